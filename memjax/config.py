@@ -1,0 +1,530 @@
+"""All configuration dataclasses, and `validate`.
+
+A config is built by `configs/NAME.py:get_config(variant)`; the type of a part is its kind, so there is no `kind` field:
+`config.model.attention = Memorizing(memory_length=4096)`. Only the model factory and the command line unpack these;
+modules and functions take plain arguments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class FullAttention:
+    """No memory: causal attention inside the segment. The degenerate case of every memory."""
+
+    query_key_norm: bool = True
+    """normalise queries and keys to unit length and learn a scale per head"""
+    scale_init: float | None = None
+    """initial scale of query-key norm; None = sqrt(head_dim)"""
+    num_buckets: int = 32
+    """T5 relative-position buckets; 0 = no positions"""
+    max_distance: int = 128
+    """tokens beyond which all distances share the last bucket"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class TransformerXL:
+    """Transformer-XL (Dai et al. 2019): the hidden states of earlier segments, in every layer."""
+
+    memory_length: int = 128
+    """slots (tokens) of the hidden-state memory of each layer; 0 = no memory"""
+    norm: Literal["post", "pre"] = "post"
+    """place of the layer norm; the published models are post-norm"""
+    tied_biases: bool = False
+    """share the biases u and v between all layers (as the paper's text does)"""
+    clamp_length: int = 0
+    """tokens; distances beyond it are treated as it; 0 = no clamping"""
+    same_length: bool = False
+    """every query sees exactly memory_length keys including itself (evaluation in the published scripts)"""
+    empty_memory: Literal["mask", "zeros"] = "mask"
+    """'zeros' attends to never-written slots as zero vectors, as the published TensorFlow and Hugging Face code does"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Memorizing:
+    """Memorizing Transformer (Wu et al. 2022): k nearest (key, value) pairs of a long FIFO memory, in some layers."""
+
+    layers: tuple[int, ...] = (-4,)
+    """layers with the long memory, 0-based, negative from the end; () = all"""
+    memory_length: int = 8192
+    """slots (tokens) of the long memory per row and head; 0 = the local cache only"""
+    num_neighbors: int = 32
+    """slots retrieved per query and head"""
+    cache_length: int = 512
+    """tokens of earlier segments kept for local attention, in every layer; 0 = the segment only"""
+    window: int = 0
+    """keys of local attention including the query's own; 0 = all of cache and segment up to the query"""
+    merge: Literal["gate", "joint", "add", "stop_forward"] = "gate"
+    """how memory and local attention combine: the final version gates per head, the first one shared one softmax"""
+    write: Literal["current", "evicted"] = "current"
+    """what enters the long memory: the segment just read, or what leaves the local cache"""
+    retrieval: Literal["exact", "approximate", "bucket", "threshold"] = "exact"
+    """search over the long memory; 'threshold' is exact without a gather, 'bucket' is gatherless with about 63 % recall"""
+    recall_target: float = 0.95
+    """expected recall of 'approximate' on a TPU (elsewhere it is exact)"""
+    query_key_norm: bool = True
+    """normalise queries and keys to unit length and learn a scale per head"""
+    scale_init: float | None = None
+    """initial scale of query-key norm; None = sqrt(head_dim)"""
+    gate_init: float = 0.0
+    """initial gate logit; positive favours the memory"""
+    num_buckets: int = 32
+    """T5 relative-position buckets of local attention; 0 = no positions"""
+    max_distance: int = 128
+    """tokens beyond which all distances share the last bucket"""
+    track_positions: bool = False
+    """let each slot carry the document position of its token"""
+    compatibility: Literal["paper", "meliad"] = "paper"
+    """'meliad' reproduces the authors' code: no position bias in memory layers, strict causality, unmasked empty slots"""
+
+
+Attention = FullAttention | TransformerXL | Memorizing
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Dense:
+    """The ordinary feed-forward network."""
+
+    dim: int = 0
+    """width of the hidden layer; 0 = 4 * model.dim"""
+    activation: Literal["relu", "gelu", "gelu_exact", "swiglu"] = "relu"
+    """'gelu' is the tanh form"""
+    bias: bool = True
+    """biases in both layers"""
+
+
+FeedForward = Dense
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Softmax:
+    """One softmax over the whole vocabulary."""
+
+    tied: bool = True
+    """output weights are the input embeddings"""
+    bias: bool = False
+    """an output bias per vocabulary entry"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class AdaptiveSoftmax:
+    """Adaptive embeddings and softmax (Grave et al. 2017; Baevski & Auli 2019), tied."""
+
+    cutoffs: tuple[int, ...] = (20000, 40000, 200000)
+    """first ids of the tail clusters, ascending"""
+    div_val: int = 1
+    """each further cluster's embedding is this factor narrower"""
+    tie_projections: tuple[bool, ...] = ()
+    """per cluster, whether the output projection is the input's; () = none"""
+    bias: bool = True
+    """an output bias per vocabulary entry"""
+
+
+Output = Softmax | AdaptiveSoftmax
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Model:
+    """A decoder-only language model."""
+
+    dim: int = 256
+    """width of the residual stream"""
+    num_layers: int = 4
+    """number of layers"""
+    num_heads: int = 4
+    """attention heads"""
+    head_dim: int = 0
+    """width of one head; 0 = dim / num_heads"""
+    dropout: float = 0.0
+    """rate on embeddings, residual branches and the output"""
+    attention_dropout: float = 0.0
+    """rate on attention weights"""
+    scale_embeddings: bool = True
+    """multiply input embeddings by sqrt(dim)"""
+    scan_layers: bool | None = None
+    """one scan over equal neighbouring layers (compile time independent of depth); None = from 6 layers up"""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """activations; parameters and statistics stay float32"""
+    memory_dtype: Literal["float32", "bfloat16"] = "float32"
+    """activations stored in memory states"""
+    attention: Attention = dataclasses.field(default_factory=FullAttention)
+    """the attention part of the layers, and the memory it carries"""
+    feed_forward: FeedForward = dataclasses.field(default_factory=Dense)
+    """the feed-forward part of the layers"""
+    output: Output = dataclasses.field(default_factory=Softmax)
+    """embeddings and softmax"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class PythonLibrary:
+    """The Python sources of the running interpreter's standard library, one document per top-level module or package."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class TextFiles:
+    """Plain text files, one document each. Compressed .xz and .gz are read as they are."""
+
+    path: str = ""
+    """a file, a directory or a glob"""
+    validation_percent: int = 5
+    """share of documents held out for validation, by a hash of the name"""
+    test_percent: int = 5
+    """share of documents held out for the test split, by a hash of the name"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Directories:
+    """One document per directory (a repository): its files joined in path order, each after a line with its path."""
+
+    path: str = ""
+    """the directory that holds the documents' directories"""
+    pattern: str = "**/*"
+    """glob of the files to join"""
+    order_file: str = ""
+    """a file inside each directory that lists its files in the order to join them; '' = path order"""
+    validation_percent: int = 5
+    """share of documents held out for validation"""
+    test_percent: int = 5
+    """share of documents held out for the test split"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class JsonLines:
+    """JSON lines, one document a line."""
+
+    path: str = ""
+    """a file or a glob"""
+    field: str = "text"
+    """the field that holds the text"""
+    validation_percent: int = 5
+    """share of documents held out for validation"""
+    test_percent: int = 5
+    """share of documents held out for the test split"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Enwik8:
+    """enwik8 or text8: the first 90 M, next 5 M and last 5 M bytes are train, validation and test."""
+
+    path: str = ""
+    """the uncompressed or .xz / .gz file"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class WikiText:
+    """WikiText at word level: train.txt, valid.txt and test.txt, one `<eos>` a line."""
+
+    path: str = ""
+    """the directory of the three files (also .xz / .gz)"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Novels:
+    """Whole books: a directory or a tar (.tar, .tar.xz, .tar.gz) of text files, one document a book."""
+
+    path: str = ""
+    """the directory or tar file"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class TfdsBuilder:
+    """A TensorFlow Datasets builder. Needs the extra `data`."""
+
+    name: str = "pg19"
+    """builder name, with config and version where wanted"""
+    field: str = "text"
+    """feature that holds the text"""
+    data_dir: str = ""
+    """prepared data sets; '' = the library's default"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class SeqioTask:
+    """A seqio Task or Mixture. Needs the extra `data`."""
+
+    name: str = "memjax_pg19"
+    """registered name"""
+    feature: str = "targets"
+    """feature that holds the tokens"""
+    data_dir: str = ""
+    """prepared TFDS data sets; '' = the library's default"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class KeyValueRecall:
+    """Synthetic documents that define keys and values and ask for them many segments later."""
+
+    num_pairs: int = 16
+    """bindings per document"""
+    num_keys: int = 64
+    """different keys"""
+    num_values: int = 64
+    """different values; chance is 1 / num_values"""
+    filler_length: int = 256
+    """tokens between the definitions and the questions"""
+    num_documents: int = 2048
+    """documents of the training split; validation and test have an eighth each"""
+
+
+Source = (
+    PythonLibrary
+    | TextFiles
+    | Directories
+    | JsonLines
+    | Enwik8
+    | WikiText
+    | Novels
+    | TfdsBuilder
+    | SeqioTask
+    | KeyValueRecall
+)
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Bytes:
+    """UTF-8 bytes and a few special symbols."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class SentencePiece:
+    """A SentencePiece model; decodes every text exactly."""
+
+    model: str = ""
+    """model file; '' = train one on the training split and keep it with the prepared data"""
+    vocab_size: int = 4096
+    """pieces, when one is trained"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Words:
+    """White-space words of the training split (WikiText's protocol)."""
+
+
+Tokenizer = Bytes | SentencePiece | Words
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Data:
+    """What is read, and how it is cut into rows."""
+
+    source: Source = dataclasses.field(default_factory=PythonLibrary)
+    """where documents come from"""
+    tokenizer: Tokenizer = dataclasses.field(default_factory=SentencePiece)
+    """text to tokens; sources that are tokens already ignore it"""
+    cache_dir: str = ""
+    """prepared token files; '' = the user's cache folder"""
+    rows: int = 8
+    """batch rows over all hosts: one document stream each"""
+    segment_length: int = 128
+    """tokens of one segment"""
+    protocol: Literal["separate", "contiguous"] = "separate"
+    """reset memory at document starts, or cut the corpus into `rows` contiguous streams that never reset"""
+    min_document_length: int = 1
+    """tokens; shorter documents are left out"""
+    seed: int = 0
+    """order of the documents"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Adam:
+    """Adam, or AdamW where weight_decay is positive."""
+
+    b1: float = 0.9
+    """decay of the first moment"""
+    b2: float = 0.999
+    """decay of the second moment"""
+    eps: float = 1e-8
+    """added to the root of the second moment"""
+    weight_decay: float = 0.0
+    """decoupled decay of matrices; vectors and scalars are never decayed"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Adafactor:
+    """Adafactor as T5X and the Memorizing Transformer use it."""
+
+    decay_rate: float = 0.8
+    """exponent of the second-moment decay"""
+    momentum: float = 0.0
+    """decay of the first moment; 0 = none"""
+    multiply_by_parameter_scale: bool = True
+    """relative step sizes"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Schedule:
+    """Learning rate over optimiser steps: linear warm-up from 0, then `decay`."""
+
+    learning_rate: float = 1e-3
+    """peak"""
+    warmup_steps: int = 100
+    """steps of linear warm-up"""
+    decay: Literal["constant", "cosine", "linear", "rsqrt"] = "cosine"
+    """rsqrt is learning_rate * sqrt(warmup_steps / step) after the warm-up"""
+    final_fraction: float = 0.0
+    """of the peak, where cosine and linear decay end"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Training:
+    """How the parameters are fitted."""
+
+    steps: int = 1000
+    """updates"""
+    segments_per_update: int = 1
+    """time horizon in segments; more than 1 only where gradients cross segments"""
+    rematerialize: Literal["none", "per_layer", "segment"] = "none"
+    """what is recomputed in the backward pass"""
+    accumulate: int = 1
+    """row groups computed one after the other inside a step"""
+    apply_every: int = 1
+    """steps whose gradients are averaged before one optimiser update; memory advances every step"""
+    optimizer: Adam | Adafactor = dataclasses.field(default_factory=Adam)
+    """update rule"""
+    schedule: Schedule = dataclasses.field(default_factory=Schedule)
+    """learning rate"""
+    clip_norm: float = 1.0
+    """global gradient norm; 0 = no clipping"""
+    seed: int = 0
+    """parameters and dropout"""
+    init_from: str = ""
+    """run directory whose newest parameters are the start; parts it lacks keep their initialisation and are listed"""
+    log_every: int = 20
+    """steps between lines of metrics"""
+    checkpoint_every: int = 200
+    """steps between checkpoints; 0 = only at the end and on a signal"""
+    keep_checkpoints: int = 2
+    """newest checkpoints that stay"""
+    evaluate_every: int = 0
+    """steps between evaluations on the validation split; 0 = only at the end"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Evaluation:
+    """How a split is scored."""
+
+    split: Literal["train", "validation", "test"] = "validation"
+    """which documents"""
+    rows: int = 8
+    """streams scored side by side"""
+    segment_length: int = 0
+    """tokens; 0 = the training segment length"""
+    protocol: Literal["", "separate", "contiguous", "sliding_window"] = ""
+    """'' = the training protocol"""
+    stride: int = 0
+    """tokens scored per sliding window; 0 = half a segment"""
+    score_first: bool = True
+    """score each document's first token from a begin token"""
+    memory_length: int | None = None
+    """slots of the memory at evaluation; None = as trained, 0 = off"""
+    max_segments: int = 0
+    """stop after so many segments of every row; 0 = the whole split"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Config:
+    """One experiment: one row of the results table."""
+
+    name: str = "unnamed"
+    """name of the experiment; its runs go to workdir/name"""
+    workdir: str = "runs"
+    """folder of run directories"""
+    model: Model = dataclasses.field(default_factory=Model)
+    data: Data = dataclasses.field(default_factory=Data)
+    training: Training = dataclasses.field(default_factory=Training)
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+
+
+def validate(config: Config) -> None:
+    """Raises `ValueError` with one line that names the field, what was given and what is allowed."""
+    model, data, training = config.model, config.data, config.training
+    for field, value in [
+        ("model.dim", model.dim),
+        ("model.num_layers", model.num_layers),
+        ("model.num_heads", model.num_heads),
+        ("data.rows", data.rows),
+        ("data.segment_length", data.segment_length),
+        ("data.min_document_length", data.min_document_length),
+        ("training.steps", training.steps),
+        ("training.segments_per_update", training.segments_per_update),
+        ("training.accumulate", training.accumulate),
+        ("training.apply_every", training.apply_every),
+        ("evaluation.rows", config.evaluation.rows),
+    ]:
+        _require(value >= 1, field, value, "an integer of at least 1")
+    for field, value in [("model.dropout", model.dropout), ("model.attention_dropout", model.attention_dropout)]:
+        _require(0.0 <= value < 1.0, field, value, "a rate in [0, 1)")
+    if not model.head_dim:
+        _require(
+            model.dim % model.num_heads == 0,
+            "model.num_heads",
+            model.num_heads,
+            f"a divisor of model.dim = {model.dim}, or set model.head_dim",
+        )
+    _require(
+        data.rows % training.accumulate == 0, "training.accumulate", training.accumulate, f"a divisor of data.rows = {data.rows}"
+    )
+    _require(training.schedule.learning_rate > 0, "training.schedule.learning_rate", training.schedule.learning_rate, "more than 0")
+    _require(training.clip_norm >= 0, "training.clip_norm", training.clip_norm, "0 (off) or more")
+    _validate_attention(model, data.segment_length)
+    if isinstance(model.output, AdaptiveSoftmax):
+        cutoffs = model.output.cutoffs
+        _require(
+            list(cutoffs) == sorted(set(cutoffs)) and all(c > 0 for c in cutoffs),
+            "model.output.cutoffs",
+            cutoffs,
+            "positive ids in ascending order",
+        )
+        _require(model.output.div_val >= 1, "model.output.div_val", model.output.div_val, "an integer of at least 1")
+
+
+def warnings(config: Config) -> list[str]:
+    """Lines about settings that are allowed but rarely meant."""
+    lines = []
+    stops_gradient = isinstance(config.model.attention, FullAttention | TransformerXL | Memorizing)
+    if config.training.segments_per_update > 1 and stops_gradient:
+        lines.append(
+            f"training.segments_per_update = {config.training.segments_per_update}: "
+            f"{type(config.model.attention).__name__} stops gradients between segments, so more than 1 costs "
+            "memory and buys no gradient"
+        )
+    return lines
+
+
+def _validate_attention(model: Model, segment_length: int) -> None:
+    attention = model.attention
+    if isinstance(attention, TransformerXL):
+        _require(attention.memory_length >= 0, "model.attention.memory_length", attention.memory_length, "0 or more slots")
+        _require(
+            not attention.same_length or attention.memory_length > 0,
+            "model.attention.same_length",
+            True,
+            "False when model.attention.memory_length is 0",
+        )
+    if isinstance(attention, Memorizing):
+        _require(attention.memory_length >= 0, "model.attention.memory_length", attention.memory_length, "0 or more slots")
+        _require(attention.cache_length >= 0, "model.attention.cache_length", attention.cache_length, "0 or more tokens")
+        if attention.memory_length:
+            _require(
+                1 <= attention.num_neighbors <= attention.memory_length,
+                "model.attention.num_neighbors",
+                attention.num_neighbors,
+                f"1 to model.attention.memory_length = {attention.memory_length}",
+            )
+        for layer in attention.layers:
+            _require(
+                -model.num_layers <= layer < model.num_layers,
+                "model.attention.layers",
+                attention.layers,
+                f"layers from {-model.num_layers} to {model.num_layers - 1}",
+            )
+        if attention.write == "evicted":
+            _require(attention.cache_length > 0, "model.attention.write", "evicted", "'current' when cache_length is 0")
+
+
+def _require(condition: bool, field: str, given: object, allowed: str) -> None:
+    if not condition:
+        raise ValueError(f"{field}: given {given!r}, allowed: {allowed}")

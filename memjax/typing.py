@@ -1,0 +1,123 @@
+"""Shared vocabulary of shapes and the few containers that every part of memjax speaks.
+
+Axis glossary (full words in signatures, one letter in einsums):
+
+===========  ======  ==========================================================
+axis         einsum  meaning
+===========  ======  ==========================================================
+`batch`      b       rows: one document stream each
+`length`     l       tokens of one segment
+`dim`                width of the residual stream
+`heads`      h       attention heads
+`head_dim`   d       width of one head
+`vocab`      v       entries of the vocabulary
+`memory`     m       slots of a memory state
+`neighbors`  k       retrieved slots per query and head
+`segments`           consecutive segments of one update
+`layers`             layers of one scanned group
+===========  ======  ==========================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Leaf = Any
+"""A leaf of a state: an array, a `jax.ShapeDtypeStruct` or a sharding, depending on who maps over the tree."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class EmptyState:
+    """The state of a part that remembers nothing between segments (memories held in parameters, feed-forward)."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Sum:
+    """A total with the weight it was summed over, so that layers, segments and hosts only ever add.
+
+    Attributes:
+      total: scalar, the unweighted sum of a quantity over valid positions.
+      weight: scalar, how many positions were summed.
+    """
+
+    total: Leaf
+    weight: Leaf
+
+    @classmethod
+    def zero(cls) -> Sum:
+        """The neutral element of addition (float32 scalars in two buffers of their own)."""
+        return cls(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32))
+
+    def __add__(self, other: Sum) -> Sum:
+        return Sum(self.total + other.total, self.weight + other.weight)
+
+    def mean(self) -> Leaf:
+        """`total / weight`, and 0 where nothing was summed."""
+        return jnp.where(self.weight > 0, self.total / jnp.where(self.weight > 0, self.weight, 1), 0)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Aux:
+    """What a memory reports beside its output.
+
+    Attributes:
+      losses: name -> `Sum`, unweighted; coefficients are applied once, in the last line of the objective.
+      metrics: name -> `Sum`, logged only.
+      arrays: name -> ids, int32 counts or requested inner tensors; names are disjoint between layers.
+    """
+
+    losses: dict[str, Sum] = dataclasses.field(default_factory=dict)
+    metrics: dict[str, Sum] = dataclasses.field(default_factory=dict)
+    arrays: dict[str, Leaf] = dataclasses.field(default_factory=dict)
+
+    def __add__(self, other: Aux) -> Aux:
+        """Adds sums of equal name and unites the rest; two arrays of one name are an error."""
+        twice = self.arrays.keys() & other.arrays.keys()
+        if twice:
+            raise ValueError(f"Aux.arrays: {sorted(twice)} given by both sides; give each array a name of its own")
+        return Aux(
+            _add_by_name(self.losses, other.losses),
+            _add_by_name(self.metrics, other.metrics),
+            {**self.arrays, **other.arrays},
+        )
+
+    def prefixed(self, prefix: str) -> Aux:
+        """The same values under `prefix/name`."""
+        return Aux(*({f"{prefix}/{name}": value for name, value in part.items()} for part in _parts(self)))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """One segment of every row, or with a leading `segments` axis one update's worth of them.
+
+    Attributes:
+      inputs: int32 `[batch, length]`, the tokens read.
+      targets: int32 `[batch, length]`, the tokens to predict; they cross segment borders.
+      mask: bool `[batch, length]`, True = a real token; a prefix of each row.
+      weights: float32 `[batch, length]`, 1 = the target is scored.
+      start_of_document: bool `[batch]`, the row begins a new document in this segment.
+      extras: name -> array with leading `[batch]` (neighbour ids, source tokens, byte counts of targets).
+    """
+
+    inputs: Leaf
+    targets: Leaf
+    mask: Leaf
+    weights: Leaf
+    start_of_document: Leaf
+    extras: dict[str, Leaf] = dataclasses.field(default_factory=dict)
+
+
+def _add_by_name(a: dict[str, Sum], b: dict[str, Sum]) -> dict[str, Sum]:
+    return {name: a[name] + b[name] if name in a and name in b else a.get(name, b.get(name)) for name in {**a, **b}}  # type: ignore[misc]
+
+
+def _parts(aux: Aux) -> tuple[dict[str, Any], ...]:
+    return aux.losses, aux.metrics, aux.arrays
