@@ -1,0 +1,286 @@
+"""Scaled dot-product attention over masked keys, and the masks themselves.
+
+Every function here is batch-major with heads inside the token axis (`[batch, length, heads, head_dim]`), computes
+scores and softmax in at least float32 and gives exactly 0, with gradients of exactly 0, where a query sees no key.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+__all__ = ["attention", "joint_attention", "masked_softmax", "neighbor_attention", "scale_queries", "visibility"]
+
+
+def masked_softmax(scores: Float[Array, "..."], mask: Bool[Array, "..."] | None, axis: int = -1) -> Float[Array, "..."]:
+    """Softmax over the entries that `mask` allows.
+
+    Args:
+      scores: any shape; entries that are masked out may hold anything, NaN and infinities too.
+      mask: True = the entry takes part; broadcasts against `scores` (same rank). None = all take part.
+      axis: the axis that sums to 1.
+
+    Returns:
+      Weights in the dtype `promote_types(scores.dtype, float32)`: 0 where masked, and 0 everywhere on a row that is
+      masked completely (not uniform, not NaN). Gradients are finite, and 0 at masked entries.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> scores = jnp.array([[0.0, 5.0, 0.0], [1.0, 2.0, 3.0]])
+      >>> mask = jnp.array([[True, False, True], [False, False, False]])
+      >>> print(masked_softmax(scores, mask))
+      [[0.5 0.  0.5]
+       [0.  0.  0. ]]
+    """
+    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+    if mask is None:
+        return jax.nn.softmax(scores, axis=axis)
+    # The first where keeps whatever stands at a masked entry out of the forward and the backward pass; the largest
+    # negative finite number, not -inf, so that a row without any key is uniform here and not NaN. The second where
+    # makes that row 0 and cuts its gradient.
+    lowest = np.array(np.finfo(scores.dtype).min, scores.dtype)
+    return jnp.where(mask, jax.nn.softmax(jnp.where(mask, scores, lowest), axis=axis), 0)
+
+
+def scale_queries(
+    queries: Float[Array, "batch length heads head_dim"],
+    scale: float | Float[Array, " #heads"] | Float[Array, ""] | None,
+) -> Float[Array, "batch length heads head_dim"]:
+    """Multiplies the queries by the scale of the scores (cheaper than scaling scores, forward and backward).
+
+    Args:
+      queries: `[batch, length, heads, head_dim]`.
+      scale: one number, one number per head, or None for `head_dim ** -0.5`.
+
+    Returns:
+      The scaled queries in their own dtype.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(scale_queries(jnp.ones((1, 1, 2, 4)), None)[0, 0])
+      [[0.5 0.5 0.5 0.5]
+       [0.5 0.5 0.5 0.5]]
+    """
+    heads, head_dim = queries.shape[-2:]
+    if scale is None:
+        scale = head_dim**-0.5
+    if isinstance(scale, (int, float)):
+        factor = scale
+    else:
+        if scale.shape not in ((), (heads,)):
+            raise ValueError(
+                f"scale: shape {scale.shape} given, queries have {heads} heads; give one number or shape ({heads},)"
+            )
+        factor = scale if scale.ndim == 0 else scale.reshape(1, 1, heads, 1)
+    return (queries * factor).astype(queries.dtype)
+
+
+def attention(
+    queries: Float[Array, "batch length heads head_dim"],
+    keys: Float[Array, "batch memory heads head_dim"],
+    values: Float[Array, "batch memory heads value_dim"],
+    *,
+    mask: Bool[Array, "#batch #heads length memory"] | None = None,
+    bias: Float[Array, "#batch heads length memory"] | None = None,
+    scale: float | Float[Array, " #heads"] | Float[Array, ""] | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: PRNGKeyArray | None = None,
+) -> Float[Array, "batch length heads value_dim"]:
+    """`softmax(scale * queries . keys + bias) values` over the keys that the mask allows.
+
+    Args:
+      queries: `[batch, length, heads, head_dim]`.
+      keys: `[batch, memory, heads, head_dim]`.
+      values: `[batch, memory, heads, value_dim]`.
+      mask: True = the query sees the key; axes 0 and 1 may be 1. None = every query sees every key.
+      bias: added to the scaled scores; axis 0 may be 1.
+      scale: one number or one per head; None = `head_dim ** -0.5`. It multiplies the content scores only: a bias that
+        the scale should multiply too is given multiplied.
+      dropout_rate: probability with which an attention weight is dropped.
+      dropout_key: needed when `dropout_rate` is above 0.
+
+    Returns:
+      `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a query that sees no key.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> x = jnp.ones((1, 2, 1, 4))
+      >>> values = jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1)
+      >>> print(attention(x, x, values, mask=visibility(2, None, None)).ravel())
+      [1. 2.]
+    """
+    dtype = _score_dtype(queries, keys)
+    queries_scaled = scale_queries(queries, scale)
+    scores = jnp.einsum("blhd,bmhd->bhlm", queries_scaled, keys, preferred_element_type=dtype)
+    if bias is not None:
+        scores = scores + bias.astype(dtype)
+    weights = _dropout(masked_softmax(scores, mask), dropout_rate, dropout_key)
+    return _attend("bhlm,bmhe->blhe", weights, values, queries.dtype)
+
+
+def neighbor_attention(
+    queries: Float[Array, "batch length heads head_dim"],
+    keys: Float[Array, "batch heads length neighbors head_dim"],
+    values: Float[Array, "batch heads length neighbors value_dim"],
+    valid: Bool[Array, "batch heads length neighbors"] | None = None,
+    *,
+    scale: float | Float[Array, " #heads"] | Float[Array, ""] | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: PRNGKeyArray | None = None,
+) -> Float[Array, "batch length heads value_dim"]:
+    """Attention in which every query has keys and values of its own (the retrieved neighbours).
+
+    Args:
+      queries: `[batch, length, heads, head_dim]`.
+      keys: `[batch, heads, length, neighbors, head_dim]`, as `gather_slots` returns them.
+      values: `[batch, heads, length, neighbors, value_dim]`.
+      valid: which neighbours are real; None = all.
+      scale: as in `attention`.
+      dropout_rate: as in `attention`.
+      dropout_key: as in `attention`.
+
+    Returns:
+      `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a query without a real neighbour.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> queries = jnp.ones((1, 1, 1, 2))
+      >>> keys = jnp.zeros((1, 1, 1, 3, 2))
+      >>> values = jnp.array([1.0, 2.0, 9.0]).reshape(1, 1, 1, 3, 1)
+      >>> print(neighbor_attention(queries, keys, values, jnp.array([True, True, False]).reshape(1, 1, 1, 3)).ravel())
+      [1.5]
+    """
+    scores = jnp.einsum(
+        "blhd,bhlkd->bhlk", scale_queries(queries, scale), keys, preferred_element_type=_score_dtype(queries, keys)
+    )
+    weights = _dropout(masked_softmax(scores, valid), dropout_rate, dropout_key)
+    return _attend("bhlk,bhlke->blhe", weights, values, queries.dtype)
+
+
+def joint_attention(
+    queries: Float[Array, "batch length heads head_dim"],
+    keys: Float[Array, "batch memory heads head_dim"],
+    values: Float[Array, "batch memory heads value_dim"],
+    neighbor_keys: Float[Array, "batch heads length neighbors head_dim"],
+    neighbor_values: Float[Array, "batch heads length neighbors value_dim"],
+    *,
+    mask: Bool[Array, "#batch #heads length memory"] | None = None,
+    neighbor_valid: Bool[Array, "batch heads length neighbors"] | None = None,
+    bias: Float[Array, "#batch heads length memory"] | None = None,
+    scale: float | Float[Array, " #heads"] | Float[Array, ""] | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: PRNGKeyArray | None = None,
+) -> Float[Array, "batch length heads value_dim"]:
+    """One softmax over shared keys and the neighbours of each query together.
+
+    The merge of the first version of the Memorizing Transformer (OpenReview submission of arXiv:2203.08913): local and
+    retrieved keys compete in one softmax. Neighbours carry no bias.
+
+    Args:
+      queries: `[batch, length, heads, head_dim]`.
+      keys: shared (local) keys `[batch, memory, heads, head_dim]`.
+      values: shared values `[batch, memory, heads, value_dim]`.
+      neighbor_keys: `[batch, heads, length, neighbors, head_dim]`.
+      neighbor_values: `[batch, heads, length, neighbors, value_dim]`.
+      mask: True = the query sees the shared key.
+      neighbor_valid: which neighbours are real; None = all.
+      bias: added to the scaled scores of the shared keys.
+      scale: as in `attention`, for both blocks.
+      dropout_rate: as in `attention`.
+      dropout_key: as in `attention`.
+
+    Returns:
+      `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a query that sees nothing in both blocks.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> queries, keys = jnp.ones((1, 1, 1, 2)), jnp.zeros((1, 2, 1, 2))
+      >>> values = jnp.array([0.0, 4.0]).reshape(1, 2, 1, 1)
+      >>> print(joint_attention(queries, keys, values, jnp.zeros((1, 1, 1, 2, 2)), jnp.ones((1, 1, 1, 2, 1))).ravel())
+      [1.5]
+    """
+    dtype = _score_dtype(queries, keys)
+    scaled = scale_queries(queries, scale)
+    near = jnp.einsum("blhd,bhlkd->bhlk", scaled, neighbor_keys, preferred_element_type=dtype)
+    local = jnp.einsum("blhd,bmhd->bhlm", scaled, keys, preferred_element_type=dtype)
+    if bias is not None:
+        local = local + bias.astype(dtype)
+    both = None
+    if mask is not None or neighbor_valid is not None:
+        parts = [(neighbor_valid, near.shape), (mask, local.shape)]
+        both = jnp.concatenate(
+            [jnp.broadcast_to(True if part is None else part, shape) for part, shape in parts], axis=-1
+        )
+    weights = masked_softmax(jnp.concatenate([near, local], axis=-1), both)
+    weights = _dropout(weights, dropout_rate, dropout_key)
+    neighbors = near.shape[-1]
+    from_near = _attend("bhlk,bhlke->blhe", weights[..., :neighbors], neighbor_values, dtype)
+    from_local = _attend("bhlm,bmhe->blhe", weights[..., neighbors:], values, dtype)
+    return (from_near + from_local).astype(queries.dtype)
+
+
+def visibility(
+    length: int,
+    memory_valid: Bool[Array, "batch memory"] | None,
+    mask: Bool[Array, "batch length"] | None,
+    *,
+    window: int | None = None,
+) -> Bool[Array, "#batch 1 length total"]:
+    """Which of the keys `memory ++ segment` each query of a segment sees.
+
+    Query i sees key j when `j <= i + memory` (the last query is aligned to the last key), the slot is valid, the token
+    is real, and the key is among the last `window` ones up to and including the query itself. `window=memory_length`
+    is Transformer-XL's `same_length` (arXiv:1901.02860): the context is then independent of the segment length.
+
+    Args:
+      length: tokens of the segment.
+      memory_valid: `[batch, memory]`, which slots hold something; None = there is no memory.
+      mask: `[batch, length]`, which tokens are real; None = all. Queries that are padding still see what precedes them.
+      window: keys that a query sees at most, itself included; None = all.
+
+    Returns:
+      bool `[batch, 1, length, memory + length]`, for use as the mask of `attention`; the batch axis is 1 when neither
+      `memory_valid` nor `mask` is given.
+
+    Raises:
+      ValueError: `window` is below 1.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(visibility(2, jnp.array([[False, True]]), None).astype(int)[0, 0])
+      [[0 1 1 0]
+       [0 1 1 1]]
+    """
+    if window is not None and window < 1:
+        raise ValueError(f"window: {window} given, at least 1 allowed (a query always sees itself); None = no limit")
+    memory = 0 if memory_valid is None else memory_valid.shape[1]
+    behind = np.arange(length)[:, None] + memory - np.arange(memory + length)[None, :]
+    allowed = behind >= 0 if window is None else (behind >= 0) & (behind < window)
+    allowed = jnp.asarray(allowed[None, None])
+    if memory_valid is None and mask is None:
+        return allowed
+    rows = (memory_valid if mask is None else mask).shape[0]  # type: ignore[union-attr]
+    parts = [] if memory_valid is None else [memory_valid]
+    parts.append(jnp.ones((rows, length), bool) if mask is None else mask)
+    return allowed & jnp.concatenate(parts, axis=1)[:, None, None, :]
+
+
+def _score_dtype(queries: Array, keys: Array) -> jnp.dtype:
+    return jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
+
+
+def _attend(equation: str, weights: Array, values: Array, dtype: jnp.dtype) -> Array:
+    """Weighted sum of values: operands in the values' dtype, accumulated in the weights' (at least float32)."""
+    out = jnp.einsum(equation, weights.astype(values.dtype), values, preferred_element_type=weights.dtype)
+    return out.astype(dtype)
+
+
+def _dropout(weights: Array, rate: float, key: PRNGKeyArray | None) -> Array:
+    if rate == 0.0:
+        return weights
+    if not 0.0 < rate < 1.0:
+        raise ValueError(f"dropout_rate: {rate} given, allowed is 0 <= dropout_rate < 1")
+    if key is None:
+        raise ValueError(f"dropout_key: None given with dropout_rate {rate}; pass a key, or rate 0 when deterministic")
+    keep = jax.random.bernoulli(key, 1.0 - rate, weights.shape)
+    return jnp.where(keep, weights / (1.0 - rate), 0)

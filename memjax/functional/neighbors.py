@@ -1,0 +1,251 @@
+"""Choosing the best-matching slots of a memory for every query, per row and head.
+
+The choice itself is made on stopped gradients; what is retrieved is scored again by the caller, so that queries learn
+through the softmax over the retrieved keys.
+"""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from memjax.functional.attention import masked_softmax, scale_queries
+
+__all__ = ["gather_bucket_slots", "gather_slots", "select_neighbors", "threshold_attention", "threshold_mask"]
+
+
+def select_neighbors(
+    queries: Float[Array, "batch heads length head_dim"],
+    keys: Float[Array, "batch heads memory head_dim"],
+    valid: Bool[Array, "batch memory"],
+    num_neighbors: int,
+    *,
+    method: Literal["exact", "approximate", "bucket"] = "exact",
+    recall_target: float = 0.95,
+    head_chunks: int = 1,
+    query_chunks: int = 1,
+) -> tuple[Int[Array, "batch heads length neighbors"], Bool[Array, "batch heads length neighbors"]]:
+    """The `num_neighbors` slots of the same row and head with the largest inner products.
+
+    Args:
+      queries: `[batch, heads, length, head_dim]`.
+      keys: `[batch, heads, memory, head_dim]`.
+      valid: `[batch, memory]`, which slots hold something.
+      num_neighbors: slots per query, at most `memory`.
+      method: "exact" = `lax.top_k`, best first. "approximate" = `lax.approx_max_k`, fast on TPUs and exact elsewhere.
+        "bucket" = the best slot of each of `num_neighbors` buckets (slot number modulo `num_neighbors`), the form of
+        the Memorizing Transformer's code; it finds `1 - (1 - 1/k) ** k`, about 63 %, of the true neighbours.
+      recall_target: for "approximate" only, the expected share of true neighbours that are found.
+      head_chunks: heads are processed in this many groups, one after the other, to bound memory.
+      query_chunks: the same for the queries of a segment.
+
+    Returns:
+      ids: int32 `[batch, heads, length, neighbors]`, slot numbers.
+      valid: bool, which of them are real: False where fewer slots (of a bucket) are valid than were asked for.
+
+    Raises:
+      ValueError: `num_neighbors` below 1 or above `memory`, an unknown method, or chunks that do not divide.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> keys = jnp.array([0.0, 3.0, 9.0, 2.0]).reshape(1, 1, 4, 1)
+      >>> ids, real = select_neighbors(jnp.ones((1, 1, 1, 1)), keys, jnp.array([[True, True, False, True]]), 2)
+      >>> print(ids.ravel(), real.ravel())
+      [1 3] [ True  True]
+    """
+    heads, length = queries.shape[1:3]
+    _check_neighbors(num_neighbors, keys.shape[2])
+    if method not in ("exact", "approximate", "bucket"):
+        raise ValueError(f'method: {method!r} given; "exact", "approximate" or "bucket" allowed')
+    _check_chunks("head_chunks", head_chunks, "heads", heads)
+    _check_chunks("query_chunks", query_chunks, "queries", length)
+    queries, keys = lax.stop_gradient(queries), lax.stop_gradient(keys)
+
+    def select(queries: Array, keys: Array) -> tuple[Array, Array]:
+        return _select(queries, keys, valid, num_neighbors, method, recall_target)
+
+    def over_queries(queries: Array, keys: Array) -> tuple[Array, Array]:
+        return _map_chunks(lambda part: select(part, keys), queries, query_chunks, axis=2)
+
+    if head_chunks == 1:
+        return over_queries(queries, keys)
+    return _map_chunks(lambda part: over_queries(*part), (queries, keys), head_chunks, axis=1)
+
+
+def gather_slots(
+    slots: Float[Array, "batch heads memory dim"], ids: Int[Array, "batch heads length neighbors"]
+) -> Float[Array, "batch heads length neighbors dim"]:
+    """The contents of the chosen slots.
+
+    Args:
+      slots: `[batch, heads, memory, dim]`.
+      ids: `[batch, heads, length, neighbors]`, slot numbers of the same row and head.
+
+    Returns:
+      `[batch, heads, length, neighbors, dim]`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(gather_slots(jnp.array([5.0, 6.0, 7.0]).reshape(1, 1, 3, 1), jnp.array([[[[2, 0]]]])).ravel())
+      [7. 5.]
+    """
+    pick = jax.vmap(jax.vmap(lambda slots, ids: jnp.take(slots, ids, axis=0, mode="clip")))
+    return pick(slots, ids)
+
+
+def gather_bucket_slots(
+    slots: Float[Array, "batch heads memory dim"], ids: Int[Array, "batch heads length neighbors"]
+) -> Float[Array, "batch heads length neighbors dim"]:
+    """`gather_slots` for ids of method "bucket", as a product with one-hot rows instead of a gather.
+
+    Costs as many multiplications as the scores; on a TPU that can be faster than a gather.
+
+    Args:
+      slots: `[batch, heads, memory, dim]`.
+      ids: `[batch, heads, length, neighbors]`, where neighbour i is a slot whose number is i modulo `neighbors`.
+
+    Returns:
+      `[batch, heads, length, neighbors, dim]`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> slots = jnp.array([5.0, 6.0, 7.0, 8.0]).reshape(1, 1, 4, 1)
+      >>> print(gather_bucket_slots(slots, jnp.array([[[[2, 1]]]])).ravel())
+      [7. 6.]
+    """
+    batch, heads, memory, dim = slots.shape
+    neighbors = ids.shape[-1]
+    rounds = -(-memory // neighbors)
+    slots = jnp.pad(slots, [(0, 0), (0, 0), (0, rounds * neighbors - memory), (0, 0)])
+    slots = slots.reshape(batch, heads, rounds, neighbors, dim)
+    winner = jax.nn.one_hot(ids // neighbors, rounds, dtype=slots.dtype)  # [b, h, l, k, rounds]
+    return jnp.einsum("bhlkr,bhrkd->bhlkd", winner, slots, precision="highest")
+
+
+def threshold_mask(
+    scores: Float[Array, "batch heads length memory"], valid: Bool[Array, "batch memory"], num_neighbors: int
+) -> Bool[Array, "batch heads length memory"]:
+    """Which slots score at least as much as the `num_neighbors`-th best valid one: top-k without a gather.
+
+    A masked softmax over all slots with this mask is attention over the exact neighbours (slots that tie with the last
+    of them are all included).
+
+    Args:
+      scores: `[batch, heads, length, memory]`; no gradient flows from here.
+      valid: `[batch, memory]`.
+      num_neighbors: slots per query, at most `memory`.
+
+    Returns:
+      bool `[batch, heads, length, memory]`; all valid slots where there are fewer than `num_neighbors`.
+
+    Raises:
+      ValueError: `num_neighbors` below 1 or above `memory`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> scores = jnp.array([0.0, 3.0, 9.0, 2.0]).reshape(1, 1, 1, 4)
+      >>> print(threshold_mask(scores, jnp.array([[True, True, False, True]]), 2).ravel())
+      [False  True False  True]
+    """
+    _check_neighbors(num_neighbors, scores.shape[-1])
+    valid = valid[:, None, None, :]
+    scores = jnp.where(valid, lax.stop_gradient(scores), -jnp.inf)
+    return valid & (scores >= lax.top_k(scores, num_neighbors)[0][..., -1:])
+
+
+def threshold_attention(
+    queries: Float[Array, "batch length heads head_dim"],
+    keys: Float[Array, "batch heads memory head_dim"],
+    values: Float[Array, "batch heads memory value_dim"],
+    valid: Bool[Array, "batch memory"],
+    num_neighbors: int,
+    *,
+    scale: float | Float[Array, " heads"] | Float[Array, ""] | None = None,
+) -> Float[Array, "batch length heads value_dim"]:
+    """Attention over the exact `num_neighbors` best slots, computed densely with `threshold_mask`.
+
+    Equals `select_neighbors`, `gather_slots` and `neighbor_attention` (but for ties), scores the memory once and needs
+    no gather.
+
+    Args:
+      queries: `[batch, length, heads, head_dim]`.
+      keys: `[batch, heads, memory, head_dim]`.
+      values: `[batch, heads, memory, value_dim]`.
+      valid: `[batch, memory]`.
+      num_neighbors: slots per query, at most `memory`.
+      scale: as in `attention`; positive, since slots are chosen by the scaled score.
+
+    Returns:
+      `[batch, length, heads, value_dim]` in the dtype of `queries`; 0 for a row without a valid slot.
+
+    Raises:
+      ValueError: `num_neighbors` below 1 or above `memory`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> keys = jnp.array([1.0, 1.0, -9.0]).reshape(1, 1, 3, 1)
+      >>> values = jnp.array([2.0, 4.0, 7.0]).reshape(1, 1, 3, 1)
+      >>> print(threshold_attention(jnp.ones((1, 1, 1, 1)), keys, values, jnp.ones((1, 3), bool), 2).ravel())
+      [3.]
+    """
+    dtype = jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
+    scores = jnp.einsum("blhd,bhmd->bhlm", scale_queries(queries, scale), keys, preferred_element_type=dtype)
+    weights = masked_softmax(scores, threshold_mask(scores, valid, num_neighbors))
+    out = jnp.einsum("bhlm,bhme->blhe", weights.astype(values.dtype), values, preferred_element_type=dtype)
+    return out.astype(queries.dtype)
+
+
+def _select(
+    queries: Array, keys: Array, valid: Array, num_neighbors: int, method: str, recall_target: float
+) -> tuple[Array, Array]:
+    dtype = jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
+    scores = jnp.einsum("bhld,bhmd->bhlm", queries, keys, preferred_element_type=dtype)
+    scores = jnp.where(valid[:, None, None, :], scores, -jnp.inf)
+    if method == "bucket":
+        best, ids = _best_of_buckets(scores, num_neighbors)
+    elif method == "approximate":
+        best, ids = lax.approx_max_k(scores, num_neighbors, recall_target=recall_target)
+    else:
+        best, ids = lax.top_k(scores, num_neighbors)
+    return ids.astype(jnp.int32), best > -jnp.inf
+
+
+def _best_of_buckets(scores: Array, num_buckets: int) -> tuple[Array, Array]:
+    """Largest score of each bucket `slot % num_buckets`, with its slot number."""
+    *lead, memory = scores.shape
+    rounds = -(-memory // num_buckets)
+    scores = jnp.pad(
+        scores, [(0, 0)] * len(lead) + [(0, rounds * num_buckets - memory)], constant_values=-jnp.inf
+    ).reshape(*lead, rounds, num_buckets)
+    ids = jnp.argmax(scores, axis=-2) * num_buckets + jnp.arange(num_buckets).reshape((1,) * len(lead) + (-1,))
+    return jnp.max(scores, axis=-2), ids
+
+
+def _map_chunks(function, arrays, chunks: int, axis: int):
+    """`function(arrays)` over equal parts of `axis`, one after the other, put together again along `axis`."""
+    if chunks == 1:
+        return function(arrays)
+
+    def split(x: Array) -> Array:
+        parts = x.reshape(*x.shape[:axis], chunks, x.shape[axis] // chunks, *x.shape[axis + 1 :])
+        return jnp.moveaxis(parts, axis, 0)
+
+    def join(x: Array) -> Array:
+        x = jnp.moveaxis(x, 0, axis)
+        return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+
+    return jax.tree.map(join, lax.map(function, jax.tree.map(split, arrays)))
+
+
+def _check_neighbors(num_neighbors: int, memory: int) -> None:
+    if not 1 <= num_neighbors <= memory:
+        raise ValueError(
+            f"num_neighbors: {num_neighbors} given, but the memory has {memory} slots; 1 to {memory} allowed"
+        )
+
+
+def _check_chunks(name: str, chunks: int, what: str, size: int) -> None:
+    if chunks < 1 or size % chunks:
+        raise ValueError(f"{name}: {chunks} given, a divisor of the {size} {what} allowed")
