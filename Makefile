@@ -1,0 +1,123 @@
+# Every command of the project. `make` lists them.
+
+PYTHON ?= python3.11
+PYTHON313 ?= python3.13
+PYTEST_WORKERS ?= 2
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+LOCK := requirements-py311.txt
+VENV313 := .venv313
+LOCK313 := requirements-py313.txt
+
+# A stamp holds the hash of its lock: editing the lock, and nothing else, makes the installation run again.
+hash = $(shell cat $(1) | sha256sum | cut -c1-16)
+STAMP := $(VENV)/.stamp-$(call hash,$(LOCK))
+PROJECT_STAMP := $(STAMP)-$(call hash,pyproject.toml)
+STAMP313 := $(VENV313)/.stamp-$(call hash,$(LOCK313))-$(call hash,pyproject.toml)
+
+PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
+PARALLEL := -n $(PYTEST_WORKERS) --dist loadgroup
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help install run test test-slow test-gpu test-py313 lint format lock bench clean distclean
+
+help:  ## list the commands
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+
+# Everything comes from the lock and is checked against its hashes. setuptools goes first, so that the two packages
+# without a wheel are built with it instead of with whatever is newest on the day.
+# $(1) python, $(2) environment, $(3) lock
+define install_lock
+	@echo "== $(2): installing the $$(grep -c == $(3)) packages of $(3) (a few minutes the first time)"
+	@command -v $(1) >/dev/null || { echo "$(1) was not found; name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(2)/bin/python || $(1) -m venv $(2)
+	@awk '/^setuptools==/ {p = 1} p {print; if (!/\\$$/) exit}' $(3) > $(2)/setuptools.txt
+	@$(2)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(2)/setuptools.txt
+	@$(2)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+		--no-build-isolation --use-pep517 -r $(3)
+	@rm -f $(2)/.stamp-*
+endef
+
+define install_project
+	@echo "== $(1): installing memjax itself, editable"
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+endef
+
+$(STAMP):
+	$(call install_lock,$(PYTHON),$(VENV),$(LOCK))
+	@touch $@
+
+$(PROJECT_STAMP): | $(STAMP)
+	$(call install_project,$(VENV))
+	@touch $@
+
+$(STAMP313):
+	@$(PYTHON313) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null \
+		|| { echo "Python 3.13 was not found; name one: make test-py313 PYTHON313=/path/to/python3.13" >&2; exit 1; }
+	$(call install_lock,$(PYTHON313),$(VENV313),$(LOCK313))
+	$(call install_project,$(VENV313))
+	@touch $@
+
+install: $(PROJECT_STAMP)  ## make .venv from the hashed lock, with every extra (does nothing when it is up to date)
+	@echo "== $(VENV) is up to date with $(LOCK)"
+
+run: install  ## train a small memory model on the CPU and report (memjax demo)
+	@echo "== memjax demo"
+	@$(BIN)/memjax demo $(ARGS)
+
+test: install  ## the fast tests, on the CPU
+	@echo "== fast tests, $(PYTEST_WORKERS) processes"
+	@$(PYTEST) $(PARALLEL) --jaxtyping -m "not slow and not gpu" $(ARGS)
+
+test-slow: install  ## the slow tests: integration, every config, several processes
+	@echo "== slow tests, one process"
+	@$(PYTEST) --jaxtyping -m "slow and not gpu" $(ARGS)
+
+test-gpu: install  ## the tests that need a GPU (and `pip install 'jax[cuda13]'` of the locked version in .venv)
+	@echo "== GPU tests"
+	@JAX_PLATFORMS=cuda,cpu $(BIN)/python -m pytest -m gpu $(ARGS)
+
+test-py313: $(STAMP313)  ## the fast tests that need no TensorFlow, with Python 3.13
+	@echo "== fast tests with Python 3.13"
+	@JAX_PLATFORMS=cpu $(VENV313)/bin/python -m pytest $(PARALLEL) --jaxtyping \
+		-m "not slow and not gpu and not tensorflow" $(ARGS)
+
+lint: install  ## check format, style and types
+	@echo "== ruff format --check"
+	@$(BIN)/ruff format --check .
+	@echo "== ruff check"
+	@$(BIN)/ruff check .
+	@echo "== pyright"
+	@$(BIN)/pyright
+
+format: install  ## format the code and fix what can be fixed
+	@echo "== ruff check --fix, ruff format"
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+bench: install  ## measure speed, as ratios in one run
+	@echo "== memjax bench"
+	@$(BIN)/memjax bench $(ARGS)
+
+UV_COMPILE := .cache/uv/bin/uv pip compile --quiet --no-config --upgrade --generate-hashes --no-header --no-annotate \
+	--python-platform x86_64-manylinux_2_31
+
+lock:  ## resolve both lock files again, with the newest versions that fit together
+	@echo "== $(LOCK), $(LOCK313)"
+	@test -x .cache/uv/bin/uv || { $(PYTHON) -m venv .cache/uv && .cache/uv/bin/python -m pip install --quiet uv; }
+	@$(UV_COMPILE) --python-version 3.11 --extra all --extra dev pyproject.toml -o $(LOCK) > /dev/null
+	@$(UV_COMPILE) --python-version 3.13 --extra tb --extra plots --extra hf --extra dev pyproject.toml -o $(LOCK313) > /dev/null
+	@git --no-pager diff --stat -- $(LOCK) $(LOCK313) || true
+
+clean:  ## remove caches and builds (runs and environments stay)
+	@echo "== removing caches and builds"
+	@rm -rf .cache .pytest_cache .ruff_cache .hypothesis build dist
+	@find memjax configs tests tools colabs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean  ## also remove the environments
+	@echo "== removing $(VENV), $(VENV313)"
+	@rm -rf $(VENV) $(VENV313)

@@ -1,0 +1,35 @@
+"""What every test relies on: the CPU, strict ranks, shapes checked at run time, compiled programs kept on disk.
+
+Tests on several devices run in a subprocess of their own, so no XLA_FLAGS are set here.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+CACHE = Path(__file__).parent.parent / ".cache" / "jax"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--jaxtyping", action="store_true", help="check the shape annotations of memjax at run time (`make test` does)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Before memjax is imported anywhere: the hook rewrites modules as they are loaded.
+    if config.getoption("--jaxtyping"):
+        import jaxtyping
+
+        jaxtyping.install_import_hook("memjax", "beartype.beartype")
+
+    import jax
+
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    # Tests compile hundreds of tiny programs, and the second run need not. JAX_ENABLE_COMPILATION_CACHE=0 turns it off.
+    jax.config.update("jax_compilation_cache_dir", os.environ.get("JAX_COMPILATION_CACHE_DIR", str(CACHE)))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

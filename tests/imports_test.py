@@ -1,0 +1,137 @@
+"""Imports go one way, and `import memjax` stays light."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "memjax"
+
+VOCABULARY = {"typing", "config"}
+"""Modules that every part may import (`functional`: `typing` only)."""
+
+MODELS = {"functional", "memory", "datastore"}
+APPLICATIONS = {"functional", "memory", "datastore", "models"}
+
+ALLOWED: dict[str, set[str]] = {
+    "typing": set(),
+    "config": set(),
+    "functional": set(),
+    "memory": {"functional"},
+    "datastore": {"functional"},
+    "data": set(),
+    "models": MODELS,
+    "inference": APPLICATIONS | {"data"},
+    "training": APPLICATIONS | {"data"},
+    "lifelong": APPLICATIONS | {"training", "data"},
+}
+"""Part of memjax -> parts that it may import, besides itself and the vocabulary. A part that is not listed (`interop`,
+`report`, `cli`) is a leaf: it imports what it wants, and no listed part imports it."""
+
+FUNCTIONAL_MAY_IMPORT = {"jax", "jaxtyping", "numpy", "memjax.typing", "memjax.functional"}
+ONLY_ORBAX_FILE = PACKAGE / "training" / "checkpoints.py"
+
+HEAVY = ("tensorflow", "tensorflow_text", "seqio", "scann", "tensorflow_datasets", "orbax", "faiss", "matplotlib")
+LIGHT_PACKAGES = ("memjax", "memjax.functional", "memjax.memory", "memjax.models", "memjax.config")
+MAY_LOAD_ORBAX = ("memjax.training", "memjax.lifelong")
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    """`memjax/memory/slots.py` -> `memory`, `memjax/cli.py` -> `cli`, `memjax/__init__.py` -> `memjax`."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return "memjax" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def imported_names(path: Path) -> list[tuple[int, str]]:
+    """Absolute dotted names of everything that a file imports, also inside functions, with line numbers."""
+    package = ("memjax", *path.relative_to(PACKAGE).parent.parts)
+    names = []
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            names += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *([node.module] if node.module else [])))
+            # `from memjax import memory` and `from memjax.memory import slots` both name a module in the alias.
+            names += [(node.lineno, f"{module}.{alias.name}") for alias in node.names]
+    return names
+
+
+def violation(path: Path, name: str) -> str | None:
+    """Why this file must not import this name, or None."""
+    part = part_of(path)
+    top, *rest = name.split(".")
+    if part == "functional" and not any(f"{name}.".startswith(f"{allowed}.") for allowed in FUNCTIONAL_MAY_IMPORT):
+        if top not in sys.stdlib_module_names:
+            return f"functional is used by other codebases and imports only {sorted(FUNCTIONAL_MAY_IMPORT)}"
+    if top == "orbax" and path != ONLY_ORBAX_FILE:
+        return "only training/checkpoints.py imports orbax"
+    if top != "memjax" or not rest or part == "memjax":
+        return None
+    target = rest[0]
+    is_part = (PACKAGE / target).is_dir() or (PACKAGE / f"{target}.py").is_file()
+    if not is_part or target == part or target in VOCABULARY:
+        return None
+    if part in ALLOWED and target not in ALLOWED[part]:
+        return f"{part} may import {sorted(ALLOWED[part] | VOCABULARY)}"
+    return "nothing imports the command line" if target == "cli" else None
+
+
+def test_imports_go_one_way():
+    problems = []
+    for path in modules():
+        for line, name in imported_names(path):
+            reason = violation(path, name)
+            if reason:
+                problems.append(f"{path.relative_to(ROOT)}:{line}: imports {name}, but {reason}")
+    assert not problems, "imports against the direction of the layers:\n" + "\n".join(problems)
+
+
+@pytest.mark.parametrize(
+    "file, name, is_allowed",
+    [
+        ("functional/fifo.py", "jax.numpy", True),
+        ("functional/fifo.py", "math", True),
+        ("functional/fifo.py", "memjax.typing.Leaf", True),
+        ("functional/fifo.py", "memjax.config", False),
+        ("functional/fifo.py", "flax.linen", False),
+        ("memory/slots.py", "memjax.functional.fifo", True),
+        ("memory/slots.py", "memjax.__version__", True),
+        ("memory/slots.py", "orbax.checkpoint", False),
+        ("training/checkpoints.py", "orbax.checkpoint", True),
+    ],
+)
+def test_the_rule_itself(file, name, is_allowed):
+    assert (violation(PACKAGE / file, name) is None) == is_allowed
+
+
+def test_import_is_light():
+    # One process for everything, in the order from light to heavy, so that the first culprit is named.
+    packages = [name for name in LIGHT_PACKAGES + MAY_LOAD_ORBAX if exists(name)]
+    program = (
+        "import importlib, json, sys\n"
+        "loaded = {}\n"
+        f"for name in {packages!r}:\n"
+        "    importlib.import_module(name)\n"
+        f"    loaded[name] = [heavy for heavy in {HEAVY!r} if heavy in sys.modules]\n"
+        "print(json.dumps(loaded))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    loaded = json.loads(run.stdout.splitlines()[-1])
+    for name in MAY_LOAD_ORBAX:
+        loaded[name] = [heavy for heavy in loaded.get(name, []) if heavy != "orbax"]
+    assert not {name: heavy for name, heavy in loaded.items() if heavy}, "these imports must stay inside functions"
+
+
+def exists(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
