@@ -1,0 +1,17 @@
+"""Generation: decoding with explicit state, and sampling."""
+
+from memjax.inference.decoding import Prefix, generate, prefill, stream_tokens
+from memjax.inference.sampling import Sampling, greedy, keep_top_k, keep_top_p, row_keys, sample
+
+__all__ = [
+    "Prefix",
+    "Sampling",
+    "generate",
+    "greedy",
+    "keep_top_k",
+    "keep_top_p",
+    "prefill",
+    "row_keys",
+    "sample",
+    "stream_tokens",
+]

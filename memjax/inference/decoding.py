@@ -1,0 +1,225 @@
+"""Generation with an explicit decode state: the memory at the start of the running segment and the segment's tokens.
+
+A prompt is read as in training: whole segments by the model's `__call__`, the rest token by token by its `decode`. Rows
+are out of phase, so prompts of different lengths need no padding inside the memory: a row that is behind is idle.
+Every function that runs on the device is traced once for a batch size, whatever the prompts' lengths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from memjax.inference.sampling import Sampling, row_keys, sample
+
+NO_TOKEN = -1
+"""Stands in blocks of generated ids where a row was already finished."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Prefix:
+    """Rows that have read something and can predict their next token.
+
+    Attributes:
+      hidden: `[batch, dim]`, the model's output at each row's last token.
+      state: the model's decode state after that token.
+    """
+
+    hidden: Any
+    state: Any
+
+
+def prefill(
+    model: Any,
+    variables: Any,
+    prompts: Sequence[Sequence[int]],
+    *,
+    segment_length: int,
+    state: Any = None,
+    dtype: Any = jnp.float32,
+) -> Prefix:
+    """Reads one prompt a row.
+
+    Args:
+      model: a language model (see `memjax.models`).
+      variables: its variables.
+      prompts: token ids of every row, at least one each, a begin token included where the model was trained with one.
+      segment_length: tokens of a segment, as in training: memory is written once a segment.
+      state: memory to continue from, at a segment border; None = a document starts.
+      dtype: of the activations in a new memory.
+
+    Returns:
+      The rows' last output and decode state.
+
+    Raises:
+      ValueError: a prompt without tokens.
+    """
+    for row, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise ValueError(
+                f"prompts: given an empty prompt in row {row}, allowed: at least one token (a begin token)"
+            )
+    if not prompts:
+        raise ValueError("prompts: given none, allowed: at least one prompt")
+    rows = len(prompts)
+    lengths = np.array([len(prompt) for prompt in prompts])
+    whole, rest = lengths // segment_length, lengths % segment_length
+    tokens = np.zeros((rows, int(whole.max()) + 1, segment_length), np.int32)
+    for row, prompt in enumerate(prompts):
+        tokens[row].reshape(-1)[: len(prompt)] = prompt
+    if state is None:
+        state = model.init_state(rows, dtype)
+    hidden = None
+    for segment in range(int(whole.max())):
+        reads = jnp.asarray(segment < whole)
+        last, state = _read_segment(model, variables, jnp.asarray(tokens[:, segment]), reads, state)
+        hidden = last if hidden is None else jnp.where(reads[:, None], last, hidden)
+    decode_state = model.init_decode_state(state, segment_length)
+    tails = jnp.asarray(tokens[np.arange(rows), whole])
+    if hidden is None:
+        hidden = jnp.zeros(*_hidden_shape(model, variables, decode_state, rows))
+    return _read_tokens(model, variables, tails, jnp.asarray(rest), Prefix(hidden, decode_state))
+
+
+def stream_tokens(
+    model: Any,
+    variables: Any,
+    prompts: Sequence[Sequence[int]],
+    *,
+    segment_length: int,
+    max_tokens: int,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+    stop_tokens: Sequence[int] = (),
+    finished: Callable[[list[list[int]]], Sequence[bool]] | None = None,
+    block: int = 16,
+    dtype: Any = jnp.float32,
+) -> Iterator[list[list[int]]]:
+    """Continues every prompt and yields the new tokens of each row after every `block` tokens.
+
+    Args:
+      model: a language model.
+      variables: its variables.
+      prompts: token ids of every row (see `prefill`).
+      segment_length: tokens of a segment, as in training.
+      max_tokens: tokens generated per row, at most.
+      sampling: settings; None draws from the whole distribution.
+      seed: the text of a prompt depends on it and the prompt, not on the other rows (see `row_keys`).
+      stop_tokens: ids that end a row; they are not yielded.
+      finished: asked after every block with all tokens generated so far; True ends a row (stop texts).
+      block: tokens generated between two looks at the host.
+      dtype: of the activations in a new memory.
+    """
+    if max_tokens < 0:
+        raise ValueError(f"max_tokens: given {max_tokens!r}, allowed: 0 or more")
+    prefix = prefill(model, variables, prompts, segment_length=segment_length, dtype=dtype)
+    keys = row_keys(seed, prompts)
+    stops = jnp.asarray(list(stop_tokens) or [NO_TOKEN])
+    done = jnp.zeros(len(prompts), bool)
+    so_far: list[list[int]] = [[] for _ in prompts]
+    for start in range(0, max_tokens, block):
+        limit = jnp.asarray(min(block, max_tokens - start))
+        prefix, done, tokens = _generate_block(
+            model, variables, prefix, done, keys, jnp.asarray(start), limit, stops, sampling or Sampling(), block
+        )
+        new = [[int(token) for token in row if token != NO_TOKEN] for row in np.asarray(tokens)]
+        for row, more in zip(so_far, new, strict=True):
+            row.extend(more)
+        yield new
+        if finished is not None:
+            done = done | jnp.asarray(finished(so_far))
+        if bool(done.all()):
+            return
+
+
+def generate(model: Any, variables: Any, prompts: Sequence[Sequence[int]], **settings: Any) -> list[list[int]]:
+    """The continuation of every prompt, without the prompt; arguments are those of `stream_tokens`."""
+    rows: list[list[int]] = [[] for _ in prompts]
+    for new in stream_tokens(model, variables, prompts, **settings):
+        for row, more in zip(rows, new, strict=True):
+            row.extend(more)
+    return rows
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _read_segment(
+    model: Any, variables: Any, tokens: Int[Array, "batch length"], reads: Bool[Array, " batch"], state: Any
+) -> tuple[Float[Array, "batch dim"], Any]:
+    """One whole segment of the rows that have one; the others are padding and keep their state."""
+    mask = jnp.broadcast_to(reads[:, None], tokens.shape)
+    start = jnp.zeros(tokens.shape[0], bool)
+    hidden, state, _ = model.apply(variables, tokens, state, start_of_document=start, mask=mask, deterministic=True)
+    return hidden[:, -1], state
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _read_tokens(
+    model: Any, variables: Any, tokens: Int[Array, "batch length"], lengths: Int[Array, " batch"], prefix: Prefix
+) -> Prefix:
+    """Token by token the first `lengths` tokens of every row."""
+
+    def read(carry: tuple[Array, Prefix]) -> tuple[Array, Prefix]:
+        index, prefix = carry
+        token = jax.lax.dynamic_index_in_dim(tokens, index, axis=1, keepdims=False)
+        return index + 1, _advance(model, variables, token, index < lengths, prefix)
+
+    return jax.lax.while_loop(lambda carry: carry[0] < lengths.max(), read, (jnp.zeros((), jnp.int32), prefix))[1]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 8, 9), donate_argnums=2)
+def _generate_block(
+    model: Any,
+    variables: Any,
+    prefix: Prefix,
+    done: Bool[Array, " batch"],
+    keys: Array,
+    start: Int[Array, ""],
+    limit: Int[Array, ""],
+    stops: Int[Array, " stops"],
+    sampling: Sampling,
+    block: int,
+) -> tuple[Prefix, Bool[Array, " batch"], Int[Array, "batch block"]]:
+    """Up to `limit` tokens of every row that is not done; token i is drawn with the row's key folded with i."""
+
+    def more(carry: tuple[Array, Any, Array, Array]) -> Bool[Array, ""]:
+        index, _, done, _ = carry
+        return (index < limit) & ~done.all()
+
+    def step(carry: tuple[Array, Any, Array, Array]) -> tuple[Array, Any, Array, Array]:
+        index, prefix, done, tokens = carry
+        log_probs = model.apply(variables, prefix.hidden[:, None], method="log_probs")[:, 0]
+        step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, start + index)
+        token = sample(step_keys, log_probs, sampling).astype(jnp.int32)
+        done = done | (token[:, None] == stops[None]).any(axis=1)
+        tokens = tokens.at[:, index].set(jnp.where(done, NO_TOKEN, token))
+        return index + 1, _advance(model, variables, token, ~done, prefix), done, tokens
+
+    tokens = jnp.full((done.shape[0], block), NO_TOKEN, jnp.int32)
+    carry = (jnp.zeros((), jnp.int32), prefix, done, tokens)
+    _, prefix, done, tokens = jax.lax.while_loop(more, step, carry)
+    return prefix, done, tokens
+
+
+def _advance(
+    model: Any, variables: Any, token: Int[Array, " batch"], active: Bool[Array, " batch"], prefix: Prefix
+) -> Prefix:
+    """One token of every active row."""
+    hidden, state = model.apply(variables, token[:, None], prefix.state, active=active, method="decode")
+    return Prefix(jnp.where(active[:, None], hidden[:, 0], prefix.hidden), state)
+
+
+def _hidden_shape(model: Any, variables: Any, state: Any, rows: int) -> tuple[tuple[int, ...], Any]:
+    """Shape and dtype of the output of one token, without computing it."""
+    token, active = jnp.zeros((rows, 1), jnp.int32), jnp.zeros(rows, bool)
+    hidden, _ = jax.eval_shape(
+        lambda variables, state: model.apply(variables, token, state, active=active, method="decode"), variables, state
+    )
+    return hidden.shape[:1] + hidden.shape[2:], hidden.dtype
