@@ -1,0 +1,1 @@
+"""Documents, tokenizers and the streams of segments that training and evaluation read."""
