@@ -1,7 +1,7 @@
 """Choosing the next token: pure functions on logits, each the same for every row of a batch.
 
-A chain is temperature, then `keep_top_k`, then `keep_top_p`, then one draw; `Sampling` holds its settings. Logits may be
-log-probabilities: every function is invariant to a constant added to a row.
+A chain is temperature, then `keep_top_k`, then `keep_top_p`, then one draw; `Sampling` holds its settings. Logits may
+be log-probabilities: every function is invariant to a constant added to a row.
 """
 
 from __future__ import annotations

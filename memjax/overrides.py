@@ -1,0 +1,247 @@
+"""From a config's name and the command line to a `Config`: values on the command line, kinds in the config file.
+
+`--config NAME` is a path, the name of a file in ./configs, or an experiment shipped with memjax. The file's
+`get_config(variant)` gives every default; `--model.attention.memory-length 64` replaces one value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import importlib.util
+import io
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from memjax.config import Config
+
+T = TypeVar("T")
+
+
+class UsageError(ValueError):
+    """A user's mistake on the command line: shown as one line, exit code 2."""
+
+
+def config_folders() -> list[Path]:
+    """Where `--config NAME` looks for NAME.py: the working directory's `configs`, then what is shipped with memjax."""
+    package = Path(__file__).parent
+    return [folder for folder in (Path("configs"), package / "configs", package.parent / "configs") if folder.is_dir()]
+
+
+def config_names() -> list[str]:
+    """Names that `--config` knows, without the folders."""
+    return sorted({file.stem for folder in config_folders() for file in folder.glob("*.py") if file.stem[0] != "_"})
+
+
+def find_config(name: str) -> Path:
+    """The file that `name` means."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.suffix == "" and len(path.parts) == 1:
+        for folder in config_folders():
+            if (folder / f"{name}.py").is_file():
+                return folder / f"{name}.py"
+    names = config_names()
+    raise UsageError(
+        f"config: given {name!r}, allowed: a config file or one of {', '.join(names)}{_close(name, names)}"
+    )
+
+
+def load_config(name: str, variant: str = "") -> Config:
+    """Calls `get_config` of the config file `name`; '' is its default variant."""
+    path = find_config(name)
+    spec = importlib.util.spec_from_file_location(f"memjax_config_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"config: given {name!r}, allowed: a Python file (NAME.py) with get_config(variant)")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        line = error.lineno if isinstance(error, SyntaxError) else _line_in(error, path)
+        raise UsageError(f"config: {path}, line {line}: {type(error).__name__}: {error}") from error
+    if not hasattr(module, "get_config"):
+        raise UsageError(f"config: {path} has no function get_config(variant) that returns a memjax.config.Config")
+    variants = list(getattr(module, "VARIANTS", []))
+    if variant and variants and variant not in variants:
+        raise UsageError(
+            f"variant: given {variant!r}, allowed for {path.name}: {', '.join(variants)}{_close(variant, variants)}"
+        )
+    config = module.get_config(variant) if variant else module.get_config()
+    if not isinstance(config, Config):
+        raise UsageError(f"config: get_config of {path} gave {type(config).__name__}, allowed: a memjax.config.Config")
+    return config
+
+
+def apply_overrides(config: T, arguments: Sequence[str], *, prog: str = "memjax", only: Sequence[str] = ()) -> T:
+    """A new config with values from the command line.
+
+    Args:
+      config: a config instance whose values are the defaults and whose types are the kinds.
+      arguments: `--field.name value` or `--field.name=value`; `_` and `-` are the same.
+      prog: shown in `--help`.
+      only: allowed beginnings of field names; () = all fields.
+
+    Raises:
+      UsageError: an unknown field (with a suggestion), a missing value or one of the wrong type; one line.
+    """
+    options = dict(_options(config))
+    given = _split(arguments)
+    for name, _ in given:
+        if name in ("--help", "-h"):
+            continue
+        if name not in options:
+            raise UsageError(_unknown(name, config, list(options)))
+        field = options[name].field
+        if only and not field.startswith(tuple(only)):
+            raise UsageError(f"{field}: cannot be changed here, allowed: {', '.join(f'{start}*' for start in only)}")
+    try:
+        return _parse(config, arguments, prog)
+    except _Refused:
+        for name, values in given:
+            try:
+                _parse(config, [name, *values], prog)
+            except _Refused:
+                option = options[name]
+                text = " ".join(values)
+                raise UsageError(
+                    f"{option.field}: given {text!r}, allowed: {option.allowed}"
+                    if values
+                    else f"{option.field}: given no value, allowed: {option.allowed}"
+                ) from None
+        raise
+
+
+class _Refused(ValueError):
+    """tyro refused the arguments."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Option:
+    """One value of a config.
+
+    Attributes:
+      field: dotted name, as in Python.
+      allowed: its type in words.
+    """
+
+    field: str
+    allowed: str
+
+
+def _parse(config: T, arguments: Sequence[str], prog: str) -> T:
+    """One call of tyro, whose boxes go nowhere."""
+    import tyro
+
+    boxes = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(boxes):
+            return tyro.cli(
+                type(config),
+                default=config,
+                args=list(arguments),
+                prog=prog,
+                config=(tyro.conf.AvoidSubcommands,),
+            )
+    except SystemExit as exit:
+        if exit.code in (0, None):  # --help
+            raise
+        raise _Refused(" ".join(boxes.getvalue().translate({ord(c): " " for c in "│╭╮╰╯─\n"}).split())) from None
+
+
+def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """The options in order, each with its values; names as tyro spells them."""
+    groups: list[tuple[str, list[str]]] = []
+    for argument in arguments:
+        if argument.startswith("--") or argument == "-h":
+            name, equals, value = argument.partition("=")
+            groups.append((name.replace("_", "-"), [value] if equals else []))
+        elif not groups:
+            raise UsageError(f"{argument!r} stands alone, allowed: --field value (see --help)")
+        else:
+            groups[-1][1].append(argument)
+    return groups
+
+
+def _options(config: Any, prefix: str = "") -> Iterator[tuple[str, _Option]]:
+    """Every option tyro makes of a config, with its type in words."""
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value, dotted = getattr(config, field.name), prefix + field.name
+        if dataclasses.is_dataclass(value):
+            yield from _options(value, f"{dotted}.")
+            continue
+        option = _Option(dotted, _describe(hints[field.name]))
+        yield f"--{dotted}".replace("_", "-"), option
+        if hints[field.name] is bool:
+            yield f"--{prefix}no-{field.name}".replace("_", "-"), option
+
+
+def _describe(hint: Any) -> str:
+    """A type in words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(a) for a in arguments)
+    if origin is tuple:
+        return _describe(arguments[0]).removeprefix("an ").removeprefix("a ") + "s, separated by spaces"
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join("None" if a is type(None) else _describe(a) for a in arguments)
+    return {int: "an integer", float: "a number", bool: "True or False", str: "a text"}.get(hint, str(hint))
+
+
+def _unknown(name: str, config: Any, names: list[str]) -> str:
+    """The line about an option that does not exist."""
+    field = name.removeprefix("--").replace("-", "_").partition(":")[0]
+    part = config
+    for step in field.split("."):
+        part = getattr(part, step, None)
+    if part is not None:
+        kind = type(part).__name__
+        return (
+            f"{field}: its kind ({kind}) is set in the config file or by --variant, only its values here (see --help)"
+        )
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    ending = [known for known in names if known.rpartition(".")[2] == name.removeprefix("--").rpartition(".")[2]]
+    suggestion = next(iter(ending or close), None)
+    hint = f"did you mean {suggestion}?" if suggestion else "see --help"
+    return f"{name}: no such field here; {hint}{_other_kind(field, config)}"
+
+
+def _other_kind(field: str, config: Any) -> str:
+    """Says which other kind of the same part has the field, if one has."""
+    *steps, last = field.split(".")
+    if not steps:
+        return ""
+    parent = config
+    for step in steps[:-1]:
+        parent = getattr(parent, step, None)
+    part = getattr(parent, steps[-1], None)
+    if not dataclasses.is_dataclass(part):
+        return ""
+    kinds = typing.get_args(typing.get_type_hints(type(parent))[steps[-1]])
+    having = [kind.__name__ for kind in kinds if hasattr(kind, "__dataclass_fields__") and last in _field_names(kind)]
+    if not having:
+        return ""
+    return f" ({', '.join(having)} has it; {'.'.join(steps)} of this config is {type(part).__name__})"
+
+
+def _field_names(kind: Any) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}
+
+
+def _close(name: str, names: Sequence[str]) -> str:
+    """'; did you mean X?' where something is near."""
+    near = difflib.get_close_matches(Path(name).stem, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _line_in(error: BaseException, path: Path) -> int | None:
+    """The line of `path` where the error came from."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return lines[-1] if lines else None
