@@ -14,8 +14,9 @@ Where the values come from
   scripts     run_wt103_base.sh (authors): 16 layers, 410, 10 heads of 41, feed-forward 2,100, dropout 0.1, segment
               and memory 150, 60 streams, 200,000 steps, Adam 2.5e-4 with cosine decay to 0, gradient norm 0.25;
               adaptive clusters at 20,000, 40,000 and 200,000; evaluation with segment 64, memory 640, distances
-              clamped at 400, equal lengths. run_wt103_large.sh: 18 layers, 1,024, 16 heads of 64, feed-forward 4,096, dropout 0.2,
-              384 / 384, 128 streams, 16,000 steps of warm-up, 4M steps, clusters 4 times narrower each
+              clamped at 400, equal lengths.
+              run_wt103_large.sh: 18 layers, 1,024, 16 heads of 64, feed-forward 4,096, dropout 0.2, 384 / 384,
+              128 streams, 16,000 steps of warm-up, 4M steps, clusters 4 times narrower each
   ours        the variant `wikitext2`: the paper has no numbers on it
 """
 

@@ -2,10 +2,12 @@
 
 from memjax.inference.decoding import Prefix, generate, prefill, stream_tokens
 from memjax.inference.sampling import Sampling, greedy, keep_top_k, keep_top_p, row_keys, sample
+from memjax.inference.texts import continue_texts
 
 __all__ = [
     "Prefix",
     "Sampling",
+    "continue_texts",
     "generate",
     "greedy",
     "keep_top_k",

@@ -1,0 +1,135 @@
+"""What is installed, what JAX sees, and what is missing with the pip line that brings it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+from typing import Any
+
+EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "data": (
+        "seqio tasks and TensorFlow Datasets",
+        ("seqio", "tensorflow-datasets", "tensorflow", "tensorflow-text"),
+    ),
+    "knn": ("approximate neighbours on the host", ("scann",)),
+    "plots": ("figures and the HTML report", ("matplotlib", "jinja2")),
+    "eval": ("BLEU, ROUGE and the other published metrics", ("sacrebleu", "rouge-score", "nltk", "scikit-learn")),
+    "hf": ("Hugging Face tokenizers", ("tokenizers",)),
+    "faiss": ("indices in the faiss format", ("faiss-cpu",)),
+    "beam": ("building large TFDS data sets on several machines", ("apache-beam",)),
+    "wandb": ("logging to Weights & Biases", ("wandb",)),
+    "tb": ("TensorBoard event files", ("tensorboardX",)),
+    "docs": ("building the documentation", ("mkdocs-material", "mkdocstrings")),
+    "notebooks": ("running the colabs", ("ipykernel", "jupytext", "nbclient")),
+    "plan": ("compiling for a TPU that is not here", ("libtpu",)),
+}
+"""Extra -> what it is for, and its packages. `tpu` and `cuda` are JAX's own and follow from the devices."""
+
+BASE = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "chex",
+    "orbax-checkpoint",
+    "numpy",
+    "jaxtyping",
+    "safetensors",
+    "tyro",
+    "rich",
+    "sentencepiece",
+)
+
+
+def diagnose() -> dict[str, Any]:
+    """The facts that `memjax doctor` prints, as JSON types."""
+    import memjax
+
+    missing = {
+        name: {"for": purpose, "packages": absent, "pip": f"pip install 'memjax[{name}]'"}
+        for name, (purpose, packages) in EXTRAS.items()
+        if (absent := [package for package in packages if _version(package) is None])
+    }
+    installed = {name: _version(name) for _, packages in EXTRAS.values() for name in packages if _version(name)}
+    return {
+        "memjax": memjax.__version__,
+        "folder": os.path.dirname(memjax.__file__),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "system": f"{platform.system()} {platform.machine()}, {_cores()} cores",
+        "free_disk_gib": round(shutil.disk_usage(os.getcwd()).free / 2**30, 1),
+        "base": {name: _version(name) for name in BASE},
+        "extras": installed,
+        "missing": missing,
+        **_devices(),
+    }
+
+
+def describe(facts: dict[str, Any]) -> str:
+    """The facts as lines of text."""
+    lines = [
+        f"memjax    {facts['memjax']} in {facts['folder']}",
+        f"python    {facts['python']}",
+        f"system    {facts['system']}, {facts['free_disk_gib']} GiB free on the disk of this folder",
+        "base      " + ", ".join(f"{name} {version or 'MISSING'}" for name, version in facts["base"].items()),
+        "extras    " + (", ".join(f"{name} {version}" for name, version in facts["extras"].items()) or "none"),
+        f"backend   {facts['backend']}",
+        *(f"device    {device}" for device in facts["devices"]),
+    ]
+    if facts["hint"]:
+        lines.append(f"hint      {facts['hint']}")
+    absent = [name for name, version in facts["base"].items() if version is None]
+    if absent:
+        lines.append(f"missing   {', '.join(absent)}: memjax does not work without; pip install memjax")
+    for name, part in facts["missing"].items():
+        lines.append(f"missing   {name}: {part['for']} ({', '.join(part['packages'])}); {part['pip']}")
+    if not facts["missing"] and not absent:
+        lines.append("missing   nothing")
+    return "\n".join(lines)
+
+
+def extra_of(module: str) -> tuple[str, str] | None:
+    """The extra that brings a module, and what it is for; None for others.
+
+    Example:
+      >>> extra_of("seqio")
+      ('data', 'seqio tasks and TensorFlow Datasets')
+    """
+    names = {"tensorflow_datasets": "tensorflow-datasets", "sklearn": "scikit-learn", "faiss": "faiss-cpu"}
+    top = module.partition(".")[0]
+    package = names.get(top, top.replace("_", "-"))
+    for name, (purpose, packages) in EXTRAS.items():
+        if package in packages:
+            return name, purpose
+    return None
+
+
+def _devices() -> dict[str, Any]:
+    """What JAX sees; an accelerator that cannot be started is said, not raised."""
+    hint = ""
+    try:
+        import jax
+
+        devices = [f"{d.platform}:{d.id} {d.device_kind}" for d in jax.devices()]
+        backend = jax.default_backend()
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        return {"backend": "none", "devices": [], "hint": f"JAX could not start a backend: {reason}"}
+    if backend == "cpu":
+        if os.path.exists("/dev/nvidia0"):
+            hint = "an NVIDIA GPU is here but JAX does not use it; pip install 'memjax[cuda]'"
+        elif os.path.exists("/dev/accel0") or os.path.exists("/dev/vfio/0"):
+            hint = "a TPU may be here but JAX does not use it; pip install 'memjax[tpu]'"
+    return {"backend": backend, "devices": devices, "hint": hint}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+from memjax.data.tokenizers import ByteTokenizer
+from memjax.inference import texts
+
+
+@pytest.fixture
+def spoken(monkeypatch):
+    """Makes the rows of a generation say given texts in blocks of 3 bytes; returns what the model was asked."""
+    asked = {}
+
+    def make(*answers: str):
+        tokenizer = ByteTokenizer()
+
+        def stream(model, variables, ids, *, finished, max_tokens, **settings):
+            asked.update(settings, ids=ids)
+            rows = [tokenizer.encode(answer) for answer in answers]
+            done = [False] * len(rows)
+            for start in range(0, max_tokens, 3):
+                yield [[] if d else list(row[start : start + 3]) for row, d in zip(rows, done, strict=True)]
+                done = finished(None)
+                if all(done):
+                    return
+
+        monkeypatch.setattr(texts, "stream_tokens", stream)
+        return asked
+
+    return make
+
+
+def joined(prompts, **settings):
+    blocks = list(
+        texts.continue_texts(None, None, ByteTokenizer(), prompts, segment_length=4, max_tokens=12, **settings)
+    )
+    return ["".join(parts) for parts in zip(*blocks, strict=True)], len(blocks)
+
+
+def test_prompts_begin_with_the_begin_token_and_special_tokens_are_not_drawn(spoken):
+    asked = spoken("abc", "def")
+    assert joined(["x", ""])[0] == ["abc", "def"]
+    assert asked["ids"] == [[1, 123], [1]]
+    assert asked["sampling"].forbidden == (0, 1)
+    assert asked["stop_tokens"] == [2]
+
+
+def test_characters_of_several_bytes_are_never_cut(spoken):
+    spoken("aäö€é")
+    assert joined(["x"])[0] == ["aäö€é"]
+
+
+def test_stop_texts_end_a_row_and_are_not_shown(spoken):
+    spoken("abcdef#END#x", "abcdefgh#EN!")
+    (first, second), blocks = joined(["x", "y"], stop=["#END#", "zz"])
+    assert first == "abcdef"
+    assert second == "abcdefgh#EN!"
+    assert blocks == 5
+    spoken("ab#END#cdef")
+    assert joined(["x"], stop=["#END#"]) == (["ab"], 4)  # ends in the block in which the stop text is complete
+
+
+def test_an_empty_stop_text_is_refused():
+    with pytest.raises(ValueError, match="^stop: given '', allowed: "):
+        joined(["x"], stop=[""])
+
+
+def test_an_unfinished_character_is_shown_at_the_end(spoken, monkeypatch):
+    asked = spoken("")
+    euro = list(np.asarray(ByteTokenizer().encode("a€")))[:3]
+    monkeypatch.setattr(texts, "stream_tokens", lambda *a, **k: iter([[euro]]))
+    assert joined(["x"])[0] == ["a\ufffd"]
+    assert asked == {}
