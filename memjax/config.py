@@ -465,9 +465,17 @@ def validate(config: Config) -> None:
             f"a divisor of model.dim = {model.dim}, or set model.head_dim",
         )
     _require(
-        data.rows % training.accumulate == 0, "training.accumulate", training.accumulate, f"a divisor of data.rows = {data.rows}"
+        data.rows % training.accumulate == 0,
+        "training.accumulate",
+        training.accumulate,
+        f"a divisor of data.rows = {data.rows}",
     )
-    _require(training.schedule.learning_rate > 0, "training.schedule.learning_rate", training.schedule.learning_rate, "more than 0")
+    _require(
+        training.schedule.learning_rate > 0,
+        "training.schedule.learning_rate",
+        training.schedule.learning_rate,
+        "more than 0",
+    )
     _require(training.clip_norm >= 0, "training.clip_norm", training.clip_norm, "0 (off) or more")
     _validate_attention(model, data.segment_length)
     if isinstance(model.output, AdaptiveSoftmax):
@@ -497,7 +505,9 @@ def warnings(config: Config) -> list[str]:
 def _validate_attention(model: Model, segment_length: int) -> None:
     attention = model.attention
     if isinstance(attention, TransformerXL):
-        _require(attention.memory_length >= 0, "model.attention.memory_length", attention.memory_length, "0 or more slots")
+        _require(
+            attention.memory_length >= 0, "model.attention.memory_length", attention.memory_length, "0 or more slots"
+        )
         _require(
             not attention.same_length or attention.memory_length > 0,
             "model.attention.same_length",
@@ -505,8 +515,12 @@ def _validate_attention(model: Model, segment_length: int) -> None:
             "False when model.attention.memory_length is 0",
         )
     if isinstance(attention, Memorizing):
-        _require(attention.memory_length >= 0, "model.attention.memory_length", attention.memory_length, "0 or more slots")
-        _require(attention.cache_length >= 0, "model.attention.cache_length", attention.cache_length, "0 or more tokens")
+        _require(
+            attention.memory_length >= 0, "model.attention.memory_length", attention.memory_length, "0 or more slots"
+        )
+        _require(
+            attention.cache_length >= 0, "model.attention.cache_length", attention.cache_length, "0 or more tokens"
+        )
         if attention.memory_length:
             _require(
                 1 <= attention.num_neighbors <= attention.memory_length,

@@ -12,8 +12,9 @@ A memory is a Linen module whose state the caller owns:
   inside a scanned group of layers at axis 1.
 * `aux` holds sums only: layers, segments, microbatches and hosts add.
 
-A decoder memory also decodes token by token: `decode_state = memory.init_decode_state(state, segment_length)`, then
-`y, decode_state = memory.apply(variables, x, decode_state, active=..., method="decode")` with `x` `[batch, 1, dim]`.
+A decoder memory also decodes token by token: `decode_state = memory.init_decode_state(state, segment_length,
+batch_size)`, then `y, decode_state = memory.apply(variables, x, decode_state, active=..., method="decode")` with `x`
+`[batch, 1, dim]`; an inactive row changes nothing.
 """
 
 from __future__ import annotations
@@ -129,27 +130,36 @@ def where_rows(condition: Bool[Array, " batch"], a: State, b: State) -> State:
     return jax.tree.map(select, a, b, state_axes(a))
 
 
-def select_state(ok: Bool[Array, ""], new: State, old: State) -> State:
+def select_state(ok: Bool[Array, ""], new: State, old: State, *, length: int | None = None) -> State:
     """`new` if `ok` else `old`, without copying what a memory did not write.
 
-    A state class with a method `select(ok, old)` says itself how it returns to `old`: a long FIFO restores the window
-    that was written. All others are selected leaf by leaf. `new` must come from one call of the memory on `old`.
+    A state class with a method `select(ok, old, length)` says itself how it returns to `old`: a long FIFO restores the
+    window that was written. All others are selected leaf by leaf.
+
+    Args:
+      ok: whether `new` is kept.
+      new: the state after one call of the memory on `old` (after several where `length` is None).
+      old: the state before.
+      length: tokens of that one segment; None = anything may have changed.
     """
 
     def select(n: Any, o: Any) -> Any:
         if isinstance(n, StackState):
             groups = zip(n.groups, o.groups, n.sizes, strict=True)
-            return StackState(tuple(_select_group(ok, g, h, size) for g, h, size in groups), n.sizes)
+            one: Callable[[Any, Any], Any] = lambda a, b: select_state(ok, a, b, length=length)  # noqa: E731
+            return StackState(tuple((jax.vmap(one) if size else one)(g, h) for g, h, size in groups), n.sizes)
         if hasattr(n, "select"):
-            return n.select(ok, o)
+            return n.select(ok, o, length)
         return jnp.where(ok, n, o)
 
     return jax.tree.map(select, new, old, is_leaf=lambda n: isinstance(n, StackState) or hasattr(n, "select"))
 
 
-def _select_group(ok: Array, new: Any, old: Any, size: int) -> Any:
-    select: Callable[[Any, Any], Any] = lambda n, o: select_state(ok, n, o)  # noqa: E731
-    return jax.vmap(select)(new, old) if size else select(new, old)
+def next_position(
+    position: Int[Array, " batch"], active: Bool[Array, " batch"], segment_length: int
+) -> Int[Array, " batch"]:
+    """Position after one more token of every active row; a full segment starts again at 0."""
+    return (position + active.astype(position.dtype)) % segment_length
 
 
 def broadcast_mask(mask: Array | None, batch: int, length: int) -> Bool[Array, "batch length"]:

@@ -1,0 +1,33 @@
+"""Memories: one paper, one file, under one contract."""
+
+from memjax.memory.contract import (
+    DecodeState,
+    LayerState,
+    MemoryModule,
+    StackState,
+    num_rows,
+    select_state,
+    state_axes,
+    take_rows,
+    where_rows,
+)
+from memjax.memory.memorizing import LongMemory, MemorizingAttention, MemorizingState, Tokens
+from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
+
+__all__ = [
+    "DecodeState",
+    "LayerState",
+    "LongMemory",
+    "MemorizingAttention",
+    "MemorizingState",
+    "MemoryModule",
+    "StackState",
+    "Tokens",
+    "TransformerXLAttention",
+    "TransformerXLState",
+    "num_rows",
+    "select_state",
+    "state_axes",
+    "take_rows",
+    "where_rows",
+]

@@ -1,0 +1,474 @@
+"""Memorizing Transformer: the k nearest (key, value) pairs of a long first-in-first-out memory.
+
+Wu, Rabe, Hutchins, Szegedy 2022, "Memorizing Transformers", https://arxiv.org/abs/2203.08913. With `memory_length=0` the
+part is the paper's local attention with its short cache, with `cache_length=0` too it is attention without any memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from memjax.functional.attention import attention, joint_attention, masked_softmax, neighbor_attention, visibility
+from memjax.functional.fifo import advance, reset_rows, ring_append, select_window, shift_append
+from memjax.functional.mixing import head_gate, stop_forward
+from memjax.functional.neighbors import gather_slots, select_neighbors, threshold_mask
+from memjax.functional.positions import bucket_bias, relative_distances
+from memjax.memory.contract import DecodeState, broadcast_mask, next_position, where_rows
+from memjax.memory.projections import make_norm, matrix_init
+from memjax.typing import Aux, EmptyState, Leaf, Sum
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """Keys and values of consecutive tokens, oldest first: the local cache, or one segment.
+
+    Attributes:
+      keys: `[batch, tokens, heads, head_dim]`, normalised where the part normalises keys.
+      values: as `keys`.
+      valid: bool `[batch, tokens]`.
+      positions: int32 `[batch, tokens]`, index of the token in its document; `EmptyState` when not tracked.
+    """
+
+    keys: Leaf
+    values: Leaf
+    valid: Leaf
+    positions: Leaf
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LongMemory:
+    """The ring of (key, value) pairs that neighbours are retrieved from.
+
+    Attributes:
+      keys: `[batch, heads, memory, head_dim]`.
+      values: as `keys`.
+      valid: bool `[batch, memory]`.
+      positions: int32 `[batch, memory]`, document position of each slot's token; `EmptyState` when not tracked.
+      cursor: int32 `[batch]`, the slot that is written next: the oldest one.
+    """
+
+    keys: Leaf
+    values: Leaf
+    valid: Leaf
+    positions: Leaf
+    cursor: Leaf
+
+    def select(self, ok: Bool[Array, ""], old: LongMemory, length: int | None) -> LongMemory:
+        """This memory if `ok`, else `old`; with `length` tokens written since `old` only their window is touched."""
+        if length is None:
+            return jax.tree.map(lambda n, o: jnp.where(ok, n, o), self, old)
+        # From the new cursor backwards, since a document start sets the cursor to 0 before it writes.
+        start = (self.cursor - length) % self.valid.shape[1]
+        restore = lambda n, o, axis: select_window(ok, n, o, start, length, axis=axis)  # noqa: E731
+        return LongMemory(
+            restore(self.keys, old.keys, 2),
+            restore(self.values, old.values, 2),
+            *jax.tree.map(
+                lambda n, o: jnp.where(ok, n, o),
+                (self.valid, self.positions, self.cursor),
+                (old.valid, old.positions, old.cursor),
+            ),
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MemorizingState:
+    """State of one memorizing attention part.
+
+    Attributes:
+      cache: `Tokens` of the last `cache_length` positions, or `EmptyState`.
+      memory: `LongMemory`, or `EmptyState`.
+      document_position: int32 `[batch]`, tokens of the document read so far; `EmptyState` when not tracked.
+    """
+
+    cache: Any
+    memory: Any
+    document_position: Any
+
+
+def reset(state: MemorizingState, start_of_document: Bool[Array, " batch"]) -> MemorizingState:
+    """The state that rows with `start_of_document` read: nothing valid, counters 0; contents stay where they are."""
+    cache, memory, position = state.cache, state.memory, state.document_position
+    if isinstance(cache, Tokens):
+        cache = dataclasses.replace(cache, valid=reset_rows(cache.valid, start_of_document))
+    if isinstance(memory, LongMemory):
+        cursor = jnp.where(start_of_document, 0, memory.cursor)
+        memory = dataclasses.replace(memory, valid=reset_rows(memory.valid, start_of_document), cursor=cursor)
+    if not isinstance(position, EmptyState):
+        position = jnp.where(start_of_document, 0, position)
+    return MemorizingState(cache, memory, position)
+
+
+def write(state: MemorizingState, segment: Tokens, *, policy: str = "current") -> MemorizingState:
+    """Appends a segment to the cache and to the long memory. Rows without a real token keep their state.
+
+    Args:
+      state: the state that the segment read.
+      segment: its keys and values; padding (`valid` False) takes slots that are marked invalid.
+      policy: 'current' writes the segment to the long memory, so that the latest tokens stand in cache and memory;
+        'evicted' writes what leaves the cache.
+    """
+    segment = jax.lax.stop_gradient(segment)
+    active, length = segment.valid.any(axis=1), segment.valid.shape[1]
+    cache, memory, position = state.cache, state.memory, state.document_position
+    entries = segment
+    if isinstance(cache, Tokens):
+        if policy == "evicted":
+            entries = jax.tree.map(
+                lambda c, s: jnp.concatenate([c, s.astype(c.dtype)], axis=1)[:, :length], cache, segment
+            )
+        cache = where_rows(active, jax.tree.map(shift_append, cache, segment), cache)
+    if isinstance(memory, LongMemory):
+        append = lambda ring, new, axis: ring_append(ring, new.astype(ring.dtype), memory.cursor, active, axis=axis)  # noqa: E731
+        memory = LongMemory(
+            append(memory.keys, jnp.swapaxes(entries.keys, 1, 2), 2),
+            append(memory.values, jnp.swapaxes(entries.values, 1, 2), 2),
+            append(memory.valid, entries.valid, 1),
+            jax.tree.map(lambda ring, new: append(ring, new, 1), memory.positions, entries.positions),
+            advance(memory.cursor, jnp.where(active, length, 0), memory.valid.shape[1]),
+        )
+    if not isinstance(position, EmptyState):
+        position = position + segment.valid.sum(axis=1, dtype=position.dtype)
+    return MemorizingState(cache, memory, position)
+
+
+def retrieve(
+    queries: Float[Array, "batch length heads head_dim"],
+    memory: LongMemory,
+    num_neighbors: int,
+    *,
+    method: str = "exact",
+    recall_target: float = 0.95,
+) -> tuple[Int[Array, "batch heads length neighbors"], Bool[Array, "batch heads length neighbors"]]:
+    """Slots of the nearest keys of the same row and head, and which of them are real. No gradient."""
+    by_head = jnp.swapaxes(queries, 1, 2)
+    keys = memory.keys.astype(queries.dtype)
+    return select_neighbors(by_head, keys, memory.valid, num_neighbors, method=method, recall_target=recall_target)  # type: ignore[arg-type]
+
+
+class MemorizingAttention(nn.Module):
+    """Attention part of the Memorizing Transformer (Wu et al. 2022, https://arxiv.org/abs/2203.08913).
+
+    What is stored: keys and values, as the part computed them, of the last `memory_length` (ring) and `cache_length`
+    (cache) positions. When written: after each segment; the segment retrieves from earlier segments only. What is
+    differentiable: nothing stored; queries and the scale learn through retrieved keys, the choice of neighbours has no
+    gradient. When reset: at `start_of_document`.
+
+    Symbols: `k~, v~ -> state.memory.keys, values`, `s_h -> scale`, `b_h -> gate`, `b^{T5} -> position_bias`,
+    `V_m, V_c -> ` output of memory and of local attention, `V_a = g V_m + (1 - g) V_c`.
+
+    Differs from the paper or its code: empty slots are masked and a row with an empty memory uses local attention
+    alone (the code lets zero keys take part and multiplies by `1 - g` all the same); the scale of query-key norm starts
+    at sqrt(head_dim) (the code: 1.0); memory layers have the T5 bias on local attention as the paper says (the code
+    switches it off) and a token attends to itself (the code: strictly earlier tokens). `compatibility="meliad"` takes
+    the code's side in all four but the scale.
+
+    Attributes:
+      dim: width of the residual stream.
+      num_heads: heads.
+      head_dim: width of a head.
+      memory_length: slots of the long memory; 0 = none.
+      num_neighbors: retrieved slots per query and head.
+      cache_length: tokens of the local cache; 0 = none.
+      window: keys of local attention including the query's own; 0 = all.
+      merge: 'gate', 'joint', 'add' or 'stop_forward'.
+      write_policy: 'current' or 'evicted'.
+      retrieval: 'exact', 'approximate', 'bucket' or 'threshold'.
+      recall_target: of 'approximate'.
+      query_key_norm: normalise queries and keys and learn a scale per head; otherwise 1 / sqrt(head_dim).
+      scale_init: initial scale; None = sqrt(head_dim).
+      gate_init: initial gate logit.
+      num_buckets: T5 buckets of local attention; 0 = no positions.
+      max_distance: tokens from which on all distances share the last bucket.
+      track_positions: slots carry the document position of their token, and `Aux.arrays` tells what was retrieved:
+        `neighbor_positions` int32 and `neighbor_weights`, both `[batch, heads, length, neighbors]` (-1 and 0 = none).
+      compatibility: 'paper' or 'meliad'.
+      norm: 'pre' or 'post'.
+      norm_kind: 'rms' or 'layer'.
+      dropout: rate on the output.
+      attention_dropout: rate on attention weights.
+      init_stddev: of the matrices; None = scaled by fan-in.
+      dtype: of the computation.
+    """
+
+    dim: int
+    num_heads: int
+    head_dim: int
+    memory_length: int = 0
+    num_neighbors: int = 32
+    cache_length: int = 0
+    window: int = 0
+    merge: str = "gate"
+    write_policy: str = "current"
+    retrieval: str = "exact"
+    recall_target: float = 0.95
+    query_key_norm: bool = True
+    scale_init: float | None = None
+    gate_init: float = 0.0
+    num_buckets: int = 32
+    max_distance: int = 128
+    track_positions: bool = False
+    compatibility: str = "paper"
+    norm: str = "pre"
+    norm_kind: str = "rms"
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    init_stddev: float | None = None
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        heads, init = (self.num_heads, self.head_dim), matrix_init(self.init_stddev, out_axis=(1, 2))
+        self.query = self.param("query", init, (self.dim, *heads))
+        self.key = self.param("key", init, (self.dim, *heads))
+        self.value = self.param("value", init, (self.dim, *heads))
+        self.output = self.param("output", matrix_init(self.init_stddev, (0, 1)), (*heads, self.dim))
+        if self.query_key_norm:
+            scale = self.head_dim**0.5 if self.scale_init is None else self.scale_init
+            self.scale = self.param("scale", nn.initializers.constant(scale), (self.num_heads,))
+        if self._has_bias:
+            shape = (self.num_heads, self.num_buckets)
+            self.position_bias = self.param("position_bias", nn.initializers.normal(0.02), shape)
+        if self.memory_length and self.merge == "gate":
+            self.gate = self.param("gate", nn.initializers.constant(self.gate_init), (self.num_heads,))
+        self.layer_norm = make_norm(self.norm_kind, self.dtype)
+        self.drop = nn.Dropout(self.dropout)
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> MemorizingState:
+        """A memory in which a document starts; `dtype` is that of stored keys and values."""
+        self._check()
+        cache, memory = EmptyState(), EmptyState()
+        if self.cache_length:
+            cache = self._tokens(batch_size, self.cache_length, dtype)
+        if self.memory_length:
+            shape = (batch_size, self.num_heads, self.memory_length, self.head_dim)
+            valid = jnp.zeros((batch_size, self.memory_length), bool)
+            cursor = jnp.zeros((batch_size,), jnp.int32)
+            positions = self._no_positions(batch_size, self.memory_length)
+            memory = LongMemory(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), valid, positions, cursor)
+        position = jnp.zeros((batch_size,), jnp.int32) if self.track_positions else EmptyState()
+        return MemorizingState(cache, memory, position)
+
+    @nn.nowrap
+    def init_decode_state(self, state: MemorizingState, segment_length: int, batch_size: int) -> DecodeState:
+        """Decoding from the start of a segment, with `state` as the memory."""
+        stored = [part.keys.dtype for part in (state.cache, state.memory) if not isinstance(part, EmptyState)]
+        segment = self._tokens(batch_size, segment_length, stored[0] if stored else self.dtype)
+        return DecodeState(state, segment, jnp.zeros((batch_size,), jnp.int32))
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: MemorizingState,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch length dim"], MemorizingState, Aux]:
+        """Attends to cache, segment and long memory, then writes the segment."""
+        batch, length, _ = x.shape
+        mask = broadcast_mask(mask, batch, length)
+        state = reset(state, start_of_document)
+        queries, segment = self._project(x, mask, state.document_position)
+        local, cache_valid = self._with_cache(state.cache, segment)
+        distances = relative_distances(length, self.cache_length + length)
+        # A window counts the query's own key; the authors' code counts earlier keys only.
+        window = self.window + int(self._meliad) if self.window else None
+        visible = visibility(length, cache_valid, mask, window=window)
+        if self._meliad:
+            visible = visible & jnp.asarray(distances > 0)[None, None]
+        y, aux = self._read(queries, local, visible, distances, state.memory, mask, deterministic)
+        return self._finish(x, y, deterministic), write(state, segment, policy=self.write_policy), aux
+
+    def decode(
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Bool[Array, " batch"]
+    ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
+        """One token of every active row; where a row's segment is full, it is written."""
+        memory, segment, position = decode_state.memory, decode_state.segment, decode_state.position
+        batch, segment_length = segment.valid.shape
+        document_position = memory.document_position
+        if self.track_positions:
+            document_position = document_position + position
+        queries, token = self._project(x, active[:, None], document_position)
+        segment = jax.tree.map(lambda b, t: ring_append(b, t.astype(b.dtype), position, active), segment, token)
+
+        local, cache_valid = self._with_cache(memory.cache, segment)
+        here = (position + self.cache_length)[:, None, None]
+        distances = here - jnp.arange(self.cache_length + segment_length)[None, None, :]  # [b, 1, m]
+        visible = (distances >= int(self._meliad))[:, None]
+        if cache_valid is not None:
+            valid = jnp.pad(cache_valid, [(0, 0), (0, segment_length)], constant_values=True)
+            visible = visible & valid[:, None, None, :]
+        if self.window:
+            visible = visible & (distances < self.window + int(self._meliad))[:, None]
+        y, _ = self._read(queries, local, visible, distances, memory.memory, active[:, None], deterministic=True)
+        y = self._finish(x, y, deterministic=True)
+
+        full = active & (position + 1 == segment_length)
+        finished = dataclasses.replace(segment, valid=jnp.broadcast_to(full[:, None], segment.valid.shape))
+        memory = jax.lax.cond(full.any(), lambda m: write(m, finished, policy=self.write_policy), lambda m: m, memory)
+        return y, DecodeState(memory, segment, next_position(position, active, segment_length))
+
+    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+        """What the projections see of the residual stream `x`."""
+        return self.layer_norm(x) if self.norm == "pre" else x
+
+    def _read(
+        self,
+        queries: Array,
+        local: Tokens,
+        visible: Array,
+        distances: np.ndarray | Array,
+        memory: LongMemory | EmptyState,
+        mask: Array,
+        deterministic: bool,
+    ) -> tuple[Array, Aux]:
+        """Local attention, attention over retrieved neighbours, and their merge."""
+        scale = jnp.abs(self.scale).astype(queries.dtype) if self.query_key_norm else self.head_dim**-0.5
+        named: dict[str, Any] = {"scale": scale, **self._attention_dropout(deterministic)}
+        keys, values = local.keys.astype(queries.dtype), local.values.astype(queries.dtype)
+        bias = self._bias(distances, scale)
+        if isinstance(memory, EmptyState):
+            return attention(queries, keys, values, mask=visible, bias=bias, **named), Aux()
+        near_keys, near_values, real, arrays = self._neighbors(queries, memory)
+        if self.merge == "joint":
+            if self.retrieval == "threshold":
+                keys, values = jnp.concatenate([near_keys, keys], 1), jnp.concatenate([near_values, values], 1)
+                visible = jnp.concatenate([real, jnp.broadcast_to(visible, (*real.shape[:3], visible.shape[-1]))], -1)
+                bias = None if bias is None else jnp.pad(bias, [(0, 0)] * 3 + [(real.shape[-1], 0)])
+                return attention(queries, keys, values, mask=visible, bias=bias, **named), Aux(arrays=arrays)
+            y = joint_attention(
+                queries, keys, values, near_keys, near_values, mask=visible, neighbor_valid=real, bias=bias, **named
+            )
+            return y, Aux(arrays=arrays)
+        if self.retrieval == "threshold":
+            from_memory = attention(queries, near_keys, near_values, mask=real, **named)
+        else:
+            from_memory = neighbor_attention(queries, near_keys, near_values, real, **named)
+        from_local = attention(queries, keys, values, mask=visible, bias=bias, **named)
+        return self._merge(from_memory, from_local, memory.valid.any(axis=1), mask, arrays)
+
+    def _merge(
+        self, from_memory: Array, from_local: Array, has_memory: Array, mask: Array, arrays: dict[str, Array]
+    ) -> tuple[Array, Aux]:
+        if self.merge == "add":
+            return from_memory + from_local, Aux(arrays=arrays)
+        if self.merge == "stop_forward":
+            return stop_forward(from_memory, from_local, has_memory), Aux(arrays=arrays)
+        y = head_gate(
+            self.gate.astype(from_local.dtype), from_memory, from_local, has_memory, dilute_empty=self._meliad
+        )
+        tokens = mask.sum().astype(jnp.float32)
+        opening = jax.nn.sigmoid(self.gate.astype(jnp.float32)).mean()
+        return y, Aux(metrics={"gate": Sum(opening * tokens, tokens)}, arrays=arrays)
+
+    def _neighbors(self, queries: Array, memory: LongMemory) -> tuple[Array, Array, Array, dict[str, Array]]:
+        """Keys, values and validity of the neighbours; of all slots with the threshold as mask for 'threshold'."""
+        dtype = queries.dtype
+        if self.retrieval == "threshold":
+            keys = memory.keys.astype(dtype)
+            score_dtype = jnp.promote_types(dtype, jnp.float32)
+            scores = jnp.einsum("blhd,bhmd->bhlm", queries, keys, preferred_element_type=score_dtype)
+            real = threshold_mask(jax.lax.stop_gradient(scores), memory.valid, self.num_neighbors)
+            return jnp.swapaxes(keys, 1, 2), jnp.swapaxes(memory.values.astype(dtype), 1, 2), real, {}
+        ids, real = retrieve(
+            queries, memory, self.num_neighbors, method=self.retrieval, recall_target=self.recall_target
+        )
+        keys = gather_slots(memory.keys, ids).astype(dtype)
+        values = gather_slots(memory.values, ids).astype(dtype)
+        arrays = self._retrieved(queries, keys, ids, real, memory) if self.track_positions else {}
+        if self._meliad:  # empty slots take part as zero keys and values
+            keys, values = jnp.where(real[..., None], keys, 0), jnp.where(real[..., None], values, 0)
+            real = jnp.ones_like(real)
+        return keys, values, real, arrays
+
+    def _retrieved(self, queries: Array, keys: Array, ids: Array, real: Array, memory: LongMemory) -> dict[str, Array]:
+        """What was retrieved, for analysis: document positions and the softmax weights among the neighbours."""
+        scale = jnp.abs(self.scale)[None, :, None, None] if self.query_key_norm else self.head_dim**-0.5
+        weights = masked_softmax(jnp.einsum("blhd,bhlkd->bhlk", queries, keys) * scale, real)
+        positions = jax.vmap(lambda row, slots: row[slots])(memory.positions, ids)
+        return {"neighbor_positions": jnp.where(real, positions, -1), "neighbor_weights": weights}
+
+    def _project(self, x: Array, mask: Array, document_position: Any) -> tuple[Array, Tokens]:
+        y = self.normed(x).astype(self.dtype)
+        queries, keys, values = (
+            jnp.einsum("bld,dhf->blhf", y, matrix.astype(self.dtype)) for matrix in (self.query, self.key, self.value)
+        )
+        if self.query_key_norm:
+            queries, keys = _unit(queries), _unit(keys)
+        positions = EmptyState()
+        if self.track_positions:
+            positions = document_position[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
+        return queries, Tokens(keys, values, mask, positions)
+
+    def _with_cache(self, cache: Tokens | EmptyState, segment: Tokens) -> tuple[Tokens, Array | None]:
+        """Cache and segment as one run of tokens, and which cached tokens may be seen."""
+        if isinstance(cache, EmptyState):
+            return segment, None
+        valid = cache.valid
+        if self._meliad:  # never-written slots are attended to as zero vectors
+            hide = lambda stored: jnp.where(valid[:, :, None, None], stored, 0)  # noqa: E731
+            cache = dataclasses.replace(cache, keys=hide(cache.keys), values=hide(cache.values))
+            valid = jnp.ones_like(valid)
+        joined = jax.tree.map(lambda c, s: jnp.concatenate([c.astype(s.dtype), s], axis=1), cache, segment)
+        return joined, valid
+
+    def _bias(self, distances: np.ndarray | Array, scale: Array | float) -> Array | None:
+        if not self._has_bias:
+            return None
+        bias = bucket_bias(self.position_bias, distances, max_distance=self.max_distance)
+        bias = bias if bias.ndim == 4 else bias[None]
+        return bias * (scale[None, :, None, None] if isinstance(scale, jax.Array) else scale)
+
+    def _finish(self, x: Array, y: Array, deterministic: bool) -> Array:
+        y = jnp.einsum("blhd,hde->ble", y, self.output.astype(y.dtype))
+        y = x + self.drop(y, deterministic=deterministic).astype(x.dtype)
+        return self.layer_norm(y) if self.norm == "post" else y
+
+    def _attention_dropout(self, deterministic: bool) -> dict[str, Any]:
+        if deterministic or not self.attention_dropout:
+            return {}
+        return {"dropout_rate": self.attention_dropout, "dropout_key": self.make_rng("dropout")}
+
+    @nn.nowrap
+    def _tokens(self, batch: int, tokens: int, dtype: Any) -> Tokens:
+        shape = (batch, tokens, self.num_heads, self.head_dim)
+        valid = jnp.zeros((batch, tokens), bool)
+        return Tokens(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), valid, self._no_positions(batch, tokens))
+
+    @nn.nowrap
+    def _no_positions(self, batch: int, slots: int) -> Array | EmptyState:
+        return jnp.zeros((batch, slots), jnp.int32) if self.track_positions else EmptyState()
+
+    @nn.nowrap
+    def _check(self) -> None:
+        if self.memory_length and not 1 <= self.num_neighbors <= self.memory_length:
+            raise ValueError(
+                f"num_neighbors: given {self.num_neighbors}, allowed: 1 to memory_length = {self.memory_length}"
+            )
+        if self.memory_length and self.write_policy == "evicted" and not self.cache_length:
+            raise ValueError("write_policy: given 'evicted' with cache_length = 0, allowed: 'current'; or set a cache")
+
+    @property
+    def _meliad(self) -> bool:
+        return self.compatibility == "meliad"
+
+    @property
+    def _has_bias(self) -> bool:
+        return self.num_buckets > 0 and not (self._meliad and self.memory_length > 0)
+
+
+def _unit(x: Array) -> Array:
+    """`x` over its length along the last axis, the sum of squares in at least float32."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return (wide * jax.lax.rsqrt(jnp.square(wide).sum(axis=-1, keepdims=True) + 1e-6)).astype(x.dtype)

@@ -1,0 +1,29 @@
+"""Norms and initialisers that the parts of a layer share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+from jaxtyping import Array
+
+
+def make_norm(kind: str, dtype: Any) -> nn.Module:
+    """The norm of a part: 'layer' (epsilon 1e-5) or 'rms' (no mean, no bias, epsilon 1e-6); statistics in float32."""
+    if kind == "layer":
+        return nn.LayerNorm(epsilon=1e-5, dtype=dtype)
+    return nn.RMSNorm(epsilon=1e-6, dtype=dtype)
+
+
+def matrix_init(stddev: float | None, in_axis: int = 0, out_axis: int | tuple[int, ...] = -1) -> Callable[..., Array]:
+    """Normal with a given standard deviation, or truncated normal scaled by fan-in where None.
+
+    Args:
+      stddev: standard deviation, or None.
+      in_axis: input axis of the matrix, for the fan.
+      out_axis: output axes of the matrix.
+    """
+    if stddev is None:
+        return nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", in_axis=in_axis, out_axis=out_axis)
+    return nn.initializers.normal(stddev)

@@ -1,0 +1,18 @@
+"""Models that carry memories."""
+
+from memjax.models.language_model import LanguageModel, LanguageModelState, make_language_model
+from memjax.models.transformer import FeedForward, Layer, Stack, join_layers, split_layers
+from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
+
+__all__ = [
+    "AdaptiveVocabulary",
+    "FeedForward",
+    "LanguageModel",
+    "LanguageModelState",
+    "Layer",
+    "Stack",
+    "Vocabulary",
+    "join_layers",
+    "make_language_model",
+    "split_layers",
+]

@@ -1,0 +1,245 @@
+"""The decoder-only language model, and the factory that unpacks its configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from memjax import config
+from memjax.memory.contract import StackState
+from memjax.memory.memorizing import MemorizingAttention
+from memjax.memory.projections import make_norm
+from memjax.memory.transformer_xl import TransformerXLAttention
+from memjax.models.transformer import FeedForward, Layer, Stack
+from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
+from memjax.typing import Aux, EmptyState, Sum
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LanguageModelState:
+    """State of a language model.
+
+    Attributes:
+      stack: that of its layers.
+      output: that of a memory at the output site, or `EmptyState`.
+    """
+
+    stack: StackState
+    output: Any
+
+
+class LanguageModel(nn.Module):
+    """A decoder-only language model whose layers may carry memories.
+
+    Attributes:
+      stack: the layers.
+      vocabulary: embeddings and softmax.
+      output_memory: a memory at the output site (last hidden state in, hidden state out), or None.
+      final_norm: norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
+      dropout: rate on embeddings and on the last hidden state.
+      features: inner tensors to return in `Aux.arrays`: `output` (before the final norm), `output_normed`; those of
+        layers are named in the stack.
+      dtype: of the computation.
+      memory_dtype: of the activations that memories store, unless `init_state` is given another.
+    """
+
+    stack: Stack
+    vocabulary: nn.Module
+    output_memory: nn.Module | None = None
+    final_norm: str = "rms"
+    dropout: float = 0.0
+    features: tuple[str, ...] = ()
+    dtype: Any = jnp.float32
+    memory_dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        if self.final_norm:
+            self.layer_norm = make_norm(self.final_norm, self.dtype)
+        self.drop = nn.Dropout(self.dropout)
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = None) -> LanguageModelState:
+        """The state in which a document starts in every row; needs no parameters."""
+        dtype = dtype or self.memory_dtype
+        output = self.output_memory.init_state(batch_size, dtype) if self.output_memory else EmptyState()  # type: ignore[attr-defined]
+        return LanguageModelState(self.stack.init_state(batch_size, dtype), output)
+
+    @nn.nowrap
+    def init_decode_state(self, state: LanguageModelState, segment_length: int, batch_size: int) -> LanguageModelState:
+        """The decode state at the start of a segment, one `DecodeState` per memory."""
+        output = EmptyState()
+        if self.output_memory:
+            output = self.output_memory.init_decode_state(state.output, segment_length, batch_size)  # type: ignore[attr-defined]
+        return LanguageModelState(self.stack.init_decode_state(state.stack, segment_length, batch_size), output)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "batch length"],
+        state: LanguageModelState,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch length dim"], LanguageModelState, Aux]:
+        """Reads one segment.
+
+        Returns:
+          The last hidden states, for `nll` and `log_probs`; the new state; sums and requested features.
+        """
+        named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
+        x = self.drop(self.vocabulary.embed(tokens), deterministic=deterministic)  # type: ignore[attr-defined]
+        x, stack, aux = self.stack(x, state.stack, **named)
+        hidden, output = self._normed(x), EmptyState()
+        tapped = {"output": x, "output_normed": hidden}
+        aux = aux + Aux(arrays={name: tapped[name] for name in self.features})
+        if self.output_memory is not None:
+            hidden, output, more = self.output_memory(hidden, state.output, **named)
+            aux = aux + more.prefixed("output_memory")
+        hidden = self.drop(hidden, deterministic=deterministic)
+        if self.is_initializing():
+            self.vocabulary.log_probs(hidden[:, :1])  # type: ignore[attr-defined]
+        return hidden, LanguageModelState(stack, output), aux
+
+    def decode(
+        self, tokens: Int[Array, "batch 1"], state: LanguageModelState, *, active: Bool[Array, " batch"]
+    ) -> tuple[Float[Array, "batch 1 dim"], LanguageModelState]:
+        """Reads one token of every active row; inactive rows keep their state."""
+        x, stack = self.stack.decode(self.vocabulary.embed(tokens), state.stack, active=active)  # type: ignore[attr-defined]
+        hidden, output = self._normed(x), EmptyState()
+        if self.output_memory is not None:
+            hidden, output = self.output_memory.decode(hidden, state.output, active=active)  # type: ignore[attr-defined]
+        return hidden, LanguageModelState(stack, output)
+
+    def token_nll(
+        self, hidden: Float[Array, "batch length dim"], targets: Int[Array, "batch length"]
+    ) -> Float[Array, "batch length"]:
+        """Nats of each target, at least float32."""
+        return self.vocabulary.token_nll(hidden, targets)  # type: ignore[attr-defined]
+
+    def nll(
+        self,
+        hidden: Float[Array, "batch length dim"],
+        targets: Int[Array, "batch length"],
+        weights: Float[Array, "batch length"],
+    ) -> Sum:
+        """Nats of the targets with their weights, and the sum of the weights; nothing else reaches a gradient."""
+        scored = weights != 0
+        nats = self.token_nll(jnp.where(scored[..., None], hidden, 0), jnp.where(scored, targets, 0))
+        weights = weights.astype(nats.dtype)
+        return Sum((nats * weights).sum(), weights.sum())
+
+    def log_probs(self, hidden: Float[Array, "batch length dim"]) -> Float[Array, "batch length vocab"]:
+        """Log-probabilities of the whole vocabulary, at least float32."""
+        return self.vocabulary.log_probs(hidden)  # type: ignore[attr-defined]
+
+    def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
+        """Output weights of the ids."""
+        return self.vocabulary.embed_output(ids)  # type: ignore[attr-defined]
+
+    def _normed(self, x: Array) -> Array:
+        return self.layer_norm(x) if self.final_norm else x
+
+
+def make_language_model(
+    model: config.Model,
+    vocab_size: int,
+    *,
+    features: tuple[str, ...] = (),
+    rematerialize: str = "none",
+) -> LanguageModel:
+    """Builds the model that a configuration describes.
+
+    Args:
+      model: the configuration.
+      vocab_size: entries of the tokenizer.
+      features: inner tensors to return, `layer_<index>/<tap>` or `output`, `output_normed`.
+      rematerialize: 'per_layer' recomputes each layer in the backward pass.
+    """
+    dtype = jnp.dtype(model.compute_dtype)
+    scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
+    layers = tuple(
+        Layer(_make_attention(model, index, dtype), _make_feed_forward(model, dtype))
+        for index in range(model.num_layers)
+    )
+    inner = tuple(name for name in features if name.startswith("layer_"))
+    stack = Stack(layers, scan_layers=scan, rematerialize=rematerialize == "per_layer", features=inner)
+    norm, kind = _norms(model.attention)
+    return LanguageModel(
+        stack=stack,
+        vocabulary=_make_vocabulary(model, vocab_size, dtype),
+        final_norm=kind if norm == "pre" else "",
+        dropout=model.dropout,
+        features=tuple(name for name in features if name not in inner),
+        dtype=dtype,
+        memory_dtype=jnp.dtype(model.memory_dtype),
+    )
+
+
+def _make_attention(model: config.Model, index: int, dtype: Any) -> nn.Module:
+    heads = {"dim": model.dim, "num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
+    common = {**heads, "dropout": model.dropout, "attention_dropout": model.attention_dropout, "dtype": dtype}
+    match model.attention:
+        case config.TransformerXL() as part:
+            return TransformerXLAttention(**common, **_fields(part))
+        case config.Memorizing() as part:
+            fields = _fields(part, but=("layers", "write"))
+            chosen = {layer % model.num_layers for layer in part.layers} or set(range(model.num_layers))
+            if index not in chosen:  # equal fields let neighbours share one scanned group
+                fields |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
+                return MemorizingAttention(**common, **fields)
+            return MemorizingAttention(**common, **fields, write_policy=part.write)
+        case config.FullAttention() as part:
+            return MemorizingAttention(**common, **_fields(part))
+    raise ValueError(
+        f"model.attention: given {type(model.attention).__name__}, allowed: one of memjax.config.Attention"
+    )
+
+
+def _make_feed_forward(model: config.Model, dtype: Any) -> nn.Module:
+    norm, kind = _norms(model.attention)
+    part = model.feed_forward
+    return FeedForward(
+        dim=model.dim,
+        hidden_dim=part.dim or 4 * model.dim,
+        activation=part.activation,
+        norm=norm,
+        norm_kind=kind,
+        bias=part.bias,
+        dropout=model.dropout,
+        init_stddev=0.02 if isinstance(model.attention, config.TransformerXL) else None,
+        dtype=dtype,
+    )
+
+
+def _make_vocabulary(model: config.Model, vocab_size: int, dtype: Any) -> nn.Module:
+    published = isinstance(model.attention, config.TransformerXL)
+    common = {
+        "vocab_size": vocab_size,
+        "dim": model.dim,
+        "scale": model.dim**0.5 if model.scale_embeddings else 1.0,
+        # With tied weights scaled by sqrt(dim) at the input, dim ** -0.5 gives embeddings and logits of size about 1.
+        "init_stddev": 0.02 if published else model.dim**-0.5,
+        "dtype": dtype,
+    }
+    match model.output:
+        case config.Softmax() as part:
+            return Vocabulary(**common, tied=part.tied, bias=part.bias)
+        case config.AdaptiveSoftmax() as part:
+            return AdaptiveVocabulary(**common, **_fields(part))
+    raise ValueError(f"model.output: given {type(model.output).__name__}, allowed: one of memjax.config.Output")
+
+
+def _norms(attention: config.Attention) -> tuple[str, str]:
+    if isinstance(attention, config.TransformerXL):
+        return attention.norm, "layer"
+    return "pre", "rms"
+
+
+def _fields(part: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name not in but}

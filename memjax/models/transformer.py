@@ -1,0 +1,365 @@
+"""Transformer layers and the stack that threads memory through them.
+
+A layer is an attention part (which may carry a memory) and a feed-forward part; each part gets the un-normalised
+residual stream and owns its norm, dropout and residual connection. Neighbouring layers with equal fields form one
+scanned group, so that compile time does not grow with depth.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from memjax.memory.contract import LayerState, StackState
+from memjax.memory.projections import make_norm, matrix_init
+from memjax.typing import Aux, EmptyState
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": nn.relu,
+    "gelu": nn.gelu,
+    "gelu_exact": lambda x: nn.gelu(x, approximate=False),
+}
+TAPS = ("attention_input", "attention_input_normed", "feed_forward_input", "feed_forward_input_normed", "output")
+"""Inner tensors of a layer that `features` can name, `layer_<index>/<tap>`: the positions of kNN-LM's keys."""
+
+
+class FeedForward(nn.Module):
+    """The ordinary feed-forward part: norm, two matrices, residual. Remembers nothing.
+
+    Attributes:
+      dim: width of the residual stream.
+      hidden_dim: width of the hidden layer.
+      activation: 'relu', 'gelu' (tanh), 'gelu_exact' or 'swiglu' (the hidden layer is gated, a third matrix).
+      norm: 'pre' or 'post'.
+      norm_kind: 'layer' or 'rms'.
+      bias: biases in both layers.
+      dropout: rate after each layer.
+      init_stddev: of both matrices; None = variance scaling by fan-in.
+      dtype: of the computation.
+    """
+
+    dim: int
+    hidden_dim: int
+    activation: str = "relu"
+    norm: str = "pre"
+    norm_kind: str = "rms"
+    bias: bool = True
+    dropout: float = 0.0
+    init_stddev: float | None = None
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        init = matrix_init(self.init_stddev)
+        gates = 2 if self.activation == "swiglu" else 1
+        self.layer_norm = make_norm(self.norm_kind, self.dtype)
+        self.wide = nn.Dense(gates * self.hidden_dim, self.bias, kernel_init=init, dtype=self.dtype)
+        self.narrow = nn.Dense(self.dim, self.bias, kernel_init=init, dtype=self.dtype)
+        self.drop = nn.Dropout(self.dropout)
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
+        """Nothing is remembered."""
+        return EmptyState()
+
+    @nn.nowrap
+    def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> EmptyState:
+        """Nothing is remembered."""
+        return EmptyState()
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: EmptyState,
+        *,
+        start_of_document: Bool[Array, " batch"] | None = None,
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch length dim"], EmptyState, Aux]:
+        """Applies the part to every position alone."""
+        y = self.normed(x)
+        y = self.wide(y)
+        if self.activation == "swiglu":
+            gate, y = jnp.split(y, 2, axis=-1)
+            y = nn.silu(gate) * y
+        else:
+            y = ACTIVATIONS[self.activation](y)
+        y = self.narrow(self.drop(y, deterministic=deterministic))
+        y = x + self.drop(y, deterministic=deterministic)
+        return (self.layer_norm(y) if self.norm == "post" else y), EmptyState(), Aux()
+
+    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+        """What the first matrix sees of the residual stream `x`."""
+        return self.layer_norm(x) if self.norm == "pre" else x
+
+    def decode(self, x: Array, state: EmptyState, *, active: Array) -> tuple[Array, EmptyState]:
+        """One token: the same as a segment of length 1."""
+        return self(x, state)[0], EmptyState()
+
+
+class Layer(nn.Module):
+    """An attention part and a feed-forward part.
+
+    Attributes:
+      attention: a layer-site memory (see `memjax.memory.contract`).
+      feed_forward: a part without or with a memory of its own, of the same signature.
+    """
+
+    attention: nn.Module
+    feed_forward: nn.Module
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LayerState:
+        """The state in which a document starts."""
+        return LayerState(*(part.init_state(batch_size, dtype) for part in self._parts()))
+
+    @nn.nowrap
+    def init_decode_state(self, state: LayerState, segment_length: int, batch_size: int) -> LayerState:
+        """The decode state at the start of a segment."""
+        attention, feed_forward = self._parts()
+        return LayerState(
+            attention.init_decode_state(state.attention, segment_length, batch_size),
+            feed_forward.init_decode_state(state.feed_forward, segment_length, batch_size),
+        )
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: LayerState,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+        shared: Any = None,
+        taps: tuple[str, ...] = (),
+    ) -> tuple[Float[Array, "batch length dim"], LayerState, Aux]:
+        """Both parts, one after the other; `taps` are returned in `Aux.arrays` under their names."""
+        named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
+        tapped = {"attention_input": x}
+        if "attention_input_normed" in taps:
+            tapped["attention_input_normed"] = self.attention.normed(x)  # type: ignore[attr-defined]
+        with jax.named_scope("attention"):
+            x, attention, aux = self.attention(x, state.attention, **named, **_shared_argument(shared))
+        tapped["feed_forward_input"] = x
+        if "feed_forward_input_normed" in taps:
+            tapped["feed_forward_input_normed"] = self.feed_forward.normed(x)  # type: ignore[attr-defined]
+        with jax.named_scope("feed_forward"):
+            x, feed_forward, more = self.feed_forward(x, state.feed_forward, **named)
+        tapped["output"] = x
+        aux = aux + more + Aux(arrays={name: tapped[name] for name in taps})
+        return x, LayerState(attention, feed_forward), aux
+
+    def decode(
+        self, x: Float[Array, "batch 1 dim"], state: LayerState, *, active: Bool[Array, " batch"], shared: Any = None
+    ) -> tuple[Float[Array, "batch 1 dim"], LayerState]:
+        """One token of every active row."""
+        x, attention = self.attention.decode(x, state.attention, active=active, **_shared_argument(shared))  # type: ignore[attr-defined]
+        x, feed_forward = self.feed_forward.decode(x, state.feed_forward, active=active)  # type: ignore[attr-defined]
+        return x, LayerState(attention, feed_forward)
+
+    def _parts(self) -> tuple[Any, Any]:
+        return self.attention, self.feed_forward
+
+
+class Stack(nn.Module):
+    """Layers in order, equal neighbours as one scanned group.
+
+    The parameters of a group stand under `layers_<index of its first layer>`; a scanned group's have layers at axis 0.
+    `split_layers` and `join_layers` address them by layer whatever the grouping.
+
+    Attributes:
+      layers: the layers, unbound.
+      scan_layers: one `nn.scan` over equal neighbours; False unrolls (faster on a CPU, slower to compile).
+      rematerialize: recompute each layer in the backward pass.
+      features: `layer_<index>/<tap>` of inner tensors to return in `Aux.arrays`, taps as in `TAPS`; negative indices
+        count from the end. A layer with a tap leaves its group.
+    """
+
+    layers: tuple[Layer, ...]
+    scan_layers: bool = True
+    rematerialize: bool = False
+    features: tuple[str, ...] = ()
+
+    def setup(self) -> None:
+        # Asked of the class: a missing attribute of a bound module would run its setup here, outside the scan.
+        parts = [layer.attention for layer in self.layers if hasattr(type(layer.attention), "shared_module")]
+        modules = [part.shared_module() for part in parts]  # type: ignore[attr-defined]
+        self.shared = next((module for module in modules if module is not None), None)
+
+    @nn.nowrap
+    def taps(self) -> dict[int, tuple[str, ...]]:
+        """Tapped layer -> names of its taps."""
+        taps: dict[int, tuple[str, ...]] = {}
+        for feature in self.features:
+            layer, _, tap = feature.partition("/")
+            index = int(layer.removeprefix("layer_")) if layer.removeprefix("layer_").lstrip("-").isdigit() else None
+            if index is None or tap not in TAPS or not -len(self.layers) <= index < len(self.layers):
+                raise ValueError(
+                    f"features: given {feature!r}, allowed: layer_<index>/<tap> with an index from {-len(self.layers)} to "
+                    f"{len(self.layers) - 1} and a tap of {', '.join(TAPS)}"
+                )
+            index %= len(self.layers)
+            taps[index] = (*taps.get(index, ()), tap)
+        return taps
+
+    @nn.nowrap
+    def groups(self) -> tuple[tuple[int, int], ...]:
+        """(first layer, number of layers) of each group; a layer that stands alone has the number 0."""
+        return group_layers(self.layers, scan_layers=self.scan_layers, alone=tuple(self.taps()))
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> StackState:
+        """The state in which a document starts."""
+        return self._map_groups(lambda index: self.layers[index].init_state(batch_size, dtype))
+
+    @nn.nowrap
+    def init_decode_state(self, state: StackState, segment_length: int, batch_size: int) -> StackState:
+        """The decode state at the start of a segment, one `DecodeState` per memory."""
+        groups = []
+        for (first, size), group in zip(self.groups(), state.groups, strict=True):
+            layer = self.layers[first]
+            init = lambda s, layer=layer: layer.init_decode_state(s, segment_length, batch_size)  # noqa: E731
+            groups.append(jax.vmap(init, axis_size=size)(group) if size else init(group))
+        return StackState(tuple(groups), state.sizes)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: StackState,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch length dim"], StackState, Aux]:
+        """All layers over one segment; the names of `Aux` begin with `layer_<index>/`."""
+        shared = None if self.shared is None else self.shared()
+        taps, new_groups, total = self.taps(), [], Aux()
+
+        for (first, size), group in zip(self.groups(), state.groups, strict=True):
+
+            def body(layer: Layer, y: Array, layer_state: LayerState, first: int = first) -> tuple[Array, Any]:
+                y, new, aux = layer(
+                    y,
+                    layer_state,
+                    start_of_document=start_of_document,
+                    mask=mask,
+                    deterministic=deterministic,
+                    shared=shared,
+                    taps=taps.get(first, ()),
+                )
+                return y, (new, aux)
+
+            x, (new, aux) = self._run(body, first, size, x, group)
+            new_groups.append(new)
+            for offset in range(max(size, 1)):
+                one = jax.tree.map(lambda leaf, i=offset: leaf[i], aux) if size else aux
+                total = total + one.prefixed(f"layer_{first + offset:02d}")
+        return x, StackState(tuple(new_groups), state.sizes), total
+
+    def decode(
+        self, x: Float[Array, "batch 1 dim"], state: StackState, *, active: Bool[Array, " batch"]
+    ) -> tuple[Float[Array, "batch 1 dim"], StackState]:
+        """One token of every active row through all layers."""
+        shared = None if self.shared is None else self.shared()
+
+        def body(layer: Layer, y: Array, layer_state: LayerState) -> tuple[Array, LayerState]:
+            return layer.decode(y, layer_state, active=active, shared=shared)
+
+        groups = []
+        for (first, size), group in zip(self.groups(), state.groups, strict=True):
+            x, new = self._run(body, first, size, x, group)
+            groups.append(new)
+        return x, StackState(tuple(groups), state.sizes)
+
+    def _run(self, body: Callable[..., Any], first: int, size: int, x: Array, group: Any) -> tuple[Array, Any]:
+        if self.rematerialize:
+            body = nn.remat(body, prevent_cse=not size)
+        if not size:
+            return body(self.layers[first], x, group)
+        scan = nn.scan(
+            body,
+            variable_axes={"params": 0, "tables": 0, "batch_stats": 0, "constants": 0},
+            split_rngs={"params": True, "dropout": True, "memory": True, "features": True},
+            length=size,
+        )
+        return scan(self.layers[first], x, group)
+
+    @nn.nowrap
+    def _map_groups(self, init: Callable[[int], Any]) -> StackState:
+        groups = self.groups()
+        states = []
+        for first, size in groups:
+            one = init(first)
+            # A broadcast view would let two leaves share a buffer, which donation forbids: write each out.
+            states.append(
+                jax.tree.map(lambda leaf, n=size: jnp.tile(leaf[None], (n,) + (1,) * leaf.ndim), one) if size else one
+            )
+        return StackState(tuple(states), tuple(size for _, size in groups))
+
+
+def group_layers(
+    layers: Sequence[Any], *, scan_layers: bool, alone: tuple[int, ...] = ()
+) -> tuple[tuple[int, int], ...]:
+    """Groups equal neighbours: (first layer, number of layers), number 0 for a layer that stands alone.
+
+    Example:
+      >>> group_layers("aaab", scan_layers=True)
+      ((0, 3), (3, 0))
+    """
+    groups: list[list[int]] = []
+    for index, layer in enumerate(layers):
+        joins = groups and scan_layers and not {index, index - 1} & set(alone) and _equal(layers[groups[-1][0]], layer)
+        if joins:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return tuple((group[0], len(group) if len(group) > 1 else 0) for group in groups)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two modules have equal fields, wherever they are bound (their own `==` compares parents too)."""
+    if not isinstance(a, nn.Module):
+        return a == b
+    names = [field.name for field in dataclasses.fields(a) if field.name not in ("parent", "name")]  # type: ignore[arg-type]
+    return type(a) is type(b) and all(_equal(getattr(a, name), getattr(b, name)) for name in names)
+
+
+def split_layers(variables: Any, groups: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Replaces the groups of a stack's variables by one entry `layer_<index>` per layer.
+
+    Args:
+      variables: a collection of a `Stack`, such as its params.
+      groups: `Stack.groups()`.
+
+    Returns:
+      The same values, addressed by layer: what checkpoints and imports use, since the grouping changes with the model.
+    """
+    split = {name: value for name, value in variables.items() if not name.startswith("layers_")}
+    for first, size in groups:
+        group = variables.get(f"layers_{first}")
+        if group is None:
+            continue
+        for offset in range(max(size, 1)):
+            one = jax.tree.map(lambda leaf, i=offset: leaf[i], group) if size else group
+            split[f"layer_{first + offset:02d}"] = one
+    return split
+
+
+def join_layers(variables: Any, groups: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """The inverse of `split_layers`."""
+    joined = {name: value for name, value in variables.items() if not name.startswith("layer_")}
+    for first, size in groups:
+        if f"layer_{first:02d}" not in variables:
+            continue
+        members = [variables[f"layer_{first + offset:02d}"] for offset in range(max(size, 1))]
+        joined[f"layers_{first}"] = jax.tree.map(lambda *leaves: jnp.stack(leaves), *members) if size else members[0]
+    return joined
+
+
+def _shared_argument(shared: Any) -> dict[str, Any]:
+    return {} if shared is None else {"shared": shared}
