@@ -1,0 +1,286 @@
+"""Checkpoints: one commit of named arrays with their checksums. The only file that imports orbax.
+
+A checkpoint is independent of Python classes: a flat mapping from names such as `params/stack/layer_03/attention/kernel`
+or `opt_state/0/mu/...` to arrays, with a JSON manifest of shapes, dtypes and checksums. Orbax makes the commit atomic;
+it does not notice flipped bits, casts dtypes silently and returns False where it did not save, so all three are checked
+here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+FORMAT = 1
+SHOWN = 4
+"""names listed of each kind of difference"""
+
+
+class Restored(NamedTuple):
+    """A checkpoint that has passed its checks.
+
+    Attributes:
+      step: of the run.
+      tree: arrays in the expected structure, NumPy on the host (keys as `jax.random` keys).
+      extra: the JSON value that was saved beside them.
+    """
+
+    step: int
+    tree: Any
+    extra: Any
+
+
+class Checkpoints:
+    """The checkpoints of one run, newest `keep` of them.
+
+    Example:
+      >>> import tempfile
+      >>> checkpoints = Checkpoints(Path(tempfile.mkdtemp()) / "checkpoints")
+      >>> checkpoints.save(3, {"params": {"kernel": jnp.ones((2, 2))}}, extra={"position": 7})
+      >>> checkpoints.restore({"params": {"kernel": jax.ShapeDtypeStruct((2, 2), jnp.float32)}}).extra
+      {'position': 7}
+      >>> checkpoints.close()
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        keep: int = 2,
+        read_only: bool = False,
+        on_warning: Callable[[str], None] = lambda line: None,
+    ):
+        """Opens a directory of checkpoints.
+
+        Args:
+          directory: made on the first save.
+          keep: newest checkpoints that stay.
+          read_only: do not make the directory, nor clear what an interrupted save has left.
+          on_warning: gets one line for each checkpoint that is damaged.
+        """
+        self.directory = Path(directory).resolve()
+        self._keep, self._read_only, self._on_warning = keep, read_only, on_warning
+        self._damaged: set[int] = set()
+        self._opened: Any = None
+
+    def steps(self) -> list[int]:
+        """Steps with a complete checkpoint, ascending; whether they are intact shows when they are read."""
+        if self._opened is None and not self.directory.is_dir():
+            return []
+        return sorted(self._manager().all_steps())
+
+    def save(self, step: int, tree: Any, *, extra: Any = None) -> None:
+        """Writes one checkpoint and returns when it is complete.
+
+        Args:
+          step: greater than that of every checkpoint before.
+          tree: arrays in any tree; its leaves are saved under `flatten`'s names.
+          extra: a JSON value, saved in the same commit.
+
+        Raises:
+          ValueError: an array of size zero.
+          RuntimeError: the library declined to save.
+        """
+        import orbax.checkpoint as ocp
+
+        arrays = {name: _to_host(leaf) for name, leaf in flatten(tree).items()}
+        empty = [name for name, array in arrays.items() if not array.size]
+        if empty:
+            raise ValueError(f"checkpoint: {empty[0]} has shape {arrays[empty[0]].shape}; leave arrays of size zero out")
+        manager = self._manager()
+        for damaged in sorted(self._damaged):
+            manager.delete(damaged)
+        self._damaged.clear()
+        manifest = {"format": FORMAT, "step": step, "extra": extra, "arrays": {n: _describe(a) for n, a in arrays.items()}}
+        manifest["checksum"] = _checksum_of_json(manifest)
+        items = ocp.args.Composite(state=ocp.args.PyTreeSave(arrays), manifest=ocp.args.JsonSave(manifest))
+        if not manager.save(step, args=items, force=True):
+            raise RuntimeError(f"{self.directory}: step {step} was not saved; there is a checkpoint of it, or a later one")
+        manager.wait_until_finished()
+
+    def restore(self, expected: Any) -> Restored | None:
+        """The newest intact checkpoint, or None where there is no checkpoint at all.
+
+        Args:
+          expected: a tree of arrays or `jax.ShapeDtypeStruct`: what the checkpoint must hold, no less and no more.
+
+        Raises:
+          ValueError: the checkpoint is that of another architecture (the line lists the difference), or none is intact.
+        """
+        shapes = flatten(expected)
+
+        def check(arrays: Mapping[str, Any], step: int) -> list[str]:
+            difference = describe_difference(shapes, arrays)
+            if difference:
+                raise ValueError(f"{self.directory}: checkpoint {step} is of another architecture: {difference}")
+            return list(arrays)
+
+        found = self._newest(check)
+        if found is None:
+            return None
+        step, arrays, extra = found
+        return Restored(step, unflatten(expected, arrays), extra)
+
+    def load(self, prefix: str = "params/") -> tuple[int, dict[str, np.ndarray], Any]:
+        """(step, name -> array, extra) of the arrays under `prefix` in the newest intact checkpoint.
+
+        Raises:
+          ValueError: there is no intact checkpoint.
+        """
+        found = self._newest(lambda arrays, step: [name for name in arrays if name.startswith(prefix)])
+        if found is None:
+            raise ValueError(f"{self.directory}: has no checkpoint; give the directory of a run that has saved one")
+        return found
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _newest(
+        self, select: Callable[[Mapping[str, Any], int], list[str]]
+    ) -> tuple[int, dict[str, np.ndarray], Any] | None:
+        steps = self.steps()
+        for step in reversed(steps):
+            try:
+                manifest = self._read_manifest(step)
+            except Exception as error:  # Whatever damage makes the library raise, the next older one may be intact.
+                self._report_damage(step, f"its manifest cannot be read ({type(error).__name__})")
+                continue
+            names = select(manifest["arrays"], step)
+            try:
+                arrays = self._read_arrays(step, names, manifest["arrays"])
+            except Exception as error:
+                self._report_damage(step, f"its arrays cannot be read ({type(error).__name__})")
+                continue
+            wrong = [name for name in names if _describe(arrays[name]) != manifest["arrays"][name]]
+            if wrong:
+                self._report_damage(step, f"{_some(wrong)} differ from what was saved")
+                continue
+            return step, {name: arrays[name] for name in names}, manifest["extra"]
+        if steps:
+            raise ValueError(f"{self.directory}: none of the checkpoints {steps} is intact; delete them to start anew")
+        return None
+
+    def _read_manifest(self, step: int) -> dict[str, Any]:
+        import orbax.checkpoint as ocp
+
+        manifest = self._manager().restore(step, args=ocp.args.Composite(manifest=ocp.args.JsonRestore())).manifest
+        if manifest.pop("checksum") != _checksum_of_json(manifest):
+            raise ValueError("checksum")
+        return manifest
+
+    def _read_arrays(self, step: int, names: Sequence[str], described: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        import orbax.checkpoint as ocp
+
+        # Shapes and dtypes come from the manifest, which `restore` has compared: the library would cast without a word.
+        item = {name: jax.ShapeDtypeStruct(described[name][1], jnp.dtype(described[name][0])) for name in names}
+        restore = ocp.args.PyTreeRestore(
+            item=item,
+            restore_args={name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names},
+            partial_restore=True,
+        )
+        return self._manager().restore(step, args=ocp.args.Composite(state=restore)).state
+
+    def _report_damage(self, step: int, reason: str) -> None:
+        self._damaged.add(step)
+        self._on_warning(f"checkpoint {step} is damaged, {reason}: going back to an older one")
+
+    def _manager(self) -> Any:
+        if self._opened is None:
+            import orbax.checkpoint as ocp
+
+            commit = ocp.options.AtomicityOptions(mode=ocp.options.AtomicityMode.COMMIT_FILE)
+            self._opened = ocp.CheckpointManager(
+                self.directory,
+                item_names=("state", "manifest"),
+                item_handlers={"state": ocp.PyTreeCheckpointHandler(), "manifest": ocp.JsonCheckpointHandler()},
+                options=ocp.CheckpointManagerOptions(
+                    preservation_policy=ocp.checkpoint_managers.LatestN(self._keep),
+                    atomicity_options=commit,
+                    cleanup_tmp_directories=not self._read_only,
+                    create=not self._read_only,
+                    enable_async_checkpointing=False,
+                    save_root_metadata=False,
+                    step_format_fixed_length=8,
+                ),
+            )
+        return self._opened
+
+
+def flatten(tree: Any) -> dict[str, Any]:
+    """Name -> leaf, names as `params/layer_00/kernel`; `jax.random` keys become their uint32 data.
+
+    Example:
+      >>> flatten({"params": {"bias": 1}, "counts": (2, 3)})
+      {'counts/0': 2, 'counts/1': 3, 'params/bias': 1}
+    """
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    if len(named) != len(leaves):
+        raise ValueError("checkpoint: two leaves have the same name; keep '/' out of the names of modules")
+    return {name: _key_data(leaf) if _is_key(leaf) else leaf for name, leaf in named.items()}
+
+
+def unflatten(expected: Any, arrays: Mapping[str, Any]) -> Any:
+    """The inverse of `flatten`, in the structure of `expected`."""
+
+    def pick(path: tuple[Any, ...], leaf: Any) -> Any:
+        array = arrays[jax.tree_util.keystr(path, simple=True, separator="/")]
+        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
+
+    return jax.tree_util.tree_map_with_path(pick, expected)
+
+
+def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """One line on what differs between the expected arrays and a manifest's, '' where nothing does.
+
+    Args:
+      expected: name -> anything with shape and dtype.
+      found: name -> (dtype, shape, checksum).
+    """
+    missing = [name for name in expected if name not in found]
+    unexpected = [name for name in found if name not in expected]
+    other = []
+    for name, leaf in expected.items():
+        if name in found:
+            dtype, shape = str(jnp.dtype(leaf.dtype)), list(leaf.shape)
+            if [dtype, shape] != list(found[name][:2]):
+                other.append(f"{name} {found[name][0]}{found[name][1]} instead of {dtype}{shape}")
+    kinds = (("lacks", missing), ("has besides", unexpected), ("has", other))
+    return "; ".join(f"it {word} {_some(names)}" for word, names in kinds if names)
+
+
+def _some(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _to_host(leaf: Any) -> np.ndarray:
+    return np.asarray(jax.device_get(leaf))
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
+
+
+def _key_data(leaf: Any) -> Any:
+    return jax.eval_shape(jax.random.key_data, leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else jax.random.key_data(leaf)
+
+
+def _describe(array: np.ndarray) -> list[Any]:
+    digest = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data if array.ndim else array.tobytes(), digest_size=16)
+    return [str(array.dtype), list(array.shape), digest.hexdigest()]
+
+
+def _checksum_of_json(value: Any) -> str:
+    text = json.dumps({k: v for k, v in value.items() if k != "checksum"}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

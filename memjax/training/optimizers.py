@@ -1,0 +1,138 @@
+"""Optimisers and learning-rate schedules of the papers, as optax chains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+Schedule = Callable[[Any], Any]
+
+
+def make_schedule(
+    learning_rate: float,
+    *,
+    steps: int,
+    warmup_steps: int = 0,
+    decay: Literal["constant", "cosine", "linear", "rsqrt"] = "cosine",
+    final_fraction: float = 0.0,
+) -> Schedule:
+    """The learning rate over optimiser steps: linear from 0 during the warm-up, then `decay`.
+
+    Args:
+      learning_rate: the peak.
+      steps: optimiser steps of the whole run, where cosine and linear decay end.
+      warmup_steps: steps of the warm-up; 0 = none.
+      decay: "rsqrt" is `learning_rate * sqrt(warmup_steps / step)`, the factor of T5 and the Memorizing Transformer.
+      final_fraction: of the peak, where cosine and linear decay end.
+
+    Example:
+      >>> schedule = make_schedule(1.0, steps=100, warmup_steps=4, decay="rsqrt")
+      >>> [float(schedule(step)) for step in (0, 2, 4, 16)]
+      [0.0, 0.5, 1.0, 0.5]
+    """
+    if decay not in ("constant", "cosine", "linear", "rsqrt"):
+        raise ValueError(f"decay: given {decay!r}, allowed: constant, cosine, linear, rsqrt")
+
+    def schedule(step: Any) -> Array:
+        step = jnp.asarray(step, jnp.float32)
+        progress = jnp.clip((step - warmup_steps) / max(steps - warmup_steps, 1), 0.0, 1.0)
+        match decay:
+            case "constant":
+                factor = jnp.ones_like(step)
+            case "linear":
+                factor = 1.0 - (1.0 - final_fraction) * progress
+            case "cosine":
+                factor = final_fraction + (1.0 - final_fraction) * 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
+            case "rsqrt":
+                factor = jnp.sqrt(max(warmup_steps, 1) / jnp.maximum(step, max(warmup_steps, 1)))
+        return learning_rate * jnp.where(step < warmup_steps, step / max(warmup_steps, 1), factor)
+
+    return schedule
+
+
+def adam(
+    schedule: Schedule,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    decay_mask: Callable[[Any], Any] | None = None,
+) -> optax.GradientTransformation:
+    """Adam; with `weight_decay` AdamW (Loshchilov & Hutter 2019).
+
+    Args:
+      schedule: learning rate of a step.
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      eps: added to the root of the second moment.
+      weight_decay: decoupled decay, multiplied by the learning rate.
+      decay_mask: params -> bool per leaf, which are decayed; `matrices()` if None.
+    """
+    decay = optax.add_decayed_weights(weight_decay, mask=decay_mask or matrices()) if weight_decay else optax.identity()
+    return optax.chain(optax.scale_by_adam(b1=b1, b2=b2, eps=eps), decay, optax.scale_by_learning_rate(schedule))
+
+
+def adafactor(
+    schedule: Schedule,
+    *,
+    decay_rate: float = 0.8,
+    momentum: float = 0.0,
+    multiply_by_parameter_scale: bool = True,
+) -> optax.GradientTransformation:
+    """Adafactor (Shazeer & Stern 2018) as T5X and the Memorizing Transformer use it: updates clipped to RMS 1 per leaf.
+
+    The two largest axes of a leaf are factored where both are at least 128. Scales and clipping are per leaf, so the
+    layers of a scanned group share them (T5X does the same).
+
+    Args:
+      schedule: learning rate of a step, relative to the parameters' scale where `multiply_by_parameter_scale`.
+      decay_rate: the second moment decays by `1 - step ** -decay_rate`.
+      momentum: decay of the first moment; 0 = none.
+      multiply_by_parameter_scale: steps relative to the RMS of each leaf, at least 1e-3.
+    """
+    return optax.adafactor(
+        schedule,
+        decay_rate=decay_rate,
+        momentum=momentum or None,
+        multiply_by_parameter_scale=multiply_by_parameter_scale,
+    )
+
+
+def make_optimizer(
+    rule: optax.GradientTransformation, *, clip_norm: float = 0.0, apply_every: int = 1
+) -> optax.GradientTransformation:
+    """An update rule behind gradient clipping, applied to the mean gradient of every `apply_every` steps.
+
+    Args:
+      rule: `adam(...)`, `adafactor(...)` or any other of optax.
+      clip_norm: largest global norm of the gradient that reaches the rule; 0 = no clipping.
+      apply_every: steps whose gradients are averaged before one update.
+    """
+    optimizer = optax.chain(optax.clip_by_global_norm(clip_norm), rule) if clip_norm else rule
+    if apply_every == 1:
+        return optimizer
+    return optax.MultiSteps(optimizer, every_k_schedule=apply_every).gradient_transformation()  # type: ignore[return-value]
+
+
+def matrices(scanned: Collection[str] = ()) -> Callable[[Any], Any]:
+    """A decay mask: True for matrices, False for vectors and scalars.
+
+    Args:
+      scanned: names of the groups whose leaves have layers at axis 0 (`layers_2`): that axis does not count.
+
+    Example:
+      >>> matrices(["layers_0"])({"layers_0": {"bias": jnp.zeros((4, 8))}, "embedding": jnp.zeros((16, 8))})
+      {'embedding': True, 'layers_0': {'bias': False}}
+    """
+    scanned = frozenset(scanned)
+
+    def is_matrix(path: tuple[Any, ...], leaf: Any) -> bool:
+        return leaf.ndim - any(getattr(key, "key", None) in scanned for key in path) >= 2
+
+    return lambda params: jax.tree_util.tree_map_with_path(is_matrix, params)
