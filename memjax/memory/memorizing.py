@@ -21,7 +21,7 @@ from memjax.functional.mixing import head_gate, stop_forward
 from memjax.functional.neighbors import gather_slots, select_neighbors, threshold_mask
 from memjax.functional.positions import bucket_bias, relative_distances
 from memjax.memory.contract import DecodeState, broadcast_mask, next_position, where_rows
-from memjax.memory.projections import make_norm, matrix_init
+from memjax.memory.projections import make_norm, matrix_init, project
 from memjax.typing import Aux, EmptyState, Leaf, Sum
 
 
@@ -402,7 +402,7 @@ class MemorizingAttention(nn.Module):
     def _project(self, x: Array, mask: Array, document_position: Any) -> tuple[Array, Tokens]:
         y = self.normed(x).astype(self.dtype)
         queries, keys, values = (
-            jnp.einsum("bld,dhf->blhf", y, matrix.astype(self.dtype)) for matrix in (self.query, self.key, self.value)
+            project(y, matrix) for matrix in (self.query, self.key, self.value)
         )
         if self.query_key_norm:
             queries, keys = _unit(queries), _unit(keys)
@@ -431,7 +431,7 @@ class MemorizingAttention(nn.Module):
         return bias * (scale[None, :, None, None] if isinstance(scale, jax.Array) else scale)
 
     def _finish(self, x: Array, y: Array, deterministic: bool) -> Array:
-        y = jnp.einsum("blhd,hde->ble", y, self.output.astype(y.dtype))
+        y = project(y, self.output, axes=2)
         y = x + self.drop(y, deterministic=deterministic).astype(x.dtype)
         return self.layer_norm(y) if self.norm == "post" else y
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 
@@ -27,3 +29,17 @@ def matrix_init(stddev: float | None, in_axis: int = 0, out_axis: int | tuple[in
     if stddev is None:
         return nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", in_axis=in_axis, out_axis=out_axis)
     return nn.initializers.normal(stddev)
+
+
+def project(x: Array, matrix: Array, axes: int = 1) -> Array:
+    """Contracts the last `axes` axes of `x` with the first of `matrix`, in the dtype of `x`.
+
+    As one product of two plain matrices: a CPU runs that faster, forward and backward, than a product with many axes.
+
+    Example:
+      >>> project(jnp.ones((2, 3, 4)), jnp.ones((4, 5, 6))).shape
+      (2, 3, 5, 6)
+    """
+    inner = int(np.prod(matrix.shape[:axes]))
+    flat = jnp.dot(x.reshape(-1, inner), matrix.reshape(inner, -1).astype(x.dtype))
+    return flat.reshape(*x.shape[: x.ndim - axes], *matrix.shape[axes:])

@@ -19,7 +19,7 @@ from memjax.functional.attention import attention, visibility
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.positions import relative_shift, sinusoids
 from memjax.memory.contract import DecodeState, broadcast_mask, next_position, where_rows
-from memjax.memory.projections import make_norm, matrix_init
+from memjax.memory.projections import make_norm, matrix_init, project
 from memjax.typing import Aux, EmptyState, Leaf
 
 
@@ -226,10 +226,10 @@ class TransformerXLAttention(nn.Module):
         window = self.memory_length if self.same_length else None
         positions = self.drop(self._positions(hidden.shape[1]), deterministic=deterministic)
         y = read(
-            self._project(hidden[:, -length:], self.query),
+            project(hidden[:, -length:], self.query),
             keys,
             values,
-            self._project(positions, self.relative),
+            project(positions, self.relative),
             self._biases(shared),
             visibility(length, valid, mask, window=window),
             **self._attention_dropout(deterministic),
@@ -255,7 +255,7 @@ class TransformerXLAttention(nn.Module):
             ring_append(segment.keys, key, position + self.memory_length, active),
             ring_append(segment.values, value, position + self.memory_length, active),
         )
-        y = self._read_token(self._project(y, self.query), segment, memory, position, self._biases(shared))
+        y = self._read_token(project(y, self.query), segment, memory, position, self._biases(shared))
         y = self._finish(x, y, deterministic=True)
 
         full = active & (position + 1 == segment_length)
@@ -278,7 +278,7 @@ class TransformerXLAttention(nn.Module):
         if isinstance(memory, EmptyState):
             return segment
 
-        def project(segment: TransformerXLSegment) -> TransformerXLSegment:
+        def project_memory(segment: TransformerXLSegment) -> TransformerXLSegment:
             keys, values = self._keys_values(normed)
             rows = entering[:, None, None, None]
             set_memory = (
@@ -292,7 +292,7 @@ class TransformerXLAttention(nn.Module):
 
         # Flax modules cannot be called inside lax.cond: the norm stands outside, the products inside are plain arrays.
         normed = self.normed(memory.hidden.astype(self.dtype))
-        return jax.lax.cond(entering.any(), project, lambda segment: segment, segment)
+        return jax.lax.cond(entering.any(), project_memory, lambda segment: segment, segment)
 
     def _read_token(
         self, query: Array, segment: TransformerXLSegment, memory: Any, position: Array, biases: tuple[Array, Array]
@@ -319,11 +319,8 @@ class TransformerXLAttention(nn.Module):
         )
 
     def _keys_values(self, hidden: Array) -> tuple[Array, Array]:
-        both = jnp.einsum("bld,dehf->eblhf", hidden, self.key_value.astype(hidden.dtype))
-        return both[0], both[1]
-
-    def _project(self, x: Array, matrix: Array) -> Array:
-        return jnp.einsum("...d,dhf->...hf", x, matrix.astype(x.dtype))
+        both = project(hidden, self.key_value)
+        return both[:, :, 0], both[:, :, 1]
 
     def _biases(self, shared: Any) -> tuple[Array, Array]:
         u, v = shared if self.tied_biases else self.biases()
@@ -335,6 +332,6 @@ class TransformerXLAttention(nn.Module):
         return {"dropout_rate": self.attention_dropout, "dropout_key": self.make_rng("dropout")}
 
     def _finish(self, x: Array, y: Array, deterministic: bool) -> Array:
-        y = jnp.einsum("blhd,hde->ble", y, self.output.astype(y.dtype))
+        y = project(y, self.output, axes=2)
         y = x + self.drop(y, deterministic=deterministic)
         return self.layer_norm(y) if self.norm == "post" else y
