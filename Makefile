@@ -37,6 +37,7 @@ define install_lock
 	@test -x $(2)/bin/python || $(1) -m venv $(2)
 	@awk '/^setuptools==/ {p = 1} p {print; if (!/\\$$/) exit}' $(3) > $(2)/setuptools.txt
 	@$(2)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(2)/setuptools.txt
+	@rm $(2)/setuptools.txt
 	@$(2)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
 		--no-build-isolation --use-pep517 -r $(3)
 	@rm -f $(2)/.stamp-*
