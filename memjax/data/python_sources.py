@@ -18,9 +18,12 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-from memjax.data.sources import SPLITS, TextSource, Texts, split_of
+from memjax.data.sources import Texts, select_split
 
 EXCLUDED_FOLDERS = frozenset({"test", "tests", "idle_test", "__pycache__", "site-packages", "dist-packages"})
+HELD_OUT = 0.08
+"""Share of the documents in validation, and in test."""
+
 _GENERATED = re.compile(rb"(?i)\b(auto-?)?generated (by|from)\b")
 
 
@@ -65,7 +68,7 @@ def _file_text(folder: Path, relative: Path) -> str | None:
     return f"# {relative.as_posix()}\n{text}" + ("" if text.endswith("\n") else "\n")
 
 
-def python_sources(split: str | None = None, root: str | os.PathLike[str] | None = None) -> TextSource:
+def python_sources(split: str | None = None, root: str | os.PathLike[str] | None = None) -> Texts:
     """The corpus, or one split of it, as texts.
 
     Args:
@@ -78,11 +81,9 @@ def python_sources(split: str | None = None, root: str | os.PathLike[str] | None
       >>> "json" in test.names and "json" not in train.names
       True
     """
-    if split is not None and split not in SPLITS:
-        raise ValueError(f"split: {split!r}; allowed are {', '.join(SPLITS)}")
     documents = read_python_sources(root)
-    chosen = {name: text for name, text in documents.items() if split is None or split_of(name) == split}
-    return Texts.from_mapping(chosen, fingerprint=f"python-sources-{corpus_sha256(documents)[:16]}-{split or 'all'}")
+    texts = Texts.from_mapping(documents, fingerprint=f"python-sources-{corpus_sha256(documents)[:16]}")
+    return select_split(texts, split, validation=HELD_OUT, test=HELD_OUT)
 
 
 def corpus_sha256(documents: Mapping[str, str]) -> str:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import lzma
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from glob import glob
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -61,6 +65,10 @@ class Texts:
             fingerprint = _digest(part for item in texts.items() for part in item)
         return cls(list(texts), values.__getitem__, fingerprint)
 
+    def select(self, indices: Sequence[int], name: str) -> Texts:
+        """The texts at `indices`; `name` tells the part from the whole in the fingerprint."""
+        return Texts([self.names[i] for i in indices], lambda i: self._read(indices[i]), f"{self.fingerprint}-{name}")
+
     def __len__(self) -> int:
         return len(self.names)
 
@@ -71,18 +79,268 @@ class Texts:
         return (self._read(index) for index in range(len(self.names)))
 
 
-def split_of(name: str, *, validation: float = 0.08, test: float = 0.08) -> str:
+def split_of(name: str, *, validation: float, test: float) -> str:
     """The split that a document belongs to, by the SHA-256 of its name.
 
+    Args:
+      name: of the document.
+      validation: share of the documents in [0, 1], held out.
+      test: share of the documents in [0, 1], held out.
+
     Example:
-      >>> [split_of(name) for name in ("asyncio", "datetime", "logging")]
+      >>> [split_of(name, validation=0.08, test=0.08) for name in ("asyncio", "datetime", "logging")]
       ['train', 'validation', 'test']
     """
     place = int.from_bytes(hashlib.sha256(name.encode("utf-8")).digest()[:8], "big") / 2**64
     return "test" if place < test else "validation" if place < test + validation else "train"
 
 
-def read_text(path: str | os.PathLike[str]) -> str:
+def select_split(texts: Texts, split: str | None, *, validation: float, test: float) -> Texts:
+    """The documents of one split by `split_of`; all of them if `split` is None.
+
+    Raises:
+      ValueError: an unknown split, or one that no document falls into.
+    """
+    if split is None:
+        return texts
+    _check_split(split)
+    chosen = [i for i, name in enumerate(texts.names) if split_of(name, validation=validation, test=test) == split]
+    if not chosen:
+        shares = {"validation": validation, "test": test, "train": 1 - validation - test}
+        raise ValueError(
+            f"split: no document in {split} ({shares[split]:.0%} of {len(texts)} by a hash of the name); "
+            "give more documents, or a larger share"
+        )
+    return texts.select(chosen, f"{split}-{validation:g}-{test:g}")
+
+
+def text_files(
+    path: str | os.PathLike[str], *, split: str | None = None, validation: float = 0.05, test: float = 0.05
+) -> Texts:
+    """Text files, one document each, unpacked where a name ends in `.xz` or `.gz`.
+
+    One file alone is cut into consecutive parts instead (the first `1 - validation - test` of it is train, then
+    validation, then test), at line ends.
+
+    Args:
+      path: a file, a folder (all files in it, hidden ones excepted) or a glob (`**` for any depth).
+      split: `train`, `validation`, `test`, or None for everything.
+      validation: share held out, in [0, 1].
+      test: share held out, in [0, 1].
+
+    Raises:
+      ValueError: a path that is missing or without text, or a split without documents; when a text is read, a file
+        that is not UTF-8.
+    """
+    files = _find_files(path)
+    if len(files) == 1:
+        return _parts_of_file(files[0], split, validation=validation, test=test)
+    if not any(file.stat().st_size for file in files):
+        raise ValueError(f"path: all {len(files)} files of {path} are empty; give files with text")
+    root = Path(os.path.commonpath([file.parent for file in files]))
+    names = [file.relative_to(root).as_posix() for file in files]
+    texts = Texts(names, lambda i: read_text(files[i], allow_empty=True), _file_fingerprint(files, root))
+    return select_split(texts, split, validation=validation, test=test)
+
+
+def directories(
+    path: str | os.PathLike[str],
+    *,
+    pattern: str = "**/*",
+    order_file: str = "",
+    split: str | None = None,
+    validation: float = 0.05,
+    test: float = 0.05,
+) -> Texts:
+    """One document per folder below `path`: a repository, a project, a book in chapters.
+
+    The files of a folder are joined in path order, or in the order that `order_file` lists (one path per line, relative
+    to the folder; files that it does not list are left out). Each is preceded by a line `# path`. Empty and hidden
+    files are left out.
+
+    Args:
+      path: the folder that holds the folders.
+      pattern: glob of the files to join, relative to each folder.
+      order_file: name of a file inside each folder; "" = path order. A folder without it falls back to path order.
+      split: see `text_files`; by a hash of the folder's name.
+      validation: share held out, in [0, 1].
+      test: share held out, in [0, 1].
+
+    Raises:
+      ValueError: no such folder, none inside it with matching text, or a listed file that does not exist.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise ValueError(f"path: {root} is not a folder; give the folder that holds one folder per document")
+    members = {}
+    for folder in sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
+        files = _files_of_folder(folder, pattern, order_file)
+        if files:
+            members[folder.name] = files
+    if not members:
+        raise ValueError(f"path: no folder in {root} has files that match {pattern!r}; check the path and the pattern")
+    names = list(members)
+
+    def read(index: int) -> str:
+        folder = root / names[index]
+        parts = ((file.relative_to(folder).as_posix(), read_text(file)) for file in members[names[index]])
+        return "".join(f"# {name}\n{text}" + ("" if text.endswith("\n") else "\n") for name, text in parts)
+
+    texts = Texts(names, read, _file_fingerprint([file for files in members.values() for file in files], root))
+    return select_split(texts, split, validation=validation, test=test)
+
+
+def json_lines(
+    path: str | os.PathLike[str],
+    *,
+    field: str = "text",
+    split: str | None = None,
+    validation: float = 0.05,
+    test: float = 0.05,
+) -> Texts:
+    """JSON lines, one document per line, named `file:line`; blank lines are left out.
+
+    Plain files are read line by line where they lie; packed ones (`.xz`, `.gz`) are kept in memory.
+
+    Args:
+      path: a file, a folder or a glob.
+      field: the key that holds the text.
+      split: see `text_files`; by a hash of `file:line`.
+      validation: share held out, in [0, 1].
+      test: share held out, in [0, 1].
+
+    Raises:
+      ValueError: a path that is missing or without lines; when a text is read, a line that is not JSON or has no
+        string under `field`.
+    """
+    files = _find_files(path)
+    root = Path(os.path.commonpath([file.parent for file in files]))
+    names, places, unpacked = [], [], {}
+    for file in files:
+        name = file.relative_to(root).as_posix()
+        if file.suffix in _PACKED:
+            unpacked[file] = _open(file).read()
+        offset = 0
+        for number, line in enumerate(unpacked[file].splitlines(True) if file in unpacked else _open(file), start=1):
+            if line.strip():
+                names.append(f"{name}:{number}")
+                places.append((file, offset, len(line)))
+            offset += len(line)
+    if not names:
+        raise ValueError(f"path: {path} has no lines; give a file with one JSON object per line")
+
+    def read(index: int) -> str:
+        file, offset, size = places[index]
+        if file in unpacked:
+            return _json_text(unpacked[file][offset : offset + size], field, names[index])
+        with _open(file) as lines:
+            lines.seek(offset)
+            return _json_text(lines.read(size), field, names[index])
+
+    texts = Texts(names, read, f"{_file_fingerprint(files, root)}-{field}")
+    return select_split(texts, split, validation=validation, test=test)
+
+
+def enwik8(
+    path: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    sizes: tuple[int, int, int] = (90_000_000, 5_000_000, 5_000_000),
+) -> Texts:
+    """enwik8 or text8: train, validation and test are the first, next and last bytes of one file.
+
+    A cut may go through a character: the bytes of the torn one are kept (as surrogate escapes, which the byte and
+    SentencePiece tokenizers understand), so that the splits have exactly `sizes` bytes.
+
+    Args:
+      path: the file (also `.xz` or `.gz`).
+      split: `train`, `validation`, `test`, or None for all of `sizes`.
+      sizes: bytes of train, validation and test.
+
+    Raises:
+      ValueError: the file is missing or has fewer bytes, or is not UTF-8.
+    """
+    file = Path(path)
+    content = read_text(file).encode("utf-8")
+    if len(content) < sum(sizes):
+        raise ValueError(f"path: {file} has {len(content)} bytes; the splits {sizes} need {sum(sizes)}")
+    bounds = [0, sizes[0], sizes[0] + sizes[1], sum(sizes)]
+    part = SPLITS.index(_check_split(split)) if split else None
+    begin, end = (0, bounds[-1]) if part is None else bounds[part : part + 2]
+    text = content[begin:end].decode("utf-8", "surrogateescape")
+    name = f"{file.name}[{begin}:{end}]"
+    return Texts.from_mapping({name: text})
+
+
+def wikitext(path: str | os.PathLike[str], *, split: str, articles: bool = True) -> Texts:
+    """One split of WikiText-2 or WikiText-103; tokenise it with `WordTokenizer` for the published token counts.
+
+    Args:
+      path: the folder with `train.txt`, `valid.txt`, `test.txt` or `wiki.train.tokens` and so on (also `.xz`, `.gz`).
+      split: `train`, `validation` or `test`.
+      articles: one document per article, cut before its heading ` = Title = ` (protocol `separate`); False = the whole
+        split as one document (protocol `contiguous`).
+
+    Raises:
+      ValueError: the split's file is missing or not UTF-8.
+    """
+    file = _wikitext_file(Path(path), _check_split(split))
+    text = read_text(file)
+    if not articles:
+        return Texts.from_mapping({split: text})
+    # A heading stands between blank lines; formulas that begin with " = " do not.
+    cuts = [match.start() for match in re.finditer(r"(?m)^ = [^=\n]+ = $", text) if _between_blank_lines(text, match)]
+    # What stands before the first heading belongs to the first article, so that the articles join to the file.
+    bounds = [0, *cuts[1:], len(text)]
+    parts = {}
+    for number, (begin, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        first = cuts[number] if cuts else 0
+        heading = text[first : text.find("\n", first)].strip(" =")
+        parts[f"{split}/{number:05d} {heading}"] = text[begin:end]
+    return Texts.from_mapping(parts)
+
+
+def novels(
+    path: str | os.PathLike[str], *, split: str | None = None, validation: float = 0.08, test: float = 0.08
+) -> Texts:
+    """Whole books: every `.txt` file of a folder or of a tar (`.tar`, `.tar.xz`, `.tar.gz`) is one document.
+
+    Books go to splits by a hash of their file name, never inside a book. A tar is unpacked into memory.
+
+    Args:
+      path: the folder or the tar.
+      split: `train`, `validation`, `test`, or None for all books.
+      validation: share held out, in [0, 1].
+      test: share held out, in [0, 1].
+
+    Raises:
+      ValueError: the path is missing, no tar, or has no `.txt` files; when a book is read, it is not UTF-8.
+    """
+    root = Path(path)
+    if root.is_dir():
+        texts = text_files(root / "**" / "*.txt", split=None)
+        texts = Texts([Path(name).name for name in texts.names], texts.__getitem__, texts.fingerprint)
+        return select_split(texts, split, validation=validation, test=test)
+    if not root.is_file():
+        raise ValueError(f"path: {root} does not exist; give a folder or a tar of .txt files")
+    try:
+        with tarfile.open(root) as archive:
+            files = [member for member in archive if member.isfile() and member.name.endswith(".txt")]
+            books = {Path(file.name).name: archive.extractfile(file).read() for file in files}  # type: ignore[union-attr]
+    except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:
+        raise ValueError(
+            f"path: {root} is not a readable tar ({error}); give a folder or a tar of .txt files"
+        ) from None
+    if not books:
+        raise ValueError(f"path: {root} holds no .txt files; give a folder or a tar of .txt files")
+    names = sorted(books)
+    texts = Texts(
+        names, lambda i: decode_text(books[names[i]], f"{root}:{names[i]}"), _file_fingerprint([root], root.parent)
+    )
+    return select_split(texts, split, validation=validation, test=test)
+
+
+def read_text(path: str | os.PathLike[str], *, allow_empty: bool = False) -> str:
     """A UTF-8 file, unpacked where its name ends in `.xz` or `.gz`.
 
     Raises:
@@ -91,8 +349,12 @@ def read_text(path: str | os.PathLike[str]) -> str:
     file = Path(path)
     if not file.is_file():
         raise ValueError(f"path: {file} is not a file; check the path")
-    content = _open(file).read()
-    if not content:
+    try:
+        with _open(file) as opened:
+            content = opened.read()
+    except (lzma.LZMAError, gzip.BadGzipFile, EOFError) as error:
+        raise ValueError(f"path: {file} cannot be unpacked ({error}); check the file") from None
+    if not content and not allow_empty:
         raise ValueError(f"path: {file} is empty; give a file with text, or remove it")
     return decode_text(content, str(file))
 
@@ -105,14 +367,105 @@ def decode_text(content: bytes, name: str) -> str:
         raise ValueError(f"path: {name} is not UTF-8 at byte {error.start}; convert it to UTF-8") from None
 
 
+_PACKED: Mapping[str, Callable] = {".xz": lzma.open, ".gz": gzip.open}
+
+
 def _open(path: Path):
-    opener = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
-    return opener(path, "rb")
+    return _PACKED.get(path.suffix, open)(path, "rb")
 
 
-def _digest(parts) -> str:
+def _check_split(split: str) -> str:
+    if split not in SPLITS:
+        raise ValueError(f"split: {split!r}; allowed are {', '.join(SPLITS)}")
+    return split
+
+
+def _find_files(path: str | os.PathLike[str]) -> list[Path]:
+    if not str(path):
+        raise ValueError("path: not given; give a file, a folder or a glob")
+    if Path(path).is_file():
+        return [Path(path)]
+    is_folder = Path(path).is_dir()
+    found = Path(path).rglob("*") if is_folder else map(Path, glob(str(path), recursive=True))
+    hidden = (lambda file: any(part.startswith(".") for part in file.relative_to(path).parts)) if is_folder else None
+    files = sorted(file for file in found if file.is_file() and not (hidden and hidden(file)))
+    if not files:
+        what = "has no files" if is_folder else "does not exist and matches no file"
+        raise ValueError(f"path: {path} {what}; give a file, a folder or a glob")
+    return files
+
+
+def _parts_of_file(file: Path, split: str | None, *, validation: float, test: float) -> Texts:
+    text = read_text(file)
+    if split is None:
+        return Texts.from_mapping({file.name: text})
+    part = SPLITS.index(_check_split(split))
+    marks = [0.0, 1 - validation - test, 1 - test, 1.0]
+    bounds = [0, *(_line_end(text, round(len(text) * mark)) for mark in marks[1:-1]), len(text)]
+    if bounds[part] >= bounds[part + 1]:
+        raise ValueError(f"split: no text in {split} of {file}; give a larger file, or a larger share")
+    return Texts.from_mapping({f"{file.name} ({split})": text[bounds[part] : bounds[part + 1]]})
+
+
+def _line_end(text: str, place: int) -> int:
+    """The end of the line in which `place` lies; `place` itself in the last line."""
+    end = text.find("\n", max(place - 1, 0)) + 1
+    return end if 0 < end < len(text) else place
+
+
+def _files_of_folder(folder: Path, pattern: str, order_file: str) -> list[Path]:
+    listing = folder / order_file
+    if order_file and listing.is_file():
+        listed = [folder / line.strip() for line in read_text(listing).splitlines() if line.strip()]
+        missing = [file for file in listed if not file.is_file()]
+        if missing:
+            raise ValueError(f"order_file: {listing} lists {missing[0]}, which is not a file; correct the list")
+        return [file for file in listed if file.stat().st_size]
+    found = (file for file in folder.glob(pattern) if file.is_file() and file.stat().st_size)
+    shown = (file for file in found if not any(part.startswith(".") for part in file.relative_to(folder).parts))
+    return sorted((file for file in shown), key=lambda file: file.relative_to(folder).parts)
+
+
+def _json_text(line: bytes, field: str, name: str) -> str:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"path: {name} is not JSON ({error}); give one JSON object per line") from None
+    if not isinstance(record, dict) or not isinstance(record.get(field), str):
+        has = ", ".join(record) if isinstance(record, dict) else type(record).__name__
+        raise ValueError(
+            f"field: {name} has no text under {field!r} (it has: {has}); name the field that holds the text"
+        )
+    return record[field]
+
+
+def _wikitext_file(folder: Path, split: str) -> Path:
+    stem = {"train": "train", "validation": "valid", "test": "test"}[split]
+    names = [f"{name}{suffix}" for name in (f"{stem}.txt", f"wiki.{stem}.tokens") for suffix in ("", ".xz", ".gz")]
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise ValueError(f"path: {folder} has none of {', '.join(names)}; give the folder of WikiText")
+
+
+def _between_blank_lines(text: str, match: re.Match[str]) -> bool:
+    before = text[text.rfind("\n", 0, max(match.start() - 1, 0)) + 1 : match.start()]
+    after = text[match.end() + 1 : text.find("\n", match.end() + 1) + 1]
+    return not before.strip() and not after.strip()
+
+
+def _file_fingerprint(files: Iterable[Path], root: Path) -> str:
+    """Names, sizes and times of files: reading all of them to see whether one changed would take too long."""
+    return "files-" + _digest(
+        part
+        for file in files
+        for part in (file.relative_to(root).as_posix(), f"{file.stat().st_size}/{file.stat().st_mtime_ns}")
+    )
+
+
+def _digest(parts: Iterable[str]) -> str:
     digest = hashlib.sha256()
     for part in parts:
-        encoded = part.encode("utf-8")
+        encoded = part.encode("utf-8", "surrogateescape")
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return digest.hexdigest()[:16]

@@ -241,7 +241,9 @@ class Streams:
         self._open: dict[int, tuple[int, np.ndarray, dict[str, np.ndarray]]] = {}
         self._host = [_Row(row) for row in range(start, stop)]
         if protocol == "contiguous" and (tokens := int(self._document_lengths().sum())) < rows + (not score_first):
-            raise ValueError(f"rows: {rows} streams of a corpus of {tokens} tokens; give at most as many rows as tokens")
+            raise ValueError(
+                f"rows: {rows} streams of a corpus of {tokens} tokens; give at most as many rows as tokens"
+            )
         if position is not None:
             self._restore(position)
         # Hosts must take the same number of steps, so a host that does not see all rows counts the others' segments.
@@ -295,7 +297,9 @@ class Streams:
     def _restore(self, position: Mapping[str, Any]) -> None:
         given, ours = json.loads(json.dumps(dict(position["stream"]))), self._identity()
         if given != ours:
-            raise ValueError(f"position: of another stream, {_difference(ours, given)}; use the run's own data settings")
+            raise ValueError(
+                f"position: of another stream, {_difference(ours, given)}; use the run's own data settings"
+            )
         missing = [row.row for row in self._host if str(row.row) not in position["rows"]]
         if missing:
             raise ValueError(f"position: has no rows {missing}; join the hosts' positions with merge_positions")

@@ -1,15 +1,42 @@
-"""Texts to tokens: lazily, or once into a memory-mapped file."""
+"""Texts to tokens: when they are asked for, or once into a memory-mapped token file.
+
+A token file is a folder:
+
+    header.json     what it was made from; written first
+    tokens.bin      uint16 (or int32) ids of all documents, one after the other
+    NAME.bin        an annotation, one entry per token
+    documents.bin   int64 [documents, 3]: end in tokens.bin, UTF-8 bytes, number in the source; one row per document
+    names.txt       one JSON string per document
+    token_bytes.npy int32 [vocab]: UTF-8 bytes of each id
+    done.json       totals and SHA-256 of the tokens; written last, through a temporary file
+
+Writing appends. A writer that was killed at any moment is continued by the next one: what lies behind the last complete
+row of documents.bin is cut off, and the source goes on after that document. A folder without done.json is never read.
+"""
 
 from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from memjax.data.sources import TextSource
-from memjax.data.tokenizers import Tokenizer
+from memjax.data.tokenizers import Tokenizer, utf8_bytes
+
+VERSION = 1
+
+Annotator = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
+"""(text, ids, bytes of each id) -> array with one entry per id."""
 
 
 class TokenizedTexts:
-    """Documents tokenised when they are first asked for, kept in memory.
+    """Documents tokenised when they are first asked for, and kept in memory.
 
     Example:
       >>> from memjax.data.sources import Texts
@@ -19,10 +46,11 @@ class TokenizedTexts:
       ([107, 108], 2, [1, 1])
     """
 
-    def __init__(self, texts: TextSource, tokenizer: Tokenizer):
-        self.texts, self.tokenizer = texts, tokenizer
+    def __init__(self, texts: TextSource, tokenizer: Tokenizer, *, annotators: Mapping[str, Annotator] | None = None):
+        """Keeps what it needs and reads nothing yet; `annotators` add arrays by name to `annotate`."""
+        self.texts, self.tokenizer, self._annotators = texts, tokenizer, dict(annotators or {})
         self.fingerprint = f"{texts.fingerprint}/{tokenizer.fingerprint}"
-        self._kept: dict[int, tuple[np.ndarray, int]] = {}
+        self._kept: dict[int, tuple[np.ndarray, int, dict[str, np.ndarray]]] = {}
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -40,10 +68,354 @@ class TokenizedTexts:
         return self.texts.names[index]
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        return {"target_bytes": self.tokenizer.token_bytes(self[index])}
+        return self._encoded(index)[2]
 
-    def _encoded(self, index: int) -> tuple[np.ndarray, int]:
+    def _encoded(self, index: int) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
         if index not in self._kept:
             text = self.texts[index]
-            self._kept[index] = (self.tokenizer.encode(text), len(text.encode("utf-8")))
+            ids = self.tokenizer.encode(text)
+            num_bytes = self.tokenizer.token_bytes(ids)
+            annotations = {name: annotator(text, ids, num_bytes) for name, annotator in self._annotators.items()}
+            self._kept[index] = ids, len(utf8_bytes(text)), {"target_bytes": num_bytes, **annotations}
         return self._kept[index]
+
+
+class TokenFile:
+    """Documents in a folder that `write_token_file` finished, memory-mapped.
+
+    `annotate` and `window` give `target_bytes` and the annotations that were stored.
+
+    Attributes:
+      fingerprint: of the tokens (their SHA-256, shortened), the same wherever the folder lies.
+      num_documents, total_tokens, total_bytes: of the whole file.
+      skipped: documents of the source that were shorter than the minimum.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        """Opens a finished folder.
+
+        Raises:
+          ValueError: there is none, it was not finished, or its files do not fit its totals.
+        """
+        self.path = Path(path)
+        if not (self.path / "done.json").is_file():
+            raise ValueError(f"path: {self.path} is not a finished token file; prepare the data (again)")
+        self.header: dict[str, Any] = json.loads((self.path / "header.json").read_text("utf-8"))
+        done: dict[str, Any] = json.loads((self.path / "done.json").read_text("utf-8"))
+        self.total_tokens, self.total_bytes, self.skipped = done["tokens"], done["bytes"], done["skipped"]
+        self.fingerprint: str = done["sha256"][:16]
+        self._rows = np.fromfile(self.path / "documents.bin", np.int64).reshape(-1, 3)
+        self._ends, self.num_documents = self._rows[:, 0], len(self._rows)
+        self._byte_lengths = np.load(self.path / "token_bytes.npy")
+        sizes = {name: (self.path / f"{name}.bin").stat().st_size for name in self.header["types"]}
+        expected = {name: done["tokens"] * np.dtype(dtype).itemsize for name, dtype in self.header["types"].items()}
+        if sizes != expected or self.num_documents != done["documents"]:
+            raise ValueError(
+                f"path: {self.path} is damaged ({sizes} bytes, not {expected}); delete it and prepare again"
+            )
+        self._arrays = {
+            name: np.memmap(self.path / f"{name}.bin", np.dtype(dtype), "r")
+            for name, dtype in self.header["types"].items()
+        }
+        self._names: list[str] | None = None
+
+    def __len__(self) -> int:
+        return self.num_documents
+
+    def __getitem__(self, index: int, /) -> np.ndarray:
+        begin, end = self._bounds(index)
+        return self._arrays["tokens"][begin:end].astype(np.int32)
+
+    def num_bytes(self, index: int, /) -> int:
+        return int(self._rows[index, 1])
+
+    def num_tokens(self, index: int, /) -> int:
+        begin, end = self._bounds(index)
+        return end - begin
+
+    def name(self, index: int, /) -> str:
+        """The name that the source gave the document."""
+        if self._names is None:
+            with open(self.path / "names.txt", encoding="utf-8") as lines:
+                self._names = [json.loads(line) for line in lines]
+        return self._names[index]
+
+    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
+        return self.window(index, 0, self.num_tokens(index))[1]
+
+    def window(self, index: int, start: int, stop: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """int32 tokens `[start, stop)` of one document, and their annotations."""
+        first = self._bounds(index)[0]
+        parts = {name: np.asarray(array[first + start : first + stop]) for name, array in self._arrays.items()}
+        tokens = parts.pop("tokens").astype(np.int32)
+        return tokens, {"target_bytes": self._byte_lengths[tokens], **parts}
+
+    def _bounds(self, index: int) -> tuple[int, int]:
+        if not -self.num_documents <= index < self.num_documents:
+            raise IndexError(f"document {index} of {self.num_documents}")
+        index %= self.num_documents
+        return int(self._ends[index - 1]) if index else 0, int(self._ends[index])
+
+
+class TokenizedDocument(NamedTuple):
+    """What a source of tokens gives for one document."""
+
+    name: str
+    tokens: np.ndarray
+    num_bytes: int
+    annotations: Mapping[str, np.ndarray] = {}
+
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with (what, done so far, total or None)."""
+
+
+def write_token_file(
+    path: str | os.PathLike[str],
+    texts: TextSource | Iterable[tuple[str, str]],
+    tokenizer: Tokenizer,
+    *,
+    source: str | None = None,
+    min_tokens: int = 1,
+    annotators: Mapping[str, Annotator] | None = None,
+    progress: Progress | None = None,
+) -> TokenFile:
+    """Tokenises a source once; opens what is already there, continues what was interrupted.
+
+    Args:
+      path: folder of the token file.
+      texts: random access, or pairs (name, text) that can only be iterated (then read from the start again when
+        continuing, without being tokenised again).
+      tokenizer: of the texts.
+      source: fingerprint of the texts; needed for pairs.
+      min_tokens: shorter documents are left out and counted. With 1 nothing is left out, and a document without
+        tokens is an error.
+      annotators: name -> function of a text that gives one entry per token.
+      progress: called after every document.
+
+    Raises:
+      ValueError: a document without tokens, no document of `min_tokens`, or a folder that is not a token file.
+    """
+    names = getattr(texts, "names", None)
+    if source is None and names is None:
+        raise ValueError("source: not given; a source that can only be iterated needs a fingerprint")
+    functions = dict(annotators or {})
+
+    def documents(start: int) -> Iterator[TokenizedDocument]:
+        pairs = _pairs_from(texts, names, start)
+        for name, text in pairs:
+            ids = tokenizer.encode(text)
+            annotations = {}
+            if functions:
+                lengths = tokenizer.token_bytes(ids)
+                annotations = {key: function(text, ids, lengths) for key, function in functions.items()}
+            yield TokenizedDocument(name, ids, len(utf8_bytes(text)), annotations)
+
+    return write_tokens(
+        path,
+        documents,
+        source=texts.fingerprint if source is None else source,  # type: ignore[union-attr]
+        tokenizer=tokenizer.fingerprint,
+        token_bytes=tokenizer.token_bytes(np.arange(tokenizer.vocab_size)),
+        annotations=tuple(functions),
+        min_tokens=min_tokens,
+        total=None if names is None else len(names),
+        progress=progress,
+    )
+
+
+def write_tokens(
+    path: str | os.PathLike[str],
+    documents: Callable[[int], Iterator[TokenizedDocument]],
+    *,
+    source: str,
+    tokenizer: str,
+    token_bytes: np.ndarray,
+    annotations: tuple[str, ...] = (),
+    min_tokens: int = 1,
+    total: int | None = None,
+    progress: Progress | None = None,
+) -> TokenFile:
+    """As `write_token_file`, for documents that are tokens already.
+
+    Args:
+      path: folder of the token file.
+      documents: start -> the documents of the source from number `start` on.
+      source: fingerprint of the source.
+      tokenizer: fingerprint of the tokenizer.
+      token_bytes: int32 `[vocab]`, bytes of each id.
+      annotations: names in the documents' `annotations`.
+      min_tokens: see `write_token_file`.
+      total: documents of the source, if known.
+      progress: called after every document.
+    """
+    folder = Path(path)
+    header = {
+        "version": VERSION,
+        "source": source,
+        "tokenizer": tokenizer,
+        "min_tokens": min_tokens,
+        "annotations": sorted(annotations),
+        "vocab_size": len(token_bytes),
+    }
+    with _locked(folder):
+        if _made_from(folder, header):
+            if (folder / "done.json").is_file():
+                return TokenFile(folder)
+        else:
+            _start(folder, header)
+        np.save(folder / "token_bytes.npy", np.asarray(token_bytes, np.int32))
+        _Writer(folder, min_tokens).write(documents, total, progress)
+    return TokenFile(folder)
+
+
+class _Writer:
+    """Appends documents to a folder that has a header."""
+
+    def __init__(self, folder: Path, min_tokens: int):
+        self._folder, self._min_tokens = folder, min_tokens
+        self._header = json.loads((folder / "header.json").read_text("utf-8"))
+        self._vocab = self._header["vocab_size"]
+
+    def write(
+        self, documents: Callable[[int], Iterator[TokenizedDocument]], total: int | None, progress: Progress | None
+    ) -> None:
+        rows = self._cut_to_complete()
+        end, kept = (int(rows[-1, 0]), len(rows)) if len(rows) else (0, 0)
+        number = int(rows[-1, 2]) + 1 if len(rows) else 0
+        num_bytes = int(rows[:, 1].sum())
+        with contextlib.ExitStack() as stack:
+            files = {
+                name: stack.enter_context(open(self._folder / f"{name}.bin", "ab")) for name in self._header["types"]
+            }
+            names = stack.enter_context(open(self._folder / "names.txt", "ab"))
+            table = stack.enter_context(open(self._folder / "documents.bin", "ab"))
+            for document in documents(number):
+                if self._is_kept(document):
+                    end += len(document.tokens)
+                    num_bytes += document.num_bytes
+                    kept += 1
+                    self._append(files, document)
+                    names.write(json.dumps(document.name).encode("utf-8") + b"\n")
+                    # The row comes last and only after the rest has left the process: it declares the document complete.
+                    for file in (*files.values(), names):
+                        file.flush()
+                    table.write(np.array([end, document.num_bytes, number], np.int64).tobytes())
+                    table.flush()
+                number += 1
+                if progress is not None:
+                    progress("tokenise", number, total)
+            for file in (*files.values(), names, table):
+                os.fsync(file.fileno())
+        if not kept:
+            raise ValueError(
+                f"min_document_length: none of {number} documents has {self._min_tokens} tokens; "
+                "give a smaller minimum, or longer documents"
+            )
+        done = {
+            "documents": kept,
+            "tokens": end,
+            "bytes": num_bytes,
+            "skipped": number - kept,
+            "sha256": self._sha256(),
+        }
+        write_json(self._folder / "done.json", done)
+
+    def _cut_to_complete(self) -> np.ndarray:
+        """Removes what an interrupted writer left behind the last complete document; returns the complete rows."""
+        table = self._folder / "documents.bin"
+        rows = np.fromfile(table, np.int64) if table.is_file() else np.zeros(0, np.int64)
+        rows = rows[: len(rows) // 3 * 3].reshape(-1, 3)
+        end = int(rows[-1, 0]) if len(rows) else 0
+        sizes = {f"{name}.bin": end * np.dtype(dtype).itemsize for name, dtype in self._header["types"].items()}
+        names = self._folder / "names.txt"
+        with contextlib.suppress(FileNotFoundError), open(names, "rb") as lines:
+            sizes["names.txt"] = sum(len(line) for line, _ in zip(lines, range(len(rows)), strict=False))
+        for name, size in {**sizes, "documents.bin": rows.nbytes}.items():
+            if (self._folder / name).is_file():
+                os.truncate(self._folder / name, size)
+        return rows
+
+    def _is_kept(self, document: TokenizedDocument) -> bool:
+        if len(document.tokens) >= self._min_tokens:
+            return True
+        if self._min_tokens > 1:
+            return False
+        raise ValueError(
+            f"documents: {document.name} has no tokens; remove it, or set min_document_length to 2 or more to leave "
+            "short documents out"
+        )
+
+    def _append(self, files: Mapping[str, Any], document: TokenizedDocument) -> None:
+        tokens = document.tokens
+        if tokens.min() < 0 or tokens.max() >= self._vocab:
+            raise ValueError(
+                f"documents: {document.name} has ids {tokens.min()} to {tokens.max()}; the vocabulary {self._vocab}"
+            )
+        for name, array in {"tokens": tokens, **document.annotations}.items():
+            if len(array) != len(tokens):
+                raise ValueError(
+                    f"annotators: {name} has {len(array)} entries for {len(tokens)} tokens of {document.name}"
+                )
+            files[name].write(np.ascontiguousarray(array, np.dtype(self._header["types"][name])).tobytes())
+
+    def _sha256(self) -> str:
+        digest = hashlib.sha256()
+        for name in ("documents.bin", "tokens.bin"):
+            with open(self._folder / name, "rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        return digest.hexdigest()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file that is either old or new, never half of it."""
+    temporary = path.with_name(path.name + ".partial")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _pairs_from(
+    texts: TextSource | Iterable[tuple[str, str]], names: list[str] | None, start: int
+) -> Iterator[tuple[str, str]]:
+    if names is not None:
+        return ((names[i], texts[i]) for i in range(start, len(names)))  # type: ignore[index]
+    pairs = iter(texts)
+    for _ in zip(range(start), pairs, strict=False):
+        pass
+    return pairs  # type: ignore[return-value]
+
+
+def _made_from(folder: Path, header: Mapping[str, Any]) -> bool:
+    if not (folder / "header.json").is_file():
+        strange = [entry.name for entry in folder.iterdir() if entry.name not in (".lock", "header.json.partial")]
+        if strange:
+            raise ValueError(f"path: {folder} holds {strange[0]} and is not a token file; give another folder")
+        return False
+    found = json.loads((folder / "header.json").read_text("utf-8"))
+    return all(found.get(name) == value for name, value in header.items())
+
+
+def _start(folder: Path, header: dict[str, Any]) -> None:
+    # What makes a folder readable goes first, what makes it ours goes last: a kill in between leaves neither half.
+    (folder / "done.json").unlink(missing_ok=True)
+    for entry in folder.iterdir():
+        if entry.name not in (".lock", "header.json"):
+            entry.unlink()
+    # Annotations are int32: a distance, a class, a flag.
+    types = {"tokens": "<u2" if header["vocab_size"] <= 1 << 16 else "<i4"}
+    write_json(folder / "header.json", {**header, "types": {**types, **dict.fromkeys(header["annotations"], "<i4")}})
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One writer at a time; the lock falls when its process ends, however that happens."""
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,7 +1,8 @@
 """Text to ids and back: bytes, SentencePiece, words (WikiText), and any seqio vocabulary.
 
 Byte and SentencePiece tokenizers lose nothing: `decode(encode(text)) == text` for every text that has a UTF-8 form, and
-`token_bytes` sums to its UTF-8 length, so bits per byte are exact whatever the vocabulary.
+`token_bytes` sums to its UTF-8 length, so bits per byte are exact whatever the vocabulary. They also take bytes that are
+no UTF-8 as surrogate escapes (PEP 383), which a corpus cut inside a character leaves at its ends.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-_SPACE = "\u2581"  # SentencePiece writes a space as this character; a real one is spelled out in byte pieces.
+_SPACE = "\u2581"  # SentencePiece writes a space as this character.
+_SPELLED = re.compile("([\u2581\udc80-\udcff]+)")  # What it would change, and is therefore spelled in byte pieces.
 
 
 @runtime_checkable
@@ -61,6 +64,11 @@ class Tokenizer(Protocol):
     def token_bytes(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """int32 UTF-8 bytes that each id stands for, in the shape of `ids`."""
         ...
+
+
+def utf8_bytes(text: str) -> bytes:
+    """The UTF-8 form of a text; a surrogate escape is the byte it stands for."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 class _ByteTable:
@@ -108,7 +116,7 @@ class ByteTokenizer(_ByteTable):
 
     def encode(self, text: str) -> np.ndarray:
         """int32 ids, one per byte."""
-        return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32) + 3
+        return np.frombuffer(utf8_bytes(text), np.uint8).astype(np.int32) + 3
 
 
 class SentencePieceTokenizer(_ByteTable):
@@ -149,8 +157,10 @@ class SentencePieceTokenizer(_ByteTable):
         self.pad_id = max(processor.pad_id(), 0)
         self.begin_id = processor.bos_id() if processor.bos_id() >= 0 else self.pad_id
         self.end_id = processor.eos_id() if processor.eos_id() >= 0 else self.pad_id
-        self._bytes = {self._table[i]: i for i in range(len(self._table)) if processor.is_byte(i)}
-        self.lossless = len(self._bytes) == 256 and all(self._decoded_exactly(text) for text in ("a  b ", " \n\t", "ﬁ½"))
+        self._bytes = {self._table[i][0]: i for i in range(len(self._table)) if processor.is_byte(i)}
+        self.lossless = len(self._bytes) == 256 and all(
+            self._decoded_exactly(text) for text in ("a  b ", " \n\t", "ﬁ½")
+        )
 
     def encode(self, text: str) -> np.ndarray:
         """int32 ids of a text.
@@ -159,20 +169,19 @@ class SentencePieceTokenizer(_ByteTable):
           ValueError: the model promised to be lossless and is not for this text (a fault, not the user's).
         """
         ids = self._encode(text)
-        if self.lossless and self.decode_bytes(ids) != text.encode("utf-8"):
+        if self.lossless and self.decode_bytes(ids) != utf8_bytes(text):
             raise ValueError(f"text: {self.path} does not give it back; report the model and the text")
         return np.array(ids, np.int32)
 
     def _decoded_exactly(self, text: str) -> bool:
-        return self.decode_bytes(self._encode(text)) == text.encode("utf-8")
+        return self.decode_bytes(self._encode(text)) == utf8_bytes(text)
 
     def _encode(self, text: str) -> list[int]:
         if not self._bytes:
             return self._processor.encode(text)
-        spelled = [self._bytes[bytes([value])] for value in _SPACE.encode("utf-8")]
         ids: list[int] = []
-        for number, part in enumerate(text.split(_SPACE)):
-            ids += (spelled if number else []) + (self._processor.encode(part) if part else [])
+        for number, part in enumerate(_SPELLED.split(text)):
+            ids += [self._bytes[value] for value in utf8_bytes(part)] if number % 2 else self._processor.encode(part)
         return ids
 
 
@@ -281,8 +290,8 @@ class _Sentences:
                 return
 
     def _count(self, sentence: str) -> str:
-        self.bytes += len(sentence.encode("utf-8"))
-        return sentence
+        self.bytes += len(utf8_bytes(sentence))
+        return _SPELLED.sub(" ", sentence)
 
 
 class WordTokenizer(_ByteTable):

@@ -1,0 +1,83 @@
+"""Which tokens repeat an identifier that was last seen long ago: where a memory can help a model of source code.
+
+**Definition.** An identifier is a maximal run of ASCII letters, digits and underscores that does not begin with a digit,
+has at least three characters, is not a Python keyword and does not touch a non-ASCII character; it counts wherever it
+stands, also in comments and strings. An occurrence covers the tokens that share a byte with it. Its *distance* is
+
+    (index of its first token) - (index of the last token of the latest earlier occurrence in the same document)
+
+for all its tokens, and 0 when there is no earlier occurrence. A token that two identifiers share belongs to the first.
+The first token of an occurrence is predicted from the `window` tokens before it, so with a distance above `window` no
+token of an earlier occurrence is in sight: such tokens are *distant identifiers*. (A model of several layers, or one with
+a Transformer-XL cache, sees further than `window` indirectly; the definition is about one layer.)
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+import numpy as np
+
+from memjax.data.tokenizers import utf8_bytes
+
+ANNOTATION = "identifier_distance"
+"""The name of the annotation in token files and in `Batch.extras`."""
+
+_WORD = rb"0-9A-Za-z_\x80-\xff"
+_IDENTIFIER = re.compile(rb"(?<![" + _WORD + rb"])[A-Za-z_][0-9A-Za-z_]{2,}(?![" + _WORD + rb"])")
+_KEYWORDS = frozenset(word.encode() for word in keyword.kwlist)
+
+
+def identifier_distances(text: str, ids: np.ndarray, token_bytes: np.ndarray) -> np.ndarray:
+    """For each token, how far back the identifier that it belongs to was last seen.
+
+    Args:
+      text: one document.
+      ids: its tokens `[tokens]` (unused; annotators have this signature).
+      token_bytes: bytes of each token `[tokens]`; they sum to the UTF-8 bytes of the text.
+
+    Returns:
+      int32 `[tokens]`: the distance in tokens, 0 where there is none.
+
+    Raises:
+      ValueError: the bytes do not sum to those of the text (a tokenizer that is not lossless).
+
+    Example:
+      >>> identifier_distances("foo = foo2 + foo", np.zeros(16), np.ones(16, np.int32)).tolist()
+      [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11, 11, 11]
+    """
+    del ids
+    content = utf8_bytes(text)
+    ends = np.cumsum(token_bytes, dtype=np.int64)
+    if (ends[-1] if len(ends) else 0) != len(content):
+        raise ValueError(f"token_bytes: {int(token_bytes.sum())} bytes of {len(content)}; use a lossless tokenizer")
+    result = np.zeros(len(token_bytes), np.int32)
+    matches = [match for match in _IDENTIFIER.finditer(content) if match.group() not in _KEYWORDS]
+    if not matches:
+        return result
+    spans = np.array([match.span() for match in matches], np.int64)
+    first = np.searchsorted(ends, spans[:, 0], side="right")
+    last = np.searchsorted(ends, spans[:, 1], side="left")
+    latest: dict[bytes, int] = {}
+    earlier = np.full(len(matches), -1, np.int64)
+    for number, match in enumerate(matches):
+        word = match.group()
+        earlier[number] = latest.get(word, -1)
+        latest[word] = number
+    # Written from the last to the first, so that the first identifier of a shared token wins.
+    sizes = (last - first + 1)[::-1]
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    distances = np.where(earlier >= 0, first - last[earlier], 0)
+    result[np.repeat(first[::-1], sizes) + within] = np.repeat(distances[::-1], sizes)
+    return result
+
+
+def distant_identifiers(text: str, ids: np.ndarray, token_bytes: np.ndarray, *, window: int) -> np.ndarray:
+    """bool `[tokens]`: the token repeats an identifier last seen more than `window` tokens before.
+
+    Example:
+      >>> distant_identifiers("foo = foo2 + foo", np.zeros(16), np.ones(16, np.int32), window=8)[-3:].tolist()
+      [True, True, True]
+    """
+    return identifier_distances(text, ids, token_bytes) > window
