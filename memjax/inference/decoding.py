@@ -44,7 +44,7 @@ def prefill(
     *,
     segment_length: int,
     state: Any = None,
-    dtype: Any = jnp.float32,
+    dtype: Any = None,
 ) -> Prefix:
     """Reads one prompt a row.
 
@@ -54,7 +54,7 @@ def prefill(
       prompts: token ids of every row, at least one each, a begin token included where the model was trained with one.
       segment_length: tokens of a segment, as in training: memory is written once a segment.
       state: memory to continue from, at a segment border; None = a document starts.
-      dtype: of the activations in a new memory.
+      dtype: of the activations in a new memory; None = the model's own.
 
     Returns:
       The rows' last output and decode state.
@@ -82,7 +82,7 @@ def prefill(
         reads = jnp.asarray(segment < whole)
         last, state = _read_segment(model, variables, jnp.asarray(tokens[:, segment]), reads, state)
         hidden = last if hidden is None else jnp.where(reads[:, None], last, hidden)
-    decode_state = model.init_decode_state(state, segment_length)
+    decode_state = model.init_decode_state(state, segment_length, rows)
     tails = jnp.asarray(tokens[np.arange(rows), whole])
     if hidden is None:
         hidden = jnp.zeros(*_hidden_shape(model, variables, decode_state, rows))
@@ -101,7 +101,7 @@ def stream_tokens(
     stop_tokens: Sequence[int] = (),
     finished: Callable[[list[list[int]]], Sequence[bool]] | None = None,
     block: int = 16,
-    dtype: Any = jnp.float32,
+    dtype: Any = None,
 ) -> Iterator[list[list[int]]]:
     """Continues every prompt and yields the new tokens of each row after every `block` tokens.
 
@@ -116,7 +116,7 @@ def stream_tokens(
       stop_tokens: ids that end a row; they are not yielded.
       finished: asked after every block with all tokens generated so far; True ends a row (stop texts).
       block: tokens generated between two looks at the host.
-      dtype: of the activations in a new memory.
+      dtype: of the activations in a new memory; None = the model's own.
     """
     if max_tokens < 0:
         raise ValueError(f"max_tokens: given {max_tokens!r}, allowed: 0 or more")

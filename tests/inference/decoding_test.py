@@ -4,8 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from memjax.config import FullAttention, Memorizing, Model, TransformerXL
 from memjax.inference import Sampling, generate, prefill, stream_tokens
 from memjax.memory.contract import DecodeState, where_rows
+from memjax.models.language_model import make_language_model
 from memjax.typing import Aux
 
 VOCAB, SEGMENT = 11, 4
@@ -21,13 +23,13 @@ class Counter(nn.Module):
         self.table = self.param("table", nn.initializers.normal(1.0), (self.vocab, self.vocab))
 
     @nn.nowrap
-    def init_state(self, batch_size, dtype=jnp.float32):
-        return jnp.zeros((batch_size, self.vocab), dtype)
+    def init_state(self, batch_size, dtype=None):
+        return jnp.zeros((batch_size, self.vocab), dtype or jnp.float32)
 
     @nn.nowrap
-    def init_decode_state(self, state, segment_length):
-        rows = state.shape[0]
-        return DecodeState(state, jnp.zeros((rows, segment_length, self.vocab)), jnp.zeros(rows, jnp.int32))
+    def init_decode_state(self, state, segment_length, batch_size):
+        segment = jnp.zeros((batch_size, segment_length, self.vocab))
+        return DecodeState(state, segment, jnp.zeros(batch_size, jnp.int32))
 
     def __call__(self, tokens, state, *, start_of_document, mask=None, deterministic=True):
         TRACES["call"] += 1
@@ -146,3 +148,45 @@ def test_one_trace_whatever_the_lengths():
 def test_prompts_need_a_token(prompts):
     with pytest.raises(ValueError, match=r"^prompts: given .*, allowed: at least one"):
         prefill(MODEL, VARIABLES, prompts, segment_length=SEGMENT)
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        Memorizing(layers=(0,), memory_length=8, num_neighbors=2, cache_length=3),
+        TransformerXL(memory_length=5),
+        FullAttention(),
+    ],
+    ids=lambda attention: type(attention).__name__,
+)
+def test_generation_of_models_equals_their_forward_pass(attention):
+    model = make_language_model(Model(dim=8, num_layers=1, num_heads=2, attention=attention), VOCAB)
+    start = jnp.ones(1, bool)
+    variables = jax.jit(
+        lambda key: model.init(key, jnp.zeros((1, SEGMENT), jnp.int32), model.init_state(1), start_of_document=start)
+    )(jax.random.key(1))
+    variables = jax.tree.map(lambda leaf: 3 * leaf, variables)  # sharper than at the start
+
+    @jax.jit
+    def forward(tokens, state, mask, start):
+        hidden, state, _ = model.apply(variables, tokens, state, start_of_document=start, mask=mask)
+        return model.apply(variables, hidden, method="log_probs"), state
+
+    def next_token(tokens: list[int]) -> int:
+        state, start = model.init_state(1), jnp.ones(1, bool)
+        for begin in range(0, len(tokens), SEGMENT):
+            segment = tokens[begin : begin + SEGMENT]
+            padded = jnp.array([segment + [0] * (SEGMENT - len(segment))])
+            log_probs, state = forward(padded, state, jnp.arange(SEGMENT)[None] < len(segment), start)
+            start = jnp.zeros(1, bool)
+        return int(log_probs[0, len(segment) - 1].argmax())
+
+    prompts = [[1], [1, 2, 3, 4], [5, 6, 7, 1, 2, 3, 4, 8, 9, 10, 1, 2, 2, 2]]
+    rows = generate(
+        model, variables, prompts, segment_length=SEGMENT, max_tokens=10, sampling=Sampling(temperature=0), block=4
+    )
+    for prompt, row in zip(prompts, rows, strict=True):
+        tokens = list(prompt)
+        for token in row:
+            assert token == next_token(tokens)
+            tokens.append(token)
