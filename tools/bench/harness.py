@@ -1,0 +1,273 @@
+"""Measures contenders in turn, each in a process of its own, and writes records and a table.
+
+Absolute times on a shared machine vary several-fold from minute to minute, so contenders take turns (A step, B step,
+A step, ...) within one run, and what is reported first is the ratio of medians with an interval from resampled rounds.
+"""
+
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools.bench import worker
+
+RESAMPLES = 1000
+
+
+class BenchError(Exception):
+    """A contender failed; the message is one line that names it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One contender of a suite: its name in the table and the command that serves it."""
+
+    name: str
+    command: Sequence[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Contenders measured alternately; ratios are taken to `baseline` and, where it takes part, to `reference`."""
+
+    name: str
+    entries: Sequence[Entry]
+    baseline: str
+    reference: str | None = None
+    modes: Sequence[str] = ("infer", "train")  # training last: the peak of a process never falls
+    note: str = ""
+
+
+class Worker:
+    """A running contender."""
+
+    def __init__(self, entry: Entry, cwd: Path | None = None):
+        self.name = entry.name
+        self._errors = tempfile.TemporaryFile("w+")
+        try:
+            self._process = subprocess.Popen(
+                list(entry.command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                bufsize=1,
+                cwd=cwd,
+                env={**os.environ, **worker.WAIT_PASSIVELY, **entry.environment},
+            )
+        except OSError as error:
+            self._errors.close()
+            raise BenchError(f"{self.name}: cannot start {entry.command[0]}: {error.strerror}") from error
+        try:
+            self._read()
+            self.description = self.ask("describe")
+        except BenchError:
+            self.close()
+            raise
+
+    def ask(self, command: str) -> dict:
+        """Sends one command and returns its answer.
+
+        Raises:
+          BenchError: the contender answered with an error, or its process ended.
+        """
+        try:
+            self._process.stdin.write(command + "\n")  # type: ignore[union-attr]
+            self._process.stdin.flush()  # type: ignore[union-attr]
+        except (BrokenPipeError, ValueError) as error:
+            raise self._ended(command) from error
+        return self._read(command)
+
+    def _read(self, command: str = "start") -> dict:
+        line = self._process.stdout.readline()  # type: ignore[union-attr]
+        if not line:
+            raise self._ended(command)
+        try:
+            answer = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise BenchError(f"{self.name}: not an answer to {command!r}: {line.strip()[:200]!r}") from error
+        if "error" in answer:
+            raise BenchError(f"{self.name}: {command!r} failed: {answer['error']}")
+        return answer
+
+    def _ended(self, command: str) -> BenchError:
+        code = self._process.wait()
+        self._errors.seek(0)
+        last = (self._errors.read().strip().splitlines() or ["it wrote nothing"])[-1]
+        return BenchError(f"{self.name}: the process ended with code {code} at {command!r}: {last[:300]}")
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process.poll() is None:
+            try:
+                self._process.communicate("quit\n", timeout=30)
+            except (subprocess.TimeoutExpired, BrokenPipeError, ValueError):
+                self._process.kill()
+                self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None and not stream.closed:
+                stream.close()
+
+
+def quartiles(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles (of one value: itself)."""
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return {"median": median, "low": low, "high": high}
+
+
+def speed_ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> dict[str, float]:
+    """How many times faster `ours` is: median(theirs) / median(ours), with a 95 % interval.
+
+    Args:
+      ours: seconds per step, one per round.
+      theirs: seconds per step of the same rounds.
+      seed: of the resampling.
+
+    Returns:
+      `value`, `low` and `high`; the interval resamples rounds, which keeps what both saw of the machine's load paired.
+    """
+    if len(ours) != len(theirs):
+        raise ValueError(f"ours has {len(ours)} rounds and theirs {len(theirs)}: both must come from the same rounds")
+    rng, rounds = random.Random(seed), range(len(ours))
+    samples = []
+    for _ in range(RESAMPLES):
+        picked = rng.choices(rounds, k=len(ours))
+        samples.append(statistics.median(theirs[i] for i in picked) / statistics.median(ours[i] for i in picked))
+    samples.sort()
+    value = statistics.median(theirs) / statistics.median(ours)
+    return {"value": value, "low": samples[int(0.025 * RESAMPLES)], "high": samples[int(0.975 * RESAMPLES) - 1]}
+
+
+def alternate(workers: Sequence[Worker], mode: str, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """One step of every worker per round, in the same order each time."""
+    measured = {w.name: {"seconds": [], "cpu_seconds": []} for w in workers}
+    for _ in range(rounds):
+        for w in workers:
+            answer = w.ask(f"step {mode} 1")
+            for key, values in measured[w.name].items():
+                values.extend(answer[key])
+    return measured
+
+
+def hardware() -> dict:
+    """Processor, cores and memory of this machine."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+        ]
+        model = names[0] if names else model
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {"cpu": model, "cores": os.cpu_count(), "memory_gib": round(pages / 2**30, 1), "system": platform.system()}
+
+
+def commit(root: Path) -> str:
+    """Commit of the working tree, with `+` where it has changes; "unknown" outside git."""
+    try:
+        git = ["git", "-C", str(root)]
+        name = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True)
+        state = subprocess.run([*git, "status", "--porcelain", "-uno"], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return name.stdout.strip() + ("+" if state.stdout.strip() else "")
+
+
+def run_suite(suite: Suite, *, rounds: int, warm: int, command: str, root: Path) -> list[dict]:
+    """Measures a suite.
+
+    Args:
+      suite: what to measure.
+      rounds: measured steps per contender and mode.
+      warm: unmeasured steps before them, the first of which compiles.
+      command: how the run was started, for the records.
+      root: the checkout: the workers' directory and the source of `commit`.
+
+    Returns:
+      One JSON-able record per contender and mode.
+    """
+    frame = {
+        "suite": suite.name,
+        "note": suite.note,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": commit(root),
+        "command": command,
+        "hardware": hardware(),
+        "threads": worker.THREADS,
+        "rounds": rounds,
+        "warm_steps": warm,
+    }
+    workers: list[Worker] = []
+    records = []
+    try:
+        for entry in suite.entries:
+            workers.append(Worker(entry, root))
+        for mode in suite.modes:
+            warmed = {w.name: w.ask(f"warm {mode} {warm}")["seconds"] for w in workers}
+            load = os.getloadavg()[0]
+            measured = alternate(workers, mode, rounds)
+            for w in workers:
+                own = measured[w.name]
+                against = dict.fromkeys(name for name in (suite.baseline, suite.reference) if name and name != w.name)
+                records.append(
+                    {
+                        **frame,
+                        "contender": w.name,
+                        "mode": mode,
+                        **w.description,
+                        "seconds": {**quartiles(own["seconds"]), "all": own["seconds"]},
+                        "cpu_seconds": quartiles(own["cpu_seconds"]),
+                        "tokens_per_second": w.description["tokens_per_step"] / statistics.median(own["seconds"]),
+                        "first_step_seconds": warmed[w.name][0],
+                        # What the first step took beyond a usual one: tracing and compiling.
+                        "compile_seconds": max(0.0, warmed[w.name][0] - statistics.median(own["seconds"])),
+                        "peak_rss_mib": w.ask("rss")["peak_rss_mib"],
+                        "load_at_start": load,
+                        "ratios": {name: speed_ratio(own["seconds"], measured[name]["seconds"]) for name in against},
+                    }
+                )
+    finally:
+        for w in workers:
+            w.close()
+    return records
+
+
+def _ratio_cell(record: dict, name: str | None) -> str:
+    if name is None or name not in record["ratios"]:
+        return "-"
+    ratio = record["ratios"][name]
+    return f"{ratio['value']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
+
+
+def table(suite: Suite, records: Sequence[dict]) -> str:
+    """Markdown: one row per contender and mode."""
+    first = records[0]
+    lines = [
+        f"### {suite.name}",
+        "",
+        *([suite.note, ""] if suite.note else []),
+        f"{first['hardware']['cpu']}, {first['hardware']['cores']} cores, {first['threads']} threads each; commit "
+        f"{first['commit']}; {first['rounds']} alternating rounds after {first['warm_steps']} warm-up steps. "
+        "Time: median (quartiles). Ratio: how many times faster (95 % interval).",
+        "",
+        f"| mode | contender | parameters | ms per step | tokens/s | x {suite.baseline} | x {suite.reference or '-'} "
+        "| compile s | peak RSS MiB |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in records:
+        seconds = {key: 1000 * r["seconds"][key] for key in ("median", "low", "high")}
+        lines.append(
+            f"| {r['mode']} | {r['contender']} | {r['parameters'] / 1e6:.2f} M "
+            f"| {seconds['median']:.1f} ({seconds['low']:.1f}-{seconds['high']:.1f}) | {r['tokens_per_second']:.0f} "
+            f"| {_ratio_cell(r, suite.baseline)} | {_ratio_cell(r, suite.reference)} "
+            f"| {r['compile_seconds']:.1f} | {r['peak_rss_mib']:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
