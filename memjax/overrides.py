@@ -79,7 +79,14 @@ def load_config(name: str, variant: str = "") -> Config:
     return config
 
 
-def apply_overrides(config: T, arguments: Sequence[str], *, prog: str = "memjax", only: Sequence[str] = ()) -> T:
+def apply_overrides(
+    config: T,
+    arguments: Sequence[str],
+    *,
+    prog: str = "memjax",
+    only: Sequence[str] = (),
+    others: Sequence[str] = (),
+) -> T:
     """A new config with values from the command line.
 
     Args:
@@ -87,6 +94,7 @@ def apply_overrides(config: T, arguments: Sequence[str], *, prog: str = "memjax"
       arguments: `--field.name value` or `--field.name=value`; `_` and `-` are the same.
       prog: shown in `--help`.
       only: allowed beginnings of field names; () = all fields.
+      others: options besides the fields, for suggestions.
 
     Raises:
       UsageError: an unknown field (with a suggestion), a missing value or one of the wrong type; one line.
@@ -97,7 +105,7 @@ def apply_overrides(config: T, arguments: Sequence[str], *, prog: str = "memjax"
         if name in ("--help", "-h"):
             continue
         if name not in options:
-            raise UsageError(_unknown(name, config, list(options)))
+            raise UsageError(_unknown(name, config, [*others, *options]))
         field = options[name].field
         if only and not field.startswith(tuple(only)):
             raise UsageError(f"{field}: cannot be changed here, allowed: {', '.join(f'{start}*' for start in only)}")
