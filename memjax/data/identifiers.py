@@ -1,15 +1,16 @@
 """Which tokens repeat an identifier that was last seen long ago: where a memory can help a model of source code.
 
-**Definition.** An identifier is a maximal run of ASCII letters, digits and underscores that does not begin with a digit,
-has at least three characters, is not a Python keyword and does not touch a non-ASCII character; it counts wherever it
-stands, also in comments and strings. An occurrence covers the tokens that share a byte with it. Its *distance* is
+**Definition.** An identifier is a maximal run of ASCII letters, digits and underscores that does not begin with a
+digit, has at least three characters, is not a Python keyword and does not touch a non-ASCII character; it counts
+wherever it stands, also in comments and strings. An occurrence covers the tokens that share a byte with it. Its
+*distance* is
 
     (index of its first token) - (index of the last token of the latest earlier occurrence in the same document)
 
 for all its tokens, and 0 when there is no earlier occurrence. A token that two identifiers share belongs to the first.
 The first token of an occurrence is predicted from the `window` tokens before it, so with a distance above `window` no
-token of an earlier occurrence is in sight: such tokens are *distant identifiers*. (A model of several layers, or one with
-a Transformer-XL cache, sees further than `window` indirectly; the definition is about one layer.)
+token of an earlier occurrence is in sight: such tokens are *distant identifiers*. (A model of several layers, or one
+with a Transformer-XL cache, sees further than `window` indirectly; the definition is about one layer.)
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def identifier_distances(text: str, ids: np.ndarray, token_bytes: np.ndarray) ->
 
 
 def distant_identifiers(text: str, ids: np.ndarray, token_bytes: np.ndarray, *, window: int) -> np.ndarray:
-    """bool `[tokens]`: the token repeats an identifier last seen more than `window` tokens before.
+    """Bool `[tokens]`: the token repeats an identifier last seen more than `window` tokens before.
 
     Example:
       >>> distant_identifiers("foo = foo2 + foo", np.zeros(16), np.ones(16, np.int32), window=8)[-3:].tolist()

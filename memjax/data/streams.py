@@ -18,85 +18,16 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
+from memjax.data.documents import ArrayDocuments, Documents
 from memjax.typing import Batch
 
+__all__ = ["PROTOCOLS", "ArrayDocuments", "Documents", "Streams", "epoch_order", "merge_positions"]
+
 PROTOCOLS = ("separate", "contiguous")
-
-
-@runtime_checkable
-class Documents(Protocol):
-    """Random access to tokenised documents.
-
-    Three more members are used where they exist:
-
-    - `annotate(i) -> dict[str, array]`: arrays with one entry per token of document i, the same names for every
-      document. They come out in `Batch.extras`, aligned to the targets. `target_bytes` (UTF-8 bytes of each token)
-      is the name that evaluation looks for.
-    - `num_tokens(i) -> int`: the length without reading the document.
-    - `window(i, start, stop) -> (tokens, annotations)`: a slice, so that one document may be larger than memory.
-    - `fingerprint: str`: what the tokens are; a position of other documents is then refused.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> np.ndarray:
-        """int32 tokens of one document, without a begin token."""
-        ...
-
-    def num_bytes(self, index: int, /) -> int:
-        """UTF-8 bytes of the text of one document."""
-        ...
-
-
-class ArrayDocuments:
-    """Documents that are already in memory.
-
-    Example:
-      >>> documents = ArrayDocuments([[1, 2, 3], [4]])
-      >>> len(documents), documents[0].dtype, documents.num_bytes(1)
-      (2, dtype('int32'), 1)
-    """
-
-    def __init__(
-        self,
-        tokens: Sequence[Any],
-        *,
-        num_bytes: Sequence[int] | None = None,
-        annotations: Sequence[Mapping[str, Any]] | None = None,
-    ):
-        """Keeps `tokens` (one sequence of ids per document).
-
-        Args:
-          tokens: ids of each document.
-          num_bytes: bytes of each document; one byte per token if None.
-          annotations: for each document, name -> one entry per token.
-        """
-        self._tokens = [np.asarray(ids, np.int32) for ids in tokens]
-        self._num_bytes = [len(ids) for ids in self._tokens] if num_bytes is None else list(num_bytes)
-        self._annotations = [{}] * len(self._tokens) if annotations is None else list(annotations)
-        digest = hashlib.sha256()
-        for ids in self._tokens:
-            digest.update(len(ids).to_bytes(8, "little") + ids.astype("<i4").tobytes())
-        self.fingerprint = digest.hexdigest()[:16]
-
-    def __len__(self) -> int:
-        return len(self._tokens)
-
-    def __getitem__(self, index: int, /) -> np.ndarray:
-        return self._tokens[index]
-
-    def num_bytes(self, index: int, /) -> int:
-        return self._num_bytes[index]
-
-    def num_tokens(self, index: int, /) -> int:
-        return len(self._tokens[index])
-
-    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        return {name: np.asarray(values) for name, values in self._annotations[index].items()}
 
 
 def epoch_order(num_documents: int, *, seed: int, epoch: int, lap: int = 0, shuffle: bool = True) -> np.ndarray:
@@ -233,8 +164,8 @@ class Streams:
         self.rows, self.segment_length, self.segments_per_update = rows, segment_length, segments_per_update
         self._documents = documents
         self._seed, self._protocol, self._shuffle, self._epochs = seed, protocol, shuffle, epochs
-        self._begin = begin_token if score_first else None
-        self._annotation_types = _annotation_types(documents)
+        self._begin = int(begin_token) if score_first and begin_token is not None else None
+        self._extras = {name: kind for name, kind in _annotation_types(documents).items() if name != "weights"}
         self._orders: dict[tuple[int, int], np.ndarray] = {}
         self._ends: dict[int, np.ndarray] = {}
         self._lengths: np.ndarray | None = None
@@ -272,7 +203,7 @@ class Streams:
             mask=np.zeros(shape, bool),
             weights=np.zeros(shape, np.float32),
             start_of_document=np.zeros(shape[:2], bool),
-            extras={name: np.zeros(shape, dtype) for name, dtype in self._annotation_types.items()},
+            extras={name: np.zeros(shape, dtype) for name, dtype in self._extras.items()},
         )
         for segment in range(self.segments_per_update):
             for slot, row in enumerate(self._host):
@@ -416,10 +347,10 @@ class Streams:
         batch.inputs[segment, slot, :size] = piece.inputs
         batch.targets[segment, slot, :size] = piece.targets
         batch.mask[segment, slot, :size] = True
-        batch.weights[segment, slot, :size] = 1
+        batch.weights[segment, slot, :size] = piece.annotations.get("weights", 1)
         batch.start_of_document[segment, slot] = piece.start
-        for name, array in piece.annotations.items():
-            batch.extras[name][segment, slot, :size] = array
+        for name, array in batch.extras.items():
+            array[segment, slot, :size] = piece.annotations[name]
 
     def _segments_left(self, rows: Sequence[int], position: Mapping[str, Any] | None) -> int:
         """The largest number of segments that any of `rows` (of other hosts) still has to give."""

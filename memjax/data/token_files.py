@@ -297,7 +297,7 @@ class _Writer:
                     kept += 1
                     self._append(files, document)
                     names.write(json.dumps(document.name).encode("utf-8") + b"\n")
-                    # The row comes last and only after the rest has left the process: it declares the document complete.
+                    # The row declares the document complete: it comes last, after the rest has left the process.
                     for file in (*files.values(), names):
                         file.flush()
                     table.write(np.array([end, document.num_bytes, number], np.int64).tobytes())

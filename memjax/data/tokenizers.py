@@ -1,8 +1,8 @@
 """Text to ids and back: bytes, SentencePiece, words (WikiText), and any seqio vocabulary.
 
-Byte and SentencePiece tokenizers lose nothing: `decode(encode(text)) == text` for every text that has a UTF-8 form, and
-`token_bytes` sums to its UTF-8 length, so bits per byte are exact whatever the vocabulary. They also take bytes that are
-no UTF-8 as surrogate escapes (PEP 383), which a corpus cut inside a character leaves at its ends.
+Byte and SentencePiece tokenizers lose nothing: `decode(encode(text)) == text` for every text that has a UTF-8 form,
+and `token_bytes` sums to its UTF-8 length, so bits per byte are exact whatever the vocabulary. They also take bytes
+that are no UTF-8 as surrogate escapes (PEP 383), which a corpus cut inside a character leaves at its ends.
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ class ByteTokenizer(_ByteTable):
 class SentencePieceTokenizer(_ByteTable):
     """A SentencePiece model file.
 
-    A model that `train_sentencepiece` made is lossless, and every `encode` is checked. A model with normalisation, dummy
-    prefix or without byte pieces (T5, Llama) is read too, as `lossless = False`: `token_bytes` then counts the bytes of
-    the pieces, which need not be those of the text.
+    A model that `train_sentencepiece` made is lossless, and every `encode` is checked. A model with normalisation,
+    dummy prefix or without byte pieces (T5, Llama) is read too, as `lossless = False`: `token_bytes` then counts the
+    bytes of the pieces, which need not be those of the text.
 
     Example:
       >>> tokenizer = SentencePieceTokenizer("spm.model")  # doctest: +SKIP
@@ -207,8 +207,8 @@ def train_sentencepiece(
 
     No normalisation, no dummy prefix, no white space removed; runs of spaces may be pieces and newlines are ordinary
     characters (a piece may be `:` and newline: 10 % fewer tokens on source code than newlines that stand alone); what
-    the vocabulary lacks is spelled in 256 byte pieces. `bpe` trains in seconds, `unigram` takes 10 to 30 times as long
-    for 1 % fewer tokens on source code.
+    the vocabulary lacks is spelled in 256 byte pieces. `bpe` trains in seconds, `unigram` takes 30 times
+    as long for half a percent fewer tokens on source code.
 
     Args:
       texts: read once, in order.
@@ -412,8 +412,8 @@ class StreamingDecoder:
     """Text as ids arrive: characters come out when their last byte is there.
 
     Example:
-      >>> decoder = StreamingDecoder(ByteTokenizer())
-      >>> [decoder.push(ByteTokenizer().encode("é")[:1]), decoder.push(ByteTokenizer().encode("é")[1:]), decoder.flush()]
+      >>> decoder, ids = StreamingDecoder(ByteTokenizer()), ByteTokenizer().encode("é")
+      >>> [decoder.push(ids[:1]), decoder.push(ids[1:]), decoder.flush()]
       ['', 'é', '']
     """
 
