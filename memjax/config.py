@@ -33,6 +33,8 @@ class TransformerXL:
     """slots (tokens) of the hidden-state memory of each layer; 0 = no memory"""
     norm: Literal["post", "pre"] = "post"
     """place of the layer norm; the published models are post-norm"""
+    final_norm: bool = True
+    """a norm after the last layer where norm is 'pre'; the published code has none"""
     tied_biases: bool = False
     """share the biases u and v between all layers (as the paper's text does)"""
     clamp_length: int = 0
@@ -399,7 +401,9 @@ class Training:
     keep_checkpoints: int = 2
     """newest checkpoints that stay"""
     evaluate_every: int = 0
-    """steps between evaluations on the validation split; 0 = only at the end"""
+    """steps between evaluations; 0 = only at the end"""
+    tensorboard: bool = False
+    """also write TensorBoard event files (needs the extra `tb`)"""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -422,6 +426,8 @@ class Evaluation:
     """slots of the memory at evaluation; None = as trained, 0 = off"""
     max_segments: int = 0
     """stop after so many segments of every row; 0 = the whole split"""
+    accuracy: bool = False
+    """also count the targets that the model finds most probable"""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Checkpoints: one commit of named arrays with their checksums. The only file that imports orbax.
 
-A checkpoint is independent of Python classes: a flat mapping from names such as `params/stack/layer_03/attention/kernel`
-or `opt_state/0/mu/...` to arrays, with a JSON manifest of shapes, dtypes and checksums. Orbax makes the commit atomic;
-it does not notice flipped bits, casts dtypes silently and returns False where it did not save, so all three are checked
+A checkpoint is independent of Python classes: a flat mapping from names such as `params/stack/layer_03/...` or
+`opt_state/0/mu/...` to arrays, with a JSON manifest of shapes, dtypes and checksums. Orbax makes the commit atomic; it
+does not notice flipped bits, casts dtypes silently and returns False where it did not save, so all three are checked
 here.
 """
 
@@ -93,16 +93,25 @@ class Checkpoints:
         arrays = {name: _to_host(leaf) for name, leaf in flatten(tree).items()}
         empty = [name for name, array in arrays.items() if not array.size]
         if empty:
-            raise ValueError(f"checkpoint: {empty[0]} has shape {arrays[empty[0]].shape}; leave arrays of size zero out")
+            raise ValueError(
+                f"checkpoint: {empty[0]} has shape {arrays[empty[0]].shape}; leave arrays of size zero out"
+            )
         manager = self._manager()
         for damaged in sorted(self._damaged):
             manager.delete(damaged)
         self._damaged.clear()
-        manifest = {"format": FORMAT, "step": step, "extra": extra, "arrays": {n: _describe(a) for n, a in arrays.items()}}
+        manifest = {
+            "format": FORMAT,
+            "step": step,
+            "extra": extra,
+            "arrays": {n: _describe(a) for n, a in arrays.items()},
+        }
         manifest["checksum"] = _checksum_of_json(manifest)
         items = ocp.args.Composite(state=ocp.args.PyTreeSave(arrays), manifest=ocp.args.JsonSave(manifest))
         if not manager.save(step, args=items, force=True):
-            raise RuntimeError(f"{self.directory}: step {step} was not saved; there is a checkpoint of it, or a later one")
+            raise RuntimeError(
+                f"{self.directory}: step {step} was not saved; there is a checkpoint of it, or a later one"
+            )
         manager.wait_until_finished()
 
     def restore(self, expected: Any) -> Restored | None:
@@ -128,7 +137,7 @@ class Checkpoints:
         step, arrays, extra = found
         return Restored(step, unflatten(expected, arrays), extra)
 
-    def load(self, prefix: str = "params/") -> tuple[int, dict[str, np.ndarray], Any]:
+    def load(self, prefix: str | tuple[str, ...] = "params/") -> tuple[int, dict[str, np.ndarray], Any]:
         """(step, name -> array, extra) of the arrays under `prefix` in the newest intact checkpoint.
 
         Raises:
@@ -273,11 +282,17 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _key_data(leaf: Any) -> Any:
-    return jax.eval_shape(jax.random.key_data, leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else jax.random.key_data(leaf)
+    return (
+        jax.eval_shape(jax.random.key_data, leaf)
+        if isinstance(leaf, jax.ShapeDtypeStruct)
+        else jax.random.key_data(leaf)
+    )
 
 
 def _describe(array: np.ndarray) -> list[Any]:
-    digest = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data if array.ndim else array.tobytes(), digest_size=16)
+    digest = hashlib.blake2b(
+        np.ascontiguousarray(array).view(np.uint8).data if array.ndim else array.tobytes(), digest_size=16
+    )
     return [str(array.dtype), list(array.shape), digest.hexdigest()]
 
 

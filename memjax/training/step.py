@@ -54,8 +54,8 @@ class TrainState:
 class SegmentLoss(Protocol):
     """What a model has to say about one segment; `language_model_loss` makes one of a language model.
 
-    `variables` has the collections params, tables, batch_stats, constants and sinks. The result is (memory, batch_stats,
-    negative log likelihood, aux).
+    `variables` has the collections params, tables, batch_stats, constants and sinks. The result is (memory,
+    batch_stats, negative log likelihood, aux).
     """
 
     def __call__(
@@ -164,9 +164,9 @@ def make_train_step(
     """The update `step(state, batch) -> (state, metrics)`, jitted and donating the state.
 
     The objective is the sum of the negative log likelihoods of all rows and segments divided once by the number of
-    scored targets, plus each auxiliary loss, so divided too, times its coefficient. Where it or the gradient norm is not
-    finite, every field of the state keeps its value; only `totals["skipped"]` grows, and rows that began a document are
-    noted in `restart`.
+    scored targets, plus each auxiliary loss, so divided too, times its coefficient. Where it or the gradient norm is
+    not finite, every field of the state keeps its value; only `totals["skipped"]` grows, and rows that began a document
+    are noted in `restart`.
 
     Args:
       loss: of one segment.
@@ -186,7 +186,7 @@ def make_train_step(
         starts = batch.start_of_document
         batch = dataclasses.replace(batch, start_of_document=starts.at[0].set(starts[0] | state.restart))
         found = _gradients(loss, state, batch, coefficients, accumulate, rematerialize)
-        norm = optax.global_norm(found.gradients)
+        norm = optax.tree.norm(found.gradients)
         ok = jnp.isfinite(found.objective) & jnp.isfinite(norm)
         for leaf in jax.tree.leaves(found.sink_gradients):
             ok &= jnp.all(jnp.isfinite(leaf))

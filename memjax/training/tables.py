@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 Path = tuple[str, ...]
 
@@ -101,7 +101,8 @@ def ids_of(path: Path, table: Any, arrays: Mapping[str, Any]) -> Any:
     missing = [name for name in names if name not in arrays]
     if missing:
         raise ValueError(
-            f"tables: {'/'.join(path)} reports no ids, given Aux.arrays {sorted(arrays)}; put them there as {missing[0]!r}"
+            f"tables: {'/'.join(path)} reports no ids, given Aux.arrays {sorted(arrays)}; put them there as "
+            f"{missing[0]!r}"
         )
     return jnp.stack([arrays[name] for name in names]) if len(table.shape) == 3 else arrays[names[0]]
 

@@ -93,13 +93,14 @@ class ToyModel(nn.Module):
         return jax.nn.log_softmax(self.output(hidden))
 
 
-
 def toy_documents(num_documents=7, seed=0, **kwargs):
     generator = np.random.default_rng(seed)
     lengths = generator.integers(3, 14, num_documents)
     tokens = [1 + (np.cumsum(generator.integers(0, 3, n)) + generator.integers(10)) % (VOCAB - 1) for n in lengths]
     byte_counts = [1 + ids % 3 for ids in tokens]
-    annotations = [{"target_bytes": b.astype(np.int32), "odd": ids % 2 == 1} for ids, b in zip(tokens, byte_counts)]
+    annotations = [
+        {"target_bytes": b.astype(np.int32), "odd": ids % 2 == 1} for ids, b in zip(tokens, byte_counts, strict=True)
+    ]
     return ArrayDocuments(tokens, num_bytes=[int(b.sum()) for b in byte_counts], annotations=annotations, **kwargs)
 
 
@@ -139,7 +140,9 @@ def sparse_adam(learning_rate, b1=0.9, b2=0.999, eps=1e-8):
             new_mu, new_nu = b1 * mu + (1 - b1) * gradient, b2 * nu + (1 - b2) * gradient**2
             time = (step + 1).astype(table.dtype)
             size = (new_mu / (1 - b1**time)) / (jnp.sqrt(new_nu / (1 - b2**time)) + eps)
-            return tuple(jnp.where(used, n, o) for n, o in ((table - learning_rate * size, table), (new_mu, mu), (new_nu, nu)))
+            return tuple(
+                jnp.where(used, n, o) for n, o in ((table - learning_rate * size, table), (new_mu, mu), (new_nu, nu))
+            )
 
         results = jax.tree_util.tree_map_with_path(
             lambda path, *leaves: one(tuple(k.key for k in path), *leaves), values, moments["mu"], moments["nu"]

@@ -1,0 +1,406 @@
+"""Scores of a split: every token once, with a memory that is evaluation's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memjax.data.streams import Documents, Streams
+from memjax.training.metrics import LN2, count_bytes, perplexity
+from memjax.typing import Batch
+
+PROTOCOLS = ("separate", "contiguous", "sliding_window")
+
+
+class Interrupted(Exception):  # noqa: N818 (a request, not an error)
+    """An evaluation was asked to stop."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Score:
+    """Sums over scored targets; scores of hosts or parts add.
+
+    Attributes:
+      nats: negative log likelihood of the targets.
+      targets: how many were scored.
+      bytes: UTF-8 bytes of their text; 0 = not known.
+      correct: how many the model would have chosen itself; None = not counted.
+    """
+
+    nats: float = 0.0
+    targets: int = 0
+    bytes: int = 0
+    correct: int | None = None
+
+    def plus(self, other: Score) -> Score:
+        """The score of both together."""
+        correct = None if self.correct is None or other.correct is None else self.correct + other.correct
+        return Score(
+            nats=self.nats + other.nats,
+            targets=self.targets + other.targets,
+            bytes=self.bytes + other.bytes,
+            correct=correct,
+        )
+
+    @property
+    def nats_per_token(self) -> float | None:
+        return self.nats / self.targets if self.targets else None
+
+    @property
+    def bits_per_token(self) -> float | None:
+        return self.nats / LN2 / self.targets if self.targets else None
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        return self.nats / LN2 / self.bytes if self.bytes else None
+
+    @property
+    def perplexity(self) -> float | None:
+        return perplexity(self.nats / self.targets) if self.targets else None
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.correct / self.targets if self.correct is not None and self.targets else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Sums and means as JSON values."""
+        means = ("nats_per_token", "bits_per_token", "bits_per_byte", "perplexity", "accuracy")
+        values = {"nats": self.nats, "targets": self.targets, "bytes": self.bytes, "correct": self.correct}
+        values |= {name: getattr(self, name) for name in means}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationResult(Score):
+    """The score of a split, and how it was measured.
+
+    Attributes:
+      protocol: `separate`, `contiguous`, or `sliding_window`.
+      rows: streams side by side; part of the protocol where it is `contiguous`.
+      segment_length: tokens of a segment or window.
+      stride: tokens scored per window; 0 where the protocol has none.
+      score_first: the first token of each document was scored, from a begin token.
+      complete: the whole split was scored.
+      subsets: name -> score of the targets in that subset.
+      metrics: name -> mean of what the model reports.
+      tokens_per_second: scored targets, without the first batch, which compiles; 0 for a single batch.
+      memory_bytes: of the memory state of one row.
+    """
+
+    protocol: str
+    rows: int
+    segment_length: int
+    stride: int = 0
+    score_first: bool = True
+    complete: bool = True
+    subsets: Mapping[str, Score] = dataclasses.field(default_factory=dict)
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    tokens_per_second: float = 0.0
+    memory_bytes: int = 0
+
+    def merge(self, other: EvaluationResult) -> EvaluationResult:
+        """The result of two hosts that have scored different rows of one split (rates add, metrics are this host's)."""
+        both = self.plus(other)
+        return dataclasses.replace(
+            self,
+            **{field.name: getattr(both, field.name) for field in dataclasses.fields(Score)},
+            subsets={name: score.plus(other.subsets[name]) for name, score in self.subsets.items()},
+            tokens_per_second=self.tokens_per_second + other.tokens_per_second,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as JSON values; subsets under `subsets`."""
+        own = {field.name for field in dataclasses.fields(EvaluationResult)} - {
+            field.name for field in dataclasses.fields(Score)
+        }
+        values = {name: getattr(self, name) for name in sorted(own - {"subsets", "metrics"})}
+        subsets = {name: score.as_dict() for name, score in self.subsets.items()}
+        return {**super().as_dict(), **values, "metrics": dict(self.metrics), "subsets": subsets}
+
+
+def evaluate(model: Any, variables: Mapping[str, Any], documents: Documents, **arguments: Any) -> EvaluationResult:
+    """Scores `documents` once; see `Evaluator` for the arguments, and use it to score more than once."""
+    return Evaluator(model, documents, **arguments)(variables)
+
+
+class Evaluator:
+    """Scores one set of documents as often as wanted, compiled once.
+
+    Every call begins with a fresh state and threads it through the whole set. Sums are kept in float64 on the host, so
+    totals do not depend on rows or hosts where documents are independent (`separate`, `sliding_window`).
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        documents: Documents,
+        *,
+        rows: int,
+        segment_length: int,
+        protocol: str = "separate",
+        stride: int = 0,
+        begin_token: int | None = None,
+        score_first: bool = True,
+        max_segments: int = 0,
+        subsets: Sequence[str] | None = None,
+        accuracy: bool = False,
+        host_rows: tuple[int, int] | None = None,
+    ):
+        """Prepares an evaluation.
+
+        Args:
+          model: a Linen language model; one with another memory size takes the same variables.
+          documents: the split.
+          rows: streams side by side, over all hosts.
+          segment_length: tokens of a segment or window.
+          protocol: `separate` (memory starts anew with each document), `contiguous` (`rows` streams that never reset) or
+            `sliding_window` (each window starts anew and only its last `stride` tokens are scored).
+          stride: tokens scored per window; 0 = half a window.
+          begin_token: read before a document's first token.
+          score_first: score each document's first token from `begin_token`.
+          max_segments: stop after so many segments of every row; 0 = the whole split.
+          subsets: names of annotations of the documents; the targets where they hold are scored apart too. None = all
+            boolean annotations.
+          accuracy: also count the targets that the model finds most probable (builds all logits).
+          host_rows: `(start, stop)`, the rows of this host; all of them if None.
+
+        Raises:
+          ValueError: arguments that do not fit each other or the documents.
+        """
+        if protocol not in PROTOCOLS:
+            raise ValueError(f"protocol: given {protocol!r}, allowed: {', '.join(PROTOCOLS)}")
+        if stride and protocol != "sliding_window":
+            raise ValueError(f"stride: given {stride}, allowed: 0 with protocol {protocol!r}")
+        if protocol == "sliding_window":
+            stride = stride or max(segment_length // 2, 1)
+            if not 1 <= stride <= segment_length:
+                raise ValueError(f"stride: given {stride}, allowed: 1 to segment_length = {segment_length}")
+        self.model, self.documents, self.rows, self.segment_length = model, documents, rows, segment_length
+        self.protocol, self.stride, self.max_segments = protocol, stride, max_segments
+        self.subsets = None if subsets is None else tuple(subsets)
+        self.begin_token, self.score_first = begin_token, score_first
+        self.host_rows = host_rows or (0, rows)
+        self._score = jax.jit(make_score(model, accuracy=accuracy), donate_argnums=1)
+        self._accuracy = accuracy
+
+    def __call__(self, variables: Mapping[str, Any], *, stop: Callable[[], bool] = lambda: False) -> EvaluationResult:
+        """Scores the documents with these variables (collections as the model has them).
+
+        Args:
+          variables: params, and the other collections of the model.
+          stop: asked before every segment; True ends the evaluation with `Interrupted`.
+        """
+        num_rows = self.host_rows[1] - self.host_rows[0]
+        memory = self.model.init_state(num_rows)
+        memory_bytes = count_bytes(memory) // num_rows
+        total, subsets = _Total(self._accuracy), {name: _Total(self._accuracy) for name in self.subsets or ()}
+        sums: Any = None
+        pending: tuple[Batch, Any] | None = None
+        complete, seconds, timed, started, number = True, 0.0, 0, 0.0, 0
+
+        def take(batch: Batch, scored: Any) -> None:
+            nats, correct = jax.device_get(scored)
+            total.add(batch.weights > 0, nats, correct, batch.extras)
+            for name, subset in subsets.items():
+                subset.add((batch.weights > 0) & (batch.extras[name] > 0), nats, correct, batch.extras)
+
+        for batch in self._batches():
+            if self.max_segments and number == self.max_segments:
+                complete = False
+                break
+            if stop():
+                raise Interrupted
+            if number == 0:
+                subsets = {name: _Total(self._accuracy) for name in self._subsets_of(batch)}
+            memory, scored, more = self._score(
+                variables, memory, batch.inputs, batch.targets, batch.mask, batch.start_of_document
+            )
+            sums = more if sums is None else jax.tree.map(jnp.add, sums, more)
+            if pending is not None:  # The last batch is read back while this one runs.
+                take(*pending)
+            pending = (batch, scored)
+            if number == 0:
+                jax.block_until_ready(scored)
+                started = time.perf_counter()
+            else:
+                timed += int((batch.weights > 0).sum())
+            number += 1
+        if pending is not None:
+            take(*pending)
+            seconds = time.perf_counter() - started
+        score = total.score()
+        if not score.bytes and complete and self.score_first and (0, self.rows) == self.host_rows:
+            num_bytes = sum(self.documents.num_bytes(i) for i in range(len(self.documents)))
+            score = dataclasses.replace(score, bytes=num_bytes)
+        means = {} if sums is None else {name: float(jax.device_get(s.mean())) for name, s in sums.items()}
+        return EvaluationResult(
+            **dataclasses.asdict(score),
+            protocol=self.protocol,
+            rows=self.rows,
+            segment_length=self.segment_length,
+            stride=self.stride,
+            score_first=self.score_first,
+            complete=complete,
+            subsets={name: subset.score() for name, subset in subsets.items()},
+            metrics=means,
+            tokens_per_second=timed / seconds if timed else 0.0,
+            memory_bytes=memory_bytes,
+        )
+
+    def _batches(self) -> Iterable[Batch]:
+        if self.protocol == "sliding_window":
+            return sliding_windows(
+                self.documents,
+                rows=self.rows,
+                length=self.segment_length,
+                stride=self.stride,
+                begin_token=self.begin_token if self.score_first else None,
+                host_rows=self.host_rows,
+            )
+        stream = Streams(
+            self.documents,
+            rows=self.rows,
+            segment_length=self.segment_length,
+            protocol=self.protocol,
+            shuffle=False,
+            begin_token=self.begin_token,
+            score_first=self.score_first,
+            host_rows=self.host_rows,
+            epochs=1,
+        )
+        return (jax.tree.map(lambda leaf: leaf[0], batch) for batch in stream)
+
+    def _subsets_of(self, batch: Batch) -> tuple[str, ...]:
+        if self.subsets is None:
+            return tuple(sorted(name for name, array in batch.extras.items() if array.dtype == bool))
+        unknown = [name for name in self.subsets if name not in batch.extras]
+        if unknown:
+            raise ValueError(
+                f"subsets: given {unknown[0]!r}, allowed: annotations of the documents, {sorted(batch.extras)}"
+            )
+        return self.subsets
+
+
+def make_score(model: Any, *, accuracy: bool = False) -> Callable[..., Any]:
+    """`score(variables, memory, inputs, targets, mask, start_of_document) -> (memory, (nats, correct), metrics)`.
+
+    `nats` is `[batch, length]`; `correct` bool `[batch, length]`, or None without `accuracy`; `metrics` name -> `Sum`.
+    """
+
+    def score(variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any) -> Any:
+        hidden, memory, aux = model.apply(
+            variables, inputs, memory, start_of_document=start, mask=mask, deterministic=True
+        )
+        if not accuracy:
+            return memory, (model.apply(variables, hidden, targets, method="token_nll"), None), aux.metrics
+        log_probs = model.apply(variables, hidden, method="log_probs")
+        nats = -jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
+        return memory, (nats, jnp.argmax(log_probs, axis=-1) == targets), aux.metrics
+
+    return score
+
+
+def sliding_windows(
+    documents: Documents,
+    *,
+    rows: int,
+    length: int,
+    stride: int,
+    begin_token: int | None,
+    host_rows: tuple[int, int] | None = None,
+) -> Iterator[Batch]:
+    """Windows of every document, each in a row of its own that starts anew.
+
+    The first window of a document scores all its targets, every further one the last `stride` of them, so each target
+    is scored once with at least `length - stride` tokens before it where the document has them.
+
+    Args:
+      documents: the split.
+      rows: windows side by side, over all hosts.
+      length: tokens of a window.
+      stride: targets scored per window.
+      begin_token: read before the first token; None = the first token is not scored.
+      host_rows: `(start, stop)`, the rows of this host.
+
+    Yields:
+      Batches `[batch, length]`; rows without a window are padding.
+    """
+    start, stop = host_rows or (0, rows)
+    waiting: list[tuple[Any, ...]] = []
+    for window in _windows(documents, length, stride, begin_token):
+        waiting.append(window)
+        if len(waiting) == rows:
+            yield _stack_windows(waiting[start:stop], stop - start, length)
+            waiting = []
+    if waiting:
+        # Hosts take the same number of steps: names and types come from the window that every host has seen.
+        yield _stack_windows(waiting[start:stop], stop - start, length, like=waiting[0])
+
+
+def _windows(documents: Documents, length: int, stride: int, begin_token: int | None) -> Iterator[tuple[Any, ...]]:
+    """(inputs, targets, weights of the targets, annotations of the targets) of every window."""
+    for index in range(len(documents)):
+        tokens = np.asarray(documents[index], np.int32)
+        annotations = dict(documents.annotate(index)) if hasattr(documents, "annotate") else {}  # type: ignore[attr-defined]
+        if begin_token is None:
+            inputs, targets = tokens[:-1], tokens[1:]
+            annotations = {name: array[1:] for name, array in annotations.items()}
+        else:
+            inputs, targets = np.concatenate([np.array([begin_token], np.int32), tokens[:-1]]), tokens
+        weights = np.asarray(annotations.pop("weights", np.ones(len(targets))), np.float32)
+        scored = 0
+        while scored < len(targets):
+            end = min(len(targets), scored + (stride if scored else length))
+            begin = max(0, end - length)
+            yield (
+                inputs[begin:end],
+                targets[begin:end],
+                np.where(np.arange(begin, end) >= scored, weights[begin:end], 0),
+                {name: array[begin:end] for name, array in annotations.items()},
+            )
+            scored = end
+
+
+def _stack_windows(windows: Sequence[Any], rows: int, length: int, like: Any = None) -> Batch:
+    shape = (rows, length)
+    kinds = (windows[0] if windows else like)[3]
+    batch = Batch(
+        inputs=np.zeros(shape, np.int32),
+        targets=np.zeros(shape, np.int32),
+        mask=np.zeros(shape, bool),
+        weights=np.zeros(shape, np.float32),
+        start_of_document=np.ones(rows, bool),
+        extras={name: np.zeros(shape, array.dtype) for name, array in kinds.items()},
+    )
+    for row, (inputs, targets, weights, extras) in enumerate(windows):
+        size = len(targets)
+        batch.inputs[row, :size], batch.targets[row, :size], batch.mask[row, :size] = inputs, targets, True
+        batch.weights[row, :size] = weights
+        for name, array in extras.items():
+            batch.extras[name][row, :size] = array
+    return batch
+
+
+class _Total:
+    """Sums in float64."""
+
+    def __init__(self, accuracy: bool):
+        self.nats, self.targets, self.bytes = 0.0, 0, 0
+        self.correct: int | None = 0 if accuracy else None
+
+    def add(self, where: np.ndarray, nats: np.ndarray, correct: np.ndarray | None, extras: Mapping[str, Any]) -> None:
+        self.nats += float(np.sum(nats, where=where, dtype=np.float64))
+        self.targets += int(np.sum(where))
+        if "target_bytes" in extras:
+            self.bytes += int(np.sum(extras["target_bytes"], where=where, dtype=np.int64))
+        if correct is not None and self.correct is not None:
+            self.correct += int(np.sum(correct, where=where))
+
+    def score(self) -> Score:
+        return Score(nats=self.nats, targets=self.targets, bytes=self.bytes, correct=self.correct)

@@ -1,0 +1,299 @@
+"""The parts of a run, built from a configuration."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from memjax import config as configs
+from memjax.config import Config
+from memjax.data.streams import Documents, Streams
+from memjax.models.language_model import make_language_model
+from memjax.models.transformer import join_layers, split_layers
+from memjax.training import optimizers
+from memjax.training.checkpoints import Checkpoints, describe_difference, flatten, unflatten
+from memjax.training.evaluation import Evaluator
+from memjax.training.runs import load_config
+from memjax.training.step import TrainState, init_variables
+
+COLLECTIONS = {
+    "params": "params/",
+    "tables": "tables/values/",
+    "batch_stats": "batch_stats/",
+    "constants": "constants/",
+}
+"""Linen collection -> where its arrays stand in a checkpoint"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A configuration with the objects it describes.
+
+    Attributes:
+      config: the configuration.
+      model: a Linen language model.
+      documents: split -> its documents.
+      begin_token: id read before the first token of a document.
+      tokenizer: of the documents, or None where they have none.
+    """
+
+    config: Config
+    model: Any
+    documents: Callable[[str], Documents]
+    begin_token: int
+    tokenizer: Any = None
+
+    def stream(self, position: Mapping[str, Any] | None = None) -> Streams:
+        """The training batches from a position on."""
+        data = self.config.data
+        return Streams(
+            self.documents("train"),
+            rows=data.rows,
+            segment_length=data.segment_length,
+            segments_per_update=self.config.training.segments_per_update,
+            seed=data.seed,
+            protocol=data.protocol,
+            begin_token=self.begin_token,
+            position=position,
+        )
+
+    def evaluator(self, evaluation: configs.Evaluation | None = None, *, model: Any = None) -> Evaluator:
+        """The evaluation that the configuration describes, or another one, or of another model."""
+        evaluation = evaluation or self.config.evaluation
+        return Evaluator(
+            model or make_evaluation_model(self, evaluation),
+            self.documents(evaluation.split),
+            rows=evaluation.rows,
+            segment_length=evaluation.segment_length or self.config.data.segment_length,
+            protocol=evaluation.protocol or self.config.data.protocol,
+            stride=evaluation.stride,
+            begin_token=self.begin_token,
+            score_first=evaluation.score_first,
+            max_segments=evaluation.max_segments,
+            accuracy=evaluation.accuracy,
+        )
+
+
+def make_experiment(config: Config) -> Experiment:
+    """Builds the documents, tokenizer and model of a configuration.
+
+    Raises:
+      ValueError: the configuration is not valid, or its data cannot be read.
+    """
+    from memjax.data.datasets import make_datasets
+
+    configs.validate(config)
+    data = make_datasets(config.data)
+    model = make_language_model(config.model, data.vocab_size, rematerialize=config.training.rematerialize)
+    return Experiment(config, model, data.documents, data.begin_token, data.tokenizer)
+
+
+def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation) -> Any:
+    """The model with the memory size of an evaluation; its variables are those of the trained one.
+
+    Raises:
+      ValueError: a memory size for a model without memory.
+    """
+    if evaluation.memory_length is None:
+        return experiment.model
+    model = copy.deepcopy(experiment.config.model)
+    attention: Any = model.attention
+    if not hasattr(attention, "memory_length"):
+        raise ValueError(
+            f"evaluation.memory_length: given {evaluation.memory_length}, allowed: None with {type(attention).__name__}"
+        )
+    attention.memory_length = evaluation.memory_length
+    configs.validate(dataclasses.replace(experiment.config, model=model))
+    return make_language_model(model, experiment.model.vocabulary.vocab_size)
+
+
+def make_schedule(training: configs.Training) -> optimizers.Schedule:
+    """The learning rate over optimiser steps."""
+    schedule = training.schedule
+    return optimizers.make_schedule(
+        schedule.learning_rate,
+        steps=max(training.steps // training.apply_every, 1),
+        warmup_steps=schedule.warmup_steps,
+        decay=schedule.decay,
+        final_fraction=schedule.final_fraction,
+    )
+
+
+def make_optimizer(training: configs.Training, scanned: Sequence[str] = ()) -> optax.GradientTransformation:
+    """The optimiser; `scanned` names the parameter groups with layers at axis 0 (see `optimizers.matrices`)."""
+    schedule = make_schedule(training)
+    match training.optimizer:
+        case configs.Adam() as rule:
+            chain = optimizers.adam(
+                schedule,
+                b1=rule.b1,
+                b2=rule.b2,
+                eps=rule.eps,
+                weight_decay=rule.weight_decay,
+                decay_mask=optimizers.matrices(scanned),
+            )
+        case configs.Adafactor() as rule:
+            chain = optimizers.adafactor(
+                schedule,
+                decay_rate=rule.decay_rate,
+                momentum=rule.momentum,
+                multiply_by_parameter_scale=rule.multiply_by_parameter_scale,
+            )
+        case other:
+            raise ValueError(f"training.optimizer: given {type(other).__name__}, allowed: Adam, Adafactor")
+    return optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every)
+
+
+def layer_groups(model: Any) -> tuple[tuple[int, int], ...]:
+    """(first layer, number of layers) of the model's groups; () for a model without a stack."""
+    return model.stack.groups() if hasattr(model, "stack") else ()
+
+
+def scanned_groups(model: Any) -> tuple[str, ...]:
+    """Names of the parameter groups with layers at axis 0."""
+    return tuple(f"layers_{first}" for first, size in layer_groups(model) if size)
+
+
+def split_state(state: TrainState, groups: Sequence[tuple[int, int]]) -> TrainState:
+    """The state with parameters, tables, statistics and constants addressed by layer, as checkpoints hold them."""
+    return _map_collections(state, lambda collection: split_collection(collection, groups))
+
+
+def join_state(state: TrainState, groups: Sequence[tuple[int, int]]) -> TrainState:
+    """The inverse of `split_state`."""
+    return _map_collections(state, lambda collection: join_collection(collection, groups))
+
+
+def split_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
+    """One collection of a language model with its layers addressed by index."""
+    if not groups or "stack" not in collection:
+        return collection
+    return {**collection, "stack": split_layers(collection["stack"], groups)}
+
+
+def join_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
+    """The inverse of `split_collection`."""
+    if not groups or "stack" not in collection:
+        return collection
+    return {**collection, "stack": join_layers(collection["stack"], groups)}
+
+
+def init_from(run: Path | str, variables: Mapping[str, Any], model: Any) -> tuple[dict[str, Any], list[str]]:
+    """Starts a model from the newest checkpoint of another run, matching arrays by name and layer index.
+
+    For a model trained without memory that goes on with one, or with another memory size: memory states are not
+    parameters, so only what the memory adds keeps its initial values.
+
+    Args:
+      run: a run directory.
+      variables: fresh ones of the model, in its own grouping of layers.
+      model: the Linen language model.
+
+    Returns:
+      The variables, and the names of arrays that the checkpoint lacks and that keep their initial values.
+
+    Raises:
+      ValueError: no checkpoint, an array that the model lacks, or one of another shape.
+    """
+    groups = layer_groups(model)
+    split = {name: split_collection(collection, groups) for name, collection in variables.items()}
+    ours = {COLLECTIONS[name] + path: leaf for name, tree in split.items() for path, leaf in flatten(tree).items()}
+    theirs = _load_collections(run)
+    unexpected = [name for name in theirs if name not in ours]
+    shapes = [
+        f"{name} {list(theirs[name].shape)} there and {list(leaf.shape)} here"
+        for name, leaf in ours.items()
+        if name in theirs and theirs[name].shape != leaf.shape
+    ]
+    if unexpected or shapes:
+        lacks = f"the model lacks {_some(unexpected)}" if unexpected else ""
+        raise ValueError(f"init_from: {run} does not fit: {'; '.join(filter(None, [lacks, _some(shapes)]))}")
+    merged = {name: jnp.asarray(theirs[name], leaf.dtype) if name in theirs else leaf for name, leaf in ours.items()}
+    joined = {}
+    for name, tree in split.items():
+        prefix = COLLECTIONS[name]
+        own = {path.removeprefix(prefix): leaf for path, leaf in merged.items() if path.startswith(prefix)}
+        joined[name] = join_collection(unflatten(tree, own), groups)
+    return joined, [name for name in ours if name not in theirs]
+
+
+def load_variables(run: Path | str, model: Any, segment_length: int) -> dict[str, Any]:
+    """The variables of the newest intact checkpoint of a run.
+
+    Args:
+      run: a run directory.
+      model: the Linen language model of the run, or one with another memory size.
+      segment_length: tokens, as in training.
+
+    Raises:
+      ValueError: no checkpoint, or one of another architecture (the line lists the difference).
+    """
+    groups = layer_groups(model)
+    shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0), segment_length))
+    theirs = _load_collections(run)
+    variables = {}
+    expected: dict[str, Any] = {}
+    for name, collection in shapes.items():
+        expected |= {
+            COLLECTIONS[name] + path: leaf for path, leaf in flatten(split_collection(collection, groups)).items()
+        }
+    described = {name: (str(array.dtype), list(array.shape)) for name, array in theirs.items()}
+    difference = describe_difference(expected, described)
+    if difference:
+        raise ValueError(f"{run}: the checkpoint is of another architecture: {difference}")
+    for name, collection in shapes.items():
+        prefix = COLLECTIONS[name]
+        own = {path.removeprefix(prefix): jnp.array(leaf) for path, leaf in theirs.items() if path.startswith(prefix)}
+        split = jax.eval_shape(lambda c: split_collection(c, groups), collection)
+        variables[name] = join_collection(unflatten(split, own), groups)
+    return variables
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedRun:
+    """A run as its directory has it: the experiment and the newest variables."""
+
+    experiment: Experiment
+    variables: dict[str, Any]
+
+
+def load_run(run: Path | str, config: Config | None = None) -> LoadedRun:
+    """Opens a run directory for evaluation or generation.
+
+    Args:
+      run: the directory.
+      config: instead of the one in the directory (another memory size, other documents).
+    """
+    experiment = make_experiment(load_config(run) if config is None else config)
+    variables = load_variables(run, experiment.model, experiment.config.data.segment_length)
+    return LoadedRun(experiment, variables)
+
+
+def _load_collections(run: Path | str) -> dict[str, Any]:
+    """Name -> array of all collections in the newest intact checkpoint, names as in the checkpoint."""
+    checkpoints = Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True)
+    try:
+        return checkpoints.load(tuple(COLLECTIONS.values()))[1]
+    finally:
+        checkpoints.close()
+
+
+def _map_collections(state: TrainState, function: Callable[[Any], Any]) -> TrainState:
+    return dataclasses.replace(
+        state,
+        params=function(state.params),
+        tables=dataclasses.replace(state.tables, values=function(state.tables.values)),
+        batch_stats=function(state.batch_stats),
+        constants=function(state.constants),
+    )
+
+
+def _some(names: Sequence[str], shown: int = 4) -> str:
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")

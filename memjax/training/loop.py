@@ -1,0 +1,452 @@
+"""The training loop: a generator of steps, and `train`, which builds the parts and hangs everything periodic on it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from memjax import config as configs
+from memjax.config import Config
+from memjax.training.checkpoints import Checkpoints
+from memjax.training.evaluation import EvaluationResult, Evaluator, Interrupted
+from memjax.training.experiment import (
+    Experiment,
+    init_from,
+    join_state,
+    layer_groups,
+    make_experiment,
+    make_optimizer,
+    make_schedule,
+    scanned_groups,
+    split_state,
+)
+from memjax.training.metrics import MetricsFile, count_bytes, count_parameters, describe_totals
+from memjax.training.progress import Event, Progress, TensorBoard, describe_duration, describe_numbers
+from memjax.training.runs import RunDirectory, check_directory, read_json, run_path
+from memjax.training.step import (
+    TrainState,
+    init_train_state,
+    init_variables,
+    language_model_loss,
+    make_train_step,
+    model_variables,
+)
+from memjax.typing import Batch, Sum
+
+
+@dataclasses.dataclass
+class StepInfo:
+    """One finished step.
+
+    Attributes:
+      step: steps done, this one included.
+      state: after the step. The next step donates it, so a hook must not keep it; it may replace it.
+      metrics: name -> `Sum` of this step alone, still on the device.
+    """
+
+    step: int
+    state: TrainState
+    metrics: dict[str, Sum]
+
+
+Hook = Callable[[StepInfo], None]
+
+
+class Stopped(Exception):  # noqa: N818 (a request, not an error)
+    """A signal ended the run after everything was saved.
+
+    Attributes:
+      signal: its number; the exit code of a command is 128 more.
+      step: steps done.
+    """
+
+    def __init__(self, signal_number: int, step: int, path: Path):
+        name = signal.Signals(signal_number).name
+        super().__init__(f"stopped by {name} after step {step}, saved in {path}; the same command goes on from there")
+        self.signal, self.step = signal_number, step
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.signal
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingResult:
+    """What a run has come to.
+
+    Attributes:
+      path: the run directory.
+      step: steps done.
+      results: as in `finished.json`: `evaluation` (the final one) and `parameters`, `memory_bytes`.
+      finished_before: an earlier call had finished the run, this one did nothing.
+    """
+
+    path: Path
+    step: int
+    results: dict[str, Any]
+    finished_before: bool
+
+
+def training_steps(
+    train_step: Callable[[TrainState, Batch], tuple[TrainState, dict[str, Sum]]],
+    state: TrainState,
+    batches: Iterator[Batch],
+    *,
+    steps: int,
+    first: int = 0,
+) -> Iterator[StepInfo]:
+    """Runs steps `first + 1` to `steps` and yields after each, without waiting for the device.
+
+    Args:
+      train_step: from `make_train_step`; donates the state.
+      state: after step `first`.
+      batches: one for each step; while the consumer has a step, the iterator stands behind that step's batch.
+      steps: the last step.
+      first: steps already done.
+    """
+    for step in range(first + 1, steps + 1):
+        state, metrics = train_step(state, next(batches))
+        info = StepInfo(step, state, metrics)
+        yield info
+        state = info.state
+
+
+def every(number: int, hook: Hook) -> Hook:
+    """The hook, called at each step that `number` divides; never where it is 0."""
+
+    def call(info: StepInfo) -> None:
+        if number and info.step % number == 0:
+            hook(info)
+
+    return call
+
+
+def train(
+    config: Config,
+    *,
+    hooks: Sequence[Hook] = (),
+    on_event: Callable[[Event], None] | None = None,
+    experiment: Experiment | None = None,
+) -> TrainingResult:
+    """Trains, or goes on training, or reports a run that is through.
+
+    The start is, in this order: the newest checkpoint of the run directory, `training.init_from`, fresh parameters.
+
+    Args:
+      config: the configuration.
+      hooks: called after each step, before the checkpoint of that step.
+      on_event: gets every `Event`; None shows them (a bar on a terminal, lines elsewhere, both on standard error).
+      experiment: built parts to use instead of those that the configuration describes.
+
+    Raises:
+      ValueError: the configuration, the run directory, a checkpoint or the data does not fit; nothing is lost.
+      Stopped: SIGTERM or SIGINT; the run is saved.
+    """
+    configs.validate(config)
+    path = run_path(config)
+    check_directory(path, config)
+    report = on_event or Progress()
+    finished = read_json(path / "finished.json")
+    if finished is not None:
+        text = f"{path}: finished after {finished['step']} steps; remove the directory to train again"
+        report(Event("finished", finished["step"], config.training.steps, finished["results"], text))
+        return TrainingResult(path, finished["step"], finished["results"], True)
+    experiment = experiment or make_experiment(config)
+    run = RunDirectory(config)
+    try:
+        with StopSignal() as stop:
+            return _Run(config, experiment, run, report, stop).train(hooks)
+    finally:
+        run.close()
+        if isinstance(report, Progress):
+            report.close()
+
+
+class StopSignal:
+    """Notes the first SIGTERM or SIGINT; a second one acts as usual. Outside the main thread it notes nothing."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        return self.received is not None
+
+    def __enter__(self) -> StopSignal:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _note(self, number: int, frame: Any) -> None:
+        del frame
+        self.received = number
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+
+
+class _Clock:
+    """Time of training alone: compilation, evaluations and checkpoints do not count."""
+
+    def __init__(self) -> None:
+        self.begin = time.perf_counter()
+        self.restart()
+
+    def restart(self) -> None:
+        self._since, self._paused, self.steps = time.perf_counter(), 0.0, 0
+
+    def seconds(self) -> float:
+        """Since the last restart."""
+        return time.perf_counter() - self._since - self._paused
+
+    @contextlib.contextmanager
+    def paused(self, info: StepInfo) -> Iterator[None]:
+        jax.block_until_ready(info.metrics)  # What is still running belongs to training.
+        start = time.perf_counter()
+        yield
+        self._paused += time.perf_counter() - start
+
+
+class _Run:
+    """One attempt at a run: start, steps with their hooks, end."""
+
+    def __init__(
+        self,
+        config: Config,
+        experiment: Experiment,
+        run: RunDirectory,
+        report: Callable[[Event], None],
+        stop: StopSignal,
+    ):
+        self.config, self.experiment, self.run, self.report, self.stop = config, experiment, run, report, stop
+        training = config.training
+        self.steps, self.clock = training.steps, _Clock()
+        self.groups = layer_groups(experiment.model)
+        self.schedule = make_schedule(training)
+        self.optimizer = make_optimizer(training, scanned_groups(experiment.model))
+        self.loss = language_model_loss(experiment.model)
+        self.train_step = make_train_step(
+            self.loss, self.optimizer, accumulate=training.accumulate, rematerialize=training.rematerialize
+        )
+        self.checkpoints = Checkpoints(
+            run.checkpoints_path, keep=training.keep_checkpoints, on_warning=lambda line: self._tell("note", 0, line)
+        )
+        self.metrics = MetricsFile(run.metrics_path, run.attempt)
+        self.evaluator: Evaluator | None = None
+        self.evaluated: tuple[int, EvaluationResult] | None = None
+        self.saved = -1
+        self.tensorboard: TensorBoard | None = None
+        self.stream: Any = None
+
+    def train(self, hooks: Sequence[Hook]) -> TrainingResult:
+        """All of it, from the start to `finished.json`."""
+        training = self.config.training
+        try:
+            state, first = self._start()
+            everything = [
+                self._log_every(training.log_every),
+                every(training.evaluate_every, self._evaluate),
+                *hooks,
+                every(training.checkpoint_every, self._save),
+            ]
+            info = StepInfo(first, state, {})
+            if (
+                training.evaluate_every
+                and first
+                and first % training.evaluate_every == 0
+                and not self._evaluated(first)
+            ):
+                self._evaluate(info)
+            for info in training_steps(self.train_step, state, self.stream, steps=self.steps, first=first):
+                if info.step == first + 1:
+                    self._first_step(info)
+                for hook in everything:
+                    hook(info)
+                if self.stop():
+                    self._stop(info)
+            self._save(info)
+            return self._finish(info)
+        finally:
+            self.checkpoints.close()
+            if self.tensorboard is not None:
+                self.tensorboard.close()
+
+    # Start
+
+    def _start(self) -> tuple[TrainState, int]:
+        """The state to begin with and the steps already done: resume, else init_from, else fresh."""
+        training, model = self.config.training, self.experiment.model
+        example = jax.tree.map(jnp.asarray, next(self.experiment.stream()))
+        key = jax.random.key(training.seed)
+        memory = lambda: model.init_state(self.config.data.rows)  # noqa: E731
+
+        def variables() -> Any:
+            return init_variables(model, jax.random.fold_in(key, 0), self.config.data.segment_length)
+
+        def fresh(values: Any) -> TrainState:
+            return init_train_state(self.loss, self.optimizer, values, memory(), example, jax.random.fold_in(key, 1))
+
+        expected = jax.eval_shape(lambda: split_state(fresh(variables()), self.groups))
+        restored = self.checkpoints.restore(expected)
+        notes = []
+        if restored is not None:
+            state = jax.tree.map(jnp.array, join_state(restored.tree, self.groups))
+            step, position = restored.step, restored.extra["position"]
+            notes.append(f"going on after step {step}")
+        else:
+            step, position, values = 0, None, jax.jit(variables)()
+            if training.init_from:
+                values, new = init_from(training.init_from, values, model)
+                notes.append(f"parameters from {training.init_from}")
+                notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
+            state = jax.jit(fresh)(values)
+        self.stream = self.experiment.stream(position)
+        self.metrics.cut(step)
+        self.run.record_attempt(step)
+        self.saved = step if restored is not None else -1
+        if training.tensorboard:
+            self.tensorboard = TensorBoard(self.run.path, step)
+        self.sizes = {
+            "parameters": count_parameters((state.params, state.tables.values)),
+            "memory_bytes": count_bytes(state.memory) // self.config.data.rows,
+        }
+        text = (
+            f"{self.run.path}: {self.sizes['parameters']:,} parameters, "
+            f"{self.sizes['memory_bytes']:,} bytes of memory a row, "
+            f"{self.steps} steps of {self.config.data.rows} x {training.segments_per_update} x "
+            f"{self.config.data.segment_length} tokens"
+        )
+        self._tell("start", step, text, {**self.sizes, "attempt": self.run.attempt})
+        for line in [*configs.warnings(self.config), *notes]:
+            self._tell("note", step, line)
+        return state, step
+
+    def _first_step(self, info: StepInfo) -> None:
+        jax.block_until_ready(info.metrics)
+        seconds = time.perf_counter() - self.clock.begin
+        self._tell("note", info.step, f"first step after {seconds:.1f} s (compilation included)", {"seconds": seconds})
+        self.clock.restart()
+
+    # Hooks
+
+    def _log_every(self, number: int) -> Hook:
+        def hook(info: StepInfo) -> None:
+            self.clock.steps += 1
+            if number and (info.step % number == 0 or info.step == self.steps):
+                self._log(info)
+
+        self.clock.steps = 0
+        return hook
+
+    def _log(self, info: StepInfo) -> None:
+        """Pulls the totals: the only place where training waits for the device."""
+        totals, applied = jax.device_get((info.state.totals, info.state.step))
+        info.state = dataclasses.replace(info.state, totals=jax.tree.map(jnp.zeros_like, info.state.totals))
+        seconds, steps = self.clock.seconds(), self.clock.steps
+        counted = max(float(totals["skipped"].weight), 1.0)
+        line: dict[str, Any] = describe_totals(totals)
+        updates = int(applied) // self.config.training.apply_every
+        line["learning_rate"] = float(self.schedule(max(updates - 1, 0)))
+        # The first step of an attempt is not timed, and after a restart the totals reach back before it.
+        line["tokens_per_second"] = line["targets"] / counted * steps / seconds if steps and seconds > 0 else None
+        line["seconds"] = time.perf_counter() - self.clock.begin
+        self._write("train", info.step, line)
+        left = (self.steps - info.step) * seconds / steps if steps else 0.0
+        text = f"step {info.step}/{self.steps}  {describe_numbers(line)}  ETA {describe_duration(left)}"
+        self._tell("log", info.step, text, line)
+        if totals["skipped"].total:
+            lost = f"{int(totals['skipped'].total)} of {int(counted)} steps skipped: loss or gradient not finite"
+            self._tell("note", info.step, lost)
+        self.clock.restart()
+
+    def _evaluate(self, info: StepInfo) -> None:
+        with self.clock.paused(info), contextlib.suppress(Interrupted):
+            self._score(info)
+
+    def _save(self, info: StepInfo) -> None:
+        if self.saved == info.step:
+            return
+        with self.clock.paused(info):
+            state = split_state(_collections_on_host(info.state), self.groups)
+            self.checkpoints.save(info.step, state, extra={"position": self.stream.position})
+        self.saved = info.step
+        self._tell("checkpoint", info.step, f"step {info.step}: saved")
+
+    # End
+
+    def _stop(self, info: StepInfo) -> None:
+        self._save(info)
+        assert self.stop.received is not None
+        stopped = Stopped(self.stop.received, info.step, self.run.path)
+        self._tell("stopped", info.step, str(stopped), {"signal": stopped.signal})
+        raise stopped
+
+    def _finish(self, info: StepInfo) -> TrainingResult:
+        try:
+            result = self._score(info)
+        except Interrupted:
+            self._stop(info)
+            raise
+        results = {"evaluation": result.as_dict(), **self.sizes}
+        self.run.finish(info.step, results)
+        text = f"{self.run.path}: finished, {describe_score(result)}"
+        self._tell("finished", info.step, text, results)
+        return TrainingResult(self.run.path, info.step, results, False)
+
+    def _score(self, info: StepInfo) -> EvaluationResult:
+        """Evaluates after a step, once."""
+        if self.evaluated is not None and self.evaluated[0] == info.step:
+            return self.evaluated[1]
+        if self.evaluator is None:
+            self.evaluator = self.experiment.evaluator(self.config.evaluation)
+        result = self.evaluator(model_variables(info.state), stop=self.stop)
+        split = self.config.evaluation.split
+        values = {"split": split, **result.as_dict()}
+        if not self._evaluated(info.step):
+            self._write("evaluation", info.step, values)
+        text = f"step {info.step}/{self.steps}  {split}: {describe_score(result)}"
+        self._tell("evaluation", info.step, text, values)
+        self.evaluated = (info.step, result)
+        return result
+
+    def _evaluated(self, step: int) -> bool:
+        return any(line["kind"] == "evaluation" and line["step"] == step for line in self.metrics.read())
+
+    def _write(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        self.metrics.write(kind, step, values)
+        if self.tensorboard is not None:
+            self.tensorboard.write(kind, step, values)
+
+    def _tell(self, kind: str, step: int, text: str, values: dict[str, Any] | None = None) -> None:
+        self.report(Event(kind, step, self.steps, values or {}, text))
+
+
+def describe_score(result: EvaluationResult) -> str:
+    """An evaluation as words."""
+    numbers = describe_numbers({**result.as_dict(), "nats_per_token": result.nats_per_token})
+    parts = [f"{name} {describe_numbers(score.as_dict())}" for name, score in result.subsets.items()]
+    return f"{numbers} ({'; '.join([result.protocol, *parts])})"
+
+
+def _collections_on_host(state: TrainState) -> TrainState:
+    """What `split_state` takes apart, as NumPy: slicing on the device would compile a program per shape."""
+    params, tables, batch_stats, constants = jax.device_get(
+        (state.params, state.tables, state.batch_stats, state.constants)
+    )
+    return dataclasses.replace(state, params=params, tables=tables, batch_stats=batch_stats, constants=constants)

@@ -1,0 +1,125 @@
+"""Numbers for people: rates, bits, byte counts, and the file they are written to."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from memjax.typing import Sum
+
+LN2 = math.log(2.0)
+
+
+def count_parameters(params: Any) -> int:
+    """Number of values in a tree of arrays or shapes.
+
+    Example:
+      >>> count_parameters({"kernel": np.zeros((2, 3)), "bias": np.zeros(3)})
+      9
+    """
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+
+
+def count_bytes(tree: Any) -> int:
+    """Bytes of a tree of arrays or shapes.
+
+    Example:
+      >>> count_bytes({"kernel": np.zeros((2, 3), np.float32)})
+      24
+    """
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def bits_per_byte(nats: float, num_bytes: float) -> float | None:
+    """Nats as bits per UTF-8 byte; None where the bytes are not known."""
+    return nats / LN2 / num_bytes if num_bytes else None
+
+
+def perplexity(nats_per_token: float) -> float:
+    """`exp(nats_per_token)`, infinity where that overflows."""
+    return math.exp(nats_per_token) if nats_per_token < 700 else math.inf
+
+
+def describe_totals(totals: Mapping[str, Sum]) -> dict[str, float | None]:
+    """The metrics of a log line from the totals of a train state.
+
+    Args:
+      totals: name -> `Sum` on the host, as in `TrainState.totals`.
+
+    Returns:
+      `nats_per_token`, `perplexity`, `bits_per_byte` where the batches count bytes, `targets`, `gradient_norm`,
+      `skipped` (steps), and the mean of every other sum; None where nothing was summed.
+    """
+    values = {name: (float(s.total), float(s.weight)) for name, s in totals.items()}
+    means = {name: total / weight if weight else None for name, (total, weight) in values.items()}
+    nats, targets = values["nll"]
+    line: dict[str, float | None] = {"nats_per_token": means["nll"]}
+    line["perplexity"] = None if means["nll"] is None else perplexity(means["nll"])
+    if "bytes" in values:
+        line["bits_per_byte"] = bits_per_byte(nats, values["bytes"][0])
+    line |= {"targets": targets, "gradient_norm": means["gradient_norm"], "skipped": values["skipped"][0]}
+    return line | {name: means[name] for name in sorted(means) if name not in ("nll", "bytes", *line)}
+
+
+class MetricsFile:
+    """`metrics.jsonl`: one JSON object a line, each with `step`, `attempt` and `kind`.
+
+    Example:
+      >>> import tempfile
+      >>> file = MetricsFile(Path(tempfile.mkdtemp()) / "metrics.jsonl", attempt=1)
+      >>> file.write("train", 20, {"nats_per_token": 2.5})
+      >>> file.read()
+      [{'step': 20, 'attempt': 1, 'kind': 'train', 'nats_per_token': 2.5}]
+      >>> file.cut(10)
+      >>> file.read()
+      []
+    """
+
+    def __init__(self, path: Path, attempt: int = 1):
+        self.path, self.attempt = path, attempt
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Appends a line and hands it to the operating system at once."""
+        line = {"step": step, "attempt": self.attempt, "kind": kind, **values}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_finite(line)) + "\n")
+
+    def cut(self, step: int) -> None:
+        """Drops the lines after `step` and what a killed process left half-written."""
+        if not self.path.exists():
+            return
+        lines = [json.dumps(line) + "\n" for line in self.read() if line["step"] <= step]
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text("".join(lines), encoding="utf-8")
+        temporary.replace(self.path)
+
+    def read(self) -> list[dict[str, Any]]:
+        """All lines; [] where there is no file."""
+        return read_metrics(self.path)
+
+
+def read_metrics(path: Path | str) -> list[dict[str, Any]]:
+    """The lines of a `metrics.jsonl`; a half-written last line is left out."""
+    path = Path(path)
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            break
+    return lines
+
+
+def _finite(value: Any) -> Any:
+    """Values that are not finite have no JSON form: None."""
+    if isinstance(value, Mapping):
+        return {name: _finite(v) for name, v in value.items()}
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value

@@ -1,0 +1,126 @@
+"""What a person sees of a run: a bar on a terminal, plain lines elsewhere, TensorBoard on request."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """Something to tell about a run.
+
+    Attributes:
+      kind: `start`, `log`, `evaluation`, `checkpoint`, `note`, `stopped` or `finished`.
+      step: steps done.
+      steps: steps of the whole run.
+      values: the numbers, those of `metrics.jsonl` where there is such a line.
+      text: the same as one line for people.
+    """
+
+    kind: str
+    step: int
+    steps: int
+    values: Mapping[str, Any]
+    text: str
+
+
+class Progress:
+    """Shows events: a line each, and on a terminal a bar that follows the log lines."""
+
+    def __init__(self, stream: Any = None):
+        """Writes to `stream`, standard error if None."""
+        self._stream = sys.stderr if stream is None else stream
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __call__(self, event: Event) -> None:
+        if event.kind in ("stopped", "finished"):
+            self.close()
+        if not self._stream.isatty():
+            if event.kind != "checkpoint":
+                print(event.text, file=self._stream, flush=True)
+            return
+        if self._bar is None and event.kind in ("start", "log"):
+            self._open(event)
+        if event.kind == "log" and self._bar is not None:
+            self._bar.update(self._task, completed=event.step, numbers=describe_numbers(event.values))
+        elif event.kind != "checkpoint":
+            self._print(event.text)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _open(self, event: Event) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TextColumn("{task.fields[numbers]}"))
+        console = Console(file=self._stream, highlight=False)
+        self._bar = Bar(*columns, TextColumn("ETA"), TimeRemainingColumn(), console=console)
+        self._task = self._bar.add_task("", total=event.steps, completed=event.step, numbers="")
+        self._bar.start()
+
+    def _print(self, text: str) -> None:
+        if self._bar is None:
+            print(text, file=self._stream, flush=True)
+        else:
+            self._bar.console.print(text, markup=False)
+
+
+def describe_numbers(values: Mapping[str, Any]) -> str:
+    """The numbers of a log line or an evaluation that fit on a screen.
+
+    Example:
+      >>> describe_numbers({"nats_per_token": 2.0, "bits_per_byte": 1.5, "tokens_per_second": 12345.6, "other": 1.0})
+      'loss 2.0000  bits/byte 1.5000  12,346 tokens/s'
+    """
+    shown = [("nats_per_token", "loss {:.4f}"), ("bits_per_byte", "bits/byte {:.4f}"), ("accuracy", "accuracy {:.3f}")]
+    shown += [("tokens_per_second", "{:,.0f} tokens/s")]
+    return "  ".join(form.format(values[name]) for name, form in shown if values.get(name) is not None)
+
+
+def describe_duration(seconds: float) -> str:
+    """Seconds as hours, minutes and seconds.
+
+    Example:
+      >>> describe_duration(3725), describe_duration(42)
+      ('1:02:05', '0:42')
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class TensorBoard:
+    """Scalars of the metrics as TensorBoard events; `metrics.jsonl` stays the record."""
+
+    def __init__(self, path: Path, after_step: int):
+        """Opens `path/tensorboard`; events after `after_step` of an earlier attempt are hidden.
+
+        Raises:
+          ValueError: the package is missing.
+        """
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            raise ValueError(
+                "training.tensorboard: given True, but tensorboardX is missing; pip install 'memjax[tb]'"
+            ) from None
+        self._writer = SummaryWriter(str(path / "tensorboard"), purge_step=after_step + 1)
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Adds every number of a line."""
+        for name, value in values.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                self._writer.add_scalar(f"{kind}/{name}", value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()

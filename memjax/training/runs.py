@@ -1,0 +1,215 @@
+"""Run directories: what a run writes, and who may write there.
+
+config.json      the resolved configuration
+command.txt      the command of every attempt
+versions.json    versions and devices of every attempt
+metrics.jsonl    one line per log and evaluation
+checkpoints/     see `memjax.training.checkpoints`
+finished.json    the results, once the run is through
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import importlib.metadata
+import json
+import platform
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from memjax import config as configs
+from memjax.config import Config
+
+IGNORED = ("workdir", "data.cache_dir")
+"""fields that may differ when a run goes on: where things are"""
+PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
+
+
+class RunDirectory:
+    """The directory of one run, opened by one process at a time.
+
+    Attributes:
+      path: `workdir/name`.
+      attempt: how often the run has been started, this time included.
+    """
+
+    def __init__(self, config: Config):
+        """Opens the directory of `config` and makes it where it is new.
+
+        Raises:
+          ValueError: it is not empty and not a run directory, its config differs, or another process trains in it.
+        """
+        self.path = run_path(config)
+        check_directory(self.path, config)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(self.path)
+        if not (self.path / "config.json").exists():
+            write_json(self.path / "config.json", config_to_dict(config))
+        earlier = read_json(self.path / "versions.json") or []
+        self.attempt = len(earlier) + 1
+
+    def record_attempt(self, step: int) -> None:
+        """Notes command, versions and devices of this attempt, which starts after `step`."""
+        with (self.path / "command.txt").open("a", encoding="utf-8") as file:
+            file.write(shlex.join(sys.argv) + "\n")
+        earlier = read_json(self.path / "versions.json") or []
+        write_json(self.path / "versions.json", [*earlier, {"attempt": self.attempt, "step": step, **versions()}])
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints_path(self) -> Path:
+        return self.path / "checkpoints"
+
+    def finished(self) -> dict[str, Any] | None:
+        """What `finish` has written, or None."""
+        return read_json(self.path / "finished.json")
+
+    def finish(self, step: int, results: dict[str, Any]) -> None:
+        """Marks the run as through."""
+        write_json(self.path / "finished.json", {"step": step, "attempts": self.attempt, "results": results})
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+def run_path(config: Config) -> Path:
+    """The run directory of a configuration."""
+    return Path(config.workdir).expanduser() / config.name
+
+
+def check_directory(path: Path, config: Config) -> None:
+    """Raises `ValueError` unless a run of `config` may begin or go on in `path`."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise ValueError(f"{path}: is a file, allowed: a directory; give another name or workdir")
+    if not (path / "config.json").exists():
+        others = sorted(entry.name for entry in path.iterdir() if entry.name != ".lock")
+        if others:
+            raise ValueError(
+                f"{path}: not empty ({others[0]}{', ...' if len(others) > 1 else ''}) and not a run directory; "
+                "give another name or workdir"
+            )
+        return
+    difference = describe_difference(read_json(path / "config.json"), config_to_dict(config))
+    if difference:
+        raise ValueError(
+            f"{path}: holds a run of another config, {difference}; give another name, or remove the directory"
+        )
+
+
+def config_to_dict(config: Any) -> Any:
+    """A configuration as JSON values; every dataclass names its type.
+
+    Example:
+      >>> config_to_dict(configs.Bytes())
+      {'type': 'Bytes'}
+    """
+    if dataclasses.is_dataclass(config):
+        fields = {f.name: config_to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
+        return {"type": type(config).__name__, **fields}
+    return [config_to_dict(value) for value in config] if isinstance(config, tuple | list) else config
+
+
+def config_from_dict(value: Any) -> Any:
+    """The inverse of `config_to_dict`; fields that are missing have their defaults.
+
+    Raises:
+      ValueError: a type or field that this version does not have.
+    """
+    if isinstance(value, list):
+        return tuple(config_from_dict(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    kind = getattr(configs, value.get("type", ""), None)
+    if not dataclasses.is_dataclass(kind):
+        raise ValueError(f"config: type {value.get('type')!r} is not known to this version of memjax")
+    known = {field.name for field in dataclasses.fields(kind)}
+    unknown = sorted(value.keys() - known - {"type"})
+    if unknown:
+        raise ValueError(f"config: {value['type']}.{unknown[0]} is not known to this version of memjax")
+    return kind(**{name: config_from_dict(item) for name, item in value.items() if name != "type"})  # type: ignore[operator]
+
+
+def load_config(path: Path | str) -> Config:
+    """The configuration of a run directory.
+
+    Raises:
+      ValueError: it is not a run directory.
+    """
+    path = Path(path).expanduser()
+    value = read_json(path / "config.json")
+    if value is None:
+        raise ValueError(
+            f"{path}: no run directory (it has no config.json), allowed: a directory made by `memjax train`"
+        )
+    return config_from_dict(value)
+
+
+def describe_difference(there: Any, given: Any) -> str:
+    """Which fields differ between two configurations as dicts, '' where none does."""
+    a, b = _flat(there), _flat(given)
+    names = [name for name in {**a, **b} if a.get(name) != b.get(name) and name not in IGNORED]
+    shown = [f"{name} = {_show(a, name)} there and {_show(b, name)} here" for name in names[:3]]
+    return ", ".join(shown) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def versions() -> dict[str, Any]:
+    """Versions and devices of this process."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    devices = jax.devices()
+    return {**found, "backend": jax.default_backend(), "devices": f"{len(devices)} x {devices[0].device_kind}"}
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file, None where it does not exist."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix.removesuffix("."): value}
+    flat: dict[str, Any] = {}
+    for name, item in value.items():
+        # The kind of a part goes under the part's own name.
+        flat |= {prefix.removesuffix("."): item} if name == "type" else _flat(item, f"{prefix}{name}.")
+    return flat
+
+
+def _show(flat: dict[str, Any], name: str) -> str:
+    return repr(flat[name]) if name in flat else "nothing"
+
+
+def _lock(path: Path) -> Any:
+    """An advisory lock that ends with the process, also when it is killed."""
+    file = (path / ".lock").open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ValueError(
+            f"{path}: another process trains in this directory; wait for it, or give another name"
+        ) from None
+    except OSError:  # File systems without locks: nothing to hold.
+        pass
+    return file
