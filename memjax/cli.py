@@ -1,8 +1,8 @@
 """The command `memjax <verb>`.
 
 Exit codes: 0 done, 1 failed, 2 bad arguments, 128 + signal when a signal stopped a run after it was saved. A user's
-mistake is one line on stderr that names the field, what was given and what is allowed; MEMJAX_DEBUG=1 adds the traceback.
-Each verb imports what it needs when it runs, so that `memjax --help` is quick.
+mistake is one line on stderr that names the field, what was given and what is allowed; MEMJAX_DEBUG=1 adds the
+traceback. Each verb imports what it needs when it runs, so that `memjax --help` is quick.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from memjax.config import Config, validate, warnings
+from memjax.config import Config, validate
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config
 
 DEFAULT_CONFIG = "memorizing_python"
 EVALUATION_FIELDS = ("evaluation.", "model.attention.", "data.source.", "data.cache_dir")
-"""What `memjax eval` may change: nothing that changes the shapes of parameters or the tokens."""
+"""What `memjax eval` may change: nothing that changes the tokens; of the attention what changes no parameter."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,17 +61,98 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(arguments: list[str]) -> int:
-    parser = _config_parser("train", "Trains the model of a config, or goes on where its run stopped.")
-    config = _config(parser, arguments)
-    from memjax.training.loop import train
+    """Trains the model of a config, or goes on where its run stopped."""
+    _, config = _with_config(_config_parser("train"), arguments)
+    from memjax.training.loop import Stopped, train
 
-    train(config)
+    try:
+        train(config)
+    except Stopped as stopped:
+        return stopped.exit_code
+    return 0
+
+
+def _eval(arguments: list[str]) -> int:
+    """Scores a split with the newest checkpoint of a run, which may still be training."""
+    parser = _Parser("eval")
+    parser.add_argument("--run", required=True, metavar="DIR", help="a run directory; its config has the fields below")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
+    from memjax.console import describe_evaluation
+    from memjax.training.experiment import load_run
+
+    run = load_run(options.run, config)
+    result = run.experiment.evaluator()(run.variables)
+    memory_length = getattr(config.model.attention, "memory_length", 0)
+    if config.evaluation.memory_length is not None:
+        memory_length = config.evaluation.memory_length
+    values = {
+        "run": options.run,
+        "split": config.evaluation.split,
+        "memory_length": memory_length,
+        **result.as_dict(),
+    }
+    print(json.dumps(values) if options.json else describe_evaluation(values))
+    return 0
+
+
+def _generate(arguments: list[str]) -> int:
+    """Continues prompts with the newest checkpoint of a run; several prompts of any lengths are one batch."""
+    parser = _Parser("generate")
+    parser.add_argument("--run", required=True, metavar="DIR", help="a run directory")
+    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
+    parser.add_argument("--prompt-file", action="append", default=[], metavar="FILE", help="the same from a file")
+    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="tokens per prompt (default: 256)")
+    parser.add_argument("--temperature", type=float, default=0.8, help="0 = greedy (default: 0.8)")
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="of the K most probable tokens; 0 = all")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="of the most probable tokens up to P")
+    parser.add_argument("--greedy", action="store_true", help="always the most probable token")
+    parser.add_argument("--seed", type=int, default=0, help="equal seed and prompt give equal text (default: 0)")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
+    options = parser.read(arguments)
+    from memjax.console import print_continuations, read_prompts
+    from memjax.inference import Sampling
+    from memjax.training.experiment import load_run
+
+    prompts = read_prompts(options.prompt, options.prompt_file)
+    temperature = 0.0 if options.greedy else options.temperature
+    sampling = Sampling(temperature=temperature, top_k=options.top_k, top_p=options.top_p)
+    run = load_run(options.run)
+    print_continuations(
+        run,
+        prompts,
+        as_json=options.json,
+        max_tokens=options.max_tokens,
+        sampling=sampling,
+        stop=options.stop,
+        seed=options.seed,
+    )
+    return 0
+
+
+def _data(arguments: list[str]) -> int:
+    """Reads the data of a config, trains its tokenizer where it has none, and writes its token files."""
+    parser = _config_parser("data")
+    parser.add_argument(
+        "action",
+        nargs="?",
+        default="prepare",
+        choices=["prepare"],
+        help="prepare: make what is missing, then say what is there",
+    )
+    _, config = _with_config(parser, arguments)
+    from memjax.console import describe_data
+    from memjax.data.datasets import make_datasets
+
+    print(describe_data(config, make_datasets(config.data)))
     return 0
 
 
 def _doctor(arguments: list[str]) -> int:
-    parser = _Parser("doctor", VERBS["doctor"][1])
-    parser.add_argument("--json", action="store_true", help="print the facts as one JSON object")
+    """Prints versions, devices and what is missing, with the pip line that brings it."""
+    parser = _Parser("doctor")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.read(arguments)
     from memjax.doctor import describe, diagnose
 
@@ -81,15 +162,19 @@ def _doctor(arguments: list[str]) -> int:
 
 
 VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
-    "train": (_train, "train a model, or resume its run"),
-    "doctor": (_doctor, "versions, devices, and what is missing with the pip line that brings it"),
+    "train": (_train, "train a model, or go on with its run"),
+    "eval": (_eval, "score a split, with another memory length if wanted"),
+    "generate": (_generate, "continue prompts"),
+    "data": (_data, "read the data, train the tokenizer, write token files"),
+    "doctor": (_doctor, "versions, devices, and what is missing"),
 }
 
 
 class _Parser(argparse.ArgumentParser):
     """The options of a verb; a mistake is a `UsageError`."""
 
-    def __init__(self, verb: str, description: str):
+    def __init__(self, verb: str):
+        description = VERBS[verb][0].__doc__
         super().__init__(prog=f"memjax {verb}", description=description, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
@@ -105,35 +190,45 @@ class _Parser(argparse.ArgumentParser):
         return options
 
 
-def _config_parser(verb: str, description: str) -> _Parser:
-    parser = _Parser(verb, description)
+def _config_parser(verb: str) -> _Parser:
+    parser = _Parser(verb)
     names = f"a config file or one of {', '.join(config_names())} (default: {DEFAULT_CONFIG})"
     parser.add_argument("--config", default=DEFAULT_CONFIG, metavar="NAME", help=names)
     parser.add_argument("--variant", default="", metavar="NAME", help="a variant that the config file defines")
     return parser
 
 
-def _config(parser: _Parser, arguments: list[str]) -> Config:
-    """The config that the options and overrides describe, validated; its warnings go to stderr."""
-    wants_help = any(argument in ("-h", "--help") for argument in arguments)
-    options, rest = parser.parse_known_args([a for a in arguments if a not in ("-h", "--help")])
-    config = load_config(options.config, options.variant)
+def _with_config(parser: _Parser, arguments: list[str], only: Sequence[str] = ()) -> tuple[argparse.Namespace, Config]:
+    """The options, and the config (of `--config` or of the run in `--run`) with its overrides, validated.
+
+    `--help` lists the fields after the options: those of `--config`, or of the default config instead of a run's.
+    """
+    wants_help = bool({"-h", "--help"} & set(arguments))
     if wants_help:
         parser.print_help()
-        print(f"\nFields of {options.config}{f' ({options.variant})' if options.variant else ''}:")
-        return apply_overrides(config, ["--help"], prog=parser.prog)
-    config = apply_overrides(config, rest, prog=parser.prog, others=tuple(parser._option_string_actions))
+        print()
+        arguments = [argument for argument in arguments if argument not in ("-h", "--help")]
+        for action in parser._actions:
+            action.required = False
+    options, rest = parser.parse_known_args(arguments)
+    if getattr(options, "run", None):
+        from memjax.training.runs import load_config as load_run_config
+
+        config = load_run_config(options.run)
+    else:
+        config = load_config(getattr(options, "config", DEFAULT_CONFIG), getattr(options, "variant", ""))
+    others = tuple(parser._option_string_actions)
+    rest = ["--help"] if wants_help else rest
+    config = apply_overrides(config, rest, prog=parser.prog, only=only, others=others)
     validate(config)
-    for line in warnings(config):
-        print(f"warning: {line}", file=sys.stderr)
-    return config
+    return options, config
 
 
 def _mistake(error: Exception) -> str | None:
     """The line about a user's mistake; None for an error of the program.
 
-    A `ValueError` counts where memjax itself raised it (in JAX or NumPy it is a fault of the program), an `OSError` where
-    it names a file, a missing module where an extra brings it.
+    A `ValueError` counts where memjax itself raised it (in JAX or NumPy it is a fault of the program), an `OSError`
+    where it names a file, a missing module where an extra brings it.
     """
     line = " ".join(str(error).split())
     if isinstance(error, UsageError):
@@ -146,11 +241,9 @@ def _mistake(error: Exception) -> str | None:
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename is not None else None
     if isinstance(error, ValueError):
+        package = Path(__file__).parent
+        own = (str(package), str(package.parent / "configs"), "configs")
         frames = traceback.extract_tb(error.__traceback__)
-        own = (
-            str(Path(__file__).parent),
-            *(str(folder) for folder in (Path("configs"), Path(__file__).parent.parent / "configs")),
-        )
         return line if frames and frames[-1].filename.startswith(own) else None
     return None
 

@@ -1,0 +1,108 @@
+"""What the verbs of the command line read and print: prompts, continuations, evaluations, data."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from memjax.config import Config
+from memjax.data.sources import read_text
+from memjax.inference.sampling import Sampling
+from memjax.inference.texts import continue_texts
+
+PLURAL = {"nats": "{:,.1f}", "targets": "{:,}", "bytes": "{:,}", "memory_bytes": "{:,}", "tokens_per_second": "{:,.0f}"}
+
+
+def read_prompts(texts: Sequence[str], files: Sequence[str]) -> dict[str, str]:
+    """Header -> prompt, texts before files; one empty prompt where nothing was given."""
+    prompts = {f"prompt {number}": text for number, text in enumerate(texts, 1)}
+    for file in files:
+        if not Path(file).is_file():
+            raise ValueError(f"prompt-file: given {file!r}, allowed: a text file")
+        prompts[file] = read_text(file)
+    return prompts or {"prompt 1": ""}
+
+
+def print_continuations(
+    run: Any,
+    prompts: Mapping[str, str],
+    *,
+    max_tokens: int,
+    sampling: Sampling,
+    stop: Sequence[str] = (),
+    seed: int = 0,
+    as_json: bool = False,
+    stream: Any = None,
+) -> None:
+    """Prints every prompt with its continuation; one prompt is printed while it grows, several after one another.
+
+    Args:
+      run: a `LoadedRun`.
+      prompts: header -> prompt.
+      max_tokens: tokens generated per prompt, at most.
+      sampling: settings.
+      stop: texts that end a row.
+      seed: equal seed and prompt give equal text.
+      as_json: one JSON object per prompt instead, when all are ready.
+      stream: where to print; None = standard output. On a terminal the prompt is dim.
+    """
+    out = sys.stdout if stream is None else stream
+    experiment = run.experiment
+    if experiment.tokenizer is None:
+        raise ValueError("run: its data has no tokenizer (it is tokens already), allowed: a run on texts")
+    blocks = continue_texts(
+        experiment.model,
+        run.variables,
+        experiment.tokenizer,
+        list(prompts.values()),
+        segment_length=experiment.config.data.segment_length,
+        max_tokens=max_tokens,
+        sampling=sampling,
+        stop=stop,
+        seed=seed,
+    )
+    dim, plain = ("\x1b[2m", "\x1b[0m") if out.isatty() and not as_json else ("", "")
+    if len(prompts) == 1 and not as_json:
+        print(f"{dim}{next(iter(prompts.values()))}{plain}", end="", file=out, flush=True)
+        for (piece,) in blocks:
+            print(piece, end="", file=out, flush=True)
+        print(file=out)
+        return
+    rows = ["".join(pieces) for pieces in zip(*blocks, strict=True)]
+    for (header, prompt), text in zip(prompts.items(), rows, strict=True):
+        if as_json:
+            print(json.dumps({"header": header, "prompt": prompt, "text": text}), file=out)
+        else:
+            print(f"== {header}\n{dim}{prompt}{plain}{text}\n", file=out)
+
+
+def describe_evaluation(values: Mapping[str, Any]) -> str:
+    """The numbers of an evaluation, one a line; subsets after the whole."""
+    lines = []
+    for name, value in values.items():
+        if isinstance(value, Mapping) or value is None:
+            continue
+        form = PLURAL.get(name, "{:.4f}" if isinstance(value, float) else "{}")
+        lines.append((name.replace("_", " "), form.format(value)))
+    for name, subset in values.get("subsets", {}).items():
+        lines += [
+            (f"{name}: {key.replace('_', ' ')}", PLURAL.get(key, "{:.4f}").format(value))
+            for key, value in subset.items()
+        ]
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:{width}}  {value}" for name, value in lines)
+
+
+def describe_data(config: Config, datasets: Any) -> str:
+    """Documents, tokens and bytes of each split, and the vocabulary."""
+    source, tokenizer = type(config.data.source).__name__, type(config.data.tokenizer).__name__
+    lines = [f"{source}, {tokenizer}, {datasets.vocab_size:,} vocabulary entries"]
+    for split in ("train", "validation", "test"):
+        documents = datasets.documents(split)
+        tokens = sum(documents.num_tokens(i) for i in range(len(documents)))
+        num_bytes = sum(documents.num_bytes(i) for i in range(len(documents)))
+        lines.append(f"{split:10}  {len(documents):8,} documents  {tokens:12,} tokens  {num_bytes:14,} bytes")
+    return "\n".join(lines)
