@@ -170,10 +170,11 @@ def make_language_model(
     inner = tuple(name for name in features if name.startswith("layer_"))
     stack = Stack(layers, scan_layers=scan, rematerialize=rematerialize == "per_layer", features=inner)
     norm, kind = _norms(model.attention)
+    final_norm = norm == "pre" and getattr(model.attention, "final_norm", True)
     return LanguageModel(
         stack=stack,
         vocabulary=_make_vocabulary(model, vocab_size, dtype),
-        final_norm=kind if norm == "pre" else "",
+        final_norm=kind if final_norm else "",
         dropout=model.dropout,
         features=tuple(name for name in features if name not in inner),
         dtype=dtype,
@@ -186,7 +187,7 @@ def _make_attention(model: config.Model, index: int, dtype: Any) -> nn.Module:
     common = {**heads, "dropout": model.dropout, "attention_dropout": model.attention_dropout, "dtype": dtype}
     match model.attention:
         case config.TransformerXL() as part:
-            return TransformerXLAttention(**common, **_fields(part))
+            return TransformerXLAttention(**common, **_fields(part, but=("final_norm",)))
         case config.Memorizing() as part:
             fields = _fields(part, but=("layers", "write"))
             chosen = {layer % model.num_layers for layer in part.layers} or set(range(model.num_layers))
