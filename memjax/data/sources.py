@@ -217,15 +217,15 @@ def json_lines(
     root = Path(os.path.commonpath([file.parent for file in files]))
     names, places, unpacked = [], [], {}
     for file in files:
-        name = file.relative_to(root).as_posix()
-        if file.suffix in _PACKED:
-            unpacked[file] = _open(file).read()
-        offset = 0
-        for number, line in enumerate(unpacked[file].splitlines(True) if file in unpacked else _open(file), start=1):
-            if line.strip():
-                names.append(f"{name}:{number}")
-                places.append((file, offset, len(line)))
-            offset += len(line)
+        with _open(file) as lines:
+            if file.suffix in _PACKED:
+                unpacked[file] = lines.read()
+            offset = 0
+            for number, line in enumerate(unpacked[file].splitlines(True) if file in unpacked else lines, start=1):
+                if line.strip():
+                    names.append(f"{file.relative_to(root).as_posix()}:{number}")
+                    places.append((file, offset, len(line)))
+                offset += len(line)
     if not names:
         raise ValueError(f"path: {path} has no lines; give a file with one JSON object per line")
 
@@ -327,10 +327,8 @@ def novels(
         with tarfile.open(root) as archive:
             files = [member for member in archive if member.isfile() and member.name.endswith(".txt")]
             books = {Path(file.name).name: archive.extractfile(file).read() for file in files}  # type: ignore[union-attr]
-    except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:
-        raise ValueError(
-            f"path: {root} is not a readable tar ({error}); give a folder or a tar of .txt files"
-        ) from None
+    except (tarfile.TarError, lzma.LZMAError, EOFError, OSError):
+        raise ValueError(f"path: {root} is not a readable tar; give a folder or a tar of .txt files") from None
     if not books:
         raise ValueError(f"path: {root} holds no .txt files; give a folder or a tar of .txt files")
     names = sorted(books)

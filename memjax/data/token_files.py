@@ -145,8 +145,9 @@ class TokenFile:
 
     def window(self, index: int, start: int, stop: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """int32 tokens `[start, stop)` of one document, and their annotations."""
-        first = self._bounds(index)[0]
-        parts = {name: np.asarray(array[first + start : first + stop]) for name, array in self._arrays.items()}
+        first, end = self._bounds(index)
+        begin, end = min(first + start, end), min(first + stop, end)
+        parts = {name: np.asarray(array[begin:end]) for name, array in self._arrays.items()}
         tokens = parts.pop("tokens").astype(np.int32)
         return tokens, {"target_bytes": self._byte_lengths[tokens], **parts}
 

@@ -227,8 +227,8 @@ def train_sentencepiece(
     """
     import sentencepiece
 
-    if vocab_size < 300:
-        raise ValueError(f"vocab_size: {vocab_size}; give at least 300 (260 are special ids and bytes), or use bytes")
+    if vocab_size <= 260:
+        raise ValueError(f"vocab_size: {vocab_size}; give more than 260 (special ids and bytes), or use bytes alone")
     if model_type not in ("bpe", "unigram"):
         raise ValueError(f"model_type: {model_type!r}; allowed are bpe, unigram")
     model = io.BytesIO()
@@ -254,7 +254,7 @@ def train_sentencepiece(
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()).rsplit("] ", 1)[-1].rstrip(".")
         raise ValueError(
             f"vocab_size: {vocab_size} cannot be trained on {sentences.bytes} bytes of text ({reason}); "
             "give more text or a smaller vocabulary"
