@@ -1,0 +1,1 @@
+"""The results table: every number with its command, commit, hardware and log."""

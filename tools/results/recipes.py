@@ -1,0 +1,174 @@
+"""Recipes: which runs make a section of the results table."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from memjax.training.runs import read_json
+from tools.results import records
+
+SEARCH_SEED = 100
+"""the learning-rate search has a seed that no result has"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Contenders that differ in one thing, each at its own best learning rate.
+
+    Attributes:
+      description: what is compared, for the table.
+      config: configuration of all contenders.
+      variants: row of the table -> variant of the configuration.
+      steps: updates of a recorded run.
+      search_steps: updates of a run of the learning-rate search.
+      learning_rates: the search's grid, the same for every contender.
+      seeds: recorded runs of each contender.
+      arguments: further arguments of all runs.
+      data_path: environment variable with the path of the data, '' = none is needed.
+    """
+
+    description: str
+    config: str
+    variants: dict[str, str]
+    steps: int
+    search_steps: int
+    learning_rates: tuple[float, ...]
+    seeds: tuple[int, ...] = (0, 1)
+    arguments: tuple[str, ...] = ()
+    data_path: str = ""
+
+
+RECIPES = {
+    "memory_gain_python": Recipe(
+        description=(
+            "Held-out documents of the Python standard library, bits per byte; validation split, separate documents, "
+            "every token scored once. Equal tokens, window and learning-rate search."
+        ),
+        config="memory_gain",
+        variants={"Memorizing": "default", "local cache only": "cache_only", "no memory": "no_memory"},
+        steps=4000,
+        search_steps=1000,
+        learning_rates=(1.5e-3, 3e-3, 6e-3),
+    ),
+    "memory_gain_novels": Recipe(
+        description=(
+            "Held-out English novels (whole books, 100 English Novels without those published after 1930), bits per "
+            "byte; validation split, first 2,000 segments of every row, separate documents."
+        ),
+        config="memory_gain",
+        variants={"Memorizing": "novels", "local cache only": "novels_cache_only", "no memory": "novels_no_memory"},
+        steps=4000,
+        search_steps=1000,
+        learning_rates=(1.5e-3, 3e-3, 6e-3),
+        arguments=("--evaluation.max-segments", "2000"),
+        data_path="MEMJAX_NOVELS",
+    ),
+}
+
+
+def run(name: str, workdir: str, only: str = "") -> None:
+    """Trains and records what is not recorded yet: the learning-rate search, then every contender and seed."""
+    recipe = RECIPES[name]
+    done = {(record.recipe, record.row, record.seed) for record in records.read()}
+    for row, variant in recipe.variants.items():
+        if only not in row:
+            continue
+        rate = _search(name, recipe, row, variant, workdir, done)
+        for seed in recipe.seeds:
+            if (name, row, seed) not in done:
+                arguments = _arguments(recipe, variant, recipe.steps, rate, seed)
+                record(name, row, seed, arguments, workdir, f"{name}/{variant}-seed{seed}")
+
+
+def record(recipe: str, row: str, seed: int, arguments: list[str], workdir: str, log: str) -> records.Record:
+    """Runs `memjax train` to its end and records the result."""
+    run_name = log.replace("/", "-")
+    command = ["memjax", "train", *arguments, "--name", run_name, "--workdir", workdir]
+    print("==", shlex.join(command), flush=True)
+    subprocess.run([sys.executable, "-m", "memjax.cli", *command[1:]], check=True)
+    directory = Path(workdir) / run_name
+    finished = read_json(directory / "finished.json")
+    made = records.Record(
+        recipe=recipe,
+        row=row,
+        seed=seed,
+        command=shlex.join(_without_paths(command)),
+        commit=_commit(),
+        hardware=hardware(),
+        log=log,
+        numbers=_numbers(finished["results"]),
+    )
+    records.add(made, directory)
+    return made
+
+
+def hardware() -> str:
+    """The processor and the number of cores this process may use."""
+    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
+
+
+def _search(name: str, recipe: Recipe, row: str, variant: str, workdir: str, done: set[Any]) -> float:
+    section = f"{name}: learning-rate search"
+    scores = {}
+    for rate in recipe.learning_rates:
+        label = f"{row}, {rate:g}"
+        if (section, label, SEARCH_SEED) not in done:
+            arguments = _arguments(recipe, variant, recipe.search_steps, rate, SEARCH_SEED)
+            record(section, label, SEARCH_SEED, arguments, workdir, f"{name}/search-{variant}-{rate:g}")
+        found = [r for r in records.read() if (r.recipe, r.row) == (section, label)]
+        scores[rate] = found[-1].numbers["bits per byte"]
+    return min(scores, key=lambda rate: scores[rate])
+
+
+def _arguments(recipe: Recipe, variant: str, steps: int, rate: float, seed: int) -> list[str]:
+    arguments = ["--config", recipe.config, "--variant", variant, "--training.steps", str(steps)]
+    arguments += ["--training.schedule.learning-rate", f"{rate:g}"]
+    arguments += ["--training.seed", str(seed), "--data.seed", str(seed), *recipe.arguments]
+    if recipe.data_path:
+        path = os.environ.get(recipe.data_path)
+        if not path:
+            raise SystemExit(f"{recipe.data_path}: not set; give the path of the data, see configs/{recipe.config}.py")
+        arguments += ["--data.source.path", path]
+    return arguments
+
+
+def _numbers(results: dict[str, Any]) -> dict[str, float]:
+    evaluation = results["evaluation"]
+    return {
+        "bits per byte": evaluation["bits_per_byte"],
+        "nats per token": evaluation["nats_per_token"],
+        "targets": evaluation["targets"],
+        "parameters": results["parameters"],
+        "memory bytes per row": evaluation["memory_bytes"],
+    }
+
+
+def _without_paths(command: list[str]) -> list[str]:
+    """The command as a reader would give it: paths of this machine become their last part."""
+    return [Path(part).name if part.startswith("/") else part for part in command]
+
+
+def _commit() -> str:
+    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
+    changed = subprocess.run(
+        ["git", "status", "--porcelain", "--untracked-files=no", "memjax", "configs"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
