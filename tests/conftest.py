@@ -11,6 +11,9 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 CACHE = Path(__file__).parent.parent / ".cache" / "jax"
+TYPE_CHECKER = (
+    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int is a float, as for pyright
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--jaxtyping"):
         import jaxtyping
 
-        jaxtyping.install_import_hook("memjax", "beartype.beartype")
+        jaxtyping.install_import_hook("memjax", TYPE_CHECKER)
 
     import jax
 
