@@ -10,6 +10,7 @@ from memjax.functional.attention import (
 )
 from memjax.functional.fifo import (
     advance,
+    order_after,
     read_window,
     reset_rows,
     ring_ages,
@@ -47,6 +48,7 @@ __all__ = [
     "joint_attention",
     "masked_softmax",
     "neighbor_attention",
+    "order_after",
     "read_window",
     "relative_buckets",
     "relative_distances",

@@ -62,16 +62,14 @@ def scale_queries(
        [0.5 0.5 0.5 0.5]]
     """
     heads, head_dim = queries.shape[-2:]
-    if scale is None:
-        scale = head_dim**-0.5
-    if isinstance(scale, (int, float)):
-        factor = scale
-    else:
-        if scale.shape not in ((), (heads,)):
-            raise ValueError(
-                f"scale: shape {scale.shape} given, queries have {heads} heads; give one number or shape ({heads},)"
-            )
-        factor = scale if scale.ndim == 0 else scale.reshape(1, 1, heads, 1)
+    # in float32 at least: a scale rounded to bfloat16 would be a systematic error of the temperature
+    factor = jnp.asarray(head_dim**-0.5 if scale is None else scale, jnp.promote_types(queries.dtype, jnp.float32))
+    if factor.shape not in ((), (heads,)):
+        raise ValueError(
+            f"scale: shape {factor.shape} given, queries have {heads} heads; give one number or shape ({heads},)"
+        )
+    if factor.ndim:
+        factor = factor.reshape(1, 1, heads, 1)
     return (queries * factor).astype(queries.dtype)
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Int, Shaped
 
 __all__ = [
     "advance",
+    "order_after",
     "read_window",
     "reset_rows",
     "ring_ages",
@@ -81,14 +82,11 @@ def ring_append(
     if length > memory:
         new = lax.slice_in_dim(new, length - memory, length, axis=axis)
         cursor = (cursor + length - memory) % memory
-    if active is not None:
-        old = read_window(slots, cursor, new.shape[axis], axis=axis, aligned=aligned)
-        new = jnp.where(_per_row(active, new.ndim), new.astype(slots.dtype), old)
-    return write_window(slots, new, cursor, axis=axis, aligned=aligned)
+    return write_window(slots, new, cursor, active, axis=axis, aligned=aligned)
 
 
 def read_window(
-    slots: Shaped[Array, "..."], cursor: Int[Array, " batch"], length: int, *, axis: int = 1, aligned: bool = False
+    slots: Shaped[Array, "..."], cursor: Int[Array, " batch"], length: int, *, axis: int = 1
 ) -> Shaped[Array, "..."]:
     """The `length` slots of each row from its cursor on, wrapping around.
 
@@ -97,20 +95,21 @@ def read_window(
       cursor: int32 `[batch]`.
       length: slots to read, at most `memory`.
       axis: the slot axis.
-      aligned: promise that every cursor is a multiple of `length`.
 
     Returns:
       As `slots` with `length` slots at `axis`.
+
+    Raises:
+      ValueError: `length` above `memory`.
 
     Example:
       >>> import jax.numpy as jnp
       >>> print(read_window(jnp.array([[1, 2, 3]]), jnp.array([2]), 2))
       [[3 1]]
     """
-    _check_window(slots.shape[axis], length, aligned)
-    if aligned:
-        return jax.vmap(lambda row, start: lax.dynamic_slice_in_dim(row, start, length, axis - 1))(slots, cursor)
+    _check_window(slots.shape[axis], length, aligned=False)
     places = _window_slots(cursor, length, slots.shape[axis])
+    # Slot by slot even where one slice would do: for a gather of slices the TPU compiler copies the whole ring.
     return jax.vmap(lambda row, place: jnp.take(row, place, axis=axis - 1, mode="clip"))(slots, places)
 
 
@@ -118,6 +117,7 @@ def write_window(
     slots: Shaped[Array, "..."],
     new: Shaped[Array, "..."],
     cursor: Int[Array, " batch"],
+    active: Bool[Array, " batch"] | None = None,
     *,
     axis: int = 1,
     aligned: bool = False,
@@ -128,11 +128,15 @@ def write_window(
       slots: the ring with the slots at `axis`.
       new: as `slots` with at most `memory` entries at `axis`.
       cursor: int32 `[batch]`.
+      active: bool `[batch]`; the other rows stay bit for bit. None = all rows are written.
       axis: the slot axis.
       aligned: promise that every cursor is a multiple of the number of entries.
 
     Returns:
       The ring after writing, in the dtype of `slots`.
+
+    Raises:
+      ValueError: more entries than slots, or `aligned` although `memory` is not a multiple of their number.
 
     Example:
       >>> import jax.numpy as jnp
@@ -142,13 +146,25 @@ def write_window(
     memory, length = slots.shape[axis], new.shape[axis]
     _check_window(memory, length, aligned)
     new = new.astype(slots.dtype)
+    places = cursor[:, None] if aligned else _window_slots(cursor, length, memory)
+    if active is not None:
+        # Idle rows write beyond the end, which is dropped: nothing is read, and nothing is copied.
+        beyond = memory + jnp.arange(places.shape[1], dtype=places.dtype)
+        places = jnp.where(active[:, None], places, beyond[None, :])
     if aligned:
-        return jax.vmap(lambda row, entries, start: lax.dynamic_update_slice_in_dim(row, entries, start, axis - 1))(
-            slots, new, cursor
+        dimensions = lax.ScatterDimensionNumbers(
+            update_window_dims=tuple(range(slots.ndim - 1)),
+            inserted_window_dims=(),
+            scatter_dims_to_operand_dims=(axis - 1,),
         )
+        return jax.vmap(
+            lambda row, entries, place: lax.scatter(
+                row, place, entries, dimensions, unique_indices=True, indices_are_sorted=True, mode="drop"
+            )
+        )(slots, new, places)
     index = (slice(None),) * (axis - 1)
-    return jax.vmap(lambda row, entries, place: row.at[(*index, place)].set(entries, unique_indices=True))(
-        slots, new, _window_slots(cursor, length, memory)
+    return jax.vmap(lambda row, entries, place: row.at[(*index, place)].set(entries, unique_indices=True, mode="drop"))(
+        slots, new, places
     )
 
 
@@ -164,8 +180,12 @@ def select_window(
 ) -> Shaped[Array, "..."]:
     """`where(ok, new, old)` for two rings that differ only in the window just written, touching only that window.
 
+    For a step that overwrites a donated ring in place, read the window before the step (`read_window`), pass the
+    cursor through `order_after` and undo the write with `write_window(new, saved, cursor, ~ok)`: the same result, but
+    XLA need not keep a copy of the old ring until `ok` is known.
+
     Args:
-      ok: bool scalar (or `[batch]`), whether the write is kept.
+      ok: bool scalar or `[batch]`, whether the write is kept.
       new: the ring after `ring_append`.
       old: the ring before it.
       cursor: int32 `[batch]`, the cursor before it.
@@ -186,9 +206,35 @@ def select_window(
     memory = new.shape[axis]
     if length > memory:
         length, cursor = memory, (cursor + length - memory) % memory
-    before = read_window(old, cursor, length, axis=axis, aligned=aligned)
-    after = read_window(new, cursor, length, axis=axis, aligned=aligned)
-    return write_window(new, jnp.where(_per_row(ok, new.ndim), after, before), cursor, axis=axis, aligned=aligned)
+    before = read_window(old, cursor, length, axis=axis)
+    return write_window(new, before, cursor, jnp.broadcast_to(~ok, cursor.shape), axis=axis, aligned=aligned)
+
+
+def order_after(cursor: Int[Array, " batch"], *arrays: Shaped[Array, "..."]) -> Int[Array, " batch"]:
+    """The same cursor, in such a way that XLA computes it after the arrays.
+
+    XLA copies a donated ring before overwriting it unless every read provably comes first. A write at
+    `order_after(cursor, what_was_computed_from_the_ring)` does come after the read and happens in place.
+
+    Args:
+      cursor: int32 `[batch]`, `0 <= cursor < 2 ** 30`.
+      *arrays: `[batch, ...]` of any dtype; best small ones (each is reduced once).
+
+    Returns:
+      int32 `[batch]`, equal to `cursor` whatever the arrays hold.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(order_after(jnp.array([2, 3]), jnp.array([[1.0], [jnp.nan]])))
+      [2 3]
+    """
+    bound = jnp.full(cursor.shape, 2**30, jnp.int32)
+    for array in arrays:
+        largest = jnp.max(lax.stop_gradient(array), axis=tuple(range(1, array.ndim)), initial=0)
+        bits = lax.bitcast_convert_type(largest.astype(jnp.float32), jnp.int32)
+        # A count of bits is never negative, so this bound is never below the cursor; the compiler does not know it.
+        bound = bound + lax.population_count(bits)
+    return jnp.minimum(cursor, bound.astype(cursor.dtype))
 
 
 def advance(cursor: Int[Array, " batch"], amount: int | Int[Array, " batch"], capacity: int) -> Int[Array, " batch"]:

@@ -151,7 +151,8 @@ def bucket_bias(
     if isinstance(distances, np.ndarray) and _is_diagonal(distances):
         length, total = distances.shape
         along = distances[-1, 0] - np.arange(length + total - 1)
-        pick = _one_hot(relative_buckets(along, num_buckets, max_distance), num_buckets, table.dtype)
+        buckets = np.asarray(relative_buckets(along, num_buckets, max_distance))
+        pick = jnp.asarray(buckets[:, None] == np.arange(num_buckets)[None, :], table.dtype)
         by_distance = jnp.einsum("hn,tn->ht", table, pick, precision="highest")
         rows = jnp.broadcast_to(by_distance[:, None, :], (table.shape[0], length, length + total - 1))
         return relative_shift(rows)[..., :total]
@@ -186,7 +187,3 @@ def _is_diagonal(distances: np.ndarray) -> bool:
         return False
     rows, columns = np.arange(distances.shape[0])[:, None], np.arange(distances.shape[1])[None, :]
     return bool(np.array_equal(distances, distances[0, 0] + rows - columns))
-
-
-def _one_hot(ids: np.ndarray, num: int, dtype: jnp.dtype) -> Array:
-    return jnp.asarray(ids[..., None] == np.arange(num), dtype)
