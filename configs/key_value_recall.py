@@ -7,7 +7,7 @@ The document: pairs (key, value), filler longer than the local window of all lay
 value after it is the answer. Only what the memory kept can tell it, so the accuracy says whether a memory is used.
 
 Paper: none; the task is ours, after the associative recall of the memory literature.
-Our number: see RESULTS.md.
+Our number: see tools/results/README.md.
 Hardware: 2 CPU cores, about a minute.
 """
 

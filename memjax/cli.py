@@ -8,6 +8,7 @@ traceback. Each verb imports what it needs when it runs, so that `memjax --help`
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import json
 import os
@@ -161,11 +162,30 @@ def _doctor(arguments: list[str]) -> int:
     return 0
 
 
+def _demo(arguments: list[str]) -> int:
+    """Trains with and without memory on real code and on a task that needs one, and prints what came out."""
+    parser = _Parser("demo")
+    parser.add_argument("--workdir", default="", metavar="DIR", help="its directory (default: runs/demo)")
+    parser.add_argument("--smoke", action="store_true", help="the same in miniature, in less than a minute")
+    parser.add_argument("--bytes", action="store_true", help="UTF-8 bytes instead of subwords (learns slower)")
+    options = parser.read(arguments)
+    from memjax.demo import SMOKE, Plan, run_demo
+    from memjax.training.loop import Stopped
+
+    plan = SMOKE if options.smoke else Plan(bytes=options.bytes)
+    try:
+        run_demo(dataclasses.replace(plan, workdir=options.workdir or plan.workdir))
+    except Stopped as stopped:
+        return stopped.exit_code
+    return 0
+
+
 VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "train": (_train, "train a model, or go on with its run"),
     "eval": (_eval, "score a split, with another memory length if wanted"),
     "generate": (_generate, "continue prompts"),
     "data": (_data, "read the data, train the tokenizer, write token files"),
+    "demo": (_demo, "memory or no memory, in ten minutes (`make run`)"),
     "doctor": (_doctor, "versions, devices, and what is missing"),
 }
 

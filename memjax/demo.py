@@ -1,0 +1,397 @@
+"""`memjax demo`, the job of `make run`: does a memory help on real code, and on a task that needs one?
+
+It trains the Memorizing Transformer on the Python sources of the running interpreter, and for the same number of tokens
+the same model with its local cache only; scores both on held-out documents, the first also with its memory off and with
+a larger one; trains a small model on documents of keys and values, with and without memory; and continues a held-out
+file. Every part is saved when it is done: a second call goes on, or shows what is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memjax.config import Bytes, Config, Evaluation, Memorizing
+from memjax.data.identifiers import ANNOTATION
+from memjax.overrides import apply_overrides, load_config
+from memjax.training.evaluation import EvaluationResult, Evaluator
+from memjax.training.experiment import Experiment, LoadedRun, load_variables, make_evaluation_model, make_experiment
+from memjax.training.loop import train
+from memjax.training.metrics import read_metrics
+from memjax.training.runs import read_json, write_json
+
+DISTANT = "distant_identifier"
+LEVEL = 0.005
+"""relative difference of bits per byte below which two models are called level"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a demonstration does; sizes are tokens, not seconds, so that it is the same on every machine.
+
+    Attributes:
+      workdir: folder of its runs and results.
+      variant: of the config `memorizing_python` ('' = default).
+      key_value_variant: of the config `key_value_recall`.
+      steps: updates of each language model.
+      key_value_steps: updates of each key-value model.
+      larger_memory: slots of the memory that is larger than in training.
+      max_segments: segments of every row that an evaluation scores; 0 = the whole split.
+      prompt_tokens: tokens of the held-out file that are given.
+      generated_tokens: tokens that continue it.
+      bytes: UTF-8 bytes instead of subwords.
+    """
+
+    workdir: str = "runs/demo"
+    variant: str = ""
+    key_value_variant: str = ""
+    steps: int = 700
+    key_value_steps: int = 400
+    larger_memory: int = 16384
+    max_segments: int = 0
+    prompt_tokens: int = 600
+    generated_tokens: int = 160
+    bytes: bool = False
+
+
+SMOKE = Plan(
+    workdir="runs/demo_smoke",
+    variant="smoke",
+    key_value_variant="smoke",
+    steps=4,
+    key_value_steps=4,
+    larger_memory=128,
+    max_segments=4,
+    prompt_tokens=24,
+    generated_tokens=8,
+)
+
+
+def run_demo(plan: Plan, out: Any = None) -> dict[str, Any]:
+    """Does what is not done yet and prints the whole; returns the results, which are also in `results.json`."""
+    demo = _Demo(plan, sys.stdout if out is None else out)
+    return demo.run()
+
+
+class _Demo:
+    """One demonstration in one directory."""
+
+    def __init__(self, plan: Plan, out: Any):
+        self.plan, self.out, self.path = plan, out, Path(plan.workdir)
+        self.results: dict[str, Any] = read_json(self.path / "results.json") or {"plan": _without_workdir(plan)}
+        self.begin = time.perf_counter()
+
+    def run(self) -> dict[str, Any]:
+        """All parts in order."""
+        plan = self.plan
+        if self.results["plan"] != _without_workdir(plan):
+            raise ValueError(f"workdir: {self.path} holds a demonstration with other settings; give another --workdir")
+        if self.results.get("finished"):
+            self.say(f"{self.path}: found the finished demonstration (remove the directory to do it again)\n")
+            self.show()
+            return self.results
+        self.path.mkdir(parents=True, exist_ok=True)
+        memory, local = self.language_config("memorizing"), self.language_config("cache_only")
+        self.say("1/4  corpus and vocabulary")
+        experiments = {config.name: self.language_experiment(config) for config in (memory, local)}
+        self.describe_corpus(experiments["memorizing"])
+        self.say("2/4  two language models, the same tokens for both")
+        for config in (memory, local):
+            self.part(f"train/{config.name}", lambda config=config: self.train(config, experiments[config.name]))
+        self.say("     scores on held-out documents")
+        assert isinstance(memory.model.attention, Memorizing)
+        trained = memory.model.attention.memory_length
+        for name, length in [("memorizing", trained), ("memorizing", 0), ("memorizing", plan.larger_memory)]:
+            self.part(f"score/{name}/{length}", lambda n=name, m=length: self.score(experiments[n], m))
+        self.part("score/cache_only/0", lambda: self.score(experiments["cache_only"], None))
+        self.say("3/4  keys and values: what only a memory can know")
+        for variant in ("default", "cache_only"):
+            self.part(f"recall/{variant}", lambda v=variant: self.recall(v))
+        self.say("4/4  a held-out file, continued")
+        self.part("continuation", lambda: self.continuation(experiments["memorizing"]))
+        self.results["finished"] = True
+        self.results["seconds"] = self.results.get("seconds", 0.0) + time.perf_counter() - self.begin
+        self.save()
+        self.say("")
+        self.show()
+        return self.results
+
+    # Parts
+
+    def part(self, name: str, do: Any) -> None:
+        """Runs a part unless its result is there, and saves it."""
+        if name not in self.results:
+            self.results[name] = do()
+            self.save()
+
+    def language_config(self, name: str) -> Config:
+        """The config of one of the two language models."""
+        plan = self.plan
+        config = load_config("memorizing_python", plan.variant)
+        overrides = ["--name", name, "--workdir", plan.workdir, "--training.steps", str(plan.steps)]
+        config = apply_overrides(config, overrides)
+        if plan.bytes:
+            config.data.tokenizer = Bytes()
+        if name == "cache_only":
+            assert isinstance(config.model.attention, Memorizing)
+            config.model.attention.memory_length = 0
+        # The scores come afterwards, for both models in the same way.
+        config.evaluation = Evaluation(split="validation", rows=config.evaluation.rows, max_segments=8)
+        return config
+
+    def language_experiment(self, config: Config) -> Experiment:
+        """Builds documents, tokenizer and model."""
+        return make_experiment(config)
+
+    def describe_corpus(self, experiment: Experiment) -> None:
+        from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
+
+        facts = {"python": python_version(), "sha256": corpus_sha256(read_python_sources())}
+        facts["vocabulary"] = experiment.tokenizer.vocab_size
+        for split in ("train", "validation", "test"):
+            documents: Any = experiment.documents(split)
+            indices = range(len(documents))
+            facts[split] = {
+                "documents": len(documents),
+                "tokens": sum(documents.num_tokens(i) for i in indices),
+                "bytes": sum(documents.num_bytes(i) for i in indices),
+            }
+        self.results["corpus"] = facts
+        self.save()
+        self.say(f"     {_corpus_line(facts)}")
+
+    def train(self, config: Config, experiment: Experiment) -> dict[str, Any]:
+        """Trains one model, or goes on with it."""
+        result = train(config, experiment=experiment)
+        rates = [line.get("tokens_per_second") for line in read_metrics(result.path / "metrics.jsonl")]
+        rates = [rate for rate in rates if rate]
+        tokens = config.training.steps * config.data.rows * config.data.segment_length
+        return {
+            "tokens": tokens,
+            "parameters": result.results["parameters"],
+            "memory_bytes": result.results["memory_bytes"],
+            "tokens_per_second": float(np.median(rates)) if rates else None,
+        }
+
+    def score(self, experiment: Experiment, memory_length: int | None) -> dict[str, Any]:
+        """Scores the held-out documents, and apart the tokens of identifiers last seen outside the local window."""
+        config = experiment.config
+        evaluation = dataclasses.replace(
+            config.evaluation, split="test", memory_length=memory_length, max_segments=self.plan.max_segments
+        )
+        run = self.loaded(experiment)
+        result = score_identifiers(run, evaluation)
+        self.say(f"     memory {memory_length or 0:,}: {result.bits_per_byte:.4f} bits per byte")
+        return result.as_dict()
+
+    def loaded(self, experiment: Experiment) -> LoadedRun:
+        path = self.path / experiment.config.name
+        return LoadedRun(experiment, load_variables(path, experiment.model, experiment.config.data.segment_length))
+
+    def recall(self, variant: str) -> dict[str, Any]:
+        """Trains on keys and values and counts the right answers on held-out documents."""
+        plan = self.plan
+        config = load_config("key_value_recall", plan.key_value_variant)
+        name = "recall_" + ("memory" if variant == "default" else variant)
+        overrides = ["--name", name, "--workdir", plan.workdir, "--training.steps", str(plan.key_value_steps)]
+        config = apply_overrides(config, [*overrides, "--evaluation.accuracy"])
+        if variant == "cache_only":
+            assert isinstance(config.model.attention, Memorizing)
+            config.model.attention.memory_length = 0
+        result = train(config)
+        evaluation = result.results["evaluation"]
+        return {
+            "accuracy": evaluation["accuracy"],
+            "answers": evaluation["targets"],
+            "chance": 1 / config.data.source.num_values,  # type: ignore[union-attr]
+        }
+
+    def continuation(self, experiment: Experiment) -> dict[str, Any]:
+        """Continues the first held-out document that is long enough."""
+        from memjax.inference import Sampling, continue_texts
+
+        documents: Any = experiment.documents("test")
+        long = [i for i in range(len(documents)) if documents.num_tokens(i) > self.plan.prompt_tokens]
+        index = long[0] if long else 0
+        prompt = experiment.tokenizer.decode(documents[index][: self.plan.prompt_tokens])
+        run = self.loaded(experiment)
+        blocks = continue_texts(
+            experiment.model,
+            run.variables,
+            experiment.tokenizer,
+            [prompt],
+            segment_length=experiment.config.data.segment_length,
+            max_tokens=self.plan.generated_tokens,
+            sampling=Sampling(temperature=0.7, top_p=0.9),
+        )
+        name = documents.name(index) if hasattr(documents, "name") else str(index)
+        return {"document": name, "prompt": prompt, "text": "".join(block[0] for block in blocks)}
+
+    # What is shown
+
+    def show(self) -> None:
+        """Everything that was found, from the results alone."""
+        results = self.results
+        text = "\n".join([_table(results), "", _verdict(results), "", _recall_lines(results), "", _continued(results)])
+        self.say(text)
+        (self.path / "report.txt").write_text(text + "\n", encoding="utf-8")
+        self.say(f"\n{results['seconds'] / 60:.1f} minutes; everything is in {self.path.resolve()}")
+
+    def say(self, line: str) -> None:
+        print(line, file=self.out, flush=True)
+
+    def save(self) -> None:
+        write_json(self.path / "results.json", self.results)
+
+
+class DistantIdentifiers:
+    """Documents with one more annotation: does the token repeat an identifier last seen outside the window?"""
+
+    def __init__(self, documents: Any, window: int):
+        self._documents, self._window = documents, window
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._documents, name)
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __getitem__(self, index: int, /) -> np.ndarray:
+        return self._documents[index]
+
+    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
+        return self._with_distant(self._documents.annotate(index))
+
+    def window(self, index: int, start: int, stop: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        tokens, annotations = self._documents.window(index, start, stop)
+        return tokens, self._with_distant(annotations)
+
+    def _with_distant(self, annotations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {**annotations, DISTANT: annotations[ANNOTATION] > self._window}
+
+
+def score_identifiers(run: LoadedRun, evaluation: Evaluation) -> EvaluationResult:
+    """An evaluation of a run whose subset `distant_identifier` is about its local window."""
+    config = run.experiment.config
+    attention = config.model.attention
+    assert isinstance(attention, Memorizing)
+    window = attention.window or attention.cache_length + config.data.segment_length
+    evaluator = Evaluator(
+        make_evaluation_model(run.experiment, evaluation),
+        DistantIdentifiers(run.experiment.documents(evaluation.split), window),
+        rows=evaluation.rows,
+        segment_length=evaluation.segment_length or config.data.segment_length,
+        protocol=evaluation.protocol or config.data.protocol,
+        begin_token=run.experiment.begin_token,
+        max_segments=evaluation.max_segments,
+        subsets=(DISTANT,),
+    )
+    return evaluator(run.variables)
+
+
+def _without_workdir(plan: Plan) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(plan).items() if name != "workdir"}
+
+
+def _corpus_line(facts: Mapping[str, Any]) -> str:
+    splits = ", ".join(
+        f"{split} {facts[split]['documents']} documents, {facts[split]['tokens']:,} tokens"
+        for split in ("train", "validation", "test")
+    )
+    return f"{facts['python']} library, SHA-256 {facts['sha256'][:12]}, vocabulary {facts['vocabulary']:,}; {splits}"
+
+
+def _scores(results: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any], dict[str, Any]]]:
+    """(model, memory, score, training) of every row of the table."""
+    rows = []
+    keys = [key for key in results if key.startswith("score/memorizing/")]
+    for key in keys:
+        length = int(key.rpartition("/")[2])
+        note = "off" if not length else f"{length:,}"
+        note += " (as trained)" if key == keys[0] else ""
+        rows.append(("Memorizing Transformer", note, results[key], results["train/memorizing"]))
+    return [*rows, ("local cache only", "none", results["score/cache_only/0"], results["train/cache_only"])]
+
+
+def _table(results: Mapping[str, Any]) -> str:
+    """The table of the language models."""
+    heads = ["model", "memory slots", "bits/byte", "distant", "train tok/s", "eval tok/s", "parameters", "memory bytes"]
+    lines = [heads]
+    for model, memory, score, training in _scores(results):
+        distant = score["subsets"][DISTANT]
+        lines.append(
+            [
+                model,
+                memory,
+                f"{score['bits_per_byte']:.4f}",
+                f"{distant['bits_per_byte']:.4f}" if "bits_per_byte" in distant else "-",
+                f"{training['tokens_per_second']:,.0f}" if training["tokens_per_second"] else "-",
+                f"{score['tokens_per_second']:,.0f}",
+                f"{training['parameters']:,}",
+                f"{score['memory_bytes']:,}",
+            ]
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    table = [
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    ]
+    rule = "-" * len(table[0])
+    tokens, first = results["train/memorizing"]["tokens"], results["score/cache_only/0"]
+    share = first["subsets"][DISTANT].get("targets", 0) / first["targets"]
+    notes = [
+        f"Both models were trained on {tokens:,} tokens; {first['targets']:,} tokens of held-out documents are scored,",
+        f"each document from an empty memory. distant: bits per byte of the {100 * share:.1f} % of tokens whose identifier",
+        "occurred earlier in the document but outside the local window. memory bytes: of one row, caches included.",
+    ]
+    return "\n".join([table[0], rule, *table[1:], rule, *notes, _corpus_line(results["corpus"])])
+
+
+def _verdict(results: Mapping[str, Any]) -> str:
+    """What the table says, in sentences."""
+    trained, *others, local = [score for _, _, score, _ in _scores(results)]
+    gain = 1 - trained["bits_per_byte"] / local["bits_per_byte"]
+    if abs(gain) < LEVEL:
+        first = f"Memory and no memory are level here ({100 * gain:+.1f} % bits per byte, less is better with +)."
+    elif gain > 0:
+        first = f"With its memory the model needs {100 * gain:.1f} % fewer bits per byte than the local cache alone."
+    else:
+        first = f"With its memory the model needs {-100 * gain:.1f} % more bits per byte than the local cache alone."
+    cost = others[0]["bits_per_byte"] / trained["bits_per_byte"] - 1
+    second = f"Switching off the memory it was trained with changes its bits per byte by {100 * cost:+.1f} %."
+    third = (
+        "Using a memory is learned late: minutes of training show that it works, not what it is worth. "
+        "See tools/results/README.md for the recipe that does."
+    )
+    return "\n".join([first, second, third])
+
+
+def _recall_lines(results: Mapping[str, Any]) -> str:
+    """The accuracies of the key-value models."""
+    lines = ["Keys and values, asked for many segments later:"]
+    for name, key in (("with memory", "recall/default"), ("local cache only", "recall/cache_only")):
+        part = results[key]
+        lines.append(
+            f"  {name:17} {100 * part['accuracy']:5.1f} % of {part['answers']:,} answers right "
+            f"(chance {100 * part['chance']:.1f} %)"
+        )
+    return "\n".join(lines)
+
+
+def _continued(results: Mapping[str, Any]) -> str:
+    """The end of the prompt and what the model made of it."""
+    part = results["continuation"]
+    shown = part["prompt"][-400:]
+    return (
+        f"The held-out document {part['document']}, the end of what the model was given, and after >>> what it wrote:\n\n"
+        f"{shown}>>>{part['text']}"
+    )
