@@ -1,7 +1,8 @@
 """Memorizing Transformer: the k nearest (key, value) pairs of a long first-in-first-out memory.
 
-Wu, Rabe, Hutchins, Szegedy 2022, "Memorizing Transformers", https://arxiv.org/abs/2203.08913. With `memory_length=0` the
-part is the paper's local attention with its short cache, with `cache_length=0` too it is attention without any memory.
+Wu, Rabe, Hutchins, Szegedy 2022, "Memorizing Transformers", https://arxiv.org/abs/2203.08913. With `memory_length=0`
+the part is the paper's local attention with its short cache, with `cache_length=0` too it is attention without any
+memory.
 """
 
 from __future__ import annotations
@@ -401,9 +402,7 @@ class MemorizingAttention(nn.Module):
 
     def _project(self, x: Array, mask: Array, document_position: Any) -> tuple[Array, Tokens]:
         y = self.normed(x).astype(self.dtype)
-        queries, keys, values = (
-            project(y, matrix) for matrix in (self.query, self.key, self.value)
-        )
+        queries, keys, values = (project(y, matrix) for matrix in (self.query, self.key, self.value))
         if self.query_key_norm:
             queries, keys = _unit(queries), _unit(keys)
         positions = EmptyState()

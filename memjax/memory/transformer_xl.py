@@ -84,7 +84,7 @@ def read(
     values: Float[Array, "batch total heads head_dim"],
     relative_keys: Float[Array, "total heads head_dim"],
     biases: tuple[Float[Array, "heads head_dim"], Float[Array, "heads head_dim"]],
-    visible: Bool[Array, "?rows 1 length total"],
+    visible: Bool[Array, "#batch 1 length total"],
     **dropout: Any,
 ) -> Float[Array, "batch length heads head_dim"]:
     """Relative attention: `softmax(((q_i + u) k_j + (q_i + v) r_{i-j}) / sqrt(head_dim)) values`.
@@ -118,7 +118,7 @@ class RelativeBiases(nn.Module):
 
     @nn.compact
     def __call__(self) -> tuple[Float[Array, "heads head_dim"], Float[Array, "heads head_dim"]]:
-        """u (content) and v (position)."""
+        """The content bias u and the position bias v."""
         shape, init = (self.num_heads, self.head_dim), nn.initializers.normal(0.02)
         return self.param("content", init, shape), self.param("position", init, shape)
 

@@ -200,8 +200,8 @@ class Stack(nn.Module):
             index = int(layer.removeprefix("layer_")) if layer.removeprefix("layer_").lstrip("-").isdigit() else None
             if index is None or tap not in TAPS or not -len(self.layers) <= index < len(self.layers):
                 raise ValueError(
-                    f"features: given {feature!r}, allowed: layer_<index>/<tap> with an index from {-len(self.layers)} to "
-                    f"{len(self.layers) - 1} and a tap of {', '.join(TAPS)}"
+                    f"features: given {feature!r}, allowed: layer_<index>/<tap> with an index from "
+                    f"{-len(self.layers)} to {len(self.layers) - 1} and a tap of {', '.join(TAPS)}"
                 )
             index %= len(self.layers)
             taps[index] = (*taps.get(index, ()), tap)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -70,9 +71,10 @@ class Vocabulary(nn.Module):
 class AdaptiveVocabulary(nn.Module):
     """Adaptive embeddings and softmax: frequent ids first, tail clusters behind one score each, tied tables.
 
-    Grave et al. 2017 (https://arxiv.org/abs/1609.04309) and Baevski & Auli 2019 (https://arxiv.org/abs/1809.10853), laid
-    out as in Transformer-XL. Ids must be sorted by frequency. Training never builds scores of the whole vocabulary for
-    all tokens: targets are sorted by cluster and scored in pieces, and a piece computes only the clusters it contains.
+    Grave et al. 2017 (https://arxiv.org/abs/1609.04309) and Baevski & Auli 2019 (https://arxiv.org/abs/1809.10853),
+    laid out as in Transformer-XL. Ids must be sorted by frequency. Training never builds scores of the whole vocabulary
+    for all tokens: targets are sorted by cluster and scored in pieces, and a piece computes only the clusters that it
+    contains.
 
     Differs from the published code: the score of tail cluster i is column `cutoffs[0] + i - 1` of the head, as in the
     TensorFlow and Hugging Face code; the PyTorch code has the cluster columns in reverse.
@@ -106,7 +108,8 @@ class AdaptiveVocabulary(nn.Module):
     def setup(self) -> None:
         if not self.cutoffs or self.cutoffs[-1] >= self.vocab_size:
             raise ValueError(
-                f"cutoffs: given {self.cutoffs}, allowed: ascending ids below vocab_size = {self.vocab_size}, at least one"
+                f"cutoffs: given {self.cutoffs}, allowed: at least one, ascending ids below vocab_size = "
+                f"{self.vocab_size}"
             )
         normal = nn.initializers.normal
         tables, projections, output_projections, biases = [], [], [], []
@@ -183,11 +186,11 @@ class AdaptiveVocabulary(nn.Module):
                 scores = jax.nn.log_softmax(self._tail(hidden, index), axis=-1)
                 return jnp.take_along_axis(scores, (ids - first)[:, None], axis=-1, mode="clip")[:, 0]
 
-            within = jax.lax.cond(member.any(), tail, lambda: jnp.zeros_like(log_prob))
+            within = jax.lax.cond(member.any(), tail, lambda: jnp.zeros(ids.shape, head.dtype))
             log_prob = log_prob + jnp.where(member, within, 0)
         return -log_prob
 
-    def _embed(self, ids: Array, projections: list[Array]) -> Array:
+    def _embed(self, ids: Array, projections: Sequence[Array]) -> Array:
         total = jnp.zeros((*ids.shape, self.dim), self.dtype)
         for index, (first, last) in enumerate(self.bounds):
             rows = jnp.take(self.tables[index], jnp.clip(ids - first, 0, last - first - 1), axis=0).astype(self.dtype)
