@@ -1,0 +1,5 @@
+"""Weights of other libraries, in and out."""
+
+from memjax.interop import hf_transfo_xl
+
+__all__ = ["hf_transfo_xl"]
