@@ -265,6 +265,9 @@ class DistantIdentifiers:
     def __getitem__(self, index: int, /) -> np.ndarray:
         return self._documents[index]
 
+    def num_bytes(self, index: int, /) -> int:
+        return self._documents.num_bytes(index)
+
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
         return self._with_distant(self._documents.annotate(index))
 
@@ -350,8 +353,8 @@ def _table(results: Mapping[str, Any]) -> str:
     share = first["subsets"][DISTANT].get("targets", 0) / first["targets"]
     notes = [
         f"Both models were trained on {tokens:,} tokens; {first['targets']:,} tokens of held-out documents are scored,",
-        f"each document from an empty memory. distant: bits per byte of the {100 * share:.1f} % of tokens whose identifier",
-        "occurred earlier in the document but outside the local window. memory bytes: of one row, caches included.",
+        f"each document from an empty memory. distant: bits per byte of the {100 * share:.1f} % of tokens whose",
+        "identifier occurred earlier in the document but outside the local window. memory bytes: one row, with caches.",
     ]
     return "\n".join([table[0], rule, *table[1:], rule, *notes, _corpus_line(results["corpus"])])
 
@@ -392,6 +395,6 @@ def _continued(results: Mapping[str, Any]) -> str:
     part = results["continuation"]
     shown = part["prompt"][-400:]
     return (
-        f"The held-out document {part['document']}, the end of what the model was given, and after >>> what it wrote:\n\n"
+        f"A held-out document ({part['document']}): the end of what the model was given, after >>> what it wrote:\n\n"
         f"{shown}>>>{part['text']}"
     )

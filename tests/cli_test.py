@@ -1,0 +1,235 @@
+"""The command line: exit codes, one line for every mistake of a user, and nothing lost by it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memjax.cli import main
+
+CONFIG = """
+from memjax.config import *
+
+VARIANTS = {"default": "a memory", "local": "none"}
+
+def get_config(variant="default"):
+    attention = Memorizing(layers=(-1,), memory_length=16, num_neighbors=2, cache_length=4)
+    if variant == "local":
+        attention = FullAttention()
+    return Config(
+        name=f"tiny_{variant}",
+        model=Model(dim=8, num_layers=1, num_heads=2, attention=attention),
+        data=Data(source=TextFiles(path="texts"), tokenizer=Bytes(), cache_dir="cache", rows=2, segment_length=8),
+        training=Training(steps=2, schedule=Schedule(warmup_steps=1), log_every=1),
+        evaluation=Evaluation(rows=2, max_segments=2),
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A directory with a config, texts and a finished run of it."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "tiny.py").write_text(CONFIG)
+    (folder / "texts").mkdir()
+    for number in range(60):
+        (folder / "texts" / f"{number}.txt").write_text(f"text {number}: " + "abcdefgh " * (1 + number % 5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["train", "--config", "tiny.py"]) == 0
+    return folder
+
+
+@pytest.fixture
+def here(workplace, monkeypatch):
+    monkeypatch.chdir(workplace)
+    return workplace
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder; locks and caches of prepared data aside."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".lock" and "__pycache__" not in path.parts and "cache" not in path.parts
+    }
+
+
+def refuse(arguments: list[str], capsys) -> str:
+    """The line about a mistake; checks that it is one line, that the code is 2 and that no file has changed."""
+    before = contents(Path.cwd())
+    capsys.readouterr()
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    assert contents(Path.cwd()) == before
+    return captured.err.rstrip("\n")
+
+
+TRAIN = ["train", "--config", "tiny.py"]
+
+
+@pytest.mark.parametrize(
+    "arguments, parts",
+    [
+        (["trian"], ["verb: given 'trian'", "did you mean train?"]),
+        ([*TRAIN, "--model.dimm", "3"], ["--model.dimm", "did you mean --model.dim?"]),
+        ([*TRAIN, "--confg", "3"], ["--confg", "did you mean --config?"]),
+        ([*TRAIN, "--model.dim", "x"], ["model.dim: given 'x', allowed: an integer"]),
+        ([*TRAIN, "--model.dim", "9"], ["model.num_heads: given 2", "model.dim = 9"]),
+        ([*TRAIN, "--training.accumulate", "3"], ["training.accumulate: given 3", "data.rows = 2"]),
+        ([*TRAIN, "--model.attention.num-neighbors", "17"], ["model.attention.num_neighbors: given 17", "16"]),
+        ([*TRAIN, "--variant", "locl"], ["variant: given 'locl'", "did you mean local?"]),
+        (["train", "--config", "tin.py"], ["config: given 'tin.py', allowed: "]),
+        ([*TRAIN, "--name", "new", "--data.source.path", "nowhere"], ["nowhere"]),
+        ([*TRAIN, "--name", "new", "--data.source.path", ""], ["path"]),
+        ([*TRAIN, "--name", "new", "--data.source.path", "folder_of_nothing"], ["folder_of_nothing"]),
+        ([*TRAIN, "--name", "new", "--data.source.path", "not_utf8.txt"], ["not_utf8.txt", "UTF-8"]),
+        ([*TRAIN, "--name", "new", "--data.source.path", "empty.txt"], ["empty.txt"]),
+        ([*TRAIN, "--name", "new", "--data.min-document-length", "10000"], ["min_document_length", "10000"]),
+        ([*TRAIN, "--name", "foreign"], ["foreign", "not a run directory"]),
+        ([*TRAIN, "--model.dim", "16"], ["tiny_default", "model.dim = 8 there and 16 here"]),
+        ([*TRAIN, "--name", "new", "--training.init-from", "nowhere"], ["nowhere"]),
+        (["eval"], ["--run"]),
+        (["eval", "--run", "nowhere"], ["nowhere", "no run directory"]),
+        (["eval", "--run", "runs/tiny_default", "--model.dim", "16"], ["model.dim: cannot be changed here"]),
+        (["eval", "--run", "runs/tiny_default", "--evaluation.memory-length", "-1"], ["memory_length", "-1"]),
+        (["eval", "--run", "runs/tiny_default", "--evaluation.memory-length", "1"], ["num_neighbors: given 2"]),
+        (["generate", "--run", "nowhere"], ["nowhere", "no run directory"]),
+        (["generate", "--run", "runs/tiny_default", "--prmpt", "x"], ["--prmpt", "did you mean --prompt?"]),
+        (["generate", "--run", "runs/tiny_default", "--top-p", "2"], ["top_p: given 2.0"]),
+        (["generate", "--run", "runs/tiny_default", "--prompt-file", "nowhere"], ["prompt-file: given 'nowhere'"]),
+        (["generate", "--run", "runs/tiny_default", "--prompt-file", "not_utf8.txt"], ["not_utf8.txt", "UTF-8"]),
+        (["data", "prepair", "--config", "tiny.py"], ["prepair"]),
+        (["doctor", "--jsn"], ["--jsn", "did you mean --json?"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_one_line_and_code_2(here, capsys, arguments, parts):
+    (here / "folder_of_nothing").mkdir(exist_ok=True)
+    (here / "not_utf8.txt").write_bytes(b"good\xff bad")
+    (here / "empty.txt").write_bytes(b"")
+    (here / "runs" / "foreign").mkdir(parents=True, exist_ok=True)
+    (here / "runs" / "foreign" / "thesis.tex").write_text("mine")
+    line = refuse(arguments, capsys)
+    assert line.startswith(f"memjax {arguments[0]}: ")
+    for part in parts:
+        assert part in line
+
+
+def test_a_checkpoint_of_another_architecture_is_refused_with_the_difference(here, capsys):
+    path = here / "runs" / "tiny_default" / "config.json"
+    original = path.read_text()
+    config = json.loads(original)
+    config["model"]["feed_forward"]["dim"] = 24
+    path.write_text(json.dumps(config))
+    try:
+        for verb in (["eval"], ["generate"]):
+            line = refuse([*verb, "--run", "runs/tiny_default"], capsys)
+            assert "another architecture" in line
+            assert "feed_forward" in line and "24" in line
+        line = refuse([*TRAIN, "--model.feed-forward.dim", "24"], capsys)
+        assert "another architecture" in line
+    finally:
+        path.write_text(original)
+
+
+def test_init_from_another_architecture_is_refused(here, capsys):
+    arguments = ["--name", "new", "--training.init-from", "runs/tiny_default", "--model.feed-forward.dim", "24"]
+    line = refuse([*TRAIN, *arguments], capsys)
+    assert "init_from" in line and "24" in line
+
+
+def test_an_error_of_the_program_keeps_its_traceback(here, capsys, monkeypatch):
+    def broken(config):
+        return [1][2]
+
+    monkeypatch.setattr("memjax.training.loop.train", broken)
+    assert main(TRAIN) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_debug_adds_the_traceback_to_a_mistake(here, capsys, monkeypatch):
+    monkeypatch.setenv("MEMJAX_DEBUG", "1")
+    assert main([*TRAIN, "--model.dim", "9"]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" in error and "model.num_heads: given 2" in error.splitlines()[-1]
+
+
+def test_a_missing_package_names_its_extra(here, capsys, monkeypatch):
+    def needs(config):
+        raise ModuleNotFoundError("No module named 'seqio'", name="seqio")
+
+    monkeypatch.setattr("memjax.training.loop.train", needs)
+    assert "pip install 'memjax[data]'" in refuse(TRAIN, capsys)
+
+
+def test_train_again_says_that_the_run_is_finished(here, capsys):
+    before = contents(here)
+    assert main(TRAIN) == 0
+    assert "finished" in capsys.readouterr().err
+    assert contents(here) == before
+
+
+def test_eval_with_other_memories(here, capsys):
+    lengths = [None, 0, 64]
+    found = []
+    for length in lengths:
+        more = [] if length is None else ["--evaluation.memory-length", str(length)]
+        assert main(["eval", "--run", "runs/tiny_default", "--json", *more]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert [values["memory_length"] for values in found] == [16, 0, 64]
+    assert len({values["memory_bytes"] for values in found}) == 3
+    assert len({values["targets"] for values in found}) == 1
+    assert main(["eval", "--run", "runs/tiny_default", "--evaluation.split", "test"]) == 0
+    text = capsys.readouterr().out
+    assert "bits per byte" in text and "split" in text
+
+
+def test_generate_one_and_several_prompts(here, capsys):
+    generate = ["generate", "--run", "runs/tiny_default", "--max-tokens", "5", "--greedy"]
+    assert main([*generate, "--prompt", "abc"]) == 0
+    alone = capsys.readouterr().out
+    assert alone.startswith("abc") and "\x1b" not in alone
+    (here / "prompt.txt").write_text("text 7: abcdefgh abcd")
+    assert main([*generate, "--prompt", "abc", "--prompt-file", "prompt.txt", "--json"]) == 0
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["prompt"] + first["text"] == alone.removesuffix("\n")
+    assert second["header"] == "prompt.txt"
+    assert main([*generate, "--prompt", "abc", "--prompt-file", "prompt.txt"]) == 0
+    both = capsys.readouterr().out
+    assert "== prompt 1\nabc" in both and "== prompt.txt\ntext 7" in both
+
+
+def test_data_prepare_counts_every_split(here, capsys):
+    assert main(["data", "prepare", "--config", "tiny.py"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["train", "validation", "test"]
+    documents = [int(line.split()[1].replace(",", "")) for line in lines[1:]]
+    assert sum(documents) == 60
+
+
+def test_help_of_every_verb(here, capsys):
+    assert main(["--help"]) == 0
+    verbs = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert {"train", "eval", "generate", "data", "doctor", "demo"} <= set(verbs)
+    for verb in verbs:
+        assert main([verb, "--help"]) == 0
+        text = capsys.readouterr().out
+        assert f"usage: memjax {verb}" in text
+        if verb in ("train", "eval", "data"):
+            assert "--training.schedule.learning-rate" in text and "--model.attention.num-neighbors" in text
+    assert main(["train", "--help", "--config", "tiny.py", "--variant", "local"]) == 0
+    assert "--model.attention.num-neighbors" not in capsys.readouterr().out
+
+
+def test_the_command_line_starts_without_jax():
+    code = (
+        "import sys, memjax.cli as cli; cli.main(['--help']); "
+        "print([m for m in ('jax', 'flax', 'tensorflow', 'orbax', 'tyro') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,60 @@
+import importlib.metadata
+import json
+import re
+import tomllib
+from pathlib import Path
+
+from memjax import doctor
+from memjax.cli import main
+
+PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+
+
+def names(requirements: list[str]) -> tuple[str, ...]:
+    return tuple(re.match(r"[\w.-]+", requirement).group() for requirement in requirements)
+
+
+def test_the_table_of_extras_is_that_of_the_project():
+    extras = PROJECT["optional-dependencies"]
+    described = {name: names(extras[name]) for name in extras if name not in ("tpu", "cuda", "all", "dev")}
+    assert doctor.EXTRAS.keys() == described.keys()
+    for name, (_, packages) in doctor.EXTRAS.items():  # an extra may pin helpers that nobody asks for
+        assert set(packages) <= set(described[name])
+    assert set(names(PROJECT["dependencies"])) <= set(doctor.BASE)
+
+
+def test_what_is_missing_comes_with_its_pip_line(monkeypatch):
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name in ("seqio", "tensorboardX"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name) if name in doctor.BASE else "1.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    facts = doctor.diagnose()
+    assert set(facts["missing"]) == {"data", "tb"}
+    assert facts["missing"]["data"]["packages"] == ["seqio"]
+    text = doctor.describe(facts)
+    assert "(seqio); pip install 'memjax[data]'" in text
+    assert "(tensorboardX); pip install 'memjax[tb]'" in text
+
+
+def test_a_backend_that_does_not_start_is_said(monkeypatch):
+    import jax
+
+    def devices():
+        raise RuntimeError("the TPU is already in use\nby another process")
+
+    monkeypatch.setattr(jax, "devices", devices)
+    facts = doctor.diagnose()
+    assert facts["backend"] == "none"
+    assert "JAX could not start a backend: the TPU is already in use by another process" in doctor.describe(facts)
+
+
+def test_the_command(capsys):
+    assert main(["doctor", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["backend"] == "cpu" and facts["devices"] and facts["base"]["jax"]
+    assert main(["doctor"]) == 0
+    assert "backend   cpu" in capsys.readouterr().out
