@@ -1,7 +1,10 @@
 """Cross-entropy of tokens, summed so that segments, rows and hosts only ever add."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -17,10 +20,10 @@ def token_cross_entropy(
 
     Args:
       logits: `[..., vocab]`, any float dtype.
-      targets: `[...]`, int. A target outside `0 .. vocab - 1` matches nothing: its result is the (finite) log-sum-exp,
-        to be weighted by 0.
+      targets: `[...]`, int. A target outside `0 .. vocab - 1` is not scored: its result and its gradient are 0,
+        whatever its logits are.
       label_smoothing: the target distribution is `1 - label_smoothing` at the target plus `label_smoothing` spread
-        evenly over the whole vocabulary.
+        evenly over the whole vocabulary (but for entries masked with -inf or the lowest finite number).
 
     Returns:
       `[...]` in the dtype `promote_types(logits.dtype, float32)`.
@@ -36,12 +39,7 @@ def token_cross_entropy(
     if not 0.0 <= label_smoothing < 1.0:
         raise ValueError(f"label_smoothing: {label_smoothing} given, allowed is 0 <= label_smoothing < 1")
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    # A comparison instead of a gather: its gradient fuses with that of the log-sum-exp, a gather's is a scatter.
-    ids = lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
-    picked = jnp.sum(jnp.where(ids == targets[..., None], logits, 0), axis=-1)
-    if label_smoothing:
-        picked = (1 - label_smoothing) * picked + label_smoothing * jnp.mean(logits, axis=-1)
-    return jax.nn.logsumexp(logits, axis=-1) - picked
+    return _cross_entropy(logits, targets, label_smoothing)
 
 
 def cross_entropy_sum(
@@ -70,9 +68,46 @@ def cross_entropy_sum(
       0.6931472
     """
     scored = weights != 0
-    # Both wheres: the inner one keeps a NaN out of the gradient, the outer one out of the sum.
-    nats = token_cross_entropy(
-        jnp.where(scored[..., None], logits, 0), jnp.where(scored, targets, 0), label_smoothing=label_smoothing
-    )
+    nats = token_cross_entropy(logits, jnp.where(scored, targets, -1), label_smoothing=label_smoothing)
     weights = weights.astype(nats.dtype)
-    return Sum(jnp.sum(jnp.where(scored, nats, 0) * weights), jnp.sum(weights))
+    return Sum(jnp.sum(nats * weights), jnp.sum(weights))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _cross_entropy(logits: Array, targets: Array, label_smoothing: float) -> Array:
+    return _nats_and_normalizer(logits, targets, label_smoothing)[0]
+
+
+@_cross_entropy.defjvp
+def _cross_entropy_jvp(label_smoothing: float, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    # softmax - target distribution in one pass: the gradient of a gather is a scatter, and saves nothing of the softmax
+    logits, targets = primals
+    nats, normalizer = _nats_and_normalizer(logits, targets, label_smoothing)
+    ids = lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
+    wanted = (1 - label_smoothing) * (ids == targets[..., None]).astype(logits.dtype)
+    if label_smoothing:
+        present = _present(logits)
+        wanted = wanted + label_smoothing * present / jnp.sum(present, axis=-1, keepdims=True)
+    # the where keeps a NaN at a target that is not scored out of the gradient
+    slope = jnp.where(_scored(logits, targets)[..., None], jnp.exp(logits - normalizer[..., None]) - wanted, 0)
+    return nats, jnp.sum(slope * tangents[0], axis=-1)
+
+
+def _nats_and_normalizer(logits: Array, targets: Array, label_smoothing: float) -> tuple[Array, Array]:
+    normalizer = jax.nn.logsumexp(logits, axis=-1)
+    places = jnp.clip(targets, 0, logits.shape[-1] - 1)[..., None]
+    wanted = jnp.take_along_axis(logits, places, axis=-1, mode="clip")[..., 0]
+    if label_smoothing:
+        present = _present(logits)
+        mean = jnp.sum(jnp.where(present, logits, 0), axis=-1) / jnp.sum(present, axis=-1)
+        wanted = (1 - label_smoothing) * wanted + label_smoothing * mean
+    return jnp.where(_scored(logits, targets), normalizer - wanted, 0), normalizer
+
+
+def _scored(logits: Array, targets: Array) -> Array:
+    return (targets >= 0) & (targets < logits.shape[-1])
+
+
+def _present(logits: Array) -> Array:
+    """Vocabulary entries that are not masked out."""
+    return logits > 0.5 * float(np.finfo(logits.dtype).min)
