@@ -259,14 +259,16 @@ class SeqioTask:
 class KeyValueRecall:
     """Synthetic documents that define keys and values and ask for them many segments later."""
 
-    num_pairs: int = 16
+    num_pairs: int = 8
     """bindings per document"""
-    num_keys: int = 64
+    num_keys: int = 16
     """different keys"""
-    num_values: int = 64
+    num_values: int = 16
     """different values; chance is 1 / num_values"""
-    filler_length: int = 256
+    filler_length: int = 48
     """tokens between the definitions and the questions"""
+    layout: Literal["joint", "sequence"] = "joint"
+    """a binding is one token for the pair, or key and value one after the other"""
     num_documents: int = 2048
     """documents of the training split; validation and test have an eighth each"""
 

@@ -1,0 +1,190 @@
+"""Documents and tokenizer of a configuration, prepared once and kept in the user's cache folder.
+
+`memjax data` prepares by hand what `memjax train` prepares by itself: a tokenizer trained on the training split and one
+token file per split. An interrupted preparation goes on where it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from memjax import config as configs
+from memjax.data import sources
+from memjax.data.documents import Documents
+from memjax.data.identifiers import ANNOTATION, identifier_distances
+from memjax.data.python_sources import python_sources
+from memjax.data.synthetic import KeyValueRecall
+from memjax.data.token_files import Progress, write_token_file
+from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, WordTokenizer, train_sentencepiece
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class Datasets:
+    """What a run reads.
+
+    Attributes:
+      documents: split -> its documents; prepares the split where that has not been done.
+      tokenizer: text to tokens and back; None where documents never were text.
+      vocab_size: ids of the tokenizer.
+      begin_token: id read before a document's first token.
+    """
+
+    documents: Callable[[str], Documents]
+    tokenizer: Any
+    vocab_size: int
+    begin_token: int
+
+
+def make_datasets(data: configs.Data, *, progress: Progress | None = None) -> Datasets:
+    """The documents and the tokenizer that a configuration describes.
+
+    Args:
+      data: the configuration.
+      progress: told what is prepared, how much is done, and of how much.
+
+    Raises:
+      ValueError: a path that is missing or empty, text that is not UTF-8, a document without tokens, a split without
+        documents.
+    """
+    source = data.source
+    if isinstance(source, configs.KeyValueRecall):
+        return _recall(source)
+    folder = cache_folder(data)
+    if isinstance(source, configs.SeqioTask):
+        return _seqio(source, data, folder, progress)
+    texts = lambda split: open_texts(source, split, articles=data.protocol == "separate")  # noqa: E731
+    train = texts("train")
+    tokenizer = make_tokenizer(data.tokenizer, train, folder)
+    is_code = isinstance(source, configs.PythonLibrary | configs.Directories)
+    annotators = {ANNOTATION: identifier_distances} if is_code and tokenizer.lossless else {}
+
+    def documents(split: str) -> Documents:
+        chosen = train if split == "train" else texts(split)
+        name = _digest(chosen.fingerprint, tokenizer.fingerprint, str(data.min_document_length), *annotators)
+        return write_token_file(
+            folder / f"{type(source).__name__}-{split}-{name}",
+            chosen,
+            tokenizer,
+            min_tokens=data.min_document_length,
+            annotators=annotators,
+            progress=progress,
+        )
+
+    return Datasets(documents, tokenizer, tokenizer.vocab_size, tokenizer.begin_id)
+
+
+def open_texts(source: configs.Source, split: str, *, articles: bool = True) -> Any:
+    """One split of a source of texts, in random order of access (or pairs of name and text, for some of TFDS).
+
+    Args:
+      source: where the texts are.
+      split: 'train', 'validation' or 'test'.
+      articles: WikiText as articles (protocol `separate`) instead of one text.
+    """
+    match source:
+        case configs.PythonLibrary():
+            return python_sources(split)
+        case configs.TextFiles():
+            return sources.text_files(source.path, split=split, **_shares(source))
+        case configs.Directories():
+            return sources.directories(
+                source.path, pattern=source.pattern, order_file=source.order_file, split=split, **_shares(source)
+            )
+        case configs.JsonLines():
+            return sources.json_lines(source.path, field=source.field, split=split, **_shares(source))
+        case configs.Enwik8():
+            return sources.enwik8(source.path, split=split)
+        case configs.WikiText():
+            return sources.wikitext(source.path, split=split, articles=articles)
+        case configs.Novels():
+            return sources.novels(source.path, split=split)
+        case configs.TfdsBuilder():
+            from memjax.data.builders import tfds_texts
+
+            return tfds_texts(source.name, split=split, field=source.field, data_dir=source.data_dir or None)
+    raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source of texts")
+
+
+def make_tokenizer(tokenizer: configs.Tokenizer, train: Any, folder: Path) -> Any:
+    """The tokenizer of a configuration; one that has to be trained is trained once per training split."""
+    match tokenizer:
+        case configs.Bytes():
+            return ByteTokenizer()
+        case configs.SentencePiece(model=model) if model:
+            return SentencePieceTokenizer(model)
+        case configs.SentencePiece():
+            path = folder / f"sentencepiece-{tokenizer.vocab_size}-{_digest(train.fingerprint)}.model"
+            if path.exists():
+                return SentencePieceTokenizer(path)
+            return train_sentencepiece(_only_texts(train), path, vocab_size=tokenizer.vocab_size)
+        case configs.Words():
+            path = folder / f"words-{_digest(train.fingerprint)}.json"
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                partial = path.with_suffix(f".{os.getpid()}.partial")
+                WordTokenizer.train(_only_texts(train)).save(partial)
+                partial.replace(path)
+            return WordTokenizer.load(path)
+    raise ValueError(f"data.tokenizer: given {type(tokenizer).__name__}, allowed: one of memjax.config.Tokenizer")
+
+
+def cache_folder(data: configs.Data) -> Path:
+    """Where prepared data lies."""
+    if data.cache_dir:
+        return Path(data.cache_dir).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memjax" / "data"
+
+
+def _recall(source: configs.KeyValueRecall) -> Datasets:
+    fields = {f.name: getattr(source, f.name) for f in dataclasses.fields(source) if f.name != "num_documents"}
+
+    def documents(split: str) -> KeyValueRecall:
+        count = source.num_documents if split == "train" else max(source.num_documents // 8, 1)
+        return KeyValueRecall(count, seed=SPLITS.index(split), **fields)
+
+    example = documents("train")
+    return Datasets(documents, None, example.vocab_size, example.begin_id)
+
+
+def _seqio(source: configs.SeqioTask, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:
+    from memjax.data.tasks import register_tasks, seqio_documents, seqio_tokenizer
+
+    if source.data_dir:
+        register_tasks([source.name], data_dir=source.data_dir)
+    tokenizer = seqio_tokenizer(source.name, feature=source.feature)
+
+    def documents(split: str) -> Documents:
+        name = _digest(
+            source.name, source.feature, tokenizer.fingerprint, str(data.min_document_length), source.data_dir
+        )
+        path = folder / f"SeqioTask-{split}-{name}"
+        return seqio_documents(
+            source.name,
+            path,
+            split=split,
+            feature=source.feature,
+            min_tokens=data.min_document_length,
+            progress=progress,
+        )
+
+    return Datasets(documents, tokenizer, tokenizer.vocab_size, tokenizer.begin_id)
+
+
+def _shares(source: Any) -> dict[str, float]:
+    return {"validation": source.validation_percent / 100, "test": source.test_percent / 100}
+
+
+def _only_texts(texts: Any) -> Any:
+    """The texts of a source that may give pairs of name and text."""
+    return (item[1] if isinstance(item, tuple) else item for item in texts)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8")).hexdigest()[:12]
