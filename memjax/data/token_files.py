@@ -188,7 +188,7 @@ def write_token_file(
       texts: random access, or pairs (name, text) that can only be iterated (then read from the start again when
         continuing, without being tokenised again).
       tokenizer: of the texts.
-      source: fingerprint of the texts; needed for pairs.
+      source: fingerprint of the texts; needed for pairs without a `fingerprint` of their own.
       min_tokens: shorter documents are left out and counted. With 1 nothing is left out, and a document without
         tokens is an error.
       annotators: name -> function of a text that gives one entry per token.
@@ -198,7 +198,8 @@ def write_token_file(
       ValueError: a document without tokens, no document of `min_tokens`, or a folder that is not a token file.
     """
     names = getattr(texts, "names", None)
-    if source is None and names is None:
+    source = getattr(texts, "fingerprint", None) if source is None else source
+    if source is None:
         raise ValueError("source: not given; a source that can only be iterated needs a fingerprint")
     functions = dict(annotators or {})
 
@@ -215,7 +216,7 @@ def write_token_file(
     return write_tokens(
         path,
         documents,
-        source=texts.fingerprint if source is None else source,  # type: ignore[union-attr]
+        source=source,
         tokenizer=tokenizer.fingerprint,
         token_bytes=tokenizer.token_bytes(np.arange(tokenizer.vocab_size)),
         annotations=tuple(functions),

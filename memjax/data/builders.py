@@ -1,0 +1,251 @@
+"""TensorFlow Datasets: the embedded corpus as a builder, and any builder as texts. Needs the extra `data`.
+
+TensorFlow is imported inside functions only, quietly, and with accelerators hidden: they belong to JAX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
+from memjax.data.sources import SPLITS, Texts, decode_text
+
+PYTHON_LIBRARY = "memjax_python_library"
+"""The builder's name, once `python_library_builder` has been called."""
+
+FILE_FORMATS = ("array_record", "tfrecord")
+"""With random access, and what `tfds.load` and seqio read."""
+
+
+def import_tensorflow() -> Any:
+    """TensorFlow on the CPU, without its start-up messages.
+
+    Raises:
+      ValueError: it is not installed.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import tensorflow
+        except ImportError as error:
+            raise _missing("tensorflow") from error
+    for kind in ("GPU", "TPU"):
+        with contextlib.suppress(RuntimeError):  # Too late: someone else has used TensorFlow in this process.
+            tensorflow.config.set_visible_devices([], kind)
+    return tensorflow
+
+
+def import_tfds() -> Any:
+    """TensorFlow Datasets without progress bars (see `import_tensorflow`)."""
+    import_tensorflow()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import tensorflow_datasets as tfds
+        except ImportError as error:
+            raise _missing("tensorflow_datasets") from error
+    tfds.disable_progress_bar()
+    return tfds
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Only errors of TFDS and seqio are printed, and their own use of what is deprecated is not reported."""
+    from absl import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+
+
+def _missing(package: str) -> ValueError:
+    return ValueError(f"{package}: not installed; pip install 'memjax[data]'")
+
+
+@functools.cache
+def _python_library_class() -> type:
+    tfds = import_tfds()
+    documents = read_python_sources()
+    digest = corpus_sha256(documents)
+
+    class MemjaxPythonLibrary(tfds.core.GeneratorBasedBuilder):
+        """Python sources of the standard library, one document per top-level package or module."""
+
+        VERSION = tfds.core.Version("1.0.0")
+        # One configuration per library, so that prepared data of another Python are never taken for this one's, and
+        # per file format: `as_data_source` reads only array_record, `as_dataset` (and seqio) only tfrecord.
+        BUILDER_CONFIGS = [
+            tfds.core.BuilderConfig(
+                name=f"{python_version().replace(' ', '-').lower()}-{digest[:8]}-{file_format}",
+                description=f"{python_version()}, SHA-256 {digest}",
+            )
+            for file_format in FILE_FORMATS
+        ]
+
+        def _info(self):
+            features = tfds.features.FeaturesDict({"name": tfds.features.Text(), "text": tfds.features.Text()})
+            metadata = tfds.core.MetadataDict({"python": python_version(), "sha256": digest})
+            return tfds.core.DatasetInfo(
+                builder=self,
+                description="Python sources of the running interpreter's standard library.",
+                features=features,
+                metadata=metadata,
+            )
+
+        def _split_generators(self, dl_manager):
+            del dl_manager  # Nothing is downloaded.
+            return {split: self._generate_examples(split) for split in SPLITS}
+
+        def _generate_examples(self, split):
+            texts = python_sources(split)
+            for name, text in zip(texts.names, texts, strict=True):
+                yield name, {"name": name, "text": text}
+
+    return MemjaxPythonLibrary
+
+
+def python_library_builder(data_dir: str | os.PathLike[str] | None = None, *, file_format: str = "array_record") -> Any:
+    """The embedded corpus as a prepared TFDS builder (features `name` and `text`), made where it is missing.
+
+    Args:
+      data_dir: where prepared data sets lie; TFDS's own default if None.
+      file_format: of `FILE_FORMATS`.
+
+    Raises:
+      ValueError: another file format.
+
+    Example:
+      >>> builder = python_library_builder("/tmp/tfds")  # doctest: +SKIP
+      >>> builder.as_data_source("train")[0]["name"]  # doctest: +SKIP
+    """
+    if file_format not in FILE_FORMATS:
+        raise ValueError(f"file_format: {file_format!r}; allowed are {', '.join(FILE_FORMATS)}")
+    with quiet():
+        builder_class: Any = _python_library_class()
+        config = builder_class.BUILDER_CONFIGS[FILE_FORMATS.index(file_format)]
+        builder = builder_class(data_dir=data_dir, config=config.name)
+        if not builder.is_prepared():
+            builder.download_and_prepare(file_format=file_format)
+    return builder
+
+
+class TfdsPairs:
+    """(name, text) of a builder without random access, in the order of its files."""
+
+    def __init__(self, builder: Any, split: str, field: str, fingerprint: str):
+        self.fingerprint = fingerprint
+        self._builder, self._split, self._field = builder, split, field
+
+    def __len__(self) -> int:
+        return self._builder.info.splits[self._split].num_examples
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        tfds = import_tfds()
+        with quiet():
+            read = tfds.ReadConfig(interleave_cycle_length=1)  # In order, so that an interrupted reader can go on.
+            dataset = self._builder.as_dataset(split=self._split, shuffle_files=False, read_config=read)
+            for number, example in enumerate(tfds.as_numpy(dataset)):
+                name = f"{self._split}:{number}"
+                yield name, decode_text(example[self._field], f"{self._builder.info.full_name} {name}")
+
+
+def tfds_texts(
+    name: str,
+    *,
+    split: str,
+    field: str = "text",
+    data_dir: str | os.PathLike[str] | None = None,
+    download: bool = False,
+) -> Texts | TfdsPairs:
+    """One split of any TFDS builder.
+
+    Where the prepared files have random access (`array_record`), texts are read when they are asked for; otherwise the
+    result can only be iterated, and `write_token_file` tokenises it once.
+
+    Args:
+      name: builder, with configuration and version where wanted: `pg19`, `wiki40b/en`, `c4/en:3.1.0`.
+      split: `train`, `validation` or `test` (a builder that lacks one: see `split_map`), or any TFDS split such as
+        `train[:1%]`.
+      field: feature that holds the text.
+      data_dir: where prepared data sets lie; TFDS's own default if None.
+      download: download and prepare what is missing. Nothing is downloaded otherwise.
+
+    Raises:
+      ValueError: an unknown builder, one that is not prepared, or one without that split or field.
+    """
+    tfds = import_tfds()
+    with quiet():
+        if name.split("/")[0].split(":")[0] == PYTHON_LIBRARY:
+            builder = python_library_builder(data_dir)
+        else:
+            builder = _open_builder(tfds, name, data_dir, download)
+        fields = [key for key, feature in builder.info.features.items() if isinstance(feature, tfds.features.Text)]
+        available = list(builder.info.splits)
+    if field not in fields:
+        raise ValueError(f"field: {field!r}; text features of {name} are {', '.join(fields) or 'none'}")
+    part = split_map(available).get(split, split)
+    if part.split("[")[0] not in available:
+        raise ValueError(f"split: {split!r}; {name} has {', '.join(available)}; allowed are these, and slices of them")
+    size = builder.info.splits[part].num_examples
+    if not size:
+        raise ValueError(f"split: {split!r} of {name} has no documents; give another split")
+    identity = f"{builder.info.full_name}/{part}/{field}/{size}/{builder.info.dataset_size}"
+    fingerprint = "tfds-" + hashlib.sha256(identity.encode("utf-8")).hexdigest()[:16]
+    if builder.info.file_format.value != "array_record":
+        return TfdsPairs(builder, part, field, fingerprint)
+    with quiet():
+        source = builder.as_data_source(split=part)
+    names = [f"{part}:{number}" for number in range(size)]
+    return Texts(names, lambda i: decode_text(source[i][field], f"{builder.info.full_name} {names[i]}"), fingerprint)
+
+
+def _open_builder(tfds: Any, name: str, data_dir: str | os.PathLike[str] | None, download: bool) -> Any:
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+    except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"name: {name!r} is no TFDS builder ({reason}); give BUILDER or BUILDER/CONFIG:VERSION"
+        ) from None
+    if not builder.is_prepared():
+        if not download:
+            raise ValueError(
+                f"name: {name} is not prepared in {builder.data_path}; give data_dir, or prepare it with "
+                f"`tfds build {name}` (it may download)"
+            )
+        builder.download_and_prepare(file_format="array_record")
+    return builder
+
+
+def split_map(available: Mapping[str, Any] | list[str]) -> dict[str, str]:
+    """Our three splits as TFDS splits of a builder that may lack some.
+
+    Where one of validation and test is missing the other is halved; where both are, one percent each of train is
+    held out.
+
+    Example:
+      >>> split_map(["train", "test"])
+      {'train': 'train', 'validation': 'test[:50%]', 'test': 'test[50%:]'}
+      >>> split_map(["train"])
+      {'train': 'train[:98%]', 'validation': 'train[98%:99%]', 'test': 'train[99%:]'}
+    """
+    if "train" not in available:
+        return {}
+    held_out = [split for split in ("validation", "test") if split in available]
+    if len(held_out) == 2:
+        return {split: split for split in SPLITS}
+    if len(held_out) == 1:
+        return {"train": "train", "validation": f"{held_out[0]}[:50%]", "test": f"{held_out[0]}[50%:]"}
+    return {"train": "train[:98%]", "validation": "train[98%:99%]", "test": "train[99%:]"}

@@ -1,0 +1,249 @@
+"""seqio: Tasks for the corpora of the papers, and any Task or Mixture as documents. Needs the extra `data`.
+
+Importing seqio takes tens of seconds (it imports TensorFlow and tensorflow_text), so it happens inside functions, and
+Tasks are registered by a call: `register_tasks()`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from memjax.data.builders import PYTHON_LIBRARY, import_tensorflow, python_library_builder, quiet, split_map
+from memjax.data.token_files import Progress, TokenFile, TokenizedDocument, write_tokens
+from memjax.data.tokenizers import SeqioVocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """A corpus of TFDS.
+
+    Attributes:
+      tfds_name: builder, configuration and version.
+      features: feature of the Task -> feature of the builder.
+      splits: the builder's splits.
+      has_markers: the text has Wiki-40B's markers instead of line breaks.
+    """
+
+    tfds_name: str
+    features: tuple[tuple[str, str], ...] = (("targets", "text"),)
+    splits: tuple[str, ...] = ("train", "validation", "test")
+    has_markers: bool = False
+
+
+_WMT = {
+    13: ("cs-en", "de-en", "fr-en", "es-en", "ru-en"),
+    14: ("cs-en", "de-en", "fr-en", "hi-en", "ru-en"),
+    15: ("cs-en", "de-en", "fi-en", "fr-en", "ru-en"),
+    16: ("cs-en", "de-en", "fi-en", "ro-en", "ru-en", "tr-en"),
+    17: ("cs-en", "de-en", "fi-en", "lv-en", "ru-en", "tr-en", "zh-en"),
+    18: ("cs-en", "de-en", "et-en", "fi-en", "ru-en", "tr-en", "zh-en"),
+    19: ("cs-en", "de-en", "fi-en", "gu-en", "kk-en", "lt-en", "ru-en", "zh-en", "fr-de"),
+}
+
+
+def _translations() -> dict[str, Corpus]:
+    """Every pair of `wmt13_translate` to `wmt19_translate`, in both directions."""
+    corpora = {}
+    for year, pairs in _WMT.items():
+        splits = ("train", "validation") if year == 19 else ("train", "validation", "test")
+        for pair in pairs:
+            for source, target in (pair.split("-"), pair.split("-")[::-1]):
+                features = (("inputs", source), ("targets", target))
+                name = f"memjax_wmt{year}_translate_{source}_{target}"
+                corpora[name] = Corpus(f"wmt{year}_translate/{pair}:1.0.0", features, splits)
+    return corpora
+
+
+CORPORA: dict[str, Corpus] = {
+    "memjax_pg19": Corpus("pg19:0.1.1", (("targets", "book_text"),)),
+    "memjax_wiki40b_en": Corpus("wiki40b/en:1.3.0", has_markers=True),
+    "memjax_wikipedia": Corpus("wikipedia/20230601.en:1.0.0", splits=("train",)),
+    "memjax_lm1b": Corpus("lm1b:1.1.0", splits=("train", "test")),
+    "memjax_c4": Corpus("c4/en:3.1.0", splits=("train", "validation")),
+    "memjax_scientific_papers_arxiv": Corpus("scientific_papers/arxiv:1.1.1", (("targets", "article"),)),
+    "memjax_scientific_papers_pubmed": Corpus("scientific_papers/pubmed:1.1.1", (("targets", "article"),)),
+    **_translations(),
+}
+"""Task name -> corpus, under their TFDS names. The embedded corpus is `memjax_python_library`."""
+
+
+def import_seqio() -> Any:
+    """seqio, with TensorFlow on the CPU (see `builders.import_tensorflow`)."""
+    import_tensorflow()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import seqio
+        except ImportError as error:
+            raise ValueError("seqio: not installed; pip install 'memjax[data]'") from error
+    return seqio
+
+
+def register_tasks(
+    names: Sequence[str] | None = None,
+    *,
+    vocabulary: Any = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    download: bool = False,
+) -> list[str]:
+    """Registers seqio Tasks for the corpora; a second call replaces what the first registered.
+
+    A Task has the feature `targets` (translations also `inputs`), tokenised without an end token, and the text under
+    `targets_pretokenized`. Missing validation or test splits are cut as `builders.split_map` says.
+
+    Args:
+      names: of `CORPORA`, or `memjax_python_library`; None = all of them.
+      vocabulary: a `seqio.Vocabulary`; bytes if None.
+      data_dir: where prepared TFDS data sets lie; TFDS's own default if None.
+      download: let TFDS download and prepare what is missing when a Task is read.
+
+    Returns:
+      The names.
+
+    Raises:
+      ValueError: an unknown name.
+
+    Example:
+      >>> register_tasks(["memjax_pg19"])  # doctest: +SKIP
+      ['memjax_pg19']
+    """
+    allowed = [PYTHON_LIBRARY, *CORPORA]
+    chosen = allowed if names is None else list(names)
+    unknown = [name for name in chosen if name not in allowed]
+    if unknown:
+        raise ValueError(f"names: {unknown[0]!r}; allowed are {', '.join(allowed[:8])} and memjax_wmt*_translate_*_*")
+    seqio = import_seqio()
+    vocabulary = seqio.ByteVocabulary() if vocabulary is None else vocabulary
+    folder = None if data_dir is None else os.fspath(data_dir)
+    with quiet():
+        for name in chosen:
+            if name in seqio.TaskRegistry.names():
+                seqio.TaskRegistry.remove(name)
+            corpus = _python_library_corpus(folder) if name == PYTHON_LIBRARY else CORPORA[name]
+            _add_task(seqio, name, corpus, vocabulary, folder, read_only=not download)
+    return chosen
+
+
+def _python_library_corpus(data_dir: str | None) -> Corpus:
+    name, _, version = python_library_builder(data_dir, file_format="tfrecord").info.full_name.rpartition("/")
+    return Corpus(f"{name}:{version}")
+
+
+def _add_task(seqio: Any, name: str, corpus: Corpus, vocabulary: Any, data_dir: str | None, read_only: bool) -> None:
+    keys = dict(corpus.features)
+    seqio.TaskRegistry.add(
+        name,
+        source=seqio.TfdsDataSource(
+            tfds_name=corpus.tfds_name,
+            tfds_data_dir=data_dir,
+            splits=split_map(list(corpus.splits)),
+            read_only=read_only,
+        ),
+        preprocessors=[
+            functools.partial(seqio.preprocessors.rekey, key_map=keys),
+            *([functools.partial(_replace_markers, feature="targets")] if corpus.has_markers else []),
+            seqio.preprocessors.tokenize,
+        ],
+        output_features={key: seqio.Feature(vocabulary=vocabulary, add_eos=False) for key in keys},
+        metric_fns=[],
+    )
+
+
+def _replace_markers(dataset: Any, feature: str) -> Any:
+    """Wiki-40B's lines `_START_ARTICLE_`, `_START_SECTION_`, `_START_PARAGRAPH_` turn blank, `_NEWLINE_` a line end."""
+    tensorflow = import_tensorflow()
+
+    def clean(example):
+        text = tensorflow.strings.regex_replace(example[feature], r"\n_START_(ARTICLE|SECTION|PARAGRAPH)_\n", "\n\n")
+        text = tensorflow.strings.strip(tensorflow.strings.regex_replace(text, "_NEWLINE_", "\n"))
+        return {**example, feature: text}
+
+    return dataset.map(clean, num_parallel_calls=tensorflow.data.AUTOTUNE)
+
+
+def seqio_tokenizer(name: str, *, feature: str = "targets") -> SeqioVocabulary:
+    """The vocabulary of a feature of a registered Task or Mixture, as a tokenizer."""
+    return SeqioVocabulary(_output_feature(_task(name), name, feature).vocabulary)
+
+
+def seqio_documents(
+    name: str,
+    path: str | os.PathLike[str],
+    *,
+    split: str,
+    feature: str = "targets",
+    min_tokens: int = 1,
+    progress: Progress | None = None,
+) -> TokenFile:
+    """Any registered seqio Task or Mixture as documents, read once into a token file.
+
+    Examples come untrimmed, unpacked and in the order of the source (a Mixture: in its deterministic interleaving,
+    which ends with the first of its Tasks). An end token that a Task appends stays in the document. `num_bytes` is that
+    of `{feature}_pretokenized` where the Task keeps it, otherwise the sum over tokens. seqio reads TFDS data sets in
+    the format `tfrecord` only.
+
+    Args:
+      name: a Task or Mixture; those of `CORPORA` after `register_tasks`.
+      path: folder of the token file.
+      split: of the Task.
+      feature: whose tokens are the document.
+      min_tokens: shorter documents are left out (see `write_token_file`).
+      progress: called after every document.
+
+    Raises:
+      ValueError: an unknown name, split or feature, data that are not prepared, or a document without tokens.
+    """
+    task = _task(name)
+    tokenizer = SeqioVocabulary(_output_feature(task, name, feature).vocabulary)
+    with quiet():
+        if split not in task.splits:
+            raise ValueError(f"split: {split!r}; {name} has {', '.join(task.splits)}")
+    lengths = tokenizer.token_bytes(np.arange(tokenizer.vocab_size))
+
+    def documents(start: int) -> Iterator[TokenizedDocument]:
+        with quiet():
+            dataset = task.get_dataset(sequence_length=None, split=split, shuffle=False, num_epochs=1)
+            for number, example in enumerate(dataset.skip(start).as_numpy_iterator(), start=start):
+                tokens = np.asarray(example[feature], np.int32)
+                text = example.get(f"{feature}_pretokenized")
+                num_bytes = len(text) if isinstance(text, bytes) else int(lengths[tokens].sum())
+                yield TokenizedDocument(f"{name}/{split}:{number}", tokens, num_bytes)
+
+    source = f"{name}/{split}/{feature}/{tokenizer.fingerprint}"
+    try:
+        return write_tokens(
+            path,
+            documents,
+            source="seqio-" + hashlib.sha256(source.encode("utf-8")).hexdigest()[:16],
+            tokenizer=tokenizer.fingerprint,
+            token_bytes=lengths,
+            min_tokens=min_tokens,
+            progress=progress,
+        )
+    except (AssertionError, FileNotFoundError, NotImplementedError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(f"name: {name} cannot be read ({reason}); prepare its data set, or give data_dir") from error
+
+
+def _task(name: str) -> Any:
+    seqio = import_seqio()
+    with quiet():
+        if name not in [*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()]:
+            if name not in (PYTHON_LIBRARY, *CORPORA):
+                raise ValueError(f"name: {name!r} is no seqio Task or Mixture; import the module that registers it")
+            register_tasks([name])
+        return seqio.get_mixture_or_task(name)
+
+
+def _output_feature(task: Any, name: str, feature: str) -> Any:
+    if feature not in task.output_features:
+        raise ValueError(f"feature: {feature!r}; {name} has {', '.join(task.output_features)}")
+    return task.output_features[feature]

@@ -1,0 +1,220 @@
+"""What needs TensorFlow: TFDS builders and seqio Tasks, all in one file so that one process pays for the imports.
+
+Data sets are made here, in the folders and with the features that the real builders have; nothing is downloaded.
+"""
+
+import numpy as np
+import pytest
+
+from memjax.data import builders, tasks
+from memjax.data.builders import PYTHON_LIBRARY, TfdsPairs, quiet, tfds_texts
+from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
+from memjax.data.sources import Texts
+from memjax.data.streams import Streams
+from memjax.data.tasks import CORPORA, register_tasks, seqio_documents, seqio_tokenizer
+from memjax.data.token_files import write_token_file
+from memjax.data.tokenizers import ByteTokenizer
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.xdist_group("tensorflow")]
+
+
+@pytest.fixture(scope="module")
+def tfds():
+    return builders.import_tfds()
+
+
+@pytest.fixture(scope="module")
+def seqio():
+    return tasks.import_seqio()
+
+
+def prepare(tfds, data_dir, full_name, splits, file_format="tfrecord"):
+    """Writes `splits` (split -> examples of text features) where TFDS looks for `name/config:version`."""
+    name, version = full_name.split(":")
+    name, _, config = name.partition("/")
+    keys = list(next(iter(splits.values()))[0])
+
+    def info(self):
+        features = tfds.features.FeaturesDict({key: tfds.features.Text() for key in keys})
+        if keys == ["de", "en"]:
+            features = tfds.features.Translation(languages=keys)
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def split_generators(self, dl_manager):
+        return {split: enumerate(examples) for split, examples in splits.items()}
+
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    with quiet(), tfds.core.registered.skip_registration():
+        builder_class = type(
+            class_name,
+            (tfds.core.GeneratorBasedBuilder,),
+            {
+                "__module__": __name__,
+                "name": name,
+                "VERSION": tfds.core.Version(version),
+                "BUILDER_CONFIGS": [tfds.core.BuilderConfig(name=config)] if config else [],
+                "_info": info,
+                "_split_generators": split_generators,
+                "_generate_examples": lambda self: None,
+            },
+        )
+        builder_class(data_dir=data_dir).download_and_prepare(file_format=file_format)
+
+
+def texts_of(documents, tokenizer):
+    return [tokenizer.decode(documents[i]) for i in range(len(documents))]
+
+
+def test_accelerators_stay_with_jax(tfds):
+    tensorflow = builders.import_tensorflow()
+    assert [device.device_type for device in tensorflow.config.get_visible_devices()] == ["CPU"]
+
+
+def test_the_embedded_corpus_is_a_builder_like_any_other(tfds, seqio, tmp_path):
+    texts = tfds_texts(PYTHON_LIBRARY, split="test", data_dir=tmp_path)
+    assert isinstance(texts, Texts)
+    expected = python_sources("test")
+    assert sorted(texts) == sorted(expected)
+    builder = builders.python_library_builder(tmp_path)
+    digest = corpus_sha256(read_python_sources())
+    assert dict(builder.info.metadata) == {"python": python_version(), "sha256": digest}
+    assert digest[:8] in builder.info.full_name and set(builder.info.splits) == {"train", "validation", "test"}
+    register_tasks([PYTHON_LIBRARY], data_dir=tmp_path)
+    documents = seqio_documents(PYTHON_LIBRARY, tmp_path / "tokens", split="test")
+    assert sorted(texts_of(documents, seqio_tokenizer(PYTHON_LIBRARY))) == sorted(expected)
+    assert documents.total_bytes == sum(len(text.encode()) for text in expected)
+
+
+@pytest.mark.parametrize("file_format", ["array_record", "tfrecord"])
+def test_texts_of_any_builder(tfds, tmp_path, file_format):
+    examples = {
+        "train": [{"body": f"tëxt {i}", "id": str(i)} for i in range(5)],
+        "test": [{"body": "t", "id": "9"}] * 4,
+    }
+    prepare(tfds, tmp_path, "tiny_corpus:1.0.0", examples, file_format)
+    train = tfds_texts("tiny_corpus", split="train", field="body", data_dir=tmp_path)
+    assert isinstance(train, Texts if file_format == "array_record" else TfdsPairs) and len(train) == 5
+    documents = write_token_file(tmp_path / "tokens", train, ByteTokenizer())
+    assert sorted(texts_of(documents, ByteTokenizer())) == [f"tëxt {i}" for i in range(5)]
+    assert documents.total_bytes == 5 * 7
+    assert len(tfds_texts("tiny_corpus", split="validation", field="body", data_dir=tmp_path)) == 2
+    assert len(tfds_texts("tiny_corpus:1.0.0", split="train[:2]", field="body", data_dir=tmp_path)) == 2
+    for arguments, message in [
+        ({"field": "text"}, "field: 'text'; text features of tiny_corpus are body, id"),
+        ({"split": "dev", "field": "body"}, "split: 'dev'; tiny_corpus has train, test"),
+        ({"split": "test[:1%]", "field": "body"}, "has no documents"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            tfds_texts("tiny_corpus", **{"split": "train", "data_dir": tmp_path, **arguments})
+
+
+def test_builders_that_are_not_there(tfds, tmp_path):
+    with pytest.raises(ValueError, match="'no_such_corpus' is no TFDS builder"):
+        tfds_texts("no_such_corpus", split="train", data_dir=tmp_path)
+    with pytest.raises(ValueError, match="pg19 is not prepared in .*; give data_dir, or prepare it"):
+        tfds_texts("pg19", split="train", field="book_text", data_dir=tmp_path)
+
+
+WIKI = (
+    "\n_START_ARTICLE_\nA title\n_START_PARAGRAPH_\nOne._NEWLINE_Two.\n_START_SECTION_\nMore\n_START_PARAGRAPH_\nThree."
+)
+
+EXAMPLES = {
+    "memjax_pg19": {
+        "book_text": "A book.\n",
+        "book_id": "1",
+        "book_link": "",
+        "book_title": "B",
+        "publication_date": "1900",
+    },
+    "memjax_wiki40b_en": {"text": WIKI, "wikidata_id": "", "version_id": ""},
+    "memjax_wikipedia": {"text": "An article.", "title": "A"},
+    "memjax_lm1b": {"text": "One sentence ."},
+    "memjax_c4": {"text": "A page.", "url": "", "content-type": "", "content-length": "", "timestamp": ""},
+    "memjax_scientific_papers_arxiv": {"article": "A paper .", "abstract": "Short .", "section_names": ""},
+    "memjax_wmt14_translate_de_en": {"de": "Hallo.", "en": "Hello."},
+}
+READ = {"memjax_wiki40b_en": "A title\n\nOne.\nTwo.\n\nMore\n\nThree.", "memjax_wmt14_translate_de_en": "Hello."}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_corpora_of_the_papers(tfds, seqio, tmp_path, name):
+    corpus = CORPORA[name]
+    field = dict(corpus.features)["targets"]
+    examples = {split: [{**EXAMPLES[name]} for _ in range(100)] for split in corpus.splits}
+    prepare(tfds, tmp_path / "tfds", corpus.tfds_name, examples)
+    assert register_tasks([name], data_dir=tmp_path / "tfds") == [name]
+    for split in ("train", "validation", "test"):
+        documents = seqio_documents(name, tmp_path / split, split=split)
+        text = READ.get(name, EXAMPLES[name][field])
+        assert set(texts_of(documents, seqio_tokenizer(name))) == {text}
+        assert documents.num_bytes(0) == len(text.encode()) and documents.annotate(0)["target_bytes"].sum() == len(text)
+        assert len(documents) in (100, 98, 50, 1)
+    batch = next(Streams(documents, rows=2, segment_length=4, begin_token=0))
+    assert batch.mask.all()
+    # The same files, without seqio.
+    if "translate" not in name and not corpus.has_markers:
+        assert len(tfds_texts(corpus.tfds_name, split="train", field=field, data_dir=tmp_path / "tfds")) >= 98
+
+
+def test_translations_keep_their_source(tfds, seqio, tmp_path):
+    name = "memjax_wmt14_translate_de_en"
+    prepare(tfds, tmp_path, CORPORA[name].tfds_name, {s: [EXAMPLES[name]] for s in ("train", "validation", "test")})
+    register_tasks([name], data_dir=tmp_path)
+    example = next(iter(seqio.get_mixture_or_task(name).get_dataset(None, "train", shuffle=False).as_numpy_iterator()))
+    assert example["inputs_pretokenized"] == b"Hallo." and example["targets_pretokenized"] == b"Hello."
+    backwards = CORPORA["memjax_wmt14_translate_en_de"]
+    assert backwards.tfds_name == CORPORA[name].tfds_name and dict(backwards.features)["targets"] == "de"
+
+
+def test_versions_are_those_of_tfds(tfds):
+    for name in ("memjax_pg19", "memjax_lm1b", "memjax_scientific_papers_pubmed", "memjax_wmt19_translate_fr_de"):
+        with quiet():
+            builder = tfds.builder(CORPORA[name].tfds_name, data_dir="/nonexistent")
+            assert set(dict(CORPORA[name].features).values()) <= set(builder.info.features)
+
+
+def test_any_mixture_with_any_vocabulary(seqio, tmp_path):
+    vocabulary = seqio.ByteVocabulary()
+
+    def source(texts):
+        return seqio.FunctionDataSource(
+            lambda split, shuffle_files, seed=None: builders.import_tensorflow().data.Dataset.from_tensor_slices(
+                {"targets": texts}
+            ),
+            splits=["train"],
+        )
+
+    with quiet():
+        for name, texts in {"one": ["a b", "c"], "two": ["dd"]}.items():
+            seqio.TaskRegistry.add(
+                f"memjax_test_{name}",
+                source=source(texts),
+                preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
+                output_features={"targets": seqio.Feature(vocabulary, add_eos=True)},
+            )
+        seqio.MixtureRegistry.add("memjax_test_mixture", ["memjax_test_one", "memjax_test_two"], default_rate=1.0)
+    documents = seqio_documents("memjax_test_one", tmp_path / "task", split="train")
+    tokenizer = seqio_tokenizer("memjax_test_one")
+    assert texts_of(documents, tokenizer) == ["a b", "c"] and documents[1].tolist() == [ord("c") + 3, 1]
+    assert [documents.num_bytes(i) for i in range(2)] == [3, 1]
+    assert documents.annotate(1)["target_bytes"].tolist() == [1, 0]
+    mixed = seqio_documents("memjax_test_mixture", tmp_path / "mixture", split="train")
+    # A Mixture ends with the first of its Tasks.
+    assert texts_of(mixed, tokenizer)[-1] in ("dd", "c") and {"a b", "c", "dd"} >= set(texts_of(mixed, tokenizer))
+    np.testing.assert_array_equal(tokenizer.encode("a b"), documents[0][:-1])
+
+
+def test_task_mistakes(seqio, tmp_path):
+    register_tasks(["memjax_pg19"], data_dir=tmp_path / "empty")
+    for arguments, message in [
+        ({"name": "no_such_task", "split": "train"}, "'no_such_task' is no seqio Task or Mixture; import the module"),
+        ({"name": "memjax_pg19", "split": "dev"}, "split: 'dev'; memjax_pg19 has train, validation, test"),
+        ({"name": "memjax_pg19", "split": "train", "feature": "inputs"}, "feature: 'inputs'; memjax_pg19 has targets"),
+        ({"name": "memjax_pg19", "split": "train"}, "memjax_pg19 cannot be read"),
+    ]:
+        with pytest.raises(ValueError, match=message) as error:
+            seqio_documents(arguments.pop("name"), tmp_path / "tokens", **arguments)
+        assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="names: 'pg19'; allowed are memjax_python_library, memjax_pg19"):
+        register_tasks(["pg19"])
