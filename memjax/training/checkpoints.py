@@ -8,9 +8,12 @@ here.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,12 +103,8 @@ class Checkpoints:
         for damaged in sorted(self._damaged):
             manager.delete(damaged)
         self._damaged.clear()
-        manifest = {
-            "format": FORMAT,
-            "step": step,
-            "extra": extra,
-            "arrays": {n: _describe(a) for n, a in arrays.items()},
-        }
+        described = {name: _describe(array) for name, array in arrays.items()}
+        manifest = {"format": FORMAT, "step": step, "extra": extra, "keys": key_kinds(tree), "arrays": described}
         manifest["checksum"] = _checksum_of_json(manifest)
         items = ocp.args.Composite(state=ocp.args.PyTreeSave(arrays), manifest=ocp.args.JsonSave(manifest))
         if not manager.save(step, args=items, force=True):
@@ -134,8 +133,8 @@ class Checkpoints:
         found = self._newest(check)
         if found is None:
             return None
-        step, arrays, extra = found
-        return Restored(step, unflatten(expected, arrays), extra)
+        step, arrays, manifest = found
+        return Restored(step, unflatten(expected, arrays, manifest["keys"]), manifest["extra"])
 
     def load(self, prefix: str | tuple[str, ...] = "params/") -> tuple[int, dict[str, np.ndarray], Any]:
         """(step, name -> array, extra) of the arrays under `prefix` in the newest intact checkpoint.
@@ -146,7 +145,7 @@ class Checkpoints:
         found = self._newest(lambda arrays, step: [name for name in arrays if name.startswith(prefix)])
         if found is None:
             raise ValueError(f"{self.directory}: has no checkpoint; give the directory of a run that has saved one")
-        return found
+        return found[0], found[1], found[2]["extra"]
 
     def close(self) -> None:
         if self._opened is not None:
@@ -173,7 +172,7 @@ class Checkpoints:
             if wrong:
                 self._report_damage(step, f"{_some(wrong)} differ from what was saved")
                 continue
-            return step, {name: arrays[name] for name in names}, manifest["extra"]
+            return step, {name: arrays[name] for name in names}, manifest
         if steps:
             raise ValueError(f"{self.directory}: none of the checkpoints {steps} is intact; delete them to start anew")
         return None
@@ -196,7 +195,8 @@ class Checkpoints:
             restore_args={name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names},
             partial_restore=True,
         )
-        return self._manager().restore(step, args=ocp.args.Composite(state=restore)).state
+        with _stragglers_ignored():
+            return self._manager().restore(step, args=ocp.args.Composite(state=restore)).state
 
     def _report_damage(self, step: int, reason: str) -> None:
         self._damaged.add(step)
@@ -232,18 +232,25 @@ def flatten(tree: Any) -> dict[str, Any]:
       {'counts/0': 2, 'counts/1': 3, 'params/bias': 1}
     """
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    named = {_name(path): leaf for path, leaf in leaves}
     if len(named) != len(leaves):
         raise ValueError("checkpoint: two leaves have the same name; keep '/' out of the names of modules")
     return {name: _key_data(leaf) if _is_key(leaf) else leaf for name, leaf in named.items()}
 
 
-def unflatten(expected: Any, arrays: Mapping[str, Any]) -> Any:
-    """The inverse of `flatten`, in the structure of `expected`."""
+def key_kinds(tree: Any) -> dict[str, str]:
+    """Name -> generator of every `jax.random` key of a tree."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    keys = [(_name(path), leaf) for path, leaf in leaves if _is_key(leaf)]
+    return {name: str(jax.random.key_impl(leaf)) for name, leaf in keys}
+
+
+def unflatten(expected: Any, arrays: Mapping[str, Any], keys: Mapping[str, str] | None = None) -> Any:
+    """The inverse of `flatten`, in the structure of `expected`; `keys` are the `key_kinds` of the flattened tree."""
 
     def pick(path: tuple[Any, ...], leaf: Any) -> Any:
-        array = arrays[jax.tree_util.keystr(path, simple=True, separator="/")]
-        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
+        name = _name(path)
+        return jax.random.wrap_key_data(arrays[name], impl=(keys or {})[name]) if _is_key(leaf) else arrays[name]
 
     return jax.tree_util.tree_map_with_path(pick, expected)
 
@@ -265,6 +272,33 @@ def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -
                 other.append(f"{name} {found[name][0]}{found[name][1]} instead of {dtype}{shape}")
     kinds = (("lacks", missing), ("has besides", unexpected), ("has", other))
     return "; ".join(f"it {word} {_some(names)}" for word, names in kinds if names)
+
+
+@contextlib.contextmanager
+def _stragglers_ignored() -> Iterator[None]:
+    """Keeps quiet about reads that end after another one has failed.
+
+    Arrays are read side by side; when one cannot be read the library closes its event loop, and each of the others then
+    prints a traceback of its own from a thread where nobody can catch it.
+    """
+    previous = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            previous(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    except Exception:
+        time.sleep(0.5)
+        raise
+    finally:
+        sys.unraisablehook = previous
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _some(names: Iterable[str]) -> str:

@@ -159,7 +159,7 @@ class Evaluator:
           documents: the split.
           rows: streams side by side, over all hosts.
           segment_length: tokens of a segment or window.
-          protocol: `separate` (memory starts anew with each document), `contiguous` (`rows` streams that never reset) or
+          protocol: `separate` (memory starts anew with each document), `contiguous` (`rows` streams, never reset) or
             `sliding_window` (each window starts anew and only its last `stride` tokens are scored).
           stride: tokens scored per window; 0 = half a window.
           begin_token: read before a document's first token.

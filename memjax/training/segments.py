@@ -53,7 +53,7 @@ def loss_over_segments(
         # Outside a scan nothing but `prevent_cse` keeps the compiler from undoing the recomputation.
         once = jax.checkpoint(step) if rematerialize == "segment" else step
         memory, sums = once(params, memory, jax.tree.map(lambda leaf: leaf[0], segments))
-        return memory, add_segments(jax.tree.map(lambda leaf: leaf[None], sums))
+        return memory, add_segments(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], sums))
     body = jax.checkpoint(step, prevent_cse=False) if rematerialize == "segment" else step
     memory, sums = jax.lax.scan(lambda carry, segment: body(params, carry, segment), memory, segments)
     return memory, add_segments(sums)

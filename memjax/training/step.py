@@ -196,8 +196,8 @@ def make_train_step(
             touched = touched_rows(tables.values, found.sink_gradients, found.aux.arrays)
             tables = Tables(*table_optimizer.update(*_parts(tables), touched, step=state.step, ok=ok))
         select = lambda new, old: jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)  # noqa: E731
-        # A state class may restore only what one call has written, which several segments exceed.
-        keep = select_state if batch.inputs.shape[0] == 1 else lambda ok, new, old: select(new, old)
+        # After one segment a long memory need only take back what that segment has written.
+        written = batch.inputs.shape[2] if batch.inputs.shape[0] == 1 else None
         sums = _sums(found.nll, found.aux, batch, norm, ok)
         new = TrainState(
             step=select(state.step + 1, state.step),
@@ -206,7 +206,7 @@ def make_train_step(
             opt_state=select(opt_state, state.opt_state),
             batch_stats=select(found.batch_stats, state.batch_stats),
             constants=state.constants,
-            memory=keep(ok, found.memory, state.memory),
+            memory=select_state(ok, found.memory, state.memory, length=written),
             key=state.key,
             totals={name: state.totals[name] + sums[name] for name in state.totals},
             restart=jnp.where(ok, False, jnp.any(batch.start_of_document, axis=0)),

@@ -4,6 +4,8 @@ It remembers the embeddings of the last tokens in a FIFO and adds their mean to 
 collection: a row-sparse table (`tables`), a running mean (`batch_stats`), a random projection (`constants`).
 """
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -116,14 +118,33 @@ def toy_stream(*, rows=ROWS, segments=1, position=None, documents=None, **kwargs
     )
 
 
-def toy_state(model, optimizer=None, *, batch, seed=0, loss=None, **kwargs):
-    """The state before the first step, and what it was made of."""
+def toy_state(model, optimizer=None, *, batch, seed=0, loss=None, dtype=np.float32, **kwargs):
+    """The state before the first step, as NumPy and filled without compiling anything: random values, zeros elsewhere."""
     loss = language_model_loss(model) if loss is None else loss
     optimizer = optax.sgd(0.1) if optimizer is None else optimizer
-    key = jax.random.key(seed)
-    variables = init_variables(model, key, batch.inputs.shape[2])
-    memory = model.init_state(batch.inputs.shape[1])
-    return init_train_state(loss, optimizer, variables, memory, batch, jax.random.key(seed + 1), **kwargs)
+
+    def init():
+        variables = init_variables(model, jax.random.key(0), batch.inputs.shape[2])
+        memory = model.init_state(batch.inputs.shape[1])
+        return init_train_state(loss, optimizer, variables, memory, batch, jax.random.key(0), **kwargs)
+
+    generator = np.random.default_rng(seed)
+    kind = lambda leaf: dtype if leaf.dtype == np.float32 else leaf.dtype
+    random = lambda tree: jax.tree.map(lambda leaf: generator.normal(0, 0.3, leaf.shape).astype(kind(leaf)), tree)
+    shapes = jax.eval_shape(init)
+    state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, kind(leaf)), dataclasses.replace(shapes, key=None))
+    return dataclasses.replace(
+        state,
+        params=random(state.params),
+        tables=dataclasses.replace(state.tables, values=random(state.tables.values)),
+        constants=random(state.constants),
+        key=jax.random.wrap_key_data(np.array([0, seed], np.uint32)),
+    )
+
+
+def again(state):
+    """The state to start from once more: the step has donated its key."""
+    return dataclasses.replace(state, key=jax.random.wrap_key_data(np.array([0, 0], np.uint32)))
 
 
 def sparse_adam(learning_rate, b1=0.9, b2=0.999, eps=1e-8):

@@ -1,0 +1,159 @@
+import json
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from memjax.training.checkpoints import Checkpoints, flatten, unflatten
+
+BIG = np.arange(4096, dtype=np.float32).reshape(64, 64)
+
+
+def tree(scale=1.0):
+    return {
+        "params": {"stack": {"layer_00": {"kernel": scale * BIG}}, "bias": jnp.ones(3, jnp.bfloat16)},
+        "opt_state": (jnp.zeros((), jnp.int32), {"mu": BIG + 1}),
+        "valid": np.array([True, False]),
+        "key": jax.random.key(7, impl="threefry2x32"),
+    }
+
+
+def shapes():
+    return jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf if leaf.dtype != bool else jnp.asarray(leaf), tree()))
+
+
+@pytest.fixture
+def opened(tmp_path):
+    lines = []
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2, on_warning=lines.append)
+    yield checkpoints, lines
+    checkpoints.close()
+
+
+def damage(checkpoints, step, part="state"):
+    """Flips one bit in every file of data."""
+    folder = checkpoints.directory / f"{step:08d}" / part
+    files = [
+        os.path.join(at, name)
+        for at, _, names in os.walk(folder)
+        for name in names
+        if at.endswith("/d") or part != "state"
+    ]
+    assert files
+    for name in files:
+        with open(name, "r+b") as file:
+            content = bytearray(file.read())
+            content[len(content) // 2] ^= 4
+            file.seek(0)
+            file.write(content)
+
+
+def test_what_is_saved_comes_back(opened):
+    checkpoints, lines = opened
+    assert checkpoints.steps() == [] and checkpoints.restore(shapes()) is None
+    for step in (2, 4, 6):
+        checkpoints.save(step, tree(step), extra={"position": [step, 0.1]})
+    assert checkpoints.steps() == [4, 6]
+    step, restored, extra = checkpoints.restore(shapes())
+    assert (step, extra) == (6, {"position": [6, 0.1]})
+    expected = tree(6)
+    assert jax.tree.structure(restored) == jax.tree.structure(expected)
+    for (name, a), b in zip(flatten(restored).items(), flatten(expected).values(), strict=True):
+        assert a.dtype == b.dtype and np.asarray(a).tobytes() == np.asarray(b).tobytes(), name
+    draws = [jax.random.uniform(t["key"]) for t in (restored, expected)]
+    assert draws[0] == draws[1]
+    with pytest.raises(Exception, match="already exists"):
+        checkpoints.save(6, tree())
+    with pytest.raises(ValueError, match="memory/slots has shape \\(0, 3\\)"):
+        checkpoints.save(8, {"memory": {"slots": np.zeros((0, 3))}})
+
+    # A reader in another process, of a part.
+    reader = Checkpoints(checkpoints.directory, read_only=True)
+    step, arrays, _ = reader.load("params/")
+    assert step == 6 and sorted(arrays) == ["params/bias", "params/stack/layer_00/kernel"]
+    np.testing.assert_array_equal(arrays["params/stack/layer_00/kernel"], 6 * BIG)
+    reader.close()
+    assert not lines
+
+
+@pytest.mark.parametrize("part", ["state", "manifest"])
+def test_damage_falls_back_to_the_newest_intact_step(opened, part):
+    checkpoints, lines = opened
+    for step in (2, 4):
+        checkpoints.save(step, tree(step), extra=step)
+    damage(checkpoints, 4, part)
+    step, restored, extra = checkpoints.restore(shapes())
+    assert (step, extra) == (2, 2)
+    np.testing.assert_array_equal(restored["params"]["stack"]["layer_00"]["kernel"], 2 * BIG)
+    (line,) = lines
+    assert line.startswith("checkpoint 4 is damaged, ") and line.endswith("going back to an older one")
+
+    # The run that went back saves that step again.
+    checkpoints.save(3, tree(3), extra=3)
+    checkpoints.save(4, tree(4), extra=44)
+    assert checkpoints.restore(shapes()).extra == 44
+
+    for step in checkpoints.steps():
+        damage(checkpoints, step, part)
+    with pytest.raises(ValueError, match=r"none of the checkpoints \[3, 4\] is intact"):
+        checkpoints.restore(shapes())
+
+
+def test_a_value_that_changed_is_found_by_its_checksum(opened, monkeypatch):
+    checkpoints, lines = opened
+    for step in (2, 4):
+        checkpoints.save(step, tree(step))
+    read = checkpoints._read_arrays
+
+    def changed(step, *arguments):
+        arrays = dict(read(step, *arguments))
+        if step == 4:
+            arrays["opt_state/1/mu"] = np.where(BIG == 7, 7.0000005, arrays["opt_state/1/mu"]).astype(np.float32)
+        return arrays
+
+    monkeypatch.setattr(checkpoints, "_read_arrays", changed)
+    assert checkpoints.restore(shapes()).step == 2
+    assert lines == ["checkpoint 4 is damaged, opt_state/1/mu differ from what was saved: going back to an older one"]
+
+
+def test_an_interrupted_save_is_no_checkpoint(opened):
+    checkpoints, lines = opened
+    for step in (2, 4):
+        checkpoints.save(step, tree(step), extra=step)
+    checkpoints.close()
+    (checkpoints.directory / "00000004" / "commit_success.txt").unlink()
+    again = Checkpoints(checkpoints.directory)
+    assert again.steps() == [2] and again.restore(shapes()).step == 2
+    again.save(4, tree(4), extra=44)
+    assert again.restore(shapes()).extra == 44
+    again.close()
+    assert not lines
+
+
+def test_another_architecture_is_described(opened):
+    checkpoints, _ = opened
+    checkpoints.save(2, tree())
+    other = shapes()
+    other["params"] = {
+        "stack": {"layer_00": {"kernel": jax.ShapeDtypeStruct((64, 32), jnp.float32)}},
+        "bias": jax.ShapeDtypeStruct((3,), jnp.float32),
+        **{f"gate_{i}": jax.ShapeDtypeStruct((2,), jnp.float32) for i in range(6)},
+    }
+    del other["opt_state"]
+    with pytest.raises(ValueError) as error:
+        checkpoints.restore(other)
+    line = str(error.value)
+    assert "checkpoint 2 is of another architecture: it lacks params/gate_0, params/gate_1" in line
+    assert "and 2 more; it has besides opt_state/0, opt_state/1/mu;" in line
+    assert "params/bias bfloat16[3] instead of float32[3]" in line
+    assert "params/stack/layer_00/kernel float32[64, 64] instead of float32[64, 32]" in line
+    assert "\n" not in line
+
+
+def test_names_do_not_depend_on_classes():
+    flat = flatten(tree())
+    assert list(flat)[:2] == ["key", "opt_state/0"] and flat["key"].dtype == np.uint32
+    assert jax.tree.structure(unflatten(shapes(), flat, {"key": "threefry2x32"})) == jax.tree.structure(tree())
+    json.dumps(list(flat))
