@@ -191,8 +191,9 @@ def tfds_texts(
             builder = python_library_builder(data_dir)
         else:
             builder = _open_builder(tfds, name, data_dir, download)
-        fields = [key for key, feature in builder.info.features.items() if isinstance(feature, tfds.features.Text)]
-        available = list(builder.info.splits)
+        features = builder.info.features.items()
+        fields = sorted(key for key, feature in features if isinstance(feature, tfds.features.Text))
+        available = sorted(builder.info.splits)
     if field not in fields:
         raise ValueError(f"field: {field!r}; text features of {name} are {', '.join(fields) or 'none'}")
     part = split_map(available).get(split, split)

@@ -7,8 +7,8 @@ A document has three parts:
     questions    one for every binding of the document, in random order: the *answers*
 
 A binding is one token that stands for a pair (layout `joint`: vocabulary of `num_keys * num_values` such tokens), or
-two tokens, key and value (layout `sequence`). A question is the key; the value is to be predicted after it. Bindings are
-drawn anew for each document, values independently of each other, and an answer is asked once: without a memory that
+two tokens, key and value (layout `sequence`). A question is the key; the value is to be predicted after it. Bindings
+are drawn anew for each document, values independently of each other, and an answer is asked once: without a memory that
 reaches over the filler nothing can be better than `chance`.
 
 Why practice: memories that stop gradients (Transformer-XL, Memorizing) learn to match keys from what is in the local

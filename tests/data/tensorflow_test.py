@@ -101,7 +101,7 @@ def test_texts_of_any_builder(tfds, tmp_path, file_format):
     assert len(tfds_texts("tiny_corpus:1.0.0", split="train[:2]", field="body", data_dir=tmp_path)) == 2
     for arguments, message in [
         ({"field": "text"}, "field: 'text'; text features of tiny_corpus are body, id"),
-        ({"split": "dev", "field": "body"}, "split: 'dev'; tiny_corpus has train, test"),
+        ({"split": "dev", "field": "body"}, "split: 'dev'; tiny_corpus has test, train"),
         ({"split": "test[:1%]", "field": "body"}, "has no documents"),
     ]:
         with pytest.raises(ValueError, match=message):
