@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             near = difflib.get_close_matches(verb, VERBS, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise UsageError(f"verb: given {verb!r}, allowed: {', '.join(VERBS)}{hint}")
+        _skip_absent_tpu()
         return VERBS[verb][0](rest)
     except SystemExit as exit:  # --help has printed what it had to
         return exit.code if isinstance(exit.code, int) else 0
@@ -242,6 +243,21 @@ def _with_config(parser: _Parser, arguments: list[str], only: Sequence[str] = ()
     config = apply_overrides(config, rest, prog=parser.prog, only=only, others=others)
     validate(config)
     return options, config
+
+
+def _skip_absent_tpu() -> None:
+    """Keeps JAX from starting a TPU that is not here.
+
+    Where libtpu is installed only to compile (the extra `plan`), that would take seconds and print pages of warnings.
+    """
+    from importlib.metadata import entry_points
+    from importlib.util import find_spec
+
+    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
+    may_be_here = any(Path("/dev").glob("accel*")) or any(v.read_text().strip() == "0x1ae0" for v in vendors)
+    other_plugins = bool(entry_points(group="jax_plugins")) or find_spec("jax_plugins") is not None
+    if find_spec("libtpu") is not None and not may_be_here and not other_plugins:
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
 def _mistake(error: Exception) -> str | None:

@@ -256,9 +256,6 @@ class DistantIdentifiers:
     def __init__(self, documents: Any, window: int):
         self._documents, self._window = documents, window
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._documents, name)
-
     def __len__(self) -> int:
         return len(self._documents)
 
@@ -268,14 +265,11 @@ class DistantIdentifiers:
     def num_bytes(self, index: int, /) -> int:
         return self._documents.num_bytes(index)
 
+    def num_tokens(self, index: int, /) -> int:
+        return self._documents.num_tokens(index)
+
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        return self._with_distant(self._documents.annotate(index))
-
-    def window(self, index: int, start: int, stop: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        tokens, annotations = self._documents.window(index, start, stop)
-        return tokens, self._with_distant(annotations)
-
-    def _with_distant(self, annotations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        annotations = self._documents.annotate(index)
         return {**annotations, DISTANT: annotations[ANNOTATION] > self._window}
 
 

@@ -1,6 +1,7 @@
 """The command line: exit codes, one line for every mistake of a user, and nothing lost by it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -121,20 +122,20 @@ def test_a_mistake_is_one_line_and_code_2(here, capsys, arguments, parts):
 
 
 def test_a_checkpoint_of_another_architecture_is_refused_with_the_difference(here, capsys):
-    path = here / "runs" / "tiny_default" / "config.json"
-    original = path.read_text()
-    config = json.loads(original)
-    config["model"]["feed_forward"]["dim"] = 24
-    path.write_text(json.dumps(config))
-    try:
-        for verb in (["eval"], ["generate"]):
-            line = refuse([*verb, "--run", "runs/tiny_default"], capsys)
-            assert "another architecture" in line
-            assert "feed_forward" in line and "24" in line
-        line = refuse([*TRAIN, "--model.feed-forward.dim", "24"], capsys)
+    other = here / "runs" / "other"
+    shutil.copytree(here / "runs" / "tiny_default", other)
+    (other / "finished.json").unlink()
+    config = json.loads((other / "config.json").read_text())
+    config["name"], config["model"]["feed_forward"]["dim"] = "other", 24
+    (other / "config.json").write_text(json.dumps(config))
+    for arguments in (
+        ["eval", "--run", "runs/other"],
+        ["generate", "--run", "runs/other"],
+        [*TRAIN, "--name", "other", "--model.feed-forward.dim", "24"],
+    ):
+        line = refuse(arguments, capsys)
         assert "another architecture" in line
-    finally:
-        path.write_text(original)
+        assert "feed_forward" in line and "24" in line
 
 
 def test_init_from_another_architecture_is_refused(here, capsys):
