@@ -22,7 +22,7 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`."""
-    attention = Memorizing(layers=(-1,), memory_length=512, num_neighbors=8, cache_length=32, window=32)
+    attention = Memorizing(layers=(0,), memory_length=512, num_neighbors=8, cache_length=32, window=32)
     config = Config(
         name=f"key_value_recall_{variant}",
         model=Model(dim=64, num_layers=2, num_heads=2, attention=attention),

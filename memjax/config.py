@@ -42,7 +42,7 @@ class TransformerXL:
     same_length: bool = False
     """every query sees exactly memory_length keys including itself (evaluation in the published scripts)"""
     empty_memory: Literal["mask", "zeros"] = "mask"
-    """'zeros' attends to never-written slots as zero vectors, as the published TensorFlow and Hugging Face code does"""
+    """'zeros' attends to never-written slots as zero vectors, as the TensorFlow and Hugging Face code does"""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Memorizing:
     write: Literal["current", "evicted"] = "current"
     """what enters the long memory: the segment just read, or what leaves the local cache"""
     retrieval: Literal["exact", "approximate", "bucket", "threshold"] = "exact"
-    """search over the long memory; 'threshold' is exact without a gather, 'bucket' is gatherless with about 63 % recall"""
+    """search over the long memory; 'threshold' is exact without a gather, 'bucket' has about 63 % recall"""
     recall_target: float = 0.95
     """expected recall of 'approximate' on a TPU (elsewhere it is exact)"""
     query_key_norm: bool = True
@@ -80,7 +80,7 @@ class Memorizing:
     track_positions: bool = False
     """let each slot carry the document position of its token"""
     compatibility: Literal["paper", "meliad"] = "paper"
-    """'meliad' reproduces the authors' code: no position bias in memory layers, strict causality, unmasked empty slots"""
+    """'meliad' as the authors' code: no bias in memory layers, strict causality, unmasked empty slots"""
 
 
 Attention = FullAttention | TransformerXL | Memorizing
@@ -162,7 +162,7 @@ class Model:
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class PythonLibrary:
-    """The Python sources of the running interpreter's standard library, one document per top-level module or package."""
+    """The interpreter's standard library in source, one document per top-level module or package."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -38,6 +38,7 @@ class MemoryModule(Protocol):
 
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> Any:
         """A state that means "a document starts here"; needs no parameters."""
+        ...
 
     def __call__(
         self,
@@ -49,6 +50,7 @@ class MemoryModule(Protocol):
         deterministic: bool = True,
     ) -> tuple[Float[Array, "batch length dim"], Any, Aux]:
         """Reads the state for one segment and returns the output, the new state and sums."""
+        ...
 
 
 @jax.tree_util.register_dataclass

@@ -18,12 +18,14 @@ def make_norm(kind: str, dtype: Any) -> nn.Module:
     return nn.RMSNorm(epsilon=1e-6, dtype=dtype)
 
 
-def matrix_init(stddev: float | None, in_axis: int = 0, out_axis: int | tuple[int, ...] = -1) -> Callable[..., Array]:
+def matrix_init(
+    stddev: float | None, in_axis: int | tuple[int, ...] = 0, out_axis: int | tuple[int, ...] = -1
+) -> Callable[..., Array]:
     """Normal with a given standard deviation, or truncated normal scaled by fan-in where None.
 
     Args:
       stddev: standard deviation, or None.
-      in_axis: input axis of the matrix, for the fan.
+      in_axis: input axes of the matrix, for the fan.
       out_axis: output axes of the matrix.
     """
     if stddev is None:

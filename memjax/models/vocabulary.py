@@ -174,7 +174,8 @@ class AdaptiveVocabulary(nn.Module):
     def _piece_nll(self, hidden: Array, ids: Array) -> Array:
         head = jax.nn.log_softmax(self._head(hidden), axis=-1)
         shortlist = self.bounds[0][1]
-        cluster = sum((ids >= first).astype(jnp.int32) for first, _ in self.bounds[1:])
+        tails = jnp.asarray([first for first, _ in self.bounds[1:]])
+        cluster = (ids[:, None] >= tails[None, :]).sum(axis=1)
         column = jnp.where(cluster == 0, ids, shortlist + cluster - 1)
         log_prob = jnp.take_along_axis(head, column[:, None], axis=-1, mode="clip")[:, 0]
         for index, (first, _) in enumerate(self.bounds):
