@@ -6,6 +6,7 @@ Each reader checks its path when it is called and reads a text when it is asked 
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import json
@@ -323,12 +324,7 @@ def novels(
         return select_split(texts, split, validation=validation, test=test)
     if not root.is_file():
         raise ValueError(f"path: {root} does not exist; give a folder or a tar of .txt files")
-    try:
-        with tarfile.open(root) as archive:
-            files = [member for member in archive if member.isfile() and member.name.endswith(".txt")]
-            books = {Path(file.name).name: archive.extractfile(file).read() for file in files}  # type: ignore[union-attr]
-    except (tarfile.TarError, lzma.LZMAError, EOFError, OSError):
-        raise ValueError(f"path: {root} is not a readable tar; give a folder or a tar of .txt files") from None
+    books = _books_of_tar(root, _file_fingerprint([root], root.parent))
     if not books:
         raise ValueError(f"path: {root} holds no .txt files; give a folder or a tar of .txt files")
     names = sorted(books)
@@ -336,6 +332,18 @@ def novels(
         names, lambda i: decode_text(books[names[i]], f"{root}:{names[i]}"), _file_fingerprint([root], root.parent)
     )
     return select_split(texts, split, validation=validation, test=test)
+
+
+@functools.lru_cache(maxsize=1)
+def _books_of_tar(path: Path, fingerprint: str) -> dict[str, bytes]:
+    """Unpacking takes seconds, and each split asks for it."""
+    del fingerprint  # Only tells a changed file from the one that is kept.
+    try:
+        with tarfile.open(path) as archive:
+            files = [member for member in archive if member.isfile() and member.name.endswith(".txt")]
+            return {Path(file.name).name: archive.extractfile(file).read() for file in files}  # type: ignore[union-attr]
+    except (tarfile.TarError, lzma.LZMAError, EOFError, OSError):
+        raise ValueError(f"path: {path} is not a readable tar; give a folder or a tar of .txt files") from None
 
 
 def read_text(path: str | os.PathLike[str], *, allow_empty: bool = False) -> str:

@@ -33,7 +33,8 @@ class KeyValueRecall:
     """Documents of key-value recall, drawn when they are asked for; the same for the same arguments everywhere.
 
     `annotate` gives `is_answer` and `is_practice` (bool per token: the value after a question) and `weights` (float32:
-    1 on both, 0 elsewhere, since nothing else can be predicted).
+    1 on answers and, with `score_practice`, on practice; 0 elsewhere, since nothing else can be predicted). Evaluate
+    without `score_practice`: accuracy over scored targets is then the accuracy on answers.
 
     Ids: 0 pad, 1 begin, 2 unused, then fillers, values, keys and (layout `joint`) pairs.
 
@@ -58,6 +59,7 @@ class KeyValueRecall:
         num_fillers: int = 8,
         group: int = 4,
         layout: str = "joint",
+        score_practice: bool = True,
         seed: int = 0,
     ):
         """Sets the task up; the defaults are what a tiny model learns in about a CPU minute.
@@ -73,6 +75,7 @@ class KeyValueRecall:
           num_fillers: different filler tokens.
           group: bindings between practices; 0 = no practice.
           layout: `joint` or `sequence`.
+          score_practice: practice has weight 1, as training needs.
           seed: of the documents.
 
         Raises:
@@ -93,7 +96,7 @@ class KeyValueRecall:
             raise ValueError(f"layout: {layout!r}; allowed are {', '.join(LAYOUTS)}")
         self.num_pairs, self.num_keys, self.num_values = num_pairs, num_keys, num_values
         self._num_documents, self._filler_length, self._num_fillers = num_documents, filler_length, num_fillers
-        self._group, self._layout, self._seed = group, layout, seed
+        self._group, self._layout, self._seed, self._score_practice = group, layout, seed, score_practice
         self._first_value = 3 + num_fillers
         self._first_key = self._first_value + num_values
         self._first_pair = self._first_key + num_keys
@@ -128,7 +131,8 @@ class KeyValueRecall:
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
         kinds = self._document(index)[1]
-        return {IS_ANSWER: kinds == 2, IS_PRACTICE: kinds == 1, "weights": (kinds > 0).astype(np.float32)}
+        scored = kinds > (0 if self._score_practice else 1)
+        return {IS_ANSWER: kinds == 2, IS_PRACTICE: kinds == 1, "weights": scored.astype(np.float32)}
 
     def _document(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens, and for each 0, 1 (practised value) or 2 (answer)."""

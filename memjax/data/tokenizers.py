@@ -261,7 +261,7 @@ def train_sentencepiece(
         ) from error
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(target.name + ".partial")
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.partial")
     temporary.write_bytes(model.getvalue())
     temporary.replace(target)
     return SentencePieceTokenizer(target)

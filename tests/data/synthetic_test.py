@@ -84,6 +84,8 @@ def test_streams_score_values_only():
     assert sum(batch.extras["is_answer"].sum() for batch in batches) == 4 * documents.num_pairs
     assert all((batch.weights[batch.extras["is_answer"]] == 1).all() for batch in batches)
     assert set(batches[0].extras) == {"is_answer", "is_practice"}
+    evaluation = KeyValueRecall(4, score_practice=False).annotate(0)
+    np.testing.assert_array_equal(evaluation["weights"] > 0, evaluation["is_answer"])
 
 
 @pytest.mark.parametrize(
