@@ -1,0 +1,224 @@
+"""Every memory under the contract: one `Case` each. A new memory is one more entry of `CASES`."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from memjax import config
+from memjax.memory.memorizing import MemorizingAttention
+from memjax.memory.transformer_xl import TransformerXLAttention
+from memjax.models.language_model import make_language_model
+from memjax.models.transformer import Layer, Stack
+from tests.contract.harness import DIM, Case, Fifo
+from tests.contract.toys import (
+    CrossMemory,
+    LinearMemory,
+    OutputMemory,
+    SlotMemory,
+    SoftVocabulary,
+    TableFeedForward,
+)
+
+HEADS = {"dim": DIM, "num_heads": 2, "head_dim": 4}
+NOISE = {"dropout": 0.2, "attention_dropout": 0.2}
+XL_SLOTS = {"hidden": 1}
+MEMORY_SLOTS = {"memory/keys": 2, "memory/values": 2}
+CACHE_SLOTS = {"cache/keys": 1, "cache/values": 1}
+
+
+def transformer_xl(**fields: Any) -> Callable[[Any], TransformerXLAttention]:
+    fields = {**HEADS, **NOISE, "memory_length": 8, **fields}
+    return lambda dtype: TransformerXLAttention(**fields, dtype=dtype)
+
+
+def memorizing(**fields: Any) -> Callable[[Any], MemorizingAttention]:
+    fields = {**HEADS, **NOISE, "memory_length": 8, "num_neighbors": 3, **fields}
+    return lambda dtype: MemorizingAttention(**fields, dtype=dtype)
+
+
+def toy(kind: type, **fields: Any) -> Callable[[Any], Any]:
+    return lambda dtype: kind(dim=DIM, **fields, dtype=dtype)
+
+
+def language_model(
+    attention: Any, *, num_layers: int, output_memory: Any = None, **fields: Any
+) -> Callable[[Any], Any]:
+    """The whole model; its vocabulary takes embeddings from outside."""
+
+    def make(dtype: Any) -> Any:
+        model = config.Model(
+            dim=DIM, num_layers=num_layers, num_heads=2, attention=attention, **{**NOISE, "scan_layers": True, **fields}
+        )
+        model.compute_dtype = np.dtype(dtype).name  # type: ignore[assignment]
+        memory = None if output_memory is None else output_memory(dtype)
+        return make_language_model(model, vocab_size=5).clone(vocabulary=SoftVocabulary(DIM), output_memory=memory)
+
+    return make
+
+
+def table_stack(dtype: Any) -> Stack:
+    """Two equal layers, one scanned group, with a feed-forward part that reads a row-sparse table."""
+    layer = Layer(transformer_xl()(dtype), TableFeedForward(DIM, dtype=dtype))
+    return Stack((layer, layer))
+
+
+def hidden_fifo(state: Any) -> list[Fifo]:
+    return [Fifo(np.asarray(state.hidden), np.asarray(state.valid))]
+
+
+def ring(state: Any) -> Fifo:
+    """The ring of a Memorizing Transformer, oldest slot first."""
+    memory = state.memory
+    keys, values = (np.moveaxis(np.asarray(leaf), 1, 2) for leaf in (memory.keys, memory.values))  # [b, m, h, d]
+    contents = np.concatenate([keys, values], axis=-1).reshape(*keys.shape[:2], -1)
+    order = (np.asarray(memory.cursor)[:, None] + np.arange(contents.shape[1])[None]) % contents.shape[1]
+    positions = np.asarray(memory.positions) if hasattr(memory.positions, "shape") else None
+    take = lambda leaf: np.stack([one[slots] for one, slots in zip(np.asarray(leaf), order, strict=True)])
+    return Fifo(take(contents), take(memory.valid), None if positions is None else take(positions))
+
+
+def cache(state: Any) -> Fifo:
+    tokens = state.cache
+    contents = np.concatenate([np.asarray(tokens.keys), np.asarray(tokens.values)], axis=-1)
+    positions = np.asarray(tokens.positions) if hasattr(tokens.positions, "shape") else None
+    return Fifo(contents.reshape(*contents.shape[:2], -1), np.asarray(tokens.valid), positions)
+
+
+def ring_after_cache(state: Any) -> list[Fifo]:
+    """Where the ring takes what leaves the cache, both together are one long memory."""
+    parts = (ring(state), cache(state))
+    return [Fifo(*(np.concatenate(leaves, axis=1) for leaves in zip(*(part[:2] for part in parts), strict=True)))]
+
+
+def layer_of(state: Any, group: int, offset: int | None = None) -> Any:
+    """The attention state of one layer of a stack."""
+    state = state.groups[group].attention
+    return state if offset is None else jax.tree.map(lambda leaf: leaf[offset], state)
+
+
+MODELS = {
+    "transformer_xl": language_model(config.TransformerXL(memory_length=8, tied_biases=True), num_layers=3),
+    "memorizing": language_model(
+        config.Memorizing(layers=(-2,), memory_length=8, num_neighbors=3, cache_length=4, track_positions=True),
+        num_layers=4,
+        output_memory=toy(OutputMemory),
+    ),
+}
+
+CASES = [
+    Case(name="transformer_xl", make=transformer_xl(), capacity=8, fifos=hidden_fifo, slots=XL_SLOTS),
+    Case(
+        name="transformer_xl_pre_norm",
+        make=transformer_xl(norm="pre", memory_length=6, clamp_length=5),
+        capacity=6,
+        fifos=hidden_fifo,
+        slots=XL_SLOTS,
+    ),
+    Case(
+        name="transformer_xl_same_length",
+        make=transformer_xl(same_length=True),
+        capacity=8,
+        fifos=hidden_fifo,
+        slots=XL_SLOTS,
+        unread={"hidden": {0: "as published, a query sees memory_length keys of which one is its own"}},
+    ),
+    Case(
+        name="transformer_xl_short", make=transformer_xl(memory_length=3), capacity=3, fifos=hidden_fifo, slots=XL_SLOTS
+    ),
+    Case(
+        name="transformer_xl_zeros",
+        make=transformer_xl(empty_memory="zeros"),
+        slots=XL_SLOTS,
+        exempt={"capacity": "compatibility: a new document finds a memory full of zeros"},
+    ),
+    Case(
+        name="memorizing",
+        make=memorizing(),
+        capacity=8,
+        fifos=lambda state: [ring(state)],
+        slots=MEMORY_SLOTS,
+    ),
+    Case(
+        name="memorizing_joint_evicted",
+        make=memorizing(merge="joint", write_policy="evicted", cache_length=4, query_key_norm=False),
+        capacity=12,
+        fifos=ring_after_cache,
+        slots=MEMORY_SLOTS | CACHE_SLOTS,
+    ),
+    Case(
+        name="memorizing_threshold",
+        make=memorizing(retrieval="threshold", memory_length=10, cache_length=6),
+        capacity=10,
+        fifos=lambda state: [ring(state), cache(state)],
+        slots=MEMORY_SLOTS | CACHE_SLOTS,
+    ),
+    Case(
+        name="memorizing_approximate",
+        make=memorizing(retrieval="approximate", cache_length=4, track_positions=True, merge="add"),
+        capacity=8,
+        fifos=lambda state: [ring(state), cache(state)],
+        slots=MEMORY_SLOTS | CACHE_SLOTS,
+    ),
+    Case(
+        name="memorizing_window",
+        make=memorizing(
+            memory_length=3, num_neighbors=2, cache_length=4, window=5, merge="joint", retrieval="threshold"
+        ),
+        capacity=3,
+        fifos=lambda state: [ring(state), cache(state)],
+        slots=MEMORY_SLOTS | CACHE_SLOTS,
+    ),
+    Case(
+        name="memorizing_meliad",
+        make=memorizing(compatibility="meliad", retrieval="bucket", cache_length=4, window=4),
+        capacity=8,
+        fifos=lambda state: [ring(state), cache(state)],
+        slots=MEMORY_SLOTS | CACHE_SLOTS,
+    ),
+    Case(name="full_attention", make=memorizing(memory_length=0)),
+    Case(
+        name="model_transformer_xl",
+        make=MODELS["transformer_xl"],
+        site="model",
+        capacity=8,
+        fifos=lambda state: hidden_fifo(layer_of(state.stack, 0, 0)),
+        slots=XL_SLOTS,
+    ),
+    Case(
+        name="model_memorizing",
+        make=MODELS["memorizing"],
+        site="model",
+        capacity=4,
+        fifos=lambda state: [cache(layer_of(state.stack, 0, 0))],
+        slots=MEMORY_SLOTS | CACHE_SLOTS | {"output/hidden": 1},
+    ),
+    Case(
+        name="toy_slots",
+        make=toy(SlotMemory),
+        site="stack",
+        causal=False,
+        stops_gradient=False,
+        fixed_length=True,
+        slots={"slots": 1},
+    ),
+    Case(
+        name="toy_linear",
+        make=toy(LinearMemory),
+        stops_gradient=False,
+        granularity="token",
+        slots={"products": 1, "normalizer": 1},
+    ),
+    Case(name="toy_cross", make=toy(CrossMemory), site="cross", granularity="token", slots={"slots": 1}),
+    Case(name="toy_output", make=toy(OutputMemory), site="output", capacity=8, fifos=hidden_fifo, slots=XL_SLOTS),
+    Case(
+        name="toy_tables",
+        make=table_stack,
+        site="stack",
+        capacity=8,
+        fifos=lambda state: hidden_fifo(layer_of(state, 0, 0)),
+        slots=XL_SLOTS,
+    ),
+]
