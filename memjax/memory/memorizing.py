@@ -365,7 +365,7 @@ class MemorizingAttention(nn.Module):
         if self.merge == "add":
             return from_memory + from_local, Aux(arrays=arrays)
         if self.merge == "stop_forward":
-            return stop_forward(from_memory, from_local, has_memory), Aux(arrays=arrays)
+            return stop_forward(from_memory, from_local, None if self._meliad else has_memory), Aux(arrays=arrays)
         y = head_gate(
             self.gate.astype(from_local.dtype), from_memory, from_local, has_memory, dilute_empty=self._meliad
         )
