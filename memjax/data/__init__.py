@@ -1,1 +1,76 @@
 """Documents, tokenizers and the streams of segments that training and evaluation read."""
+
+from memjax.data.builders import python_library_builder, tfds_texts
+from memjax.data.datasets import Datasets, make_datasets, make_tokenizer, open_texts, prepare
+from memjax.data.documents import ArrayDocuments, Documents
+from memjax.data.identifiers import distant_identifiers, identifier_distances
+from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
+from memjax.data.sources import (
+    Texts,
+    TextSource,
+    directories,
+    enwik8,
+    json_lines,
+    novels,
+    read_text,
+    text_files,
+    wikitext,
+)
+from memjax.data.streams import Streams, epoch_order, merge_positions
+from memjax.data.synthetic import KeyValueRecall
+from memjax.data.tasks import register_tasks, seqio_documents, seqio_tokenizer
+from memjax.data.token_files import TokenFile, TokenizedDocument, TokenizedTexts, write_token_file, write_tokens
+from memjax.data.tokenizers import (
+    ByteTokenizer,
+    SentencePieceTokenizer,
+    SeqioVocabulary,
+    StreamingDecoder,
+    Tokenizer,
+    WordTokenizer,
+    train_sentencepiece,
+)
+
+__all__ = [
+    "ArrayDocuments",
+    "ByteTokenizer",
+    "Datasets",
+    "Documents",
+    "KeyValueRecall",
+    "SentencePieceTokenizer",
+    "SeqioVocabulary",
+    "StreamingDecoder",
+    "Streams",
+    "TextSource",
+    "Texts",
+    "TokenFile",
+    "TokenizedDocument",
+    "TokenizedTexts",
+    "Tokenizer",
+    "WordTokenizer",
+    "corpus_sha256",
+    "directories",
+    "distant_identifiers",
+    "enwik8",
+    "epoch_order",
+    "identifier_distances",
+    "json_lines",
+    "make_datasets",
+    "make_tokenizer",
+    "merge_positions",
+    "novels",
+    "open_texts",
+    "prepare",
+    "python_library_builder",
+    "python_version",
+    "read_python_sources",
+    "read_text",
+    "register_tasks",
+    "seqio_documents",
+    "seqio_tokenizer",
+    "text_files",
+    "tfds_texts",
+    "train_sentencepiece",
+    "wikitext",
+    "write_token_file",
+    "write_tokens",
+]

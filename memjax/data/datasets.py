@@ -61,7 +61,7 @@ def make_datasets(data: configs.Data, *, progress: Progress | None = None) -> Da
         return _seqio(source, data, folder, progress)
     texts = lambda split: open_texts(source, split, articles=data.protocol == "separate")  # noqa: E731
     train = texts("train")
-    tokenizer = make_tokenizer(data.tokenizer, train, folder)
+    tokenizer = make_tokenizer(data.tokenizer, train, folder, progress=progress)
     is_code = isinstance(source, configs.PythonLibrary | configs.Directories)
     annotators = {ANNOTATION: identifier_distances} if is_code and tokenizer.lossless else {}
 
@@ -78,6 +78,35 @@ def make_datasets(data: configs.Data, *, progress: Progress | None = None) -> Da
         )
 
     return Datasets(documents, tokenizer, tokenizer.vocab_size, tokenizer.begin_id)
+
+
+def prepare(data: configs.Data, *, progress: Progress | None = None) -> dict[str, dict[str, int]]:
+    """Makes everything that a run with this configuration reads: the tokenizer and the token file of each split.
+
+    What is there already is opened, what was interrupted goes on.
+
+    Args:
+      data: the configuration.
+      progress: told what is prepared, how much is done, and of how much.
+
+    Returns:
+      Split -> number of documents, tokens, bytes, and documents left out because they are too short.
+
+    Raises:
+      ValueError: see `make_datasets`.
+    """
+    datasets = make_datasets(data, progress=progress)
+    return {split: _count(datasets.documents(split)) for split in SPLITS}
+
+
+def _count(documents: Any) -> dict[str, int]:
+    numbers = range(len(documents))
+    return {
+        "documents": len(documents),
+        "tokens": sum(documents.num_tokens(i) for i in numbers),
+        "bytes": sum(documents.num_bytes(i) for i in numbers),
+        "skipped": getattr(documents, "skipped", 0),
+    }
 
 
 def open_texts(source: configs.Source, split: str, *, articles: bool = True) -> Any:
@@ -112,8 +141,9 @@ def open_texts(source: configs.Source, split: str, *, articles: bool = True) -> 
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source of texts")
 
 
-def make_tokenizer(tokenizer: configs.Tokenizer, train: Any, folder: Path) -> Any:
+def make_tokenizer(tokenizer: configs.Tokenizer, train: Any, folder: Path, *, progress: Progress | None = None) -> Any:
     """The tokenizer of a configuration; one that has to be trained is trained once per training split."""
+    report = progress or (lambda what, done, total: None)
     match tokenizer:
         case configs.Bytes():
             return ByteTokenizer()
@@ -123,7 +153,10 @@ def make_tokenizer(tokenizer: configs.Tokenizer, train: Any, folder: Path) -> An
             path = folder / f"sentencepiece-{tokenizer.vocab_size}-{_digest(train.fingerprint)}.model"
             if path.exists():
                 return SentencePieceTokenizer(path)
-            return train_sentencepiece(_only_texts(train), path, vocab_size=tokenizer.vocab_size)
+            report("train the tokenizer", 0, 1)
+            trained = train_sentencepiece(_only_texts(train), path, vocab_size=tokenizer.vocab_size)
+            report("train the tokenizer", 1, 1)
+            return trained
         case configs.Words():
             path = folder / f"words-{_digest(train.fingerprint)}.json"
             if not path.exists():

@@ -1,0 +1,188 @@
+"""Datasets of a configuration: every source becomes documents, and is prepared once."""
+
+import dataclasses
+import gzip
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from memjax import config as configs
+from memjax.data import datasets
+from memjax.data.datasets import make_datasets, open_texts, prepare
+from memjax.data.identifiers import ANNOTATION
+from memjax.data.python_sources import read_python_sources
+from memjax.data.streams import Streams
+
+LINES = [f"def function_{i}(value):\n    return value + {i}\n" for i in range(40)]
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A configuration that keeps what it prepares in the test's own folder."""
+    return configs.Data(tokenizer=configs.Bytes(), cache_dir=str(tmp_path / "cache"))
+
+
+def make_source(kind, root):
+    root.mkdir(parents=True)
+    if kind is configs.TextFiles:
+        for i, line in enumerate(LINES):
+            (root / f"{i}.py").write_text(line)
+    elif kind is configs.Directories:
+        for i, line in enumerate(LINES):
+            (root / f"project_{i}").mkdir()
+            (root / f"project_{i}" / "main.py").write_text(line)
+    elif kind is configs.JsonLines:
+        root = root / "x.jsonl.gz"
+        root.write_bytes(gzip.compress("\n".join(json.dumps({"text": line}) for line in LINES).encode()))
+    elif kind is configs.WikiText:
+        for split in ("train", "valid", "test"):
+            (root / f"{split}.txt").write_text(f" \n = {split} = \n \n a text \n")
+    elif kind is configs.Novels:
+        for i, line in enumerate(LINES):
+            (root / f"{i}.txt").write_text(line)
+        with tarfile.open(root / "novels.tar", "w") as archive:
+            for path in sorted(root.glob("*.txt")):
+                archive.add(path, path.name)
+        root = root / "novels.tar"
+    shares = {"validation_percent": 20, "test_percent": 20}
+    has_shares = "test_percent" in {field.name for field in dataclasses.fields(kind)}
+    return kind(path=str(root), **(shares if has_shares else {}))
+
+
+@pytest.mark.parametrize(
+    "kind", [configs.TextFiles, configs.Directories, configs.JsonLines, configs.WikiText, configs.Novels]
+)
+def test_sources_of_files(data, tmp_path, kind):
+    data.source = make_source(kind, tmp_path / "source")
+    made = make_datasets(data)
+    assert (made.vocab_size, made.begin_token) == (259, 1)
+    texts = []
+    for split in ("train", "validation", "test"):
+        documents = made.documents(split)
+        texts += [made.tokenizer.decode(documents[i]) for i in range(len(documents))]
+        batch = next(Streams(documents, rows=2, segment_length=4, begin_token=made.begin_token))
+        assert batch.extras["target_bytes"].sum() == batch.weights.sum()
+        assert (ANNOTATION in batch.extras) == (kind is configs.Directories)
+    expected = [f"# main.py\n{line}" for line in LINES] if kind is configs.Directories else LINES
+    if kind is not configs.WikiText:
+        assert sorted(texts) == sorted(expected)
+    assert {path.name.split("-")[0] for path in Path(data.cache_dir).iterdir()} == {kind.__name__}
+
+
+def test_the_protocol_decides_how_wikitext_is_cut(data, tmp_path):
+    data.source = make_source(configs.WikiText, tmp_path / "source")
+    for protocol, name in [("separate", "train/00000 train"), ("contiguous", "train")]:
+        data.protocol = protocol
+        assert make_datasets(data).documents("train").name(0) == name
+
+
+def test_enwik8(data, tmp_path, monkeypatch):
+    (tmp_path / "enwik8").write_bytes(b"0123456789")
+    monkeypatch.setattr(datasets.sources.enwik8, "__kwdefaults__", {"split": None, "sizes": (6, 2, 2)})
+    data.source = configs.Enwik8(path=str(tmp_path / "enwik8"))
+    made = make_datasets(data)
+    assert [made.tokenizer.decode(made.documents(s)[0]) for s in datasets.SPLITS] == ["012345", "67", "89"]
+
+
+def test_the_default_is_the_embedded_corpus_in_subwords(data, monkeypatch):
+    whole = read_python_sources()
+    few = {name: text for name, text in whole.items() if name[0] in "cj" or name == "datetime"}
+    monkeypatch.setattr("memjax.data.python_sources.read_python_sources", lambda root: few)
+    assert data.source == configs.PythonLibrary()
+    data.tokenizer = configs.SentencePiece(vocab_size=1000)
+    steps = []
+    counts = prepare(data, progress=lambda *step: steps.append(step))
+    assert sum(count["documents"] for count in counts.values()) == len(few)
+    assert sum(count["bytes"] for count in counts.values()) == sum(len(text.encode()) for text in few.values())
+    assert all(1.5 < count["bytes"] / count["tokens"] < 4 for count in counts.values())
+    assert steps[:2] == [("train the tokenizer", 0, 1), ("train the tokenizer", 1, 1)]
+    assert steps[-1] == ("tokenise", counts["test"]["documents"], counts["test"]["documents"])
+    written = {path: path.stat().st_mtime_ns for path in Path(data.cache_dir).rglob("*.bin")}
+    assert prepare(data, progress=lambda *step: pytest.fail("made twice")) == counts
+    assert written == {path: path.stat().st_mtime_ns for path in Path(data.cache_dir).rglob("*.bin")}
+    made = make_datasets(data)
+    documents = made.documents("test")
+    batch = next(Streams(documents, rows=2, segment_length=64, begin_token=made.begin_token))
+    assert {ANNOTATION, "target_bytes"} == set(batch.extras)
+    index = [documents.name(i) for i in range(len(documents))].index("json")
+    assert made.tokenizer.decode(documents[index]) == open_texts(data.source, "test")[index]
+
+
+def test_tokenizers(data, tmp_path):
+    data.source = make_source(configs.TextFiles, tmp_path / "source")
+    data.tokenizer = configs.Words()
+    words = make_datasets(data).tokenizer
+    assert words.words[:3] == ["+", "def", "return"] and make_datasets(data).tokenizer.words == words.words
+    data.tokenizer = configs.SentencePiece(vocab_size=300)
+    pieces = make_datasets(data).tokenizer
+    data.tokenizer = configs.SentencePiece(model=str(pieces.path))
+    given = make_datasets(data)
+    assert given.tokenizer.fingerprint == pieces.fingerprint
+    assert given.tokenizer.decode(given.documents("train")[0]) in LINES
+    # A tokenizer that is not the same never reads what the other wrote.
+    assert len(list((tmp_path / "cache").glob("TextFiles-train-*"))) == 1
+    data.tokenizer = configs.Bytes()
+    make_datasets(data).documents("train")
+    assert len(list((tmp_path / "cache").glob("TextFiles-train-*"))) == 2
+
+
+def test_minimum_length(data, tmp_path):
+    data.source = make_source(configs.TextFiles, tmp_path / "source")
+    (tmp_path / "source" / "short.py").write_text("x")
+    data.min_document_length = 20
+    counts = prepare(data)
+    assert sum(count["skipped"] for count in counts.values()) == 1
+    (tmp_path / "source" / "empty.py").write_text("")
+    data.min_document_length = 1
+    with pytest.raises(ValueError, match="empty.py has no tokens; remove it, or set min_document_length"):
+        prepare(data)
+
+
+def test_recall_is_trained_with_practice_and_scored_without(data):
+    data.source = configs.KeyValueRecall(num_documents=16, num_pairs=3)
+    made = make_datasets(data)
+    assert made.tokenizer is None and made.vocab_size == made.documents("train").vocab_size
+    sizes = {split: len(made.documents(split)) for split in datasets.SPLITS}
+    assert sizes == {"train": 16, "validation": 2, "test": 2}
+    assert made.documents("train").annotate(0)["weights"].sum() == 6
+    assert made.documents("test").annotate(0)["weights"].sum() == 3
+    assert made.documents("test")[0].tolist() != made.documents("validation")[0].tolist()
+    assert prepare(data)["train"]["documents"] == 16
+
+
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME"])
+def test_without_a_folder_data_lie_in_the_users_cache(monkeypatch, tmp_path, variable):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    folder = tmp_path if variable == "XDG_CACHE_HOME" else tmp_path / ".cache"
+    assert datasets.cache_folder(configs.Data()) == folder / "memjax" / "data"
+
+
+def test_wrong_kinds(data):
+    with pytest.raises(ValueError, match="data.source: given KeyValueRecall"):
+        open_texts(configs.KeyValueRecall(), "train")
+    with pytest.raises(ValueError, match="data.tokenizer: given str"):
+        datasets.make_tokenizer("bytes", None, Path())  # pyright: ignore
+    data.source = configs.TextFiles(path="")
+    with pytest.raises(ValueError, match="path: not given"):
+        make_datasets(data)
+
+
+def test_importing_the_package_is_light():
+    heavy = ("tensorflow", "seqio", "tensorflow_datasets", "sentencepiece", "flax")
+    program = f"import sys, memjax.data; print([name for name in {heavy} if name in sys.modules])"
+    root = Path(__file__).parents[2]
+    run = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_arrays_are_native(data, tmp_path):
+    data.source = make_source(configs.Directories, tmp_path / "source")
+    documents = make_datasets(data).documents("train")
+    tokens, annotations = documents.window(0, 0, 4)
+    assert tokens.dtype == np.int32 and {array.dtype for array in annotations.values()} == {np.dtype(np.int32)}
