@@ -430,6 +430,8 @@ class Evaluation:
     """stop after so many segments of every row; 0 = the whole split"""
     accuracy: bool = False
     """also count the targets that the model finds most probable"""
+    distance: int = 0
+    """source code: identifiers last seen more than so many tokens before are scored apart too; 0 = the local window"""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -11,9 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.data.streams import Documents, Streams
+from memjax.data.documents import Documents
+from memjax.data.streams import Streams
 from memjax.training.metrics import LN2, count_bytes, perplexity
 from memjax.typing import Batch
+
+Subset = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+"""`Batch.extras` -> bool `[batch, length]`, which targets belong to it"""
 
 PROTOCOLS = ("separate", "contiguous", "sliding_window")
 
@@ -148,7 +152,7 @@ class Evaluator:
         begin_token: int | None = None,
         score_first: bool = True,
         max_segments: int = 0,
-        subsets: Sequence[str] | None = None,
+        subsets: Sequence[str] | Mapping[str, Subset] | None = None,
         accuracy: bool = False,
         host_rows: tuple[int, int] | None = None,
     ):
@@ -165,8 +169,8 @@ class Evaluator:
           begin_token: read before a document's first token.
           score_first: score each document's first token from `begin_token`.
           max_segments: stop after so many segments of every row; 0 = the whole split.
-          subsets: names of annotations of the documents; the targets where they hold are scored apart too. None = all
-            boolean annotations.
+          subsets: targets that are scored apart too: names of boolean annotations of the documents, or name ->
+            function of `Batch.extras`; None = all boolean annotations.
           accuracy: also count the targets that the model finds most probable (builds all logits).
           host_rows: `(start, stop)`, the rows of this host; all of them if None.
 
@@ -183,7 +187,7 @@ class Evaluator:
                 raise ValueError(f"stride: given {stride}, allowed: 1 to segment_length = {segment_length}")
         self.model, self.documents, self.rows, self.segment_length = model, documents, rows, segment_length
         self.protocol, self.stride, self.max_segments = protocol, stride, max_segments
-        self.subsets = None if subsets is None else tuple(subsets)
+        self.subsets = subsets
         self.begin_token, self.score_first = begin_token, score_first
         self.host_rows = host_rows or (0, rows)
         self._score = jax.jit(make_score(model, accuracy=accuracy), donate_argnums=1)
@@ -199,7 +203,7 @@ class Evaluator:
         num_rows = self.host_rows[1] - self.host_rows[0]
         memory = self.model.init_state(num_rows)
         memory_bytes = count_bytes(memory) // num_rows
-        total, subsets = _Total(self._accuracy), {name: _Total(self._accuracy) for name in self.subsets or ()}
+        total, subsets, chosen = _Total(self._accuracy), {}, {}
         sums: Any = None
         pending: tuple[Batch, Any] | None = None
         complete, seconds, timed, started, number = True, 0.0, 0, 0.0, 0
@@ -208,7 +212,7 @@ class Evaluator:
             nats, correct = jax.device_get(scored)
             total.add(batch.weights > 0, nats, correct, batch.extras)
             for name, subset in subsets.items():
-                subset.add((batch.weights > 0) & (batch.extras[name] > 0), nats, correct, batch.extras)
+                subset.add((batch.weights > 0) & chosen[name](batch.extras), nats, correct, batch.extras)
 
         for batch in self._batches():
             if self.max_segments and number == self.max_segments:
@@ -217,7 +221,8 @@ class Evaluator:
             if stop():
                 raise Interrupted
             if number == 0:
-                subsets = {name: _Total(self._accuracy) for name in self._subsets_of(batch)}
+                chosen = self._subsets_of(batch)
+                subsets = {name: _Total(self._accuracy) for name in chosen}
             memory, scored, more = self._score(
                 variables, memory, batch.inputs, batch.targets, batch.mask, batch.start_of_document
             )
@@ -276,15 +281,18 @@ class Evaluator:
         )
         return (jax.tree.map(lambda leaf: leaf[0], batch) for batch in stream)
 
-    def _subsets_of(self, batch: Batch) -> tuple[str, ...]:
-        if self.subsets is None:
-            return tuple(sorted(name for name, array in batch.extras.items() if array.dtype == bool))
-        unknown = [name for name in self.subsets if name not in batch.extras]
+    def _subsets_of(self, batch: Batch) -> dict[str, Subset]:
+        if isinstance(self.subsets, Mapping):
+            return dict(self.subsets)
+        names = self.subsets
+        if names is None:
+            names = sorted(name for name, array in batch.extras.items() if array.dtype == bool)
+        unknown = [name for name in names if name not in batch.extras]
         if unknown:
             raise ValueError(
                 f"subsets: given {unknown[0]!r}, allowed: annotations of the documents, {sorted(batch.extras)}"
             )
-        return self.subsets
+        return {name: lambda extras, name=name: extras[name].astype(bool) for name in names}
 
 
 def make_score(model: Any, *, accuracy: bool = False) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ import optax
 
 from memjax import config as configs
 from memjax.config import Config
-from memjax.data.streams import Documents, Streams
+from memjax.data.datasets import make_datasets
+from memjax.data.documents import Documents
+from memjax.data.identifiers import ANNOTATION
+from memjax.data.streams import Streams
 from memjax.models.language_model import make_language_model
 from memjax.models.transformer import join_layers, split_layers
 from memjax.training import optimizers
 from memjax.training.checkpoints import Checkpoints, describe_difference, flatten, unflatten
-from memjax.training.evaluation import Evaluator
+from memjax.training.evaluation import Evaluator, Subset
 from memjax.training.runs import load_config
 from memjax.training.step import TrainState, init_variables
 
@@ -64,6 +68,20 @@ class Experiment:
             position=position,
         )
 
+    def subsets(self, evaluation: configs.Evaluation) -> dict[str, Subset]:
+        """The targets that are scored apart: those where a boolean annotation holds, and distant identifiers of code.
+
+        A distant identifier was last seen in the document more than `evaluation.distance` tokens before.
+        """
+        documents = self.documents(evaluation.split)
+        annotations = documents.annotate(0) if hasattr(documents, "annotate") else {}  # type: ignore[attr-defined]
+        names = [name for name, array in annotations.items() if array.dtype == bool]
+        subsets: dict[str, Subset] = {name: lambda extras, name=name: extras[name] for name in names}
+        if ANNOTATION in annotations:
+            distance = evaluation.distance or local_window(self.config)
+            subsets["distant_identifier"] = lambda extras: extras[ANNOTATION] > distance
+        return subsets
+
     def evaluator(self, evaluation: configs.Evaluation | None = None, *, model: Any = None) -> Evaluator:
         """The evaluation that the configuration describes, or another one, or of another model."""
         evaluation = evaluation or self.config.evaluation
@@ -77,22 +95,31 @@ class Experiment:
             begin_token=self.begin_token,
             score_first=evaluation.score_first,
             max_segments=evaluation.max_segments,
+            subsets=self.subsets(evaluation),
             accuracy=evaluation.accuracy,
         )
 
 
-def make_experiment(config: Config) -> Experiment:
-    """Builds the documents, tokenizer and model of a configuration.
+def make_experiment(config: Config, *, progress: Callable[[str, int, int | None], None] | None = None) -> Experiment:
+    """Builds the documents, tokenizer and model of a configuration; `progress` is told what is prepared.
 
     Raises:
       ValueError: the configuration is not valid, or its data cannot be read.
     """
-    from memjax.data.datasets import make_datasets
-
     configs.validate(config)
-    data = make_datasets(config.data)
+    data = make_datasets(config.data, progress=progress)
     model = make_language_model(config.model, data.vocab_size, rematerialize=config.training.rematerialize)
-    return Experiment(config, model, data.documents, data.begin_token, data.tokenizer)
+    return Experiment(config, model, functools.cache(data.documents), data.begin_token, data.tokenizer)
+
+
+def local_window(config: Config) -> int:
+    """Tokens that one layer sees without its long memory, the query included."""
+    match config.model.attention:
+        case configs.Memorizing() as part:
+            return part.window or part.cache_length + config.data.segment_length
+        case configs.TransformerXL() as part:
+            return part.memory_length + config.data.segment_length
+    return config.data.segment_length
 
 
 def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation) -> Any:
@@ -236,23 +263,22 @@ def load_variables(run: Path | str, model: Any, segment_length: int) -> dict[str
       ValueError: no checkpoint, or one of another architecture (the line lists the difference).
     """
     groups = layer_groups(model)
-    shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0), segment_length))
+
+    def split() -> dict[str, Any]:
+        variables = init_variables(model, jax.random.key(0), segment_length)
+        return {name: split_collection(collection, groups) for name, collection in variables.items()}
+
+    shapes = jax.eval_shape(split)
+    expected = {COLLECTIONS[n] + path: leaf for n, tree in shapes.items() for path, leaf in flatten(tree).items()}
     theirs = _load_collections(run)
-    variables = {}
-    expected: dict[str, Any] = {}
-    for name, collection in shapes.items():
-        expected |= {
-            COLLECTIONS[name] + path: leaf for path, leaf in flatten(split_collection(collection, groups)).items()
-        }
-    described = {name: (str(array.dtype), list(array.shape)) for name, array in theirs.items()}
-    difference = describe_difference(expected, described)
+    difference = describe_difference(expected, {n: (str(a.dtype), list(a.shape)) for n, a in theirs.items()})
     if difference:
         raise ValueError(f"{run}: the checkpoint is of another architecture: {difference}")
-    for name, collection in shapes.items():
+    variables = {}
+    for name, tree in shapes.items():
         prefix = COLLECTIONS[name]
         own = {path.removeprefix(prefix): jnp.array(leaf) for path, leaf in theirs.items() if path.startswith(prefix)}
-        split = jax.eval_shape(lambda c: split_collection(c, groups), collection)
-        variables[name] = join_collection(unflatten(split, own), groups)
+        variables[name] = join_collection(unflatten(tree, own), groups)
     return variables
 
 

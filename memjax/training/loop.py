@@ -152,23 +152,38 @@ def train(
       Stopped: SIGTERM or SIGINT; the run is saved.
     """
     configs.validate(config)
-    path = run_path(config)
+    path, training = run_path(config), config.training
     check_directory(path, config)
     report = on_event or Progress()
     finished = read_json(path / "finished.json")
     if finished is not None:
         text = f"{path}: finished after {finished['step']} steps; remove the directory to train again"
-        report(Event("finished", finished["step"], config.training.steps, finished["results"], text))
+        report(Event("finished", finished["step"], training.steps, finished["results"], text))
         return TrainingResult(path, finished["step"], finished["results"], True)
-    experiment = experiment or make_experiment(config)
+    experiment = experiment or make_experiment(config, progress=_report_preparation(report, training.steps))
+    evaluator = experiment.evaluator(config.evaluation)
     run = RunDirectory(config)
     try:
         with StopSignal() as stop:
-            return _Run(config, experiment, run, report, stop).train(hooks)
+            return _Run(config, experiment, evaluator, run, report, stop).train(hooks)
     finally:
         run.close()
         if isinstance(report, Progress):
             report.close()
+
+
+def _report_preparation(report: Callable[[Event], None], steps: int) -> Callable[[str, int, int | None], None]:
+    """Tells about the preparation of data, every few seconds."""
+    told: dict[str, float] = {}
+
+    def progress(what: str, done: int, total: int | None) -> None:
+        now = time.perf_counter()
+        if now - told.get(what, now - 5) >= 5:
+            told[what] = now
+            values = {"what": what, "done": done, "total": total}
+            report(Event("note", 0, steps, values, f"{what}: {done:,}" + (f" of {total:,}" if total else "")))
+
+    return progress
 
 
 class StopSignal:
@@ -230,11 +245,13 @@ class _Run:
         self,
         config: Config,
         experiment: Experiment,
+        evaluator: Evaluator,
         run: RunDirectory,
         report: Callable[[Event], None],
         stop: StopSignal,
     ):
-        self.config, self.experiment, self.run, self.report, self.stop = config, experiment, run, report, stop
+        self.config, self.experiment, self.evaluator = config, experiment, evaluator
+        self.run, self.report, self.stop = run, report, stop
         training = config.training
         self.steps, self.clock = training.steps, _Clock()
         self.groups = layer_groups(experiment.model)
@@ -248,7 +265,6 @@ class _Run:
             run.checkpoints_path, keep=training.keep_checkpoints, on_warning=lambda line: self._tell("note", 0, line)
         )
         self.metrics = MetricsFile(run.metrics_path, run.attempt)
-        self.evaluator: Evaluator | None = None
         self.evaluated: tuple[int, EvaluationResult] | None = None
         self.saved = -1
         self.tensorboard: TensorBoard | None = None
@@ -413,8 +429,6 @@ class _Run:
         """Evaluates after a step, once."""
         if self.evaluated is not None and self.evaluated[0] == info.step:
             return self.evaluated[1]
-        if self.evaluator is None:
-            self.evaluator = self.experiment.evaluator(self.config.evaluation)
         result = self.evaluator(model_variables(info.state), stop=self.stop)
         split = self.config.evaluation.split
         values = {"split": split, **result.as_dict()}

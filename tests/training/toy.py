@@ -119,7 +119,7 @@ def toy_stream(*, rows=ROWS, segments=1, position=None, documents=None, **kwargs
 
 
 def toy_state(model, optimizer=None, *, batch, seed=0, loss=None, dtype=np.float32, **kwargs):
-    """The state before the first step, as NumPy and filled without compiling anything: random values, zeros elsewhere."""
+    """The state before the first step as NumPy, made without compiling: random values, zeros elsewhere."""
     loss = language_model_loss(model) if loss is None else loss
     optimizer = optax.sgd(0.1) if optimizer is None else optimizer
 

@@ -1,0 +1,43 @@
+"""kill -9 at a random moment, and on as if nothing had happened: bit for bit on the CPU."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training.loop_test import STEPS, assert_same_run, make_experiment, run
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def train_until_killed(workdir, step, seconds):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "jax")}
+    command = [sys.executable, "-m", "tests.integration.train_toy", str(workdir), str(step), str(seconds)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return run(make_experiment(tmp_path_factory.mktemp("reference")))[0]
+
+
+def test_killed_once_and_resumed(reference, tmp_path):
+    code = train_until_killed(tmp_path, random.randrange(1, STEPS - 4), 0.0)
+    assert code == -signal.SIGKILL
+    result, _ = run(make_experiment(tmp_path))
+    assert_same_run(result.path, reference.path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("repeat", range(3))
+def test_killed_again_and_again(reference, tmp_path, repeat):
+    codes = [train_until_killed(tmp_path, random.randrange(1, STEPS), random.uniform(0.0, 0.3)) for _ in range(3)]
+    assert -signal.SIGKILL in codes
+    result, _ = run(make_experiment(tmp_path))
+    assert_same_run(result.path, reference.path)

@@ -1,0 +1,179 @@
+"""Parts from a configuration, and parameters from another run. Nothing is compiled here."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from memjax.config import (
+    Adafactor,
+    Adam,
+    Config,
+    Data,
+    Evaluation,
+    FullAttention,
+    KeyValueRecall,
+    Memorizing,
+    Model,
+    Schedule,
+    Training,
+    TransformerXL,
+)
+from memjax.training.checkpoints import Checkpoints
+from memjax.training.experiment import (
+    init_from,
+    join_state,
+    layer_groups,
+    load_run,
+    load_variables,
+    local_window,
+    make_evaluation_model,
+    make_experiment,
+    make_optimizer,
+    scanned_groups,
+    split_state,
+)
+from memjax.training.runs import config_to_dict, write_json
+from memjax.training.step import TrainState, init_variables
+from memjax.training.tables import Tables
+
+
+def make_config(tmp_path, attention=None, name="run", **model):
+    model = {"dim": 8, "num_heads": 2, "num_layers": 3, "scan_layers": True, **model}
+    source = KeyValueRecall(num_documents=16)
+    return Config(
+        name=name,
+        workdir=str(tmp_path),
+        model=Model(attention=attention or FullAttention(), **model),
+        data=Data(source=source, rows=2, segment_length=8),
+    )
+
+
+def random_variables(model, seed=0):
+    generator = np.random.default_rng(seed)
+    shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0), 8))
+    return jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(leaf.dtype), shapes)
+
+
+def save_run(config, seed=0):
+    """A run directory with a checkpoint, as `train` leaves it."""
+    experiment = make_experiment(config)
+    variables = random_variables(experiment.model, seed)
+    path = experiment_path(config)
+    path.mkdir(parents=True)
+    write_json(path / "config.json", config_to_dict(config))
+    state = TrainState(
+        np.int32(3), variables["params"], Tables(), (), {}, {}, {}, jax.random.key(0), {}, np.zeros(2, bool)
+    )
+    checkpoints = Checkpoints(path / "checkpoints")
+    checkpoints.save(3, split_state(state, layer_groups(experiment.model)))
+    checkpoints.close()
+    return experiment, variables
+
+
+def experiment_path(config):
+    from memjax.training.runs import run_path
+
+    return run_path(config)
+
+
+def long_memory(layers=(-1,), **kwargs):
+    return Memorizing(layers=layers, memory_length=16, num_neighbors=2, cache_length=8, **kwargs)
+
+
+def test_layers_are_addressed_by_index_whatever_the_grouping(tmp_path):
+    local = dataclasses.replace(long_memory(layers=()), memory_length=0)
+    old, variables = save_run(make_config(tmp_path, local, "old"))
+    assert scanned_groups(old.model) == ("layers_0",)
+    # A memory in the last layer breaks the group of three into two and one; its gate is new.
+    new = make_experiment(make_config(tmp_path, long_memory(layers=(-1,)), "new"))
+    assert layer_groups(new.model) == ((0, 2), (2, 0))
+    fresh = random_variables(new.model, 1)
+    merged, names = init_from(tmp_path / "old", fresh, new.model)
+    assert names and all("layer_02" in name for name in names) and any("gate" in name for name in names)
+    stack, source = merged["params"]["stack"], variables["params"]["stack"]["layers_0"]
+    compare = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)
+    compare(stack["layers_0"], jax.tree.map(lambda leaf: leaf[:2], source))
+    last = stack["layers_2"]
+    gates = {name: last["attention"].pop(name) for name in list(last["attention"]) if name not in source["attention"]}
+    compare(last, jax.tree.map(lambda leaf: leaf[2], source))
+    compare(gates, {name: fresh["params"]["stack"]["layers_2"]["attention"][name] for name in gates})
+    assert jax.tree.structure(init_from(tmp_path / "old", fresh, new.model)[0]) == jax.tree.structure(fresh)
+
+
+def test_init_from_refuses_what_does_not_fit(tmp_path):
+    save_run(make_config(tmp_path, long_memory(layers=(-1,)), "old"))
+    without = make_experiment(make_config(tmp_path, dataclasses.replace(long_memory(), memory_length=0), "without"))
+    with pytest.raises(ValueError, match="does not fit: the model lacks params/stack/layer_02/attention/"):
+        init_from(tmp_path / "old", random_variables(without.model), without.model)
+    wide = make_experiment(make_config(tmp_path, long_memory(layers=(-1,)), "wide", dim=16))
+    with pytest.raises(
+        ValueError, match=r"does not fit: params/layer_norm/scale \[8\] there and \[16\] here, .* and \d+ more"
+    ):
+        init_from(tmp_path / "old", random_variables(wide.model), wide.model)
+    with pytest.raises(ValueError, match="has no checkpoint"):
+        init_from(tmp_path / "nothing", random_variables(wide.model), wide.model)
+
+
+def test_a_run_is_loaded_also_with_another_memory(tmp_path):
+    config = make_config(tmp_path, long_memory(layers=(-1,)))
+    _, variables = save_run(config)
+    run = load_run(tmp_path / "run")
+    jax.tree.map(np.testing.assert_array_equal, run.variables, {"params": variables["params"]})
+    for length in (0, 64):
+        model = make_evaluation_model(run.experiment, Evaluation(memory_length=length))
+        state = jax.eval_shape(lambda model=model: model.init_state(1))
+        small = jax.eval_shape(lambda: run.experiment.model.init_state(1))
+        sizes = [sum(leaf.size for leaf in jax.tree.leaves(s)) for s in (state, small)]
+        assert (sizes[0] > sizes[1]) == (length > 16)
+    other = make_experiment(make_config(tmp_path, TransformerXL(memory_length=8), "other"))
+    with pytest.raises(ValueError, match="of another architecture: it lacks params/"):
+        load_variables(tmp_path / "run", other.model, 8)
+    plain = make_experiment(make_config(tmp_path, FullAttention(), "plain"))
+    with pytest.raises(ValueError, match="evaluation.memory_length: given 4, allowed: None with FullAttention"):
+        make_evaluation_model(plain, Evaluation(memory_length=4))
+
+
+def test_split_and_join_are_inverse(tmp_path):
+    model = make_experiment(make_config(tmp_path, long_memory(layers=(0,)))).model
+    params = random_variables(model)["params"]
+    state = TrainState(0, params, Tables({"stack": {}}), (), {}, {}, {}, None, {}, None)
+    groups = layer_groups(model)
+    split = split_state(state, groups)
+    assert {"layer_00", "layer_01", "layer_02"} <= set(split.params["stack"])
+    jax.tree.map(np.testing.assert_array_equal, join_state(split, groups).params, params)
+
+
+def test_optimizers_of_a_configuration():
+    params = {"w": np.ones((2, 2), np.float32)}
+    gradient = {"w": np.full((2, 2), 3.0, np.float32)}
+    rate = Schedule(learning_rate=0.5, warmup_steps=0, decay="constant")
+    for rule in (Adam(weight_decay=0.1), Adafactor(momentum=0.9)):
+        optimizer = make_optimizer(Training(optimizer=rule, schedule=rate))
+        updates, _ = optimizer.update(gradient, optimizer.init(params), params)
+        assert np.all(np.asarray(updates["w"]) < 0)
+    optimizer = make_optimizer(Training(optimizer=Adam(), schedule=rate, apply_every=2, clip_norm=0.0))
+    assert isinstance(optimizer.init(params), optax.MultiStepsState)
+
+
+def test_the_local_window_decides_which_identifiers_are_distant(tmp_path):
+    assert local_window(make_config(tmp_path, long_memory())) == 16
+    assert local_window(make_config(tmp_path, long_memory(window=4))) == 4
+    assert local_window(make_config(tmp_path, TransformerXL(memory_length=5))) == 13
+    assert local_window(make_config(tmp_path)) == 8
+    experiment = make_experiment(make_config(tmp_path))
+    assert set(experiment.subsets(Evaluation())) == {"is_answer", "is_practice"}
+    documents = experiment.documents("validation")
+    code = dataclasses.replace(experiment, documents=lambda split: Annotated(documents))
+    chosen = code.subsets(Evaluation(distance=5))["distant_identifier"]
+    np.testing.assert_array_equal(chosen({"identifier_distance": np.array([0, 5, 6])}), [False, False, True])
+
+
+class Annotated:
+    def __init__(self, documents):
+        self.documents = documents
+
+    def annotate(self, index):
+        return {"identifier_distance": np.zeros(3, np.int32)}

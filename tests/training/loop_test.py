@@ -1,0 +1,248 @@
+import dataclasses
+import json
+import os
+import shutil
+import signal
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from memjax.config import Config, Data, Evaluation, Schedule, Training
+from memjax.data.documents import ArrayDocuments
+from memjax.training import loop
+from memjax.training.checkpoints import Checkpoints
+from memjax.training.experiment import Experiment
+from memjax.training.loop import Stopped, every, train
+from memjax.training.metrics import read_metrics
+from memjax.training.step import make_train_step
+from tests.training.toy import LENGTH, ROWS, ToyModel, toy_documents
+
+VOLATILE = ("attempt", "seconds", "tokens_per_second")
+STEPS = 13
+
+
+def make_experiment(workdir, name="run", *, model=None, documents=None, **training):
+    training = {
+        "steps": STEPS,
+        "log_every": 3,
+        "checkpoint_every": 4,
+        "evaluate_every": 6,
+        "schedule": Schedule(learning_rate=1e-2, warmup_steps=2),
+        **training,
+    }
+    config = Config(
+        name=name,
+        workdir=str(workdir),
+        data=Data(rows=ROWS, segment_length=LENGTH),
+        training=Training(**training),
+        evaluation=Evaluation(rows=3),
+    )
+    documents = toy_documents() if documents is None else documents
+    return Experiment(config, model or ToyModel(dropout=0.1), lambda split: documents, begin_token=0)
+
+
+@pytest.fixture(autouse=True)
+def one_compilation(monkeypatch):
+    """Every run compiles its step once: one trace, and one program in the cache of `jit`."""
+    steps = []
+
+    def make(loss, optimizer, **kwargs):
+        chex.clear_trace_counter()  # Chex counts by name, also over runs.
+        plain = chex.assert_max_traces(make_train_step(loss, optimizer, jit=False, **kwargs), n=1)
+        steps.append(jax.jit(plain, donate_argnums=0))
+        return steps[-1]
+
+    monkeypatch.setattr(loop, "make_train_step", make)
+    yield
+    assert all(step._cache_size() <= 1 for step in steps)
+
+
+def run(experiment, **kwargs):
+    events = []
+    result = train(experiment.config, experiment=experiment, on_event=events.append, **kwargs)
+    return result, events
+
+
+def final_arrays(path):
+    checkpoints = Checkpoints(path / "checkpoints", read_only=True)
+    step, arrays, extra = checkpoints.load("")
+    checkpoints.close()
+    return step, arrays, extra
+
+
+def assert_same_run(path, expected):
+    """Bit for bit: everything in the last checkpoint, and every line of the metrics but times."""
+    (step, arrays, extra), (wanted_step, wanted, wanted_extra) = final_arrays(path), final_arrays(expected)
+    assert (step, extra) == (wanted_step, wanted_extra) and arrays.keys() == wanted.keys()
+    for name, array in arrays.items():
+        assert array.tobytes() == wanted[name].tobytes(), name
+    lines, wanted_lines = (
+        [{k: v for k, v in line.items() if k not in VOLATILE} for line in read_metrics(p / "metrics.jsonl")]
+        for p in (path, expected)
+    )
+    assert lines == wanted_lines
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """A run that nothing interrupts."""
+    workdir = tmp_path_factory.mktemp("reference")
+    return run(make_experiment(workdir))
+
+
+def test_a_run_writes_its_directory(reference):
+    result, events = reference
+    assert result.step == STEPS and not result.finished_before
+    names = {entry.name for entry in result.path.iterdir()}
+    assert names >= {"config.json", "command.txt", "versions.json", "metrics.jsonl", "checkpoints", "finished.json"}
+    lines = read_metrics(result.path / "metrics.jsonl")
+    assert [(line["kind"], line["step"]) for line in lines] == [
+        ("train", 3),
+        ("train", 6),
+        ("evaluation", 6),
+        ("train", 9),
+        ("train", 12),
+        ("evaluation", 12),
+        ("train", 13),
+        ("evaluation", 13),
+    ]
+    assert {"nats_per_token", "bits_per_byte", "perplexity", "learning_rate", "gradient_norm", "attempt"} <= set(
+        lines[0]
+    )
+    assert lines[-1]["subsets"]["odd"]["targets"] > 0 and lines[-1]["split"] == "validation"
+    assert sum(line["targets"] for line in lines if line["kind"] == "train") > 0
+    steps = Checkpoints(result.path / "checkpoints", read_only=True)
+    assert steps.steps() == [12, 13]
+    steps.close()
+    kinds = [event.kind for event in events]
+    assert (
+        kinds[0] == "start" and kinds[-1] == "finished" and kinds.count("log") == 5 and kinds.count("checkpoint") == 4
+    )
+    assert result.results["evaluation"]["nats"] == lines[-1]["nats"]
+    assert result.results["parameters"] > 0 and result.results["memory_bytes"] == 6 * (8 * 4 + 1)
+
+
+def test_a_finished_run_says_so(reference):
+    result, _ = reference
+    before = (result.path / "metrics.jsonl").read_bytes()
+    second, events = run(make_experiment(result.path.parent))
+    assert second == dataclasses.replace(result, finished_before=True)
+    (event,) = events
+    assert event.kind == "finished" and "finished after 13 steps" in event.text
+    assert (result.path / "metrics.jsonl").read_bytes() == before
+
+
+class Crash(Exception):
+    pass
+
+
+def crash_at(step):
+    def hook(info):
+        if info.step == step:
+            raise Crash
+
+    return hook
+
+
+def test_a_crashed_run_goes_on_as_if_nothing_had_happened(reference, tmp_path):
+    experiment = make_experiment(tmp_path)
+    # After its own lines of step 12, before the checkpoint of step 12: from 8 on everything is done again.
+    for step in (7, 12):
+        with pytest.raises(Crash):
+            run(experiment, hooks=[crash_at(step)])
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 12, "kind"')
+    result, events = run(experiment)
+    assert any(event.text == "going on after step 8" for event in events)
+    assert_same_run(result.path, reference[0].path)
+    lines = read_metrics(result.path / "metrics.jsonl")
+    assert [line["attempt"] for line in lines] == [1, 2, 2, 3, 3, 3, 3, 3]
+    attempts = json.loads((result.path / "versions.json").read_text())
+    assert [attempt["step"] for attempt in attempts] == [0, 4, 8]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_stops(reference, tmp_path, number):
+    def send(info):
+        if info.step == 6:
+            os.kill(os.getpid(), number)
+
+    handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    experiment = make_experiment(tmp_path)
+    with pytest.raises(Stopped, match=f"stopped by {number.name} after step 6, saved in") as error:
+        run(experiment, hooks=[send])
+    assert error.value.exit_code == 128 + number and error.value.step == 6
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
+    result, _ = run(experiment)
+    # The checkpoint of step 6 is one more than the reference has; the last two are the same.
+    assert_same_run(result.path, reference[0].path)
+
+
+def test_an_evaluation_that_a_signal_ended_is_made_up_for(reference, tmp_path, monkeypatch):
+    experiment = make_experiment(tmp_path)
+    score = loop.Evaluator.__call__
+
+    def interrupted(self, variables, stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return score(self, variables, stop=stop)
+
+    monkeypatch.setattr(loop.Evaluator, "__call__", interrupted)
+    with pytest.raises(Stopped):
+        run(experiment)
+    assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [3, 6]
+    monkeypatch.setattr(loop.Evaluator, "__call__", score)
+    result, _ = run(experiment)
+    assert_same_run(result.path, reference[0].path)
+
+
+def test_a_damaged_checkpoint_costs_steps_but_not_the_run(reference, tmp_path):
+    shutil.copytree(reference[0].path, tmp_path / "run")
+    (tmp_path / "run" / "finished.json").unlink()
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    (tmp_path / "run" / "config.json").write_text(json.dumps({**config, "workdir": str(tmp_path)}))
+    for file in (tmp_path / "run" / "checkpoints" / "00000013" / "state").rglob("d/*"):
+        file.write_bytes(file.read_bytes()[:-20] + bytes(20))
+    result, events = run(make_experiment(tmp_path))
+    texts = [event.text for event in events if event.kind == "note"]
+    assert any("checkpoint 13 is damaged" in text for text in texts) and "going on after step 12" in texts
+    assert_same_run(result.path, reference[0].path)
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_lost(reference, tmp_path):
+    shutil.copytree(reference[0].path, tmp_path / "run")
+    (tmp_path / "run" / "finished.json").unlink()
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file() and p.name != ".lock"}
+    other = make_experiment(tmp_path, model=ToyModel(memory_length=9, dropout=0.1))
+    with pytest.raises(
+        ValueError, match=r"is of another architecture: it has memory/slots float32\[4, 6, 8\] instead of"
+    ):
+        run(other)
+    with pytest.raises(ValueError, match="position: of another stream"):
+        run(make_experiment(tmp_path, documents=toy_documents(5)))
+    with pytest.raises(ValueError, match="training.steps = 13 there and 14 here"):
+        run(make_experiment(tmp_path, steps=14))
+    assert {p: p.read_bytes() for p in before} == before
+
+
+def test_init_from_starts_another_run(reference, tmp_path):
+    seen = []
+    hook = lambda info: seen.append((info.step, np.asarray(info.state.params["mix"]["kernel"])))
+    frozen = {"schedule": Schedule(learning_rate=1e-30, warmup_steps=0), "steps": 1}
+    experiment = make_experiment(tmp_path, init_from=str(reference[0].path), **frozen)
+    _, events = run(experiment, hooks=[every(1, hook), every(0, crash_at(1))])
+    np.testing.assert_array_equal(seen[0][1], final_arrays(reference[0].path)[1]["params/mix/kernel"])
+    assert "no new parameters" in [event.text for event in events]
+
+
+def test_steps_that_are_not_finite_are_told(tmp_path):
+    documents = toy_documents()
+    weights = [{"weights": np.full(len(documents[i]), np.nan if i == 0 else 1.0, np.float32)} for i in range(7)]
+    poisoned = ArrayDocuments([documents[i] for i in range(7)], annotations=weights)
+    experiment = make_experiment(tmp_path, documents=poisoned, steps=6, log_every=6)
+    _, events = run(experiment)
+    (line,) = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if line["kind"] == "train"]
+    assert 0 < line["skipped"] < 6 and np.isfinite(line["nats_per_token"])
+    assert any("steps skipped: loss or gradient not finite" in event.text for event in events)
+    assert np.isfinite(final_arrays(tmp_path / "run")[1]["params/mix/kernel"]).all()

@@ -1,0 +1,82 @@
+import dataclasses
+import json
+
+import pytest
+
+from memjax import config as configs
+from memjax.config import Adafactor, Bytes, Config, Data, Memorizing, Model, Training
+from memjax.training.runs import (
+    RunDirectory,
+    config_from_dict,
+    config_to_dict,
+    load_config,
+    run_path,
+    versions,
+)
+
+
+def make_config(tmp_path, **kwargs):
+    model = Model(attention=Memorizing(layers=(0, -1)))
+    return Config(name="run", workdir=str(tmp_path), model=model, data=Data(tokenizer=Bytes()), **kwargs)
+
+
+def test_a_config_survives_json():
+    config = Config(model=Model(attention=Memorizing(layers=(0, -1))), training=Training(optimizer=Adafactor()))
+    value = json.loads(json.dumps(config_to_dict(config)))
+    assert config_from_dict(value) == config
+    assert value["model"]["attention"]["type"] == "Memorizing"
+    with pytest.raises(ValueError, match="config: Training.speed is not known"):
+        config_from_dict({"type": "Training", "speed": 3})
+    with pytest.raises(ValueError, match="config: type 'Quantum' is not known"):
+        config_from_dict({"type": "Quantum"})
+
+
+def test_a_run_directory_is_made_and_opened_again(tmp_path):
+    config = make_config(tmp_path)
+    run = RunDirectory(config)
+    assert run.path == run_path(config) == tmp_path / "run" and run.attempt == 1
+    run.record_attempt(0)
+    with pytest.raises(ValueError, match="another process trains in this directory"):
+        RunDirectory(config)
+    run.close()
+    assert load_config(run.path) == config
+    again = RunDirectory(config)
+    assert again.attempt == 2 and again.finished() is None
+    again.record_attempt(7)
+    again.finish(9, {"a": 1})
+    again.close()
+    attempts = json.loads((run.path / "versions.json").read_text())
+    assert [(a["attempt"], a["step"]) for a in attempts] == [(1, 0), (2, 7)]
+    assert attempts[0].keys() >= {"python", "jax", "backend", "devices"} and versions()["backend"] == "cpu"
+    assert len((run.path / "command.txt").read_text().splitlines()) == 2
+    assert again.finished() == {"step": 9, "attempts": 2, "results": {"a": 1}}
+
+
+def test_foreign_directories_are_refused(tmp_path):
+    config = make_config(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match=r"run: not empty \(thesis.tex\) and not a run directory; give another name"):
+        RunDirectory(config)
+    assert [entry.name for entry in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+    with pytest.raises(ValueError, match="is a file, allowed: a directory"):
+        RunDirectory(dataclasses.replace(config, workdir=str(tmp_path / "run"), name="thesis.tex"))
+    with pytest.raises(ValueError, match="no run directory"):
+        load_config(tmp_path / "run")
+
+
+def test_another_config_is_refused_with_the_difference(tmp_path):
+    config = make_config(tmp_path)
+    RunDirectory(config).close()
+    moved = dataclasses.replace(config, data=dataclasses.replace(config.data, cache_dir="/elsewhere"))
+    RunDirectory(moved).close()
+    longer = dataclasses.replace(config, training=Training(steps=2000))
+    with pytest.raises(
+        ValueError, match="another config, training.steps = 1000 there and 2000 here; give another name"
+    ):
+        RunDirectory(longer)
+    other = dataclasses.replace(config, model=Model(attention=configs.TransformerXL()))
+    with pytest.raises(ValueError) as error:
+        RunDirectory(other)
+    assert "model.attention = 'Memorizing' there and 'TransformerXL' here" in str(error.value)
+    assert "\n" not in str(error.value)
