@@ -54,7 +54,9 @@ class Vocabulary(nn.Module):
         """Scores of every entry, at least float32."""
         weights = self.embedding if self.tied else self.output
         dtype = jnp.promote_types(hidden.dtype, jnp.float32)
-        scores = jnp.einsum("...d,vd->...v", hidden, weights.astype(hidden.dtype), preferred_element_type=dtype)
+        flat = hidden.reshape(-1, self.dim)
+        scores = jnp.einsum("nd,vd->nv", flat, weights.astype(hidden.dtype), preferred_element_type=dtype)
+        scores = scores.reshape(*hidden.shape[:-1], self.vocab_size)
         if not self.bias:
             return scores
         return scores + self.output_bias.astype(dtype).reshape((1,) * (scores.ndim - 1) + (-1,))
