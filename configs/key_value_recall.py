@@ -3,18 +3,22 @@
     memjax train --config key_value_recall                       # with a memory: nearly all answers right
     memjax train --config key_value_recall --variant cache_only  # with its local cache: chance
 
-The document: pairs (key, value), filler longer than the local window of all layers together, then every key again; the
-value after it is the answer. Only what the memory kept can tell it, so the accuracy says whether a memory is used.
+The document (`memjax.data.synthetic`): bindings of a value to a key with practice questions among them, filler, then a
+question for every key. The filler is 48 tokens long and the two layers see 16 tokens each: only what a memory kept can
+tell the answer, so the accuracy says whether one is used.
 
 Paper: none; the task is ours, after the associative recall of the memory literature.
-Our number: see tools/results/README.md.
-Hardware: 2 CPU cores, about a minute.
+Our number: 99.3 % of 2,048 held-out answers right with the memory, 5.5 % without it (chance 6.25 %), seed 0.
+Hardware: 2 CPU cores, less than a minute each.
+
+Where the values come from: tried. The memory is in the first layer: in a higher one the layers below solve the practice
+alone, and the memory has little to learn from.
 """
 
 from memjax.config import Config, Data, Evaluation, KeyValueRecall, Memorizing, Model, Schedule, Training
 
 VARIANTS = {
-    "default": "memory of 512 slots",
+    "default": "memory of 128 slots in the first of two layers",
     "cache_only": "the same without the long memory: local cache only",
     "smoke": "seconds: a few short documents",
 }
@@ -22,13 +26,15 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`."""
-    attention = Memorizing(layers=(0,), memory_length=512, num_neighbors=8, cache_length=32, window=32)
+    attention = Memorizing(layers=(0,), memory_length=128, num_neighbors=8, cache_length=8)
     config = Config(
         name=f"key_value_recall_{variant}",
         model=Model(dim=64, num_layers=2, num_heads=2, attention=attention),
-        data=Data(source=KeyValueRecall(), rows=16, segment_length=32),
-        training=Training(steps=1000, schedule=Schedule(learning_rate=3e-3, warmup_steps=50), log_every=100),
-        evaluation=Evaluation(rows=16),
+        data=Data(source=KeyValueRecall(), rows=32, segment_length=8),
+        training=Training(
+            steps=2500, schedule=Schedule(learning_rate=3e-3, warmup_steps=50), log_every=250, checkpoint_every=500
+        ),
+        evaluation=Evaluation(rows=32, accuracy=True),
     )
     match variant:
         case "default":
@@ -36,15 +42,12 @@ def get_config(variant: str = "default") -> Config:
         case "cache_only":
             attention.memory_length = 0
         case "smoke":
-            attention.memory_length, attention.num_neighbors, attention.cache_length, attention.window = 64, 4, 8, 8
-            config.model.dim = 16
-            config.data = Data(
-                source=KeyValueRecall(num_pairs=4, num_keys=8, num_values=8, filler_length=16, num_documents=32),
-                rows=2,
-                segment_length=8,
+            attention.memory_length, attention.num_neighbors, config.model.dim = 32, 4, 16
+            config.data.source = KeyValueRecall(
+                num_pairs=2, num_keys=4, num_values=4, filler_length=16, num_documents=32
             )
+            config.data.rows = config.evaluation.rows = 2
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
-            config.evaluation = Evaluation(rows=2, max_segments=4)
         case _:
             raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
     return config
