@@ -152,7 +152,7 @@ class KeyValueRecall:
                 kinds.extend((0, kind))
 
         for pair in range(self.num_pairs):
-            bound = self._binding(keys[pair], values[pair])
+            bound = self._binding(int(keys[pair]), int(values[pair]))
             tokens.extend(bound)
             kinds.extend([0] * len(bound))
             if self._group and ((pair + 1) % self._group == 0 or pair + 1 == self.num_pairs):

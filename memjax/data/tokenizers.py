@@ -16,12 +16,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 _SPACE = "\u2581"  # SentencePiece writes a space as this character.
 _SPELLED = re.compile("([\u2581\udc80-\udcff]+)")  # What it would change, and is therefore spelled in byte pieces.
+
+Ids: TypeAlias = Sequence[int | np.integer] | np.ndarray
 
 
 @runtime_checkable
@@ -57,11 +59,11 @@ class Tokenizer(Protocol):
         """int32 ids of a text, without begin or end id."""
         ...
 
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+    def decode(self, ids: Ids) -> str:
         """The text of ids; bytes that are not UTF-8 become U+FFFD."""
         ...
 
-    def token_bytes(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+    def token_bytes(self, ids: Ids) -> np.ndarray:
         """int32 UTF-8 bytes that each id stands for, in the shape of `ids`."""
         ...
 
@@ -86,15 +88,15 @@ class _ByteTable:
     def vocab_size(self) -> int:
         return len(self._table)
 
-    def decode_bytes(self, ids: Sequence[int] | np.ndarray) -> bytes:
+    def decode_bytes(self, ids: Ids) -> bytes:
         """The bytes of ids."""
         return b"".join([self._table[i] for i in np.asarray(ids, np.int64).tolist()])
 
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+    def decode(self, ids: Ids) -> str:
         """The text of ids; bytes that are not UTF-8 become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
-    def token_bytes(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+    def token_bytes(self, ids: Ids) -> np.ndarray:
         """int32 UTF-8 bytes of each id, in the shape of `ids`."""
         return self._lengths[np.asarray(ids, np.int64)]
 
@@ -350,7 +352,7 @@ class WordTokenizer(_ByteTable):
             result.append(ids["<eos>"])
         return np.array(result, np.int32)
 
-    def decode_bytes(self, ids: Sequence[int] | np.ndarray) -> bytes:
+    def decode_bytes(self, ids: Ids) -> bytes:
         """Lines in WikiText's form: a space before every word and before the newline."""
         end = self._ids["<eos>"]
         result, at_line_start = [], True
@@ -384,11 +386,11 @@ class SeqioVocabulary:
         """int32 ids."""
         return np.asarray(self.vocabulary.encode(text), np.int32)
 
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+    def decode(self, ids: Ids) -> str:
         """The vocabulary's text of ids (it may stop at its end id)."""
         return self.vocabulary.decode([int(i) for i in np.asarray(ids)])
 
-    def token_bytes(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+    def token_bytes(self, ids: Ids) -> np.ndarray:
         """int32 bytes of the text of each id alone."""
         array = np.asarray(ids, np.int64)
         unique, inverse = np.unique(array, return_inverse=True)
@@ -423,7 +425,7 @@ class StreamingDecoder:
         self._ids: list[int] = []
         self._shown = 0
 
-    def push(self, ids: Sequence[int] | np.ndarray) -> str:
+    def push(self, ids: Ids) -> str:
         """The text that `ids` complete."""
         if self._bytes is not None:
             return self._bytes.decode(self._tokenizer.decode_bytes(ids))  # type: ignore[attr-defined]
