@@ -25,7 +25,7 @@ from memjax.data.sources import (
 from memjax.data.tokenizers import ByteTokenizer, WordTokenizer
 
 
-def one_line(call, *args, match, **kwargs):
+def assert_refused(call, *args, match, **kwargs):
     with pytest.raises(ValueError, match=match) as error:
         call(*args, **kwargs)
     assert "\n" not in str(error.value)
@@ -58,25 +58,25 @@ def test_text_files_of_a_folder_and_a_glob(folder):
 
 
 def test_mistakes_of_paths(folder):
-    one_line(text_files, folder / "missing", match="does not exist and matches no file; give a file, a folder")
-    one_line(text_files, "", match="path: not given")
+    assert_refused(text_files, folder / "missing", match="does not exist and matches no file; give a file, a folder")
+    assert_refused(text_files, "", match="path: not given")
     (folder / "empty").mkdir()
-    one_line(text_files, folder / "empty", match="has no files")
+    assert_refused(text_files, folder / "empty", match="has no files")
     for name in "xy":
         (folder / "empty" / name).touch()
-    one_line(text_files, folder / "empty", match="all 2 files of .* are empty")
-    one_line(text_files, folder / "empty" / "x", match="x is empty; give a file with text")
-    one_line(read_text, folder / "missing", match="is not a file")
+    assert_refused(text_files, folder / "empty", match="all 2 files of .* are empty")
+    assert_refused(text_files, folder / "empty" / "x", match="x is empty; give a file with text")
+    assert_refused(read_text, folder / "missing", match="is not a file")
     (folder / "bad.xz").write_bytes(b"not packed")
-    one_line(read_text, folder / "bad.xz", match="bad.xz cannot be unpacked")
+    assert_refused(read_text, folder / "bad.xz", match="bad.xz cannot be unpacked")
     (folder / "bad.gz").write_bytes(b"not packed")
-    one_line(read_text, folder / "bad.gz", match="bad.gz cannot be unpacked")
+    assert_refused(read_text, folder / "bad.gz", match="bad.gz cannot be unpacked")
 
 
 def test_text_that_is_not_utf8_is_named_with_its_place(folder):
     (folder / "latin.txt").write_bytes("abcé".encode("latin-1"))
     texts = text_files(folder)
-    one_line(lambda: list(texts), match=r"latin.txt is not UTF-8 at byte 3; convert it")
+    assert_refused(lambda: list(texts), match=r"latin.txt is not UTF-8 at byte 3; convert it")
 
 
 def test_splits_by_name_are_disjoint_and_stable():
@@ -87,9 +87,11 @@ def test_splits_by_name_are_disjoint_and_stable():
     assert 20 < len(parts["validation"]) < 60 < len(parts["test"]) < 110
     assert len({part.fingerprint for part in parts.values()}) == 3
     assert all(split_of(name, validation=0.1, test=0.2) == "test" for name in parts["test"].names)
-    one_line(select_split, texts, "dev", validation=0.1, test=0.1, match="split: 'dev'; allowed are train, validation")
+    assert_refused(
+        select_split, texts, "dev", validation=0.1, test=0.1, match="split: 'dev'; allowed are train, validation"
+    )
     few = Texts.from_mapping({"a": "1"})
-    one_line(select_split, few, "test", validation=0.1, test=0.0, match=r"no document in test \(0% of 1")
+    assert_refused(select_split, few, "test", validation=0.1, test=0.0, match=r"no document in test \(0% of 1")
 
 
 def test_one_file_is_cut_into_consecutive_parts(tmp_path):
@@ -100,7 +102,7 @@ def test_one_file_is_cut_into_consecutive_parts(tmp_path):
     assert all(part.startswith("line ") and part.endswith("\n") for part in parts)
     assert len(parts[1]) == pytest.approx(0.05 * len("".join(lines)), abs=10)
     (tmp_path / "short.txt").write_text("ab")
-    one_line(text_files, tmp_path / "short.txt", split="validation", match="no text in validation of .*short.txt")
+    assert_refused(text_files, tmp_path / "short.txt", split="validation", match="no text in validation of .*short.txt")
 
 
 def test_directories_are_joined_in_path_order_or_in_the_listed_order(tmp_path):
@@ -119,9 +121,9 @@ def test_directories_are_joined_in_path_order_or_in_the_listed_order(tmp_path):
     ordered = directories(tmp_path, pattern="**/*.py", order_file="order")
     assert ordered[0] == "# b.py\nb\n# a/x.py\nx\n" and ordered[1] == "# c.py\nc\n"
     (tmp_path / "one" / "order").write_text("z.py\n")
-    one_line(directories, tmp_path, order_file="order", match="lists .*z.py, which is not a file")
-    one_line(directories, tmp_path, pattern="*.js", match="no folder in .* has files that match '[*].js'")
-    one_line(directories, tmp_path / "two" / "c.py", match="is not a folder")
+    assert_refused(directories, tmp_path, order_file="order", match="lists .*z.py, which is not a file")
+    assert_refused(directories, tmp_path, pattern="*.js", match="no folder in .* has files that match '[*].js'")
+    assert_refused(directories, tmp_path / "two" / "c.py", match="is not a folder")
     assert len(directories(tmp_path, split="train", validation=0.0, test=0.0)) == 2
 
 
@@ -133,18 +135,18 @@ def test_json_lines(tmp_path, pack):
     texts = json_lines(tmp_path / name)
     assert texts.names == [f"{name}:1", f"{name}:3"] and list(texts) == ["é one", "two"]
     bad = json_lines(tmp_path / name, field="id")
-    one_line(lambda: bad[0], match="d.jsonl.*:1 has no text under 'id'.*it has: text.*name the field")
+    assert_refused(lambda: bad[0], match="d.jsonl.*:1 has no text under 'id'.*it has: text.*name the field")
     assert bad.fingerprint != texts.fingerprint
 
 
 def test_json_lines_mistakes(tmp_path):
     (tmp_path / "bad.jsonl").write_bytes(b'{"text": \n[1]\n{"text": "\xff"}\n')
     texts = json_lines(tmp_path / "bad.jsonl")
-    one_line(lambda: texts[0], match="bad.jsonl:1 is not JSON")
-    one_line(lambda: texts[1], match="no text under 'text' .it has: list")
-    one_line(lambda: texts[2], match="bad.jsonl:3 is not JSON")
+    assert_refused(lambda: texts[0], match="bad.jsonl:1 is not JSON")
+    assert_refused(lambda: texts[1], match="no text under 'text' .it has: list")
+    assert_refused(lambda: texts[2], match="bad.jsonl:3 is not JSON")
     (tmp_path / "blank.jsonl").write_text("\n\n")
-    one_line(json_lines, tmp_path / "blank.jsonl", match="has no lines; give a file with one JSON object")
+    assert_refused(json_lines, tmp_path / "blank.jsonl", match="has no lines; give a file with one JSON object")
 
 
 def test_enwik8_has_exactly_the_bytes_of_its_splits(tmp_path):
@@ -156,7 +158,7 @@ def test_enwik8_has_exactly_the_bytes_of_its_splits(tmp_path):
     assert b"".join(bytes((part - 3).tolist()) for part in parts) == content
     assert enwik8(tmp_path / "enwik8", sizes=sizes)[0].encode() == content
     assert enwik8(tmp_path / "enwik8", split="test", sizes=sizes).names == ["enwik8[71:80]"]
-    one_line(enwik8, tmp_path / "enwik8", match="has 80 bytes; the splits .* need 100000000")
+    assert_refused(enwik8, tmp_path / "enwik8", match="has 80 bytes; the splits .* need 100000000")
 
 
 WIKI = (
@@ -175,7 +177,7 @@ def test_wikitext(tmp_path, name):
     assert stream == WIKI
     tokenizer = WordTokenizer.train([stream])
     assert sum(len(tokenizer.encode(text)) for text in articles) == len(WIKI.split()) + WIKI.count("\n")
-    one_line(
+    assert_refused(
         wikitext, tmp_path, split="validation", match="has none of valid.txt, valid.txt.xz.*give the folder of Wiki"
     )
 
@@ -200,7 +202,7 @@ def test_novels_of_a_tar(tmp_path, suffix):
             archive.addfile(member, io.BytesIO(content))
     books = novels(path)
     assert books.names == ["A_1899.txt", "B_1900.txt", "X.txt"] and books[0] == "Aye"
-    one_line(lambda: books[2], match=r"novels.tar.*:X.txt is not UTF-8 at byte 0")
+    assert_refused(lambda: books[2], match=r"novels.tar.*:X.txt is not UTF-8 at byte 0")
     assert novels(path, split="train", validation=0.0, test=0.0).names == books.names
     assert novels(path, split="test", validation=0.0, test=1.0).names == books.names
 
@@ -210,8 +212,8 @@ def test_novels_of_a_folder_and_mistakes(tmp_path):
     for name in ("A.txt", "B.txt", "C.md"):
         (tmp_path / "corpus" / name).write_text(name)
     assert dict(zip(novels(tmp_path).names, novels(tmp_path), strict=True)) == {"A.txt": "A.txt", "B.txt": "B.txt"}
-    one_line(novels, tmp_path / "missing.tar", match="does not exist; give a folder or a tar")
-    one_line(novels, tmp_path / "corpus" / "A.txt", match="is not a readable tar")
+    assert_refused(novels, tmp_path / "missing.tar", match="does not exist; give a folder or a tar")
+    assert_refused(novels, tmp_path / "corpus" / "A.txt", match="is not a readable tar")
     with tarfile.open(tmp_path / "empty.tar", "w"):
         pass
-    one_line(novels, tmp_path / "empty.tar", match="holds no .txt files")
+    assert_refused(novels, tmp_path / "empty.tar", match="holds no .txt files")
