@@ -93,7 +93,8 @@ class EvaluationResult(Score):
       complete: the whole split was scored.
       subsets: name -> score of the targets in that subset.
       metrics: name -> mean of what the model reports.
-      tokens_per_second: scored targets, without the first batch, which compiles; 0 for a single batch.
+      tokens_per_second: tokens read (for `sliding_window` tokens scored), without the first batch, which compiles; 0
+        for a single batch.
       memory_bytes: of the memory state of one row.
     """
 
@@ -234,13 +235,13 @@ class Evaluator:
                 jax.block_until_ready(scored)
                 started = time.perf_counter()
             else:
-                timed += int((batch.weights > 0).sum())
+                timed += int((batch.weights > 0).sum() if self.stride else batch.mask.sum())
             number += 1
         if pending is not None:
             take(*pending)
             seconds = time.perf_counter() - started
         score = total.score()
-        if not score.bytes and complete and self.score_first and (0, self.rows) == self.host_rows:
+        if not score.bytes and complete and score.targets == _num_tokens(self.documents):
             num_bytes = sum(self.documents.num_bytes(i) for i in range(len(self.documents)))
             score = dataclasses.replace(score, bytes=num_bytes)
         means = {} if sums is None else {name: float(jax.device_get(s.mean())) for name, s in sums.items()}
@@ -373,6 +374,12 @@ def _windows(documents: Documents, length: int, stride: int, begin_token: int | 
                 {name: array[begin:end] for name, array in annotations.items()},
             )
             scored = end
+
+
+def _num_tokens(documents: Documents) -> int:
+    if hasattr(documents, "num_tokens"):
+        return sum(documents.num_tokens(i) for i in range(len(documents)))  # type: ignore[attr-defined]
+    return sum(len(documents[i]) for i in range(len(documents)))
 
 
 def _stack_windows(windows: Sequence[Any], rows: int, length: int, like: Any = None) -> Batch:

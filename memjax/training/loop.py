@@ -358,6 +358,7 @@ class _Run:
         seconds = time.perf_counter() - self.clock.begin
         self._tell("note", info.step, f"first step after {seconds:.1f} s (compilation included)", {"seconds": seconds})
         self.clock.restart()
+        self.clock.steps = -1  # The step that is about to be counted ran before the clock.
 
     # Hooks
 
@@ -379,12 +380,12 @@ class _Run:
         line: dict[str, Any] = describe_totals(totals)
         updates = int(applied) // self.config.training.apply_every
         line["learning_rate"] = float(self.schedule(max(updates - 1, 0)))
-        # The first step of an attempt is not timed, and after a restart the totals reach back before it.
-        line["tokens_per_second"] = line["targets"] / counted * steps / seconds if steps and seconds > 0 else None
+        # The first step of an attempt is not timed, and the totals of a resumed run reach back before it.
+        line["tokens_per_second"] = line["tokens"] / counted * steps / seconds if steps > 0 and seconds > 0 else None
         line["seconds"] = time.perf_counter() - self.clock.begin
         self._write("train", info.step, line)
-        left = (self.steps - info.step) * seconds / steps if steps else 0.0
-        text = f"step {info.step}/{self.steps}  {describe_numbers(line)}  ETA {describe_duration(left)}"
+        left = f"  ETA {describe_duration((self.steps - info.step) * seconds / steps)}" if steps > 0 else ""
+        text = f"step {info.step}/{self.steps}  {describe_numbers(line)}{left}"
         self._tell("log", info.step, text, line)
         if totals["skipped"].total:
             lost = f"{int(totals['skipped'].total)} of {int(counted)} steps skipped: loss or gradient not finite"
@@ -454,7 +455,7 @@ class _Run:
 def describe_score(result: EvaluationResult) -> str:
     """An evaluation as words."""
     numbers = describe_numbers({**result.as_dict(), "nats_per_token": result.nats_per_token})
-    parts = [f"{name} {describe_numbers(score.as_dict())}" for name, score in result.subsets.items()]
+    parts = [f"{name} {describe_numbers(score.as_dict())}" for name, score in result.subsets.items() if score.targets]
     return f"{numbers} ({'; '.join([result.protocol, *parts])})"
 
 

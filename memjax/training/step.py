@@ -34,8 +34,8 @@ class TrainState:
       constants: random features and the like; never written.
       memory: the memory of every row, `[batch, ...]`.
       key: of dropout and sampling; each step folds in its number.
-      totals: name -> `Sum` since they were last pulled: `nll`, `gradient_norm`, `skipped`, `bytes` where the batches
-        carry them, and the losses and metrics of the model.
+      totals: name -> `Sum` since they were last pulled: `nll`, `tokens` (read), `gradient_norm`, `skipped`, `bytes`
+        where the batches carry them, and the losses and metrics of the model.
       restart: bool `[batch]`, rows whose document began in a step that was skipped: they start anew in the next.
     """
 
@@ -338,6 +338,7 @@ def _sums(nll: Sum, aux: Aux, batch: Batch, norm: Array, ok: Bool[Array, ""]) ->
     if "target_bytes" in batch.extras:
         scored = jnp.sum(batch.extras["target_bytes"] * (batch.weights > 0))
         sums["bytes"] = Sum(scored.astype(jnp.float32), one)
+    sums["tokens"] = Sum(jnp.sum(batch.mask), one)
     sums["gradient_norm"] = Sum(norm, one)
     sums = jax.tree.map(lambda leaf: jnp.where(ok, leaf, 0).astype(jnp.float32), sums)
     return {**sums, "skipped": Sum(jnp.where(ok, 0.0, 1.0).astype(jnp.float32), one)}
