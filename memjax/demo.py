@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 
 from memjax.config import Bytes, Config, Evaluation, Memorizing
-from memjax.data.identifiers import ANNOTATION
-from memjax.overrides import apply_overrides, load_config
-from memjax.training.evaluation import EvaluationResult, Evaluator
-from memjax.training.experiment import Experiment, LoadedRun, load_variables, make_evaluation_model, make_experiment
+from memjax.overrides import load_config
+from memjax.training.experiment import Experiment, load_variables, make_experiment
 from memjax.training.loop import train
 from memjax.training.metrics import read_metrics
 from memjax.training.runs import read_json, write_json
@@ -52,7 +50,7 @@ class Plan:
     variant: str = ""
     key_value_variant: str = ""
     steps: int = 700
-    key_value_steps: int = 400
+    key_value_steps: int = 2500
     larger_memory: int = 16384
     max_segments: int = 0
     prompt_tokens: int = 600
@@ -85,7 +83,7 @@ class _Demo:
     def __init__(self, plan: Plan, out: Any):
         self.plan, self.out, self.path = plan, out, Path(plan.workdir)
         self.results: dict[str, Any] = read_json(self.path / "results.json") or {"plan": _without_workdir(plan)}
-        self.begin = time.perf_counter()
+        self.begin = time.perf_counter() - self.results.get("seconds", 0.0)
 
     def run(self) -> dict[str, Any]:
         """All parts in order."""
@@ -99,24 +97,20 @@ class _Demo:
         self.path.mkdir(parents=True, exist_ok=True)
         memory, local = self.language_config("memorizing"), self.language_config("cache_only")
         self.say("1/4  corpus and vocabulary")
-        experiments = {config.name: self.language_experiment(config) for config in (memory, local)}
+        experiments = {config.name: make_experiment(config) for config in (memory, local)}
         self.describe_corpus(experiments["memorizing"])
         self.say("2/4  two language models, the same tokens for both")
         for config in (memory, local):
-            self.part(f"train/{config.name}", lambda config=config: self.train(config, experiments[config.name]))
-        self.say("     scores on held-out documents")
-        assert isinstance(memory.model.attention, Memorizing)
-        trained = memory.model.attention.memory_length
-        for name, length in [("memorizing", trained), ("memorizing", 0), ("memorizing", plan.larger_memory)]:
-            self.part(f"score/{name}/{length}", lambda n=name, m=length: self.score(experiments[n], m))
-        self.part("score/cache_only/0", lambda: self.score(experiments["cache_only"], None))
+            self.part(config.name, lambda config=config: self.train(config, experiments[config.name]))
+        self.say("     the first with its memory off, and with a larger one")
+        for length in (0, plan.larger_memory):
+            self.part(f"score/{length}", lambda length=length: self.score(experiments["memorizing"], length))
         self.say("3/4  keys and values: what only a memory can know")
         for variant in ("default", "cache_only"):
             self.part(f"recall/{variant}", lambda v=variant: self.recall(v))
         self.say("4/4  a held-out file, continued")
         self.part("continuation", lambda: self.continuation(experiments["memorizing"]))
         self.results["finished"] = True
-        self.results["seconds"] = self.results.get("seconds", 0.0) + time.perf_counter() - self.begin
         self.save()
         self.say("")
         self.show()
@@ -125,34 +119,32 @@ class _Demo:
     # Parts
 
     def part(self, name: str, do: Any) -> None:
-        """Runs a part unless its result is there, and saves it."""
-        if name not in self.results:
+        """Runs a part unless its result is there, and saves it; the time is saved in any case."""
+        if name in self.results:
+            return
+        try:
             self.results[name] = do()
+        finally:
             self.save()
 
     def language_config(self, name: str) -> Config:
         """The config of one of the two language models."""
         plan = self.plan
         config = load_config("memorizing_python", plan.variant)
-        overrides = ["--name", name, "--workdir", plan.workdir, "--training.steps", str(plan.steps)]
-        config = apply_overrides(config, overrides)
+        config = dataclasses.replace(config, name=name, workdir=plan.workdir)
+        config.training.steps = plan.steps
         if plan.bytes:
             config.data.tokenizer = Bytes()
         if name == "cache_only":
             assert isinstance(config.model.attention, Memorizing)
             config.model.attention.memory_length = 0
-        # The scores come afterwards, for both models in the same way.
-        config.evaluation = Evaluation(split="validation", rows=config.evaluation.rows, max_segments=8)
+        config.evaluation = Evaluation(split="test", rows=4, max_segments=plan.max_segments)
         return config
-
-    def language_experiment(self, config: Config) -> Experiment:
-        """Builds documents, tokenizer and model."""
-        return make_experiment(config)
 
     def describe_corpus(self, experiment: Experiment) -> None:
         from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
 
-        facts = {"python": python_version(), "sha256": corpus_sha256(read_python_sources())}
+        facts: dict[str, Any] = {"python": python_version(), "sha256": corpus_sha256(read_python_sources())}
         facts["vocabulary"] = experiment.tokenizer.vocab_size
         for split in ("train", "validation", "test"):
             documents: Any = experiment.documents(split)
@@ -164,43 +156,39 @@ class _Demo:
             }
         self.results["corpus"] = facts
         self.save()
-        self.say(f"     {_corpus_line(facts)}")
+        self.say("     " + _corpus_lines(facts).replace("\n", "\n     "))
 
     def train(self, config: Config, experiment: Experiment) -> dict[str, Any]:
-        """Trains one model, or goes on with it."""
+        """Trains one model, or goes on with it, and scores the held-out documents."""
         result = train(config, experiment=experiment)
         rates = [line.get("tokens_per_second") for line in read_metrics(result.path / "metrics.jsonl")]
         rates = [rate for rate in rates if rate]
-        tokens = config.training.steps * config.data.rows * config.data.segment_length
         return {
-            "tokens": tokens,
-            "parameters": result.results["parameters"],
-            "memory_bytes": result.results["memory_bytes"],
+            "tokens": config.training.steps * config.data.rows * config.data.segment_length,
             "tokens_per_second": float(np.median(rates)) if rates else None,
+            "memory_length": getattr(config.model.attention, "memory_length", 0),
+            **result.results,
         }
 
-    def score(self, experiment: Experiment, memory_length: int | None) -> dict[str, Any]:
-        """Scores the held-out documents, and apart the tokens of identifiers last seen outside the local window."""
-        config = experiment.config
-        evaluation = dataclasses.replace(
-            config.evaluation, split="test", memory_length=memory_length, max_segments=self.plan.max_segments
-        )
-        run = self.loaded(experiment)
-        result = score_identifiers(run, evaluation)
-        self.say(f"     memory {memory_length or 0:,}: {result.bits_per_byte:.4f} bits per byte")
+    def score(self, experiment: Experiment, memory_length: int) -> dict[str, Any]:
+        """Scores the held-out documents with another memory."""
+        evaluation = dataclasses.replace(experiment.config.evaluation, memory_length=memory_length)
+        result = experiment.evaluator(evaluation)(self.variables(experiment))
+        self.say(f"     memory {memory_length:,}: {result.bits_per_byte:.4f} bits per byte")
         return result.as_dict()
 
-    def loaded(self, experiment: Experiment) -> LoadedRun:
-        path = self.path / experiment.config.name
-        return LoadedRun(experiment, load_variables(path, experiment.model, experiment.config.data.segment_length))
+    def variables(self, experiment: Experiment) -> dict[str, Any]:
+        """The trained ones of a language model."""
+        config = experiment.config
+        return load_variables(self.path / config.name, experiment.model, config.data.segment_length)
 
     def recall(self, variant: str) -> dict[str, Any]:
         """Trains on keys and values and counts the right answers on held-out documents."""
         plan = self.plan
         config = load_config("key_value_recall", plan.key_value_variant)
         name = "recall_" + ("memory" if variant == "default" else variant)
-        overrides = ["--name", name, "--workdir", plan.workdir, "--training.steps", str(plan.key_value_steps)]
-        config = apply_overrides(config, [*overrides, "--evaluation.accuracy"])
+        config = dataclasses.replace(config, name=name, workdir=plan.workdir)
+        config.training.steps, config.evaluation.accuracy = plan.key_value_steps, True
         if variant == "cache_only":
             assert isinstance(config.model.attention, Memorizing)
             config.model.attention.memory_length = 0
@@ -220,10 +208,9 @@ class _Demo:
         long = [i for i in range(len(documents)) if documents.num_tokens(i) > self.plan.prompt_tokens]
         index = long[0] if long else 0
         prompt = experiment.tokenizer.decode(documents[index][: self.plan.prompt_tokens])
-        run = self.loaded(experiment)
         blocks = continue_texts(
             experiment.model,
-            run.variables,
+            self.variables(experiment),
             experiment.tokenizer,
             [prompt],
             segment_length=experiment.config.data.segment_length,
@@ -247,73 +234,32 @@ class _Demo:
         print(line, file=self.out, flush=True)
 
     def save(self) -> None:
+        self.results["seconds"] = time.perf_counter() - self.begin
         write_json(self.path / "results.json", self.results)
-
-
-class DistantIdentifiers:
-    """Documents with one more annotation: does the token repeat an identifier last seen outside the window?"""
-
-    def __init__(self, documents: Any, window: int):
-        self._documents, self._window = documents, window
-
-    def __len__(self) -> int:
-        return len(self._documents)
-
-    def __getitem__(self, index: int, /) -> np.ndarray:
-        return self._documents[index]
-
-    def num_bytes(self, index: int, /) -> int:
-        return self._documents.num_bytes(index)
-
-    def num_tokens(self, index: int, /) -> int:
-        return self._documents.num_tokens(index)
-
-    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        annotations = self._documents.annotate(index)
-        return {**annotations, DISTANT: annotations[ANNOTATION] > self._window}
-
-
-def score_identifiers(run: LoadedRun, evaluation: Evaluation) -> EvaluationResult:
-    """An evaluation of a run whose subset `distant_identifier` is about its local window."""
-    config = run.experiment.config
-    attention = config.model.attention
-    assert isinstance(attention, Memorizing)
-    window = attention.window or attention.cache_length + config.data.segment_length
-    evaluator = Evaluator(
-        make_evaluation_model(run.experiment, evaluation),
-        DistantIdentifiers(run.experiment.documents(evaluation.split), window),
-        rows=evaluation.rows,
-        segment_length=evaluation.segment_length or config.data.segment_length,
-        protocol=evaluation.protocol or config.data.protocol,
-        begin_token=run.experiment.begin_token,
-        max_segments=evaluation.max_segments,
-        subsets=(DISTANT,),
-    )
-    return evaluator(run.variables)
 
 
 def _without_workdir(plan: Plan) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(plan).items() if name != "workdir"}
 
 
-def _corpus_line(facts: Mapping[str, Any]) -> str:
+def _corpus_lines(facts: Mapping[str, Any]) -> str:
     splits = ", ".join(
         f"{split} {facts[split]['documents']} documents, {facts[split]['tokens']:,} tokens"
         for split in ("train", "validation", "test")
     )
-    return f"{facts['python']} library, SHA-256 {facts['sha256'][:12]}, vocabulary {facts['vocabulary']:,}; {splits}"
+    return f"{facts['python']} library, SHA-256 {facts['sha256'][:12]}, vocabulary {facts['vocabulary']:,}\n{splits}"
 
 
 def _scores(results: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any], dict[str, Any]]]:
     """(model, memory, score, training) of every row of the table."""
-    rows = []
-    keys = [key for key in results if key.startswith("score/memorizing/")]
-    for key in keys:
-        length = int(key.rpartition("/")[2])
-        note = "off" if not length else f"{length:,}"
-        note += " (as trained)" if key == keys[0] else ""
-        rows.append(("Memorizing Transformer", note, results[key], results["train/memorizing"]))
-    return [*rows, ("local cache only", "none", results["score/cache_only/0"], results["train/cache_only"])]
+    memory, local = results["memorizing"], results["cache_only"]
+    name, larger = "Memorizing Transformer", results["plan"]["larger_memory"]
+    return [
+        (name, f"{memory['memory_length']:,} (as trained)", memory["evaluation"], memory),
+        (name, "off", results["score/0"], memory),
+        (name, f"{larger:,}", results[f"score/{larger}"], memory),
+        ("local cache only", "none", local["evaluation"], local),
+    ]
 
 
 def _table(results: Mapping[str, Any]) -> str:
@@ -343,14 +289,14 @@ def _table(results: Mapping[str, Any]) -> str:
         for line in lines
     ]
     rule = "-" * len(table[0])
-    tokens, first = results["train/memorizing"]["tokens"], results["score/cache_only/0"]
-    share = first["subsets"][DISTANT].get("targets", 0) / first["targets"]
+    tokens, first = results["memorizing"]["tokens"], results["cache_only"]["evaluation"]
+    share = first["subsets"][DISTANT]["targets"] / first["targets"]
     notes = [
         f"Both models were trained on {tokens:,} tokens; {first['targets']:,} tokens of held-out documents are scored,",
         f"each document from an empty memory. distant: bits per byte of the {100 * share:.1f} % of tokens whose",
         "identifier occurred earlier in the document but outside the local window. memory bytes: one row, with caches.",
     ]
-    return "\n".join([table[0], rule, *table[1:], rule, *notes, _corpus_line(results["corpus"])])
+    return "\n".join([table[0], rule, *table[1:], rule, *notes, _corpus_lines(results["corpus"])])
 
 
 def _verdict(results: Mapping[str, Any]) -> str:
@@ -358,7 +304,8 @@ def _verdict(results: Mapping[str, Any]) -> str:
     trained, *others, local = [score for _, _, score, _ in _scores(results)]
     gain = 1 - trained["bits_per_byte"] / local["bits_per_byte"]
     if abs(gain) < LEVEL:
-        first = f"Memory and no memory are level here ({100 * gain:+.1f} % bits per byte, less is better with +)."
+        numbers = f"{trained['bits_per_byte']:.4f} and {local['bits_per_byte']:.4f} bits per byte"
+        first = f"Memory and no memory are level here: {numbers}."
     elif gain > 0:
         first = f"With its memory the model needs {100 * gain:.1f} % fewer bits per byte than the local cache alone."
     else:
@@ -366,7 +313,7 @@ def _verdict(results: Mapping[str, Any]) -> str:
     cost = others[0]["bits_per_byte"] / trained["bits_per_byte"] - 1
     second = f"Switching off the memory it was trained with changes its bits per byte by {100 * cost:+.1f} %."
     third = (
-        "Using a memory is learned late: minutes of training show that it works, not what it is worth. "
+        "Using a memory is learned late: minutes of training show that it works, not what it is worth.\n"
         "See tools/results/README.md for the recipe that does."
     )
     return "\n".join([first, second, third])
