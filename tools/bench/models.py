@@ -1,0 +1,125 @@
+"""The memjax side: serves one memjax model as a contender.
+
+.venv/bin/python -m tools.bench.models transformer_xl '{"memory_length": 512}'
+"""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from memjax import config
+from memjax.models.language_model import make_language_model
+from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
+from memjax.typing import Batch
+from tools.bench import worker
+
+LEARNING_RATE = 1e-4
+POOL = 16  # different segments of random tokens that the steps cycle through
+
+
+def model_config(kind: str, settings: dict[str, Any]) -> config.Model:
+    """The configuration that corresponds to a suite's settings."""
+    if kind == "transformer_xl":
+        # Post-norm, u and v per layer, tied embeddings with an output bias: what the peer computes.
+        attention = config.TransformerXL(memory_length=settings["memory_length"])
+        output = config.Softmax(tied=True, bias=True)
+    else:
+        attention = config.Memorizing(
+            layers=(settings["memory_layer"],),
+            memory_length=settings["memory_length"],
+            num_neighbors=settings["num_neighbors"],
+            cache_length=settings["window"],
+            retrieval=settings.get("retrieval", "exact"),
+        )
+        output = config.Softmax(tied=False, bias=True)
+    return config.Model(
+        dim=settings["dim"],
+        num_layers=settings["layers"],
+        num_heads=settings["heads"],
+        head_dim=settings["head_dim"],
+        scan_layers=settings.get("scan_layers", False),
+        attention=attention,
+        feed_forward=config.Dense(dim=settings["feed_forward"], activation=settings.get("activation", "relu")),
+        output=output,
+    )
+
+
+class Model:
+    """One memjax language model: the training step of the library, and a jitted forward pass with its memory."""
+
+    def __init__(self, kind: str, settings: dict[str, Any]):
+        self.settings = settings
+        batch, length = settings["batch"], settings["length"]
+        self.model = make_language_model(model_config(kind, settings), settings["vocab"])
+        variables = init_variables(self.model, jax.random.key(0), length)
+        self.parameters = sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
+        self.pool = np.random.default_rng(0).integers(1, settings["vocab"], (POOL, batch, length + 1), np.int32)
+        self.turn = 0
+        self.ready: Any = None
+        loss, optimizer = language_model_loss(self.model), optax.adam(LEARNING_RATE)
+        state = self._filled(self.model.init_state(batch))
+        self.prepare("train")
+        self.state = init_train_state(loss, optimizer, variables, state, self.batch, jax.random.key(1))
+        self.train_step = make_train_step(loss, optimizer)
+        # Parameters of its own: a training step donates its state.
+        self.variables = jax.tree.map(jnp.copy, variables)
+        self.memory = self._filled(self.model.init_state(batch))
+        self.infer_step = jax.jit(self._infer, donate_argnums=1)
+
+    def _filled(self, state: Any) -> Any:
+        """Every slot valid from the start, as after a long document; the peers' memories are full too."""
+        return jax.tree.map(lambda leaf: jnp.ones_like(leaf) if leaf.dtype == bool else leaf, state)
+
+    def _infer(self, variables: Any, state: Any, tokens: Any, starts: Any) -> Any:
+        hidden, state, _ = self.model.apply(variables, tokens, state, start_of_document=starts)
+        return self.model.apply(variables, hidden, method="log_probs"), state
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "parameters": self.parameters,
+            "tokens_per_step": self.settings["batch"] * self.settings["length"],
+            "versions": worker.versions_of("jax", "jaxlib", "flax", "optax"),
+            "settings": self.settings,
+        }
+
+    def prepare(self, mode: str) -> None:
+        segment = self.pool[self.turn % POOL]
+        self.turn += 1
+        inputs, targets = segment[None, :, :-1], segment[None, :, 1:]
+        self.batch = Batch(
+            inputs=jnp.asarray(inputs),
+            targets=jnp.asarray(targets),
+            mask=jnp.ones(inputs.shape, bool),
+            weights=jnp.ones(inputs.shape, jnp.float32),
+            start_of_document=jnp.zeros(inputs.shape[:2], bool),
+            extras={},
+        )
+        jax.block_until_ready(self.batch)
+
+    def step(self, mode: str) -> None:
+        if mode == "train":
+            self.state, _ = self.train_step(self.state, self.batch)
+            jax.block_until_ready(self.state)
+        else:
+            tokens, starts = self.batch.inputs[0], self.batch.start_of_document[0]
+            log_probs, self.memory = self.infer_step(self.variables, self.memory, tokens, starts)
+            jax.block_until_ready((log_probs, self.memory))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serves the model of the given kind and settings."""
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.models", description=__doc__.splitlines()[0])
+    parser.add_argument("kind", choices=["transformer_xl", "memorizing"])
+    parser.add_argument("settings", help="JSON object")
+    arguments = parser.parse_args(argv)
+    return worker.serve(lambda: Model(arguments.kind, json.loads(arguments.settings)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
