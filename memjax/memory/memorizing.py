@@ -263,8 +263,8 @@ class MemorizingAttention(nn.Module):
     @nn.nowrap
     def init_decode_state(self, state: MemorizingState, segment_length: int, batch_size: int) -> DecodeState:
         """Decoding from the start of a segment, with `state` as the memory."""
-        stored = [part.keys.dtype for part in (state.cache, state.memory) if not isinstance(part, EmptyState)]
-        segment = self._tokens(batch_size, segment_length, stored[0] if stored else self.dtype)
+        # Not in the dtype of the memory: what a segment sees of itself is rounded only when it is written.
+        segment = self._tokens(batch_size, segment_length, self.dtype)
         return DecodeState(state, segment, jnp.zeros((batch_size,), jnp.int32))
 
     def __call__(

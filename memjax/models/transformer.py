@@ -283,7 +283,7 @@ class Stack(nn.Module):
             return body(self.layers[first], x, group)
         scan = nn.scan(
             body,
-            variable_axes={"params": 0, "tables": 0, "batch_stats": 0, "constants": 0},
+            variable_axes={"params": 0, "tables": 0, "sinks": 0, "batch_stats": 0, "constants": 0},
             split_rngs={"params": True, "dropout": True, "memory": True, "features": True},
             length=size,
         )

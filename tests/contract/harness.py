@@ -15,7 +15,7 @@ from memjax.memory.contract import state_axes
 ROWS, LENGTH, DIM, SEGMENTS, SOURCE = 3, 4, 8, 3, 5
 
 FAST_COMPILE = {"xla_backend_optimization_level": 0}
-"""For programs with gradients, which run a few times only: halves their compile time."""
+"""For all programs but the float32 step and decode, which are compiled as users run them: a third less to compile."""
 
 
 class Fifo(NamedTuple):
@@ -167,17 +167,32 @@ class Run:
         return self._sensitivities(self.variables, x, state, start, mask, self.extras())
 
     def scan(self, segments: "Segments") -> tuple[Any, Any, Any]:
-        """Deterministic `lax.scan` over segments: `(ys, state, aux of each segment)`."""
+        """`lax.scan` over segments: `(ys, state, aux of each segment)`."""
         return self._scan(self.variables, segments, self.extras())
 
-    def gradients(self, segments: "Segments", *, form: str) -> tuple[Any, Any]:
-        """Gradients of `sum_s weight_s <c, y_s>` to params and inputs, and `(ys, state, aux)`.
-
-        Args:
-          segments: with keys, dropout and sampling are on.
-          form: "checkpoint" = scan with `jax.checkpoint`, "loop" = a plain Python loop.
+    def gradients(self, segments: "Segments") -> tuple[Any, Any]:
+        """Of a scan with `jax.checkpoint`: gradients of `sum_s weight_s <c, y_s>` to params and inputs, and
+        `(ys, state, aux)`. The segments have keys: dropout and sampling are on.
         """
-        return self._gradients(self.variables, segments, self.extras(), form)
+        return self._gradients(self.variables, segments, self.extras())
+
+    def gradients_by_hand(self, segments: "Segments") -> tuple[Any, Any]:
+        """The same by a Python loop over segments forward, and the chain rule backward: nothing is replayed."""
+        states, outputs = [segments.state], []
+        count = segments.x.shape[0]
+        weighted = self._weighted(segments.weights, segments.x)
+        for s in range(count):
+            y, state, aux, _ = self._pull(self.variables, states[-1], segments.at(s), self.extras(), *self._zeros(segments))
+            states.append(state)
+            outputs.append((y, aux))
+        to_params, to_x, to_state = None, [], self._zeros(segments)[1]
+        for s in reversed(range(count)):
+            cotangents = (weighted[s], to_state)
+            *_, (more, x, to_state) = self._pull(self.variables, states[s], segments.at(s), self.extras(), *cotangents)
+            to_params = more if to_params is None else jax.tree.map(np.add, to_params, more)
+            to_x.insert(0, np.asarray(x))
+        ys, aux = jax.tree.map(lambda *leaves: np.stack(leaves), *outputs)
+        return (to_params, np.stack(to_x)), (ys, states[-1], aux)
 
     def decode(self, x, decode_state, active) -> tuple[Any, Any]:
         return self._decode(self.variables, x, decode_state, active)
@@ -202,7 +217,7 @@ class Run:
             self.traces["forward"] += 1
             return self.step(*args)
 
-        return jax.jit(forward)
+        return jax.jit(forward, compiler_options=self._as_users_do())
 
     @functools.cached_property
     def _sensitivities(self):
@@ -218,13 +233,6 @@ class Run:
             y, state, aux = self.step(variables, one.x, state, one.start, one.mask, extras, one.key)
             return state, (y, aux)
 
-        if form == "loop":
-            state, outputs = segments.state, []
-            for s in range(segments.x.shape[0]):
-                state, output = body(state, segments.at(s))
-                outputs.append(output)
-            ys, aux = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
-            return ys, state, aux
         body = jax.checkpoint(body, prevent_cse=False) if form == "checkpoint" else body
         state, (ys, aux) = jax.lax.scan(body, segments.state, segments.without_state())
         return ys, state, aux
@@ -236,20 +244,40 @@ class Run:
 
         return jax.jit(scan, compiler_options=FAST_COMPILE)
 
+    def _weighted(self, weights, x) -> Any:
+        return weights.reshape(-1, 1, 1, 1) * self.random(4, *x.shape).astype(weights.dtype)
+
+    def _zeros(self, segments: "Segments") -> tuple[Any, Any]:
+        """Cotangents of y and of the floating leaves of a state."""
+        return jnp.zeros_like(segments.x[0]), [jnp.zeros_like(leaf) for leaf in floating(segments.state)[0]]
+
     @functools.cached_property
     def _gradients(self):
-        def loss(params, xs, variables, segments: Segments, extras, form):
-            outputs = self._over({**variables, "params": params}, segments.replace(x=xs), extras, form)
-            weighted = segments.weights.reshape(-1, 1, 1, 1) * self.random(4, *outputs[0].shape)
-            return (weighted.astype(outputs[0].dtype) * outputs[0]).sum(), outputs
+        def loss(params, xs, variables, segments: Segments, extras):
+            outputs = self._over({**variables, "params": params}, segments.replace(x=xs), extras, "checkpoint")
+            return (self._weighted(segments.weights, xs) * outputs[0]).sum(), outputs
 
-        @functools.partial(jax.jit, static_argnums=3, compiler_options=FAST_COMPILE)
-        def gradients(variables, segments: Segments, extras, form):
+        def gradients(variables, segments: Segments, extras):
             return jax.grad(loss, argnums=(0, 1), has_aux=True)(
-                variables["params"], segments.x, variables, segments, extras, form
+                variables["params"], segments.x, variables, segments, extras
             )
 
-        return gradients
+        return jax.jit(gradients, compiler_options=FAST_COMPILE)
+
+    @functools.cached_property
+    def _pull(self):
+        def pull(variables, state, segment: Segments, extras, to_y, to_state):
+            leaves, join = floating(state)
+
+            def step(params, x, leaves):
+                arguments = ({**variables, "params": params}, x, join(leaves), segment.start, segment.mask, extras)
+                y, new, aux = self.step(*arguments, segment.key)
+                return (y, floating(new)[0]), (new, aux)
+
+            (y, _), back, (new, aux) = jax.vjp(step, variables["params"], segment.x, leaves, has_aux=True)
+            return y, new, aux, back((to_y, to_state))
+
+        return jax.jit(pull, compiler_options=FAST_COMPILE)
 
     @functools.cached_property
     def _decode(self):
@@ -257,7 +285,10 @@ class Run:
             self.traces["decode"] += 1
             return self.apply(variables, x, decode_state, active=active, method="decode")
 
-        return jax.jit(decode)
+        return jax.jit(decode, compiler_options=self._as_users_do())
+
+    def _as_users_do(self) -> dict[str, Any] | None:
+        return None if self.dtype == np.float32 else FAST_COMPILE
 
 
 @jax.tree_util.register_dataclass
@@ -280,6 +311,20 @@ class Segments:
 
     def at(self, s: int) -> "Segments":
         return jax.tree.map(lambda leaf: leaf[s], self.without_state())
+
+
+def floating(state: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """The leaves of a state that have a gradient, and the function that puts them back."""
+    leaves, structure = jax.tree.flatten(state)
+    places = [place for place, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+
+    def join(chosen: list[Any]) -> Any:
+        new = list(leaves)
+        for place, leaf in zip(places, chosen, strict=True):
+            new[place] = leaf
+        return jax.tree.unflatten(structure, new)
+
+    return [leaves[place] for place in places], join
 
 
 def starts(*rows: bool) -> jax.Array:

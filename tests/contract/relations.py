@@ -1,6 +1,7 @@
 """Law 10: a memory in a degenerate setting equals another one that is simpler."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -45,22 +46,25 @@ class Relation:
 
 def check(relation: Relation) -> None:
     """Compares the outputs of real tokens over segments with documents that start and end, in float64."""
-    child = Run(Case(name=relation.name, make=relation.child, site=relation.site), "float64")
-    parent = Run(Case(name=relation.name, make=relation.parent, site=relation.site), "float64")
+    child, parent = (cached_run(make, relation.site) for make in (relation.child, relation.parent))
     with child.precision():
-        params = relation.change(child.variables["params"])
-        child.variables = {"params": params}
-        expected = jax.tree.structure(parent.variables["params"])
-        parent.variables = {"params": relation.adapt(params)}
-        assert jax.tree.structure(parent.variables["params"]) == expected
+        child.variables = {"params": relation.change(child.random_variables()["params"])}
+        parent_params = relation.adapt(child.variables["params"])
+        assert jax.tree.structure(parent_params) == jax.tree.structure(parent.random_variables()["params"])
         start = jnp.stack([starts(True, True, True), starts(), starts(False, True, False)])
         mask = jnp.stack([full_mask(), prefix_mask(4, 2, 4), prefix_mask(4, 4, 3)])
         segments = Segments(child.init_state(), child.xs(SEGMENTS), start, mask, jnp.ones((SEGMENTS,)))
         ys = np.asarray(child.scan(segments)[0])
+        parent.variables = {"params": parent_params}
         everywhere = jnp.ones((SEGMENTS, ROWS), bool)
         start = everywhere if relation.restart_parent else start
         others = np.asarray(parent.scan(segments.replace(state=parent.init_state(), start=start))[0])
         np.testing.assert_allclose(ys[mask], others[mask], rtol=0, atol=1e-10)
+
+
+@functools.cache
+def cached_run(make: Callable[[Any], Any], site: str) -> Run:
+    return Run(Case(name="relation", make=make, site=site), "float64")
 
 
 def without(*names: str) -> Callable[[Any], Any]:
@@ -88,17 +92,20 @@ def regroup(params: Any) -> Any:
     return {**params, "stack": join_layers(split_layers(params["stack"], scanned), alone)}
 
 
+TRANSFORMER_XL, MEMORIZING, CACHED = transformer_xl(), memorizing(), memorizing(cache_length=4)
+ALL_NEIGHBORS, OUTPUT = memorizing(num_neighbors=ALL), toy(OutputMemory)
+
 RELATIONS = [
     Relation(
         name="transformer_xl without memory is local attention",
         child=transformer_xl(memory_length=0),
-        parent=transformer_xl(),
+        parent=TRANSFORMER_XL,
         restart_parent=True,
     ),
     Relation(
         name="transformer_xl with a clamp beyond its context has no clamp",
         child=transformer_xl(clamp_length=11),
-        parent=transformer_xl(),
+        parent=TRANSFORMER_XL,
     ),
     Relation(
         name="transformer_xl with a same length beyond its context is the ordinary one",
@@ -107,14 +114,14 @@ RELATIONS = [
     ),
     Relation(
         name="transformer_xl without positions is attention over a cache of keys and values",
-        child=transformer_xl(),
+        child=TRANSFORMER_XL,
         parent=memorizing(memory_length=0, cache_length=8, norm="post", norm_kind="layer", **PLAIN),
         change=no_positions,
         adapt=separate_projections,
     ),
     Relation(
         name="memorizing with a closed gate is local attention",
-        child=memorizing(cache_length=4),
+        child=CACHED,
         parent=memorizing(cache_length=4, memory_length=0),
         change=with_value("gate", -1e4),
         adapt=without("gate"),
@@ -122,7 +129,7 @@ RELATIONS = [
     Relation(
         name="memorizing with an empty memory is local attention",
         child=memorizing(memory_length=0),
-        parent=memorizing(),
+        parent=MEMORIZING,
         adapt=lambda params: {**params, "gate": jnp.zeros((2,))},
         restart_parent=True,
     ),
@@ -138,13 +145,13 @@ RELATIONS = [
     ),
     Relation(
         name="memorizing with all slots as neighbours attends to the whole memory",
-        child=memorizing(num_neighbors=ALL),
+        child=ALL_NEIGHBORS,
         parent=memorizing(num_neighbors=ALL, retrieval="threshold"),
     ),
     Relation(
         name="threshold retrieval is exact retrieval",
         child=memorizing(retrieval="threshold"),
-        parent=memorizing(),
+        parent=MEMORIZING,
     ),
     Relation(
         name="joint threshold retrieval is joint exact retrieval",
@@ -154,12 +161,12 @@ RELATIONS = [
     Relation(
         name="approximate retrieval is exact on a CPU",
         child=memorizing(retrieval="approximate"),
-        parent=memorizing(),
+        parent=MEMORIZING,
     ),
     Relation(
         name="bucket retrieval of all slots is exact retrieval",
         child=memorizing(retrieval="bucket", num_neighbors=ALL),
-        parent=memorizing(num_neighbors=ALL),
+        parent=ALL_NEIGHBORS,
     ),
     Relation(
         name="a memory that is larger than the document needs is the same memory",
@@ -169,12 +176,12 @@ RELATIONS = [
     Relation(
         name="a window as wide as cache and segment is no window",
         child=memorizing(cache_length=4, window=8),
-        parent=memorizing(cache_length=4),
+        parent=CACHED,
     ),
     Relation(
         name="an output memory of no effect leaves the hidden states",
-        child=toy(OutputMemory),
-        parent=toy(OutputMemory),
+        child=OUTPUT,
+        parent=OUTPUT,
         site="output",
         change=with_value("output", 0.0),
         restart_parent=True,

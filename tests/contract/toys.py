@@ -45,6 +45,7 @@ COUNTER = itertools.count()
 class FifoState:
     hidden: Leaf
     valid: Leaf
+    copy: Leaf = EmptyState()
 
 
 class OutputMemory(nn.Module):
@@ -66,7 +67,7 @@ class OutputMemory(nn.Module):
     def init_state(self, batch_size, dtype=jnp.float32):
         hidden = jnp.zeros((batch_size, self.memory_length, self.dim), dtype)
         valid = jnp.full((batch_size, self.memory_length), self.fault == "starts_full")
-        return FifoState(hidden, hidden if self.fault == "shared_buffer" else valid)
+        return FifoState(hidden, valid, hidden if self.fault == "shared_buffer" else EmptyState())
 
     @nn.nowrap
     def init_decode_state(self, state, segment_length, batch_size):
@@ -85,7 +86,7 @@ class OutputMemory(nn.Module):
             y = y + 1e-3 * y.mean(axis=0, keepdims=True)
         if self.fault == "counts_traces":
             y = y + 1e-3 * next(COUNTER)
-        kept = FifoState(state.hidden, state.valid if self.fault == "forgets_validity" else valid)
+        kept = FifoState(state.hidden, state.valid if self.fault == "forgets_validity" else valid, state.copy)
         weights = jnp.ones_like(mask) if self.fault == "weighs_padding" else mask
         tokens = weights.sum().astype(y.dtype)
         aux = Aux(
@@ -128,7 +129,7 @@ class OutputMemory(nn.Module):
         valid = shift_append(state.valid, mask)
         hidden = shift_append(state.hidden, new[:, :-1] if self.fault == "off_by_one" else new)
         hidden = hidden.astype(x.dtype) if self.fault == "state_dtype" else hidden
-        written = FifoState(hidden, valid)
+        written = FifoState(hidden, valid, state.copy)
         return written if self.fault == "writes_idle_rows" else where_rows(mask.any(axis=1), written, state)
 
 
@@ -334,10 +335,11 @@ class SoftVocabulary(nn.Module):
     """
 
     dim: int = 8
+    dtype: Any = jnp.float32
 
     def embed(self, ids):
         if not self.has_variable("offsets", "x"):
-            return jnp.zeros((*ids.shape, self.dim))
+            return jnp.zeros((*ids.shape, self.dim), self.dtype)
         return self.get_variable("offsets", "x")
 
     def log_probs(self, hidden):
