@@ -1,6 +1,7 @@
 """Random parameters without compiling an initialiser: no bias is zero, no two layers are alike."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -29,3 +30,13 @@ def params_of(module, *args, seed: int = 0, dtype=np.float64, **kwargs):
     """Random parameters of a Linen module for the given call."""
     shapes = jax.eval_shape(lambda: module.init({"params": jax.random.key(0)}, *args, **kwargs))
     return random_params(shapes["params"], seed, dtype)
+
+
+def as_float64(model):
+    """A language model with every part computing in float64 (configurations know float32 and bfloat16 only)."""
+    part = lambda module: module.clone(dtype=jnp.float64)
+    layers = tuple(
+        layer.clone(attention=part(layer.attention), feed_forward=part(layer.feed_forward))
+        for layer in model.stack.layers
+    )
+    return part(model).clone(stack=model.stack.clone(layers=layers), vocabulary=part(model.vocabulary))
