@@ -36,6 +36,7 @@ from memjax.functional.positions import (
     relative_shift,
     sinusoids,
 )
+from memjax.functional.product_keys import lookup_rows
 
 __all__ = [
     "advance",
@@ -46,6 +47,7 @@ __all__ = [
     "gather_slots",
     "head_gate",
     "joint_attention",
+    "lookup_rows",
     "masked_softmax",
     "neighbor_attention",
     "order_after",

@@ -146,7 +146,8 @@ def write_window(
     memory, length = slots.shape[axis], new.shape[axis]
     _check_window(memory, length, aligned)
     new = new.astype(slots.dtype)
-    places = cursor[:, None] if aligned else _window_slots(cursor, length, memory)
+    aligned = aligned or length == 1
+    places = _window_slots(cursor, 1 if aligned else length, memory)
     if active is not None:
         # Idle rows write beyond the end, which is dropped: nothing is read, and nothing is copied.
         beyond = memory + jnp.arange(places.shape[1], dtype=places.dtype)

@@ -1,0 +1,52 @@
+"""The examples in docstrings run and print what they say."""
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+import memjax
+
+ROOT = Path(memjax.__file__).parent
+NEEDS_TENSORFLOW = {"memjax.data.tasks", "memjax.data.builders"}
+"""Modules that import TensorFlow when they are imported: their examples run with the tests marked `tensorflow`."""
+
+
+def module_names() -> list[str]:
+    paths = (path.relative_to(ROOT.parent).with_suffix("") for path in ROOT.rglob("*.py"))
+    names = {".".join(p.parts[:-1] if p.name == "__init__" else p.parts) for p in paths if p.name != "__main__"}
+    return sorted(names - NEEDS_TENSORFLOW)
+
+
+def with_examples() -> list[str]:
+    """Modules whose text holds an example: the others need not be imported."""
+    return [name for name in module_names() if ">>>" in source(name)]
+
+
+def source(name: str) -> str:
+    path = ROOT.parent.joinpath(*name.split("."))
+    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+
+
+@pytest.mark.parametrize("name", with_examples())
+def test_examples(name):
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("name", [n for n in module_names() if n.startswith("memjax.functional.")])
+def test_public_functions_have_examples(name):
+    module = importlib.import_module(name)
+    assert module.__all__ == sorted(module.__all__)
+    assert [public for public in module.__all__ if ">>>" not in getattr(module, public).__doc__] == []
+
+
+def test_subpackage_exports_what_its_files_export():
+    """`memjax.functional` re-exports every public name and nothing else."""
+    import memjax.functional as functional
+
+    names = [n for n in module_names() if n.startswith("memjax.functional.")]
+    public = [name for module in names for name in importlib.import_module(module).__all__]
+    assert sorted(functional.__all__) == sorted(public)
