@@ -20,7 +20,6 @@ batch_size)`, then `y, decode_state = memory.apply(variables, x, decode_state, a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
@@ -132,29 +131,59 @@ def where_rows(condition: Bool[Array, " batch"], a: State, b: State) -> State:
     return jax.tree.map(select, a, b, state_axes(a))
 
 
-def select_state(ok: Bool[Array, ""], new: State, old: State, *, length: int | None = None) -> State:
-    """`new` if `ok` else `old`, without copying what a memory did not write.
+def select_state(ok: Bool[Array, ""], new: State, old: State) -> State:
+    """`new` if `ok` else `old`, leaf by leaf. After a single segment `save_state` and `restore_state` copy less."""
+    return jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)
 
-    A state class with a method `select(ok, old, length)` says itself how it returns to `old`: a long FIFO restores the
-    window that was written. All others are selected leaf by leaf.
+
+def save_state(state: State, start_of_document: Bool[Array, " batch"], length: int) -> tuple[State, Any]:
+    """Keeps what one segment may change, so that `restore_state` can take it back.
+
+    A part of a state with the methods `save` and `restore` says itself what to keep: a long first-in-first-out memory
+    keeps the window that is about to be overwritten, and can then be written in place where the state is donated.
+    Everything else is kept whole.
 
     Args:
-      ok: whether `new` is kept.
-      new: the state after one call of the memory on `old` (after several where `length` is None).
-      old: the state before.
-      length: tokens of that one segment; None = anything may have changed.
+      state: the state that the segment will read.
+      start_of_document: as the memory will be called with.
+      length: tokens of the segment.
+
+    Returns:
+      The state to call the memory with (equal to `state`), and what was kept.
+    """
+    leaves, structure = jax.tree.flatten(state, is_leaf=_has_own_way)
+    pairs = []
+    for leaf in leaves:
+        if isinstance(leaf, StackState):
+            one = lambda group: save_state(group, start_of_document, length)
+            groups = [(jax.vmap(one) if size else one)(g) for g, size in zip(leaf.groups, leaf.sizes, strict=True)]
+            pairs.append(tuple(StackState(tuple(part), leaf.sizes) for part in zip(*groups, strict=True)))
+        else:
+            pairs.append(leaf.save(start_of_document, length) if hasattr(leaf, "save") else (leaf, leaf))
+    return structure.unflatten([pair[0] for pair in pairs]), structure.unflatten([pair[1] for pair in pairs])
+
+
+def restore_state(ok: Bool[Array, ""], new: State, saved: Any) -> State:
+    """`new` if `ok`, else the state that `save_state` kept.
+
+    Args:
+      ok: whether `new` stays.
+      new: the state after one call of the memory.
+      saved: the second result of `save_state`.
     """
 
-    def select(n: Any, o: Any) -> Any:
+    def restore(n: Any, kept: Any) -> Any:
         if isinstance(n, StackState):
-            groups = zip(n.groups, o.groups, n.sizes, strict=True)
-            one: Callable[[Any, Any], Any] = lambda a, b: select_state(ok, a, b, length=length)  # noqa: E731
-            return StackState(tuple((jax.vmap(one) if size else one)(g, h) for g, h, size in groups), n.sizes)
-        if hasattr(n, "select"):
-            return n.select(ok, o, length)
-        return jnp.where(ok, n, o)
+            one = lambda a, b: restore_state(ok, a, b)
+            groups = zip(n.groups, kept.groups, n.sizes, strict=True)
+            return StackState(tuple((jax.vmap(one) if size else one)(g, k) for g, k, size in groups), n.sizes)
+        return n.restore(ok, kept) if hasattr(n, "restore") else jnp.where(ok, n, kept)
 
-    return jax.tree.map(select, new, old, is_leaf=lambda n: isinstance(n, StackState) or hasattr(n, "select"))
+    return jax.tree.map(restore, new, saved, is_leaf=_has_own_way)
+
+
+def _has_own_way(node: Any) -> bool:
+    return isinstance(node, StackState) or hasattr(node, "restore")
 
 
 def next_position(

@@ -17,7 +17,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.attention import attention, joint_attention, masked_softmax, neighbor_attention, visibility
-from memjax.functional.fifo import advance, reset_rows, ring_append, select_window, shift_append
+from memjax.functional.fifo import (
+    advance,
+    order_after,
+    read_window,
+    reset_rows,
+    ring_append,
+    shift_append,
+    write_window,
+)
 from memjax.functional.mixing import head_gate, stop_forward
 from memjax.functional.neighbors import gather_slots, select_neighbors, threshold_mask
 from memjax.functional.positions import bucket_bias, relative_distances
@@ -63,22 +71,48 @@ class LongMemory:
     positions: Leaf
     cursor: Leaf
 
-    def select(self, ok: Bool[Array, ""], old: LongMemory, length: int | None) -> LongMemory:
-        """This memory if `ok`, else `old`; with `length` tokens written since `old` only their window is touched."""
-        if length is None:
-            return jax.tree.map(lambda n, o: jnp.where(ok, n, o), self, old)
-        # From the new cursor backwards, since a document start sets the cursor to 0 before it writes.
-        start = (self.cursor - length) % self.valid.shape[1]
-        restore = lambda n, o, axis: select_window(ok, n, o, start, length, axis=axis)  # noqa: E731
-        return LongMemory(
-            restore(self.keys, old.keys, 2),
-            restore(self.values, old.values, 2),
-            *jax.tree.map(
-                lambda n, o: jnp.where(ok, n, o),
-                (self.valid, self.positions, self.cursor),
-                (old.valid, old.positions, old.cursor),
-            ),
+    def save(self, start_of_document: Bool[Array, " batch"], length: int) -> tuple[LongMemory, SavedWindow]:
+        """This memory, and what a segment of `length` tokens will overwrite in it (see `contract.save_state`)."""
+        slots = self.valid.shape[1]
+        window = min(length, slots)
+        start = (jnp.where(start_of_document, 0, self.cursor) + length - window) % slots
+        take = lambda ring: read_window(ring, start, window, axis=2)
+        saved = SavedWindow(take(self.keys), take(self.values), start, self.valid, self.positions, self.cursor)
+        # The write takes its place from the cursor: it comes after these reads, and so needs no copy of the ring.
+        return dataclasses.replace(self, cursor=order_after(self.cursor, saved.keys, saved.values)), saved
+
+    def restore(self, ok: Bool[Array, ""], saved: SavedWindow) -> LongMemory:
+        """This memory if `ok`, else the one that was saved: only the window is written."""
+        rows = jnp.broadcast_to(~ok, saved.start.shape)
+        put = lambda ring, window: write_window(ring, window, saved.start, rows, axis=2)
+        small = jax.tree.map(
+            lambda new, old: jnp.where(ok, new, old),
+            (self.valid, self.positions, self.cursor),
+            (saved.valid, saved.positions, saved.cursor),
         )
+        return LongMemory(put(self.keys, saved.keys), put(self.values, saved.values), *small)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SavedWindow:
+    """What one segment overwrites in a `LongMemory`.
+
+    Attributes:
+      keys: `[batch, heads, length, head_dim]`, the window before it is written.
+      values: as `keys`.
+      start: int32 `[batch]`, the window's first slot.
+      valid: of the whole memory, `[batch, memory]`.
+      positions: of the whole memory.
+      cursor: int32 `[batch]`.
+    """
+
+    keys: Leaf
+    values: Leaf
+    start: Leaf
+    valid: Leaf
+    positions: Leaf
+    cursor: Leaf
 
 
 @jax.tree_util.register_dataclass
@@ -289,6 +323,9 @@ class MemorizingAttention(nn.Module):
         if self._meliad:
             visible = visible & jnp.asarray(distances > 0)[None, None]
         y, aux = self._read(queries, local, visible, distances, state.memory, mask, deterministic)
+        if isinstance(state.memory, LongMemory):  # written after it was read: in place where the state is donated
+            memory = dataclasses.replace(state.memory, cursor=order_after(state.memory.cursor, y))
+            state = dataclasses.replace(state, memory=memory)
         return self._finish(x, y, deterministic), write(state, segment, policy=self.write_policy), aux
 
     def decode(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool
 
-from memjax.memory.contract import select_state, state_axes
+from memjax.memory.contract import restore_state, save_state, select_state, state_axes
 from memjax.training.segments import Rematerialize, add_segments, loss_over_segments, segment_keys
 from memjax.training.tables import TableOptimizer, Tables, make_sinks, touched_rows
 from memjax.typing import Aux, Batch, Leaf, Sum
@@ -51,16 +51,9 @@ class TrainState:
     restart: Leaf
 
 
-class SegmentLoss(Protocol):
-    """What a model has to say about one segment; `language_model_loss` makes one of a language model.
-
-    `variables` has the collections params, tables, batch_stats, constants and sinks. The result is (memory,
-    batch_stats, negative log likelihood, aux).
-    """
-
-    def __call__(
-        self, variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array
-    ) -> tuple[Any, Any, Sum, Aux]: ...
+SegmentLoss = Callable[[Mapping[str, Any], Any, Batch, Array], tuple[Any, Any, Sum, Aux]]
+"""`loss(variables, memory, segment, key) -> (memory, batch_stats, negative log likelihood, aux)`, what a model has to
+say about one segment. `variables` has the collections params, tables, batch_stats, constants and sinks."""
 
 
 def language_model_loss(model: Any) -> SegmentLoss:
@@ -185,7 +178,14 @@ def make_train_step(
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Sum]]:
         starts = batch.start_of_document
         batch = dataclasses.replace(batch, start_of_document=starts.at[0].set(starts[0] | state.restart))
-        found = _gradients(loss, state, batch, coefficients, accumulate, rematerialize)
+        # After one segment a long memory need only take back what that segment has written.
+        one = batch.inputs.shape[0] == 1 and accumulate == 1
+        memory, saved = state.memory, state.memory
+        if one:
+            memory, saved = save_state(memory, batch.start_of_document[0], batch.inputs.shape[2])
+        found = _gradients(
+            loss, dataclasses.replace(state, memory=memory), batch, coefficients, accumulate, rematerialize
+        )
         norm = optax.tree.norm(found.gradients)
         ok = jnp.isfinite(found.objective) & jnp.isfinite(norm)
         for leaf in jax.tree.leaves(found.sink_gradients):
@@ -196,8 +196,6 @@ def make_train_step(
             touched = touched_rows(tables.values, found.sink_gradients, found.aux.arrays)
             tables = Tables(*table_optimizer.update(*_parts(tables), touched, step=state.step, ok=ok))
         select = lambda new, old: jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)  # noqa: E731
-        # After one segment a long memory need only take back what that segment has written.
-        written = batch.inputs.shape[2] if batch.inputs.shape[0] == 1 else None
         sums = _sums(found.nll, found.aux, batch, norm, ok)
         new = TrainState(
             step=select(state.step + 1, state.step),
@@ -206,7 +204,7 @@ def make_train_step(
             opt_state=select(opt_state, state.opt_state),
             batch_stats=select(found.batch_stats, state.batch_stats),
             constants=state.constants,
-            memory=select_state(ok, found.memory, state.memory, length=written),
+            memory=restore_state(ok, found.memory, saved) if one else select_state(ok, found.memory, saved),
             key=state.key,
             totals={name: state.totals[name] + sums[name] for name in state.totals},
             restart=jnp.where(ok, False, jnp.any(batch.start_of_document, axis=0)),
