@@ -66,11 +66,18 @@ def _train(arguments: list[str]) -> int:
     """Trains the model of a config, or goes on where its run stopped."""
     _, config = _with_config(_config_parser("train"), arguments)
     from memjax.training.loop import Stopped, train
+    from memjax.training.runs import run_path
 
+    path = run_path(config)
+    is_new = not path.exists()
     try:
         train(config)
     except Stopped as stopped:
         return stopped.exit_code
+    except Exception:
+        if is_new:
+            _remove_unstarted(path)
+        raise
     return 0
 
 
@@ -243,6 +250,14 @@ def _with_config(parser: _Parser, arguments: list[str], only: Sequence[str] = ()
     config = apply_overrides(config, rest, prog=parser.prog, only=only, others=others)
     validate(config)
     return options, config
+
+
+def _remove_unstarted(path: Path) -> None:
+    """Removes the directory of a run that has not begun, so that the corrected command may use its name."""
+    if path.is_dir() and {entry.name for entry in path.iterdir()} <= {"config.json", ".lock"}:
+        for entry in path.iterdir():
+            entry.unlink()
+        path.rmdir()
 
 
 def _skip_absent_tpu() -> None:
