@@ -191,7 +191,7 @@ def _make_attention(model: config.Model, index: int, dtype: Any) -> nn.Module:
         case config.Memorizing() as part:
             fields = _fields(part, but=("layers", "write"))
             chosen = {layer % model.num_layers for layer in part.layers} or set(range(model.num_layers))
-            if index not in chosen:  # equal fields let neighbours share one scanned group
+            if index not in chosen or not part.memory_length:  # equal fields let neighbours share one scanned group
                 fields |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
                 return MemorizingAttention(**common, **fields)
             return MemorizingAttention(**common, **fields, write_policy=part.write)
