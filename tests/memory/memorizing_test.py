@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from memjax.functional.neighbors import select_neighbors
-from memjax.memory.contract import select_state
+from memjax.memory.contract import restore_state, save_state
 from memjax.memory.memorizing import MemorizingAttention, MemorizingState
 from memjax.typing import EmptyState
 from tests.reference import memorizing as reference
@@ -414,7 +414,8 @@ def test_padding_is_not_read_and_an_idle_row_keeps_its_state():
 def test_a_rejected_step_restores_the_window_that_was_written():
     _, states, _ = run(document(), **TRACKED)
     at = lambda index: jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), states)
-    select = jax.jit(lambda ok, new, old: select_state(ok, new, old, length=SEGMENT))
+    starts = jnp.zeros((ROWS,), bool)
+    select = jax.jit(lambda ok, new, old: restore_state(ok, new, save_state(old, starts, SEGMENT)[1]))
     for old, new in ((at(0), at(1)), (at(1), at(2))):  # the second one wraps around
         jax.tree.map(np.testing.assert_array_equal, select(False, new, old), old)
         jax.tree.map(np.testing.assert_array_equal, select(True, new, old), new)
