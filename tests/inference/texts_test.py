@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 from memjax.data.tokenizers import ByteTokenizer
@@ -15,10 +14,10 @@ def spoken(monkeypatch):
 
         def stream(model, variables, ids, *, finished, max_tokens, **settings):
             asked.update(settings, ids=ids)
-            rows = [tokenizer.encode(answer) for answer in answers]
+            rows = [tokenizer.encode(answer).tolist() for answer in answers]
             done = [False] * len(rows)
             for start in range(0, max_tokens, 3):
-                yield [[] if d else list(row[start : start + 3]) for row, d in zip(rows, done, strict=True)]
+                yield [[] if d else row[start : start + 3] for row, d in zip(rows, done, strict=True)]
                 done = finished(None)
                 if all(done):
                     return
@@ -66,7 +65,7 @@ def test_an_empty_stop_text_is_refused():
 
 def test_an_unfinished_character_is_shown_at_the_end(spoken, monkeypatch):
     asked = spoken("")
-    euro = list(np.asarray(ByteTokenizer().encode("a€")))[:3]
+    euro = ByteTokenizer().encode("a€").tolist()[:3]
     monkeypatch.setattr(texts, "stream_tokens", lambda *a, **k: iter([[euro]]))
     assert joined(["x"])[0] == ["a\ufffd"]
     assert asked == {}
