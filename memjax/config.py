@@ -8,7 +8,7 @@ modules and functions take plain arguments.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -462,9 +462,21 @@ def validate(config: Config) -> None:
         ("training.segments_per_update", training.segments_per_update),
         ("training.accumulate", training.accumulate),
         ("training.apply_every", training.apply_every),
+        ("training.keep_checkpoints", training.keep_checkpoints),
         ("evaluation.rows", config.evaluation.rows),
     ]:
         _require(value >= 1, field, value, "an integer of at least 1")
+    for field, value in [
+        ("training.log_every", training.log_every),
+        ("training.checkpoint_every", training.checkpoint_every),
+        ("training.evaluate_every", training.evaluate_every),
+        ("evaluation.segment_length", config.evaluation.segment_length),
+        ("evaluation.stride", config.evaluation.stride),
+        ("evaluation.max_segments", config.evaluation.max_segments),
+        ("evaluation.distance", config.evaluation.distance),
+        ("training.schedule.warmup_steps", training.schedule.warmup_steps),
+    ]:
+        _require(value >= 0, field, value, "0 or more")
     for field, value in [("model.dropout", model.dropout), ("model.attention_dropout", model.attention_dropout)]:
         _require(0.0 <= value < 1.0, field, value, "a rate in [0, 1)")
     if not model.head_dim:
@@ -487,16 +499,12 @@ def validate(config: Config) -> None:
         "more than 0",
     )
     _require(training.clip_norm >= 0, "training.clip_norm", training.clip_norm, "0 (off) or more")
-    _validate_attention(model, data.segment_length)
+    _validate_choices("", config)
+    _require(model.head_dim >= 0, "model.head_dim", model.head_dim, "0 (dim / num_heads) or more")
+    _require(model.feed_forward.dim >= 0, "model.feed_forward.dim", model.feed_forward.dim, "0 (4 * dim) or more")
+    _validate_attention(model)
     if isinstance(model.output, AdaptiveSoftmax):
-        cutoffs = model.output.cutoffs
-        _require(
-            list(cutoffs) == sorted(set(cutoffs)) and all(c > 0 for c in cutoffs),
-            "model.output.cutoffs",
-            cutoffs,
-            "positive ids in ascending order",
-        )
-        _require(model.output.div_val >= 1, "model.output.div_val", model.output.div_val, "an integer of at least 1")
+        _validate_adaptive(model.output, model.dim)
 
 
 def warnings(config: Config) -> list[str]:
@@ -512,41 +520,69 @@ def warnings(config: Config) -> list[str]:
     return lines
 
 
-def _validate_attention(model: Model, segment_length: int) -> None:
-    attention = model.attention
+def _validate_attention(model: Model) -> None:
+    attention, field = model.attention, "model.attention."
+    if not isinstance(attention, FullAttention):
+        _require(attention.memory_length >= 0, field + "memory_length", attention.memory_length, "0 or more slots")
     if isinstance(attention, TransformerXL):
-        _require(
-            attention.memory_length >= 0, "model.attention.memory_length", attention.memory_length, "0 or more slots"
-        )
+        _require(model.dim % 2 == 0, "model.dim", model.dim, "an even number (sines and cosines of TransformerXL)")
+        _require(attention.clamp_length >= 0, field + "clamp_length", attention.clamp_length, "0 (off) or more tokens")
         _require(
             not attention.same_length or attention.memory_length > 0,
-            "model.attention.same_length",
+            field + "same_length",
             True,
-            "False when model.attention.memory_length is 0",
+            f"False when {field}memory_length is 0",
         )
+        return
+    buckets = attention.num_buckets
+    _require(buckets == 0 or buckets >= 2, field + "num_buckets", buckets, "0 (no positions), or 2 or more")
+    if buckets:
+        allowed = f"more than half of {field}num_buckets = {buckets}"
+        _require(attention.max_distance > buckets // 2, field + "max_distance", attention.max_distance, allowed)
     if isinstance(attention, Memorizing):
+        _validate_memorizing(attention, model.num_layers)
+
+
+def _validate_memorizing(attention: Memorizing, num_layers: int) -> None:
+    field = "model.attention."
+    _require(attention.cache_length >= 0, field + "cache_length", attention.cache_length, "0 or more tokens")
+    _require(attention.window >= 0, field + "window", attention.window, "0 (all) or more keys")
+    _require(0 < attention.recall_target <= 1, field + "recall_target", attention.recall_target, "above 0, up to 1")
+    if attention.memory_length:
         _require(
-            attention.memory_length >= 0, "model.attention.memory_length", attention.memory_length, "0 or more slots"
+            1 <= attention.num_neighbors <= attention.memory_length,
+            field + "num_neighbors",
+            attention.num_neighbors,
+            f"1 to {field}memory_length = {attention.memory_length}",
         )
-        _require(
-            attention.cache_length >= 0, "model.attention.cache_length", attention.cache_length, "0 or more tokens"
-        )
-        if attention.memory_length:
-            _require(
-                1 <= attention.num_neighbors <= attention.memory_length,
-                "model.attention.num_neighbors",
-                attention.num_neighbors,
-                f"1 to model.attention.memory_length = {attention.memory_length}",
-            )
-        for layer in attention.layers:
-            _require(
-                -model.num_layers <= layer < model.num_layers,
-                "model.attention.layers",
-                attention.layers,
-                f"layers from {-model.num_layers} to {model.num_layers - 1}",
-            )
-        if attention.write == "evicted":
-            _require(attention.cache_length > 0, "model.attention.write", "evicted", "'current' when cache_length is 0")
+    for layer in attention.layers:
+        allowed = f"layers from {-num_layers} to {num_layers - 1}"
+        _require(-num_layers <= layer < num_layers, field + "layers", attention.layers, allowed)
+    if attention.write == "evicted":
+        _require(attention.cache_length > 0, field + "write", "evicted", "'current' when cache_length is 0")
+
+
+def _validate_adaptive(output: AdaptiveSoftmax, dim: int) -> None:
+    cutoffs, ties, tails = output.cutoffs, output.tie_projections, len(output.cutoffs)
+    ascending = list(cutoffs) == sorted(set(cutoffs)) and all(cutoff > 0 for cutoff in cutoffs)
+    _require(ascending and tails > 0, "model.output.cutoffs", cutoffs, "positive ids in ascending order, at least one")
+    _require(output.div_val >= 1, "model.output.div_val", output.div_val, "an integer of at least 1")
+    narrow = dim // output.div_val**tails >= 1
+    _require(narrow, "model.output.div_val", output.div_val, f"model.dim = {dim} divided {tails} times is at least 1")
+    allowed = f"() or one entry for each of the {tails + 1} clusters"
+    _require(len(ties) in (0, tails + 1), "model.output.tie_projections", ties, allowed)
+    _require(not any(ties) or output.div_val > 1, "model.output.tie_projections", ties, "() where div_val is 1")
+
+
+def _validate_choices(path: str, part: Any) -> None:
+    """Fields of fixed choices: the command line checks them too, assignments in Python do not."""
+    for field, kind in get_type_hints(type(part)).items():
+        value = getattr(part, field)
+        if dataclasses.is_dataclass(value):
+            _validate_choices(f"{path}{field}.", value)
+        elif get_origin(kind) is Literal:
+            allowed = ", ".join(repr(choice) for choice in get_args(kind))
+            _require(value in get_args(kind), path + field, value, f"one of {allowed}")
 
 
 def _require(condition: bool, field: str, given: object, allowed: str) -> None:

@@ -160,6 +160,10 @@ def train(
         text = f"{path}: finished after {finished['step']} steps; remove the directory to train again"
         report(Event("finished", finished["step"], training.steps, finished["results"], text))
         return TrainingResult(path, finished["step"], finished["results"], True)
+    if experiment is not None and experiment.config != config:
+        raise ValueError(
+            "experiment: built from another config than the one given; build it with make_experiment(config)"
+        )
     experiment = experiment or make_experiment(config, progress=_report_preparation(report, training.steps))
     evaluator = experiment.evaluator(config.evaluation)
     run = RunDirectory(config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def make_schedule(
     *,
     steps: int,
     warmup_steps: int = 0,
-    decay: Literal["constant", "cosine", "linear", "rsqrt"] = "cosine",
+    decay: str = "cosine",
     final_fraction: float = 0.0,
 ) -> Schedule:
     """The learning rate over optimiser steps: linear from 0 during the warm-up, then `decay`.
@@ -27,7 +27,8 @@ def make_schedule(
       learning_rate: the peak.
       steps: optimiser steps of the whole run, where cosine and linear decay end.
       warmup_steps: steps of the warm-up; 0 = none.
-      decay: "rsqrt" is `learning_rate * sqrt(warmup_steps / step)`, the factor of T5 and the Memorizing Transformer.
+      decay: "constant", "cosine", "linear", or "rsqrt", which is `learning_rate * sqrt(warmup_steps / step)`, the
+        factor of T5 and the Memorizing Transformer.
       final_fraction: of the peak, where cosine and linear decay end.
 
     Example:

@@ -226,6 +226,13 @@ def test_what_does_not_fit_is_refused_and_nothing_is_lost(reference, tmp_path):
     assert {p: p.read_bytes() for p in before} == before
 
 
+def test_parts_of_another_config_are_refused(tmp_path):
+    experiment = make_experiment(tmp_path)
+    with pytest.raises(ValueError, match="experiment: built from another config"):
+        train(make_experiment(tmp_path, steps=3).config, experiment=experiment)
+    assert not list(tmp_path.iterdir())
+
+
 def test_init_from_starts_another_run(reference, tmp_path):
     seen = []
     hook = lambda info: seen.append((info.step, np.asarray(info.state.params["mix"]["kernel"])))

@@ -19,7 +19,7 @@ def test_schedules():
     constant = make_schedule(2.0, steps=100, decay="constant")
     np.testing.assert_allclose(constant(steps), np.full(7, 2.0))
     with pytest.raises(ValueError, match="decay: given 'exponential'"):
-        make_schedule(1.0, steps=1, decay="exponential")  # type: ignore[arg-type]
+        make_schedule(1.0, steps=1, decay="exponential")
 
 
 def first_update(optimizer, params, gradients):

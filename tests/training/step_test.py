@@ -156,7 +156,7 @@ def test_sparse_gradients_equal_the_dense_ones(monkeypatch):
         def loss(table):
             memory, nats = before.memory, 0.0
             for segment in range(2):
-                batch = jax.tree.map(lambda leaf, s=segment: leaf[s], data[0])
+                batch = jax.tree.map(lambda leaf, s=segment: jnp.asarray(leaf[s]), data[0])
                 variables = {"params": before.params, "tables": {"values": table}}
                 memory, _, nll, _ = language_model_loss(model)(variables, memory, batch, jax.random.key(0))
                 nats += nll.total
