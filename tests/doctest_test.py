@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def module_names() -> list[str]:
 
 def with_examples() -> list[str]:
     """Modules whose text holds an example: the others need not be imported."""
-    return [name for name in module_names() if ">>>" in source(name)]
+    return [name for name in module_names() if re.search(r"^\s*>>> ", source(name), re.MULTILINE)]
 
 
 def source(name: str) -> str:

@@ -65,7 +65,8 @@ def ring_append(
       cursor: int32 `[batch]`, the slot that the first entry goes to, `0 <= cursor < memory`.
       active: bool `[batch]`; the other rows stay bit for bit. None = all rows are written.
       axis: the slot axis, 1 or more.
-      aligned: promise that every cursor is a multiple of `length`, so that one window is written per row.
+      aligned: promise that every cursor is a multiple of `length`, so that one window is written per row (one that
+        would cross the end is not written at all).
 
     Returns:
       The ring after writing, in the dtype of `slots`.
