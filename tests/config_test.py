@@ -1,0 +1,145 @@
+import dataclasses
+
+import pytest
+
+from memjax.config import (
+    AdaptiveSoftmax,
+    Config,
+    Dense,
+    FullAttention,
+    Memorizing,
+    Model,
+    TransformerXL,
+    validate,
+    warnings,
+)
+
+
+def test_the_defaults_are_valid():
+    for attention in (FullAttention(), TransformerXL(), Memorizing(), Memorizing(memory_length=0, cache_length=0)):
+        validate(Config(model=Model(attention=attention)))
+    ties = (False, True, True, True)
+    validate(Config(model=Model(output=AdaptiveSoftmax(div_val=4, tie_projections=ties))))
+
+
+def small_memory(**fields) -> Memorizing:
+    return Memorizing(**{"memory_length": 64, "num_neighbors": 4, **fields})
+
+
+@pytest.mark.parametrize(
+    "model, line",
+    [
+        ({"dim": 0}, "model.dim: given 0, allowed: an integer of at least 1"),
+        ({"num_heads": 3}, "model.num_heads: given 3, allowed: a divisor of model.dim = 256, or set model.head_dim"),
+        ({"head_dim": -1}, "model.head_dim: given -1, allowed: 0 (dim / num_heads) or more"),
+        ({"dropout": 1.0}, "model.dropout: given 1.0, allowed: a rate in [0, 1)"),
+        ({"attention_dropout": -0.1}, "model.attention_dropout: given -0.1, allowed: a rate in [0, 1)"),
+        ({"compute_dtype": "float16"}, "model.compute_dtype: given 'float16', allowed: one of 'float32', 'bfloat16'"),
+        (
+            {"feed_forward": Dense(activation="tanh")},
+            "model.feed_forward.activation: given 'tanh', allowed: one of 'relu', 'gelu', 'gelu_exact', 'swiglu'",
+        ),
+        ({"feed_forward": Dense(dim=-4)}, "model.feed_forward.dim: given -4, allowed: 0 (4 * dim) or more"),
+        (
+            {"attention": TransformerXL(), "dim": 15, "num_heads": 1},
+            "model.dim: given 15, allowed: an even number (sines and cosines of TransformerXL)",
+        ),
+        (
+            {"attention": TransformerXL(memory_length=-1)},
+            "model.attention.memory_length: given -1, allowed: 0 or more slots",
+        ),
+        (
+            {"attention": TransformerXL(memory_length=0, same_length=True)},
+            "model.attention.same_length: given True, allowed: False when model.attention.memory_length is 0",
+        ),
+        (
+            {"attention": TransformerXL(clamp_length=-1)},
+            "model.attention.clamp_length: given -1, allowed: 0 (off) or more tokens",
+        ),
+        (
+            {"attention": TransformerXL(norm="both")},
+            "model.attention.norm: given 'both', allowed: one of 'post', 'pre'",
+        ),
+        (
+            {"attention": FullAttention(num_buckets=1)},
+            "model.attention.num_buckets: given 1, allowed: 0 (no positions), or 2 or more",
+        ),
+        (
+            {"attention": small_memory(max_distance=16)},
+            "model.attention.max_distance: given 16, allowed: more than half of model.attention.num_buckets = 32",
+        ),
+        (
+            {"attention": small_memory(num_neighbors=65)},
+            "model.attention.num_neighbors: given 65, allowed: 1 to model.attention.memory_length = 64",
+        ),
+        ({"attention": small_memory(layers=(4,))}, "model.attention.layers: given (4,), allowed: layers from -4 to 3"),
+        (
+            {"attention": small_memory(write="evicted", cache_length=0)},
+            "model.attention.write: given 'evicted', allowed: 'current' when cache_length is 0",
+        ),
+        (
+            {"attention": small_memory(cache_length=-2)},
+            "model.attention.cache_length: given -2, allowed: 0 or more tokens",
+        ),
+        ({"attention": small_memory(window=-1)}, "model.attention.window: given -1, allowed: 0 (all) or more keys"),
+        (
+            {"attention": small_memory(recall_target=0.0)},
+            "model.attention.recall_target: given 0.0, allowed: above 0, up to 1",
+        ),
+        (
+            {"output": AdaptiveSoftmax(cutoffs=(40, 20))},
+            "model.output.cutoffs: given (40, 20), allowed: positive ids in ascending order, at least one",
+        ),
+        (
+            {"output": AdaptiveSoftmax(cutoffs=())},
+            "model.output.cutoffs: given (), allowed: positive ids in ascending order, at least one",
+        ),
+        ({"output": AdaptiveSoftmax(div_val=0)}, "model.output.div_val: given 0, allowed: an integer of at least 1"),
+        (
+            {"output": AdaptiveSoftmax(div_val=8)},
+            "model.output.div_val: given 8, allowed: model.dim = 256 divided 3 times is at least 1",
+        ),
+        (
+            {"output": AdaptiveSoftmax(div_val=2, tie_projections=(True,))},
+            "model.output.tie_projections: given (True,), allowed: () or one entry for each of the 4 clusters",
+        ),
+        (
+            {"output": AdaptiveSoftmax(tie_projections=(False, True, True, True))},
+            "model.output.tie_projections: given (False, True, True, True), allowed: () where div_val is 1",
+        ),
+    ],
+)
+def test_a_wrong_model_gets_one_line(model, line):
+    with pytest.raises(ValueError) as error:
+        validate(Config(model=Model(**model)))
+    assert str(error.value) == line
+
+
+@pytest.mark.parametrize(
+    "part, fields, line",
+    [
+        ("data", {"rows": 0}, "data.rows: given 0, allowed: an integer of at least 1"),
+        ("data", {"protocol": "mixed"}, "data.protocol: given 'mixed', allowed: one of 'separate', 'contiguous'"),
+        ("training", {"accumulate": 3}, "training.accumulate: given 3, allowed: a divisor of data.rows = 8"),
+        ("training", {"clip_norm": -1.0}, "training.clip_norm: given -1.0, allowed: 0 (off) or more"),
+        (
+            "evaluation",
+            {"split": "dev"},
+            "evaluation.split: given 'dev', allowed: one of 'train', 'validation', 'test'",
+        ),
+    ],
+)
+def test_other_parts_get_one_line(part, fields, line):
+    config = Config()
+    setattr(config, part, dataclasses.replace(getattr(config, part), **fields))
+    with pytest.raises(ValueError) as error:
+        validate(config)
+    assert str(error.value) == line
+
+
+def test_a_long_horizon_is_warned_about():
+    config = Config(model=Model(attention=Memorizing()))
+    assert warnings(config) == []
+    config.training.segments_per_update = 4
+    (line,) = warnings(config)
+    assert "training.segments_per_update = 4: Memorizing stops gradients between segments" in line
