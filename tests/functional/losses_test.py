@@ -98,8 +98,8 @@ def test_what_is_not_scored_does_not_exist(case, label_smoothing):
     assert weight == 3.5
     scored = np.asarray(weights)[..., None] != 0
     assert np.all(np.asarray(slope)[~np.broadcast_to(scored, slope.shape)] == 0)
-    for bad in (np.nan, np.inf, -np.inf):
-        spoiled = np.where(scored, logits, np.float32(bad)), np.where(scored[..., 0], targets, np.int32(-100))
+    for bad, target in ((np.nan, 0), (np.nan, -100), (np.inf, 1), (-np.inf, 99)):
+        spoiled = np.where(scored, logits, np.float32(bad)), np.where(scored[..., 0], targets, np.int32(target))
         (again, _), slope_again = run(*map(jnp.asarray, spoiled))
         assert again == clean and np.array_equal(slope_again, slope)
 

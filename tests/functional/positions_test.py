@@ -72,7 +72,7 @@ def test_buckets_of_t5():
     assert got.dtype == np.int32 and isinstance(got, np.ndarray)
 
 
-@pytest.mark.parametrize("num_buckets, max_distance", [(2, 5), (8, 64), (8, 20), (5, 9), (32, 128)])
+@pytest.mark.parametrize("num_buckets, max_distance", [(2, 5), (8, 64), (8, 20), (5, 9), (10, 160), (32, 128)])
 def test_buckets_match_the_definition(num_buckets, max_distance):
     distances = np.arange(-2, 2 * max_distance)
     expected = [reference.bucket(n, num_buckets, max_distance) for n in distances]
