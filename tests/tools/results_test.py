@@ -1,0 +1,90 @@
+"""The results table says what the records and logs say."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tools.results import records
+from tools.results.recipes import RECIPES
+from tools.results.records import Record
+
+RECORD = Record(
+    recipe="a recipe",
+    row="memory",
+    seed=0,
+    command="memjax train --config x",
+    commit="0123456789ab",
+    hardware="a processor, 2 cores",
+    log="a/memory-seed0",
+    numbers={"bits per byte": 1.25},
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name, file in (("RECORDS", "records.jsonl"), ("LOGS", "logs"), ("TABLE", "README.md")):
+        monkeypatch.setattr(records, name, tmp_path / file)
+    monkeypatch.setattr(records.read, "__defaults__", (tmp_path / "records.jsonl",))
+    return tmp_path
+
+
+def run_directory(path, bits_per_byte=1.25):
+    path.mkdir()
+    (path / "finished.json").write_text(json.dumps({"results": {"evaluation": {"bits_per_byte": bits_per_byte}}}))
+    (path / "config.json").write_text(json.dumps({"source": {"path": "/somewhere/of/mine/novels.tar"}}))
+    return path
+
+
+def test_the_committed_table_is_up_to_date():
+    assert records.check() == []
+
+
+def test_every_number_stands_with_command_commit_hardware_and_log(folder):
+    records.add(RECORD, run_directory(folder / "run"))
+    records.write_table()
+    table = (folder / "README.md").read_text()
+    for part in ("1.2500", RECORD.command, RECORD.commit, RECORD.hardware, f"logs/{RECORD.log}"):
+        assert part in table
+    assert records.check() == []
+
+
+def test_a_run_recorded_again_replaces_its_record(folder):
+    records.add(RECORD, run_directory(folder / "run"))
+    records.add(dataclasses.replace(RECORD, numbers={"bits per byte": 1.5}), run_directory(folder / "again", 1.5))
+    assert [record.numbers for record in records.read()] == [{"bits per byte": 1.5}]
+
+
+def test_seeds_are_shown_as_mean_and_range(folder):
+    records.add(RECORD, run_directory(folder / "run"))
+    other = dataclasses.replace(RECORD, seed=1, log="a/memory-seed1", numbers={"bits per byte": 1.35})
+    records.add(other, run_directory(folder / "other", 1.35))
+    assert "1.3000 (1.2500 to 1.3500)" in records.table(records.read())
+
+
+def test_logs_do_not_name_where_the_data_lay(folder):
+    records.add(RECORD, run_directory(folder / "run"))
+    assert json.loads((folder / "logs" / RECORD.log / "config.json").read_text())["source"]["path"] == "novels.tar"
+
+
+def test_a_number_without_a_log_is_found(folder):
+    records.add(dataclasses.replace(RECORD, numbers={"bits per byte": 0.5}), run_directory(folder / "run"))
+    records.write_table()
+    assert records.check() == ["a/memory-seed0: bits per byte not in its log"]
+    (folder / "logs" / RECORD.log / "finished.json").unlink()
+    assert records.check() == ["a/memory-seed0: no finished.json; the record has no log"]
+
+
+def test_a_table_that_was_edited_is_found(folder):
+    records.add(RECORD, run_directory(folder / "run"))
+    records.write_table()
+    (folder / "README.md").write_text("something better")
+    assert len(records.check()) == 1
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_recipes_name_variants_that_exist(recipe):
+    from memjax.overrides import load_config
+
+    for variant in recipe.variants.values():
+        assert load_config(recipe.config, variant).name
