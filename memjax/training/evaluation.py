@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 from memjax.data.documents import Documents
 from memjax.data.streams import Streams
 from memjax.training.metrics import LN2, count_bytes, perplexity
+from memjax.training.windows import sliding_windows
 from memjax.typing import Batch
 
 Subset = Callable[[Mapping[str, np.ndarray]], np.ndarray]
@@ -315,91 +316,10 @@ def make_score(model: Any, *, accuracy: bool = False) -> Callable[..., Any]:
     return score
 
 
-def sliding_windows(
-    documents: Documents,
-    *,
-    rows: int,
-    length: int,
-    stride: int,
-    begin_token: int | None,
-    host_rows: tuple[int, int] | None = None,
-) -> Iterator[Batch]:
-    """Windows of every document, each in a row of its own that starts anew.
-
-    The first window of a document scores all its targets, every further one the last `stride` of them, so each target
-    is scored once with at least `length - stride` tokens before it where the document has them.
-
-    Args:
-      documents: the split.
-      rows: windows side by side, over all hosts.
-      length: tokens of a window.
-      stride: targets scored per window.
-      begin_token: read before the first token; None = the first token is not scored.
-      host_rows: `(start, stop)`, the rows of this host.
-
-    Yields:
-      Batches `[batch, length]`; rows without a window are padding.
-    """
-    start, stop = host_rows or (0, rows)
-    waiting: list[tuple[Any, ...]] = []
-    for window in _windows(documents, length, stride, begin_token):
-        waiting.append(window)
-        if len(waiting) == rows:
-            yield _stack_windows(waiting[start:stop], stop - start, length)
-            waiting = []
-    if waiting:
-        # Hosts take the same number of steps: names and types come from the window that every host has seen.
-        yield _stack_windows(waiting[start:stop], stop - start, length, like=waiting[0])
-
-
-def _windows(documents: Documents, length: int, stride: int, begin_token: int | None) -> Iterator[tuple[Any, ...]]:
-    """(inputs, targets, weights of the targets, annotations of the targets) of every window."""
-    for index in range(len(documents)):
-        tokens = np.asarray(documents[index], np.int32)
-        annotations = dict(documents.annotate(index)) if hasattr(documents, "annotate") else {}  # type: ignore[attr-defined]
-        if begin_token is None:
-            inputs, targets = tokens[:-1], tokens[1:]
-            annotations = {name: array[1:] for name, array in annotations.items()}
-        else:
-            inputs, targets = np.concatenate([np.array([begin_token], np.int32), tokens[:-1]]), tokens
-        weights = np.asarray(annotations.pop("weights", np.ones(len(targets))), np.float32)
-        scored = 0
-        while scored < len(targets):
-            end = min(len(targets), scored + (stride if scored else length))
-            begin = max(0, end - length)
-            yield (
-                inputs[begin:end],
-                targets[begin:end],
-                np.where(np.arange(begin, end) >= scored, weights[begin:end], 0),
-                {name: array[begin:end] for name, array in annotations.items()},
-            )
-            scored = end
-
-
 def _num_tokens(documents: Documents) -> int:
     if hasattr(documents, "num_tokens"):
         return sum(documents.num_tokens(i) for i in range(len(documents)))  # type: ignore[attr-defined]
     return sum(len(documents[i]) for i in range(len(documents)))
-
-
-def _stack_windows(windows: Sequence[Any], rows: int, length: int, like: Any = None) -> Batch:
-    shape = (rows, length)
-    kinds = (windows[0] if windows else like)[3]
-    batch = Batch(
-        inputs=np.zeros(shape, np.int32),
-        targets=np.zeros(shape, np.int32),
-        mask=np.zeros(shape, bool),
-        weights=np.zeros(shape, np.float32),
-        start_of_document=np.ones(rows, bool),
-        extras={name: np.zeros(shape, array.dtype) for name, array in kinds.items()},
-    )
-    for row, (inputs, targets, weights, extras) in enumerate(windows):
-        size = len(targets)
-        batch.inputs[row, :size], batch.targets[row, :size], batch.mask[row, :size] = inputs, targets, True
-        batch.weights[row, :size] = weights
-        for name, array in extras.items():
-            batch.extras[name][row, :size] = array
-    return batch
 
 
 class _Total:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -32,6 +30,7 @@ from memjax.training.experiment import (
 from memjax.training.metrics import MetricsFile, count_bytes, count_parameters, describe_totals
 from memjax.training.progress import Event, Progress, TensorBoard, describe_duration, describe_numbers
 from memjax.training.runs import RunDirectory, check_directory, read_json, run_path
+from memjax.training.signals import Stopped, StopSignal
 from memjax.training.step import (
     TrainState,
     init_train_state,
@@ -59,24 +58,6 @@ class StepInfo:
 
 
 Hook = Callable[[StepInfo], None]
-
-
-class Stopped(Exception):  # noqa: N818 (a request, not an error)
-    """A signal ended the run after everything was saved.
-
-    Attributes:
-      signal: its number; the exit code of a command is 128 more.
-      step: steps done.
-    """
-
-    def __init__(self, signal_number: int, step: int, path: Path):
-        name = signal.Signals(signal_number).name
-        super().__init__(f"stopped by {name} after step {step}, saved in {path}; the same command goes on from there")
-        self.signal, self.step = signal_number, step
-
-    @property
-    def exit_code(self) -> int:
-        return 128 + self.signal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,36 +169,6 @@ def _report_preparation(report: Callable[[Event], None], steps: int) -> Callable
             report(Event("note", 0, steps, values, f"{what}: {done:,}" + (f" of {total:,}" if total else "")))
 
     return progress
-
-
-class StopSignal:
-    """Notes the first SIGTERM or SIGINT; a second one acts as usual. Outside the main thread it notes nothing."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._previous: dict[int, Any] = {}
-
-    def __call__(self) -> bool:
-        return self.received is not None
-
-    def __enter__(self) -> StopSignal:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._previous[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._restore()
-
-    def _note(self, number: int, frame: Any) -> None:
-        del frame
-        self.received = number
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous = {}
 
 
 class _Clock:

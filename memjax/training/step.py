@@ -227,6 +227,50 @@ class _Found:
     aux: Aux
 
 
+@dataclasses.dataclass(frozen=True)
+class _Objective:
+    """The objective of one row group as a function of (params, sinks)."""
+
+    loss: SegmentLoss
+    state: TrainState
+    keys: Array
+    coefficients: Mapping[str, float]
+    accumulate: int
+    rematerialize: Rematerialize
+
+    def forward(
+        self, trained: Any, memory: Any, batch_stats: Any, group: Batch, index: Any
+    ) -> tuple[Any, Any, Sum, Aux]:
+        """(memory, batch_stats, nll, aux) after all segments of row group `index`."""
+        params, sinks = trained
+
+        def step(params: Any, carry: tuple[Any, Any], segment: Any) -> Any:
+            batch, key, sink = segment
+            collections = {"batch_stats": carry[1], "sinks": sink}
+            variables = {**model_variables(self.state), "params": params}
+            variables.update({name: value for name, value in collections.items() if value})
+            key = jax.random.fold_in(key, index) if self.accumulate > 1 else key
+            memory, written, nll, aux = self.loss(variables, carry[0], batch, key)
+            return (memory, written or carry[1]), (nll, aux)
+
+        segments = (group, self.keys, sinks)
+        carry, (nll, aux) = loss_over_segments(
+            step, params, (memory, batch_stats), segments, rematerialize=self.rematerialize
+        )
+        return *carry, nll, aux
+
+    def __call__(self, trained: Any, divisors: Any, *arguments: Any) -> tuple[Array, Any]:
+        """The group's share of the objective, divided by its own sums where `divisors` is None."""
+        memory, batch_stats, nll, aux = self.forward(trained, *arguments)
+        if divisors is None:
+            divisors = _at_least_one(_weights(nll, aux, self.coefficients))
+        objective = nll.total / divisors["nll"]
+        for name, value in _losses(aux).items():
+            if self.coefficients[name]:
+                objective += self.coefficients[name] * value.total / divisors[f"losses/{name}"]
+        return objective, (memory, batch_stats, nll, aux)
+
+
 def _gradients(
     loss: SegmentLoss,
     state: TrainState,
@@ -240,76 +284,57 @@ def _gradients(
     if rows % accumulate:
         raise ValueError(f"accumulate: given {accumulate}, allowed: a divisor of the {rows} rows of a batch")
     keys = segment_keys(state.key, state.step, batch.inputs.shape[0])
+    objective = _Objective(loss, state, keys, coefficients, accumulate, rematerialize)
     memories, batches = _split_rows(state.memory, accumulate), _split_batch(batch, accumulate)
-
-    def forward(trained: tuple[Any, Any], memory: Any, batch_stats: Any, group: Batch, index: Any) -> Any:
-        params, sinks = trained
-
-        def segment_step(trained: tuple[Any, Any], carry: tuple[Any, Any], segment: Any) -> Any:
-            batch, key, sink = segment
-            variables = {**model_variables(state), "params": trained[0]}
-            variables.update({n: v for n, v in {"batch_stats": carry[1], "sinks": sink}.items() if v})
-            key = jax.random.fold_in(key, index) if accumulate > 1 else key
-            memory, written, nll, aux = loss(variables, carry[0], batch, key)
-            return (memory, written or carry[1]), (nll, aux)
-
-        carry, (nll, aux) = loss_over_segments(
-            segment_step, (params, None), (memory, batch_stats), (group, keys, sinks), rematerialize=rematerialize
-        )
-        return *carry, nll, aux
-
-    def differentiated(trained: Any, weights: Any, *arguments: Any) -> Any:
-        memory, batch_stats, nll, aux = forward(trained, *arguments)
-        weights = _weights(nll, aux, coefficients) if weights is None else weights
-        objective = nll.total / weights["nll"]
-        for name, value in _losses(aux).items():
-            if coefficients[name]:
-                objective += coefficients[name] * value.total / weights[f"losses/{name}"]
-        return objective, (memory, batch_stats, nll, aux)
-
-    sinks = _sinks(loss, state, memories, batches, keys)
-    gradient = jax.value_and_grad(differentiated, has_aux=True)
-    first = lambda tree: jax.tree.map(lambda leaf: leaf[0], tree)  # noqa: E731
-    if accumulate == 1:
-        (objective, (memory, batch_stats, nll, aux)), (gradients, sink_gradients) = gradient(
-            (state.params, sinks), None, first(memories), state.batch_stats, first(batches), 0
-        )
-        lead = lambda tree: jax.tree.map(lambda leaf: leaf[None], tree)  # noqa: E731
-        return _Found(
-            objective,
-            gradients,
-            lead(sink_gradients),
-            _join_rows(lead(memory), state.memory),
-            batch_stats,
-            nll,
-            Aux(aux.losses, aux.metrics, lead(aux.arrays)),
-        )
-
-    # The divisors first, from a forward pass of which the compiler keeps nothing else.
-    def count(_: None, xs: Any) -> tuple[None, Any]:
-        _, _, nll, aux = forward((state.params, sinks), xs[0], state.batch_stats, xs[1], xs[2])
-        return None, _weights(nll, aux, coefficients)
-
-    xs = (memories, batches, jnp.arange(accumulate))
-    weights = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), jax.lax.scan(count, None, xs)[1])
-
-    def body(carry: Any, xs: Any) -> Any:
-        gradients, batch_stats = carry
-        (objective, (memory, batch_stats, nll, aux)), (more, sink_gradients) = gradient(
-            (state.params, sinks), weights, xs[0], batch_stats, xs[1], xs[2]
-        )
-        return (jax.tree.map(jnp.add, gradients, more), batch_stats), (objective, sink_gradients, memory, nll, aux)
-
-    start = (jax.tree.map(jnp.zeros_like, state.params), state.batch_stats)
-    (gradients, batch_stats), (objectives, sink_gradients, memory, nll, aux) = jax.lax.scan(body, start, xs)
-    nll, aux = add_segments((nll, aux))
+    trained = (state.params, _sinks(loss, state, memories, batches, keys))
+    if accumulate > 1:
+        return _accumulated(objective, trained, memories, batches)
+    value, gradients = jax.value_and_grad(objective, has_aux=True)(
+        trained, None, _first(memories), state.batch_stats, _first(batches), 0
+    )
+    total, (memory, batch_stats, nll, aux) = value
     return _Found(
-        jnp.sum(objectives), gradients, sink_gradients, _join_rows(memory, state.memory), batch_stats, nll, aux
+        objective=total,
+        gradients=gradients[0],
+        sink_gradients=_lead(gradients[1]),
+        memory=_join_rows(_lead(memory), state.memory),
+        batch_stats=batch_stats,
+        nll=nll,
+        aux=Aux(aux.losses, aux.metrics, _lead(aux.arrays)),
     )
 
 
+def _accumulated(objective: _Objective, trained: Any, memories: Any, batches: Batch) -> _Found:
+    """A scan over row groups; `memories` and `batches` have the groups at axis 0."""
+    state = objective.state
+    groups = (memories, batches, jnp.arange(objective.accumulate))
+
+    # The divisors first, from a forward pass of which the compiler keeps nothing else.
+    def count(_: None, group: Any) -> tuple[None, Any]:
+        memory, batch, index = group
+        _, _, nll, aux = objective.forward(trained, memory, state.batch_stats, batch, index)
+        return None, _weights(nll, aux, objective.coefficients)
+
+    counted = jax.lax.scan(count, None, groups)[1]
+    divisors = _at_least_one(jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), counted))
+
+    def body(carry: Any, group: Any) -> Any:
+        gradients, batch_stats = carry
+        memory, batch, index = group
+        (total, (memory, batch_stats, nll, aux)), (more, sink_gradients) = jax.value_and_grad(objective, has_aux=True)(
+            trained, divisors, memory, batch_stats, batch, index
+        )
+        return (jax.tree.map(jnp.add, gradients, more), batch_stats), (total, sink_gradients, memory, nll, aux)
+
+    start = (jax.tree.map(jnp.zeros_like, state.params), state.batch_stats)
+    (gradients, batch_stats), (totals, sink_gradients, memory, nll, aux) = jax.lax.scan(body, start, groups)
+    nll, aux = add_segments((nll, aux))
+    memory = _join_rows(memory, state.memory)
+    return _Found(jnp.sum(totals), gradients, sink_gradients, memory, batch_stats, nll, aux)
+
+
 def _weights(nll: Sum, aux: Aux, coefficients: Mapping[str, float]) -> dict[str, Array]:
-    """The divisors of the objective, at least 1 where nothing was summed, without gradient."""
+    """What the sums of the objective were summed over, without gradient."""
     losses = _losses(aux)
     if set(losses) != set(coefficients):
         raise ValueError(
@@ -317,7 +342,12 @@ def _weights(nll: Sum, aux: Aux, coefficients: Mapping[str, float]) -> dict[str,
             "0 logs a loss without training on it"
         )
     weights = {"nll": nll.weight, **{f"losses/{name}": value.weight for name, value in losses.items()}}
-    return {name: jax.lax.stop_gradient(jnp.where(w > 0, w, 1)) for name, w in weights.items()}
+    return jax.lax.stop_gradient(weights)
+
+
+def _at_least_one(weights: dict[str, Array]) -> dict[str, Array]:
+    """The divisors of the objective: 1 where nothing was summed."""
+    return {name: jnp.where(weight > 0, weight, 1) for name, weight in weights.items()}
 
 
 def _losses(aux: Aux) -> dict[str, Sum]:
@@ -383,6 +413,14 @@ def _split_batch(batch: Batch, groups: int) -> Batch:
         return jnp.moveaxis(jnp.reshape(leaf, (segments, rows // groups, groups, *leaf.shape[2:])), 2, 0)
 
     return jax.tree.map(split, batch)
+
+
+def _first(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def _lead(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[None], tree)
 
 
 def _parts(tables: Tables) -> tuple[Any, Any]:

@@ -61,6 +61,8 @@ def test_accumulation_changes_nothing():
         data = batches(2, segments=2)
         # Weights that differ between rows: a mean of means would show.
         data[0].weights[:, 0] = 0.0
+        # A row group in which nothing is scored.
+        data[1].weights[:, 1::2] = 0.0
         start = toy_state(model, batch=data[0], dtype=np.float64, table_optimizer=sparse_sgd(lambda step: 0.5))
         results = [
             run(

@@ -1,0 +1,56 @@
+"""Stopping a run from outside: it finishes its step, saves and says so."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+
+class Stopped(Exception):  # noqa: N818 (a request, not an error)
+    """A signal ended the run after everything was saved.
+
+    Attributes:
+      signal: its number; the exit code of a command is 128 more.
+      step: steps done.
+    """
+
+    def __init__(self, signal_number: int, step: int, path: Path):
+        name = signal.Signals(signal_number).name
+        super().__init__(f"stopped by {name} after step {step}, saved in {path}; the same command goes on from there")
+        self.signal, self.step = signal_number, step
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.signal
+
+
+class StopSignal:
+    """Notes the first SIGTERM or SIGINT; a second one acts as usual. Outside the main thread it notes nothing."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        return self.received is not None
+
+    def __enter__(self) -> StopSignal:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _note(self, number: int, frame: Any) -> None:
+        del frame
+        self.received = number
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}

@@ -1,0 +1,92 @@
+"""Sliding-window evaluation: overlapping windows, of which only the end is scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from memjax.data.documents import Documents
+from memjax.typing import Batch
+
+
+def sliding_windows(
+    documents: Documents,
+    *,
+    rows: int,
+    length: int,
+    stride: int,
+    begin_token: int | None,
+    host_rows: tuple[int, int] | None = None,
+) -> Iterator[Batch]:
+    """Windows of every document, each in a row of its own that starts anew.
+
+    The first window of a document scores all its targets, every further one the last `stride` of them, so each target
+    is scored once with at least `length - stride` tokens before it where the document has them.
+
+    Args:
+      documents: the split.
+      rows: windows side by side, over all hosts.
+      length: tokens of a window.
+      stride: targets scored per window.
+      begin_token: read before the first token; None = the first token is not scored.
+      host_rows: `(start, stop)`, the rows of this host.
+
+    Yields:
+      Batches `[batch, length]`; rows without a window are padding.
+    """
+    start, stop = host_rows or (0, rows)
+    waiting: list[tuple[Any, ...]] = []
+    for window in _windows(documents, length, stride, begin_token):
+        waiting.append(window)
+        if len(waiting) == rows:
+            yield _stack_windows(waiting[start:stop], stop - start, length)
+            waiting = []
+    if waiting:
+        # Hosts take the same number of steps: names and types come from the window that every host has seen.
+        yield _stack_windows(waiting[start:stop], stop - start, length, like=waiting[0])
+
+
+def _windows(documents: Documents, length: int, stride: int, begin_token: int | None) -> Iterator[tuple[Any, ...]]:
+    """(inputs, targets, weights of the targets, annotations of the targets) of every window."""
+    for index in range(len(documents)):
+        tokens = np.asarray(documents[index], np.int32)
+        annotations = dict(documents.annotate(index)) if hasattr(documents, "annotate") else {}  # type: ignore[attr-defined]
+        if begin_token is None:
+            inputs, targets = tokens[:-1], tokens[1:]
+            annotations = {name: array[1:] for name, array in annotations.items()}
+        else:
+            inputs, targets = np.concatenate([np.array([begin_token], np.int32), tokens[:-1]]), tokens
+        weights = np.asarray(annotations.pop("weights", np.ones(len(targets))), np.float32)
+        scored = 0
+        while scored < len(targets):
+            end = min(len(targets), scored + (stride if scored else length))
+            begin = max(0, end - length)
+            yield (
+                inputs[begin:end],
+                targets[begin:end],
+                np.where(np.arange(begin, end) >= scored, weights[begin:end], 0),
+                {name: array[begin:end] for name, array in annotations.items()},
+            )
+            scored = end
+
+
+def _stack_windows(windows: Sequence[Any], rows: int, length: int, like: Any = None) -> Batch:
+    shape = (rows, length)
+    kinds = (windows[0] if windows else like)[3]
+    batch = Batch(
+        inputs=np.zeros(shape, np.int32),
+        targets=np.zeros(shape, np.int32),
+        mask=np.zeros(shape, bool),
+        weights=np.zeros(shape, np.float32),
+        start_of_document=np.ones(rows, bool),
+        extras={name: np.zeros(shape, array.dtype) for name, array in kinds.items()},
+    )
+    for row, (inputs, targets, weights, extras) in enumerate(windows):
+        size = len(targets)
+        batch.inputs[row, :size], batch.targets[row, :size], batch.mask[row, :size] = inputs, targets, True
+        batch.weights[row, :size] = weights
+        for name, array in extras.items():
+            batch.extras[name][row, :size] = array
+    return batch
