@@ -264,7 +264,7 @@ def _scores(results: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any], 
 
 def _table(results: Mapping[str, Any]) -> str:
     """The table of the language models."""
-    heads = ["model", "memory slots", "bits/byte", "distant", "train tok/s", "eval tok/s", "parameters", "memory bytes"]
+    heads = ["model", "memory", "bits/byte", "distant", "train tok/s", "eval tok/s", "parameters", "memory bytes"]
     lines = [heads]
     for model, memory, score, training in _scores(results):
         distant = score["subsets"][DISTANT]

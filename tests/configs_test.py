@@ -109,9 +109,10 @@ def test_every_model_can_be_built(name, variant):
 @pytest.mark.parametrize(
     "name", [pytest.param(p.stem, marks=[] if p.stem == DEFAULT_RUN else pytest.mark.slow) for p in FILES]
 )
-def test_the_smoke_variant_trains(name, tmp_path):
+def test_the_smoke_variant_trains(name, tmp_path, monkeypatch):
     from memjax.training.loop import train
 
+    monkeypatch.setenv("XDG_CACHE_HOME", str(FOLDER.parent / ".cache"))
     config = load_config(name, "smoke")
     config.workdir = str(tmp_path)
     config.training.steps = 2

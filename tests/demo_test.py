@@ -1,5 +1,6 @@
 import copy
 import io
+from pathlib import Path
 
 import pytest
 
@@ -108,9 +109,10 @@ def test_parts_that_are_done_are_not_repeated(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_in_miniature(tmp_path, capsys):
+def test_in_miniature(tmp_path, capsys, monkeypatch):
     from memjax.cli import main
 
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path(__file__).parent.parent / ".cache"))
     assert main(["demo", "--smoke", "--workdir", str(tmp_path / "demo")]) == 0
     text = capsys.readouterr().out
     for part in ("(as trained)", "local cache only", "answers right", ">>>", str(tmp_path / "demo")):

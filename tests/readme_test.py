@@ -35,6 +35,7 @@ def test_commands_are_verbs():
 @pytest.mark.slow
 def test_the_python_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(ROOT / ".cache"))
     namespace = {}
     for block in BLOCKS:
         exec(compile(block, "README.md", "exec"), namespace)
