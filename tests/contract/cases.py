@@ -54,7 +54,9 @@ def language_model(
         )
         model.compute_dtype = np.dtype(dtype).name  # type: ignore[assignment]
         memory = None if output_memory is None else output_memory(dtype)
-        return make_language_model(model, vocab_size=5).clone(vocabulary=SoftVocabulary(DIM, dtype), output_memory=memory)
+        return make_language_model(model, vocab_size=5).clone(
+            vocabulary=SoftVocabulary(DIM, dtype), output_memory=memory
+        )
 
     return make
 
