@@ -14,11 +14,12 @@ from tests.training.loop_test import STEPS, assert_same_run, make_experiment, ru
 ROOT = Path(__file__).parent.parent.parent
 
 
-def train_until_killed(workdir, step, seconds):
+def train_until_signal(workdir, step, seconds, number=signal.SIGKILL):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "jax")}
     command = [sys.executable, "-m", "tests.integration.train_toy", str(workdir), str(step), str(seconds)]
+    command.append(str(int(number)))
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    assert done.returncode in (0, -signal.SIGKILL, 128 + number), done.stderr
     return done.returncode
 
 
@@ -28,8 +29,16 @@ def reference(tmp_path_factory):
 
 
 def test_killed_once_and_resumed(reference, tmp_path):
-    code = train_until_killed(tmp_path, random.randrange(1, STEPS - 4), 0.0)
+    # The first evaluation compiles after step 6, so that the signal cannot come too late.
+    code = train_until_signal(tmp_path, random.randrange(1, 7), 0.0)
     assert code == -signal.SIGKILL
+    result, _ = run(make_experiment(tmp_path))
+    assert_same_run(result.path, reference.path)
+
+
+@pytest.mark.slow
+def test_terminated_and_resumed(reference, tmp_path):
+    assert train_until_signal(tmp_path, 5, 0.01, signal.SIGTERM) == 128 + signal.SIGTERM
     result, _ = run(make_experiment(tmp_path))
     assert_same_run(result.path, reference.path)
 
@@ -37,7 +46,7 @@ def test_killed_once_and_resumed(reference, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("repeat", range(3))
 def test_killed_again_and_again(reference, tmp_path, repeat):
-    codes = [train_until_killed(tmp_path, random.randrange(1, STEPS), random.uniform(0.0, 0.3)) for _ in range(3)]
+    codes = [train_until_signal(tmp_path, random.randrange(1, STEPS), random.uniform(0.0, 0.3)) for _ in range(3)]
     assert -signal.SIGKILL in codes
     result, _ = run(make_experiment(tmp_path))
     assert_same_run(result.path, reference.path)

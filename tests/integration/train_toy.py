@@ -1,24 +1,26 @@
-"""A process that trains the toy model and is killed at a random moment: `train_toy.py WORKDIR STEP SECONDS`.
+"""A process that trains the toy model and gets a signal: `train_toy.py WORKDIR STEP SECONDS SIGNAL`.
 
-SECONDS after step STEP has been computed it ends itself with SIGKILL, wherever the loop is then; with STEP 0 never.
+SECONDS after step STEP has been computed it sends itself SIGNAL, wherever the loop is then.
 """
 
 import os
-import signal
 import sys
 import threading
 
-from memjax.training.loop import train
+from memjax.training.loop import Stopped, train
 from tests.training.loop_test import make_experiment
 
 
-def main(workdir: str, step: str, seconds: str) -> None:
+def main(workdir: str, step: str, seconds: str, number: str) -> None:
     def hook(info):
         if info.step == int(step):
-            threading.Timer(float(seconds), os.kill, (os.getpid(), signal.SIGKILL)).start()
+            threading.Timer(float(seconds), os.kill, (os.getpid(), int(number))).start()
 
     experiment = make_experiment(workdir)
-    train(experiment.config, experiment=experiment, hooks=[hook])
+    try:
+        train(experiment.config, experiment=experiment, hooks=[hook])
+    except Stopped as stopped:
+        sys.exit(stopped.exit_code)
 
 
 if __name__ == "__main__":
