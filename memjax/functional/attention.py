@@ -141,9 +141,7 @@ def neighbor_attention(
       >>> print(neighbor_attention(queries, keys, values, jnp.array([True, True, False]).reshape(1, 1, 1, 3)).ravel())
       [1.5]
     """
-    scores = jnp.einsum(
-        "blhd,bhlkd->bhlk", scale_queries(queries, scale), keys, preferred_element_type=_score_dtype(queries, keys)
-    )
+    scores = _neighbor_scores(scale_queries(queries, scale), keys, _score_dtype(queries, keys))
     weights = _dropout(masked_softmax(scores, valid), dropout_rate, dropout_key)
     return _attend_neighbors(weights, values, queries.dtype)
 
@@ -192,7 +190,7 @@ def joint_attention(
     """
     dtype = _score_dtype(queries, keys)
     scaled = scale_queries(queries, scale)
-    near = jnp.einsum("blhd,bhlkd->bhlk", scaled, neighbor_keys, preferred_element_type=dtype)
+    near = _neighbor_scores(scaled, neighbor_keys, dtype)
     local = _scores(scaled, keys, bias, dtype)
     both = None
     if mask is not None or neighbor_valid is not None:
@@ -262,7 +260,30 @@ def _scores(queries: Array, keys: Array, bias: Array | None, dtype: jnp.dtype) -
     """Inner products `[batch, heads, length, memory]`, with heads moved out of the way first (faster on CPUs)."""
     queries, keys = jnp.swapaxes(queries, 1, 2), jnp.swapaxes(keys, 1, 2)
     scores = jnp.einsum("bhld,bhmd->bhlm", queries, keys, preferred_element_type=dtype)
-    return scores if bias is None else scores + bias.astype(dtype)
+    return scores if bias is None else _add_bias(scores, bias.astype(dtype))
+
+
+@jax.custom_jvp
+def _add_bias(scores: Array, bias: Array) -> Array:
+    """`scores + bias`, where a bias of one row is added to all of them."""
+    return scores + bias
+
+
+@_add_bias.defjvp
+def _add_bias_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    # Spread over rows by a product with ones: its transpose, the sum over rows, is then a product too, which CPUs run
+    # ten times faster than a sum over the leading axis.
+    scores, bias = primals
+    tangent = tangents[1]
+    if bias.shape[0] == 1:
+        tangent = jnp.einsum("bz,zhlm->bhlm", jnp.ones((scores.shape[0], 1), bias.dtype), tangent)
+    return _add_bias(scores, bias), tangents[0] + tangent
+
+
+def _neighbor_scores(queries: Array, keys: Array, dtype: jnp.dtype) -> Array:
+    """Inner products `[batch, heads, length, neighbors]`; the small array is transposed, not that of the keys."""
+    queries = jnp.swapaxes(queries, 1, 2)
+    return jnp.einsum("bhld,bhlkd->bhlk", queries, keys, preferred_element_type=dtype)
 
 
 def _attend(weights: Array, values: Array, dtype: jnp.dtype) -> Array:

@@ -218,15 +218,17 @@ class TransformerXLAttention(nn.Module):
         batch, length, _ = x.shape
         mask = broadcast_mask(mask, batch, length)
         state = reset(state, start_of_document, empty_memory=self.empty_memory)
-        hidden, valid = x, None
+        y, valid = self.normed(x), None
+        keys, values = self._keys_values(y)
         if isinstance(state, TransformerXLState):
-            hidden, valid = jnp.concatenate([state.hidden.astype(x.dtype), x], axis=1), state.valid
-        hidden = self.normed(hidden)
-        keys, values = self._keys_values(hidden)
+            # Apart from the segment: as one product, the backward pass would also work out the gradient to the memory.
+            remembered = self._keys_values(self.normed(state.hidden.astype(x.dtype)))
+            keys, values = (jnp.concatenate(pair, axis=1) for pair in zip(remembered, (keys, values), strict=True))
+            valid = state.valid
         window = self.memory_length if self.same_length else None
-        positions = self.drop(self._positions(hidden.shape[1]), deterministic=deterministic)
+        positions = self.drop(self._positions(keys.shape[1]), deterministic=deterministic)
         y = read(
-            project(hidden[:, -length:], self.query),
+            project(y, self.query),
             keys,
             values,
             project(positions, self.relative),

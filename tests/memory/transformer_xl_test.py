@@ -277,7 +277,7 @@ def test_nothing_differentiates_through_the_memory_but_projections_of_it_learn()
     start = jnp.zeros(BATCH, bool)
 
     def second_segment(params, x):
-        old = TransformerXLState(state.hidden, jnp.asarray(state.valid))
+        old = TransformerXLState(jnp.asarray(state.hidden), jnp.asarray(state.valid))
         _, old, _ = part.apply({"params": params}, x, old, start_of_document=start)
         y, _, _ = part.apply({"params": params}, jax.lax.stop_gradient(2 * x), old, start_of_document=start)
         return (y * jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape)).sum()
@@ -366,7 +366,7 @@ def test_dropout_reaches_output_and_weights():
             rngs = {"dropout": jax.random.key(seed, impl="unsafe_rbg")}  # compiles faster than the default
             state, start = part.init_state(BATCH), jnp.zeros(BATCH, bool)
             named = {"start_of_document": start, "deterministic": False, "rngs": rngs}
-            return part.apply({"params": params}, x, state, **named)[0]
+            return part.apply({"params": jax.tree.map(jnp.asarray, params)}, jnp.asarray(x), state, **named)[0]
 
         return np.stack([call(0), call(0), call(1)])
 
