@@ -49,7 +49,7 @@ def get_config(variant: str = "default") -> Config:
         model=Model(dim=192, num_layers=4, num_heads=4, attention=attention),
         data=Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=4096), rows=8, segment_length=128),
         training=Training(
-            steps=1200,
+            steps=800,
             optimizer=Adam(b2=0.98),
             schedule=Schedule(learning_rate=2e-3, warmup_steps=100, decay="cosine", final_fraction=0.05),
         ),

@@ -151,10 +151,10 @@ def _data(arguments: list[str]) -> int:
         help="prepare: make what is missing, then say what is there",
     )
     _, config = _with_config(parser, arguments)
-    from memjax.console import describe_data
+    from memjax.console import describe_data, preparation
     from memjax.data.datasets import make_datasets
 
-    print(describe_data(config, make_datasets(config.data)))
+    print(describe_data(config, make_datasets(config.data, progress=preparation())))
     return 0
 
 

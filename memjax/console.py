@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,19 @@ from memjax.inference.sampling import Sampling
 from memjax.inference.texts import continue_texts
 
 PLURAL = {"nats": "{:,.1f}", "targets": "{:,}", "bytes": "{:,}", "memory_bytes": "{:,}", "tokens_per_second": "{:,.0f}"}
+
+
+def preparation(seconds: float = 3.0) -> Callable[[str, int, int | None], None]:
+    """A `progress` for `make_datasets`: a line on standard error every few seconds."""
+    told = time.monotonic()
+
+    def progress(what: str, done: int, total: int | None) -> None:
+        nonlocal told
+        if time.monotonic() - told >= seconds:
+            told = time.monotonic()
+            print(f"{what}: {done:,}" + (f" of {total:,}" if total else ""), file=sys.stderr, flush=True)
+
+    return progress
 
 
 def read_prompts(texts: Sequence[str], files: Sequence[str]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from memjax.config import Bytes, Config, Evaluation, Memorizing
+from memjax.console import preparation
 from memjax.overrides import load_config
 from memjax.training.experiment import Experiment, load_variables, make_experiment
 from memjax.training.loop import train
@@ -49,9 +50,9 @@ class Plan:
     workdir: str = "runs/demo"
     variant: str = ""
     key_value_variant: str = ""
-    steps: int = 700
+    steps: int = 800
     key_value_steps: int = 2500
-    larger_memory: int = 16384
+    larger_memory: int = 8192
     max_segments: int = 0
     prompt_tokens: int = 600
     generated_tokens: int = 160
@@ -97,7 +98,7 @@ class _Demo:
         self.path.mkdir(parents=True, exist_ok=True)
         memory, local = self.language_config("memorizing"), self.language_config("cache_only")
         self.say("1/4  corpus and vocabulary")
-        experiments = {config.name: make_experiment(config) for config in (memory, local)}
+        experiments = {config.name: make_experiment(config, progress=preparation()) for config in (memory, local)}
         self.describe_corpus(experiments["memorizing"])
         self.say("2/4  two language models, the same tokens for both")
         for config in (memory, local):

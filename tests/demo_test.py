@@ -94,7 +94,7 @@ def test_parts_that_are_done_are_not_repeated(tmp_path, monkeypatch):
         made.run()
         return out.getvalue()
 
-    monkeypatch.setattr(demo, "make_experiment", lambda config: None)
+    monkeypatch.setattr(demo, "make_experiment", lambda config, progress: None)
     with pytest.raises(KeyboardInterrupt):
         run(fail="score/0")
     assert calls == ["memorizing", "cache_only", "score/0"]
