@@ -22,8 +22,10 @@ from memjax.config import Config, validate
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config
 
 DEFAULT_CONFIG = "memorizing_python"
-EVALUATION_FIELDS = ("evaluation.", "model.attention.", "data.source.", "data.cache_dir")
-"""What `memjax eval` may change: nothing that changes the tokens; of the attention what changes no parameter."""
+PLACE_FIELDS = ("data.source.", "data.cache_dir")
+"""What may differ wherever a run is read: where its data is."""
+EVALUATION_FIELDS = ("evaluation.", "model.attention.", *PLACE_FIELDS)
+"""What `memjax eval` may change; of the attention only what changes no parameter."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,7 +110,7 @@ def _eval(arguments: list[str]) -> int:
 def _generate(arguments: list[str]) -> int:
     """Continues prompts with the newest checkpoint of a run; several prompts of any lengths are one batch."""
     parser = _Parser("generate")
-    parser.add_argument("--run", required=True, metavar="DIR", help="a run directory")
+    parser.add_argument("--run", required=True, metavar="DIR", help="a run directory; its config has the fields below")
     parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
     parser.add_argument("--prompt-file", action="append", default=[], metavar="FILE", help="the same from a file")
     parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="tokens per prompt (default: 256)")
@@ -119,7 +121,7 @@ def _generate(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="equal seed and prompt give equal text (default: 0)")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
-    options = parser.read(arguments)
+    options, config = _with_config(parser, arguments, only=PLACE_FIELDS)
     from memjax.console import print_continuations, read_prompts
     from memjax.inference import Sampling
     from memjax.training.experiment import load_run
@@ -127,7 +129,7 @@ def _generate(arguments: list[str]) -> int:
     prompts = read_prompts(options.prompt, options.prompt_file)
     temperature = 0.0 if options.greedy else options.temperature
     sampling = Sampling(temperature=temperature, top_k=options.top_k, top_p=options.top_p)
-    run = load_run(options.run)
+    run = load_run(options.run, config)
     print_continuations(
         run,
         prompts,
