@@ -75,6 +75,7 @@ def test_records_hold_medians_ratios_and_where_they_come_from(fake, tmp_path):
     assert a["first_step_seconds"] == 9.0 and a["compile_seconds"] == 7.0
     assert a["tokens_per_second"] == 4.0 and b["tokens_per_second"] == 2.0
     assert a["ratios"]["b"]["value"] == 2.0 and b["ratios"] == {}
+    assert a["cpu_ratios"]["b"] == {"value": 1.0, "low": 1.0, "high": 1.0}
     assert a["ratios"]["b"]["low"] >= 4 / 3 and a["ratios"]["b"]["high"] <= 4.0
     for record in (a, b):
         assert record["suite"] == "s" and record["mode"] == "train" and record["command"] == "a command"

@@ -232,6 +232,10 @@ def run_suite(suite: Suite, *, rounds: int, warm: int, command: str, root: Path)
                         "peak_rss_mib": w.ask("rss")["peak_rss_mib"],
                         "load_at_start": load,
                         "ratios": {name: speed_ratio(own["seconds"], measured[name]["seconds"]) for name in against},
+                        # What others ran at the same time hardly touches these.
+                        "cpu_ratios": {
+                            name: speed_ratio(own["cpu_seconds"], measured[name]["cpu_seconds"]) for name in against
+                        },
                     }
                 )
     finally:
@@ -240,10 +244,10 @@ def run_suite(suite: Suite, *, rounds: int, warm: int, command: str, root: Path)
     return records
 
 
-def _ratio_cell(record: dict, name: str | None) -> str:
-    if name is None or name not in record["ratios"]:
+def _ratio_cell(record: dict, name: str | None, key: str = "ratios") -> str:
+    if name is None or name not in record[key]:
         return "-"
-    ratio = record["ratios"][name]
+    ratio = record[key][name]
     return f"{ratio['value']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 
@@ -256,11 +260,12 @@ def table(suite: Suite, records: Sequence[dict]) -> str:
         *([suite.note, ""] if suite.note else []),
         f"{first['hardware']['cpu']}, {first['hardware']['cores']} cores, {first['threads']} threads each; commit "
         f"{first['commit']}; {first['rounds']} alternating rounds after {first['warm_steps']} warm-up steps. "
-        "Time: median (quartiles). Ratio: how many times faster (95 % interval).",
+        "Time: median (quartiles). Ratio: how many times faster (95 % interval); by CPU time it says who computes less, "
+        f"whatever else the machine did (load {first['load_at_start']:.1f} at the start).",
         "",
         f"| mode | contender | parameters | ms per step | tokens/s | x {suite.baseline} | x {suite.reference or '-'} "
-        "| compile s | peak RSS MiB |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| CPU ms per step | x {suite.baseline} by CPU | first step s | peak RSS MiB |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in records:
         seconds = {key: 1000 * r["seconds"][key] for key in ("median", "low", "high")}
@@ -268,6 +273,7 @@ def table(suite: Suite, records: Sequence[dict]) -> str:
             f"| {r['mode']} | {r['contender']} | {r['parameters'] / 1e6:.2f} M "
             f"| {seconds['median']:.1f} ({seconds['low']:.1f}-{seconds['high']:.1f}) | {r['tokens_per_second']:.0f} "
             f"| {_ratio_cell(r, suite.baseline)} | {_ratio_cell(r, suite.reference)} "
-            f"| {r['compile_seconds']:.1f} | {r['peak_rss_mib']:.0f} |"
+            f"| {1000 * r['cpu_seconds']['median']:.1f} | {_ratio_cell(r, suite.baseline, 'cpu_ratios')} "
+            f"| {r['first_step_seconds']:.1f} | {r['peak_rss_mib']:.0f} |"
         )
     return "\n".join(lines) + "\n"
