@@ -260,8 +260,8 @@ def table(suite: Suite, records: Sequence[dict]) -> str:
         *([suite.note, ""] if suite.note else []),
         f"{first['hardware']['cpu']}, {first['hardware']['cores']} cores, {first['threads']} threads each; commit "
         f"{first['commit']}; {first['rounds']} alternating rounds after {first['warm_steps']} warm-up steps. "
-        "Time: median (quartiles). Ratio: how many times faster (95 % interval); by CPU time it says who computes less, "
-        f"whatever else the machine did (load {first['load_at_start']:.1f} at the start).",
+        "Time: median (quartiles). Ratio: how many times faster (95 % interval); by CPU time it says who computes "
+        f"less, whatever else the machine did (load {first['load_at_start']:.1f} at the start).",
         "",
         f"| mode | contender | parameters | ms per step | tokens/s | x {suite.baseline} | x {suite.reference or '-'} "
         f"| CPU ms per step | x {suite.baseline} by CPU | first step s | peak RSS MiB |",
