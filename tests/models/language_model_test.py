@@ -377,6 +377,7 @@ def test_published_parameter_count_of_the_memorizing_transformer():
 
 def test_unknown_parts_are_refused():
     for field, allowed in (("attention", "Attention"), ("output", "Output")):
-        model = config.Model(**SMALL | {field: config.Data()})
+        model = config.Model(**SMALL)
+        setattr(model, field, config.Data())
         with pytest.raises(ValueError, match=rf"model\.{field}: given Data, allowed: one of memjax\.config\.{allowed}"):
             make_language_model(model, VOCAB)

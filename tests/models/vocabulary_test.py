@@ -18,7 +18,7 @@ LAYOUTS = {
     "tied projections": {"div_val": 2, "tie_projections": (False, True, True)},
 }
 SCORED = ("equal widths", "tied projections")  # the latter has a projection of its own too
-TARGETS = np.array([[0, 4, 5, 8, 9, 14, 3], [14, 14, 9, 0, 1, 6, 2]])  # every border; 14 tokens in 4 pieces
+TARGETS = jnp.array([[0, 4, 5, 8, 9, 14, 3], [14, 14, 9, 0, 1, 6, 2]])  # every border; 14 tokens in 4 pieces
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +27,8 @@ def float64():
         yield
 
 
-def hidden_states(shape=(2, 7, DIM), seed=0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape)
+def hidden_states() -> jax.Array:
+    return jnp.asarray(np.random.default_rng(0).normal(size=(2, 7, DIM)))
 
 
 # One softmax
@@ -46,7 +46,7 @@ def test_one_softmax(tied, bias):
     weights = params["embedding" if tied else "output"]
     np.testing.assert_array_equal(call("embed_output", TARGETS), weights[TARGETS])
 
-    scores = hidden @ weights.T + (params["bias"] if bias else 0)
+    scores = np.asarray(hidden) @ weights.T + (params["bias"] if bias else 0)
     expected = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
     np.testing.assert_allclose(call("log_probs", hidden), expected, atol=1e-12)
     picked = np.take_along_axis(expected, TARGETS[..., None], axis=-1)[..., 0]
@@ -113,7 +113,7 @@ def test_log_probabilities_equal_the_float64_reference(name):
 
 
 @pytest.mark.parametrize("name", SCORED)
-@pytest.mark.parametrize("targets", (TARGETS, np.full_like(TARGETS, 3), np.full_like(TARGETS, 12)))
+@pytest.mark.parametrize("targets", (TARGETS, jnp.full_like(TARGETS, 3), jnp.full_like(TARGETS, 12)))
 def test_nats_of_pieces_are_those_of_all_log_probabilities(name, targets):
     nll, by_pieces, whole_nll, by_whole, _ = losses(name)(adaptive_params(name), hidden_states(), targets)
     np.testing.assert_allclose(nll, whole_nll, atol=1e-12)
@@ -123,8 +123,8 @@ def test_nats_of_pieces_are_those_of_all_log_probabilities(name, targets):
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_embeddings_equal_the_reference(name):
-    module, params, ids = adaptive(name, scale=2.0), adaptive_params(name), np.arange(VOCAB).reshape(3, 5)
-    embed = lambda **kind: [[reference.embed(i, params, CUTOFFS, VOCAB, **kind) for i in row] for row in ids]
+    module, params, ids = adaptive(name, scale=2.0), adaptive_params(name), jnp.arange(VOCAB).reshape(3, 5)
+    embed = lambda **kind: [[reference.embed(i, params, CUTOFFS, VOCAB, **kind) for i in row] for row in ids.tolist()]
     apply = jax.jit(lambda params: [module.apply({"params": params}, ids, method=m) for m in ("embed", "embed_output")])
     embedded, output = apply(params)
     np.testing.assert_allclose(embedded, 2 * np.array(embed()), atol=1e-12)
