@@ -10,7 +10,7 @@ import pytest
 from memjax.memory.contract import MemoryModule, StackState
 from memjax.training.checkpoints import Checkpoints
 from memjax.typing import EmptyState
-from tests.contract.cases import CASES, language_model, memorizing, table_stack, toy, transformer_xl
+from tests.contract.cases import CASES, memorizing, table_stack, toy, transformer_xl
 from tests.contract.harness import (
     DIM,
     LENGTH,
@@ -22,7 +22,6 @@ from tests.contract.harness import (
     full_mask,
     named_leaves,
     prefix_mask,
-    random_keys,
     starts,
 )
 from tests.contract.laws import IDENTITIES, LAWS, mixed_segments

@@ -1,6 +1,5 @@
 """Every memory under the contract: one `Case` each. A new memory is one more entry of `CASES`."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 

@@ -187,7 +187,7 @@ class Run:
             )
             states.append(state)
             outputs.append((y, aux))
-        to_params, to_x, to_state = None, [], self._zeros(segments)[1]
+        to_params, to_x, to_state = None, [], zeros[1]
         for s in reversed(range(count)):
             cotangents = (weighted[s], to_state)
             *_, (more, x, to_state) = self._pull(self.variables, states[s], segments.at(s), self.extras(), *cotangents)

@@ -239,11 +239,8 @@ def round_trip(run: Run) -> None:
 def decode(run: Run) -> None:
     """11: token by token, out of phase, with idle steps and new documents, decoding equals the segment's forward."""
     total = 8 * LENGTH
-    boundary = [
-        total,
-        3 * LENGTH + 2,
-        4 * LENGTH,
-    ]  # where each row's second document begins: never, inside, at a border
+    # Where each row's second document begins: never, inside a segment, at a border.
+    boundary = [total, 3 * LENGTH + 2, 4 * LENGTH]
     tokens = run.random(21, ROWS, total, DIM)
     state, expected = decode_reference(run, tokens, boundary)
 
@@ -270,7 +267,7 @@ def decode(run: Run) -> None:
             outputs[b].append(np.asarray(y[b, 0]))
         read += active
     for b in range(ROWS):
-        np.testing.assert_allclose(outputs[b], expected[b], rtol=0, atol=run.tolerance * 3, err_msg=f"row {b}")
+        np.testing.assert_allclose(outputs[b], expected[b], rtol=0, atol=run.tolerance, err_msg=f"row {b}")
     assert run.traces["decode"] == 1, "decode was traced more than once"
     assert state_bytes(current) == size
     memory = jax.tree.map(lambda node: getattr(node, "memory", node), current, is_leaf=is_decode_state)
@@ -337,11 +334,21 @@ def float64(run: Run) -> None:
 
 
 LAWS = {
-    law.__name__: law
-    for law in (
-        reset, shape, rows, causality, padding, scan, gradient_policy, capacity, use, round_trip, decode, idle, replay, float64
-    )
-}  # fmt: skip
+    "reset": reset,
+    "shape": shape,
+    "rows": rows,
+    "causality": causality,
+    "padding": padding,
+    "scan": scan,
+    "gradient_policy": gradient_policy,
+    "capacity": capacity,
+    "use": use,
+    "round_trip": round_trip,
+    "decode": decode,
+    "idle": idle,
+    "replay": replay,
+    "float64": float64,
+}
 """Name -> law. Law 10, degenerate cases, compares two memories and stands in `tests/contract_test.py`."""
 
 IDENTITIES = ("decode", "replay", "float64")

@@ -1,8 +1,5 @@
 """The helpers that know where the batch axis of a state is."""
 
-import functools
-import re
-
 import dataclasses
 
 import jax
@@ -23,7 +20,7 @@ from memjax.memory.contract import (
     take_rows,
     where_rows,
 )
-from memjax.memory.memorizing import MemorizingAttention, MemorizingState, Tokens, reset, write
+from memjax.memory.memorizing import MemorizingAttention, Tokens, reset, write
 from memjax.typing import EmptyState
 
 ROWS, LAYERS, MEMORY = 3, 2, 8
