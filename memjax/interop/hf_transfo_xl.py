@@ -27,8 +27,15 @@ from memjax import config
 from memjax.models.language_model import make_language_model
 from memjax.models.transformer import join_layers, split_layers
 
-__all__ = ["export_config", "export_params", "import_params", "load_pretrained", "model_config", "save_pretrained"]
-__all__ += ["vocab_size"]
+__all__ = [
+    "export_config",
+    "export_params",
+    "import_params",
+    "load_pretrained",
+    "model_config",
+    "save_pretrained",
+    "vocab_size",
+]
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 
@@ -41,6 +48,10 @@ def model_config(hf_config: Mapping[str, Any]) -> config.Model:
 
     Raises:
       ValueError: an option that has no counterpart here.
+
+    Example:
+      >>> model_config({"n_layer": 2, "cutoffs": [], "div_val": 1}).output
+      Softmax(tied=True, bias=True)
     """
     given = {**_DEFAULTS, **hf_config}
     fixed = {"attn_type": 0, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "d_embed": given["d_model"]}
@@ -172,7 +183,12 @@ def save_pretrained(folder: str | Path, params: Mapping[str, Any], model: config
 
 
 def vocab_size(params: Mapping[str, Any]) -> int:
-    """Entries of the vocabulary that the parameters are for."""
+    """Entries of the vocabulary that the parameters are for.
+
+    Example:
+      >>> vocab_size({"vocabulary": {"embedding_0": jnp.zeros((5, 8)), "embedding_1": jnp.zeros((4, 4))}})
+      9
+    """
     tables = [leaf for name, leaf in params["vocabulary"].items() if name.startswith("embedding")]
     return sum(table.shape[0] for table in tables)
 
