@@ -4,6 +4,8 @@ The choice itself is made on stopped gradients; what is retrieved is scored agai
 through the softmax over the retrieved keys.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -202,16 +204,33 @@ def threshold_attention(
 def _select(
     queries: Array, keys: Array, valid: Array, num_neighbors: int, method: str, recall_target: float
 ) -> tuple[Array, Array]:
-    dtype = jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
-    scores = jnp.einsum("bhld,bhmd->bhlm", queries, keys, preferred_element_type=dtype)
-    scores = jnp.where(valid[:, None, None, :], scores, -jnp.inf)
-    if method == "bucket":
-        best, ids = _best_of_buckets(scores, num_neighbors)
-    elif method == "approximate":
-        best, ids = lax.approx_max_k(scores, num_neighbors, recall_target=recall_target)
-    else:
-        best, ids = lax.top_k(scores, num_neighbors)
-    return ids.astype(jnp.int32), best > -jnp.inf
+    def whole(queries: Array, keys: Array, valid: Array) -> tuple[Array, Array]:
+        dtype = jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
+        scores = jnp.einsum("bhld,bhmd->bhlm", queries, keys, preferred_element_type=dtype)
+        scores = jnp.where(valid[:, None, None, :], scores, -jnp.inf)
+        if method == "bucket":
+            best, ids = _best_of_buckets(scores, num_neighbors)
+        elif method == "approximate":
+            best, ids = lax.approx_max_k(scores, num_neighbors, recall_target=recall_target)
+        else:
+            best, ids = lax.top_k(scores, num_neighbors)
+        return ids.astype(jnp.int32), best > -jnp.inf
+
+    if not jax.sharding.get_abstract_mesh().empty:  # rows and heads may live on different devices
+        return whole(queries, keys, valid)
+    # On a CPU one row and head at a time takes half as long: the scores of all would be fresh memory every time.
+    return lax.platform_dependent(queries, keys, valid, cpu=functools.partial(_by_row_and_head, whole), default=whole)
+
+
+def _by_row_and_head(
+    select: Callable[[Array, Array, Array], tuple[Array, Array]], queries: Array, keys: Array, valid: Array
+) -> tuple[Array, Array]:
+    """`select` for one row and head after the other."""
+    batch, heads = queries.shape[:2]
+    one = lambda part: select(part[0][None, None], part[1][None, None], part[2][None])
+    rows = jnp.repeat(valid, heads, axis=0, total_repeat_length=batch * heads)
+    flat = (queries.reshape(-1, *queries.shape[2:]), keys.reshape(-1, *keys.shape[2:]), rows)
+    return jax.tree.map(lambda x: x.reshape(batch, heads, *x.shape[3:]), lax.map(one, flat))
 
 
 def _best_of_buckets(scores: Array, num_buckets: int) -> tuple[Array, Array]:
