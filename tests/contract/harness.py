@@ -180,11 +180,9 @@ class Run:
         """The same by a Python loop over segments forward, and the chain rule backward: nothing is replayed."""
         states, outputs = [segments.state], []
         count = segments.x.shape[0]
-        weighted = self._weighted(segments.weights, segments.x)
+        weighted, zeros = self._weighted(segments.weights, segments.x), self._zeros(segments)
         for s in range(count):
-            y, state, aux, _ = self._pull(
-                self.variables, states[-1], segments.at(s), self.extras(), *self._zeros(segments)
-            )
+            y, state, aux, _ = self._pull(self.variables, states[-1], segments.at(s), self.extras(), *zeros)
             states.append(state)
             outputs.append((y, aux))
         to_params, to_x, to_state = None, [], zeros[1]
