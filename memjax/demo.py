@@ -312,7 +312,7 @@ def _verdict(results: Mapping[str, Any]) -> str:
     else:
         first = f"With its memory the model needs {-100 * gain:.1f} % more bits per byte than the local cache alone."
     cost = others[0]["bits_per_byte"] / trained["bits_per_byte"] - 1
-    second = f"Switching off the memory it was trained with changes its bits per byte by {100 * cost:+.1f} %."
+    second = f"Switching off the memory it was trained with changes its bits per byte by {100 * cost:+.2f} %."
     third = (
         "Using a memory is learned late: minutes of training show that it works, not what it is worth.\n"
         "See tools/results/README.md for the recipe that does."

@@ -62,7 +62,7 @@ def test_the_table_has_every_number():
         ({"trained": 2.2, "local": 2.0}, "With its memory the model needs 10.0 % more bits per byte"),
         (
             {"trained": 2.0, "off": 2.1},
-            "Switching off the memory it was trained with changes its bits per byte by +5.0 %",
+            "Switching off the memory it was trained with changes its bits per byte by +5.00 %",
         ),
     ],
 )
