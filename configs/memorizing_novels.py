@@ -39,17 +39,19 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
-    attention = Memorizing(layers=(-2,), memory_length=4096, num_neighbors=32, cache_length=128, window=128)
+    attention = Memorizing(
+        layers=(-1,), memory_length=4096, num_neighbors=32, cache_length=64, window=64, scale_init=10.0
+    )
     config = Config(
         name=f"memorizing_novels_{variant}",
         model=Model(dim=192, num_layers=4, num_heads=4, attention=attention),
-        data=Data(source=Novels(), tokenizer=SentencePiece(vocab_size=4096), rows=8, segment_length=128),
+        data=Data(source=Novels(), tokenizer=SentencePiece(vocab_size=4096), rows=16, segment_length=64),
         training=Training(
             steps=4000,
             optimizer=Adam(b2=0.98),
             schedule=Schedule(learning_rate=2e-3, warmup_steps=200, decay="cosine", final_fraction=0.05),
         ),
-        evaluation=Evaluation(rows=8),
+        evaluation=Evaluation(rows=4),
     )
     match variant:
         case "default":
