@@ -40,7 +40,7 @@ def transformer_xl() -> Suite:
     )
 
 
-def _memorizing(slots: int) -> Suite:
+def _memorizing(slots: int, *, few: bool) -> Suite:
     settings = {**SIZES, "memory_length": slots, "num_neighbors": 32, "memory_layer": 1, "window": 128}
     return Suite(
         f"memorizing_{slots}",
@@ -48,6 +48,8 @@ def _memorizing(slots: int) -> Suite:
             _peer(REFERENCE, "vanilla", SIZES),
             _peer("memorizing-transformers-pytorch", "memorizing", settings),
             _memjax("memjax Memorizing", "memorizing", settings),
+            # Exact too: a masked softmax over all slots instead of a gather, which pays while there are few.
+            *([_memjax("memjax, threshold", "memorizing", {**settings, "retrieval": "threshold"})] if few else []),
         ],
         baseline="memorizing-transformers-pytorch",
         reference=REFERENCE,
@@ -59,12 +61,12 @@ def _memorizing(slots: int) -> Suite:
 
 def memorizing_512() -> Suite:
     """Memorizing Transformer with 512 slots."""
-    return _memorizing(512)
+    return _memorizing(512, few=True)
 
 
 def memorizing_8192() -> Suite:
     """Memorizing Transformer with 8192 slots."""
-    return _memorizing(8192)
+    return _memorizing(8192, few=False)
 
 
 SUITES = {function.__name__: function for function in (transformer_xl, memorizing_512, memorizing_8192)}
