@@ -22,7 +22,8 @@ HEADER = """# Results
 
 Every number here was read from the log that stands beside it, by `python -m tools.results table`. A record names the
 command, the commit it ran at, the hardware, and the log: configuration, metrics line by line, versions and result of
-the run. Speed is never compared between rows of different runs; see `python -m tools.bench` for that.
+the run. Speed is never compared between rows of different runs: `python -m tools.bench` measures contenders in
+alternation, and [bench](bench) keeps its tables and logs, with the command, commit and hardware in every line.
 """
 
 
