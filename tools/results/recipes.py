@@ -53,8 +53,8 @@ RECIPES = {
         ),
         config="memory_gain",
         variants={"Memorizing": "default", "local cache only": "cache_only", "no memory": "no_memory"},
-        steps=4000,
-        search_steps=1000,
+        steps=30000,
+        search_steps=3000,
         learning_rates=(1.5e-3, 3e-3, 6e-3),
     ),
     "memory_gain_novels": Recipe(
@@ -64,8 +64,8 @@ RECIPES = {
         ),
         config="memory_gain",
         variants={"Memorizing": "novels", "local cache only": "novels_cache_only", "no memory": "novels_no_memory"},
-        steps=4000,
-        search_steps=1000,
+        steps=16000,
+        search_steps=3000,
         learning_rates=(1.5e-3, 3e-3, 6e-3),
         arguments=("--evaluation.max-segments", "2000"),
         data_path="MEMJAX_NOVELS",
@@ -142,8 +142,10 @@ def _arguments(recipe: Recipe, variant: str, steps: int, rate: float, seed: int)
 
 def _numbers(results: dict[str, Any]) -> dict[str, float]:
     evaluation = results["evaluation"]
+    subsets = {name: score["bits_per_byte"] for name, score in evaluation["subsets"].items() if score["targets"]}
     return {
         "bits per byte": evaluation["bits_per_byte"],
+        **{f"bits per byte of {name.replace('_', ' ')}": value for name, value in subsets.items()},
         "nats per token": evaluation["nats_per_token"],
         "targets": evaluation["targets"],
         "parameters": results["parameters"],
