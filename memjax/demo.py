@@ -50,9 +50,9 @@ class Plan:
     workdir: str = "runs/demo"
     variant: str = ""
     key_value_variant: str = ""
-    steps: int = 800
+    steps: int = 7000
     key_value_steps: int = 2500
-    larger_memory: int = 8192
+    larger_memory: int = 2048
     max_segments: int = 0
     prompt_tokens: int = 600
     generated_tokens: int = 160
@@ -139,7 +139,7 @@ class _Demo:
         if name == "cache_only":
             assert isinstance(config.model.attention, Memorizing)
             config.model.attention.memory_length = 0
-        config.evaluation = Evaluation(split="test", rows=4, max_segments=plan.max_segments)
+        config.evaluation = Evaluation(split="test", rows=16, max_segments=plan.max_segments)
         return config
 
     def describe_corpus(self, experiment: Experiment) -> None:
