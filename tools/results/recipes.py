@@ -60,8 +60,8 @@ RECIPES = {
     "memory_gain_novels": Recipe(
         description=(
             "Held-out English novels (whole books, 100 English Novels without those published after 1930), bits per "
-            "byte; validation split, first 2,000 segments of every row, separate documents. Equal tokens and window, and "
-            "the learning rate that the search on Python documents found best for every contender."
+            "byte; validation split, first 2,000 segments of every row, separate documents. Equal tokens and window, "
+            "and the learning rate that the search on Python documents found best for every contender."
         ),
         config="memory_gain",
         variants={"Memorizing": "novels", "local cache only": "novels_cache_only", "no memory": "novels_no_memory"},
