@@ -52,7 +52,7 @@ def get_config(variant: str = "default") -> Config:
         model=Model(dim=128, num_layers=3, num_heads=4, attention=attention, feed_forward=Dense(activation="gelu")),
         data=Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=4096), rows=8, segment_length=32),
         training=Training(
-            steps=7000,
+            steps=6000,
             optimizer=Adam(b2=0.99),
             schedule=Schedule(learning_rate=6e-3, warmup_steps=200, decay="cosine", final_fraction=0.05),
             log_every=200,

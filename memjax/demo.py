@@ -50,10 +50,10 @@ class Plan:
     workdir: str = "runs/demo"
     variant: str = ""
     key_value_variant: str = ""
-    steps: int = 7000
+    steps: int = 6000
     key_value_steps: int = 2500
     larger_memory: int = 2048
-    max_segments: int = 0
+    max_segments: int = 300
     prompt_tokens: int = 600
     generated_tokens: int = 160
     bytes: bool = False
