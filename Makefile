@@ -101,8 +101,8 @@ format: install  ## format the code and fix what can be fixed
 	@$(BIN)/ruff format .
 
 bench: install  ## measure speed, as ratios in one run
-	@echo "== memjax bench"
-	@$(BIN)/memjax bench $(ARGS)
+	@echo "== python -m tools.bench"
+	@$(BIN)/python -m tools.bench $(ARGS)
 
 UV_COMPILE := .cache/uv/bin/uv pip compile --quiet --no-config --upgrade --generate-hashes --no-header --no-annotate \
 	--python-platform x86_64-manylinux_2_31
