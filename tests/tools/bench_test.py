@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools.bench import __main__ as bench
-from tools.bench import harness, peers, worker
+from tools.bench import harness, peers, profile, worker
 from tools.bench.suites import SUITES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,3 +178,29 @@ def test_peers_environment_is_made_from_pins():
     assert all("==" in line for line in lines) and len(lines) == len(set(lines))
     assert {"torch==2.13.0", "transformers==4.35.2", "memorizing-transformers-pytorch==0.4.1"} <= set(lines)
     assert not any(line.startswith("faiss-gpu") for line in lines)
+
+
+def test_a_profile_adds_up_what_each_part_costs_and_counts_nothing_twice():
+    names = profile.instruction_names(
+        '  %dot.1 = f32[2] dot(%a, %b), metadata={op_name="jit(f)/layers_0/attention/bhld/dot_general" source_line=1}\n'
+        '  ROOT %while.2 = f32[2] while(%a), metadata={op_name="jit(f)/layers_0/attention/while"}\n'
+    )
+    event = lambda name, start, length: {
+        "ph": "X",
+        "tid": 1,
+        "ts": start,
+        "dur": length,
+        "args": {"hlo_op": name},
+    }
+    trace = {
+        "traceEvents": [event("while.2", 0, 5000), event("dot.1", 1000, 3000), {"ph": "M"}, event("copy.7", 6000, 1000)]
+    }
+    times = profile.operation_times(trace, names)
+    assert times == {
+        "attention: dot_general": 3.0,
+        "attention: while": 2.0,
+        "optimiser and rest: copy": 1.0,
+    }
+    shown = profile.table("ours", "train", 6.0, times, rows=1)
+    assert "| attention: dot_general | 3.0 | 50 % |" in shown
+    assert "| everything else | 3.0 | 50 % |" in shown

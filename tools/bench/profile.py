@@ -64,7 +64,7 @@ def label(instruction: str, names: dict[str, str]) -> str:
     """The part of the model and the primitive that an instruction belongs to.
 
     Example:
-      >>> label("dot.3", {"dot.3": "jit(f)/transpose(jvp(M))/stack/layers_1/attention/attention/bhld,bhmd->bhlm/dot_general"})
+      >>> label("dot.3", {"dot.3": "jit(f)/transpose(jvp(M))/stack/layers_1/attention/bhld,bhmd->bhlm/dot_general"})
       'attention: dot_general'
     """
     path = names.get(instruction, names.get(instruction.split("_")[0], "")).split("/")
@@ -100,13 +100,15 @@ def profile(kind: str, settings: dict[str, Any], mode: str, steps: int) -> tuple
                 model.step(mode)
         (path,) = Path(folder).glob("**/*.trace.json.gz")
         trace = json.loads(gzip.decompress(path.read_bytes()))
-    times = {name: value / steps for name, value in operation_times(trace, instruction_names(compiled.as_text())).items()}
+    times = operation_times(trace, instruction_names(compiled.as_text()))
+    times = {name: value / steps for name, value in times.items()}
     return sum(times.values()), times
 
 
 def table(name: str, mode: str, total: float, times: dict[str, float], rows: int) -> str:
     """Markdown: the longest labels and the rest."""
-    lines = [f"\n{name}, {mode}: {total:.0f} ms of operations per step\n", "| operations | ms | share |", "|---|---|---|"]
+    lines = [f"\n{name}, {mode}: {total:.0f} ms of operations per step\n", "| operations | ms | share |"]
+    lines.append("|---|---|---|")
     shown = list(times.items())[:rows]
     shown.append(("everything else", total - sum(value for _, value in shown)))
     lines += [f"| {label} | {value:.1f} | {100 * value / total:.0f} % |" for label, value in shown]

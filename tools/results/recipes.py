@@ -61,10 +61,10 @@ RECIPES = {
         description=(
             "Held-out English novels (whole books, 100 English Novels without those published after 1930), bits per "
             "byte; validation split, first 2,000 segments of every row, separate documents. Equal tokens and window, "
-            "and the learning rate that the search on Python documents found best for every contender."
+            "and the learning rate that the search on Python documents found best for both."
         ),
         config="memory_gain",
-        variants={"Memorizing": "novels", "local cache only": "novels_cache_only", "no memory": "novels_no_memory"},
+        variants={"Memorizing": "novels", "local cache only": "novels_cache_only"},
         steps=16000,
         search_steps=0,
         learning_rates=(6e-3,),
