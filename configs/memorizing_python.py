@@ -12,8 +12,8 @@ Hardware: 2 CPU cores.
 Where the values come from
   paper       one memory layer near the top, gate per head, keys and queries normalised with a learned scale, T5
               position bias (32 buckets up to 128), memory written after it is read, gradients stopped
-  ours        what makes minutes enough, as in configs/memory_gain.py, which trains longer: 3 layers, 128 wide, a segment
-              and a cache of 32 tokens, 256 tokens an update, a memory of 512 slots in the last layer with 16
+  ours        what makes minutes enough, as in configs/memory_gain.py, which trains longer: 3 layers, 128 wide, a
+              segment and a cache of 32 tokens, 256 tokens an update, a memory of 512 slots in the last layer with 16
               neighbours, the scale of the normalised scores starts at 10, Adam with cosine decay instead of Adafactor
               with 1/sqrt(step) (500,000 steps there), SentencePiece 4,096 instead of 32,000
 The corpus depends on the Python version; its SHA-256 and the version are printed with every result.
