@@ -380,8 +380,11 @@ class Training:
     """updates"""
     segments_per_update: int = 1
     """time horizon in segments; more than 1 only where gradients cross segments"""
-    rematerialize: Literal["none", "per_layer", "segment"] = "none"
-    """what is recomputed in the backward pass"""
+    rematerialize: Literal["none", "per_layer", "segment", "segment_nested", "offload"] = "none"
+    """what is recomputed in the backward pass: layers, segments (only memories are saved), both, or segments with the
+    saved memories in the host's memory"""
+    segments_per_checkpoint: int = 0
+    """of very many segments, save the memory before every so many only; 0 = before each"""
     accumulate: int = 1
     """row groups computed one after the other inside a step"""
     apply_every: int = 1
@@ -435,6 +438,20 @@ class Evaluation:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
+class Sharding:
+    """The mesh of devices, and what is split over it."""
+
+    data: int = 0
+    """devices that share nothing but gradients; batch rows are split; 0 = what is left"""
+    fsdp: int = 1
+    """devices that split parameters and optimiser state, and batch rows; 0 = what is left"""
+    model: int = 1
+    """devices that split heads, feed-forward width and vocabulary; 0 = what is left"""
+    memory: Literal["heads", "slots"] = "heads"
+    """what `model` splits of a long memory: 'slots' for one too large for a device"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
 class Config:
     """One experiment: one row of the results table."""
 
@@ -446,6 +463,7 @@ class Config:
     data: Data = dataclasses.field(default_factory=Data)
     training: Training = dataclasses.field(default_factory=Training)
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    sharding: Sharding = dataclasses.field(default_factory=Sharding)
 
 
 def validate(config: Config) -> None:

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "memjax"
 
-VOCABULARY = {"typing", "config"}
+VOCABULARY = {"typing", "config", "axes"}
 """Modules that every part may import (`functional`: `typing` only)."""
 
 MODELS = {"functional", "memory", "datastore"}
@@ -20,6 +20,7 @@ APPLICATIONS = {"functional", "memory", "datastore", "models"}
 ALLOWED: dict[str, set[str]] = {
     "typing": set(),
     "config": set(),
+    "axes": set(),
     "functional": set(),
     "memory": {"functional"},
     "datastore": {"functional"},

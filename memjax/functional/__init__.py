@@ -37,8 +37,19 @@ from memjax.functional.positions import (
     sinusoids,
 )
 from memjax.functional.product_keys import lookup_rows
+from memjax.functional.sharded import (
+    Partial,
+    merge_partials,
+    num_shards,
+    partial_attention,
+    sharded_append,
+    sharded_neighbors,
+    sharded_restore,
+    sharded_save,
+)
 
 __all__ = [
+    "Partial",
     "advance",
     "attention",
     "bucket_bias",
@@ -49,8 +60,11 @@ __all__ = [
     "joint_attention",
     "lookup_rows",
     "masked_softmax",
+    "merge_partials",
     "neighbor_attention",
+    "num_shards",
     "order_after",
+    "partial_attention",
     "read_window",
     "relative_buckets",
     "relative_distances",
@@ -62,6 +76,10 @@ __all__ = [
     "scale_queries",
     "select_neighbors",
     "select_window",
+    "sharded_append",
+    "sharded_neighbors",
+    "sharded_restore",
+    "sharded_save",
     "shift_append",
     "sinusoids",
     "stop_forward",

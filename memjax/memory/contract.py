@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from memjax.axes import Names
 from memjax.typing import Aux, Leaf
 
 State = TypeVar("State")
@@ -107,6 +108,33 @@ def state_axes(state: State) -> State:
         return StackState(tuple(jax.tree.map(lambda _, axis=int(n > 0): axis, g) for g, n in groups), node.sizes)
 
     return jax.tree.map(axes, state, is_leaf=lambda node: isinstance(node, StackState))
+
+
+def state_names(state: Any) -> Any:
+    """Names of the axes of every leaf of a state, as a tree of its structure.
+
+    A leaf's first axis is `batch` unless its field says otherwise (`memjax.axes.axes_of`); a scanned group has its
+    layers before it.
+
+    Args:
+      state: a memory or decode state, or its shapes.
+    """
+    return _state_names(state, layers=0, axes=None)
+
+
+def _state_names(node: Any, layers: int, axes: tuple[str | None, ...] | None) -> Any:
+    if hasattr(node, "shape") and hasattr(node, "dtype"):
+        return Names((None,) * layers + (axes or ("batch",) + (None,) * (node.ndim - layers - 1)))
+    if isinstance(node, StackState):
+        groups = (_state_names(g, layers + int(n > 0), None) for g, n in zip(node.groups, node.sizes, strict=True))
+        return StackState(tuple(groups), node.sizes)
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        fields = [field for field in dataclasses.fields(node) if not field.metadata.get("static")]
+        parts = {field.name: field.metadata.get("axes") for field in fields}
+        return dataclasses.replace(
+            node, **{name: _state_names(getattr(node, name), layers, axes) for name, axes in parts.items()}
+        )
+    return jax.tree.map(lambda child: _state_names(child, layers, axes), node, is_leaf=lambda child: child is not node)
 
 
 def num_rows(state: Any) -> int | None:

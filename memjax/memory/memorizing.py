@@ -16,19 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from memjax.axes import axes_of, named
 from memjax.functional.attention import attention, joint_attention, masked_softmax, neighbor_attention, visibility
-from memjax.functional.fifo import (
-    advance,
-    order_after,
-    read_window,
-    reset_rows,
-    ring_append,
-    shift_append,
-    write_window,
-)
+from memjax.functional.fifo import advance, order_after, reset_rows, ring_append, shift_append
 from memjax.functional.mixing import head_gate, stop_forward
 from memjax.functional.neighbors import gather_slots, select_neighbors, threshold_mask
 from memjax.functional.positions import bucket_bias, relative_distances
+from memjax.functional.sharded import (
+    merge_partials,
+    num_shards,
+    partial_attention,
+    sharded_append,
+    sharded_neighbors,
+    sharded_restore,
+    sharded_save,
+)
 from memjax.memory.contract import DecodeState, broadcast_mask, next_position, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project
 from memjax.typing import Aux, EmptyState, Leaf, Sum
@@ -46,8 +48,8 @@ class Tokens:
       positions: int32 `[batch, tokens]`, index of the token in its document; `EmptyState` when not tracked.
     """
 
-    keys: Leaf
-    values: Leaf
+    keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
     valid: Leaf
     positions: Leaf
 
@@ -63,20 +65,22 @@ class LongMemory:
       valid: bool `[batch, memory]`.
       positions: int32 `[batch, memory]`, document position of each slot's token; `EmptyState` when not tracked.
       cursor: int32 `[batch]`, the slot that is written next: the oldest one.
+      slot_axis: mesh axis that the slots are split over; "" = not split (static).
     """
 
-    keys: Leaf
-    values: Leaf
-    valid: Leaf
-    positions: Leaf
+    keys: Leaf = dataclasses.field(metadata=axes_of("batch", "memory_heads", "memory", None))
+    values: Leaf = dataclasses.field(metadata=axes_of("batch", "memory_heads", "memory", None))
+    valid: Leaf = dataclasses.field(metadata=axes_of("batch", "memory"))
+    positions: Leaf = dataclasses.field(metadata=axes_of("batch", "memory"))
     cursor: Leaf
+    slot_axis: str = dataclasses.field(default="", metadata={"static": True})
 
     def save(self, start_of_document: Bool[Array, " batch"], length: int) -> tuple[LongMemory, SavedWindow]:
         """This memory, and what a segment of `length` tokens will overwrite in it (see `contract.save_state`)."""
         slots = self.valid.shape[1]
         window = min(length, slots)
         start = (jnp.where(start_of_document, 0, self.cursor) + length - window) % slots
-        take = lambda ring: read_window(ring, start, window, axis=2)
+        take = lambda ring: sharded_save(ring, start, window, slot_axis=self.slot_axis, axis=2)
         saved = SavedWindow(take(self.keys), take(self.values), start, self.valid, self.positions, self.cursor)
         # The write takes its place from the cursor: it comes after these reads, and so needs no copy of the ring.
         return dataclasses.replace(self, cursor=order_after(self.cursor, saved.keys, saved.values)), saved
@@ -84,13 +88,14 @@ class LongMemory:
     def restore(self, ok: Bool[Array, ""], saved: SavedWindow) -> LongMemory:
         """This memory if `ok`, else the one that was saved: only the window is written."""
         rows = jnp.broadcast_to(~ok, saved.start.shape)
-        put = lambda ring, window: write_window(ring, window, saved.start, rows, axis=2)
-        small = jax.tree.map(
+        put = lambda ring, window: sharded_restore(ring, window, saved.start, rows, slot_axis=self.slot_axis, axis=2)
+        valid, positions, cursor = jax.tree.map(
             lambda new, old: jnp.where(ok, new, old),
             (self.valid, self.positions, self.cursor),
             (saved.valid, saved.positions, saved.cursor),
         )
-        return LongMemory(put(self.keys, saved.keys), put(self.values, saved.values), *small)
+        keys, values = put(self.keys, saved.keys), put(self.values, saved.values)
+        return LongMemory(keys, values, valid, positions, cursor, self.slot_axis)
 
 
 @jax.tree_util.register_dataclass
@@ -99,7 +104,8 @@ class SavedWindow:
     """What one segment overwrites in a `LongMemory`.
 
     Attributes:
-      keys: `[batch, heads, length, head_dim]`, the window before it is written.
+      keys: `[batch, heads, length, head_dim]`, the window before it is written; where the slots are split, each device
+        has a window of its own (see `sharded_save`).
       values: as `keys`.
       start: int32 `[batch]`, the window's first slot.
       valid: of the whole memory, `[batch, memory]`.
@@ -164,13 +170,16 @@ def write(state: MemorizingState, segment: Tokens, *, policy: str = "current") -
             )
         cache = where_rows(active, jax.tree.map(shift_append, cache, segment), cache)
     if isinstance(memory, LongMemory):
-        append = lambda ring, new, axis: ring_append(ring, new.astype(ring.dtype), memory.cursor, active, axis=axis)  # noqa: E731
+        append = lambda ring, new, axis: sharded_append(  # noqa: E731
+            ring, new.astype(ring.dtype), memory.cursor, active, slot_axis=memory.slot_axis, axis=axis
+        )
         memory = LongMemory(
             append(memory.keys, jnp.swapaxes(entries.keys, 1, 2), 2),
             append(memory.values, jnp.swapaxes(entries.values, 1, 2), 2),
             append(memory.valid, entries.valid, 1),
             jax.tree.map(lambda ring, new: append(ring, new, 1), memory.positions, entries.positions),
             advance(memory.cursor, jnp.where(active, length, 0), memory.valid.shape[1]),
+            memory.slot_axis,
         )
     if not isinstance(position, EmptyState):
         position = position + segment.valid.sum(axis=1, dtype=position.dtype)
@@ -228,6 +237,8 @@ class MemorizingAttention(nn.Module):
       track_positions: slots carry the document position of their token, and `Aux.arrays` tells what was retrieved:
         `neighbor_positions` int32 and `neighbor_weights`, both `[batch, heads, length, neighbors]` (-1 and 0 = none).
       compatibility: 'paper' or 'meliad'.
+      slot_axis: mesh axis that the slots of the long memory are split over, for one too large for a device; "" = not
+        split. For retrieval 'exact' and 'approximate', every merge, without `track_positions`, and the paper's side.
       norm: 'pre' or 'post'.
       norm_kind: 'rms' or 'layer'.
       dropout: rate on the output.
@@ -254,6 +265,7 @@ class MemorizingAttention(nn.Module):
     max_distance: int = 128
     track_positions: bool = False
     compatibility: str = "paper"
+    slot_axis: str = ""
     norm: str = "pre"
     norm_kind: str = "rms"
     dropout: float = 0.0
@@ -263,18 +275,20 @@ class MemorizingAttention(nn.Module):
 
     def setup(self) -> None:
         heads, init = (self.num_heads, self.head_dim), matrix_init(self.init_stddev, out_axis=(1, 2))
-        self.query = self.param("query", init, (self.dim, *heads))
-        self.key = self.param("key", init, (self.dim, *heads))
-        self.value = self.param("value", init, (self.dim, *heads))
-        self.output = self.param("output", matrix_init(self.init_stddev, (0, 1)), (*heads, self.dim))
+        inner, outer = named(init, "embed", "heads", None), matrix_init(self.init_stddev, (0, 1))
+        self.query = self.param("query", inner, (self.dim, *heads))
+        self.key = self.param("key", inner, (self.dim, *heads))
+        self.value = self.param("value", inner, (self.dim, *heads))
+        self.output = self.param("output", named(outer, "heads", None, "embed"), (*heads, self.dim))
         if self.query_key_norm:
             scale = self.head_dim**0.5 if self.scale_init is None else self.scale_init
-            self.scale = self.param("scale", nn.initializers.constant(scale), (self.num_heads,))
+            self.scale = self.param("scale", named(nn.initializers.constant(scale), "heads"), (self.num_heads,))
         if self._has_bias:
             shape = (self.num_heads, self.num_buckets)
-            self.position_bias = self.param("position_bias", nn.initializers.normal(0.02), shape)
+            self.position_bias = self.param("position_bias", named(nn.initializers.normal(0.02), "heads", None), shape)
         if self.memory_length and self.merge == "gate":
-            self.gate = self.param("gate", nn.initializers.constant(self.gate_init), (self.num_heads,))
+            gate = named(nn.initializers.constant(self.gate_init), "heads")
+            self.gate = self.param("gate", gate, (self.num_heads,))
         self.layer_norm = make_norm(self.norm_kind, self.dtype)
         self.drop = nn.Dropout(self.dropout)
 
@@ -290,7 +304,8 @@ class MemorizingAttention(nn.Module):
             valid = jnp.zeros((batch_size, self.memory_length), bool)
             cursor = jnp.zeros((batch_size,), jnp.int32)
             positions = self._no_positions(batch_size, self.memory_length)
-            memory = LongMemory(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), valid, positions, cursor)
+            keys, values = jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)
+            memory = LongMemory(keys, values, valid, positions, cursor, self.slot_axis)
         position = jnp.zeros((batch_size,), jnp.int32) if self.track_positions else EmptyState()
         return MemorizingState(cache, memory, position)
 
@@ -378,6 +393,24 @@ class MemorizingAttention(nn.Module):
         bias = self._bias(distances, scale)
         if isinstance(memory, EmptyState):
             return attention(queries, keys, values, mask=visible, bias=bias, **named), Aux()
+        if num_shards(memory.slot_axis, memory.valid.shape[1]) > 1:
+            near = sharded_neighbors(
+                queries,
+                memory.keys,
+                memory.values,
+                memory.valid,
+                self.num_neighbors,
+                slot_axis=memory.slot_axis,
+                method=self.retrieval,  # type: ignore[arg-type]
+                recall_target=self.recall_target,
+                **named,
+            )
+            if self.merge == "joint":
+                here = partial_attention(queries, keys, values, mask=visible, bias=bias, **named)
+                return merge_partials(near, here).astype(queries.dtype), Aux()
+            from_local = attention(queries, keys, values, mask=visible, bias=bias, **named)
+            from_memory = merge_partials(near).astype(queries.dtype)
+            return self._merge(from_memory, from_local, memory.valid.any(axis=1), mask, {})
         near_keys, near_values, real, arrays = self._neighbors(queries, memory)
         if self.merge == "joint":
             if self.retrieval == "threshold":
@@ -494,6 +527,13 @@ class MemorizingAttention(nn.Module):
             )
         if self.memory_length and self.write_policy == "evicted" and not self.cache_length:
             raise ValueError("write_policy: given 'evicted' with cache_length = 0, allowed: 'current'; or set a cache")
+        if self.memory_length and self.slot_axis:
+            for name, allowed in _OF_SPLIT_SLOTS.items():
+                if getattr(self, name) not in allowed:
+                    raise ValueError(
+                        f"{name}: given {getattr(self, name)!r} for a memory whose slots are split over the mesh axis "
+                        f"{self.slot_axis!r}, allowed: {' or '.join(map(repr, allowed))}; or split heads"
+                    )
 
     @property
     def _meliad(self) -> bool:
@@ -502,6 +542,14 @@ class MemorizingAttention(nn.Module):
     @property
     def _has_bias(self) -> bool:
         return self.num_buckets > 0 and not (self._meliad and self.memory_length > 0)
+
+
+_OF_SPLIT_SLOTS: dict[str, tuple[Any, ...]] = {
+    "retrieval": ("exact", "approximate"),
+    "compatibility": ("paper",),
+    "track_positions": (False,),
+}
+"""field -> values that a memory with split slots supports"""
 
 
 def _unit(x: Array) -> Array:

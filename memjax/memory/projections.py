@@ -6,16 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from memjax.axes import named
+
 
 def make_norm(kind: str, dtype: Any) -> nn.Module:
     """The norm of a part: 'layer' (epsilon 1e-5) or 'rms' (no mean, no bias, epsilon 1e-6); statistics in float32."""
+    ones = named(nn.initializers.ones, "embed")
     if kind == "layer":
-        return nn.LayerNorm(epsilon=1e-5, dtype=dtype)
-    return nn.RMSNorm(epsilon=1e-6, dtype=dtype)
+        zeros = named(nn.initializers.zeros, "embed")
+        return nn.LayerNorm(epsilon=1e-5, dtype=dtype, scale_init=ones, bias_init=zeros)
+    return nn.RMSNorm(epsilon=1e-6, dtype=dtype, scale_init=ones)
 
 
 def matrix_init(
@@ -42,6 +47,8 @@ def project(x: Array, matrix: Array, axes: int = 1) -> Array:
       >>> project(jnp.ones((2, 3, 4)), jnp.ones((4, 5, 6))).shape
       (2, 3, 5, 6)
     """
+    if not jax.sharding.get_abstract_mesh().empty:  # one merged axis could not be split by heads
+        return jnp.tensordot(x, matrix.astype(x.dtype), axes)
     inner = int(np.prod(matrix.shape[:axes]))
     flat = jnp.dot(x.reshape(-1, inner), matrix.reshape(inner, -1).astype(x.dtype))
     return flat.reshape(*x.shape[: x.ndim - axes], *matrix.shape[axes:])

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from memjax.axes import axes_of, named
 from memjax.functional.attention import attention, visibility
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.positions import relative_shift, sinusoids
@@ -50,8 +51,8 @@ class TransformerXLSegment:
     """
 
     hidden: Leaf
-    keys: Leaf
-    values: Leaf
+    keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
 
 
 def reset(state: Any, start_of_document: Bool[Array, " batch"], *, empty_memory: str = "mask") -> Any:
@@ -119,7 +120,7 @@ class RelativeBiases(nn.Module):
     @nn.compact
     def __call__(self) -> tuple[Float[Array, "heads head_dim"], Float[Array, "heads head_dim"]]:
         """The content bias u and the position bias v."""
-        shape, init = (self.num_heads, self.head_dim), nn.initializers.normal(0.02)
+        shape, init = (self.num_heads, self.head_dim), named(nn.initializers.normal(0.02), "heads", None)
         return self.param("content", init, shape), self.param("position", init, shape)
 
 
@@ -171,10 +172,11 @@ class TransformerXLAttention(nn.Module):
 
     def setup(self) -> None:
         init, heads = matrix_init(self.init_stddev), (self.num_heads, self.head_dim)
-        self.query = self.param("query", init, (self.dim, *heads))
-        self.key_value = self.param("key_value", init, (self.dim, 2, *heads))
-        self.relative = self.param("relative", init, (self.dim, *heads))
-        self.output = self.param("output", init, (*heads, self.dim))
+        inner = named(init, "embed", "heads", None)
+        self.query = self.param("query", inner, (self.dim, *heads))
+        self.key_value = self.param("key_value", named(init, "embed", None, "heads", None), (self.dim, 2, *heads))
+        self.relative = self.param("relative", inner, (self.dim, *heads))
+        self.output = self.param("output", named(init, "heads", None, "embed"), (*heads, self.dim))
         if not self.tied_biases:
             self.biases = RelativeBiases(self.num_heads, self.head_dim)
         self.layer_norm = make_norm(self.norm_kind, self.dtype)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax import config
+from memjax.axes import MODEL, constrain
 from memjax.memory.contract import StackState
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.projections import make_norm
@@ -94,6 +95,7 @@ class LanguageModel(nn.Module):
         """
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
         x = self.drop(self.vocabulary.embed(tokens), deterministic=deterministic)  # type: ignore[attr-defined]
+        x = constrain(x, "batch", None, None)
         x, stack, aux = self.stack(x, state.stack, **named)
         hidden, output = self._normed(x), EmptyState()
         tapped = {"output": x, "output_normed": hidden}
@@ -152,6 +154,7 @@ def make_language_model(
     *,
     features: tuple[str, ...] = (),
     rematerialize: str = "none",
+    memory_sharding: str = "heads",
 ) -> LanguageModel:
     """Builds the model that a configuration describes.
 
@@ -159,16 +162,21 @@ def make_language_model(
       model: the configuration.
       vocab_size: entries of the tokenizer.
       features: inner tensors to return, `layer_<index>/<tap>` or `output`, `output_normed`.
-      rematerialize: 'per_layer' recomputes each layer in the backward pass.
+      rematerialize: 'per_layer' and 'segment_nested' recompute each layer in the backward pass.
+      memory_sharding: what the mesh axis `model` splits of a long memory, 'heads' or 'slots'.
     """
+    if memory_sharding not in ("heads", "slots"):
+        raise ValueError(f"memory_sharding: given {memory_sharding!r}, allowed: 'heads' or 'slots'")
     dtype = jnp.dtype(model.compute_dtype)
     scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
     layers = tuple(
-        Layer(_make_attention(model, index, dtype), _make_feed_forward(model, dtype))
+        Layer(_make_attention(model, index, dtype, memory_sharding), _make_feed_forward(model, dtype))
         for index in range(model.num_layers)
     )
     inner = tuple(name for name in features if name.startswith("layer_"))
-    stack = Stack(layers, scan_layers=scan, rematerialize=rematerialize == "per_layer", features=inner)
+    stack = Stack(
+        layers, scan_layers=scan, rematerialize=rematerialize in ("per_layer", "segment_nested"), features=inner
+    )
     norm, kind = _norms(model.attention)
     final_norm = norm == "pre" and getattr(model.attention, "final_norm", True)
     return LanguageModel(
@@ -182,7 +190,7 @@ def make_language_model(
     )
 
 
-def _make_attention(model: config.Model, index: int, dtype: Any) -> nn.Module:
+def _make_attention(model: config.Model, index: int, dtype: Any, memory_sharding: str) -> nn.Module:
     heads = {"dim": model.dim, "num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
     common = {**heads, "dropout": model.dropout, "attention_dropout": model.attention_dropout, "dtype": dtype}
     match model.attention:
@@ -194,7 +202,8 @@ def _make_attention(model: config.Model, index: int, dtype: Any) -> nn.Module:
             if index not in chosen or not part.memory_length:  # equal fields let neighbours share one scanned group
                 fields |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
                 return MemorizingAttention(**common, **fields)
-            return MemorizingAttention(**common, **fields, write_policy=part.write)
+            slot_axis = MODEL if memory_sharding == "slots" else ""
+            return MemorizingAttention(**common, **fields, write_policy=part.write, slot_axis=slot_axis)
         case config.FullAttention() as part:
             return MemorizingAttention(**common, **_fields(part))
     raise ValueError(

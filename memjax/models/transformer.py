@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from memjax.axes import constrain, named
 from memjax.memory.contract import LayerState, StackState
 from memjax.memory.projections import make_norm, matrix_init
 from memjax.typing import Aux, EmptyState
@@ -58,8 +59,8 @@ class FeedForward(nn.Module):
         init = matrix_init(self.init_stddev)
         gates = 2 if self.activation == "swiglu" else 1
         self.layer_norm = make_norm(self.norm_kind, self.dtype)
-        self.wide = nn.Dense(gates * self.hidden_dim, self.bias, kernel_init=init, dtype=self.dtype)
-        self.narrow = nn.Dense(self.dim, self.bias, kernel_init=init, dtype=self.dtype)
+        self.wide = _dense(gates * self.hidden_dim, self.bias, init, "embed", "mlp", self.dtype)
+        self.narrow = _dense(self.dim, self.bias, init, "mlp", "embed", self.dtype)
         self.drop = nn.Dropout(self.dropout)
 
     @nn.nowrap
@@ -100,6 +101,12 @@ class FeedForward(nn.Module):
     def decode(self, x: Array, state: EmptyState, *, active: Array) -> tuple[Array, EmptyState]:
         """One token: the same as a segment of length 1."""
         return self(x, state)[0], EmptyState()
+
+
+def _dense(features: int, bias: bool, init: Any, inner: str, outer: str, dtype: Any) -> nn.Dense:
+    """A dense layer with named axes."""
+    bias_init = named(nn.initializers.zeros, outer)
+    return nn.Dense(features, bias, kernel_init=named(init, inner, outer), bias_init=bias_init, dtype=dtype)
 
 
 class Layer(nn.Module):
@@ -252,7 +259,7 @@ class Stack(nn.Module):
                     shared=shared,
                     taps=taps.get(first, ()),
                 )
-                return y, (new, aux)
+                return constrain(y, "batch", None, None), (new, aux)
 
             x, (new, aux) = self._run(body, first, size, x, group)
             new_groups.append(new)
@@ -285,6 +292,7 @@ class Stack(nn.Module):
             body,
             variable_axes={"params": 0, "tables": 0, "sinks": 0, "batch_stats": 0, "constants": 0},
             split_rngs={"params": True, "dropout": True, "memory": True, "features": True},
+            metadata_params={nn.PARTITION_NAME: None},
             length=size,
         )
         return scan(self.layers[first], x, group)

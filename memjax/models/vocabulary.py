@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from memjax.axes import constrain, named
 from memjax.functional.losses import token_cross_entropy
 
 
@@ -35,16 +36,19 @@ class Vocabulary(nn.Module):
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
-        init, shape = nn.initializers.normal(self.init_stddev), (self.vocab_size, self.dim)
+        init = named(nn.initializers.normal(self.init_stddev), "vocab", "embed")
+        shape = (self.vocab_size, self.dim)
         self.embedding = self.param("embedding", init, shape)
         if not self.tied:
             self.output = self.param("output", init, shape)
         if self.bias:
-            self.output_bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
+            self.output_bias = self.param("bias", named(nn.initializers.zeros, "vocab"), (self.vocab_size,))
 
     def embed(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
         """Input embeddings, scaled."""
-        return jnp.take(self.embedding, ids, axis=0, mode="clip").astype(self.dtype) * self.scale
+        # Gathered over `fsdp` first: rows that are themselves split would be looked up on the wrong devices.
+        table = constrain(self.embedding, "vocab", None)
+        return jnp.take(table, ids, axis=0, mode="clip").astype(self.dtype) * self.scale
 
     def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
         """The output weights of the ids: what a hidden state is compared with."""
@@ -113,20 +117,23 @@ class AdaptiveVocabulary(nn.Module):
                 f"cutoffs: given {self.cutoffs}, allowed: at least one, ascending ids below vocab_size = "
                 f"{self.vocab_size}"
             )
-        normal = nn.initializers.normal
+        normal = lambda stddev, *names: named(nn.initializers.normal(stddev), *names)
+        zeros = nn.initializers.zeros
         tables, projections, output_projections, biases = [], [], [], []
         ties = self.tie_projections or (False,) * len(self.bounds)
         for index, (first, last) in enumerate(self.bounds):
             width = self.dim // self.div_val**index
-            tables.append(self.param(f"embedding_{index}", normal(self.init_stddev), (last - first, width)))
+            tables.append(
+                self.param(f"embedding_{index}", normal(self.init_stddev, "vocab", "embed"), (last - first, width))
+            )
             if self.div_val > 1:
                 make = lambda name, i=index, w=width: self.param(
-                    f"{name}_{i}", normal(self.projection_stddev), (w, self.dim)
+                    f"{name}_{i}", normal(self.projection_stddev, None, "embed"), (w, self.dim)
                 )  # noqa: E731
                 projections.append(make("projection"))
                 output_projections.append(projections[-1] if ties[index] else make("output_projection"))
             if self.bias:
-                biases.append(self.param(f"bias_{index}", nn.initializers.zeros, (last - first,)))
+                biases.append(self.param(f"bias_{index}", named(zeros, "vocab"), (last - first,)))
         self.tables, self.projections, self.output_projections, self.biases = (
             tables,
             projections,
@@ -134,9 +141,9 @@ class AdaptiveVocabulary(nn.Module):
             biases,
         )
         tails = len(self.bounds) - 1
-        self.cluster_weight = self.param("cluster_weight", normal(self.init_stddev), (tails, self.dim))
+        self.cluster_weight = self.param("cluster_weight", normal(self.init_stddev, None, "embed"), (tails, self.dim))
         if self.bias:
-            self.cluster_bias = self.param("cluster_bias", nn.initializers.zeros, (tails,))
+            self.cluster_bias = self.param("cluster_bias", named(zeros, None), (tails,))
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:

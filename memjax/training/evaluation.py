@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from memjax.data.documents import Documents
 from memjax.data.streams import Streams
 from memjax.training.metrics import LN2, count_bytes, perplexity
+from memjax.training.sharding import Layout, check_rows, put
 from memjax.training.windows import sliding_windows
 from memjax.typing import Batch
 
@@ -157,6 +159,7 @@ class Evaluator:
         subsets: Sequence[str] | Mapping[str, Subset] | None = None,
         accuracy: bool = False,
         host_rows: tuple[int, int] | None = None,
+        layout: Layout | None = None,
     ):
         """Prepares an evaluation.
 
@@ -175,9 +178,10 @@ class Evaluator:
             function of `Batch.extras`; None = all boolean annotations.
           accuracy: also count the targets that the model finds most probable (builds all logits).
           host_rows: `(start, stop)`, the rows of this host; all of them if None.
+          layout: of memory and batches on several devices. Every process then reads all rows, and has all totals.
 
         Raises:
-          ValueError: arguments that do not fit each other or the documents.
+          ValueError: arguments that do not fit each other, the documents or the mesh.
         """
         if protocol not in PROTOCOLS:
             raise ValueError(f"protocol: given {protocol!r}, allowed: {', '.join(PROTOCOLS)}")
@@ -192,8 +196,31 @@ class Evaluator:
         self.subsets = subsets
         self.begin_token, self.score_first = begin_token, score_first
         self.host_rows = host_rows or (0, rows)
-        self._score = jax.jit(make_score(model, accuracy=accuracy), donate_argnums=1)
-        self._accuracy = accuracy
+        self._accuracy, self._layout, self._shardings = accuracy, layout, None
+        score = make_score(model, accuracy=accuracy)
+        if layout is None:
+            self._score = jax.jit(score, donate_argnums=1)
+            return
+        check_rows(rows, layout.mesh, what="evaluation.rows")
+        memory, row = layout.memory(jax.eval_shape(lambda: model.init_state(rows))), layout.rows()
+        self._shardings = (memory, row)
+        self._score = jax.jit(
+            score,
+            donate_argnums=1,
+            in_shardings=(None, memory, row, row, row, row),
+            out_shardings=(memory, layout.replicated, layout.replicated),
+        )
+
+    def _start(self, num_rows: int) -> Any:
+        """A fresh memory where it belongs."""
+        if self._shardings is None:
+            return self.model.init_state(num_rows)
+        return jax.jit(lambda: self.model.init_state(num_rows), out_shardings=self._shardings[0])()
+
+    def _place(self, batch: Batch) -> tuple[Any, ...]:
+        """What is scored of a batch, where it belongs."""
+        arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document)
+        return arrays if self._shardings is None else put(arrays, (self._shardings[1],) * len(arrays))
 
     def __call__(self, variables: Mapping[str, Any], *, stop: Callable[[], bool] = lambda: False) -> EvaluationResult:
         """Scores the documents with these variables (collections as the model has them).
@@ -203,7 +230,7 @@ class Evaluator:
           stop: asked before every segment; True ends the evaluation with `Interrupted`.
         """
         num_rows = self.host_rows[1] - self.host_rows[0]
-        memory = self.model.init_state(num_rows)
+        memory = self._start(num_rows)
         memory_bytes = count_bytes(memory) // num_rows
         total, subsets, chosen = _Total(self._accuracy), {}, {}
         sums: Any = None
@@ -225,9 +252,8 @@ class Evaluator:
             if number == 0:
                 chosen = self._subsets_of(batch)
                 subsets = {name: _Total(self._accuracy) for name in chosen}
-            memory, scored, more = self._score(
-                variables, memory, batch.inputs, batch.targets, batch.mask, batch.start_of_document
-            )
+            with self._layout.active() if self._layout else contextlib.nullcontext():
+                memory, scored, more = self._score(variables, memory, *self._place(batch))
             sums = more if sums is None else jax.tree.map(jnp.add, sums, more)
             if pending is not None:  # The last batch is read back while this one runs.
                 take(*pending)

@@ -25,6 +25,7 @@ from memjax.training import optimizers
 from memjax.training.checkpoints import Checkpoints, describe_difference, flatten, unflatten
 from memjax.training.evaluation import Evaluator, Subset
 from memjax.training.runs import load_config
+from memjax.training.sharding import Layout
 from memjax.training.step import TrainState, init_variables
 
 COLLECTIONS = {
@@ -54,8 +55,8 @@ class Experiment:
     begin_token: int
     tokenizer: Any = None
 
-    def stream(self, position: Mapping[str, Any] | None = None) -> Streams:
-        """The training batches from a position on."""
+    def stream(self, position: Mapping[str, Any] | None = None, host_rows: tuple[int, int] | None = None) -> Streams:
+        """The training batches from a position on; of the rows `(start, stop)` only, where given."""
         data = self.config.data
         return Streams(
             self.documents("train"),
@@ -65,6 +66,7 @@ class Experiment:
             seed=data.seed,
             protocol=data.protocol,
             begin_token=self.begin_token,
+            host_rows=host_rows,
             position=position,
         )
 
@@ -82,8 +84,14 @@ class Experiment:
             subsets["distant_identifier"] = lambda extras: extras[ANNOTATION] > distance
         return subsets
 
-    def evaluator(self, evaluation: configs.Evaluation | None = None, *, model: Any = None) -> Evaluator:
-        """The evaluation that the configuration describes, or another one, or of another model."""
+    def evaluator(
+        self,
+        evaluation: configs.Evaluation | None = None,
+        *,
+        model: Any = None,
+        layout: Layout | None = None,
+    ) -> Evaluator:
+        """The evaluation that the configuration describes, or another one, or of another model; on a mesh or not."""
         evaluation = evaluation or self.config.evaluation
         return Evaluator(
             model or make_evaluation_model(self, evaluation),
@@ -97,6 +105,7 @@ class Experiment:
             max_segments=evaluation.max_segments,
             subsets=self.subsets(evaluation),
             accuracy=evaluation.accuracy,
+            layout=layout,
         )
 
 
@@ -108,7 +117,12 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
     """
     configs.validate(config)
     data = make_datasets(config.data, progress=progress)
-    model = make_language_model(config.model, data.vocab_size, rematerialize=config.training.rematerialize)
+    model = make_language_model(
+        config.model,
+        data.vocab_size,
+        rematerialize=config.training.rematerialize,
+        memory_sharding=config.sharding.memory,
+    )
     return Experiment(config, model, functools.cache(data.documents), data.begin_token, data.tokenizer)
 
 
@@ -138,7 +152,8 @@ def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation
         )
     attention.memory_length = evaluation.memory_length
     configs.validate(dataclasses.replace(experiment.config, model=model))
-    return make_language_model(model, experiment.model.vocabulary.vocab_size)
+    sharding = experiment.config.sharding.memory
+    return make_language_model(model, experiment.model.vocabulary.vocab_size, memory_sharding=sharding)
 
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:

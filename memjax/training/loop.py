@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from memjax import config as configs
+from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.evaluation import EvaluationResult, Evaluator, Interrupted
@@ -30,6 +31,7 @@ from memjax.training.experiment import (
 from memjax.training.metrics import MetricsFile, count_bytes, count_parameters, describe_totals
 from memjax.training.progress import Event, Progress, TensorBoard, describe_duration, describe_numbers
 from memjax.training.runs import RunDirectory, check_directory, read_json, run_path
+from memjax.training.sharding import Layout, check_rows, make_layout, put, put_rows
 from memjax.training.signals import Stopped, StopSignal
 from memjax.training.step import (
     TrainState,
@@ -145,12 +147,15 @@ def train(
         raise ValueError(
             "experiment: built from another config than the one given; build it with make_experiment(config)"
         )
+    layout = make_layout(config.sharding)
+    if layout is not None:
+        check_rows(config.data.rows, layout.mesh)
     experiment = experiment or make_experiment(config, progress=_report_preparation(report, training.steps))
-    evaluator = experiment.evaluator(config.evaluation)
+    evaluator = experiment.evaluator(config.evaluation, layout=layout)
     run = RunDirectory(config)
     try:
-        with StopSignal() as stop:
-            return _Run(config, experiment, evaluator, run, report, stop).train(hooks)
+        with StopSignal() as stop, layout.active() if layout else contextlib.nullcontext():
+            return _Run(config, experiment, evaluator, run, report, stop, layout).train(hooks)
     finally:
         run.close()
         if isinstance(report, Progress):
@@ -204,18 +209,16 @@ class _Run:
         run: RunDirectory,
         report: Callable[[Event], None],
         stop: StopSignal,
+        layout: Layout | None,
     ):
         self.config, self.experiment, self.evaluator = config, experiment, evaluator
-        self.run, self.report, self.stop = run, report, stop
+        self.run, self.report, self.stop, self.layout = run, report, stop, layout
         training = config.training
         self.steps, self.clock = training.steps, _Clock()
         self.groups = layer_groups(experiment.model)
         self.schedule = make_schedule(training)
         self.optimizer = make_optimizer(training, scanned_groups(experiment.model))
         self.loss = language_model_loss(experiment.model)
-        self.train_step = make_train_step(
-            self.loss, self.optimizer, accumulate=training.accumulate, rematerialize=training.rematerialize
-        )
         self.checkpoints = Checkpoints(
             run.checkpoints_path, keep=training.keep_checkpoints, on_warning=lambda line: self._tell("note", 0, line)
         )
@@ -244,7 +247,7 @@ class _Run:
                 and not self._evaluated(first)
             ):
                 self._evaluate(info)
-            for info in training_steps(self.train_step, state, self.stream, steps=self.steps, first=first):
+            for info in training_steps(self.train_step, state, self._batches(), steps=self.steps, first=first):
                 if info.step == first + 1:
                     self._first_step(info)
                 for hook in everything:
@@ -262,32 +265,34 @@ class _Run:
 
     def _start(self) -> tuple[TrainState, int]:
         """The state to begin with and the steps already done: resume, else init_from, else fresh."""
-        training, model = self.config.training, self.experiment.model
+        training, model, rows = self.config.training, self.experiment.model, self.config.data.rows
         example = jax.tree.map(jnp.asarray, next(self.experiment.stream()))
         key = jax.random.key(training.seed)
-        memory = lambda: model.init_state(self.config.data.rows)  # noqa: E731
 
         def variables() -> Any:
             return init_variables(model, jax.random.fold_in(key, 0), self.config.data.segment_length)
 
         def fresh(values: Any) -> TrainState:
-            return init_train_state(self.loss, self.optimizer, values, memory(), example, jax.random.fold_in(key, 1))
+            memory = model.init_state(rows)
+            return init_train_state(self.loss, self.optimizer, values, memory, example, jax.random.fold_in(key, 1))
 
-        expected = jax.eval_shape(lambda: split_state(fresh(variables()), self.groups))
-        restored = self.checkpoints.restore(expected)
+        shapes = jax.eval_shape(lambda: fresh(variables()))
+        self.places = _Places(self.layout, shapes, variables, example)
+        self.train_step = self.places.compile(self._make_step())
+        restored = self.checkpoints.restore(jax.eval_shape(lambda state: split_state(state, self.groups), shapes))
         notes = []
         if restored is not None:
-            state = jax.tree.map(jnp.array, join_state(restored.tree, self.groups))
+            state = self.places.put(jax.tree.map(jnp.array, join_state(restored.tree, self.groups)))
             step, position = restored.step, restored.extra["position"]
             notes.append(f"going on after step {step}")
         else:
-            step, position, values = 0, None, jax.jit(variables)()
+            step, position, values = 0, None, self.places.run(variables)
             if training.init_from:
                 values, new = init_from(training.init_from, values, model)
                 notes.append(f"parameters from {training.init_from}")
                 notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
-            state = jax.jit(fresh)(values)
-        self.stream = self.experiment.stream(position)
+            state = self.places.run(fresh, values)
+        self.stream = self.experiment.stream(position, self.layout.host_rows(rows) if self.layout else None)
         self.metrics.cut(step)
         self.run.record_attempt(step)
         self.saved = step if restored is not None else -1
@@ -307,6 +312,21 @@ class _Run:
         for line in [*configs.warnings(self.config), *notes]:
             self._tell("note", step, line)
         return state, step
+
+    def _make_step(self) -> Callable[..., Any]:
+        training = self.config.training
+        return make_train_step(
+            self.loss,
+            self.optimizer,
+            accumulate=training.accumulate,
+            rematerialize=training.rematerialize,
+            segments_per_checkpoint=training.segments_per_checkpoint,
+            jit=False,
+        )
+
+    def _batches(self) -> Iterator[Batch]:
+        """The batches, each where it belongs; made one at a time, since checkpoints name the stream's position."""
+        return (self.places.put_batch(batch) for batch in self.stream)
 
     def _first_step(self, info: StepInfo) -> None:
         jax.block_until_ready(info.metrics)
@@ -405,6 +425,44 @@ class _Run:
 
     def _tell(self, kind: str, step: int, text: str, values: dict[str, Any] | None = None) -> None:
         self.report(Event(kind, step, self.steps, values or {}, text))
+
+
+class _Places:
+    """Where the arrays of a run live: on one device, or as a layout says."""
+
+    def __init__(self, layout: Layout | None, shapes: TrainState, variables: Callable[[], Any], example: Batch):
+        self.layout = layout
+        if layout is not None:
+            names = parameter_names(variables)
+            self.state, self.batch = layout.train_state(shapes, names), layout.batch(example)
+            self.variables = layout.of(names, jax.eval_shape(variables))
+
+    def compile(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """The train step, which donates the state."""
+        if self.layout is None:
+            return jax.jit(step, donate_argnums=0)
+        return jax.jit(
+            step,
+            donate_argnums=0,
+            in_shardings=(self.state, self.batch),
+            out_shardings=(self.state, self.layout.replicated),
+        )
+
+    def run(self, make: Callable[..., Any], *values: Any) -> Any:
+        """Makes variables (without values) or a train state (of variables), each part where it belongs."""
+        if self.layout is None:
+            return jax.jit(make)(*values)
+        if not values:
+            return jax.jit(make, out_shardings=self.variables)()
+        return jax.jit(make, out_shardings=self.state)(*put(values, (self.variables,)))
+
+    def put(self, state: TrainState) -> TrainState:
+        """A restored state."""
+        return state if self.layout is None else put(state, self.state)
+
+    def put_batch(self, batch: Batch) -> Batch:
+        """The rows of this process as part of the batch of all."""
+        return batch if self.layout is None else put_rows(batch, self.batch)
 
 
 def describe_score(result: EvaluationResult) -> str:

@@ -25,7 +25,7 @@ import jax
 from memjax import config as configs
 from memjax.config import Config
 
-IGNORED = ("workdir", "data.cache_dir")
+IGNORED = ("workdir", "data.cache_dir", "sharding.data", "sharding.fsdp", "sharding.model", "sharding.memory")
 """fields that may differ when a run goes on: where things are"""
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 

@@ -7,11 +7,14 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Int
 
 from memjax.typing import Aux, Sum
 
-Rematerialize = Literal["none", "per_layer", "segment"]
+Rematerialize = Literal["none", "per_layer", "segment", "segment_nested", "offload"]
+CARRY = "segment_memory"
+"""name of the carried memory, for checkpoint policies"""
 
 
 def loss_over_segments(
@@ -21,20 +24,25 @@ def loss_over_segments(
     segments: Any,
     *,
     rematerialize: Rematerialize = "none",
+    segments_per_checkpoint: int = 0,
 ) -> tuple[Any, Any]:
     """Runs `step` over consecutive segments and adds up what it reports.
 
     With `rematerialize="segment"` only the memory is saved per segment and the rest is computed again in the backward
     pass (memory replay back-propagation, Wu et al. 2022, https://arxiv.org/abs/2010.06891). A single segment is not
-    scanned.
+    scanned. All policies give the same gradients.
 
     Args:
       step: `step(params, memory, segment) -> (memory, sums)`; `sums` is a tree of `Sum` and `Aux`.
       params: what is differentiated; the same for every segment.
       memory: the state before the first segment, of the structure and dtypes that `step` returns.
       segments: a tree whose leaves have the segments at axis 0.
-      rematerialize: "segment" recomputes each segment in the backward pass; "per_layer" is the model's business and
-        here the same as "none".
+      rematerialize: what the backward pass computes again. "segment": each segment; "segment_nested": each segment,
+        and in it each layer; "offload": as "segment", with the saved memories in the host's memory (TPU and GPU);
+        "per_layer": each layer, while segments stay. Layers are the model's business: here "per_layer" is the same as
+        "none" and "segment_nested" the same as "segment".
+      segments_per_checkpoint: for very many segments, save the memory only before every so many of them and run those
+        again once more: with the square root of their number, memory grows with that root. 0 = off.
 
     Returns:
       The memory after the last segment, and the sums: every `Sum` added over segments, `Aux.arrays` with a leading
@@ -45,18 +53,56 @@ def loss_over_segments(
       >>> memory, total = loss_over_segments(step, 2.0, jnp.zeros(()), jnp.arange(3.0))
       >>> float(memory), float(total.total), float(total.weight)
       (3.0, 4.0, 3.0)
+
+    Raises:
+      ValueError: leaves of different numbers of segments, or a number that `segments_per_checkpoint` does not divide.
     """
     sizes = {leaf.shape[0] for leaf in jax.tree.leaves(segments)}
     if len(sizes) != 1:
         raise ValueError(f"segments: given leaves of {sorted(sizes)} segments, allowed: one number for all, at axis 0")
-    if sizes == {1}:
+    (length,) = sizes
+    if segments_per_checkpoint and length % segments_per_checkpoint:
+        raise ValueError(
+            f"segments_per_checkpoint: given {segments_per_checkpoint}, allowed: 0 or a divisor of {length} segments"
+        )
+    if length == 1:
         # Outside a scan nothing but `prevent_cse` keeps the compiler from undoing the recomputation.
-        once = jax.checkpoint(step) if rematerialize == "segment" else step
+        once = _checkpointed(step, rematerialize, prevent_cse=True)
         memory, sums = once(params, memory, jax.tree.map(lambda leaf: leaf[0], segments))
         return memory, add_segments(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], sums))
-    body = jax.checkpoint(step, prevent_cse=False) if rematerialize == "segment" else step
-    memory, sums = jax.lax.scan(lambda carry, segment: body(params, carry, segment), memory, segments)
-    return memory, add_segments(sums)
+    body = _checkpointed(step, rematerialize, prevent_cse=False)
+
+    def run(params: Any, memory: Any, segments: Any) -> tuple[Any, Any]:
+        return jax.lax.scan(lambda carry, segment: body(params, carry, segment), memory, segments)
+
+    if not 1 < segments_per_checkpoint < length:
+        memory, sums = run(params, memory, segments)
+        return memory, add_segments(sums)
+    parts = length // segments_per_checkpoint
+    split = lambda leaf: leaf.reshape(parts, segments_per_checkpoint, *leaf.shape[1:])
+    join = lambda leaf: leaf.reshape(length, *leaf.shape[2:])
+    part = jax.checkpoint(run, prevent_cse=False)
+    memory, sums = jax.lax.scan(lambda carry, some: part(params, carry, some), memory, jax.tree.map(split, segments))
+    return memory, add_segments(jax.tree.map(join, sums))
+
+
+def _checkpointed(step: Callable[..., Any], rematerialize: Rematerialize, *, prevent_cse: bool) -> Callable[..., Any]:
+    """The step as the policy saves it."""
+    if rematerialize in ("segment", "segment_nested"):
+        return jax.checkpoint(step, prevent_cse=prevent_cse)
+    if rematerialize != "offload":
+        return step
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=[CARRY],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+    def named(params: Any, memory: Any, segment: Any) -> tuple[Any, Any]:
+        return step(params, jax.tree.map(lambda leaf: checkpoint_name(leaf, CARRY), memory), segment)
+
+    return jax.checkpoint(named, prevent_cse=prevent_cse, policy=policy)
 
 
 def add_segments(sums: Any) -> Any:

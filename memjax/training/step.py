@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -151,6 +152,7 @@ def make_train_step(
     coefficients: Mapping[str, float] | None = None,
     accumulate: int = 1,
     rematerialize: Rematerialize = "none",
+    segments_per_checkpoint: int = 0,
     table_optimizer: TableOptimizer | None = None,
     jit: bool = True,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Sum]]]:
@@ -167,6 +169,7 @@ def make_train_step(
       coefficients: name -> coefficient of each of `Aux.losses`, without `layer_<index>/`; 0 logs it only.
       accumulate: row groups computed one after the other; the result is that of all rows at once.
       rematerialize: as in `loss_over_segments`.
+      segments_per_checkpoint: as in `loss_over_segments`.
       table_optimizer: as in `init_train_state`.
       jit: False returns the plain function.
 
@@ -174,6 +177,9 @@ def make_train_step(
       ValueError: when traced: rows that `accumulate` does not divide, a loss without coefficient.
     """
     coefficients = dict(coefficients or {})
+    over_segments = functools.partial(
+        loss_over_segments, rematerialize=rematerialize, segments_per_checkpoint=segments_per_checkpoint
+    )
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Sum]]:
         starts = batch.start_of_document
@@ -184,7 +190,7 @@ def make_train_step(
         if one:
             memory, saved = save_state(memory, batch.start_of_document[0], batch.inputs.shape[2])
         found = _gradients(
-            loss, dataclasses.replace(state, memory=memory), batch, coefficients, accumulate, rematerialize
+            loss, dataclasses.replace(state, memory=memory), batch, coefficients, accumulate, over_segments
         )
         norm = optax.tree.norm(found.gradients)
         ok = jnp.isfinite(found.objective) & jnp.isfinite(norm)
@@ -251,7 +257,7 @@ class _Objective:
     keys: Array
     coefficients: Mapping[str, float]
     accumulate: int
-    rematerialize: Rematerialize
+    over_segments: Callable[..., tuple[Any, Any]]
 
     def forward(
         self, trained: Any, memory: Any, batch_stats: Any, group: Batch, index: Any
@@ -269,9 +275,7 @@ class _Objective:
             return (memory, written or carry[1]), (nll, aux)
 
         segments = (group, self.keys, sinks)
-        carry, (nll, aux) = loss_over_segments(
-            step, params, (memory, batch_stats), segments, rematerialize=self.rematerialize
-        )
+        carry, (nll, aux) = self.over_segments(step, params, (memory, batch_stats), segments)
         return *carry, nll, aux
 
     def __call__(self, trained: Any, divisors: Any, *arguments: Any) -> tuple[Array, Any]:
@@ -292,14 +296,14 @@ def _gradients(
     batch: Batch,
     coefficients: Mapping[str, float],
     accumulate: int,
-    rematerialize: Rematerialize,
+    over_segments: Callable[..., tuple[Any, Any]],
 ) -> _Found:
     """The objective with its gradients, over `accumulate` row groups one after the other."""
     rows = batch.inputs.shape[1]
     if rows % accumulate:
         raise ValueError(f"accumulate: given {accumulate}, allowed: a divisor of the {rows} rows of a batch")
     keys = segment_keys(state.key, state.step, batch.inputs.shape[0])
-    objective = _Objective(loss, state, keys, coefficients, accumulate, rematerialize)
+    objective = _Objective(loss, state, keys, coefficients, accumulate, over_segments)
     memories, batches = _split_rows(state.memory, accumulate), _split_batch(batch, accumulate)
     trained = (state.params, _sinks(loss, state, memories, batches, keys))
     if accumulate > 1:

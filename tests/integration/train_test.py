@@ -57,9 +57,7 @@ class Parts:
 def test_every_option_at_once_and_resumed(tmp_path, monkeypatch):
     def make(loss, optimizer, **kwargs):
         chex.clear_trace_counter()
-        return jax.jit(
-            chex.assert_max_traces(make_train_step(loss, optimizer, jit=False, **kwargs), n=1), donate_argnums=0
-        )
+        return chex.assert_max_traces(make_train_step(loss, optimizer, **kwargs), n=1)
 
     monkeypatch.setattr(loop, "make_train_step", make)
     monkeypatch.setattr("tests.training.loop_test.train", lambda config, experiment, **kw: loop.train(config, **kw))

@@ -1,0 +1,169 @@
+"""Logical names of array axes, and the one table that says over which mesh axes they are split.
+
+A mesh has the axes `data`, `fsdp` and `model`. Every parameter names its axes where it is made (`named`), every leaf of
+a memory state where its dataclass declares it (`axes_of`), and the few activations that decide the layout where they
+arise (`constrain`). Nothing else in the library knows about devices, except the lookup in a memory whose slots are
+split (`memjax.functional.sharded`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+from jax.sharding import PartitionSpec
+
+DATA, FSDP, MODEL = MESH_AXES = ("data", "fsdp", "model")
+
+RULES: Mapping[str, tuple[str, ...]] = {
+    "batch": (DATA, FSDP),
+    "embed": (FSDP,),
+    "heads": (MODEL,),
+    "mlp": (MODEL,),
+    "vocab": (MODEL,),
+    "table_rows": (MODEL,),
+    "memory_heads": (MODEL,),
+    "memory": (),
+}
+"""logical axis -> mesh axes; an axis that is not named here is never split. `embed` is that of parameters only."""
+
+SLOT_SHARDED: Mapping[str, tuple[str, ...]] = {**RULES, "memory_heads": (), "memory": (MODEL,)}
+"""the rules of a long memory whose slots are split instead of its heads"""
+
+_naming: contextvars.ContextVar[bool] = contextvars.ContextVar("naming", default=False)
+_rules: contextvars.ContextVar[Mapping[str, tuple[str, ...]]] = contextvars.ContextVar("rules", default=RULES)
+
+
+def named(init: Callable[..., Any], *names: str | None) -> Callable[..., Any]:
+    """An initialiser whose parameter has named axes.
+
+    The parameter is a plain array; only inside `parameter_names` the names are attached to it.
+
+    Args:
+      init: `init(key, shape, dtype)`.
+      *names: one for each axis; None = never split.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> named(nn.initializers.ones, "embed", "mlp")(jax.random.key(0), (2, 3), jnp.float32).shape
+      (2, 3)
+    """
+
+    def initialize(key: Any, shape: Any, *rest: Any) -> Any:
+        value = init(key, shape, *rest)
+        if not _naming.get():
+            return value
+        if len(names) != value.ndim:
+            raise ValueError(f"axes: {len(names)} names {names} given for a parameter of shape {tuple(value.shape)}")
+        return _Named(value, names)
+
+    return initialize
+
+
+class _Named(nn.Partitioned):
+    """A value with the names of its axes; the names are read only, no layout follows from them here."""
+
+    def unbox(self, apply_constraint: bool = True) -> Any:
+        return self.value
+
+
+def axes_of(*names: str | None) -> dict[str, Any]:
+    """Metadata of a state's field whose axes have other names than `batch` first and none after it.
+
+    Example:
+      >>> @dataclasses.dataclass
+      ... class Slots:
+      ...     keys: jax.Array = dataclasses.field(metadata=axes_of("batch", "memory_heads", "memory", None))
+    """
+    return {"axes": names}
+
+
+def parameter_names(init: Callable[[], Any]) -> Any:
+    """Names of the axes of every variable that a model makes: a tree of `Names` of the structure of the variables.
+
+    Args:
+      init: makes the variables, as `lambda: model.init(...)`; it is traced, not run.
+
+    Raises:
+      ValueError: a parameter whose axes have no names.
+    """
+    token = _naming.set(True)
+    try:
+        variables = jax.eval_shape(lambda: init())
+    finally:
+        _naming.reset(token)
+
+    def names(path: Any, value: Any) -> Names:
+        if isinstance(value, _Named):
+            return Names(value.names)
+        if value.ndim == 0:
+            return Names(())
+        where = jax.tree_util.keystr(path, simple=True, separator="/")
+        raise ValueError(f"axes: {where} has no names; wrap its initialiser in memjax.axes.named")
+
+    is_box = lambda value: isinstance(value, _Named)
+    return jax.tree_util.tree_map_with_path(names, variables, is_leaf=is_box)
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """Logical names of the axes of one array (a leaf of a tree)."""
+
+    axes: tuple[str | None, ...]
+
+    def spec(self, shape: tuple[int, ...], mesh: Any, rules: Mapping[str, tuple[str, ...]] = RULES) -> PartitionSpec:
+        """How an array of this shape is split over a mesh; a rule that does not divide the axis is skipped.
+
+        Example:
+          >>> mesh = jax.sharding.AbstractMesh((1, 4, 2), MESH_AXES)
+          >>> tuple(Names(("embed", "mlp")).spec((8, 6), mesh))
+          ('fsdp', 'model')
+          >>> tuple(Names(("embed", "mlp")).spec((6, 6), mesh))
+          (None, 'model')
+        """
+        return PartitionSpec(*(axes or None for axes, _ in self._places(shape, mesh, rules)))
+
+    def skipped(self, shape: tuple[int, ...], mesh: Any, rules: Mapping[str, tuple[str, ...]] = RULES) -> list[str]:
+        """The rules that do not divide their axis, in words."""
+        return [note for _, note in self._places(shape, mesh, rules) if note]
+
+    def _places(self, shape: tuple[int, ...], mesh: Any, rules: Mapping[str, tuple[str, ...]]) -> list[tuple[Any, str]]:
+        if len(self.axes) != len(shape):
+            raise ValueError(f"axes: names {self.axes} given for an array of shape {tuple(shape)}")
+        sizes, taken, places = dict(mesh.shape), set(), []
+        for name, size in zip(self.axes, shape, strict=True):
+            axes = tuple(a for a in rules.get(name or "", ()) if sizes.get(a, 1) > 1 and a not in taken)
+            parts = math.prod(sizes[a] for a in axes)
+            if size % parts:
+                places.append((None, f"{name} = {size} over {' x '.join(axes)} = {parts}"))
+                continue
+            taken.update(axes)
+            places.append((axes[0] if len(axes) == 1 else axes, ""))
+        return places
+
+
+@contextlib.contextmanager
+def use_rules(rules: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
+    """The rules that `constrain` follows while a program is traced."""
+    token = _rules.set(rules)
+    try:
+        yield
+    finally:
+        _rules.reset(token)
+
+
+def constrain(x: Any, *names: str | None) -> Any:
+    """Tells the compiler how an activation is split; nothing where no mesh is set (`jax.set_mesh`).
+
+    Without it the compiler may keep parameters where they are and move activations instead.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or not set(mesh.axis_names) & set(MESH_AXES):
+        return x
+    return jax.lax.with_sharding_constraint(x, Names(names).spec(x.shape, mesh, _rules.get()))

@@ -1,0 +1,111 @@
+"""Floating-point operations of a traced program, loops multiplied out.
+
+The compiler's own analysis (`compiled.cost_analysis()`) counts the body of a loop once however often it runs, and a
+training step is a loop over segments around a loop over layers. The jaxpr knows how often.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+ARITHMETIC = frozenset(
+    "add add_any sub mul div rem neg abs sign max min pow integer_pow sqrt rsqrt cbrt square exp exp2 log expm1 log1p "
+    "sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh logistic erf erfc erf_inv lgamma digamma "
+    "cumsum cumprod cummax cummin cumlogsumexp clamp floor ceil round nextafter".split()
+)
+"""primitives of one operation per element of the result, counted on request"""
+
+REDUCTIONS = frozenset(
+    "reduce reduce_sum reduce_prod reduce_max reduce_min argmax argmin reduce_window reduce_window_sum".split()
+)
+"""primitives of one operation per element of the operand, counted on request"""
+
+
+def count_flops(function: Callable[..., Any], *args: Any, elementwise: bool = False, **kwargs: Any) -> int:
+    """Operations of `function(*args, **kwargs)`, which is traced and not run.
+
+    Args:
+      function: a function of arrays; jitted, differentiated or batched ones too.
+      *args: arrays or their shapes (`jax.ShapeDtypeStruct`), in trees.
+      elementwise: as in `jaxpr_flops`.
+      **kwargs: more of the same.
+
+    Returns:
+      What `jaxpr_flops` says of the program.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((4, 8), jnp.float32)
+      >>> count_flops(lambda x: x @ x.T, x)
+      256
+      >>> count_flops(jax.vmap(lambda row: row @ row), x)
+      64
+    """
+    return jaxpr_flops(jax.make_jaxpr(function)(*args, **kwargs), elementwise=elementwise)
+
+
+def jaxpr_flops(jaxpr: Any, *, elementwise: bool = False) -> int:
+    """Operations of a traced program: 2 for each multiplication and addition of its products of matrices.
+
+    Counted are `dot_general` and `conv_general_dilated` (positions that fall on padding included). The body of a scan
+    counts as often as it runs, of a conditional the costliest branch, a kernel of Pallas once per point of its grid,
+    and a `shard_map` once per shard: the result is the work of all devices together, as it is outside of a `shard_map`.
+    Calls (jit, checkpoint, custom derivatives) count as what they call. Everything else is 0.
+
+    A `while_loop` does not say how often it runs: **it counts once**. `fori_loop` between Python integers is a scan.
+
+    Args:
+      jaxpr: of `jax.make_jaxpr(function)(...)`.
+      elementwise: also count 1 for each element that a floating-point operation makes (`ARITHMETIC`) or a reduction
+        reads (`REDUCTIONS`). Comparisons, selections, conversions and movements remain 0.
+
+    Example:
+      >>> def run(x):
+      ...     return jax.lax.scan(lambda x, _: (jnp.tanh(x @ x), None), x, length=10)[0]
+      >>> jaxpr = jax.make_jaxpr(run)(jnp.zeros((4, 4)))
+      >>> jaxpr_flops(jaxpr), jaxpr_flops(jaxpr, elementwise=True)
+      (1280, 1440)
+    """
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    return sum(_equation_flops(equation, elementwise) for equation in jaxpr.eqns)
+
+
+def _equation_flops(equation: Any, elementwise: bool) -> int:
+    params, name = equation.params, equation.primitive.name
+    inside = lambda jaxpr: jaxpr_flops(jaxpr, elementwise=elementwise)
+    match name:
+        case "dot_general":
+            (contracted, _), _ = params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            return 2 * _size(equation.outvars[0]) * math.prod(shape[axis] for axis in contracted)
+        case "conv_general_dilated":
+            # The kernel's axes: features out, features in (of one group), then those of space.
+            axes = params["dimension_numbers"].rhs_spec
+            shape = equation.invars[1].aval.shape
+            return 2 * _size(equation.outvars[0]) * math.prod(shape[axis] for axis in axes[1:])
+        case "scan":
+            return params["length"] * inside(params["jaxpr"])
+        case "while":
+            return inside(params["cond_jaxpr"]) + inside(params["body_jaxpr"])
+        case "cond":
+            return max(inside(branch) for branch in params["branches"])
+        case "shard_map":
+            sizes = params["mesh"].shape
+            axes = params.get("newly_manual_axes", params.get("manual_axes"))  # jax renamed it
+            return math.prod(sizes[axis] for axis in axes) * inside(params["jaxpr"])
+        case "pallas_call":
+            return math.prod(params["grid_mapping"].grid) * inside(params["jaxpr"])
+    if name in ARITHMETIC or name in REDUCTIONS:
+        counted = elementwise and jnp.issubdtype(equation.invars[0].aval.dtype, jnp.inexact)
+        return _size(equation.outvars[0] if name in ARITHMETIC else equation.invars[0]) if counted else 0
+    # Calls have had many names, but their program only two; that of a scatter is how it combines two numbers.
+    called = None if name.startswith("scatter") else params.get("jaxpr", params.get("call_jaxpr"))
+    return 0 if called is None else inside(called)
+
+
+def _size(variable: Any) -> int:
+    return math.prod(variable.aval.shape)

@@ -1,0 +1,252 @@
+"""Meshes, and where every array of a run lives on them.
+
+Parameters and optimiser state are split by the names of their axes (`memjax.axes`), memory states and batches by batch
+rows. A run on one device has no mesh at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from memjax.axes import MESH_AXES, RULES, SLOT_SHARDED, Names, use_rules
+from memjax.config import Sharding
+from memjax.memory.contract import state_names
+from memjax.training.step import TrainState
+from memjax.training.tables import Tables
+
+ROWS = ("data", "fsdp")
+"""mesh axes that split batch rows"""
+
+
+def mesh_shape(num_devices: int, *, data: int = 0, fsdp: int = 1, model: int = 1) -> tuple[int, int, int]:
+    """(data, fsdp, model) of a mesh of so many devices; one of them may be 0: what is left.
+
+    Raises:
+      ValueError: sizes whose product is not the number of devices.
+
+    Example:
+      >>> mesh_shape(8, fsdp=4)
+      (2, 4, 1)
+    """
+    sizes = (data, fsdp, model)
+    given = math.prod(size for size in sizes if size)
+    if sizes.count(0) > 1 or min(sizes) < 0 or num_devices % given or (0 not in sizes and given != num_devices):
+        raise ValueError(
+            f"sharding: given data x fsdp x model = {' x '.join(map(str, sizes))}, allowed: sizes whose product is the "
+            f"number of devices, {num_devices}; at most one 0, which stands for what is left"
+        )
+    return tuple(size or num_devices // given for size in sizes)  # type: ignore[return-value]
+
+
+def make_mesh(shape: Sequence[int], devices: Sequence[Any] | None = None) -> Mesh:
+    """A mesh with the axes data, fsdp and model, for `jax.set_mesh`.
+
+    Its axes are automatic: the compiler chooses the layout of what no rule names. (The default of `jax.make_mesh` is
+    explicit, with which embeddings and ordinary products fail.)
+    """
+    shape, types = tuple(shape), (AxisType.Auto,) * len(shape)
+    try:
+        return jax.make_mesh(shape, MESH_AXES, devices=devices, axis_types=types)
+    except NotImplementedError:  # an axis that is no product of the sides of a TPU slice: split a side
+        devices = jax.devices() if devices is None else devices
+        grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+        return Mesh(grid, MESH_AXES, axis_types=types)
+
+
+def make_layout(sharding: Sharding, devices: Sequence[Any] | None = None) -> Layout | None:
+    """The layout that a configuration describes, or None for one device.
+
+    Args:
+      sharding: the configuration.
+      devices: all of them by default.
+
+    Raises:
+      ValueError: sizes that do not fit the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    shape = mesh_shape(len(devices), data=sharding.data, fsdp=sharding.fsdp, model=sharding.model)
+    if len(devices) == 1:
+        return None
+    return Layout(make_mesh(shape, devices), SLOT_SHARDED if sharding.memory == "slots" else RULES)
+
+
+def check_rows(rows: int, mesh: Any, *, what: str = "data.rows") -> None:
+    """Batch rows must divide over the mesh.
+
+    Raises:
+      ValueError: they do not; the line lists what would.
+    """
+    parts = math.prod(dict(mesh.shape)[axis] for axis in ROWS)
+    if rows % parts:
+        raise ValueError(f"{what}: given {rows}, allowed: a multiple of {parts} (data x fsdp of the mesh)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where arrays live: a mesh and its rules.
+
+    Attributes:
+      mesh: from `make_mesh`, or an abstract one.
+      rules: logical axis -> mesh axes.
+    """
+
+    mesh: Any
+    rules: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=lambda: RULES)
+
+    @property
+    def replicated(self) -> NamedSharding:
+        """The whole array on every device."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def rows(self, axis: int = 0) -> NamedSharding:
+        """Batch rows at `axis` split, nothing else."""
+        return NamedSharding(self.mesh, PartitionSpec(*(None,) * axis, ROWS))
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Programs that are traced inside know the mesh and the rules."""
+        with jax.set_mesh(self.mesh), use_rules(self.rules):
+            yield
+
+    def host_rows(self, rows: int) -> tuple[int, int]:
+        """`(start, stop)`: the batch rows that live on this process's devices."""
+        places = self.rows().addressable_devices_indices_map((rows,)).values()
+        spans = {(place[0].start or 0, rows if place[0].stop is None else place[0].stop) for place in places}  # type: ignore[index]
+        start, stop = min(a for a, _ in spans), max(b for _, b in spans)
+        if sum(b - a for a, b in spans) != stop - start:
+            raise ValueError(
+                f"sharding: the devices of process {jax.process_index()} hold rows that are not neighbours, "
+                f"{sorted(spans)}; allowed: a mesh in which data x fsdp follows the processes"
+            )
+        return start, stop
+
+    def of(self, names: Any, shapes: Any) -> Any:
+        """The sharding of every array of a tree.
+
+        Args:
+          names: a tree of `Names`.
+          shapes: arrays or their shapes, of the same structure.
+        """
+        return jax.tree.map(
+            lambda name, leaf: NamedSharding(self.mesh, name.spec(leaf.shape, self.mesh, self.rules)), names, shapes
+        )
+
+    def memory(self, state: Any) -> Any:
+        """The shardings of a memory or decode state."""
+        return self.of(state_names(state), state)
+
+    def train_state(self, state: Any, names: Mapping[str, Any]) -> Any:
+        """The shardings of a `TrainState`.
+
+        Args:
+          state: the state or its shapes.
+          names: of the variables, from `memjax.axes.parameter_names`.
+        """
+        return self.of(train_state_names(state, names), state)
+
+    def batch(self, batch: Any, *, segments: bool = True) -> Any:
+        """The shardings of a batch `[segments, batch, ...]`, or of one segment `[batch, ...]`."""
+        return jax.tree.map(lambda leaf: self.rows(axis=int(segments)), batch)
+
+    def skipped(self, names: Any, shapes: Any) -> list[str]:
+        """The rules that do not divide an axis and are left out, as `name of the array: axis = size over axes`."""
+        notes: list[str] = []
+
+        def note(path: Any, name: Names, leaf: Any) -> None:
+            where = jax.tree_util.keystr(path, simple=True, separator="/")
+            notes.extend(f"{where}: {text}" for text in name.skipped(leaf.shape, self.mesh, self.rules))
+
+        jax.tree_util.tree_map_with_path(note, names, shapes)
+        return notes
+
+
+def train_state_names(state: TrainState, names: Mapping[str, Any]) -> TrainState:
+    """Names of the axes of every array of a train state.
+
+    Args:
+      state: the state or its shapes.
+      names: of the variables, from `memjax.axes.parameter_names`.
+    """
+    plain = lambda tree: jax.tree.map(lambda leaf: Names((None,) * leaf.ndim), tree)
+    tables = names.get("tables", {})
+    return TrainState(
+        step=Names(()),
+        params=names["params"],
+        tables=Tables(tables, _names_like(state.tables.moments, tables, state.tables.values)),
+        opt_state=_names_like(state.opt_state, names["params"], state.params),
+        batch_stats=names.get("batch_stats", {}),
+        constants=names.get("constants", {}),
+        memory=state_names(state.memory),
+        key=Names(()),
+        totals=plain(state.totals),
+        restart=Names(("batch",)),
+    )
+
+
+def _names_like(tree: Any, names: Any, values: Any) -> Any:
+    """Names of arrays that belong to parameters: moments have theirs, factored ones lack the axis summed over.
+
+    Args:
+      tree: with subtrees of the structure of `values` anywhere.
+      names: those of the parameters.
+      values: the parameters or their shapes.
+    """
+    known = {
+        _keys(path): (name, tuple(leaf.shape))
+        for (path, name), leaf in zip(
+            jax.tree_util.tree_flatten_with_path(names)[0], jax.tree.leaves(values), strict=True
+        )
+    }
+
+    def find(path: Any, leaf: Any) -> Names:
+        keys, shape = _keys(path), tuple(leaf.shape)
+        for start in range(len(keys)):
+            name, whole = known.get(keys[start:], (None, ()))
+            if name is None:
+                continue
+            if shape == whole:
+                return name
+            if len(whole) > 1 and len(shape) == len(whole) - 1:  # Adafactor sums over one of the two largest axes
+                smaller, larger = np.argsort(whole, kind="stable")[-2:]
+                summed = larger if "v_row" in keys[:start] else smaller
+                if shape == tuple(np.delete(whole, summed)):
+                    return Names(name.axes[:summed] + name.axes[summed + 1 :])
+        return Names((None,) * leaf.ndim)
+
+    return jax.tree_util.tree_map_with_path(find, tree)
+
+
+def _keys(path: Any) -> tuple[str, ...]:
+    return tuple(jax.tree_util.keystr((entry,), simple=True) for entry in path)
+
+
+def put(tree: Any, shardings: Any) -> Any:
+    """Host arrays, equal on every process, as global arrays."""
+    return jax.tree.map(_put, tree, shardings)
+
+
+def _put(value: Any, sharding: NamedSharding) -> jax.Array:
+    if jax.process_count() == 1:
+        return jax.device_put(value, sharding)
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        data = _put(jax.random.key_data(value), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
+    host = np.asarray(value)
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+
+def put_rows(tree: Any, shardings: Any) -> Any:
+    """Arrays whose rows are those of this process as global arrays."""
+    return jax.tree.map(
+        lambda value, sharding: jax.make_array_from_process_local_data(sharding, value), tree, shardings
+    )
