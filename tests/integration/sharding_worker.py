@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -134,7 +135,10 @@ def compare(attention: str) -> dict:
 
 def shares(attention: str) -> dict:
     """FLOPs and state bytes of one of eight devices, relative to a run on one device."""
-    whole, part = Run(ATTENTION[attention], None, dim=64), Run(ATTENTION[attention], (1, 8, 1), dim=64)
+    part_of_model = ATTENTION[attention]
+    if isinstance(part_of_model, configs.Memorizing):  # one device searches in a loop, whose body is counted once
+        part_of_model = dataclasses.replace(part_of_model, retrieval="threshold")
+    whole, part = Run(part_of_model, None, dim=128), Run(part_of_model, (1, 8, 1), dim=128)
     flops = [run.compiled().cost_analysis()["flops"] for run in (whole, part)]
     device = jax.devices()[0]
     local = [
