@@ -117,6 +117,10 @@ class Names:
 
     axes: tuple[str | None, ...]
 
+    def __getitem__(self, index: int) -> Names:
+        """Names of `array[index]`."""
+        return Names(self.axes[1:])
+
     def spec(self, shape: tuple[int, ...], mesh: Any, rules: Mapping[str, tuple[str, ...]] = RULES) -> PartitionSpec:
         """How an array of this shape is split over a mesh; a rule that does not divide the axis is skipped.
 

@@ -1,8 +1,8 @@
 """The command `memjax <verb>`.
 
-Exit codes: 0 done, 1 failed, 2 bad arguments, 128 + signal when a signal stopped a run after it was saved. A user's
-mistake is one line on stderr that names the field, what was given and what is allowed; MEMJAX_DEBUG=1 adds the
-traceback. Each verb imports what it needs when it runs, so that `memjax --help` is quick.
+Exit codes: 0 done, 1 failed, 2 bad arguments, 3 does not fit (`plan`), 128 + signal when a signal stopped a run after
+it was saved. A user's mistake is one line on stderr that names the field, what was given and what is allowed;
+MEMJAX_DEBUG=1 adds the traceback. Each verb imports what it needs when it runs, so that `memjax --help` is quick.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import dataclasses
 import difflib
 import json
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from memjax.compilation import keep_programs
 from memjax.config import Config, validate
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config
 
@@ -46,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hint = f"; did you mean {near[0]}?" if near else ""
             raise UsageError(f"verb: given {verb!r}, allowed: {', '.join(VERBS)}{hint}")
         _skip_absent_tpu()
+        warning = keep_programs(os.environ)
+        if warning:
+            print(f"memjax {verb}: {warning}", file=sys.stderr)
         return VERBS[verb][0](rest)
     except SystemExit as exit:  # --help has printed what it had to
         return exit.code if isinstance(exit.code, int) else 0
@@ -55,29 +60,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        line = _mistake(error)
+        line, code = _mistake(error), 2
+        if line is None:
+            line, code = _loss(error), 1
         if line is None or os.environ.get("MEMJAX_DEBUG"):
             traceback.print_exc()
-        if line is None:
-            return 1
-        print(f"memjax {verb}: {line}", file=sys.stderr)
-        return 2
+        if line is not None:
+            print(f"memjax {verb}: {line}", file=sys.stderr)
+        if code == 1:
+            _leave(code)
+        return code
 
 
 def _train(arguments: list[str]) -> int:
     """Trains the model of a config, or goes on where its run stopped."""
-    _, config = _with_config(_config_parser("train"), arguments)
+    parser = _config_parser("train")
+    steps = "trace these steps of the log (from 2, both included) with jax.profiler, into the run's folder `profile`"
+    parser.add_argument("--profile", metavar="FIRST:LAST", help=steps)
+    memories = "go on with empty memories, also with another data.rows; rows begin their next epoch"
+    parser.add_argument("--reset-memory", action="store_true", help=memories)
+    where = "host:port of process 0 where several processes are one run; 'auto' asks Slurm, Open MPI or Kubernetes"
+    parser.add_argument("--coordinator", default="", metavar="ADDRESS", help=f"{where}; TPU pods need none")
+    parser.add_argument("--num-processes", type=int, metavar="N", help="processes of the run, with an address")
+    parser.add_argument("--process-id", type=int, metavar="I", help="this one, from 0, with an address")
+    options, config = _with_config(parser, arguments)
+    from memjax.training import processes
     from memjax.training.loop import Stopped, train
+    from memjax.training.profiles import read_steps
     from memjax.training.runs import run_path
 
+    profile = read_steps(options.profile) if options.profile else None
+    coordinator = options.coordinator or ("auto" if _tpu_may_be_here() else "")
+    processes.connect(coordinator, options.num_processes, options.process_id, timeout=config.sharding.timeout)
     path = run_path(config)
     is_new = not path.exists()
     try:
-        train(config)
+        train(config, profile=profile, reset_memory=options.reset_memory)
     except Stopped as stopped:
         return stopped.exit_code
     except Exception:
-        if is_new:
+        if is_new and processes.is_first():
             _remove_unstarted(path)
         raise
     return 0
@@ -160,6 +182,31 @@ def _data(arguments: list[str]) -> int:
     return 0
 
 
+def _plan(arguments: list[str]) -> int:
+    """Compiles one step for TPUs that are not here: memory per device, work, collectives, an estimate of the time."""
+    parser = _config_parser("plan")
+    named = "v5e:4x4 or v5p-128; several separated by commas"
+    parser.add_argument("--topology", required=True, metavar="NAME", help=named)
+    parser.add_argument(
+        "--what", default="train", choices=["train", "eval", "decode"], help="the step (default: train)"
+    )
+    values = "FIELD=A,B: a row for each value; FIELD in full or by its last part"
+    parser.add_argument("--sweep", default="", metavar="FIELD=A,B", help=values)
+    ids = "ids, where only the data knows how many"
+    parser.add_argument("--vocab-size", type=int, default=0, metavar="N", help=ids)
+    parser.add_argument("--json", action="store_true", help="print one JSON object per case")
+    options, config = _with_config(parser, arguments)
+    from memjax.planning import PlanReport, make_cases
+    from memjax.training.plan import plan
+
+    cases = make_cases(config, options.topology.split(","), options.what, options.sweep)
+    report = PlanReport(len(cases), as_json=options.json, command=shlex.join(["memjax", "plan", *arguments]))
+    for case in cases:
+        report.start(case)
+        report.add(plan(case, vocab_size=options.vocab_size))
+    return 0 if report.finish() else 3
+
+
 def _doctor(arguments: list[str]) -> int:
     """Prints versions, devices and what is missing, with the pip line that brings it."""
     parser = _Parser("doctor")
@@ -195,6 +242,7 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "eval": (_eval, "score a split, with another memory length if wanted"),
     "generate": (_generate, "continue prompts"),
     "data": (_data, "read the data, train the tokenizer, write token files"),
+    "plan": (_plan, "what a step needs on TPUs that are not here"),
     "demo": (_demo, "memory or no memory, in ten minutes (`make run`)"),
     "doctor": (_doctor, "versions, devices, and what is missing"),
 }
@@ -270,11 +318,18 @@ def _skip_absent_tpu() -> None:
     from importlib.metadata import entry_points
     from importlib.util import find_spec
 
-    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
-    may_be_here = any(Path("/dev").glob("accel*")) or any(v.read_text().strip() == "0x1ae0" for v in vendors)
     other_plugins = bool(entry_points(group="jax_plugins")) or find_spec("jax_plugins") is not None
-    if find_spec("libtpu") is not None and not may_be_here and not other_plugins:
+    if find_spec("libtpu") is not None and not _tpu_may_be_here() and not other_plugins:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
+def _tpu_may_be_here() -> bool:
+    """Whether the machine has a device of Google's; containers may see the device file only, or the bus only."""
+    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
+    files = any(Path("/dev").glob("accel*")) or any(Path("/dev").glob("vfio/[0-9]*"))
+    return (files or any(v.read_text().strip() == "0x1ae0" for v in vendors)) and (
+        os.environ.get("JAX_PLATFORMS", "tpu") in ("", "tpu", "tpu,cpu")
+    )
 
 
 def _mistake(error: Exception) -> str | None:
@@ -301,13 +356,33 @@ def _mistake(error: Exception) -> str | None:
     return None
 
 
+def _loss(error: Exception) -> str | None:
+    """The line about another process of the run that is gone; None for any other error."""
+    if "memjax.training.processes" not in sys.modules:
+        return None
+    from memjax.training import processes
+
+    return str(error) if isinstance(error, processes.Missing) else processes.explain(error)
+
+
+def _leave(code: int) -> None:
+    """Does not wait for the other processes of a run, where there are any: they wait for this one."""
+    if "memjax.training.processes" in sys.modules:
+        from memjax.training import processes
+
+        if processes.count() > 1:
+            processes.abandon(code)
+
+
 def _help() -> str:
     verbs = "\n".join(f"  {name:9} {summary}" for name, (_, summary) in VERBS.items())
     return (
         "usage: memjax <verb> [--option value] [--field.of.the.config value]\n\n"
         "Memory for Transformers in JAX.\n\n"
         f"{verbs}\n\n"
-        "`memjax <verb> --help` lists the options of a verb and every field of the config."
+        "`memjax <verb> --help` lists the options of a verb and every field of the config.\n"
+        "Compiled programs are kept in ~/.cache/memjax/jax (or in JAX_COMPILATION_CACHE_DIR); "
+        "JAX_ENABLE_COMPILATION_CACHE=0\nkeeps none."
     )
 
 

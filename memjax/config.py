@@ -449,6 +449,10 @@ class Sharding:
     """devices that split heads, feed-forward width and vocabulary; 0 = what is left"""
     memory: Literal["heads", "slots"] = "heads"
     """what `model` splits of a long memory: 'slots' for one too large for a device"""
+    vocab_multiple: int = 128
+    """rows of the vocabulary's tables are padded to a multiple of it, to divide over `model`; 1 = no padding"""
+    timeout: float = 300.0
+    """seconds that the processes of a pod wait for each other; one that is silent for longer ends the others"""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -482,6 +486,7 @@ def validate(config: Config) -> None:
         ("training.apply_every", training.apply_every),
         ("training.keep_checkpoints", training.keep_checkpoints),
         ("evaluation.rows", config.evaluation.rows),
+        ("sharding.vocab_multiple", config.sharding.vocab_multiple),
     ]:
         _require(value >= 1, field, value, "an integer of at least 1")
     for field, value in [

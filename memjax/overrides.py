@@ -126,6 +126,31 @@ def apply_overrides(
         raise
 
 
+def find_field(config: Any, name: str, prefer: str = "") -> str:
+    """The dotted name of the field that `name` means, in full or by its last part; `-` and `_` are the same.
+
+    Args:
+      config: a config instance.
+      name: `model.attention.memory_length`, or `memory_length` for the first field of that name.
+      prefer: a beginning of dotted names that comes before the others.
+
+    Raises:
+      UsageError: no such field, with a suggestion.
+
+    Example:
+      >>> find_field(Config(), "segment-length"), find_field(Config(), "rows", prefer="evaluation.")
+      ('data.segment_length', 'evaluation.rows')
+    """
+    fields = [option.field for _, option in _options(config)]
+    wanted = name.strip().removeprefix("--").replace("-", "_")
+    found = [field for field in fields if field == wanted or field.endswith(f".{wanted}")]
+    if not found:
+        raise UsageError(
+            _unknown(f"--{wanted}".replace("_", "-"), config, [f"--{f}".replace("_", "-") for f in fields])
+        )
+    return min(found, key=lambda field: (field != wanted, not (prefer and field.startswith(prefer))))
+
+
 class _Refused(ValueError):
     """tyro refused the arguments."""
 

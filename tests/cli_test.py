@@ -86,6 +86,8 @@ TRAIN = ["train", "--config", "tiny.py"]
         ([*TRAIN, "--model.dim", "9"], ["model.num_heads: given 2", "model.dim = 9"]),
         ([*TRAIN, "--training.accumulate", "3"], ["training.accumulate: given 3", "data.rows = 2"]),
         ([*TRAIN, "--model.attention.num-neighbors", "17"], ["model.attention.num_neighbors: given 17", "16"]),
+        ([*TRAIN, "--profile", "10"], ["profile: given '10'", "FIRST:LAST"]),
+        ([*TRAIN, "--name", "new", "--profile", "2:3"], ["profile: given 2:3", "training.steps = 2"]),
         ([*TRAIN, "--variant", "locl"], ["variant: given 'locl'", "did you mean local?"]),
         (["train", "--config", "tin.py"], ["config: given 'tin.py', allowed: "]),
         ([*TRAIN, "--name", "new", "--data.source.path", "nowhere"], ["nowhere"]),
@@ -148,7 +150,7 @@ def test_init_from_another_architecture_is_refused(here, capsys):
 
 
 def test_an_error_of_the_program_keeps_its_traceback(here, capsys, monkeypatch):
-    def broken(config):
+    def broken(config, **options):
         return [1][2]
 
     monkeypatch.setattr("memjax.training.loop.train", broken)
@@ -164,7 +166,7 @@ def test_debug_adds_the_traceback_to_a_mistake(here, capsys, monkeypatch):
 
 
 def test_a_signal_gives_128_and_its_number(here, monkeypatch):
-    def stopped(config):
+    def stopped(config, **options):
         raise Stopped(signal.SIGTERM, 1, here)
 
     monkeypatch.setattr("memjax.training.loop.train", stopped)
@@ -172,7 +174,7 @@ def test_a_signal_gives_128_and_its_number(here, monkeypatch):
 
 
 def test_a_missing_package_names_its_extra(here, capsys, monkeypatch):
-    def needs(config):
+    def needs(config, **options):
         raise ModuleNotFoundError("No module named 'seqio'", name="seqio")
 
     monkeypatch.setattr("memjax.training.loop.train", needs)

@@ -92,6 +92,9 @@ PUBLISHED = {
     ("memorizing_pg19", "default"): (151_023_464 + 32_000 * 1024, 0.001),
 }
 
+LARGE = {("memorizing_scale", "1b"): 1.3e9, ("memorizing_scale", "8b"): 8e9}
+"""upper bounds of models that are not trained on one device"""
+
 
 @pytest.mark.parametrize("name, variant", PUBLISHED)
 def test_published_models_have_the_published_size(name, variant):
@@ -103,7 +106,7 @@ def test_published_models_have_the_published_size(name, variant):
 def test_every_model_can_be_built(name, variant):
     config = load_config(name, variant)
     if not isinstance(config.data.source, KeyValueRecall):
-        assert 1_000 < count_parameters(config) < 300_000_000
+        assert 1_000 < count_parameters(config) < LARGE.get((name, variant), 300_000_000)
 
 
 @pytest.mark.parametrize(

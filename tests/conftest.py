@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Read by JAX when it is imported, here and in the processes that tests start. Tests compile hundreds of tiny programs,
+# and the second run need not. JAX_ENABLE_COMPILATION_CACHE=0 turns it off.
+for name, value in {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parent.parent / ".cache" / "jax"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}.items():
+    os.environ.setdefault(name, value)
 
-CACHE = Path(__file__).parent.parent / ".cache" / "jax"
 TYPE_CHECKER = (
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int is a float, as for pyright
 )
@@ -32,7 +39,3 @@ def pytest_configure(config: pytest.Config) -> None:
     import jax
 
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    # Tests compile hundreds of tiny programs, and the second run need not. JAX_ENABLE_COMPILATION_CACHE=0 turns it off.
-    jax.config.update("jax_compilation_cache_dir", os.environ.get("JAX_COMPILATION_CACHE_DIR", str(CACHE)))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -3,7 +3,8 @@
 #
 # The functions worker_* run on the TPU VM: `on_workers` sends their source with every call, so that a node needs
 # nothing of ours before `setup`, and never has another version of them than the caller. They know ~/memjax (source),
-# ~/memjax-venv (environment) and ~/memjax-run (the run: command.sh, log.txt, pid, exit, stopped).
+# ~/memjax-venv (environment), ~/memjax-bucket (where --bucket is mounted) and ~/memjax-run (the run: command.sh,
+# log.txt, pid, exit, stopped; mount.txt has what mounting said).
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -15,6 +16,7 @@ ZONE=${TPU_ZONE:-}
 PROJECT=${TPU_PROJECT:-}
 TYPE=${TPU_TYPE:-}
 VERSION=${TPU_VERSION:-}
+BUCKET=${TPU_BUCKET:-}
 SPOT=${TPU_SPOT:-0}
 QUEUED=${TPU_QUEUED:-0}
 COMMIT=${TPU_COMMIT:-HEAD}
@@ -32,10 +34,12 @@ usage: tools/tpu_vm.sh VERB [options] [-- command]
 
   create   make the node; --spot for spot capacity, --queued to wait in line for it
              tools/tpu_vm.sh create --name lm --zone us-west4-a --type v5litepod-16 --spot
-  setup    on all workers: Python 3.11, the repository at a commit, its lock, and jax[tpu] of the version in the lock
-             tools/tpu_vm.sh setup --name lm --zone us-west4-a --commit HEAD
+  setup    on all workers: Python 3.11, the repository at a commit, its lock, jax[tpu] of the version in the lock, and
+           the bucket, if one is given
+             tools/tpu_vm.sh setup --name lm --zone us-west4-a --bucket gs://BUCKET --commit HEAD
   run      the same command on all workers, in tmux; refused while one is running (--force ends that one first)
-             tools/tpu_vm.sh run --name lm --zone us-west4-a -- memjax train --config NAME --workdir gs://BUCKET/runs
+             tools/tpu_vm.sh run --name lm --zone us-west4-a --bucket gs://BUCKET \
+               -- memjax train --config NAME --workdir '~/memjax-bucket/runs'
   status   the node, and of each worker: idle, running, finished, failed CODE, stopped (by kill), lost (by a signal)
              tools/tpu_vm.sh status --name lm --zone us-west4-a
   logs     follow the log of one worker, or of all with their numbers in front
@@ -45,9 +49,9 @@ usage: tools/tpu_vm.sh VERB [options] [-- command]
   delete   delete the node, and with --queued its request; asks nothing
              tools/tpu_vm.sh delete --name lm --zone us-west4-a
   babysit  create, setup and run, again whenever the node is taken away, until the command has finished on all workers.
-           It resumes if its checkpoints outlive the node: `memjax train` with a --workdir in gs:// or on a mount
-             tools/tpu_vm.sh babysit --name lm --zone us-west4-a --type v5litepod-16 --spot \
-               -- memjax train --config NAME --workdir gs://BUCKET/runs
+           It resumes if its checkpoints outlive the node: `memjax train` with a --workdir in the bucket
+             tools/tpu_vm.sh babysit --name lm --zone us-west4-a --type v5litepod-16 --spot --bucket gs://BUCKET \
+               -- memjax train --config NAME --workdir '~/memjax-bucket/runs'
 
 option, and the environment variable that gives its default
   --name NAME            TPU_NAME             the node, and with --queued its request
@@ -57,6 +61,8 @@ option, and the environment variable that gives its default
   --version VERSION      TPU_VERSION          of the runtime; default: the one for TYPE
   --spot                 TPU_SPOT=1           capacity that may be taken back at any time
   --queued               TPU_QUEUED=1         through queued resources
+  --bucket gs://BUCKET   TPU_BUCKET           setup and run mount it on all workers at ~/memjax-bucket, with gcsfuse;
+                                              the command has this folder also in MEMJAX_BUCKET
   --commit COMMIT        TPU_COMMIT           default: HEAD; what is not committed stays here
   --repository URL       TPU_REPOSITORY       the workers clone it; default: they get a copy of this checkout
   --max-recreations N    TPU_MAX_RECREATIONS  repairs after which babysit gives up; default: 20
@@ -97,19 +103,34 @@ execute() {
 
 # on_workers WORKER FUNCTION [ARGUMENT...]
 on_workers() {
-  local script
+  local script helper
   script="set -euo pipefail
-$(declare -f "$2")
-$(printf '%q ' "${@:2}")"
+$(declare -f "$2")"
+  for helper in worker_gcsfuse worker_apt; do # those that call others first
+    [[ $script != *" $helper"* ]] || script+=$'\n'$(declare -f "$helper")
+  done
+  script+=$'\n'$(printf '%q ' "${@:2}")
   execute gcloud compute tpus tpu-vm ssh "$NAME" "${CONNECT[@]}" --worker="$1" --command="bash -c $(quote "$script")"
 }
 
 # ---- on the workers
 
+# worker_apt PACKAGE...
+worker_apt() {
+  local attempt
+  local apt=(sudo env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes -o DPkg::Lock::Timeout=600)
+  # A node that has just started updates itself, and holds a lock for which `apt-get update` does not wait.
+  for attempt in {1..30}; do
+    if "${apt[@]}" update; then break; fi
+    echo "$HOSTNAME: apt-get update failed ($attempt of 30)" >&2
+    sleep 10
+  done
+  "${apt[@]}" install "$@"
+}
+
 # worker_setup COMMIT REPOSITORY FORCE
 worker_setup() {
-  local attempt version stamp
-  local apt=(sudo env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes -o DPkg::Lock::Timeout=600)
+  local version stamp
   if [[ $3 == 0 ]] && tmux has-session -t =memjax 2>/dev/null; then
     echo "$HOSTNAME: a run is going on, and setup replaces its source: wait, kill it, or give --force" >&2
     return 1
@@ -117,13 +138,7 @@ worker_setup() {
   # The lock is for Python 3.11. Ubuntu 22.04 has 3.10 and a release candidate of 3.11; deadsnakes has 3.11.
   if ! python3.11 -c 'import ensurepip, venv' 2>/dev/null || ! type make tmux git >/dev/null 2>&1; then
     command -v python3.11 >/dev/null || sudo add-apt-repository --yes --no-update ppa:deadsnakes/ppa
-    # A node that has just started updates itself, and holds a lock for which `apt-get update` does not wait.
-    for attempt in {1..30}; do
-      if "${apt[@]}" update; then break; fi
-      echo "$HOSTNAME: apt-get update failed ($attempt of 30)" >&2
-      sleep 10
-    done
-    "${apt[@]}" install python3.11 python3.11-venv make tmux git
+    worker_apt python3.11 python3.11-venv make tmux git
   fi
   rm -rf ~/memjax.new
   mkdir ~/memjax.new
@@ -149,6 +164,43 @@ worker_setup() {
   echo "$HOSTNAME: memjax ${1:0:12} with jax[tpu] $version"
 }
 
+# The way of https://cloud.google.com/storage/docs/cloud-storage-fuse/install, also where an image has a gcsfuse from
+# before the flags of `worker_mount`.
+worker_gcsfuse() {
+  local address=https://packages.cloud.google.com/apt keyring=/usr/share/keyrings/cloud.google.asc key release
+  if [[ $(gcsfuse --help 2>&1) == *--metadata-cache-negative-ttl-secs* ]]; then return; fi
+  key=$(curl --fail --silent --show-error --location --retry 5 "$address/doc/apt-key.gpg") \
+    && release=$(lsb_release -c -s) \
+    && sudo tee "$keyring" <<<"$key" \
+    && sudo tee /etc/apt/sources.list.d/gcsfuse.list <<<"deb [signed-by=$keyring] $address gcsfuse-$release main" \
+    && worker_apt gcsfuse
+}
+
+# worker_mount BUCKET
+worker_mount() {
+  # shellcheck disable=SC2088  # for people
+  local folder=~/memjax-bucket log=~/memjax-run/mount.txt shown='~/memjax-bucket' mounted reason
+  # In the place of a device stands the bucket, also when gcsfuse has died; then, however, nothing can be listed.
+  mounted=$(findmnt --noheadings --output SOURCE --mountpoint "$folder" || true)
+  if [[ $mounted != "$1" ]] || ! ls "$folder" >/dev/null 2>&1; then
+    mkdir -p ~/memjax-run
+    # What one host writes the others look for at once: no metadata is remembered, neither of files that are there (on
+    # TPU VMs that would be for ever) nor of those that are not. There is a file cache with --cache-dir only.
+    if ! {
+      { [[ -z $mounted ]] || fusermount -u "$folder"; } \
+        && mkdir -p "$folder" \
+        && { [[ -z $(ls -A "$folder") ]] || ! echo "there are files in the folder itself: move them away"; } \
+        && worker_gcsfuse \
+        && gcsfuse --implicit-dirs --metadata-cache-ttl-secs=0 --metadata-cache-negative-ttl-secs=0 "$1" "$folder"
+    } >"$log" 2>&1; then
+      reason=$(grep -i error "$log" | tail -n 1) || reason=$(tail -n 1 "$log")
+      echo "$HOSTNAME: gs://$1 was not mounted at $shown: $reason" >&2
+      return 1
+    fi
+  fi
+  echo "$HOSTNAME: gs://$1 is mounted at $shown"
+}
+
 worker_check() {
   if ! compgen -G "$HOME/memjax-venv/.stamp-tpu-*" >/dev/null; then
     echo "$HOSTNAME: not set up: tools/tpu_vm.sh setup" >&2
@@ -159,7 +211,7 @@ worker_check() {
   fi
 }
 
-# worker_start WORD...
+# worker_start BUCKET WORD...
 worker_start() {
   # shellcheck disable=SC2329  # command.sh calls it
   worker_session() {
@@ -167,6 +219,8 @@ worker_start() {
     cd ~/memjax || return
     exec >>~/memjax-run/log.txt 2>&1
     export PATH=~/memjax-venv/bin:$PATH PYTHONUNBUFFERED=1
+    if [[ -n $1 ]]; then export MEMJAX_BUCKET=~/memjax-bucket; fi
+    shift
     echo "== $(date -u +%FT%TZ) $HOSTNAME:$(printf ' %q' "$@")"
     # In a session of its own: signals reach the whole command, and not this shell, which has to note how it ended.
     setsid "$@" &
@@ -254,12 +308,21 @@ setup_workers() {
       && execute git -C "$ROOT" archive --format=tar.gz --output="$archive" "$COMMIT" \
       && execute gcloud compute tpus tpu-vm scp "$archive" "$NAME:" "${CONNECT[@]}" --worker=all || return
   fi
-  on_workers all worker_setup "$COMMIT" "$REPOSITORY" "$FORCE"
+  on_workers all worker_setup "$COMMIT" "$REPOSITORY" "$FORCE" && mount_bucket
 }
 
-# Every worker is asked before any is started: a run on some of them would wait for the others for ever.
+mount_bucket() {
+  [[ -z $BUCKET ]] || on_workers all worker_mount "${BUCKET#gs://}"
+}
+
+# Every worker is asked before any is started: a run on some of them would wait for the others for ever. A mount does
+# not outlive a reboot.
 start_run() {
-  if ((FORCE)); then stop_run -; else on_workers all worker_check; fi && on_workers all worker_start "${COMMAND[@]}"
+  if ((FORCE)); then stop_run -; else on_workers all worker_check; fi && mount_bucket && start_command
+}
+
+start_command() {
+  on_workers all worker_start "$BUCKET" "${COMMAND[@]}"
 }
 
 stop_run() {
@@ -309,7 +372,7 @@ run_state() {
 
 # What is left of the run on some workers ends before their source is replaced.
 repair_run() {
-  stop_run - && setup_workers && on_workers all worker_start "${COMMAND[@]}"
+  stop_run - && setup_workers && start_command
 }
 
 # repair_node STATE. A queued request is served later; the look that finds the node starts the run.
@@ -382,8 +445,8 @@ parse() {
       --force) FORCE=1 ;;
       --dry-run) DRY_RUN=1 ;;
       --) COMMAND=("$@") && return ;;
-      --create-flag | --connect-flag | --name | --zone | --project | --type | --version | --commit | --repository | \
-        --max-recreations | --worker)
+      --create-flag | --connect-flag | --name | --zone | --project | --type | --version | --bucket | --commit | \
+        --repository | --max-recreations | --worker)
         (($#)) || refuse "$option: given nothing, allowed: $option VALUE"
         case $option in
           --create-flag) CREATE+=("$1") ;;
@@ -414,6 +477,7 @@ validate() {
   require "--name or TPU_NAME" "$NAME" '[a-z]([-a-z0-9]{0,61}[a-z0-9])?' "a-z, 0-9 and -, at most 63, a letter first"
   require "--zone or TPU_ZONE" "$ZONE" '[a-z]+-[a-z]+[0-9]+-[a-z0-9]+' "a zone, such as us-west4-a"
   require "--project or TPU_PROJECT" "$PROJECT" '|[a-z0-9][-a-z0-9.:]*' "the id of a project"
+  require "--bucket or TPU_BUCKET" "$BUCKET" '|gs://[a-z0-9][-a-z0-9._]{1,220}[a-z0-9]' "gs://NAME, without a path"
   require "--worker" "$WORKER" '[0-9]+|all' "0, 1, ... or all"
   for name in SPOT QUEUED; do require "TPU_$name" "${!name}" '0|1' "0 or 1"; done
   require "--max-recreations or TPU_MAX_RECREATIONS" "$MAX_RECREATIONS" '[0-9]{1,6}' "a whole number"
@@ -422,6 +486,9 @@ validate() {
   done
   if [[ $VERB == run || $VERB == babysit ]]; then
     ((${#COMMAND[@]})) || refuse "command: given nothing, allowed: words after --, such as -- memjax train"
+    # The folder without its bucket would be on the disk of the node.
+    [[ -n $BUCKET || ${COMMAND[*]} != *memjax-bucket* && ${COMMAND[*]} != *MEMJAX_BUCKET* ]] \
+      || refuse "--bucket or TPU_BUCKET: given nothing, allowed: gs://NAME, as the command uses ~/memjax-bucket"
   else
     ((${#COMMAND[@]} == 0)) || refuse "command: given '${COMMAND[*]}', allowed: nothing after -- with $VERB"
   fi
@@ -456,6 +523,22 @@ resolve_commit() {
   fi
 }
 
+# Whether what the command saves may be there on the next node, as far as its words tell.
+outlives_node() {
+  local word before='' workdir=''
+  for word in "${COMMAND[@]}"; do
+    if [[ $before == --workdir ]]; then workdir=$word; fi
+    if [[ $word == --workdir=* ]]; then workdir=${word#*=}; fi
+    before=$word
+  done
+  if [[ -z $workdir ]]; then
+    [[ -n $BUCKET && ${COMMAND[0]} != memjax ]] # a script may know MEMJAX_BUCKET
+  else
+    # shellcheck disable=SC2088  # memjax expands it
+    [[ $workdir == /* || $workdir/ == '~/memjax-bucket/'* ]]
+  fi
+}
+
 main() {
   parse "$@"
   validate
@@ -479,7 +562,7 @@ main() {
     kill) stop_run mark ;;
     delete) delete_node ;;
     babysit)
-      [[ " ${COMMAND[*]}" == *[\ =]gs://* ]] || say "no gs:// path in the command: checkpoints must outlive the node"
+      outlives_node || say "checkpoints must outlive the node: --bucket gs://NAME, and --workdir '~/memjax-bucket/runs'"
       if ((DRY_RUN)); then print_cycle; else babysit; fi
       ;;
   esac

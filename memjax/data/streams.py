@@ -25,7 +25,7 @@ import numpy as np
 from memjax.data.documents import ArrayDocuments, Documents
 from memjax.typing import Batch
 
-__all__ = ["PROTOCOLS", "ArrayDocuments", "Documents", "Streams", "epoch_order", "merge_positions"]
+__all__ = ["PROTOCOLS", "ArrayDocuments", "Documents", "Streams", "epoch_order", "merge_positions", "position_of_rows"]
 
 PROTOCOLS = ("separate", "contiguous")
 
@@ -71,6 +71,16 @@ def merge_positions(positions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"positions: different streams, {_difference(merged['stream'], position['stream'])}")
         merged = {"stream": dict(position["stream"]), "rows": {**merged.get("rows", {}), **position["rows"]}}
     return merged
+
+
+def position_of_rows(position: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """A position for another number of rows: the epoch after the latest that a row has reached, from its beginning.
+
+    Rows share the documents of an epoch among them, so that the rest of one cannot be handed to other rows.
+    """
+    epoch = 1 + max(int(place[0]) for place in position["rows"].values())
+    places = {str(row): [epoch, 0, 0] for row in range(rows)}
+    return {"stream": {**position["stream"], "rows": rows}, "rows": places}
 
 
 @dataclasses.dataclass

@@ -37,6 +37,7 @@ from memjax.functional.positions import (
     sinusoids,
 )
 from memjax.functional.product_keys import lookup_rows
+from memjax.functional.scopes import operation
 from memjax.functional.sharded import (
     Partial,
     merge_partials,
@@ -63,6 +64,7 @@ __all__ = [
     "merge_partials",
     "neighbor_attention",
     "num_shards",
+    "operation",
     "order_after",
     "partial_attention",
     "read_window",

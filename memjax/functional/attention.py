@@ -11,9 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from memjax.functional.scopes import operation
+
 __all__ = ["attention", "joint_attention", "masked_softmax", "neighbor_attention", "scale_queries", "visibility"]
 
 
+@operation
 def masked_softmax(scores: Float[Array, "..."], mask: Bool[Array, "..."] | None, axis: int = -1) -> Float[Array, "..."]:
     """Softmax over the entries that `mask` allows.
 
@@ -38,6 +41,7 @@ def masked_softmax(scores: Float[Array, "..."], mask: Bool[Array, "..."] | None,
     return jax.nn.softmax(scores, axis=axis) if mask is None else _masked_softmax(scores, mask, axis)
 
 
+@operation
 def scale_queries(
     queries: Float[Array, "batch length heads head_dim"],
     scale: float | Float[Array, " #heads"] | Float[Array, ""] | None,
@@ -69,6 +73,7 @@ def scale_queries(
     return (queries * factor).astype(queries.dtype)
 
 
+@operation
 def attention(
     queries: Float[Array, "batch length heads head_dim"],
     keys: Float[Array, "batch memory heads head_dim"],
@@ -109,6 +114,7 @@ def attention(
     return _attend(weights, values, queries.dtype)
 
 
+@operation
 def neighbor_attention(
     queries: Float[Array, "batch length heads head_dim"],
     keys: Float[Array, "batch heads length neighbors head_dim"],
@@ -146,6 +152,7 @@ def neighbor_attention(
     return _attend_neighbors(weights, values, queries.dtype)
 
 
+@operation
 def joint_attention(
     queries: Float[Array, "batch length heads head_dim"],
     keys: Float[Array, "batch memory heads head_dim"],
@@ -206,6 +213,7 @@ def joint_attention(
     return (from_near + from_local).astype(queries.dtype)
 
 
+@operation
 def visibility(
     length: int,
     memory_valid: Bool[Array, "batch memory"] | None,

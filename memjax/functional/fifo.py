@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int, Shaped
 
+from memjax.functional.scopes import operation
+
 __all__ = [
     "advance",
     "order_after",
@@ -23,6 +25,7 @@ __all__ = [
 ]
 
 
+@operation
 def shift_append(
     slots: Shaped[Array, "batch memory *rest"], new: Shaped[Array, "batch length *rest"]
 ) -> Shaped[Array, "batch memory *rest"]:
@@ -47,6 +50,7 @@ def shift_append(
     return jnp.concatenate([slots[:, length:], new], axis=1)
 
 
+@operation
 def ring_append(
     slots: Shaped[Array, "..."],
     new: Shaped[Array, "..."],
@@ -86,6 +90,7 @@ def ring_append(
     return write_window(slots, new, cursor, active, axis=axis, aligned=aligned)
 
 
+@operation
 def read_window(
     slots: Shaped[Array, "..."], cursor: Int[Array, " batch"], length: int, *, axis: int = 1
 ) -> Shaped[Array, "..."]:
@@ -114,6 +119,7 @@ def read_window(
     return jax.vmap(lambda row, place: jnp.take(row, place, axis=axis - 1, mode="clip"))(slots, places)
 
 
+@operation
 def write_window(
     slots: Shaped[Array, "..."],
     new: Shaped[Array, "..."],
@@ -170,6 +176,7 @@ def write_window(
     )
 
 
+@operation
 def select_window(
     ok: Bool[Array, "*rows"],
     new: Shaped[Array, "..."],
@@ -212,6 +219,7 @@ def select_window(
     return write_window(new, before, cursor, jnp.broadcast_to(~ok, cursor.shape), axis=axis, aligned=aligned)
 
 
+@operation
 def order_after(cursor: Int[Array, " batch"], *arrays: Shaped[Array, "..."]) -> Int[Array, " batch"]:
     """The same cursor, in such a way that XLA computes it after the arrays.
 
@@ -239,6 +247,7 @@ def order_after(cursor: Int[Array, " batch"], *arrays: Shaped[Array, "..."]) -> 
     return jnp.minimum(cursor, bound.astype(cursor.dtype))
 
 
+@operation
 def advance(cursor: Int[Array, " batch"], amount: int | Int[Array, " batch"], capacity: int) -> Int[Array, " batch"]:
     """The cursor after `amount` entries were written, `(cursor + amount) % capacity`.
 
@@ -258,6 +267,7 @@ def advance(cursor: Int[Array, " batch"], amount: int | Int[Array, " batch"], ca
     return ((cursor + amount) % capacity).astype(cursor.dtype)
 
 
+@operation
 def ring_order(cursor: Int[Array, " batch"], capacity: int) -> Int[Array, "batch memory"]:
     """The slots of each row from the oldest entry (which is overwritten next) to the newest.
 
@@ -276,6 +286,7 @@ def ring_order(cursor: Int[Array, " batch"], capacity: int) -> Int[Array, "batch
     return _window_slots(cursor, capacity, capacity)
 
 
+@operation
 def ring_ages(cursor: Int[Array, " batch"], capacity: int) -> Int[Array, "batch memory"]:
     """How many entries were written after the one in each slot (0 = the newest), whether the slot is valid or not.
 
@@ -294,6 +305,7 @@ def ring_ages(cursor: Int[Array, " batch"], capacity: int) -> Int[Array, "batch 
     return (cursor[:, None] - 1 - jnp.arange(capacity, dtype=cursor.dtype)[None, :]) % capacity
 
 
+@operation
 def reset_rows(
     valid: Bool[Array, "batch *rest"], start_of_document: Bool[Array, " batch"]
 ) -> Bool[Array, "batch *rest"]:

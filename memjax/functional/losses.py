@@ -8,11 +8,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from memjax.functional.scopes import operation
 from memjax.typing import Sum
 
 __all__ = ["cross_entropy_sum", "token_cross_entropy"]
 
 
+@operation
 def token_cross_entropy(
     logits: Float[Array, "*tokens vocab"], targets: Int[Array, "*tokens"], *, label_smoothing: float = 0.0
 ) -> Float[Array, "*tokens"]:
@@ -42,6 +44,7 @@ def token_cross_entropy(
     return _cross_entropy(logits, targets, label_smoothing)
 
 
+@operation
 def cross_entropy_sum(
     logits: Float[Array, "*tokens vocab"],
     targets: Int[Array, "*tokens"],

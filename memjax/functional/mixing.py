@@ -5,9 +5,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from memjax.functional.scopes import operation
+
 __all__ = ["head_gate", "stop_forward"]
 
 
+@operation
 def head_gate(
     gate_logits: Float[Array, " heads"],
     memory_output: Float[Array, "batch length heads value_dim"],
@@ -50,6 +53,7 @@ def head_gate(
     return (gate * memory + (1 - gate) * local).astype(local_output.dtype)
 
 
+@operation
 def stop_forward(
     memory_output: Float[Array, "batch length heads value_dim"],
     local_output: Float[Array, "batch length heads value_dim"],

@@ -14,10 +14,12 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.attention import masked_softmax, scale_queries
+from memjax.functional.scopes import operation
 
 __all__ = ["gather_bucket_slots", "gather_slots", "select_neighbors", "threshold_attention", "threshold_mask"]
 
 
+@operation
 def select_neighbors(
     queries: Float[Array, "batch heads length head_dim"],
     keys: Float[Array, "batch heads memory head_dim"],
@@ -76,6 +78,7 @@ def select_neighbors(
     return _map_chunks(lambda part: over_queries(*part), (queries, keys), head_chunks, axis=1)
 
 
+@operation
 def gather_slots(
     slots: Float[Array, "batch heads memory dim"], ids: Int[Array, "batch heads length neighbors"]
 ) -> Float[Array, "batch heads length neighbors dim"]:
@@ -97,6 +100,7 @@ def gather_slots(
     return pick(slots, ids)
 
 
+@operation
 def gather_bucket_slots(
     slots: Float[Array, "batch heads memory dim"], ids: Int[Array, "batch heads length neighbors"]
 ) -> Float[Array, "batch heads length neighbors dim"]:
@@ -126,6 +130,7 @@ def gather_bucket_slots(
     return jnp.einsum("bhlkr,bhrkd->bhlkd", winner, slots, precision="highest")
 
 
+@operation
 def threshold_mask(
     scores: Float[Array, "batch heads length memory"], valid: Bool[Array, "batch memory"], num_neighbors: int
 ) -> Bool[Array, "batch heads length memory"]:
@@ -159,6 +164,7 @@ def threshold_mask(
     return valid & (scores >= threshold)
 
 
+@operation
 def threshold_attention(
     queries: Float[Array, "batch length heads head_dim"],
     keys: Float[Array, "batch heads memory head_dim"],

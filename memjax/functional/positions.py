@@ -11,9 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
+from memjax.functional.scopes import operation
+
 __all__ = ["bucket_bias", "relative_buckets", "relative_distances", "relative_shift", "sinusoids"]
 
 
+@operation
 def sinusoids(
     positions: Shaped[Array, "*positions"] | Shaped[np.ndarray, "*positions"], dim: int
 ) -> Float[Array, "*positions dim"]:
@@ -52,6 +55,7 @@ def sinusoids(
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
+@operation
 def relative_shift(scores: Shaped[Array, "*lead length total"]) -> Shaped[Array, "*lead length total"]:
     """Turns scores by distance into scores by key: row i moves left by `length - 1 - i`.
 
@@ -96,6 +100,7 @@ def relative_distances(length: int, total: int) -> Int[np.ndarray, "length total
     return queries - np.arange(total, dtype=np.int32)[None, :]
 
 
+@operation
 def relative_buckets(
     distances: Array | np.ndarray, num_buckets: int = 32, max_distance: int = 128
 ) -> Int[Array, "..."] | Int[np.ndarray, "..."]:
@@ -126,6 +131,7 @@ def relative_buckets(
     return jnp.asarray(table)[jnp.clip(distances, 0, max_distance)]
 
 
+@operation
 def bucket_bias(
     table: Float[Array, "heads buckets"], distances: Array | np.ndarray, *, max_distance: int = 128
 ) -> Float[Array, "..."]:

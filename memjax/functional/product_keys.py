@@ -4,9 +4,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from memjax.functional.scopes import operation
+
 __all__ = ["lookup_rows"]
 
 
+@operation
 def lookup_rows(
     table: Float[Array, "rows dim"], ids: Int[Array, "*lookups"], sink: Float[Array, "*lookups dim"] | None = None
 ) -> Float[Array, "*lookups dim"]:

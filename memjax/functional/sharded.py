@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from memjax.functional.attention import scale_queries
 from memjax.functional.fifo import read_window, ring_append, write_window
 from memjax.functional.neighbors import gather_slots, select_neighbors
+from memjax.functional.scopes import operation
 
 __all__ = [
     "Partial",
@@ -76,6 +77,7 @@ def num_shards(slot_axis: str, slots: int) -> int:
     return 1 if slots % size else size
 
 
+@operation
 def sharded_neighbors(
     queries: Float[Array, "batch length heads head_dim"],
     keys: Float[Array, "batch heads memory head_dim"],
@@ -173,6 +175,7 @@ def sharded_neighbors(
     return Partial(*parts)
 
 
+@operation
 def partial_attention(
     queries: Float[Array, "batch length heads head_dim"],
     keys: Float[Array, "batch memory heads head_dim"],
@@ -212,6 +215,7 @@ def partial_attention(
     return Partial(numerator, jnp.swapaxes(weights.sum(axis=-1), 1, 2), jnp.swapaxes(maximum, 1, 2))
 
 
+@operation
 def merge_partials(*partials: Partial) -> Float[Array, "batch length heads value_dim"]:
     """One softmax over the keys of all parts.
 
@@ -232,6 +236,7 @@ def merge_partials(*partials: Partial) -> Float[Array, "batch length heads value
     return jnp.where(seen[..., None], numerator / jnp.where(seen, denominator, 1)[..., None], 0)
 
 
+@operation
 def sharded_append(
     slots: Shaped[Array, "..."],
     new: Shaped[Array, "..."],
@@ -264,6 +269,7 @@ def sharded_append(
     return _write(slots, new, cursor, active, slot_axis, axis, split=False)
 
 
+@operation
 def sharded_save(
     slots: Shaped[Array, "..."], cursor: Int[Array, " batch"], length: int, *, slot_axis: str, axis: int = 1
 ) -> Shaped[Array, "..."]:
@@ -300,6 +306,7 @@ def sharded_save(
     return jax.shard_map(on_shard, in_specs=(ring, PartitionSpec(rows or None)), out_specs=ring)(slots, cursor)
 
 
+@operation
 def sharded_restore(
     slots: Shaped[Array, "..."],
     saved: Shaped[Array, "..."],

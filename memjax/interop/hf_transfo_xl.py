@@ -117,7 +117,7 @@ def export_params(params: Mapping[str, Any], model: config.Model) -> dict[str, n
     """The inverse of `import_params`: a complete state dict of `TransfoXLLMHeadModel`, tied tensors repeated.
 
     Args:
-      params: of `make_language_model(model, ...)`.
+      params: of `make_language_model(model, ...)`; those of a padded vocabulary after `cut_tables`.
       model: its configuration.
 
     Raises:

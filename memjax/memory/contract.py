@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import Names
+from memjax.functional.scopes import operation
 from memjax.typing import Aux, Leaf
 
 State = TypeVar("State")
@@ -143,11 +144,13 @@ def num_rows(state: Any) -> int | None:
     return sizes[0] if sizes else None
 
 
+@operation
 def take_rows(state: State, rows: Int[Array, " rows"]) -> State:
     """The state of the given rows, in their order (a row may be taken twice or not at all)."""
     return jax.tree.map(lambda leaf, axis: jnp.take(leaf, rows, axis=axis), state, state_axes(state))
 
 
+@operation
 def where_rows(condition: Bool[Array, " batch"], a: State, b: State) -> State:
     """Row by row the state `a` where `condition` holds, else `b`."""
 
@@ -159,11 +162,13 @@ def where_rows(condition: Bool[Array, " batch"], a: State, b: State) -> State:
     return jax.tree.map(select, a, b, state_axes(a))
 
 
+@operation
 def select_state(ok: Bool[Array, ""], new: State, old: State) -> State:
     """`new` if `ok` else `old`, leaf by leaf. After a single segment `save_state` and `restore_state` copy less."""
     return jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)
 
 
+@operation
 def save_state(state: State, start_of_document: Bool[Array, " batch"], length: int) -> tuple[State, Any]:
     """Keeps what one segment may change, so that `restore_state` can take it back.
 
@@ -191,6 +196,7 @@ def save_state(state: State, start_of_document: Bool[Array, " batch"], length: i
     return structure.unflatten([pair[0] for pair in pairs]), structure.unflatten([pair[1] for pair in pairs])
 
 
+@operation
 def restore_state(ok: Bool[Array, ""], new: State, saved: Any) -> State:
     """`new` if `ok`, else the state that `save_state` kept.
 

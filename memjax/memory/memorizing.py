@@ -22,6 +22,7 @@ from memjax.functional.fifo import advance, order_after, reset_rows, ring_append
 from memjax.functional.mixing import head_gate, stop_forward
 from memjax.functional.neighbors import gather_slots, select_neighbors, threshold_mask
 from memjax.functional.positions import bucket_bias, relative_distances
+from memjax.functional.scopes import operation
 from memjax.functional.sharded import (
     merge_partials,
     num_shards,
@@ -137,6 +138,7 @@ class MemorizingState:
     document_position: Any
 
 
+@operation
 def reset(state: MemorizingState, start_of_document: Bool[Array, " batch"]) -> MemorizingState:
     """The state that rows with `start_of_document` read: nothing valid, counters 0; contents stay where they are."""
     cache, memory, position = state.cache, state.memory, state.document_position
@@ -150,6 +152,7 @@ def reset(state: MemorizingState, start_of_document: Bool[Array, " batch"]) -> M
     return MemorizingState(cache, memory, position)
 
 
+@operation
 def write(state: MemorizingState, segment: Tokens, *, policy: str = "current") -> MemorizingState:
     """Appends a segment to the cache and to the long memory. Rows without a real token keep their state.
 
@@ -186,6 +189,7 @@ def write(state: MemorizingState, segment: Tokens, *, policy: str = "current") -
     return MemorizingState(cache, memory, position)
 
 
+@operation
 def retrieve(
     queries: Float[Array, "batch length heads head_dim"],
     memory: LongMemory,

@@ -19,6 +19,7 @@ from memjax.axes import axes_of, named
 from memjax.functional.attention import attention, visibility
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.positions import relative_shift, sinusoids
+from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, broadcast_mask, next_position, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project
 from memjax.typing import Aux, EmptyState, Leaf
@@ -55,6 +56,7 @@ class TransformerXLSegment:
     values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
 
 
+@operation
 def reset(state: Any, start_of_document: Bool[Array, " batch"], *, empty_memory: str = "mask") -> Any:
     """The state that rows with `start_of_document` read: nothing valid, or valid zeros for `empty_memory="zeros"`."""
     if isinstance(state, EmptyState):
@@ -65,6 +67,7 @@ def reset(state: Any, start_of_document: Bool[Array, " batch"], *, empty_memory:
     return TransformerXLState(state.hidden, reset_rows(state.valid, start_of_document))
 
 
+@operation
 def write(state: Any, hidden: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"]) -> Any:
     """Appends a segment: `m' = SG([m; h])[-memory:]`. Rows without a real token keep their state.
 
@@ -79,6 +82,7 @@ def write(state: Any, hidden: Float[Array, "batch length dim"], mask: Bool[Array
     return where_rows(mask.any(axis=1), new, state)
 
 
+@operation
 def read(
     queries: Float[Array, "batch length heads head_dim"],
     keys: Float[Array, "batch total heads head_dim"],

@@ -2,7 +2,7 @@
 
 from memjax.models.language_model import LanguageModel, LanguageModelState, make_language_model
 from memjax.models.transformer import FeedForward, Layer, Stack, join_layers, split_layers
-from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
+from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, cut_tables, pad_tables
 
 __all__ = [
     "AdaptiveVocabulary",
@@ -12,7 +12,9 @@ __all__ = [
     "Layer",
     "Stack",
     "Vocabulary",
+    "cut_tables",
     "join_layers",
     "make_language_model",
+    "pad_tables",
     "split_layers",
 ]

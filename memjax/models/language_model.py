@@ -155,6 +155,7 @@ def make_language_model(
     features: tuple[str, ...] = (),
     rematerialize: str = "none",
     memory_sharding: str = "heads",
+    vocab_multiple: int = 1,
 ) -> LanguageModel:
     """Builds the model that a configuration describes.
 
@@ -164,6 +165,8 @@ def make_language_model(
       features: inner tensors to return, `layer_<index>/<tap>` or `output`, `output_normed`.
       rematerialize: 'per_layer' and 'segment_nested' recompute each layer in the backward pass.
       memory_sharding: what the mesh axis `model` splits of a long memory, 'heads' or 'slots'.
+      vocab_multiple: of which the tables of the vocabulary have rows, to divide over `model`; 1 = no padding, as in
+        published models.
     """
     if memory_sharding not in ("heads", "slots"):
         raise ValueError(f"memory_sharding: given {memory_sharding!r}, allowed: 'heads' or 'slots'")
@@ -181,7 +184,7 @@ def make_language_model(
     final_norm = norm == "pre" and getattr(model.attention, "final_norm", True)
     return LanguageModel(
         stack=stack,
-        vocabulary=_make_vocabulary(model, vocab_size, dtype),
+        vocabulary=_make_vocabulary(model, vocab_size, vocab_multiple, dtype),
         final_norm=kind if final_norm else "",
         dropout=model.dropout,
         features=tuple(name for name in features if name not in inner),
@@ -227,7 +230,7 @@ def _make_feed_forward(model: config.Model, dtype: Any) -> nn.Module:
     )
 
 
-def _make_vocabulary(model: config.Model, vocab_size: int, dtype: Any) -> nn.Module:
+def _make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype: Any) -> nn.Module:
     published = isinstance(model.attention, config.TransformerXL)
     common = {
         "vocab_size": vocab_size,
@@ -235,6 +238,7 @@ def _make_vocabulary(model: config.Model, vocab_size: int, dtype: Any) -> nn.Mod
         "scale": model.dim**0.5 if model.scale_embeddings else 1.0,
         # With tied weights scaled by sqrt(dim) at the input, dim ** -0.5 gives embeddings and logits of size about 1.
         "init_stddev": 0.02 if published else model.dim**-0.5,
+        "multiple": multiple,
         "dtype": dtype,
     }
     match model.output:

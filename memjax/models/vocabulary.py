@@ -1,8 +1,13 @@
-"""Embeddings and softmax: one vocabulary module embeds ids, scores targets and gives log-probabilities."""
+"""Embeddings and softmax: one vocabulary module embeds ids, scores targets and gives log-probabilities.
+
+Tables may have more rows than entries, so that they divide over devices (`multiple`). The rows after the last entry are
+padding: they begin as zeros and stay zeros, no id looks them up, and they have no share of the softmax.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -12,6 +17,9 @@ from jaxtyping import Array, Float, Int
 
 from memjax.axes import constrain, named
 from memjax.functional.losses import token_cross_entropy
+
+Sizes = dict[str, tuple[int, tuple[int, ...]]]
+"""parameter -> its entries, and its shape with padding"""
 
 
 class Vocabulary(nn.Module):
@@ -24,6 +32,7 @@ class Vocabulary(nn.Module):
       bias: an output bias per entry.
       scale: multiplies input embeddings.
       init_stddev: of embeddings and output weights.
+      multiple: of which the tables have rows; 1 = no padding.
       dtype: of the computation; scores and losses are at least float32.
     """
 
@@ -33,45 +42,62 @@ class Vocabulary(nn.Module):
     bias: bool = False
     scale: float = 1.0
     init_stddev: float = 0.02
+    multiple: int = 1
     dtype: Any = jnp.float32
 
-    def setup(self) -> None:
-        init = named(nn.initializers.normal(self.init_stddev), "vocab", "embed")
-        shape = (self.vocab_size, self.dim)
-        self.embedding = self.param("embedding", init, shape)
+    @nn.nowrap
+    def tables(self) -> Sizes:
+        """The parameters that have a row for every entry."""
+        rows = _round_up(self.vocab_size, self.multiple)
+        tables: Sizes = {"embedding": (self.vocab_size, (rows, self.dim))}
         if not self.tied:
-            self.output = self.param("output", init, shape)
+            tables["output"] = tables["embedding"]
         if self.bias:
-            self.output_bias = self.param("bias", named(nn.initializers.zeros, "vocab"), (self.vocab_size,))
+            tables["bias"] = (self.vocab_size, (rows,))
+        return tables
+
+    def setup(self) -> None:
+        tables, init = self.tables(), nn.initializers.normal(self.init_stddev)
+        make = lambda name, init, *names: self.param(name, _entries_of(tables[name][0], init, *names), tables[name][1])
+        self.embedding = make("embedding", init, "vocab", "embed")
+        if not self.tied:
+            self.output = make("output", init, "vocab", "embed")
+        if self.bias:
+            self.output_bias = make("bias", nn.initializers.zeros, "vocab")
 
     def embed(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
         """Input embeddings, scaled."""
         # Gathered over `fsdp` first: rows that are themselves split would be looked up on the wrong devices.
         table = constrain(self.embedding, "vocab", None)
-        return jnp.take(table, ids, axis=0, mode="clip").astype(self.dtype) * self.scale
+        return self._take(table, ids).astype(self.dtype) * self.scale
 
     def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
         """The output weights of the ids: what a hidden state is compared with."""
-        return jnp.take(self.embedding if self.tied else self.output, ids, axis=0, mode="clip")
+        return self._take(self.embedding if self.tied else self.output, ids)
 
     def logits(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens vocab"]:
         """Scores of every entry, at least float32."""
+        return self._scores(hidden)[..., : self.vocab_size]
+
+    def token_nll(self, hidden: Float[Array, "*tokens dim"], targets: Int[Array, "*tokens"]) -> Float[Array, "*tokens"]:
+        """Nats of each target; 0 for what is no entry."""
+        return token_cross_entropy(self._scores(hidden), jnp.where(targets < self.vocab_size, targets, -1))
+
+    def log_probs(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens vocab"]:
+        """Log-probabilities of every entry."""
+        return jax.nn.log_softmax(self._scores(hidden), axis=-1)[..., : self.vocab_size]
+
+    def _take(self, table: Any, ids: Array) -> Array:
+        return jnp.take(table, jnp.minimum(ids, self.vocab_size - 1), axis=0, mode="clip")
+
+    def _scores(self, hidden: Array) -> Array:
+        """Scores of every row: those of padding are -inf, and split over devices as the table is."""
         weights = self.embedding if self.tied else self.output
         dtype = jnp.promote_types(hidden.dtype, jnp.float32)
         flat = hidden.reshape(-1, self.dim)
         scores = jnp.einsum("nd,vd->nv", flat, weights.astype(hidden.dtype), preferred_element_type=dtype)
-        scores = scores.reshape(*hidden.shape[:-1], self.vocab_size)
-        if not self.bias:
-            return scores
-        return scores + self.output_bias.astype(dtype).reshape((1,) * (scores.ndim - 1) + (-1,))
-
-    def token_nll(self, hidden: Float[Array, "*tokens dim"], targets: Int[Array, "*tokens"]) -> Float[Array, "*tokens"]:
-        """Nats of each target."""
-        return token_cross_entropy(self.logits(hidden), targets)
-
-    def log_probs(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens vocab"]:
-        """Log-probabilities of every entry."""
-        return jax.nn.log_softmax(self.logits(hidden), axis=-1)
+        scores = scores.reshape(*hidden.shape[:-1], weights.shape[0])
+        return _without_padding(_add_bias(scores, self.output_bias if self.bias else None), self.vocab_size)
 
 
 class AdaptiveVocabulary(nn.Module):
@@ -96,6 +122,7 @@ class AdaptiveVocabulary(nn.Module):
       init_stddev: of the tables and cluster weights.
       projection_stddev: of the projections.
       pieces: how many pieces the tokens of a batch are scored in.
+      multiple: of which the tables of all clusters have rows; 1 = no padding.
       dtype: of the computation; scores and losses are at least float32.
     """
 
@@ -109,7 +136,19 @@ class AdaptiveVocabulary(nn.Module):
     init_stddev: float = 0.02
     projection_stddev: float = 0.01
     pieces: int = 8
+    multiple: int = 1
     dtype: Any = jnp.float32
+
+    @nn.nowrap
+    def tables(self) -> Sizes:
+        """The parameters that have a row for every entry."""
+        tables: Sizes = {}
+        for index, (first, last) in enumerate(self.bounds):
+            rows = _round_up(last - first, self.multiple)
+            tables[f"embedding_{index}"] = (last - first, (rows, self.dim // self.div_val**index))
+            if self.bias:
+                tables[f"bias_{index}"] = (last - first, (rows,))
+        return tables
 
     def setup(self) -> None:
         if not self.cutoffs or self.cutoffs[-1] >= self.vocab_size:
@@ -118,24 +157,25 @@ class AdaptiveVocabulary(nn.Module):
                 f"{self.vocab_size}"
             )
         normal = lambda stddev, *names: named(nn.initializers.normal(stddev), *names)
-        zeros = nn.initializers.zeros
-        tables, projections, output_projections, biases = [], [], [], []
+        zeros, described = nn.initializers.zeros, self.tables()
+        table = lambda name, init, *names: self.param(
+            name, _entries_of(described[name][0], init, *names), described[name][1]
+        )
+        embeddings, projections, output_projections, biases = [], [], [], []
         ties = self.tie_projections or (False,) * len(self.bounds)
-        for index, (first, last) in enumerate(self.bounds):
-            width = self.dim // self.div_val**index
-            tables.append(
-                self.param(f"embedding_{index}", normal(self.init_stddev, "vocab", "embed"), (last - first, width))
-            )
+        for index in range(len(self.bounds)):
+            init = nn.initializers.normal(self.init_stddev)
+            embeddings.append(table(f"embedding_{index}", init, "vocab", "embed"))
             if self.div_val > 1:
-                make = lambda name, i=index, w=width: self.param(
+                make = lambda name, i=index, w=embeddings[-1].shape[1]: self.param(
                     f"{name}_{i}", normal(self.projection_stddev, None, "embed"), (w, self.dim)
                 )  # noqa: E731
                 projections.append(make("projection"))
                 output_projections.append(projections[-1] if ties[index] else make("output_projection"))
             if self.bias:
-                biases.append(self.param(f"bias_{index}", named(zeros, "vocab"), (last - first,)))
-        self.tables, self.projections, self.output_projections, self.biases = (
-            tables,
+                biases.append(table(f"bias_{index}", zeros, "vocab"))
+        self.embeddings, self.projections, self.output_projections, self.biases = (
+            embeddings,
             projections,
             output_projections,
             biases,
@@ -172,56 +212,122 @@ class AdaptiveVocabulary(nn.Module):
 
     def log_probs(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens vocab"]:
         """Log-probabilities of every entry."""
-        head = jax.nn.log_softmax(self._head(hidden), axis=-1)
-        shortlist = self.bounds[0][1]
-        parts = [head[..., :shortlist]]
-        for index in range(1, len(self.bounds)):
-            tail = jax.nn.log_softmax(self._tail(hidden, index), axis=-1)
-            parts.append(head[..., shortlist + index - 1, None] + tail)
+        shortlist, clusters = self._head(hidden)
+        parts = [shortlist[..., : self.bounds[0][1]]]
+        for index, (first, last) in enumerate(self.bounds[1:], start=1):
+            tail = jax.nn.log_softmax(self._scores(hidden, index), axis=-1)[..., : last - first]
+            parts.append(clusters[..., index - 1, None] + tail)
         return jnp.concatenate(parts, axis=-1)
 
     def _piece_nll(self, hidden: Array, ids: Array) -> Array:
-        head = jax.nn.log_softmax(self._head(hidden), axis=-1)
-        shortlist = self.bounds[0][1]
+        shortlist, clusters = self._head(hidden)
         tails = jnp.asarray([first for first, _ in self.bounds[1:]])
         cluster = (ids[:, None] >= tails[None, :]).sum(axis=1)
-        column = jnp.where(cluster == 0, ids, shortlist + cluster - 1)
-        log_prob = jnp.take_along_axis(head, column[:, None], axis=-1, mode="clip")[:, 0]
-        for index, (first, _) in enumerate(self.bounds):
+        pick = lambda table, columns: jnp.take_along_axis(table, columns[:, None], axis=-1, mode="clip")[:, 0]
+        own = pick(shortlist, jnp.clip(ids, 0, self.bounds[0][1] - 1))
+        log_prob = jnp.where(cluster == 0, own, pick(clusters, cluster - 1))
+        for index, (first, last) in enumerate(self.bounds):
             if index == 0:
                 continue
             member = cluster == index
 
-            def tail(index: int = index, first: int = first) -> Array:
-                scores = jax.nn.log_softmax(self._tail(hidden, index), axis=-1)
-                return jnp.take_along_axis(scores, (ids - first)[:, None], axis=-1, mode="clip")[:, 0]
+            def tail(index: int = index, first: int = first, last: int = last) -> Array:
+                scores = jax.nn.log_softmax(self._scores(hidden, index), axis=-1)
+                return pick(scores, jnp.clip(ids - first, 0, last - first - 1))
 
-            within = jax.lax.cond(member.any(), tail, lambda: jnp.zeros(ids.shape, head.dtype))
+            within = jax.lax.cond(member.any(), tail, lambda: jnp.zeros_like(own))
             log_prob = log_prob + jnp.where(member, within, 0)
         return -log_prob
 
     def _embed(self, ids: Array, projections: Sequence[Array]) -> Array:
         total = jnp.zeros((*ids.shape, self.dim), self.dtype)
         for index, (first, last) in enumerate(self.bounds):
-            rows = jnp.take(self.tables[index], jnp.clip(ids - first, 0, last - first - 1), axis=0).astype(self.dtype)
+            table = constrain(self.embeddings[index], "vocab", None)  # gathered over `fsdp`, as in `Vocabulary`
+            rows = jnp.take(table, jnp.clip(ids - first, 0, last - first - 1), axis=0).astype(self.dtype)
             if projections:
-                rows = rows @ projections[index].astype(self.dtype)
+                rows = rows @ constrain(projections[index], None, None).astype(self.dtype)
             total = jnp.where(((ids >= first) & (ids < last))[..., None], rows, total)
         return total
 
-    def _scores(self, hidden: Array, weights: Array, index: int) -> Array:
+    def _head(self, hidden: Array) -> tuple[Array, Array]:
+        """Log-probabilities of the short list (with padding) and of the tail clusters: one softmax in two parts.
+
+        The parts are not joined, since the first is split over devices.
+        """
+        shortlist = self._scores(hidden, 0)
+        clusters = self._products(hidden, self.cluster_weight, 0)
+        clusters = _add_bias(clusters, self.cluster_bias if self.bias else None)
+        total = lambda scores: jax.nn.logsumexp(scores, axis=-1, keepdims=True)
+        normalizer = jnp.logaddexp(total(shortlist), total(clusters))
+        return shortlist - normalizer, clusters - normalizer
+
+    def _scores(self, hidden: Array, index: int) -> Array:
+        """Scores of every row of a cluster, -inf for padding."""
+        scores = _add_bias(
+            self._products(hidden, self.embeddings[index], index), self.biases[index] if self.bias else None
+        )
+        first, last = self.bounds[index]
+        return _without_padding(scores, last - first)
+
+    def _products(self, hidden: Array, weights: Array, index: int) -> Array:
         if self.output_projections:
             hidden = hidden @ self.output_projections[index].astype(hidden.dtype).T
         dtype = jnp.promote_types(hidden.dtype, jnp.float32)
         return jnp.einsum("...d,vd->...v", hidden, weights.astype(hidden.dtype), preferred_element_type=dtype)
 
-    def _head(self, hidden: Array) -> Array:
-        scores = self._scores(hidden, jnp.concatenate([self.tables[0], self.cluster_weight]), 0)
-        return _add_bias(scores, jnp.concatenate([self.biases[0], self.cluster_bias]) if self.bias else None)
 
-    def _tail(self, hidden: Array, index: int) -> Array:
-        return _add_bias(self._scores(hidden, self.tables[index], index), self.biases[index] if self.bias else None)
+def num_padding(vocabulary: Vocabulary | AdaptiveVocabulary) -> int:
+    """Parameters that are padding.
+
+    Example:
+      >>> num_padding(Vocabulary(vocab_size=250, dim=8, multiple=128))
+      48
+    """
+    tables = vocabulary.tables().values()
+    return sum((shape[0] - entries) * math.prod(shape[1:]) for entries, shape in tables)
 
 
-def _add_bias(scores: Array, bias: Array | None) -> Array:
+def pad_tables(params: Mapping[str, Any], vocabulary: Vocabulary | AdaptiveVocabulary) -> dict[str, Any]:
+    """Parameters without padding (imported ones) as those of `vocabulary`.
+
+    Example:
+      >>> vocabulary = Vocabulary(vocab_size=5, dim=2, multiple=4)
+      >>> pad_tables({"embedding": jnp.ones((5, 2))}, vocabulary)["embedding"].shape
+      (8, 2)
+    """
+    padded = dict(params)
+    for name, (_, shape) in vocabulary.tables().items():
+        missing = shape[0] - params[name].shape[0]
+        padded[name] = jnp.pad(params[name], [(0, missing)] + [(0, 0)] * (len(shape) - 1))
+    return padded
+
+
+def cut_tables(params: Mapping[str, Any], vocabulary: Vocabulary | AdaptiveVocabulary) -> dict[str, Any]:
+    """The parameters of `vocabulary` without padding, as others expect them: the inverse of `pad_tables`."""
+    entries = {name: params[name][:count] for name, (count, _) in vocabulary.tables().items()}
+    return {**params, **entries}
+
+
+def _round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _entries_of(entries: int, init: Callable[..., Array], *names: str | None) -> Callable[..., Array]:
+    """An initialiser that fills the first `entries` rows as if there were no others, and the rest with zeros."""
+
+    def initialize(key: Array, shape: tuple[int, ...], *rest: Any) -> Array:
+        values = init(key, (entries, *shape[1:]), *rest)
+        return jnp.pad(values, [(0, shape[0] - entries)] + [(0, 0)] * (len(shape) - 1))
+
+    return named(initialize, *names)
+
+
+def _without_padding(scores: Array, entries: int) -> Array:
+    """Scores with -inf after the first `entries` of the last axis: nothing of a softmax, and no gradient."""
+    if scores.shape[-1] == entries:
+        return scores
+    return jnp.where(jax.lax.broadcasted_iota(jnp.int32, scores.shape, scores.ndim - 1) < entries, scores, -jnp.inf)
+
+
+def _add_bias(scores: Array, bias: Any) -> Array:
     return scores if bias is None else scores + bias.astype(scores.dtype).reshape((1,) * (scores.ndim - 1) + (-1,))

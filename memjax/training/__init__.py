@@ -1,6 +1,7 @@
 """Segment-recurrent training: losses over segments, the train step and its state, the loop, checkpoints, evaluation."""
 
 from memjax.training.checkpoints import Checkpoints
+from memjax.training.costs import count_flops, jaxpr_flops
 from memjax.training.evaluation import EvaluationResult, Evaluator, Score, evaluate
 from memjax.training.experiment import (
     Experiment,
@@ -50,11 +51,13 @@ __all__ = [
     "add_segments",
     "config_from_dict",
     "config_to_dict",
+    "count_flops",
     "evaluate",
     "every",
     "init_from",
     "init_train_state",
     "init_variables",
+    "jaxpr_flops",
     "language_model_loss",
     "load_config",
     "load_run",

@@ -1,9 +1,12 @@
-"""Checkpoints: one commit of named arrays with their checksums. The only file that imports orbax.
+"""Checkpoints: one commit of named arrays with their checksums. Only this file and `processes` import orbax.
 
 A checkpoint is independent of Python classes: a flat mapping from names such as `params/stack/layer_03/...` or
 `opt_state/0/mu/...` to arrays, with a JSON manifest of shapes, dtypes and checksums. Orbax makes the commit atomic; it
 does not notice flipped bits, casts dtypes silently and returns False where it did not save, so all three are checked
 here.
+
+Every process of a run writes its own parts of an array, and any other number of processes or devices may read it:
+names, shapes and checksums do not depend on where an array lives.
 """
 
 from __future__ import annotations
@@ -20,8 +23,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-FORMAT = 1
+from memjax.training.processes import gather
+
+FORMAT = 2
 SHOWN = 4
 """names listed of each kind of difference"""
 
@@ -31,7 +37,8 @@ class Restored(NamedTuple):
 
     Attributes:
       step: of the run.
-      tree: arrays in the expected structure, NumPy on the host (keys as `jax.random` keys).
+      tree: arrays in the expected structure (keys as `jax.random` keys), on devices where that says how they are
+        sharded, else NumPy on the host.
       extra: the JSON value that was saved beside them.
     """
 
@@ -84,7 +91,8 @@ class Checkpoints:
 
         Args:
           step: greater than that of every checkpoint before.
-          tree: arrays in any tree; its leaves are saved under `flatten`'s names.
+          tree: arrays in any tree; its leaves are saved under `flatten`'s names. Of an array that is split over
+            processes each writes its own part.
           extra: a JSON value, saved in the same commit.
 
         Raises:
@@ -93,7 +101,7 @@ class Checkpoints:
         """
         import orbax.checkpoint as ocp
 
-        arrays = {name: _to_host(leaf) for name, leaf in flatten(tree).items()}
+        arrays = {name: _local(leaf) for name, leaf in flatten(tree).items()}
         empty = [name for name, array in arrays.items() if not array.size]
         if empty:
             raise ValueError(
@@ -103,7 +111,7 @@ class Checkpoints:
         for damaged in sorted(self._damaged):
             manager.delete(damaged)
         self._damaged.clear()
-        described = {name: _describe(array) for name, array in arrays.items()}
+        described = describe_arrays(arrays)
         manifest = {"format": FORMAT, "step": step, "extra": extra, "keys": key_kinds(tree), "arrays": described}
         manifest["checksum"] = _checksum_of_json(manifest)
         items = ocp.args.Composite(state=ocp.args.PyTreeSave(arrays), manifest=ocp.args.JsonSave(manifest))
@@ -113,11 +121,13 @@ class Checkpoints:
             )
         manager.wait_until_finished()
 
-    def restore(self, expected: Any) -> Restored | None:
+    def restore(self, expected: Any, without: tuple[str, ...] = ()) -> Restored | None:
         """The newest intact checkpoint, or None where there is no checkpoint at all.
 
         Args:
-          expected: a tree of arrays or `jax.ShapeDtypeStruct`: what the checkpoint must hold, no less and no more.
+          expected: a tree of `jax.ShapeDtypeStruct`: what the checkpoint must hold, no less and no more. Where one
+            has a sharding, its array is read to those devices, each process its own part.
+          without: begins of names that the checkpoint may hold besides; they are not read.
 
         Raises:
           ValueError: the checkpoint is that of another architecture (the line lists the difference), or none is intact.
@@ -125,12 +135,13 @@ class Checkpoints:
         shapes = flatten(expected)
 
         def check(arrays: Mapping[str, Any], step: int) -> list[str]:
+            arrays = {name: array for name, array in arrays.items() if not name.startswith(without)}
             difference = describe_difference(shapes, arrays)
             if difference:
                 raise ValueError(f"{self.directory}: checkpoint {step} is of another architecture: {difference}")
             return list(arrays)
 
-        found = self._newest(check)
+        found = self._newest(check, {name: getattr(leaf, "sharding", None) for name, leaf in shapes.items()})
         if found is None:
             return None
         step, arrays, manifest = found
@@ -153,26 +164,33 @@ class Checkpoints:
             self._opened = None
 
     def _newest(
-        self, select: Callable[[Mapping[str, Any], int], list[str]]
-    ) -> tuple[int, dict[str, np.ndarray], Any] | None:
+        self,
+        select: Callable[[Mapping[str, Any], int], list[str]],
+        shardings: Mapping[str, Any] | None = None,
+    ) -> tuple[int, dict[str, Any], Any] | None:
         steps = self.steps()
         for step in reversed(steps):
-            try:
-                manifest = self._read_manifest(step)
-            except Exception as error:  # Whatever damage makes the library raise, the next older one may be intact.
-                self._report_damage(step, f"its manifest cannot be read ({type(error).__name__})")
+            manifest, reason = _attempt("its manifest cannot be read", lambda step=step: self._read_manifest(step))
+            if reason:  # Whatever damage makes the library raise, the next older one may be intact.
+                self._report_damage(step, reason)
                 continue
+            if manifest["format"] != FORMAT:
+                raise ValueError(
+                    f"{self.directory}: checkpoint {step} has format {manifest['format']}, allowed: {FORMAT}; read it "
+                    "with the version of memjax that has written it"
+                )
             names = select(manifest["arrays"], step)
-            try:
-                arrays = self._read_arrays(step, names, manifest["arrays"])
-            except Exception as error:
-                self._report_damage(step, f"its arrays cannot be read ({type(error).__name__})")
-                continue
-            wrong = [name for name in names if _describe(arrays[name]) != manifest["arrays"][name]]
-            if wrong:
-                self._report_damage(step, f"{_some(wrong)} differ from what was saved")
-                continue
-            return step, {name: arrays[name] for name in names}, manifest
+            arrays, reason = _attempt(
+                "its arrays cannot be read",
+                lambda: self._read_arrays(step, names, manifest["arrays"], shardings or {}),  # noqa: B023
+            )
+            if not reason:
+                described = describe_arrays(arrays)
+                wrong = [name for name in names if described[name] != manifest["arrays"][name]]
+                if not wrong:
+                    return step, {name: arrays[name] for name in names}, manifest
+                reason = f"{_some(wrong)} differ from what was saved"
+            self._report_damage(step, reason)
         if steps:
             raise ValueError(f"{self.directory}: none of the checkpoints {steps} is intact; delete them to start anew")
         return None
@@ -185,15 +203,20 @@ class Checkpoints:
             raise ValueError("checksum")
         return manifest
 
-    def _read_arrays(self, step: int, names: Sequence[str], described: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def _read_arrays(
+        self, step: int, names: Sequence[str], described: Mapping[str, Any], shardings: Mapping[str, Any]
+    ) -> dict[str, Any]:
         import orbax.checkpoint as ocp
 
         # Shapes and dtypes come from the manifest, which `restore` has compared: the library would cast without a word.
+        def place(name: str) -> Any:
+            if shardings.get(name) is None:
+                return ocp.RestoreArgs(restore_type=np.ndarray)
+            return ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=shardings[name])
+
         item = {name: jax.ShapeDtypeStruct(described[name][1], jnp.dtype(described[name][0])) for name in names}
         restore = ocp.args.PyTreeRestore(
-            item=item,
-            restore_args={name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names},
-            partial_restore=True,
+            item=item, restore_args={name: place(name) for name in names}, partial_restore=True
         )
         with _stragglers_ignored():
             return self._manager().restore(step, args=ocp.args.Composite(state=restore)).state
@@ -307,8 +330,20 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _to_host(leaf: Any) -> np.ndarray:
-    return np.asarray(jax.device_get(leaf))
+def _attempt(what: str, read: Callable[[], Any]) -> tuple[Any, str]:
+    """(value, '') of a read, or (None, reason) where it has failed in any process."""
+    value, failed = None, None
+    try:
+        value = read()
+    except Exception as error:
+        failed = type(error).__name__
+    kinds = [kind for kind in gather(failed) if kind is not None]
+    return (None, f"{what} ({kinds[0]})") if kinds else (value, "")
+
+
+def _local(leaf: Any) -> Any:
+    """On the host, unless other processes hold parts of it: the library writes those without moving them."""
+    return leaf if jax.process_count() > 1 and isinstance(leaf, jax.Array) else np.asarray(jax.device_get(leaf))
 
 
 def _is_key(leaf: Any) -> bool:
@@ -316,18 +351,61 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _key_data(leaf: Any) -> Any:
-    return (
-        jax.eval_shape(jax.random.key_data, leaf)
-        if isinstance(leaf, jax.ShapeDtypeStruct)
-        else jax.random.key_data(leaf)
-    )
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.random.key_data(leaf)
+    data = jax.eval_shape(jax.random.key_data, leaf)
+    return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=leaf.sharding)
 
 
-def _describe(array: np.ndarray) -> list[Any]:
-    digest = hashlib.blake2b(
-        np.ascontiguousarray(array).view(np.uint8).data if array.ndim else array.tobytes(), digest_size=16
-    )
-    return [str(array.dtype), list(array.shape), digest.hexdigest()]
+def describe_arrays(arrays: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Name -> (dtype, shape, checksum) of arrays on the host or on devices, as a manifest holds them.
+
+    Example:
+      >>> describe_arrays({"bias": np.zeros(2, np.float32)}) == describe_arrays({"bias": jnp.zeros(2)})
+      True
+    """
+    if not arrays:
+        return {}
+    sums = jax.device_get(_checksums([_words(array) for array in arrays.values()]))
+    return {
+        name: [str(array.dtype), list(array.shape), "".join(f"{int(part):08x}" for part in parts)]
+        for (name, array), parts in zip(arrays.items(), sums, strict=True)
+    }
+
+
+def _words(array: Any) -> Any:
+    # Where JAX has no 64 bits, it would halve the values; their bits are all that counts.
+    if isinstance(array, np.ndarray) and array.dtype.itemsize == 8:
+        return np.ascontiguousarray(array).reshape(*array.shape, 1).view(np.uint32)
+    return array
+
+
+@jax.jit
+def _checksums(arrays: Sequence[jax.Array]) -> jax.Array:
+    # One program: several sums over processes under way at once may each wait for threads that the others hold.
+    return jnp.stack([_checksum(array) for array in arrays])
+
+
+def _checksum(array: jax.Array) -> jax.Array:
+    """64 bits, uint32 `[2]`, that depend on every bit of an array and on its place, but not on where the array lives.
+
+    Sums of hashes of (value, place) that are one-to-one in the value: another value in one place always changes them.
+    """
+    if array.dtype == bool:
+        array = array.astype(jnp.uint8)
+    bits = lax.bitcast_convert_type(array, jnp.dtype(f"uint{8 * min(array.dtype.itemsize, 4)}")).astype(jnp.uint32)
+    place = jnp.zeros(bits.shape, jnp.uint32)
+    for axis, size in enumerate(bits.shape):
+        place = place * np.uint32(size) + lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
+    seeds = (np.uint32(0x9E3779B9), np.uint32(0x85EBCA77))
+    return jnp.stack([jnp.sum(_mix(bits + _mix(place ^ seed)), dtype=jnp.uint32) for seed in seeds])
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """A one-to-one hash of uint32, the finaliser of MurmurHash3 (Appleby 2011)."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return x ^ (x >> np.uint32(16))
 
 
 def _checksum_of_json(value: Any) -> str:

@@ -21,6 +21,7 @@ from memjax.data.identifiers import ANNOTATION
 from memjax.data.streams import Streams
 from memjax.models.language_model import make_language_model
 from memjax.models.transformer import join_layers, split_layers
+from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, num_padding
 from memjax.training import optimizers
 from memjax.training.checkpoints import Checkpoints, describe_difference, flatten, unflatten
 from memjax.training.evaluation import Evaluator, Subset
@@ -122,6 +123,7 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
         data.vocab_size,
         rematerialize=config.training.rematerialize,
         memory_sharding=config.sharding.memory,
+        vocab_multiple=config.sharding.vocab_multiple,
     )
     return Experiment(config, model, functools.cache(data.documents), data.begin_token, data.tokenizer)
 
@@ -152,8 +154,13 @@ def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation
         )
     attention.memory_length = evaluation.memory_length
     configs.validate(dataclasses.replace(experiment.config, model=model))
-    sharding = experiment.config.sharding.memory
-    return make_language_model(model, experiment.model.vocabulary.vocab_size, memory_sharding=sharding)
+    sharding = experiment.config.sharding
+    return make_language_model(
+        model,
+        experiment.model.vocabulary.vocab_size,
+        memory_sharding=sharding.memory,
+        vocab_multiple=sharding.vocab_multiple,
+    )
 
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:
@@ -198,14 +205,28 @@ def layer_groups(model: Any) -> tuple[tuple[int, int], ...]:
     return model.stack.groups() if hasattr(model, "stack") else ()
 
 
+def padding_of(model: Any) -> int:
+    """Parameters of the model that are padding of its vocabulary; 0 for a model without one of ours."""
+    vocabulary = getattr(model, "vocabulary", None)
+    return num_padding(vocabulary) if isinstance(vocabulary, Vocabulary | AdaptiveVocabulary) else 0
+
+
 def scanned_groups(model: Any) -> tuple[str, ...]:
     """Names of the parameter groups with layers at axis 0."""
     return tuple(f"layers_{first}" for first, size in layer_groups(model) if size)
 
 
-def split_state(state: TrainState, groups: Sequence[tuple[int, int]]) -> TrainState:
-    """The state with parameters, tables, statistics and constants addressed by layer, as checkpoints hold them."""
-    return _map_collections(state, lambda collection: split_collection(collection, groups))
+def split_state(
+    state: TrainState, groups: Sequence[tuple[int, int]], run: Callable[..., Any] = lambda function: function
+) -> TrainState:
+    """The state with parameters, tables, statistics and constants addressed by layer, as checkpoints hold them.
+
+    Args:
+      state: arrays, shapes or names.
+      groups: from `layer_groups`.
+      run: `jax.jit` where arrays are split over devices.
+    """
+    return _map_collections(state, run(lambda collection: split_collection(collection, groups)))
 
 
 def join_state(state: TrainState, groups: Sequence[tuple[int, int]]) -> TrainState:

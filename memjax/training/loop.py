@@ -15,7 +15,9 @@ import jax.numpy as jnp
 from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.config import Config
-from memjax.training.checkpoints import Checkpoints
+from memjax.data.streams import merge_positions, position_of_rows
+from memjax.training import processes
+from memjax.training.checkpoints import Checkpoints, Restored
 from memjax.training.evaluation import EvaluationResult, Evaluator, Interrupted
 from memjax.training.experiment import (
     Experiment,
@@ -25,13 +27,15 @@ from memjax.training.experiment import (
     make_experiment,
     make_optimizer,
     make_schedule,
+    padding_of,
     scanned_groups,
     split_state,
 )
 from memjax.training.metrics import MetricsFile, count_bytes, count_parameters, describe_totals
+from memjax.training.profiles import Profile, Steps, check_steps
 from memjax.training.progress import Event, Progress, TensorBoard, describe_duration, describe_numbers
-from memjax.training.runs import RunDirectory, check_directory, read_json, run_path
-from memjax.training.sharding import Layout, check_rows, make_layout, put, put_rows
+from memjax.training.runs import RunDirectory, check_directory, config_to_dict, read_json, run_path
+from memjax.training.sharding import Layout, check_rows, make_layout, put, put_rows, train_state_names
 from memjax.training.signals import Stopped, StopSignal
 from memjax.training.step import (
     TrainState,
@@ -119,26 +123,37 @@ def train(
     hooks: Sequence[Hook] = (),
     on_event: Callable[[Event], None] | None = None,
     experiment: Experiment | None = None,
+    profile: Steps | None = None,
+    reset_memory: bool = False,
 ) -> TrainingResult:
     """Trains, or goes on training, or reports a run that is through.
 
     The start is, in this order: the newest checkpoint of the run directory, `training.init_from`, fresh parameters.
+    Where several processes are one run (`memjax.training.processes`), each calls this with the same configuration.
 
     Args:
       config: the configuration.
       hooks: called after each step, before the checkpoint of that step.
-      on_event: gets every `Event`; None shows them (a bar on a terminal, lines elsewhere, both on standard error).
+      on_event: gets every `Event`, in the first process; None shows them (a bar on a terminal, lines elsewhere, both
+        on standard error).
       experiment: built parts to use instead of those that the configuration describes.
+      profile: first and last step of a trace (see `memjax.training.profiles`).
+      reset_memory: go on with empty memories, and with another number of rows if wanted: the streams of documents then
+        begin their next epoch.
 
     Raises:
       ValueError: the configuration, the run directory, a checkpoint or the data does not fit; nothing is lost.
       Stopped: SIGTERM or SIGINT; the run is saved.
     """
     configs.validate(config)
-    path, training = run_path(config), config.training
-    check_directory(path, config)
-    report = on_event or Progress()
-    finished = read_json(path / "finished.json")
+    if profile is not None:
+        check_steps(profile, config.training.steps)
+    path, training, timeout = run_path(config), config.training, config.sharding.timeout
+    with processes.together("the start", timeout):
+        check_directory(path, config, reset_memory=reset_memory)
+    processes.check_equal("config", config_to_dict(config))
+    report = (on_event or Progress()) if processes.is_first() else _silent
+    finished = processes.first(read_json(path / "finished.json"))
     if finished is not None:
         text = f"{path}: finished after {finished['step']} steps; remove the directory to train again"
         report(Event("finished", finished["step"], training.steps, finished["results"], text))
@@ -150,16 +165,28 @@ def train(
     layout = make_layout(config.sharding)
     if layout is not None:
         check_rows(config.data.rows, layout.mesh)
-    experiment = experiment or make_experiment(config, progress=_report_preparation(report, training.steps))
-    evaluator = experiment.evaluator(config.evaluation, layout=layout)
-    run = RunDirectory(config)
+    with processes.together("the data", timeout):
+        experiment = experiment or make_experiment(config, progress=_report_preparation(report, training.steps))
+        evaluator = experiment.evaluator(config.evaluation, layout=layout)
+    with processes.together("the run directory", timeout):
+        run = RunDirectory(config, reset_memory=reset_memory)
     try:
-        with StopSignal() as stop, layout.active() if layout else contextlib.nullcontext():
-            return _Run(config, experiment, evaluator, run, report, stop, layout).train(hooks)
+        with processes.together("the run directory", timeout):
+            run.check_shared()
+        with (
+            StopSignal() as stop,
+            layout.active() if layout else contextlib.nullcontext(),
+            processes.Watch(timeout),
+        ):
+            return _Run(config, experiment, evaluator, run, report, stop, layout, reset_memory).train(hooks, profile)
     finally:
         run.close()
         if isinstance(report, Progress):
             report.close()
+
+
+def _silent(event: Event) -> None:
+    """What processes other than the first one tell."""
 
 
 def _report_preparation(report: Callable[[Event], None], steps: int) -> Callable[[str, int, int | None], None]:
@@ -210,9 +237,11 @@ class _Run:
         report: Callable[[Event], None],
         stop: StopSignal,
         layout: Layout | None,
+        reset_memory: bool,
     ):
         self.config, self.experiment, self.evaluator = config, experiment, evaluator
-        self.run, self.report, self.stop, self.layout = run, report, stop, layout
+        self.run, self.report, self.layout, self.reset_memory = run, report, layout, reset_memory
+        self.stop = processes.Agreed(lambda: stop.received or 0)
         training = config.training
         self.steps, self.clock = training.steps, _Clock()
         self.groups = layer_groups(experiment.model)
@@ -228,9 +257,10 @@ class _Run:
         self.tensorboard: TensorBoard | None = None
         self.stream: Any = None
 
-    def train(self, hooks: Sequence[Hook]) -> TrainingResult:
-        """All of it, from the start to `finished.json`."""
+    def train(self, hooks: Sequence[Hook], steps: Steps | None = None) -> TrainingResult:
+        """All of it, from the start to `finished.json`; `steps` are traced."""
         training = self.config.training
+        profile = Profile(steps, self.run.path / "profile", lambda step, line: self._tell("note", step, line))
         try:
             state, first = self._start()
             everything = [
@@ -247,7 +277,9 @@ class _Run:
                 and not self._evaluated(first)
             ):
                 self._evaluate(info)
-            for info in training_steps(self.train_step, state, self._batches(), steps=self.steps, first=first):
+            for info in training_steps(
+                profile.around(self.train_step, first), state, self._batches(), steps=self.steps, first=first
+            ):
                 if info.step == first + 1:
                     self._first_step(info)
                 for hook in everything:
@@ -257,6 +289,7 @@ class _Run:
             self._save(info)
             return self._finish(info)
         finally:
+            profile.close()
             self.checkpoints.close()
             if self.tensorboard is not None:
                 self.tensorboard.close()
@@ -277,14 +310,19 @@ class _Run:
             return init_train_state(self.loss, self.optimizer, values, memory, example, jax.random.fold_in(key, 1))
 
         shapes = jax.eval_shape(lambda: fresh(variables()))
-        self.places = _Places(self.layout, shapes, variables, example)
+        self.places = _Places(self.layout, shapes, variables, example, self.groups)
         self.train_step = self.places.compile(self._make_step())
-        restored = self.checkpoints.restore(jax.eval_shape(lambda state: split_state(state, self.groups), shapes))
+        restored = self._restore()
         notes = []
         if restored is not None:
-            state = self.places.put(jax.tree.map(jnp.array, join_state(restored.tree, self.groups)))
             step, position = restored.step, restored.extra["position"]
+            state = restored.tree
             notes.append(f"going on after step {step}")
+            if self.reset_memory:
+                state = dataclasses.replace(state, **self.places.run_rows(lambda: model.init_state(rows)))
+                position = position_of_rows(position, rows)
+                notes.append("memories are empty, and rows begin their next epoch")
+            state = self.places.join(state)
         else:
             step, position, values = 0, None, self.places.run(variables)
             if training.init_from:
@@ -293,13 +331,15 @@ class _Run:
                 notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
             state = self.places.run(fresh, values)
         self.stream = self.experiment.stream(position, self.layout.host_rows(rows) if self.layout else None)
-        self.metrics.cut(step)
-        self.run.record_attempt(step)
+        with processes.together("the record", self.config.sharding.timeout):
+            if processes.is_first():
+                self.metrics.cut(step)
+            self.run.record_attempt(step)
         self.saved = step if restored is not None else -1
-        if training.tensorboard:
+        if training.tensorboard and processes.is_first():
             self.tensorboard = TensorBoard(self.run.path, step)
         self.sizes = {
-            "parameters": count_parameters((state.params, state.tables.values)),
+            "parameters": count_parameters((state.params, state.tables.values)) - padding_of(self.experiment.model),
             "memory_bytes": count_bytes(state.memory) // self.config.data.rows,
         }
         text = (
@@ -312,6 +352,13 @@ class _Run:
         for line in [*configs.warnings(self.config), *notes]:
             self._tell("note", step, line)
         return state, step
+
+    def _restore(self) -> Restored | None:
+        """The newest checkpoint; with `reset_memory` all of it but what belongs to rows."""
+        expected, without = self.places.saved, ()
+        if self.reset_memory:
+            expected, without = dataclasses.replace(expected, memory=None, restart=None), ("memory/", "restart")
+        return self.checkpoints.restore(expected, without=without)
 
     def _make_step(self) -> Callable[..., Any]:
         training = self.config.training
@@ -375,8 +422,8 @@ class _Run:
         if self.saved == info.step:
             return
         with self.clock.paused(info):
-            state = split_state(_collections_on_host(info.state), self.groups)
-            self.checkpoints.save(info.step, state, extra={"position": self.stream.position})
+            position = merge_positions(processes.gather(self.stream.position))
+            self.checkpoints.save(info.step, self.places.split(info.state), extra={"position": position})
         self.saved = info.step
         self._tell("checkpoint", info.step, f"step {info.step}: saved")
 
@@ -384,8 +431,7 @@ class _Run:
 
     def _stop(self, info: StepInfo) -> None:
         self._save(info)
-        assert self.stop.received is not None
-        stopped = Stopped(self.stop.received, info.step, self.run.path)
+        stopped = Stopped(self.stop.value, info.step, self.run.path)
         self._tell("stopped", info.step, str(stopped), {"signal": stopped.signal})
         raise stopped
 
@@ -405,7 +451,7 @@ class _Run:
         """Evaluates after a step, once."""
         if self.evaluated is not None and self.evaluated[0] == info.step:
             return self.evaluated[1]
-        result = self.evaluator(model_variables(info.state), stop=self.stop)
+        result = self.evaluator(model_variables(info.state), stop=lambda: bool(self.stop()))
         split = self.config.evaluation.split
         values = {"split": split, **result.as_dict()}
         if not self._evaluated(info.step):
@@ -419,7 +465,8 @@ class _Run:
         return any(line["kind"] == "evaluation" and line["step"] == step for line in self.metrics.read())
 
     def _write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        self.metrics.write(kind, step, values)
+        if processes.is_first():
+            self.metrics.write(kind, step, values)
         if self.tensorboard is not None:
             self.tensorboard.write(kind, step, values)
 
@@ -428,14 +475,32 @@ class _Run:
 
 
 class _Places:
-    """Where the arrays of a run live: on one device, or as a layout says."""
+    """Where the arrays of a run live: on one device, or as a layout says.
 
-    def __init__(self, layout: Layout | None, shapes: TrainState, variables: Callable[[], Any], example: Batch):
-        self.layout = layout
-        if layout is not None:
-            names = parameter_names(variables)
-            self.state, self.batch = layout.train_state(shapes, names), layout.batch(example)
-            self.variables = layout.of(names, jax.eval_shape(variables))
+    Attributes:
+      saved: what a checkpoint holds, the shapes of `split`; with shardings where there is a layout.
+    """
+
+    def __init__(
+        self,
+        layout: Layout | None,
+        shapes: TrainState,
+        variables: Callable[[], Any],
+        example: Batch,
+        groups: Sequence[tuple[int, int]],
+    ):
+        self.layout, self.shapes, self.groups = layout, shapes, groups
+        self.saved = jax.eval_shape(lambda state: split_state(state, groups), shapes)
+        if layout is None:
+            return
+        names = parameter_names(variables)
+        self.state, self.batch = layout.train_state(shapes, names), layout.batch(example)
+        self.variables = layout.of(names, jax.eval_shape(variables))
+        self.saved = jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            self.saved,
+            layout.of(split_state(train_state_names(shapes, names), groups), self.saved),
+        )
 
     def compile(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """The train step, which donates the state."""
@@ -456,9 +521,25 @@ class _Places:
             return jax.jit(make, out_shardings=self.variables)()
         return jax.jit(make, out_shardings=self.state)(*put(values, (self.variables,)))
 
-    def put(self, state: TrainState) -> TrainState:
-        """A restored state."""
-        return state if self.layout is None else put(state, self.state)
+    def run_rows(self, make_memory: Callable[[], Any]) -> dict[str, Any]:
+        """The fields of a train state that belong to rows, as before the first step."""
+        make = lambda: {"memory": make_memory(), "restart": jnp.zeros(self.shapes.restart.shape, bool)}
+        if self.layout is None:
+            return jax.jit(make)()
+        return jax.jit(make, out_shardings={"memory": self.state.memory, "restart": self.state.restart})()
+
+    def split(self, state: TrainState) -> TrainState:
+        """What a checkpoint holds: layers apart."""
+        if self.layout is None:  # Slicing on the device would compile a program per shape.
+            return split_state(_collections_on_host(state), self.groups)
+        return split_state(state, self.groups, run=jax.jit)
+
+    def join(self, state: TrainState) -> TrainState:
+        """The inverse of `split`."""
+        if self.layout is None:
+            return jax.tree.map(jnp.array, join_state(state, self.groups))
+        join = lambda state: join_state(state, self.groups)
+        return jax.jit(join, donate_argnums=0, out_shardings=self.state)(state)
 
     def put_batch(self, batch: Batch) -> Batch:
         """The rows of this process as part of the batch of all."""

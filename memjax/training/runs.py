@@ -5,6 +5,7 @@ command.txt      the command of every attempt
 versions.json    versions and devices of every attempt
 metrics.jsonl    one line per log and evaluation
 checkpoints/     see `memjax.training.checkpoints`
+profile/         traces of steps, where asked for
 finished.json    the results, once the run is through
 """
 
@@ -17,6 +18,8 @@ import json
 import platform
 import shlex
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,37 +27,61 @@ import jax
 
 from memjax import config as configs
 from memjax.config import Config
+from memjax.training.processes import is_first
 
-IGNORED = ("workdir", "data.cache_dir", "sharding.data", "sharding.fsdp", "sharding.model", "sharding.memory")
+IGNORED = (
+    *("workdir", "data.cache_dir"),
+    *("sharding.data", "sharding.fsdp", "sharding.model", "sharding.memory", "sharding.timeout"),
+)
 """fields that may differ when a run goes on: where things are"""
+MEMORY_FIELDS = ("data.rows",)
+"""fields that may differ besides when a run goes on with empty memories"""
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 
 
 class RunDirectory:
-    """The directory of one run, opened by one process at a time.
+    """The directory of one run, opened by one attempt at a time; of several processes only the first one writes.
 
     Attributes:
       path: `workdir/name`.
       attempt: how often the run has been started, this time included.
     """
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, *, reset_memory: bool = False):
         """Opens the directory of `config` and makes it where it is new.
+
+        Args:
+          config: of the run.
+          reset_memory: `MEMORY_FIELDS` may differ from those there, and replace them.
 
         Raises:
           ValueError: it is not empty and not a run directory, its config differs, or another process trains in it.
         """
-        self.path = run_path(config)
-        check_directory(self.path, config)
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self.path)
-        if not (self.path / "config.json").exists():
-            write_json(self.path / "config.json", config_to_dict(config))
+        self.path, self._lock, self._writes = run_path(config), None, is_first()
+        check_directory(self.path, config, reset_memory=reset_memory)
+        if self._writes:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(self.path)
+            if reset_memory or not (self.path / "config.json").exists():
+                write_json(self.path / "config.json", config_to_dict(config))
         earlier = read_json(self.path / "versions.json") or []
         self.attempt = len(earlier) + 1
 
+    def check_shared(self, seconds: float = 30.0) -> None:
+        """Raises `ValueError` unless this process sees what the first one has written."""
+        end = time.monotonic() + seconds
+        while not (self.path / "config.json").exists():
+            if time.monotonic() > end:
+                raise ValueError(
+                    f"workdir: {self.path} is not the folder that process 0 writes to, allowed: one that all processes "
+                    "share (a mounted bucket or network file system)"
+                )
+            time.sleep(0.5)
+
     def record_attempt(self, step: int) -> None:
         """Notes command, versions and devices of this attempt, which starts after `step`."""
+        if not self._writes:
+            return
         with (self.path / "command.txt").open("a", encoding="utf-8") as file:
             file.write(shlex.join(sys.argv) + "\n")
         earlier = read_json(self.path / "versions.json") or []
@@ -74,18 +101,30 @@ class RunDirectory:
 
     def finish(self, step: int, results: dict[str, Any]) -> None:
         """Marks the run as through."""
+        if not self._writes:
+            return
         write_json(self.path / "finished.json", {"step": step, "attempts": self.attempt, "results": results})
 
     def close(self) -> None:
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
 
 def run_path(config: Config) -> Path:
-    """The run directory of a configuration."""
+    """The run directory of a configuration.
+
+    Raises:
+      ValueError: the workdir is an address; as a path it would be a folder of that name on a machine that goes away.
+    """
+    if "://" in config.workdir:
+        raise ValueError(
+            f"workdir: given {config.workdir!r}, allowed: a folder; mount a bucket with gcsfuse and name its folder "
+            "(`tools/tpu_vm.sh --bucket` does)"
+        )
     return Path(config.workdir).expanduser() / config.name
 
 
-def check_directory(path: Path, config: Config) -> None:
+def check_directory(path: Path, config: Config, *, reset_memory: bool = False) -> None:
     """Raises `ValueError` unless a run of `config` may begin or go on in `path`."""
     if not path.exists():
         return
@@ -99,11 +138,13 @@ def check_directory(path: Path, config: Config) -> None:
                 "give another name or workdir"
             )
         return
-    difference = describe_difference(read_json(path / "config.json"), config_to_dict(config))
+    there, here = read_json(path / "config.json"), config_to_dict(config)
+    difference = describe_difference(there, here, (*IGNORED, *MEMORY_FIELDS) if reset_memory else IGNORED)
     if difference:
-        raise ValueError(
-            f"{path}: holds a run of another config, {difference}; give another name, or remove the directory"
-        )
+        hint = "give another name, or remove the directory"
+        if not describe_difference(there, here, (*IGNORED, *MEMORY_FIELDS)):
+            hint = "its memories belong to those rows; --reset-memory goes on with empty ones"
+        raise ValueError(f"{path}: holds a run of another config, {difference}; {hint}")
 
 
 def config_to_dict(config: Any) -> Any:
@@ -154,10 +195,10 @@ def load_config(path: Path | str) -> Config:
     return config_from_dict(value)
 
 
-def describe_difference(there: Any, given: Any) -> str:
+def describe_difference(there: Any, given: Any, ignored: Sequence[str] = IGNORED) -> str:
     """Which fields differ between two configurations as dicts, '' where none does."""
     a, b = _flat(there), _flat(given)
-    names = [name for name in {**a, **b} if a.get(name) != b.get(name) and name not in IGNORED]
+    names = [name for name in {**a, **b} if a.get(name) != b.get(name) and name not in ignored]
     shown = [f"{name} = {_show(a, name)} there and {_show(b, name)} here" for name in names[:3]]
     return ", ".join(shown) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
@@ -171,7 +212,8 @@ def versions() -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             continue
     devices = jax.devices()
-    return {**found, "backend": jax.default_backend(), "devices": f"{len(devices)} x {devices[0].device_kind}"}
+    found |= {"backend": jax.default_backend(), "devices": f"{len(devices)} x {devices[0].device_kind}"}
+    return found | {"processes": jax.process_count()}
 
 
 def read_json(path: Path) -> Any:

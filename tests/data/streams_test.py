@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memjax.data.documents import ArrayDocuments
-from memjax.data.streams import Streams, epoch_order, merge_positions
+from memjax.data.streams import Streams, epoch_order, merge_positions, position_of_rows
 
 BEGIN = 1
 
@@ -351,3 +351,17 @@ def test_a_document_without_tokens_is_named(lengths, score_first, needed, wrap):
     streams = Streams(documents, rows=1, segment_length=4, begin_token=BEGIN, score_first=score_first, shuffle=False)
     with pytest.raises(ValueError, match=f"document 1 has {lengths[1]} tokens; needs at least {needed}"):
         list(zip(range(4), streams, strict=False))
+
+
+def test_other_rows_begin_the_next_epoch():
+    documents = make_documents([3] * 7, annotate=False)
+    settings = {"segment_length": 2, "begin_token": BEGIN, "seed": 4}
+    streams = Streams(documents, rows=3, **settings)
+    for _ in range(11):
+        next(streams)
+    reached = max(epoch for epoch, _, _ in streams.position["rows"].values())
+    moved = Streams(documents, rows=2, position=position_of_rows(streams.position, 2), **settings)
+    batch = next(moved)
+    assert batch.start_of_document.all()
+    order = epoch_order(7, seed=4, epoch=reached + 1)
+    assert [int(batch.targets[0, row, 0] - 10) // 100 for row in (0, 1)] == order[:2].tolist()

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def train_until_signal(workdir, step, seconds, number=signal.SIGKILL):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "jax")}
+    # Short compilations, as that of the evaluation, are not taken from the cache: the signal comes before they end.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1"}
     command = [sys.executable, "-m", "tests.integration.train_toy", str(workdir), str(step), str(seconds)]
     command.append(str(int(number)))
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)

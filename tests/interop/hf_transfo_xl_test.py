@@ -11,6 +11,7 @@ import safetensors.numpy
 from memjax import config
 from memjax.interop import hf_transfo_xl as hf
 from memjax.models.language_model import make_language_model
+from memjax.models.vocabulary import cut_tables, pad_tables
 from tests.reference import transformer_xl as reference
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -112,6 +113,25 @@ def test_the_loss_is_the_published_one():
     hidden, ids = jnp.asarray(golden["segment_1/hidden"]), jnp.asarray(golden["segment_1/ids"], jnp.int32)
     nll = jax.jit(lambda hidden, ids: module.apply({"params": params}, hidden, ids, method="token_nll"))(hidden, ids)
     np.testing.assert_allclose(nll, golden["segment_1/nll"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_padded_vocabulary_gives_the_published_log_probabilities(variant):
+    golden = load("transfoxl_variants.npz", f"{variant}/")
+    params = hf.import_params(weights_of(golden), config_of(golden))["vocabulary"]
+    plain = make_language_model(config_of(golden), 15).vocabulary
+    padded = plain.clone(multiple=4)
+    hidden, ids = jnp.asarray(golden["segment_1/hidden"]), jnp.asarray(golden["segment_1/ids"], jnp.int32)
+
+    @jax.jit
+    def scores(params):
+        call = lambda *args, method: padded.apply({"params": params}, *args, method=method)
+        return call(hidden, method="log_probs"), call(hidden, ids, method="token_nll")
+
+    log_probs, nll = scores(pad_tables(params, padded))
+    np.testing.assert_allclose(log_probs, golden["segment_1/log_probs"], atol=1e-5, rtol=0)
+    np.testing.assert_allclose(nll, golden["segment_1/nll"], atol=1e-5, rtol=0)
+    jax.tree.map(np.testing.assert_array_equal, cut_tables(pad_tables(params, padded), padded), params)
 
 
 @pytest.mark.parametrize("variant", ("full", *VARIANTS))

@@ -70,8 +70,19 @@ FAKES = {
         cp "$FAKE/pip" "$venv/bin/python"
         """,
     "sleep": 'echo "$1" >>"$FAKE/sleeps"',
-    "sudo": 'echo "sudo $*" >>"$HOME/installed"',
+    "sudo": 'echo "sudo $*" >>"$HOME/installed"; if [[ $1 == tee ]]; then cat >>"$HOME/installed"; fi',
     "python3.11": "exit 0",
+    # A mount is a file with the name of the bucket.
+    "findmnt": 'cat "$HOME/mounted" 2>/dev/null',
+    "fusermount": 'rm "$HOME/mounted" && echo "fusermount $*" >>"$HOME/mounts"',
+    "gcsfuse": r"""
+        if [[ $1 == --help ]]; then echo "  --metadata-cache-negative-ttl-secs int" && exit; fi
+        if [[ -s $FAKE/mount_fails ]]; then cat "$FAKE/mount_fails" >&2 && exit 1; fi
+        echo "gcsfuse $*" >>"$HOME/mounts"
+        echo "${*: -2:1}" >"$HOME/mounted"
+        """,
+    "curl": 'echo "the key of ${*: -1}"',
+    "lsb_release": "echo jammy",
 }
 
 
@@ -215,6 +226,10 @@ def test_help_explains_every_verb_with_an_example(cloud, verb):
         ),
         (["run", "--", "true"], f"{TPU_VM} ssh lm --zone=us-west4-a --quiet --worker=all '--command=bash -c "),
         (
+            ["run", "--bucket=gs://lab-runs", "--", "true"],
+            f"{TPU_VM} ssh lm --zone=us-west4-a --quiet --worker=all '--command=bash -c ",
+        ),
+        (
             ["setup", "--repository", "https://a.b/c.git", "--commit", "0123abc"],
             f"{TPU_VM} ssh lm --zone=us-west4-a --quiet --worker=all '--command=bash -c ",
         ),
@@ -234,6 +249,8 @@ def test_dry_run_prints_the_commands_and_executes_none(cloud, arguments, line):
         ["setup"],
         ["run", "--", "echo", "it's", 'a "b"\n $HOME `c` \\', "", "*"],
         ["run", "--force", "--", "true"],
+        ["run", "--bucket", "gs://lab-runs", "--", "true"],
+        ["setup", "--bucket", "gs://lab-runs"],
         ["status"],
         ["kill"],
         ["delete", "--queued"],
@@ -296,6 +313,13 @@ def test_environment_variables_are_defaults(cloud):
         (["create", *NODE, *TYPE, "--", "true"], ["command", "'true'", "nothing after --"]),
         (["run", *NODE], ["command", "given nothing", "-- memjax train"]),
         (["babysit", *NODE, *TYPE, "--max-recreations=-1", "--", "true"], ["--max-recreations", "'-1'", "whole"]),
+        *(
+            ([verb, *NODE, "--bucket", bucket, "--", "true"], ["--bucket", "TPU_BUCKET", f"'{bucket}'", "gs://NAME"])
+            for verb in ("run", "setup")
+            for bucket in ("lab-runs", "gs://", "gs://Lab", "gs://lab-runs/folder", "gs://lab-runs/", "s3://lab-runs")
+        ),
+        (["run", *NODE, "--", "memjax", "train", "--workdir=~/memjax-bucket"], ["--bucket", "given nothing", "gs://"]),
+        (["run", *NODE, "--", "sh", "-c", "ls $MEMJAX_BUCKET"], ["--bucket", "TPU_BUCKET", "given nothing"]),
         (["logs", *NODE, "--worker", "x"], ["--worker", "'x'", "all"]),
         (["setup", *NODE, "--commit", "nonesuch"], ["--commit", "'nonesuch'", "branch"]),
         (["setup", *NODE, "--commit", "nonesuch", "--repository", "https://a.b/c"], ["--commit", "'nonesuch'", "hash"]),
@@ -402,6 +426,109 @@ def test_run_needs_setup(cloud):
     assert result.returncode == 1 and "w-0: not set up: tools/tpu_vm.sh setup" in result.stderr
 
 
+# The bucket
+
+BUCKET = ["--bucket", "gs://lab-runs"]
+MOUNT = "gcsfuse --implicit-dirs --metadata-cache-ttl-secs=0 --metadata-cache-negative-ttl-secs=0 lab-runs {}\n"
+
+
+def mounts(cloud):
+    """What was mounted on each worker, without the paths of their homes."""
+    found = [cloud.path / f"worker-{worker}" for worker in (0, 1)]
+    texts = [(home / "mounts").read_text() if (home / "mounts").exists() else "" for home in found]
+    return [text.replace(f"{home}/memjax-bucket", "{}") for text, home in zip(texts, found, strict=True)]
+
+
+def test_setup_and_run_mount_the_bucket_where_it_is_not_mounted(cloud):
+    result = cloud.launch("setup", *NODE, *BUCKET)
+    assert result.returncode == 0, result.stderr
+    assert cloud.steps == ["scp", "setup", "mount"] and mounts(cloud) == [MOUNT] * 2
+    assert "w-1: gs://lab-runs is mounted at ~/memjax-bucket\n" in result.stdout
+    assert not any("gcsfuse" in installed for installed in cloud.read("installed"))
+    (cloud.path / "worker-1/mounted").unlink()  # a reboot
+    result = cloud.launch("run", *NODE, "--", "sh", "-c", 'echo "at $MEMJAX_BUCKET"', TPU_BUCKET="gs://lab-runs")
+    assert result.returncode == 0, result.stderr
+    assert cloud.steps[3:] == ["check", "mount", "start"] and mounts(cloud) == [MOUNT, MOUNT * 2]
+    for worker, log in enumerate(cloud.read("memjax-run/log.txt")):
+        assert f"\nat {cloud.path}/worker-{worker}/memjax-bucket\n" in log
+
+
+def test_a_run_goes_on_without_a_bucket(cloud):
+    cloud.set_up()
+    assert cloud.launch("run", *NODE, "--", "env").returncode == 0
+    assert cloud.steps == ["check", "start"] and mounts(cloud) == ["", ""]
+    assert all("PYTHONUNBUFFERED=1" in log and "BUCKET" not in log for log in cloud.read("memjax-run/log.txt"))
+
+
+@pytest.mark.parametrize("gcsfuse", ["exit 127", "[[ $1 == --help ]] && echo --stat-cache-ttl"])
+def test_gcsfuse_is_installed_where_it_is_missing_or_old(cloud, gcsfuse):
+    cloud.set_up()
+    (cloud.path / "bin/gcsfuse").rename(cloud.path / "new")
+    cloud.fake("gcsfuse", gcsfuse)
+    cloud.fake("sudo", FAKES["sudo"] + '; if [[ $* == *install* ]]; then cp "$FAKE/new" "$FAKE/bin/gcsfuse"; fi')
+    (cloud.path / "worker-1/mounted").write_text("lab-runs\n")
+    (cloud.path / "worker-1/memjax-bucket").mkdir()
+    result = cloud.launch("run", *NODE, *BUCKET, "--", "true")
+    assert result.returncode == 0, result.stderr
+    assert mounts(cloud) == [MOUNT, ""]
+    key, where, update, install = (cloud.path / "worker-0/installed").read_text().split("sudo ")[1:]
+    assert key.split("\n")[:2] == [
+        "tee /usr/share/keyrings/cloud.google.asc",
+        "the key of https://packages.cloud.google.com/apt/doc/apt-key.gpg",
+    ]
+    assert where.split("\n")[:2] == [
+        "tee /etc/apt/sources.list.d/gcsfuse.list",
+        "deb [signed-by=/usr/share/keyrings/cloud.google.asc] https://packages.cloud.google.com/apt gcsfuse-jammy main",
+    ]
+    assert update.endswith(" update\n") and install.endswith(" install gcsfuse\n")
+
+
+def test_a_key_that_does_not_come_replaces_none(cloud):
+    cloud.set_up()
+    cloud.fake("gcsfuse", "exit 127")
+    cloud.fake("curl", 'echo "curl: (6) Could not resolve host" >&2; exit 6')
+    result = cloud.launch("run", *NODE, *BUCKET, "--", "true")
+    assert result.returncode == 1 and cloud.steps == ["check", "mount"]
+    assert "w-0: gs://lab-runs was not mounted at ~/memjax-bucket: curl: (6) Could not resolve" in result.stderr
+    assert not (cloud.path / "worker-0/installed").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("Start gcsfuse\nError: 403: no access\nto lab-runs", "Error: 403: no access"),
+        ("running fusermount: exit status 1\nfusermount: not permitted", "fusermount: not permitted"),
+    ],
+)
+def test_a_mount_that_fails_is_one_line_and_nothing_runs(cloud, said, reason):
+    cloud.set_up()
+    cloud.file("mount_fails", said + "\n")
+    result = cloud.launch("run", *NODE, *BUCKET, "--", "true")
+    assert result.returncode == 1 and cloud.steps == ["check", "mount"]
+    assert result.stderr.splitlines() == [
+        f"t1v-n-0-w-{worker}: gs://lab-runs was not mounted at ~/memjax-bucket: {reason}" for worker in (0, 1)
+    ]
+    assert not list(cloud.path.glob("worker-*/memjax-run/command.sh"))
+
+
+def test_another_bucket_or_a_dead_mount_is_mounted_anew(cloud):
+    cloud.set_up()
+    for worker, bucket in enumerate(["other", "lab-runs"]):  # the latter without its folder: it cannot be listed
+        cloud.file(f"worker-{worker}/mounted", f"{bucket}\n")
+    result = cloud.launch("run", *NODE, *BUCKET, "--", "true")
+    assert result.returncode == 0, result.stderr
+    assert mounts(cloud) == ["fusermount -u {}\n" + MOUNT] * 2
+
+
+def test_files_in_the_folder_are_not_hidden_by_a_mount(cloud):
+    cloud.set_up()
+    cloud.file("worker-1/memjax-bucket/runs.txt")
+    result = cloud.launch("run", *NODE, *BUCKET, "--", "true")
+    assert result.returncode == 1 and mounts(cloud) == [MOUNT, ""]
+    assert result.stderr.count("\n") == 1 and "w-1: gs://lab-runs was not mounted" in result.stderr
+    assert "there are files in the folder itself" in result.stderr
+
+
 def run_in_background(cloud, script):
     """Starts a shell script that says in the file `begun` that it goes on."""
     cloud.set_up()
@@ -470,6 +597,7 @@ def test_logs_of_all_workers_have_their_numbers(cloud):
 # babysit
 
 START = ["stop", "scp", "setup", "start"]
+HINT = "checkpoints must outlive the node: --bucket gs://NAME, and --workdir '~/memjax-bucket/runs'"
 
 
 def babysit(cloud, *arguments, command=("sh", "-c", 'echo "$0" >>"$FAKE/done"', "it's done"), **environment):
@@ -482,7 +610,40 @@ def test_babysit_creates_runs_and_stops_when_finished(cloud):
     assert result.returncode == 0, result.stderr
     assert cloud.steps == ["describe", "create", *START, "describe", "report"]
     assert "--spot" in cloud.calls[1] and (cloud.path / "done").read_text() == "it's done\n" * 2
-    assert "no gs:// path in the command" in result.stderr
+    assert HINT in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("bucket", "command", "is_said"),
+    [
+        ([], "memjax train", True),
+        ([], "memjax train --workdir runs", True),
+        ([], "memjax train --workdir=gs://lab-runs/runs", True),
+        ([], "memjax train --workdir /mnt/disk/runs", False),
+        ([], "memjax train --workdir=/mnt/disk/runs", False),
+        ([], "bash train.sh", True),
+        (["--bucket=gs://lab-runs"], "memjax train", True),
+        (["--bucket=gs://lab-runs"], "memjax train --workdir runs", True),
+        (["--bucket=gs://lab-runs"], "memjax train --workdir ~/memjax-bucket-of-mine", True),
+        (["--bucket=gs://lab-runs"], "memjax train --workdir ~/memjax-bucket", False),
+        (["--bucket=gs://lab-runs"], "memjax train --workdir=~/memjax-bucket/runs --config python", False),
+        (["--bucket=gs://lab-runs"], "bash train.sh", False),
+    ],
+)
+def test_babysit_says_when_checkpoints_would_go_with_the_node(cloud, bucket, command, is_said):
+    result = babysit(cloud, "--dry-run", *bucket, command=command.split())
+    assert result.returncode == 0 and (HINT in result.stderr) == is_said, result.stderr
+
+
+def test_babysit_mounts_the_bucket_on_every_new_node(cloud):
+    cloud.file("hold")
+    cloud.states("READY", "READY", "PREEMPTED", "READY")
+    result = babysit(cloud, *BUCKET)
+    assert result.returncode == 0, result.stderr
+    start = ["stop", "scp", "setup", "mount", "start"]
+    looks = ["describe", "report", *start, "describe", "report"]
+    assert cloud.steps == [*looks, "describe", "delete", "create", *start, "describe", "report"]
+    assert mounts(cloud) == [MOUNT] * 2
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "STOPPED", "MISSING"])

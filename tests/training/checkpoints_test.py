@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.training.checkpoints import Checkpoints, flatten, unflatten
+from memjax.training.checkpoints import Checkpoints, describe_arrays, flatten, unflatten
 
 BIG = np.arange(4096, dtype=np.float32).reshape(64, 64)
 
@@ -157,3 +157,53 @@ def test_names_do_not_depend_on_classes():
     assert list(flat)[:2] == ["key", "opt_state/0"] and flat["key"].dtype == np.uint32
     assert jax.tree.structure(unflatten(shapes(), flat, {"key": "threefry2x32"})) == jax.tree.structure(tree())
     json.dumps(list(flat))
+
+
+def test_checksums_know_values_and_places_and_nothing_else():
+    rng = np.random.default_rng(0)
+    for dtype in (np.float32, np.int8, np.uint16, bool, np.float64, jnp.bfloat16):
+        array = rng.integers(0, 2, (3, 4, 5)).astype(dtype)
+        (description,) = describe_arrays({"a": array}).values()
+        assert description[:2] == [str(array.dtype), [3, 4, 5]] and len(description[2]) == 16
+        if array.dtype.itemsize < 8:  # on a device the same
+            assert describe_arrays({"a": jnp.asarray(array)})["a"] == description
+        swapped = array.copy()
+        one, other = np.argwhere(array != array[0, 0, 0])[0], (0, 0, 0)
+        swapped[tuple(one)], swapped[other] = array[other], array[tuple(one)]
+        for changed in (swapped, array.reshape(5, 4, 3), array[::-1]):
+            assert describe_arrays({"a": changed})["a"][2] != description[2] or changed.shape != array.shape
+    bits = np.zeros(256, np.float32)
+    sums = set()
+    for index in range(256):
+        flipped = bits.view(np.uint32).copy()
+        flipped[index] = 1 << (index % 32)
+        sums.add(describe_arrays({"a": flipped.view(np.float32)})["a"][2])
+    assert len(sums) == 256 and describe_arrays({"a": bits})["a"][2] not in sums
+
+
+def test_a_part_may_be_left_out(opened):
+    checkpoints, _ = opened
+    checkpoints.save(1, tree())
+    expected = {name: leaf for name, leaf in shapes().items() if name != "opt_state"}
+    with pytest.raises(ValueError, match="has besides opt_state/0"):
+        checkpoints.restore(expected)
+    assert checkpoints.restore(expected, without=("opt_state/",)).tree.keys() == expected.keys()
+
+
+def test_arrays_are_read_where_they_are_wanted(opened):
+    checkpoints, _ = opened
+    checkpoints.save(1, tree())
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    placed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), shapes())
+    restored = checkpoints.restore(placed).tree
+    assert all(leaf.sharding == device for leaf in jax.tree.leaves(restored))
+    np.testing.assert_array_equal(restored["params"]["stack"]["layer_00"]["kernel"], BIG)
+
+
+def test_another_format_is_no_damage(opened, monkeypatch):
+    checkpoints, lines = opened
+    checkpoints.save(1, tree())
+    monkeypatch.setattr("memjax.training.checkpoints.FORMAT", 99)
+    with pytest.raises(ValueError, match="checkpoint 1 has format 2, allowed: 99"):
+        checkpoints.restore(shapes())
+    assert checkpoints.steps() == [1] and not lines

@@ -80,3 +80,21 @@ def test_another_config_is_refused_with_the_difference(tmp_path):
         RunDirectory(other)
     assert "model.attention = 'Memorizing' there and 'TransformerXL' here" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_other_rows_are_refused_unless_memories_are_reset(tmp_path):
+    config = make_config(tmp_path)
+    RunDirectory(config).close()
+    more = dataclasses.replace(config, data=dataclasses.replace(config.data, rows=16))
+    with pytest.raises(ValueError, match="data.rows = 8 there and 16 here; .*--reset-memory"):
+        RunDirectory(more)
+    longer = dataclasses.replace(more, training=Training(steps=2000))
+    with pytest.raises(ValueError, match="give another name"):  # not only the rows differ
+        RunDirectory(longer, reset_memory=True)
+    RunDirectory(more, reset_memory=True).close()
+    assert load_config(tmp_path / "run") == more
+
+
+def test_addresses_are_no_folders(tmp_path):
+    with pytest.raises(ValueError, match="workdir: given 'gs://bucket/runs', allowed: a folder; mount"):
+        run_path(dataclasses.replace(make_config(tmp_path), workdir="gs://bucket/runs"))

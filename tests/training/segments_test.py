@@ -134,9 +134,8 @@ def test_offloaded_memories_go_to_the_host():
     assert mentions_host("offload") and not mentions_host("segment")
 
 
-def instructions(num_segments, num_layers, **options):
+def instructions(attention, num_segments, num_layers, **options):
     """Lines of the lowered train step of a language model."""
-    attention = config.TransformerXL(memory_length=4)
     described = config.Model(
         dim=8, num_layers=num_layers, num_heads=2, dropout=0.1, scan_layers=True, attention=attention
     )
@@ -154,19 +153,24 @@ def instructions(num_segments, num_layers, **options):
     return len(step.lower(jax.eval_shape(init), batch).as_text().splitlines())
 
 
+TRANSFORMER_XL = config.TransformerXL(memory_length=4)
+MEMORIZING = config.Memorizing(layers=(-2,), memory_length=8, num_neighbors=2, cache_length=4)
+
+
 @pytest.mark.parametrize(
-    "numbers, options",
+    "attention, numbers, options",
     [
-        ((4, 16), {"rematerialize": "none"}),
-        ((4, 16), {"rematerialize": "segment_nested"}),
+        (TRANSFORMER_XL, (4, 16), {"rematerialize": "none"}),
+        (TRANSFORMER_XL, (4, 16), {"rematerialize": "segment_nested"}),
         # Inner functions of equal shapes are written once, so no size here equals another one.
-        ((10, 30), {"rematerialize": "segment_nested", "segments_per_checkpoint": 2}),
+        (TRANSFORMER_XL, (10, 30), {"rematerialize": "segment_nested", "segments_per_checkpoint": 2}),
+        (MEMORIZING, (5, 17), {"rematerialize": "segment_nested"}),
     ],
-    ids=["plain", "nested", "chunks"],
+    ids=["plain", "nested", "chunks", "memorizing"],
 )
-def test_the_program_does_not_grow_with_segments_or_layers(numbers, options):
+def test_the_program_does_not_grow_with_segments_or_layers(attention, numbers, options):
     few, many = numbers
-    counted = {instructions(number, layers, **options) for number, layers in [(few, 8), (many, 8), (few, 16)]}
+    counted = {instructions(attention, *sizes, **options) for sizes in [(few, 8), (many, 8), (few, 16)]}
     assert len(counted) == 1 and counted.pop() > 1000
 
 

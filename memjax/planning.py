@@ -1,0 +1,254 @@
+"""What `memjax plan` prints: its cases, one table, and what to change where a step does not fit."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from memjax.config import Config, validate
+from memjax.overrides import UsageError, apply_overrides, find_field
+from memjax.training.advice import bytes_needed
+from memjax.training.plan import Case
+from memjax.training.topologies import GIB, parse_topology
+
+COLUMNS = (
+    "chips",
+    "mesh",
+    "arguments",
+    "temporaries",
+    "peak",
+    "total GiB",
+    "limit GiB",
+    "TFLOPs/step",
+    "HBM GB",
+    "sent GB",
+    "step ms",
+    "bound by",
+    "MFU",
+)
+"""of the table with a row for each case, behind the names of the case"""
+
+
+def make_cases(config: Config, topologies: Sequence[str], what: str = "train", sweep: str = "") -> list[Case]:
+    """Every topology with every value of a field.
+
+    Args:
+      config: the configuration.
+      topologies: names of slices.
+      what: 'train', 'eval' or 'decode'.
+      sweep: `FIELD=A,B`, the field in full or by its last part; '' = the configuration alone.
+
+    Raises:
+      ValueError: a topology, a field or a value that does not exist.
+    """
+    slices = [parse_topology(name) for name in topologies]
+    if not sweep:
+        return [Case(config, topology, what) for topology in slices]
+    name, equals, values = sweep.partition("=")
+    if not equals or not all(values.split(",")):
+        raise UsageError(f"sweep: given {sweep!r}, allowed: FIELD=VALUE,VALUE, as memory_length=8192,65536")
+    field = find_field(config, name, prefer="" if what == "train" else "evaluation.")
+    cases = []
+    for topology in slices:
+        for value in values.split(","):
+            changed = apply_overrides(config, [f"--{field}", value])
+            validate(changed)
+            cases.append(Case(changed, topology, what, f"{field} = {value}"))
+    return cases
+
+
+class PlanReport:
+    """Takes the facts of one case after the other and prints them: a case alone in full, several as a row each."""
+
+    def __init__(self, count: int, *, as_json: bool = False, command: str = "", stream: Any = None):
+        """Prepares a report.
+
+        Args:
+          count: cases to come.
+          as_json: print one JSON object per case, as soon as it is known.
+          command: that asked for it, for the JSON objects.
+          stream: where to print; None = standard output.
+        """
+        self._command = command
+        self._count, self._as_json = count, as_json
+        self._out = sys.stdout if stream is None else stream
+        self._facts: list[Mapping[str, Any]] = []
+
+    def start(self, case: Case) -> None:
+        """Says on standard error what is being compiled."""
+        what = f"{case.config.name}, {case.what}, {case.topology.name}{', ' * bool(case.value)}{case.value}"
+        print(f"compiling {len(self._facts) + 1} of {self._count}: {what}", file=sys.stderr, flush=True)
+
+    def add(self, facts: Mapping[str, Any]) -> None:
+        """One case is known."""
+        self._facts.append(facts)
+        if self._as_json:
+            started = {"command": self._command, "date": datetime.date.today().isoformat()}
+            print(json.dumps({**started, **facts}), file=self._out, flush=True)
+
+    def finish(self) -> bool:
+        """Prints what is left to print; whether every case fits."""
+        if not self._as_json:
+            alone = len(self._facts) == 1
+            header, rows = full_table(self._facts[0]) if alone else comparison(self._facts)
+            print_table(header, rows, self._out)
+            for facts in self._facts:
+                for line in explain(facts, name=not alone):
+                    print(line, file=self._out)
+            for text in dict.fromkeys(facts["assumptions"] for facts in self._facts):
+                print(f"Estimate: {text}.", file=self._out)
+            versions = self._facts[0]["versions"]
+            print(f"Compiled by {', '.join(' '.join(pair) for pair in versions.items())}.", file=self._out)
+        return all(facts["fits"] for facts in self._facts)
+
+
+def comparison(facts: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a table with a row for each case."""
+    field = facts[0]["value"].partition(" = ")[0].rpartition(".")[2]
+    swept = lambda one: [one["value"].partition(" = ")[2]] if field else []
+    return ["topology", *([field] if field else []), *COLUMNS], [
+        [one["topology"], *swept(one), *_cells(one)] for one in facts
+    ]
+
+
+def full_table(facts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of everything that is known about one case."""
+    mesh = " x ".join(f"{axis} {size}" for axis, size in facts["mesh"].items())
+    rows = [
+        ["parameters", f"{facts['parameters']:,}", ""],
+        ["tokens a step", f"{facts['tokens']:,}", f"{facts['rows']} rows on {facts['devices']} devices, {mesh}"],
+        *_memory_rows(facts),
+        [
+            "FLOPs",
+            _number(facts["flops"]),
+            f"products of matrices, all devices; {_number(facts['model_flops'])} of them the model's own",
+        ],
+    ]
+    if facts["fits"]:
+        guess = facts["estimate"]
+        rows += [
+            [
+                "HBM traffic",
+                _number(facts["hbm_bytes"], "B"),
+                "read and written by a device, at least",
+            ],
+            [
+                "intensity",
+                f"{guess['intensity']:,.1f}",
+                f"FLOPs a byte of it; from {guess['balance']:,.0f} on, computing takes longer",
+            ],
+            *(
+                [
+                    part["kind"],
+                    _number(part["bytes"], "B"),
+                    f"{part['count']:,} times; {_number(part['sent_bytes'], 'B')} sent by a device",
+                ]
+                for part in facts["collectives"]
+            ),
+            [
+                "step",
+                _time(guess["step"]),
+                f"bound by {guess['bound']}: "
+                + ", ".join(f"{by} {_time(guess[by])}" for by in ("compute", "hbm", "ici")),
+            ],
+            ["tokens a second", f"{guess['tokens_per_second']:,.0f}", "all devices, at most"],
+            ["MFU", _share(guess["utilization"]), "utilisation by FLOPs of the model, at most"],
+        ]
+    for name, kind in (("arguments", "largest arguments"), ("temporaries", "largest temporaries")):
+        for index, (where, shape, size) in enumerate(facts[name]):
+            rows.append([kind if index == 0 else "", _gib(size), f"{where or 'unknown'} {shape}"])
+    rows += [["rules left out" if i == 0 else "", "", text] for i, text in enumerate(facts["skipped"])]
+    rows += [["note", "", text] for text in facts["notes"]]
+    return [f"{facts['name']}: {facts['what']}", facts["topology"], ""], rows
+
+
+def explain(facts: Mapping[str, Any], *, name: bool = False) -> list[str]:
+    """Why a case does not fit, and what to change; nothing for one that does."""
+    if facts["fits"]:
+        return []
+    needed, limit = bytes_needed(facts), facts["limit"]
+    which = f"{facts['topology']} {facts['value']}".strip() + ": " if name else ""
+    much = f"{_gib(needed)} of {_gib(limit)}, {_gib(needed - limit)} too much"
+    largest = sorted([*facts["arguments"], *facts["temporaries"]], key=lambda buffer: -buffer[2])[:3]
+    buffers = ", ".join(f"{where or 'unknown'} {shape} {_gib(size)}" for where, shape, size in largest)
+    lines = [f"{which}does not fit: {much}. The largest: {buffers}. What would help, roughly:"]
+    for tip in facts["tips"]:
+        enough = ", enough" if tip["enough"] else ""
+        lines.append(f"  {tip['change']}  ({_gib(tip['saves'])} less{enough}: {tip['why']})")
+    if not any(tip["enough"] for tip in facts["tips"]):
+        lines.append("  none of them alone is enough: several together, or a larger --topology")
+    return lines
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], stream: Any) -> None:
+    """A rich table on a terminal, aligned columns elsewhere."""
+    if stream.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*header)
+        for row in rows:
+            table.add_row(*row)
+        Console(file=stream, markup=False, highlight=False).print(table)  # f32[8] is no markup
+        return
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    for row in [header, *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=stream)
+
+
+def _memory_rows(facts: Mapping[str, Any]) -> list[list[str]]:
+    memory, limit = facts["memory"], facts["limit"]
+    parts = ", ".join(f"{name} {_gib(size)}" for name, size in facts["parts"].items() if size >= GIB // 1000)
+    if memory is None:
+        return [["HBM a device", _gib(facts["required"]), f"of {_gib(limit)}: does not fit"], ["arguments", "", parts]]
+    shared = f"{_gib(memory['outputs'])} of results, {_gib(memory['aliased'])} of them in place of arguments"
+    needed = bytes_needed(facts)
+    state = f"{needed / limit:.0%}" + ("" if facts["fits"] else ": does not fit")
+    rows = [
+        ["HBM a device", _gib(needed), f"of {_gib(limit)}, {state}"],
+        ["  arguments", _gib(memory["arguments"]), parts],
+        ["  results", _gib(memory["outputs"] - memory["aliased"]), shared],
+        ["  temporaries", _gib(memory["temporaries"]), ""],
+    ]
+    if facts["peak"]:
+        rows.append(["  peak", _gib(facts["peak"]), "the most that is alive at one time, as the compiler reports it"])
+    if facts["code"]:
+        rows.append(["machine code", _gib(facts["code"]), "not counted above"])
+    return rows
+
+
+def _cells(facts: Mapping[str, Any]) -> list[str]:
+    memory, guess = facts["memory"], facts["estimate"]
+    sent = sum(part["sent_bytes"] for part in facts["collectives"])
+    held = [f"{memory[name] / GIB:.2f}" if memory else "" for name in ("arguments", "temporaries")]
+    cells = [str(facts["chips"]), "x".join(map(str, facts["mesh"].values())), *held]
+    cells += [f"{facts['peak'] / GIB:.2f}" if facts["peak"] else ""]
+    cells += [f"{bytes_needed(facts) / GIB:.2f}", f"{facts['limit'] / GIB:.2f}", f"{facts['flops'] / 1e12:,.2f}"]
+    if guess is None:
+        return [*cells, "", "", "", "does not fit", ""]
+    traffic = [f"{facts['hbm_bytes'] / 1e9:.2f}", f"{sent / 1e9:.2f}", f"{guess['step'] * 1e3:.2f}"]
+    return [*cells, *traffic, guess["bound"], _share(guess["utilization"])]
+
+
+def _gib(size: float) -> str:
+    if size >= GIB / 100:
+        return f"{size / GIB:.2f} GiB"
+    return f"{size / 2**20:.2f} MiB" if size >= 2**20 / 100 else f"{size / 2**10:.2f} KiB"
+
+
+def _share(part: float) -> str:
+    return f"{part:.0%}" if part >= 0.1 else f"{part:.2%}"
+
+
+def _number(value: float, unit: str = "") -> str:
+    for power, letter in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if value >= 10**power:
+            return f"{value / 10**power:.2f} {letter}{unit}"
+    return f"{value:.0f} {unit}".rstrip()
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:,.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.1f} µs"

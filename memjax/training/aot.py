@@ -1,0 +1,293 @@
+"""One step of a configuration, built from shapes alone and compiled for devices that are not here.
+
+`python -m memjax.training.aot` reads a request as JSON on standard input and prints what `measure` finds as one line of
+JSON; `memjax.training.plan` runs it with the environment that libtpu needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from memjax.config import Config
+from memjax.training.buffers import Memory, largest_temporaries, parse_memory
+from memjax.training.costs import jaxpr_flops
+from memjax.training.hlo import collectives, hbm_bytes, parse_hlo
+from memjax.training.metrics import count_parameters
+from memjax.training.programs import Program, What, make_program, vocab_size_of
+from memjax.training.runs import config_from_dict
+from memjax.training.sharding import Layout, make_layout, make_mesh
+from memjax.training.step import TrainState, model_variables
+from memjax.training.topologies import GIB, Topology, parse_topology
+
+DUMP = "MEMJAX_DUMP"
+"""environment variable with the folder that XLA_FLAGS tells the compiler to write to"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What is known of a program on one topology. Bytes are per device, operations of all devices together.
+
+    Attributes:
+      mesh: axis -> devices.
+      parameters: of the model.
+      tokens: read in one run.
+      fits: the compiler found room.
+      memory: bytes; None where the compiler gave up before it knew.
+      required: bytes, as the compiler counts them where it does not fit.
+      limit: bytes that a program may use.
+      peak: bytes alive at once, as the compiler reports them; 0 = not known.
+      code: bytes of machine code; 0 = not known.
+      flops: multiplications and additions of all products of matrices.
+      model_flops: the same without what is computed a second time.
+      hbm_bytes: read and written in one run, at least.
+      collectives: of `memjax.training.hlo.Collective`, as dicts.
+      parts: part of the arguments -> bytes, without padding.
+      arguments: the largest, as (name, shape on a device, bytes).
+      temporaries: the largest, as (where, shape, bytes).
+      skipped: rules that do not divide their axis.
+      notes: what is not exact.
+      seconds: of compilation.
+    """
+
+    mesh: dict[str, int]
+    parameters: int
+    tokens: int
+    fits: bool
+    memory: dict[str, int] | None
+    required: int
+    limit: int
+    peak: int
+    code: int
+    flops: int
+    model_flops: int
+    hbm_bytes: int
+    collectives: list[dict[str, Any]]
+    parts: dict[str, int]
+    arguments: list[tuple[str, str, int]]
+    temporaries: list[tuple[str, str, int]]
+    skipped: list[str]
+    notes: list[str]
+    seconds: float
+
+
+def measure(config: Config, what: What, vocab_size: int, topology: Topology) -> Measurement:
+    """Compiles a step for a topology and says what the compiler says.
+
+    Args:
+      config: the configuration.
+      what: as in `make_program`.
+      vocab_size: ids.
+      topology: of the devices.
+
+    Raises:
+      ValueError: the configuration does not fit the topology (a program that is too large is no error).
+    """
+    devices = topology.devices()
+    layout = make_layout(config.sharding, devices) or Layout(make_mesh((1, 1, 1), devices))
+    start = time.perf_counter()
+    program = make_program(config, what, vocab_size, layout)
+    with layout.active():
+        traced = jax.jit(
+            _named(program.function, f"plan_{what}"),
+            donate_argnums=program.donated,
+            in_shardings=program.shardings,
+            out_shardings=program.results,
+        ).trace(*program.arguments.values())
+        outcome = _compile(traced.lower())
+        flops, model_flops = _count_flops(config, what, vocab_size, layout, traced)
+    seconds = time.perf_counter() - start
+    return _collect(program, layout, topology, outcome, flops, model_flops, seconds)
+
+
+def _count_flops(config: Config, what: What, vocab_size: int, layout: Layout, traced: Any) -> tuple[int, int]:
+    """Operations of a step, and of one that computes nothing twice."""
+    training = config.training
+    if what != "train" or (training.rematerialize == "none" and training.accumulate == 1):
+        flops = jaxpr_flops(traced.jaxpr)
+        return flops, flops
+
+    def count(**changes: Any) -> int:
+        changed = dataclasses.replace(training, **changes)
+        program = make_program(dataclasses.replace(config, training=changed), what, vocab_size, layout)
+        return jaxpr_flops(jax.make_jaxpr(program.function)(*program.arguments.values()))
+
+    once = count(rematerialize="none", segments_per_checkpoint=0, accumulate=1)
+    if training.rematerialize == "none":
+        return once, once
+    # Row groups do the same work together; of the pass that counts their targets the compiler keeps nothing else.
+    return jaxpr_flops(traced.jaxpr) if training.accumulate == 1 else count(accumulate=1), once
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(function)  # the compiler calls arguments by their names
+    def call(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    call.__name__ = name
+    return call
+
+
+def _dumped(ending: str) -> str:
+    """What the compiler has written about the program, '' where it gave up before that."""
+    files = sorted(Path(os.environ[DUMP]).glob(f"*jit_plan_*{ending}"))
+    return files[-1].read_text(errors="replace") if files else ""
+
+
+@dataclasses.dataclass
+class _Outcome:
+    """What compilation came to.
+
+    Attributes:
+      required: bytes, where it does not fit.
+      limit: bytes, where it does not fit.
+      peak: bytes; 0 = not known.
+      code: bytes; 0 = not known.
+    """
+
+    required: int = 0
+    limit: int = 0
+    peak: int = 0
+    code: int = 0
+
+
+def _compile(lowered: Any) -> _Outcome:
+    try:
+        stats = lowered.compile().memory_analysis()
+    except jax.errors.JaxRuntimeError as error:
+        outcome = out_of_memory(str(error))
+        if outcome is None:
+            raise
+        return outcome
+    # The attribute is missing in some versions.
+    return _Outcome(peak=getattr(stats, "peak_memory_in_bytes", 0), code=stats.generated_code_size_in_bytes)
+
+
+def out_of_memory(message: str) -> _Outcome | None:
+    """What the compiler says of a program that does not fit into the HBM; None for another message.
+
+    Example:
+      >>> out_of_memory("the total memory required for HLO temporaries (62.5G) exceeds available HBM (15.75G).").limit
+      16911433728
+    """
+    found = re.search(r"\(([\d.]+)([KMGT])\) exceeds available HBM \(([\d.]+)([KMGT])\)", message)
+    if not found:
+        return None
+    unit = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
+    return _Outcome(required=int(float(found[1]) * unit[found[2]]), limit=int(float(found[3]) * unit[found[4]]))
+
+
+def _collect(
+    program: Program,
+    layout: Layout,
+    topology: Topology,
+    outcome: _Outcome,
+    flops: int,
+    model_flops: int,
+    seconds: float,
+) -> Measurement:
+    text, assignment = _dumped("after_optimizations.txt"), _dumped("buffer-assignment.txt")
+    module = parse_hlo(text) if text else None
+    found, unknown = collectives(module, topology.num_devices) if module else ([], [])
+    memory: Memory | None = parse_memory(assignment) if assignment else None
+    temporaries = largest_temporaries(assignment, _dumped("live-range.txt"), module) if module and assignment else []
+    notes = [f"the loop {name} counts once: how often it runs is not known" for name in unknown]
+    if module and any(i.opcode == "conditional" for scope in module.computations.values() for i in scope.values()):
+        notes.append("traffic and collectives are those of all branches of a condition together")
+    parts, arguments = _arguments(program)
+    shapes = next(iter(program.arguments.values()))
+    variables = model_variables(shapes) if isinstance(shapes, TrainState) else shapes
+    return Measurement(
+        mesh=dict(layout.mesh.shape),
+        parameters=count_parameters([variables.get(name, {}) for name in ("params", "tables")]),
+        tokens=program.tokens,
+        fits=not outcome.required,
+        memory=None if memory is None else {**dataclasses.asdict(memory), "total": memory.total},
+        required=outcome.required,
+        limit=outcome.limit or topology.hbm_limit,
+        peak=outcome.peak,
+        code=outcome.code,
+        flops=flops,
+        model_flops=model_flops,
+        hbm_bytes=hbm_bytes(module) if module else 0,
+        collectives=[dataclasses.asdict(part) for part in found],
+        parts=parts,
+        arguments=arguments,
+        temporaries=[(buffer.where, buffer.shape, buffer.bytes) for buffer in temporaries],
+        skipped=layout.skipped(program.names, shapes),
+        notes=notes,
+        seconds=round(seconds, 1),
+    )
+
+
+def _arguments(program: Program, limit: int = 6) -> tuple[dict[str, int], list[tuple[str, str, int]]]:
+    """Bytes on a device of each part of the arguments, and the largest arrays with their shape there."""
+    parts: dict[str, int] = {}
+    arrays: list[tuple[str, str, int]] = []
+    for (name, tree), places in zip(program.arguments.items(), program.shardings, strict=True):
+        leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+        one = hasattr(places, "spec")
+        shardings = [places] * len(leaves) if one else jax.tree.leaves(places)
+        for (path, leaf), sharding in zip(leaves, shardings, strict=True):
+            shape = sharding.shard_shape(leaf.shape)
+            size = 1
+            for side in shape:
+                size *= side
+            dtype = leaf.dtype
+            size *= 8 if jnp.issubdtype(dtype, jax.dtypes.prng_key) else dtype.itemsize
+            keys = jax.tree_util.keystr(path, simple=True, separator="/")
+            part = _part(name, keys)
+            parts[part] = parts.get(part, 0) + size
+            arrays.append((f"{name}/{keys}" if keys else name, f"{dtype}{list(shape)}".replace(" ", ""), size))
+    arrays.sort(key=lambda array: -array[2])
+    return dict(sorted(parts.items(), key=lambda item: -item[1])), arrays[:limit]
+
+
+PARTS = {"params": "parameters", "opt_state": "optimizer", "tables": "tables", "memory": "memory"}
+"""field of a train state, or argument -> what people call it"""
+
+
+def _part(argument: str, keys: str) -> str:
+    first = keys.partition("/")[0]
+    if argument in ("state", "variables"):
+        return PARTS.get(first, "other state")
+    return PARTS.get(argument, "batch")
+
+
+def main() -> int:
+    """Reads a request, prints a measurement or the line about a mistake."""
+    request = json.loads(sys.stdin.read())
+    config: Config = config_from_dict(request["config"])
+    try:
+        measurement = measure(
+            config,
+            request["what"],
+            request["vocab_size"] or vocab_size_of(config.data),
+            parse_topology(request["topology"]),
+        )
+    except ValueError as error:
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        own = frame is not None and frame.tb_frame.f_code.co_filename.startswith(str(Path(__file__).parent.parent))
+        if not own:  # a fault of the program, not of what was asked
+            raise
+        print(json.dumps({"mistake": " ".join(str(error).split())}), flush=True)
+        return 0
+    print(json.dumps(dataclasses.asdict(measurement)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

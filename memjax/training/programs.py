@@ -1,0 +1,209 @@
+"""One step of a configuration as a function with the shapes of its arguments: nothing is computed, no data is read."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from memjax import config as configs
+from memjax.axes import parameter_names
+from memjax.config import Config
+from memjax.models.language_model import make_language_model
+from memjax.training.evaluation import make_score
+from memjax.training.experiment import make_optimizer, scanned_groups
+from memjax.training.sharding import Layout, check_rows, train_state_names
+from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
+from memjax.typing import Batch
+
+What = Literal["train", "eval", "decode"]
+"""an update, one scored segment, or one generated token"""
+WHATS: tuple[What, ...] = ("train", "eval", "decode")
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A function, and where its arguments and results live.
+
+    Attributes:
+      function: of the arguments.
+      arguments: part -> tree of shapes, in order; parts are named for people.
+      shardings: of the arguments.
+      results: shardings of the results; None = the compiler's choice.
+      names: of the axes of the first argument.
+      donated: numbers of the arguments that may be overwritten.
+      tokens: read in one run, over all rows.
+    """
+
+    function: Callable[..., Any]
+    arguments: Mapping[str, Any]
+    shardings: tuple[Any, ...]
+    results: Any
+    names: Any
+    donated: tuple[int, ...]
+    tokens: int
+
+
+def vocab_size_of(data: configs.Data) -> int:
+    """The size of the vocabulary, as far as a configuration tells it without its data.
+
+    Raises:
+      ValueError: only the data tells.
+    """
+    source, tokenizer = data.source, data.tokenizer
+    if isinstance(source, configs.KeyValueRecall):
+        from memjax.data.datasets import make_datasets
+
+        return make_datasets(data).vocab_size
+    known = isinstance(tokenizer, configs.Bytes | configs.SentencePiece)
+    if isinstance(source, configs.SeqioTask) or not known:
+        kind = type(source if isinstance(source, configs.SeqioTask) else tokenizer).__name__
+        raise ValueError(f"vocab-size: given none, allowed: a number of ids, since only the data of {kind} tells it")
+    if isinstance(tokenizer, configs.SentencePiece) and not tokenizer.model:
+        return tokenizer.vocab_size
+    from memjax.data.datasets import make_tokenizer
+
+    return make_tokenizer(tokenizer, None, Path()).vocab_size
+
+
+def make_program(config: Config, what: What, vocab_size: int, layout: Layout) -> Program:
+    """The step that a configuration describes; nothing is computed.
+
+    Args:
+      config: the configuration.
+      what: 'train', 'eval' (one segment of `evaluation.rows` rows) or 'decode' (one token of as many).
+      vocab_size: ids.
+      layout: where arrays live.
+
+    Raises:
+      ValueError: rows that do not divide over the mesh.
+    """
+    if what == "train":
+        check_rows(config.data.rows, layout.mesh)
+        return _train_program(config, vocab_size, layout)
+    check_rows(config.evaluation.rows, layout.mesh, what="evaluation.rows")
+    return (_score_program if what == "eval" else _decode_program)(config, vocab_size, layout)
+
+
+def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
+    training, data = config.training, config.data
+    model = _make_model(config, config.model, vocab_size)
+    loss, optimizer = language_model_loss(model), make_optimizer(training, scanned_groups(model))
+    rows, length, segments = data.rows, data.segment_length, training.segments_per_update
+    shape = lambda *sizes, dtype: jax.ShapeDtypeStruct((segments, *sizes), dtype)
+    batch = Batch(
+        inputs=shape(rows, length, dtype=jnp.int32),
+        targets=shape(rows, length, dtype=jnp.int32),
+        mask=shape(rows, length, dtype=bool),
+        weights=shape(rows, length, dtype=jnp.float32),
+        start_of_document=shape(rows, dtype=bool),
+        extras={},
+    )
+    key = lambda: jax.random.key(training.seed)
+
+    def init() -> Any:
+        variables = init_variables(model, key(), length)
+        return init_train_state(loss, optimizer, variables, model.init_state(rows), batch, key())
+
+    state = jax.eval_shape(init)
+    names = train_state_names(state, parameter_names(lambda: init_variables(model, key(), length)))
+    step = make_train_step(
+        loss,
+        optimizer,
+        accumulate=training.accumulate,
+        rematerialize=training.rematerialize,
+        segments_per_checkpoint=training.segments_per_checkpoint,
+        jit=False,
+    )
+    places = layout.of(names, state)
+    return Program(
+        step,
+        {"state": state, "batch": batch},
+        (places, layout.batch(batch)),
+        (places, layout.replicated),
+        names,
+        donated=(0,),
+        tokens=segments * rows * length,
+    )
+
+
+def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
+    evaluation = config.evaluation
+    model = _make_model(config, _evaluated(config), vocab_size)
+    rows, length = evaluation.rows, evaluation.segment_length or config.data.segment_length
+    variables, names, places = _variables(model, config, layout)
+    memory = jax.eval_shape(lambda: model.init_state(rows))
+    tokens, mask = jax.ShapeDtypeStruct((rows, length), jnp.int32), jax.ShapeDtypeStruct((rows, length), bool)
+    start = jax.ShapeDtypeStruct((rows,), bool)
+    held, row = layout.memory(memory), layout.rows()
+    arguments = {"inputs": tokens, "targets": tokens, "mask": mask, "start_of_document": start}
+    return Program(
+        make_score(model, accuracy=evaluation.accuracy),
+        {"variables": variables, "memory": memory, **arguments},
+        (places, held, row, row, row, row),
+        (held, layout.replicated, layout.replicated),
+        names,
+        donated=(1,),
+        tokens=rows * length,
+    )
+
+
+def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
+    """One token of every row, read and continued with the most probable next one."""
+    model = _make_model(config, _evaluated(config), vocab_size)
+    rows = config.evaluation.rows
+    variables, names, places = _variables(model, config, layout)
+    state = jax.eval_shape(lambda: model.init_decode_state(model.init_state(rows), config.data.segment_length, rows))
+
+    def decode(variables: Any, state: Any, token: Any, active: Any) -> Any:
+        hidden, state = model.apply(variables, token[:, None], state, active=active, method="decode")
+        log_probs = model.apply(variables, hidden, method="log_probs")
+        return state, jnp.argmax(log_probs[:, 0], axis=-1)
+
+    held, row = layout.memory(state), layout.rows()
+    token, active = jax.ShapeDtypeStruct((rows,), jnp.int32), jax.ShapeDtypeStruct((rows,), bool)
+    return Program(
+        decode,
+        {"variables": variables, "memory": state, "token": token, "active": active},
+        (places, held, row, row),
+        (held, row),
+        names,
+        donated=(1,),
+        tokens=rows,
+    )
+
+
+def _make_model(config: Config, model: configs.Model, vocab_size: int) -> Any:
+    return make_language_model(
+        model,
+        vocab_size,
+        rematerialize=config.training.rematerialize,
+        memory_sharding=config.sharding.memory,
+        vocab_multiple=config.sharding.vocab_multiple,
+    )
+
+
+def _evaluated(config: Config) -> configs.Model:
+    """The model with the memory size of the evaluation."""
+    length = config.evaluation.memory_length
+    if length is None:
+        return config.model
+    model = copy.deepcopy(config.model)
+    attention: Any = model.attention
+    if not hasattr(attention, "memory_length"):
+        raise ValueError(f"evaluation.memory_length: given {length}, allowed: None with {type(attention).__name__}")
+    attention.memory_length = length
+    configs.validate(dataclasses.replace(config, model=model))
+    return model
+
+
+def _variables(model: Any, config: Config, layout: Layout) -> tuple[Any, Any, Any]:
+    """Shapes, names and places of the variables."""
+    init = lambda: init_variables(model, jax.random.key(0), config.data.segment_length)
+    shapes, names = jax.eval_shape(init), parameter_names(init)
+    return shapes, names, layout.of(names, shapes)

@@ -1,0 +1,216 @@
+"""TPU slices by name, and the public facts about their chips.
+
+A name is `GENERATION:SHAPE` with the shape in chips (`v5e:4x4`, `v5p:4x4x4`), or what Google Cloud sells,
+`GENERATION-NUMBER`. The number counts chips for v5e (also `v5litepod-16`) and v6e, and TensorCores, two per chip, for
+v4, v5p and 7x: `v5e-16` is 16 chips, `v5p-128` is 64 chips, `v5p:4x4x4`.
+
+A device, as JAX counts them, is a chip; a chip of TPU7x is two devices. The facts below are per chip and come from the
+pages of each generation in Google's documentation (https://docs.cloud.google.com/tpu/docs/v4, v5e, v5p, v6e, tpu7x):
+peak bfloat16 FLOP/s, HBM bandwidth, and the bandwidth between chips (ICI), of which the pages give both directions
+together and this table one (v4: six links of 50 GB/s, https://arxiv.org/abs/2304.01433). What the compiler allows of
+the HBM of a device is from its own message when a program does not fit (libtpu 0.0.51).
+
+Importing this file loads neither JAX nor libtpu.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """One generation of TPUs.
+
+    Attributes:
+      name: as in the names of slices.
+      peak_flops: bfloat16 operations per second of a chip.
+      hbm_bandwidth: bytes per second of a chip.
+      ici_bandwidth: bytes per second that a chip can send to its neighbours over all links together.
+      hbm_limit: bytes of a device that a program may use.
+      dimensions: of the network, 2 or 3.
+      largest: chips along each dimension of the largest slice.
+      devices_per_chip: as JAX counts devices.
+      number_per_chip: what the number in a name counts per chip, TensorCores or chips.
+      options: of `jax.experimental.topologies.get_topology_desc`.
+    """
+
+    name: str
+    peak_flops: float
+    hbm_bandwidth: float
+    ici_bandwidth: float
+    hbm_limit: int
+    dimensions: int
+    largest: int
+    devices_per_chip: int = 1
+    number_per_chip: int = 1
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+GENERATIONS: dict[str, Generation] = {
+    generation.name: generation
+    for generation in (
+        # Without the option a v4 chip is two devices of half the memory, as nobody uses it.
+        Generation(
+            "v4", 275e12, 1200e9, 300e9, int(30.75 * GIB), 3, 16, number_per_chip=2,
+            options={"chip_config_name": "megacore"},
+        ),
+        Generation("v5e", 197e12, 819e9, 200e9, int(15.75 * GIB), 2, 16),
+        Generation("v5p", 459e12, 2765e9, 600e9, int(95.73 * GIB), 3, 24, number_per_chip=2),
+        Generation("v6e", 918e12, 1638e9, 400e9, int(31.24 * GIB), 2, 16),
+        Generation("tpu7x", 2307e12, 7380e9, 600e9, int(94.74 * GIB), 3, 24, devices_per_chip=2, number_per_chip=2),
+    )
+}  # fmt: skip
+"""name -> generation"""
+
+ALIASES = {"v5litepod": "v5e", "v5lite": "v5e", "v7x": "tpu7x", "7x": "tpu7x", "ironwood": "tpu7x", "trillium": "v6e"}
+"""other names of generations"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """A slice of a pod.
+
+    Attributes:
+      generation: of its chips.
+      shape: chips along each dimension.
+    """
+
+    generation: Generation
+    shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """As the compiler wants it: `v5e:4x4`."""
+        return f"{self.generation.name}:{'x'.join(map(str, self.shape))}"
+
+    @property
+    def num_chips(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices, as JAX counts them."""
+        return self.num_chips * self.generation.devices_per_chip
+
+    @property
+    def peak_flops(self) -> float:
+        """bfloat16 operations per second of a device."""
+        return self.generation.peak_flops / self.generation.devices_per_chip
+
+    @property
+    def hbm_bandwidth(self) -> float:
+        """Bytes per second of a device."""
+        return self.generation.hbm_bandwidth / self.generation.devices_per_chip
+
+    @property
+    def ici_bandwidth(self) -> float:
+        """Bytes per second that a device can send."""
+        return self.generation.ici_bandwidth / self.generation.devices_per_chip
+
+    @property
+    def hbm_limit(self) -> int:
+        """Bytes of a device that a program may use."""
+        return self.generation.hbm_limit
+
+    def devices(self) -> list[Any]:
+        """Devices to compile for; needs libtpu, and no TPU.
+
+        Raises:
+          ValueError: libtpu does not offer the slice.
+        """
+        import jax
+        from jax.experimental import topologies
+
+        try:
+            return topologies.get_topology_desc(self.name, platform="tpu", **self.generation.options).devices
+        except jax.errors.JaxRuntimeError as error:
+            if "INVALID_ARGUMENT" not in str(error):
+                raise
+            reason = " ".join(str(error).split()).removeprefix("INVALID_ARGUMENT: ")
+            raise ValueError(
+                f"topology: given {self.name!r}, allowed: a slice that libtpu offers ({reason})"
+            ) from error
+
+
+def parse_topology(name: str) -> Topology:
+    """The slice that a name means (see the module's docstring).
+
+    Args:
+      name: `v5e:4x4`, `v5e-16`, `v5p-128`; upper and lower case are the same.
+
+    Raises:
+      ValueError: an unknown generation, or a size that it does not have.
+
+    Example:
+      >>> parse_topology("v5e-16").name, parse_topology("v5p-128").name
+      ('v5e:4x4', 'v5p:4x4x4')
+      >>> parse_topology("v5p-128").num_chips
+      64
+    """
+    prefix, separator, size = re.match(r"([^:-]*)([:-]?)(.*)", name.strip().lower()).groups()  # type: ignore[union-attr]
+    generation = _generation(name, prefix)
+    shapes = _standard_shapes(generation)
+    examples = ", ".join(f"{generation.name}:{'x'.join(map(str, shapes[units]))}" for units in list(shapes)[2:7])
+    if separator == ":" and re.fullmatch(r"\d+(x\d+)*", size):
+        shape = tuple(int(part) for part in size.split("x"))
+        fits = len(shape) == generation.dimensions and all(1 <= side <= generation.largest for side in shape)
+        if fits and _is_whole(shape):
+            return Topology(generation, shape)
+        raise ValueError(
+            f"topology: given {name!r}, allowed: {generation.dimensions} numbers of chips for {generation.name}, "
+            f"even or 1, up to {generation.largest}, as {examples}"
+        )
+    if separator == "-" and size.isdigit():
+        number, cores = int(size), generation.number_per_chip
+        shape = shapes.get(number // cores) if number % cores == 0 else None
+        if shape is not None:
+            return Topology(generation, shape)
+        counted = f"TensorCores, {cores} per chip" if cores > 1 else "chips"
+        known = ", ".join(str(units * cores) for units in shapes)
+        raise ValueError(
+            f"topology: given {name!r}, allowed: {generation.name}-N with N {counted}, of {known}; or a shape in "
+            f"chips, as {examples}"
+        )
+    raise ValueError(f"topology: given {name!r}, allowed: a shape or a size of {generation.name}, as {examples}")
+
+
+def _generation(name: str, prefix: str) -> Generation:
+    prefix = ALIASES.get(prefix, prefix)
+    if prefix in GENERATIONS:
+        return GENERATIONS[prefix]
+    near = difflib.get_close_matches(prefix, GENERATIONS, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ValueError(
+        f"topology: given {name!r}, allowed: a slice of {', '.join(GENERATIONS)}, as v5e:4x4 or v5p-128{hint}"
+    )
+
+
+def _is_whole(shape: tuple[int, ...]) -> bool:
+    """Hosts have 2 x 2 chips: sides are even, or nothing but a single chip or a single plane of hosts."""
+    plane = shape[:2]
+    return (
+        all(side % 2 == 0 for side in plane)
+        and (len(shape) == 2 or shape[2] == 1 or shape[2] % 2 == 0)
+        or (all(side == 1 for side in shape))
+    )
+
+
+def _standard_shapes(generation: Generation) -> dict[int, tuple[int, ...]]:
+    """Chips -> shape, of the sizes that are powers of two: sides as equal as can be, the larger ones last."""
+    shapes: dict[int, tuple[int, ...]] = {1: (1,) * generation.dimensions}
+    shape = [2, 2] if generation.dimensions == 2 else [2, 2, 1]
+    while True:
+        shapes[math.prod(shape)] = tuple(shape)
+        smallest = min(shape)
+        side = max(i for i, size in enumerate(shape) if size == smallest)
+        if shape[side] * 2 > generation.largest:
+            return shapes
+        shape[side] *= 2

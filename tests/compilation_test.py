@@ -1,0 +1,96 @@
+"""Where compiled programs are kept."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from memjax.cli import main
+from memjax.compilation import keep_programs
+
+TRAIN = """
+import sys, warnings
+warnings.simplefilter("error")
+from memjax import cli
+
+def work(arguments):
+    import jax, jax.numpy as jnp
+    jax.jit(lambda x: jnp.sin(x) @ x)(jnp.ones((4, 4))).block_until_ready()
+    return 0
+
+cli.VERBS["train"] = (work, "")
+sys.exit(cli.main(["train"]))
+"""
+
+
+def command(environment: dict[str, str]) -> subprocess.CompletedProcess:
+    """A command that compiles one program, with nothing else in the environment about the cache."""
+    others = {name: value for name, value in os.environ.items() if "CACHE" not in name}
+    always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    return subprocess.run(
+        [sys.executable, "-c", TRAIN], env={**others, **always, **environment}, capture_output=True, text=True
+    )
+
+
+def programs(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*-cache")]
+
+
+def test_a_command_keeps_its_programs_in_the_cache_of_the_user(tmp_path):
+    done = command({"XDG_CACHE_HOME": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert programs(tmp_path / "memjax" / "jax")
+    assert (tmp_path / "memjax" / "jax").stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_and_no_more(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = command({"XDG_CACHE_HOME": str(tmp_path / "file")})
+    assert done.returncode == 0
+    folder = re.escape(str(tmp_path / "file" / "memjax" / "jax"))
+    assert re.fullmatch(
+        rf"memjax train: {folder}: Not a directory, so compiled programs are not kept; .*\n", done.stderr
+    )
+
+
+def test_the_folder_is_in_the_home_of_the_user_by_default(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    environment = {}
+    assert keep_programs(environment) == ""
+    assert environment == {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / ".cache" / "memjax" / "jax")}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"JAX_COMPILATION_CACHE_DIR": ""},
+        {"JAX_COMPILATION_CACHE_DIR": "gs://bucket/programs"},
+        {"JAX_ENABLE_COMPILATION_CACHE": "0"},
+        {"JAX_ENABLE_COMPILATION_CACHE": "False", "JAX_COMPILATION_CACHE_DIR": "/proc/nowhere"},
+    ],
+)
+def test_what_the_environment_says_stays(tmp_path, given):
+    environment = {"XDG_CACHE_HOME": str(tmp_path), **given}
+    assert keep_programs(environment) == ""
+    assert environment == {"XDG_CACHE_HOME": str(tmp_path), **given}
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_ones_own_is_made(tmp_path):
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "unused"), "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "mine")}
+    assert keep_programs(environment) == ""
+    assert [entry.name for entry in tmp_path.iterdir()] == ["mine"]
+
+
+def test_tests_use_the_folder_of_the_environment():
+    assert jax.config.jax_compilation_cache_dir == os.environ["JAX_COMPILATION_CACHE_DIR"]
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == 0
+
+
+def test_help_says_where(capsys):
+    main(["--help"])
+    assert "~/.cache/memjax/jax" in capsys.readouterr().out

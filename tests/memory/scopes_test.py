@@ -1,0 +1,111 @@
+"""Programs name the operations of memories, and no operation is without a name."""
+
+import ast
+import functools
+import re
+from pathlib import Path
+from typing import get_args
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+from memjax import config
+from memjax.models.language_model import make_language_model
+from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
+from memjax.typing import Batch
+
+PACKAGE = Path(__file__).parent.parent.parent / "memjax"
+ROWS, LENGTH, VOCAB = 2, 4, 11
+CONTRACT = {"contract.save_state", "contract.restore_state"}
+RING = {"fifo.ring_append", "fifo.write_window", "fifo.reset_rows", "sharded.sharded_append"}
+MEMORIZING = CONTRACT | RING | {"memorizing.reset", "memorizing.write"}
+EXPECTED = {
+    "gate": (
+        config.Memorizing(layers=(-1,), memory_length=8, num_neighbors=2, cache_length=6),
+        MEMORIZING
+        | {"memorizing.retrieve", "neighbors.select_neighbors", "neighbors.gather_slots", "mixing.head_gate"}
+        | {"attention.attention", "attention.neighbor_attention", "fifo.shift_append"},
+    ),
+    "threshold": (
+        config.Memorizing(layers=(-1,), memory_length=8, num_neighbors=2, cache_length=0, retrieval="threshold"),
+        MEMORIZING | {"neighbors.threshold_mask"},
+    ),
+    "transformer_xl": (
+        config.TransformerXL(memory_length=6),
+        {"contract.restore_state", "fifo.shift_append", "positions.relative_shift", "attention.visibility"}
+        | {f"transformer_xl.{name}" for name in ("reset", "read", "write")},
+    ),
+    "no memory": (config.FullAttention(), {"attention.attention"}),
+}
+"""what a train step calls; a new kind of attention gets a row"""
+LEARNS = {
+    "gate": {"attention.neighbor_attention", "mixing.head_gate"},
+    "transformer_xl": {"transformer_xl.read"},
+}
+"""what has a gradient"""
+
+
+@functools.cache
+def paths(name: str) -> frozenset[str]:
+    """The paths of all operations of a lowered train step."""
+    model = make_language_model(config.Model(dim=8, num_layers=2, num_heads=2, attention=EXPECTED[name][0]), VOCAB)
+    loss, optimizer = language_model_loss(model), optax.sgd(1e-2)
+    shape = lambda *sizes, dtype: jax.ShapeDtypeStruct((1, *sizes), dtype)
+    tokens, whole = shape(ROWS, LENGTH, dtype=jnp.int32), shape(ROWS, LENGTH, dtype=bool)
+    weights, starts = shape(ROWS, LENGTH, dtype=jnp.float32), shape(ROWS, dtype=bool)
+    batch = Batch(tokens, tokens, whole, weights, starts, {})
+
+    def init():
+        variables = init_variables(model, jax.random.key(0), LENGTH)
+        return init_train_state(loss, optimizer, variables, model.init_state(ROWS), batch, jax.random.key(0))
+
+    lowered = jax.jit(make_train_step(loss, optimizer, jit=False)).lower(jax.eval_shape(init), batch)
+    return frozenset(re.findall(r'"(jit\(train_step\)[^"]*)"', lowered.as_text(debug_info=True)))
+
+
+def scopes(found: frozenset[str]) -> set[str]:
+    return {part for path in found for part in path.split("/")}
+
+
+def test_every_kind_of_memory_is_looked_at():
+    assert {type(attention) for attention, _ in EXPECTED.values()} == set(get_args(config.Attention))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_train_step_names_the_operations_of_its_memory(name):
+    assert EXPECTED[name][1] - scopes(paths(name)) == set()
+
+
+@pytest.mark.parametrize("name", LEARNS)
+def test_their_gradients_have_the_names_too(name):
+    backward = frozenset(path for path in paths(name) if "/transpose(" in path)
+    assert LEARNS[name] - scopes(backward) == set()
+
+
+def test_operations_stand_under_the_layer_and_the_operation_that_called_them():
+    assert any("layers_1/attention/" in path and "memorizing.write/" in path for path in paths("gate"))
+    assert any("memorizing.write/sharded.sharded_append/fifo.ring_append/" in path for path in paths("gate"))
+    assert not any("layers_0/" in path and "memorizing.retrieve" in path for path in paths("gate"))
+
+
+ON_THE_HOST = {"sharded.num_shards", "positions.relative_distances", "scopes.operation"}
+NO_MEMORIES = {"contract.py", "projections.py", "__init__.py"}
+FILES = [
+    *sorted((PACKAGE / "functional").glob("[a-z]*.py")),
+    *sorted(file for file in (PACKAGE / "memory").glob("*.py") if file.name not in NO_MEMORIES),
+]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}.{path.stem}")
+def test_every_public_function_is_named(path):
+    functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+    nameless = [
+        function.name
+        for function in functions
+        if function.name[0] != "_"
+        and f"{path.stem}.{function.name}" not in ON_THE_HOST
+        and "operation" not in [ast.unparse(decorator) for decorator in function.decorator_list]
+    ]
+    assert nameless == [], "decorate with memjax.functional.scopes.operation"
