@@ -196,8 +196,8 @@ def _plan(arguments: list[str]) -> int:
     parser.add_argument("--vocab-size", type=int, default=0, metavar="N", help=ids)
     parser.add_argument("--json", action="store_true", help="print one JSON object per case")
     options, config = _with_config(parser, arguments)
-    from memjax.planning import PlanReport, make_cases
-    from memjax.training.plan import plan
+    from memjax.planning.cases import plan
+    from memjax.planning.report import PlanReport, make_cases
 
     cases = make_cases(config, options.topology.split(","), options.what, options.sweep)
     report = PlanReport(len(cases), as_json=options.json, command=shlex.join(["memjax", "plan", *arguments]))

@@ -29,12 +29,12 @@ from jax.sharding import SingleDeviceSharding
 
 from memjax import config
 from memjax.models.language_model import make_language_model
-from memjax.training.aot import out_of_memory
+from memjax.planning.aot import out_of_memory
+from memjax.planning.cases import ENVIRONMENT
+from memjax.planning.topologies import parse_topology
 from memjax.training.costs import jaxpr_flops
-from memjax.training.plan import ENVIRONMENT
 from memjax.training.segments import loss_over_segments, segment_keys
 from memjax.training.step import init_variables, language_model_loss
-from memjax.training.topologies import parse_topology
 from memjax.typing import Batch
 from tools.bench import harness
 from tools.bench.slots import SlotModel

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from memjax.cli import main as memjax
-from memjax.planning import comparison, explain
+from memjax.planning.report import comparison, explain
 
 FOLDER = Path(__file__).parent / "plan"
 """of files, commands and the table"""

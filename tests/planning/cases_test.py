@@ -21,14 +21,14 @@ from memjax.config import (
     Words,
 )
 from memjax.overrides import load_config
-from memjax.training import plan as plans
-from memjax.training.advice import advise
-from memjax.training.aot import out_of_memory
+from memjax.planning import cases as plans
+from memjax.planning.advice import advise
+from memjax.planning.aot import out_of_memory
+from memjax.planning.cases import Case, assumptions, environment, estimate, plan
+from memjax.planning.programs import make_program, vocab_size_of
+from memjax.planning.topologies import GIB, parse_topology
 from memjax.training.costs import jaxpr_flops
-from memjax.training.plan import Case, assumptions, environment, estimate, plan
-from memjax.training.programs import make_program, vocab_size_of
 from memjax.training.sharding import Layout, make_mesh
-from memjax.training.topologies import GIB, parse_topology
 
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra `plan`")
 

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from memjax.training.hlo import Instruction, Module
+from memjax.planning.hlo import Instruction, Module
 
 _ALLOCATION = re.compile(r"allocation \d+: size (\d+)(?:, color (\d+))?, page \d+, (.*)")
 _VALUE = re.compile(r"\s*value: <\d+ (\S+)(?: \(phi\))? @(\d+)> \(size=(\d+),offset=(\d+)\): (\S+)")

@@ -1,7 +1,7 @@
 """One step of a configuration, built from shapes alone and compiled for devices that are not here.
 
-`python -m memjax.training.aot` reads a request as JSON on standard input and prints what `measure` finds as one line of
-JSON; `memjax.training.plan` runs it with the environment that libtpu needs.
+`python -m memjax.planning.aot` reads a request as JSON on standard input and prints what `measure` finds as one line of
+JSON; `memjax.planning.cases` runs it with the environment that libtpu needs.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import jax
 import jax.numpy as jnp
 
 from memjax.config import Config
-from memjax.training.buffers import Memory, largest_temporaries, parse_memory
+from memjax.planning.buffers import Memory, largest_temporaries, parse_memory
+from memjax.planning.hlo import collectives, hbm_bytes, parse_hlo
+from memjax.planning.programs import Program, What, make_program, vocab_size_of
+from memjax.planning.topologies import GIB, Topology, parse_topology
 from memjax.training.costs import jaxpr_flops
-from memjax.training.hlo import collectives, hbm_bytes, parse_hlo
 from memjax.training.metrics import count_parameters
-from memjax.training.programs import Program, What, make_program, vocab_size_of
 from memjax.training.runs import config_from_dict
 from memjax.training.sharding import Layout, make_layout, make_mesh
 from memjax.training.step import TrainState, model_variables
-from memjax.training.topologies import GIB, Topology, parse_topology
 
 DUMP = "MEMJAX_DUMP"
 """environment variable with the folder that XLA_FLAGS tells the compiler to write to"""
@@ -52,7 +52,7 @@ class Measurement:
       flops: multiplications and additions of all products of matrices.
       model_flops: the same without what is computed a second time.
       hbm_bytes: read and written in one run, at least.
-      collectives: of `memjax.training.hlo.Collective`, as dicts.
+      collectives: of `memjax.planning.hlo.Collective`, as dicts.
       parts: part of the arguments -> bytes, without padding.
       arguments: the largest, as (name, shape on a device, bytes).
       temporaries: the largest, as (where, shape, bytes).

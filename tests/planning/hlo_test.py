@@ -2,8 +2,8 @@
 
 import pytest
 
-from memjax.training.buffers import describe_place, largest_temporaries, parse_memory
-from memjax.training.hlo import Collective, collectives, group_size, hbm_bytes, parse_hlo, shape_bytes, trip_count
+from memjax.planning.buffers import describe_place, largest_temporaries, parse_memory
+from memjax.planning.hlo import Collective, collectives, group_size, hbm_bytes, parse_hlo, shape_bytes, trip_count
 
 # A loop of 8 layers with an all-gather and a reduce-scatter in its body, as a TPU writes it, and an all-reduce behind.
 TEXT = """HloModule jit_step, is_scheduled=true

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from memjax.training.topologies import GENERATIONS, GIB, parse_topology
+from memjax.planning.topologies import GENERATIONS, GIB, parse_topology
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_facts_are_of_a_device():
 
 
 def test_importing_names_loads_no_jax():
-    spec = importlib.util.find_spec("memjax.training.topologies")
+    spec = importlib.util.find_spec("memjax.planning.topologies")
     assert spec is not None and spec.origin is not None
     top = [line for line in Path(spec.origin).read_text().splitlines() if line.startswith(("import ", "from "))]
     assert not any("jax" in line for line in top)

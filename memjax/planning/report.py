@@ -10,9 +10,9 @@ from typing import Any
 
 from memjax.config import Config, validate
 from memjax.overrides import UsageError, apply_overrides, find_field
-from memjax.training.advice import bytes_needed
-from memjax.training.plan import Case
-from memjax.training.topologies import GIB, parse_topology
+from memjax.planning.advice import bytes_needed
+from memjax.planning.cases import Case
+from memjax.planning.topologies import GIB, parse_topology
 
 COLUMNS = (
     "chips",

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from memjax.config import Config
-from memjax.training.advice import advise
+from memjax.planning.advice import advise
+from memjax.planning.topologies import Topology
 from memjax.training.runs import config_to_dict
-from memjax.training.topologies import Topology
 
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -96,7 +96,7 @@ def plan(case: Case, *, vocab_size: int = 0) -> dict[str, Any]:
       vocab_size: ids; 0 = what the configuration says.
 
     Returns:
-      The facts as JSON values: those of `memjax.training.aot.Measurement`, and `name`, `what`, `value`, `topology`,
+      The facts as JSON values: those of `memjax.planning.aot.Measurement`, and `name`, `what`, `value`, `topology`,
       `chips`, `devices`, `rows`, `rematerialize`, `estimate` (of `Estimate`, None where it does not fit), `tips` (of
       `Tip`, where it does not fit), `assumptions` and `versions` of the compiler.
 
@@ -148,7 +148,7 @@ def estimate(facts: dict[str, Any], topology: Topology) -> Estimate:
     """The roofline of a step (see the module's docstring).
 
     Args:
-      facts: as in `memjax.training.aot.Measurement`.
+      facts: as in `memjax.planning.aot.Measurement`.
       topology: of the devices.
     """
     devices = topology.num_devices
@@ -188,7 +188,7 @@ def _compile(request: dict[str, Any]) -> dict[str, Any]:
     """Runs the compiling process."""
     with tempfile.TemporaryDirectory(prefix="memjax-plan-") as folder:
         done = subprocess.run(
-            [sys.executable, "-m", "memjax.training.aot"],
+            [sys.executable, "-m", "memjax.planning.aot"],
             input=json.dumps(request),
             capture_output=True,
             text=True,

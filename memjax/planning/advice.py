@@ -84,7 +84,7 @@ def advise(config: Config, facts: Mapping[str, Any]) -> list[Tip]:
 
     Args:
       config: the configuration that does not fit.
-      facts: what was found out about it (`memjax.training.aot.Measurement`), and `what`.
+      facts: what was found out about it (`memjax.planning.aot.Measurement`), and `what`.
     """
     parts, training = facts["parts"], facts["what"] == "train"
     parameters = parts.get("parameters", 0)
