@@ -186,11 +186,11 @@ def check_equal(what: str, value: Any) -> None:
 
 
 class Watch:
-    """Ends this process when another one of the run is gone or stuck.
+    """Ends this process when another one of the run is gone.
 
     A collective waits for a lost process for ever, and nothing in Python can interrupt it. So a thread meets the
     threads of the other processes now and then; when one does not come, it says who and exits with code 1. What is
-    lost are the steps since the last checkpoint.
+    lost are the steps since the last checkpoint. It does not notice a process that lives and makes no progress.
     """
 
     def __init__(self, timeout: float = TIMEOUT, on_missing: Callable[[str], None] | None = None):
@@ -235,14 +235,15 @@ def abandon(code: int) -> None:
     os._exit(code)
 
 
-def explain(error: BaseException, timeout: float = TIMEOUT) -> str | None:
-    """The line about a collective that failed since a process is gone; None for any other error."""
+def explain(error: BaseException, timeout: float = 60.0) -> str | None:
+    """The line about a computation that failed while other processes go on, or are gone; None for any other error."""
     if count() == 1 or not isinstance(error, jax.errors.JaxRuntimeError):
         return None
     try:
         barrier("after an error", timeout)
     except Missing as missing:
-        return f"{missing}; the same command goes on from the last checkpoint"
+        what = " ".join(str(error).split())[:500]
+        return f"{what}; {missing}; the same command goes on from the last checkpoint"
     return None
 
 
