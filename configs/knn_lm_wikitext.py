@@ -2,8 +2,8 @@
 
     memjax train --config knn_lm_wikitext --data.source.path DIR
 
-Paper: Khandelwal, Levy, Jurafsky, Zettlemoyer and Lewis, "Generalization through Memorization: Nearest Neighbor Language
-  Models", ICLR 2020, https://arxiv.org/abs/1911.00172.
+Paper: Khandelwal, Levy, Jurafsky, Zettlemoyer and Lewis, "Generalization through Memorization: Nearest Neighbor
+  Language Models", ICLR 2020, https://arxiv.org/abs/1911.00172.
 Paper's number: WikiText-103 test perplexity 18.65 without and 16.12 with the datastore (247M parameters); none on
   WikiText-2.
 Our number: tools/results/README.md.
@@ -11,8 +11,8 @@ Hardware: 2 CPU cores.
 
 Where the values come from
   paper       keys: the input of the last feed-forward layer after its normalisation, so a pre-norm model
-  ours        everything else, a size that minutes of CPU can train: four layers, 128 wide; adaptive clusters; memory and
-              segment of 64; contiguous streams, the published protocol of WikiText
+  ours        everything else, a size that minutes of CPU can train: four layers, 128 wide; adaptive clusters; memory
+              and segment of 64; contiguous streams, the published protocol of WikiText
 """
 
 from memjax.config import (
