@@ -1,5 +1,6 @@
 """Memories: one paper, one file, under one contract."""
 
+from memjax.memory.compressive import CompressiveAttention, CompressiveState, Usage
 from memjax.memory.contract import (
     DecodeState,
     LayerState,
@@ -17,6 +18,8 @@ from memjax.memory.memorizing import LongMemory, MemorizingAttention, Memorizing
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
 
 __all__ = [
+    "CompressiveAttention",
+    "CompressiveState",
     "DecodeState",
     "LayerState",
     "LongMemory",
@@ -27,6 +30,7 @@ __all__ = [
     "Tokens",
     "TransformerXLAttention",
     "TransformerXLState",
+    "Usage",
     "num_rows",
     "restore_state",
     "save_state",

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from memjax import config
+from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.language_model import make_language_model
@@ -24,6 +25,7 @@ from tests.contract.toys import (
 HEADS = {"dim": DIM, "num_heads": 2, "head_dim": 4}
 NOISE = {"dropout": 0.2, "attention_dropout": 0.2}
 XL_SLOTS = {"hidden": 1}
+COMPRESSED_SLOTS = {"hidden": 1, "compressed": 1}
 MEMORY_SLOTS = {"memory/keys": 2, "memory/values": 2}
 CACHE_SLOTS = {"cache/keys": 1, "cache/values": 1}
 
@@ -31,6 +33,11 @@ CACHE_SLOTS = {"cache/keys": 1, "cache/values": 1}
 def transformer_xl(**fields: Any) -> Callable[[Any], TransformerXLAttention]:
     fields = {**HEADS, **NOISE, "memory_length": 8, **fields}
     return lambda dtype: TransformerXLAttention(**fields, dtype=dtype)
+
+
+def compressive(**fields: Any) -> Callable[[Any], CompressiveAttention]:
+    fields = {**HEADS, **NOISE, "memory_length": 8, "compressed_memory_length": 4, "compression_rate": 2, **fields}
+    return lambda dtype: CompressiveAttention(**fields, dtype=dtype)
 
 
 def memorizing(**fields: Any) -> Callable[[Any], MemorizingAttention]:
@@ -131,6 +138,43 @@ CASES = [
         make=transformer_xl(empty_memory="zeros"),
         slots=XL_SLOTS,
         exempt={"capacity": "compatibility: a new document finds a memory full of zeros"},
+    ),
+    Case(name="compressive", make=compressive(), capacity=8, fifos=hidden_fifo, slots=COMPRESSED_SLOTS),
+    Case(
+        name="compressive_dilated_auto_encoding",
+        make=compressive(
+            memory_length=3,
+            compressed_memory_length=5,
+            compression="dilated",
+            dilations=(1, 2),
+            loss="auto_encoding",
+            positions="contiguous",
+            norm="pre",
+            clamp_length=6,
+        ),
+        capacity=3,
+        fifos=hidden_fifo,
+        slots=COMPRESSED_SLOTS,
+    ),
+    Case(
+        name="compressive_most_used",
+        make=compressive(compression="most_used", norm="pre_sonnet"),
+        capacity=8,
+        fifos=hidden_fifo,
+        slots=COMPRESSED_SLOTS,
+    ),
+    Case(
+        name="compressive_bptt_not_whole_windows",
+        make=compressive(compression_rate=3, loss="none"),
+        capacity=8,
+        fifos=hidden_fifo,
+        slots=COMPRESSED_SLOTS,
+    ),
+    Case(
+        name="compressive_zeros",
+        make=compressive(compression="mean", loss_reduction="norm", empty_memory="zeros"),
+        slots=COMPRESSED_SLOTS,
+        exempt={"capacity": "compatibility: a new document finds memories full of zeros"},
     ),
     Case(
         name="memorizing",
