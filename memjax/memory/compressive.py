@@ -231,9 +231,9 @@ class CompressiveAttention(TransformerXLAttention):
     What is stored: the part's input of the last `memory_length` positions, and slots that each stand for
     `compression_rate` older ones. When written: after each segment; what it displaces is compressed. What is
     differentiable: the compression learns from its own loss (`attention`, `auto_encoding`), which reaches nothing
-    else, while the loss of the model does not reach it; with `loss="none"` it learns from the loss of the model, through
-    the compressed slots that later segments of the same update read (plain BPTT). Nothing differentiates through the
-    ordinary memory. When reset: at `start_of_document`.
+    else, while the loss of the model does not reach it; with `loss="none"` it learns from the loss of the model,
+    through the compressed slots that later segments of the same update read (plain BPTT). Nothing differentiates
+    through the ordinary memory. When reset: at `start_of_document`.
 
     Symbols: `m -> state.hidden`, `cm -> state.compressed`, `f_c -> compression`, `g -> decompression_kernel`,
     `n_m -> memory_length`, `n_cm -> compressed_memory_length`, `c -> compression_rate`, `n_s ->` length of the segment,
@@ -256,8 +256,8 @@ class CompressiveAttention(TransformerXLAttention):
       loss: 'attention', 'auto_encoding' or 'none'; in `Aux.losses` as `compressive/attention_reconstruction` and
         `compressive/auto_encoding`.
       loss_reduction: of 'attention', 'mean_square' as the authors' code or 'norm' as the paper.
-      positions: of compressed slots: 'separate' (relative keys and a bias v of their own, distances as if the compressed
-        memory ended at the segment) or 'contiguous' (those of the ordinary memory, slots counted one by one).
+      positions: of compressed slots: 'separate' (relative keys and a bias v of their own, distances as if the
+        compressed memory ended at the segment) or 'contiguous' (those of the ordinary memory, one for each slot).
       norm: 'post', 'pre', or 'pre_sonnet', as the authors' code: pre-norm whose memories hold the normed input.
     """
 
