@@ -72,6 +72,10 @@ class CompressiveState:
     usage: Any
 
 
+LOSSES = {"attention": "compressive/attention_reconstruction", "auto_encoding": "compressive/auto_encoding"}
+"""`loss` of the module -> name in `Aux.losses`"""
+
+
 class Evicted(NamedTuple):
     """What leaves the ordinary memory with one segment, in whole windows, oldest first.
 
@@ -179,7 +183,7 @@ def evict(
         amount = -(-length // rate) * rate
         start = -state.phase % rate
         last = start + amount - rate < length
-    valid, usage = (None if leaf is None else _take(leaf, start, amount) for leaf in (valid, usage))
+    valid, usage = _take(valid, start, amount), None if usage is None else _take(usage, start, amount)
     # What an invalid slot holds may be another document's, and convolutions look across windows.
     return Evicted(jnp.where(valid[..., None], _take(slots, start, amount), 0), valid, usage, start, last)
 
@@ -421,7 +425,7 @@ class CompressiveAttention(TransformerXLAttention):
         rows = mask.any(axis=1)[:, None]
         if self.loss == "auto_encoding":
             decoded = transposed_convolution(new.slots.astype(self.dtype), self.decompression_kernel)
-            return Aux(losses={"compressive/auto_encoding": auto_encoding(decoded, old.hidden, new.stands_for & rows)})
+            return Aux(losses={LOSSES[self.loss]: auto_encoding(decoded, old.hidden, new.stands_for & rows)})
         if self.loss == "none":
             return Aux()
         before = self.compressed_memory_length
@@ -438,7 +442,7 @@ class CompressiveAttention(TransformerXLAttention):
             new_mask=new.valid,
             reduction=self.loss_reduction,
         )
-        return Aux(losses={"compressive/attention_reconstruction": loss})
+        return Aux(losses={LOSSES[self.loss]: loss})
 
     def _detached_recall(self, stored: Array) -> Array:
         """`_recall` with parameters of stopped gradient."""

@@ -16,7 +16,7 @@ from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.models.language_model import make_language_model
 from memjax.training.evaluation import make_score
-from memjax.training.experiment import make_optimizer, padding_of, scanned_groups
+from memjax.training.experiment import make_coefficients, make_optimizer, padding_of, scanned_groups
 from memjax.training.sharding import Layout, check_rows, train_state_names
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.typing import Batch
@@ -117,6 +117,7 @@ def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     step = make_train_step(
         loss,
         optimizer,
+        coefficients=make_coefficients(config.model.attention),
         accumulate=training.accumulate,
         rematerialize=training.rematerialize,
         segments_per_checkpoint=training.segments_per_checkpoint,

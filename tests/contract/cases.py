@@ -109,6 +109,10 @@ def layer_of(state: Any, group: int, offset: int | None = None) -> Any:
 
 MODELS = {
     "transformer_xl": language_model(config.TransformerXL(memory_length=8, tied_biases=True), num_layers=3),
+    "compressive": language_model(
+        config.Compressive(memory_length=4, compressed_memory_length=2, compression_rate=2, tied_biases=True),
+        num_layers=3,
+    ),
     "memorizing": language_model(
         config.Memorizing(layers=(-1,), memory_length=8, num_neighbors=3, cache_length=4),
         num_layers=3,
@@ -228,6 +232,14 @@ CASES = [
         capacity=8,
         fifos=lambda state: hidden_fifo(layer_of(state.stack, 0, 0)),
         slots=XL_SLOTS,
+    ),
+    Case(
+        name="model_compressive",
+        make=MODELS["compressive"],
+        site="model",
+        capacity=4,
+        fifos=lambda state: hidden_fifo(layer_of(state.stack, 0, 0)),
+        slots=COMPRESSED_SLOTS,
     ),
     Case(
         name="model_memorizing",

@@ -443,3 +443,18 @@ def test_wrong_fields_get_one_line(fields, line):
     with pytest.raises(ValueError) as error:
         make(**fields).init_state(2)
     assert str(error.value).startswith(line)
+
+
+def test_the_compression_has_the_published_size():
+    """One convolution of width 4 over 1,024 features without bias: 4,194,304 parameters."""
+    fields = {"compressed_memory_length": 512, "compression_rate": 4}
+    part = CompressiveAttention(1024, 16, 64, 512, **fields)
+    without = CompressiveAttention(1024, 16, 64, 512, **{**fields, "compressed_memory_length": 0})
+    x, start = jax.ShapeDtypeStruct((1, 4, 1024), jnp.float32), jax.ShapeDtypeStruct((1,), bool)
+    sizes = []
+    for module in (part, without):
+        init = lambda x, start, module=module: module.init(
+            jax.random.key(0), x, module.init_state(1), start_of_document=start
+        )
+        sizes.append(sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(init, x, start))))
+    assert sizes[0] - sizes[1] == 4_194_304 + 1024 * 1024 + 1024  # relative keys and the bias v of compressed slots
