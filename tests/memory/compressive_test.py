@@ -3,7 +3,9 @@
 C1 and C2 are degenerate cases (`tests/contract/relations.py`), C3 and C4 concern the compression functions alone.
 """
 
+import dataclasses
 import functools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,7 @@ from tests.reference.parameters import params_of
 
 DIM, HEADS, HEAD_DIM, ROWS, SEGMENT = 8, 2, 3, 3, 4
 SIZES = {"memory_length": 6, "compressed_memory_length": 5, "compression_rate": 2}
+GOLDEN = Path(__file__).parent.parent / "golden" / "compressive.npz"
 COMPRESSION = ("compression_kernel", "dilated_kernels", "decompression_kernel")
 
 
@@ -37,7 +40,8 @@ def float64():
 
 @functools.cache
 def some_params(part: CompressiveAttention) -> dict:
-    return params_of(part, jnp.zeros((1, 12, DIM)), part.init_state(1), start_of_document=jnp.ones(1, bool))
+    x = jnp.zeros((1, 12, part.dim))
+    return params_of(part, x, part.init_state(1), start_of_document=jnp.ones(1, bool))
 
 
 @functools.cache
@@ -443,6 +447,87 @@ def test_wrong_fields_get_one_line(fields, line):
     with pytest.raises(ValueError) as error:
         make(**fields).init_state(2)
     assert str(error.value).startswith(line)
+
+
+# Numbers of other implementations
+
+
+def golden(part: str) -> dict[str, np.ndarray]:
+    with np.load(GOLDEN) as file:
+        return {name.removeprefix(part): file[name].astype(np.float64) for name in file if name.startswith(part)}
+
+
+def in_heads(matrix: np.ndarray) -> np.ndarray:
+    """A torch matrix `[heads * head_dim, dim]` as `[dim, heads, head_dim]`."""
+    return matrix.T.reshape(matrix.shape[1], 2, -1)
+
+
+def test_layers_memories_and_losses_equal_those_of_another_implementation():
+    """compressive-transformer-pytorch: one row of slots for positions, a memory of normed inputs that starts empty."""
+    file, name = golden("self_attention/"), "param/fn.fn."
+    keys, values = np.split(file[name + "to_kv.weight"], 2)
+    heads = np.zeros((2, 8))
+    params = {
+        "query": in_heads(file[name + "to_q.weight"]),
+        "key_value": np.stack([in_heads(keys), in_heads(values)], axis=1),
+        "relative": file["relative"],
+        "output": file[name + "to_out.weight"].T.reshape(2, 8, 16),
+        "biases": {"content": heads, "position": heads},
+        "layer_norm": {"scale": file["param/fn.norm.weight"], "bias": file["param/fn.norm.bias"]},
+        "compression_kernel": file[name + "compress_mem_fn.conv.weight"].transpose(2, 1, 0),
+    }
+    sizes = {"compressed_memory_length": 4, "compression_rate": 3}
+    part = CompressiveAttention(16, 2, 8, 6, **sizes, norm="pre_sonnet", positions="contiguous", dtype=jnp.float64)
+    step = stepper(part)
+
+    start, mask = jnp.zeros(2, bool), jnp.ones((2, 6), bool)
+
+    @jax.jit
+    def loss(kernel, x, state):
+        losses = step({**params, "compression_kernel": kernel}, x, state, start, mask)[2].losses
+        return losses["compressive/attention_reconstruction"].mean()
+
+    state = part.init_state(2, np.float64)
+    for segment in range(5):
+        find = lambda name, segment=segment: file[f"segment{segment}/{name}"]
+        value, gradient = jax.value_and_grad(loss)(params["compression_kernel"], find("x"), state)
+        np.testing.assert_allclose(value, find("loss").sum(), rtol=1e-5)
+        np.testing.assert_allclose(gradient, find("grad").transpose(2, 1, 0), rtol=0, atol=2e-6)
+        y, state, _ = step(params, find("x"), state, start, mask)
+        np.testing.assert_allclose(y, find("y"), rtol=0, atol=2e-6)
+        np.testing.assert_allclose(state.hidden, find("mem"), rtol=0, atol=2e-6)
+        slots = find("cmem").shape[1]
+        assert np.asarray(state.compressed_valid).sum(axis=1).tolist() == [slots] * 2
+        np.testing.assert_allclose(state.compressed[:, 4 - slots :], find("cmem"), rtol=0, atol=2e-6)
+    assert slots == 4 and value > 0
+
+
+def test_attention_reconstruction_equals_that_of_another_implementation():
+    """labml-nn: un-normalised memories, normed when read with parameters that the loss does not reach."""
+    file = golden("reconstruction/")
+    linear = lambda which: in_heads(file[f"param/self_attn.{which}.linear.weight"])
+    hidden, memory = (file[name].transpose(1, 0, 2) for name in ("hidden", "memory"))
+    sizes = {"compressed_memory_length": 2, "compression_rate": 4}
+    part = CompressiveAttention(16, 2, 8, 8, **sizes, norm="pre", dtype=jnp.float64)
+    params = {
+        **some_params(part),
+        "query": linear("query"),
+        "key_value": np.stack([linear("key"), linear("value")], axis=1),
+        "layer_norm": {"scale": file["param/norm_self_attn.weight"], "bias": file["param/norm_self_attn.bias"]},
+    }
+    state = part.init_state(2, np.float64)
+    state = dataclasses.replace(state, hidden=jnp.asarray(memory), valid=jnp.ones((2, 8), bool))
+
+    @jax.jit
+    def loss(params):
+        aux = stepper(part)(params, hidden, state, jnp.zeros(2, bool), jnp.ones((2, 8), bool))[2]
+        return aux.losses["compressive/attention_reconstruction"].mean()
+
+    params["compression_kernel"] = file["param/compress.conv.weight"].transpose(2, 1, 0)
+    value, gradient = jax.value_and_grad(loss)(params)
+    np.testing.assert_allclose(value, file["loss"], rtol=1e-5)
+    np.testing.assert_allclose(gradient.pop("compression_kernel"), file["grad"].transpose(2, 1, 0), rtol=0, atol=2e-6)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
 def test_the_compression_has_the_published_size():
