@@ -44,7 +44,6 @@ class KeyReader:
 
     Attributes:
       progress: JSON value, where the next segment begins.
-      dim: width of a key.
 
     Iterating yields `Entries`; after each, `progress` and `state()` are those to go on with.
     """
@@ -152,6 +151,11 @@ class KeySource:
     model: Any
     variables: Mapping[str, Any]
     tap: str
+
+    @property
+    def dim(self) -> int:
+        """Width of a key: every tap is of the residual stream."""
+        return self.run.experiment.config.model.dim
 
     def protocol(self) -> dict[str, Any]:
         """How texts are read, as JSON: keys and queries of different protocols are not comparable."""
