@@ -21,7 +21,16 @@ from memjax.functional.fifo import (
     write_window,
 )
 from memjax.functional.losses import cross_entropy_sum, token_cross_entropy
-from memjax.functional.mixing import head_gate, stop_forward
+from memjax.functional.mixing import (
+    candidate_log_prob,
+    candidate_log_probs,
+    candidate_log_weights,
+    distance_scores,
+    head_gate,
+    interpolate_log_probs,
+    join_log_probs,
+    stop_forward,
+)
 from memjax.functional.neighbors import (
     gather_bucket_slots,
     gather_slots,
@@ -54,10 +63,16 @@ __all__ = [
     "advance",
     "attention",
     "bucket_bias",
+    "candidate_log_prob",
+    "candidate_log_probs",
+    "candidate_log_weights",
     "cross_entropy_sum",
+    "distance_scores",
     "gather_bucket_slots",
     "gather_slots",
     "head_gate",
+    "interpolate_log_probs",
+    "join_log_probs",
     "joint_attention",
     "lookup_rows",
     "masked_softmax",
