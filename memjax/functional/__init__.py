@@ -24,6 +24,7 @@ from memjax.functional.losses import cross_entropy_sum, token_cross_entropy
 from memjax.functional.mixing import (
     candidate_log_prob,
     candidate_log_probs,
+    candidate_log_total,
     candidate_log_weights,
     distance_scores,
     head_gate,
@@ -65,6 +66,7 @@ __all__ = [
     "bucket_bias",
     "candidate_log_prob",
     "candidate_log_probs",
+    "candidate_log_total",
     "candidate_log_weights",
     "cross_entropy_sum",
     "distance_scores",

@@ -15,6 +15,7 @@ from memjax.functional.scopes import operation
 __all__ = [
     "candidate_log_prob",
     "candidate_log_probs",
+    "candidate_log_total",
     "candidate_log_weights",
     "distance_scores",
     "head_gate",
@@ -148,11 +149,29 @@ def candidate_log_weights(scores: Float[Array, "*tokens candidates"]) -> Float[A
       >>> print(jnp.exp(candidate_log_weights(jnp.array([0.0, -jnp.inf, 0.0]))))
       [0.5 0.  0.5]
     """
-    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+    total = candidate_log_total(scores)
     present = scores > -jnp.inf
-    total = _log_sum(scores, present)
     known = jnp.where(present, scores, 0) - jnp.where(total > -jnp.inf, total, 0)[..., None]
     return jnp.where(present, known, -jnp.inf)
+
+
+@operation
+def candidate_log_total(scores: Float[Array, "*tokens candidates"]) -> Float[Array, "*tokens"]:
+    """Logarithm of the sum of the exponentiated scores.
+
+    Args:
+      scores: -inf = no candidate.
+
+    Returns:
+      `[...]`, at least float32; -inf, without a gradient, where there is no candidate.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(candidate_log_total(jnp.array([[0.0, -jnp.inf], [-jnp.inf, -jnp.inf]])))
+      [  0. -inf]
+    """
+    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+    return _log_sum(scores, scores > -jnp.inf)
 
 
 @operation
@@ -265,7 +284,7 @@ def join_log_probs(
       log_normalizer: logarithm of the sum of its exponentials, for the leading axes of `log_probs`.
       matching: logarithm of the sum over the candidates that are the token, from `candidate_log_prob` (or
         `candidate_log_probs`) of scores.
-      total: the same over all candidates, for the leading axes.
+      total: the same over all candidates, from `candidate_log_total`, for the leading axes.
 
     Returns:
       In the dtype of `log_probs`, equal to it bit for bit where there is no candidate.

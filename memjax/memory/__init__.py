@@ -1,5 +1,6 @@
 """Memories: one paper, one file, under one contract."""
 
+from memjax.memory.continuous_cache import ContinuousCache, ContinuousCacheState
 from memjax.memory.contract import (
     DecodeState,
     LayerState,
@@ -14,15 +15,20 @@ from memjax.memory.contract import (
     where_rows,
 )
 from memjax.memory.memorizing import LongMemory, MemorizingAttention, MemorizingState, Tokens
+from memjax.memory.mixtures import Prediction, Recalled
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
 
 __all__ = [
+    "ContinuousCache",
+    "ContinuousCacheState",
     "DecodeState",
     "LayerState",
     "LongMemory",
     "MemorizingAttention",
     "MemorizingState",
     "MemoryModule",
+    "Prediction",
+    "Recalled",
     "StackState",
     "Tokens",
     "TransformerXLAttention",

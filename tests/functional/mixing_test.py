@@ -237,7 +237,7 @@ def test_joined_softmax_equals_its_definition():
     @jax.jit
     def join(logits, scores):
         matching = functional.candidate_log_probs(scores, jnp.asarray(tokens), VOCAB)
-        normalizer, total = (jax.nn.logsumexp(x, axis=-1) for x in (logits, scores))
+        normalizer, total = jax.nn.logsumexp(logits, axis=-1), functional.candidate_log_total(scores)
         return functional.join_log_probs(jax.nn.log_softmax(logits), normalizer, matching, total)
 
     found = join(jnp.asarray(logits, jnp.float32), jnp.asarray(scores, jnp.float32))
