@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from memjax.compilation import keep_programs
-from memjax.config import Config, validate
+from memjax.config import Config, Evaluation, validate
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config
 
 DEFAULT_CONFIG = "memorizing_python"
@@ -28,6 +28,8 @@ PLACE_FIELDS = ("data.source.", "data.cache_dir")
 """What may differ wherever a run is read: where its data is."""
 EVALUATION_FIELDS = ("evaluation.", "model.attention.", *PLACE_FIELDS)
 """What `memjax eval` may change; of the attention only what changes no parameter."""
+GENERATION_FIELDS = ("evaluation.cache.", *PLACE_FIELDS)
+"""What `memjax generate` may change."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,6 +127,8 @@ def _eval(arguments: list[str]) -> int:
         "memory_length": memory_length,
         **result.as_dict(),
     }
+    if config.evaluation.cache.memory_length:
+        values["cache"] = dataclasses.asdict(config.evaluation.cache)
     print(json.dumps(values) if options.json else describe_evaluation(values))
     return 0
 
@@ -143,10 +147,10 @@ def _generate(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="equal seed and prompt give equal text (default: 0)")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
-    options, config = _with_config(parser, arguments, only=PLACE_FIELDS)
+    options, config = _with_config(parser, arguments, only=GENERATION_FIELDS)
     from memjax.console import print_continuations, read_prompts
     from memjax.inference import Sampling
-    from memjax.training.experiment import load_run
+    from memjax.training.experiment import load_run, make_evaluation_model
 
     prompts = read_prompts(options.prompt, options.prompt_file)
     temperature = 0.0 if options.greedy else options.temperature
@@ -155,6 +159,7 @@ def _generate(arguments: list[str]) -> int:
     print_continuations(
         run,
         prompts,
+        model=make_evaluation_model(run.experiment, Evaluation(cache=config.evaluation.cache)),
         as_json=options.json,
         max_tokens=options.max_tokens,
         sampling=sampling,

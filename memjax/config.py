@@ -448,6 +448,26 @@ class Training:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
+class ContinuousCache:
+    """A continuous cache (Grave et al. 2017) over a trained model: recent hidden states with the tokens after them."""
+
+    memory_length: int = 0
+    """tokens it holds; 0 = no cache"""
+    mixing: Literal["linear", "global"] = "linear"
+    """interpolate two distributions, or one softmax over the model's scores and the cache's"""
+    similarity: Literal["dot", "cosine", "negative_squared_l2"] = "dot"
+    """of hidden states"""
+    interpolation_weight: float = 0.1
+    """share of the cache in linear mixing (the paper's lambda)"""
+    scale: float = 0.1
+    """multiplies similarities (the paper's theta); depends on the size of the hidden states: tune it"""
+    offset: float = 0.0
+    """added to the scores in global mixing (the paper's alpha)"""
+    across_documents: bool = False
+    """keep what earlier documents have left"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
 class Evaluation:
     """How a split is scored."""
 
@@ -471,6 +491,8 @@ class Evaluation:
     """also count the targets that the model finds most probable"""
     distance: int = 0
     """source code: identifiers last seen more than so many tokens before are scored apart too; 0 = the local window"""
+    cache: ContinuousCache = dataclasses.field(default_factory=ContinuousCache)
+    """a continuous cache laid over the model"""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -566,6 +588,7 @@ def validate(config: Config) -> None:
         _validate_compressive(model.attention, data.segment_length)
     if isinstance(model.output, AdaptiveSoftmax):
         _validate_adaptive(model.output, model.dim)
+    _validate_cache(config.evaluation.cache, model.output)
 
 
 def warnings(config: Config) -> list[str]:
@@ -667,6 +690,14 @@ def _validate_adaptive(output: AdaptiveSoftmax, dim: int) -> None:
     allowed = f"() or one entry for each of the {tails + 1} clusters"
     _require(len(ties) in (0, tails + 1), "model.output.tie_projections", ties, allowed)
     _require(not any(ties) or output.div_val > 1, "model.output.tie_projections", ties, "() where div_val is 1")
+
+
+def _validate_cache(cache: ContinuousCache, output: Output) -> None:
+    field, weight = "evaluation.cache.", cache.interpolation_weight
+    _require(cache.memory_length >= 0, field + "memory_length", cache.memory_length, "0 (no cache) or more tokens")
+    _require(0 <= weight <= 1, field + "interpolation_weight", weight, "a share from 0 to 1")
+    single = cache.mixing == "linear" or not isinstance(output, AdaptiveSoftmax)
+    _require(single, field + "mixing", cache.mixing, "'linear' with AdaptiveSoftmax (it has no single softmax)")
 
 
 def _validate_choices(path: str, part: Any) -> None:

@@ -45,6 +45,7 @@ def print_continuations(
     run: Any,
     prompts: Mapping[str, str],
     *,
+    model: Any = None,
     max_tokens: int,
     sampling: Sampling,
     stop: Sequence[str] = (),
@@ -57,6 +58,7 @@ def print_continuations(
     Args:
       run: a `LoadedRun`.
       prompts: header -> prompt.
+      model: with the variables of the run's own, such as one with a cache; None = the run's own.
       max_tokens: tokens generated per prompt, at most.
       sampling: settings.
       stop: texts that end a row.
@@ -69,7 +71,7 @@ def print_continuations(
     if experiment.tokenizer is None:
         raise ValueError("run: its data has no tokenizer (it is tokens already), allowed: a run on texts")
     blocks = continue_texts(
-        experiment.model,
+        model or experiment.model,
         run.variables,
         experiment.tokenizer,
         list(prompts.values()),

@@ -104,6 +104,10 @@ TRAIN = ["train", "--config", "tiny.py"]
         (["eval", "--run", "runs/tiny_default", "--model.dim", "16"], ["model.dim: cannot be changed here"]),
         (["eval", "--run", "runs/tiny_default", "--evaluation.memory-length", "-1"], ["memory_length", "-1"]),
         (["eval", "--run", "runs/tiny_default", "--evaluation.memory-length", "1"], ["num_neighbors: given 2"]),
+        (
+            ["eval", "--run", "runs/tiny_default", "--evaluation.cache.interpolation-weight", "2"],
+            ["evaluation.cache.interpolation_weight: given 2.0"],
+        ),
         (["generate", "--run", "nowhere"], ["nowhere", "no run directory"]),
         (["generate", "--run", "runs/tiny_default", "--prmpt", "x"], ["--prmpt", "did you mean --prompt?"]),
         (["generate", "--run", "runs/tiny_default", "--top-p", "2"], ["top_p: given 2.0"]),
@@ -201,6 +205,23 @@ def test_eval_with_other_memories(here, capsys):
     assert main(["eval", "--run", "runs/tiny_default", "--evaluation.split", "test"]) == 0
     text = capsys.readouterr().out
     assert "bits per byte" in text and "split" in text
+
+
+def test_eval_and_generate_with_a_cache(here, capsys):
+    cache = ["--evaluation.cache.memory-length", "20", "--evaluation.cache.interpolation-weight", "0.9"]
+    found = []
+    for more in ([], cache[:2] + ["--evaluation.cache.interpolation-weight", "0"], cache):
+        assert main(["eval", "--run", "runs/tiny_default", "--json", *more]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["nats"] == found[1]["nats"] != found[2]["nats"]
+    assert "cache" not in found[0] and found[2]["cache"]["memory_length"] == 20
+    assert found[2]["memory_bytes"] > found[0]["memory_bytes"] and found[2]["metrics"]["continuous_cache/pairs"] > 1
+    texts = []
+    for more in ([], cache):
+        generate = ["generate", "--run", "runs/tiny_default", "--max-tokens", "9", "--greedy", *more]
+        assert main([*generate, "--prompt", "abcabcabcab"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] != texts[1]
 
 
 def test_generate_one_and_several_prompts(here, capsys):

@@ -33,7 +33,17 @@ from memjax.functional.fifo import (
     write_window,
 )
 from memjax.functional.losses import cross_entropy_sum, token_cross_entropy
-from memjax.functional.mixing import head_gate, stop_forward
+from memjax.functional.mixing import (
+    candidate_log_prob,
+    candidate_log_probs,
+    candidate_log_total,
+    candidate_log_weights,
+    distance_scores,
+    head_gate,
+    interpolate_log_probs,
+    join_log_probs,
+    stop_forward,
+)
 from memjax.functional.neighbors import (
     gather_bucket_slots,
     gather_slots,
@@ -69,11 +79,18 @@ __all__ = [
     "attention_with_weights",
     "auto_encoding",
     "bucket_bias",
+    "candidate_log_prob",
+    "candidate_log_probs",
+    "candidate_log_total",
+    "candidate_log_weights",
     "cross_entropy_sum",
     "dilated_convolutions",
+    "distance_scores",
     "gather_bucket_slots",
     "gather_slots",
     "head_gate",
+    "interpolate_log_probs",
+    "join_log_probs",
     "joint_attention",
     "lookup_rows",
     "masked_softmax",

@@ -1,13 +1,28 @@
-"""Ways to mix what was read from a memory with what was read locally."""
+"""Ways to mix what was read from a memory with what was read locally: vectors of heads, and distributions of tokens.
+
+A memory that proposes tokens does so by candidates: a score and a token each, several of which may be the same. Their
+softmax is a distribution over the vocabulary, and everything here stays in its logarithm, in at least float32. A score
+of minus infinity is no candidate, and a logarithm of minus infinity a token without probability.
+"""
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.scopes import operation
 
-__all__ = ["head_gate", "stop_forward"]
+__all__ = [
+    "candidate_log_prob",
+    "candidate_log_probs",
+    "candidate_log_total",
+    "candidate_log_weights",
+    "distance_scores",
+    "head_gate",
+    "interpolate_log_probs",
+    "join_log_probs",
+    "stop_forward",
+]
 
 
 @operation
@@ -89,3 +104,216 @@ def _per_position(has_memory: Array) -> Array:
             f"has_memory: shape {has_memory.shape} given; [batch], [batch, length] or [batch, length, heads] allowed"
         )
     return has_memory.reshape(has_memory.shape + (1,) * (4 - has_memory.ndim))
+
+
+@operation
+def distance_scores(
+    distances: Float[Array, "*tokens candidates"],
+    temperature: float | Float[Array, ""] = 1.0,
+    valid: Bool[Array, "*tokens candidates"] | None = None,
+) -> Float[Array, "*tokens candidates"]:
+    """`-distance / temperature`, the scores of kNN-LM's candidates (arXiv:1911.00172; there the temperature is 1).
+
+    Args:
+      distances: squared L2; for inner products give their negative.
+      temperature: above 0; infinity makes all candidates equal.
+      valid: which candidates there are; the distances of the others may be anything. None = all.
+
+    Returns:
+      `[..., candidates]`, at least float32; -inf where not valid.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(distance_scores(jnp.array([1.0, 4.0, jnp.nan]), 2.0, jnp.array([True, True, False])))
+      [-0.5 -2.  -inf]
+    """
+    distances = distances.astype(jnp.promote_types(distances.dtype, jnp.float32))
+    if valid is None:
+        return -distances / temperature
+    return jnp.where(valid, -jnp.where(valid, distances, 0) / temperature, -jnp.inf)
+
+
+@operation
+def candidate_log_weights(scores: Float[Array, "*tokens candidates"]) -> Float[Array, "*tokens candidates"]:
+    """Logarithm of the softmax over candidates.
+
+    Args:
+      scores: -inf = no candidate.
+
+    Returns:
+      `[..., candidates]`, at least float32: -inf where there is no candidate, also where there is none at all.
+      Gradients are finite, and 0 where there is no candidate.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(jnp.exp(candidate_log_weights(jnp.array([0.0, -jnp.inf, 0.0]))))
+      [0.5 0.  0.5]
+    """
+    total = candidate_log_total(scores)
+    present = scores > -jnp.inf
+    known = jnp.where(present, scores, 0) - jnp.where(total > -jnp.inf, total, 0)[..., None]
+    return jnp.where(present, known, -jnp.inf)
+
+
+@operation
+def candidate_log_total(scores: Float[Array, "*tokens candidates"]) -> Float[Array, "*tokens"]:
+    """Logarithm of the sum of the exponentiated scores.
+
+    Args:
+      scores: -inf = no candidate.
+
+    Returns:
+      `[...]`, at least float32; -inf, without a gradient, where there is no candidate.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(candidate_log_total(jnp.array([[0.0, -jnp.inf], [-jnp.inf, -jnp.inf]])))
+      [  0. -inf]
+    """
+    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+    return _log_sum(scores, scores > -jnp.inf)
+
+
+@operation
+def candidate_log_prob(
+    log_weights: Float[Array, "*#tokens candidates"],
+    tokens: Int[Array, "*#tokens candidates"],
+    targets: Int[Array, "*tokens"],
+) -> Float[Array, "*tokens"]:
+    """Log-probability of one token at each position: the sum over the candidates that are this token.
+
+    Args:
+      log_weights: from `candidate_log_weights`, or scores, for a sum that is not normalised; axes may be 1.
+      tokens: of the candidates; axes may be 1.
+      targets: the tokens asked for.
+
+    Returns:
+      `[...]` in the dtype of `log_weights`; -inf where no candidate is the target.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> log_weights = jnp.log(jnp.array([0.5, 0.25, 0.25]))
+      >>> print(jnp.exp(candidate_log_prob(log_weights, jnp.array([7, 3, 7]), jnp.array(7))))
+      0.75
+    """
+    return _log_sum(log_weights, (tokens == targets[..., None]) & (log_weights > -jnp.inf))
+
+
+@operation
+def candidate_log_probs(
+    log_weights: Float[Array, "*tokens candidates"], tokens: Int[Array, "*#tokens candidates"], vocab_size: int
+) -> Float[Array, "*tokens vocab"]:
+    """Log-probabilities of the whole vocabulary, scattered from the candidates.
+
+    Equals `candidate_log_prob` of every token, however small its probability.
+
+    Args:
+      log_weights: as in `candidate_log_prob`.
+      tokens: of the candidates; axes may be 1. What is no entry of the vocabulary is left out.
+      vocab_size: entries.
+
+    Returns:
+      `[..., vocab]` in the dtype of `log_weights`; -inf where no candidate is the token.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> log_weights = jnp.log(jnp.array([0.5, 0.25, 0.25]))
+      >>> print(jnp.exp(candidate_log_probs(log_weights, jnp.array([2, 0, 2]), 3)))
+      [0.25 0.   0.75]
+    """
+    flat = log_weights.reshape(-1, log_weights.shape[-1])
+    places = jnp.broadcast_to(tokens, log_weights.shape).reshape(flat.shape)
+    # A negative place would count from the end.
+    places = jnp.where((places >= 0) & (flat > -jnp.inf), places, vocab_size)
+
+    def scatter(log_weights: Array, places: Array) -> Array:
+        largest = jnp.full(vocab_size, -jnp.inf, flat.dtype)
+        largest = largest.at[places].max(lax.stop_gradient(log_weights), mode="drop")
+        shift = jnp.where(largest > -jnp.inf, largest, 0)
+        own = shift.at[places].get(mode="fill", fill_value=0)
+        weights = jnp.where(places < vocab_size, jnp.exp(jnp.where(places < vocab_size, log_weights, 0) - own), 0)
+        total = jnp.zeros(vocab_size, flat.dtype).at[places].add(weights, mode="drop")
+        return jnp.where(total > 0, shift + jnp.log(jnp.where(total > 0, total, 1)), -jnp.inf)
+
+    return jax.vmap(scatter)(flat, places).reshape(*log_weights.shape[:-1], vocab_size)
+
+
+@operation
+def interpolate_log_probs(
+    log_probs: Float[Array, "*shape"], others: Float[Array, "*shape"], weight: float | Float[Array, "..."]
+) -> Float[Array, "*shape"]:
+    """`log((1 - weight) exp(log_probs) + weight exp(others))`, the linear mixture of two distributions.
+
+    Args:
+      log_probs: of the first distribution; -inf = no probability.
+      others: of the second.
+      weight: of the second, 0 to 1; 0 gives the first and 1 the second, bit for bit. An array broadcasts from the left:
+        one weight for each of the leading axes.
+
+    Returns:
+      In the common dtype, at least float32; -inf where neither gives any probability. Gradients are finite.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> mixed = interpolate_log_probs(jnp.log(jnp.array([0.5, 0.5])), jnp.array([0.0, -jnp.inf]), 0.2)
+      >>> [round(float(p), 4) for p in jnp.exp(mixed)]
+      [0.6, 0.4]
+    """
+    dtype = jnp.promote_types(jnp.promote_types(log_probs.dtype, others.dtype), jnp.float32)
+    log_probs, others, weight = log_probs.astype(dtype), others.astype(dtype), jnp.asarray(weight, dtype)
+    weight = weight.reshape(weight.shape + (1,) * (log_probs.ndim - weight.ndim))
+    inside = (weight > 0) & (weight < 1)
+    safe = jnp.where(inside, weight, 0.5)
+    mixed = _log_add(log_probs + jnp.log1p(-safe), others + jnp.log(safe))
+    return jnp.where(inside, mixed, jnp.where(weight > 0.5, others, log_probs))
+
+
+@operation
+def join_log_probs(
+    log_probs: Float[Array, "*shape"],
+    log_normalizer: Float[Array, "..."],
+    matching: Float[Array, "*shape"],
+    total: Float[Array, "..."],
+) -> Float[Array, "*shape"]:
+    """One softmax over the scores of the vocabulary and those of candidates, the global mixture of arXiv:1612.04426.
+
+    `p(w) = (exp(logit_w) + sum over candidates that are w of exp(score)) / (sum of exp over all logits and scores)`.
+
+    Args:
+      log_probs: of the softmax over the vocabulary alone.
+      log_normalizer: logarithm of the sum of its exponentials, for the leading axes of `log_probs`.
+      matching: logarithm of the sum over the candidates that are the token, from `candidate_log_prob` (or
+        `candidate_log_probs`) of scores.
+      total: the same over all candidates, from `candidate_log_total`, for the leading axes.
+
+    Returns:
+      In the dtype of `log_probs`, equal to it bit for bit where there is no candidate.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> logits, scores = jnp.log(jnp.array([1.0, 3.0])), jnp.log(jnp.array([4.0]))  # a candidate for token 0
+      >>> matching = candidate_log_probs(scores, jnp.array([0]), 2)
+      >>> print(jnp.exp(join_log_probs(jax.nn.log_softmax(logits), jnp.log(4.0), matching, scores[0])))
+      [0.625 0.375]
+    """
+    spread = lambda x: x.reshape(x.shape + (1,) * (log_probs.ndim - x.ndim))
+    # Divided by the sum over the vocabulary, so that without candidates nothing is added and nothing rounded.
+    normalizer = spread(log_normalizer)
+    return _log_add(log_probs, matching - normalizer) - jax.nn.softplus(spread(total) - normalizer)
+
+
+def _log_sum(x: Array, present: Array) -> Array:
+    """Logarithm of the sum of exponentials over the last axis where `present`; -inf, without gradient, of nothing."""
+    largest = lax.stop_gradient(jnp.max(jnp.where(present, x, -jnp.inf), axis=-1, keepdims=True, initial=-jnp.inf))
+    some = largest > -jnp.inf
+    largest = jnp.where(some, largest, 0)
+    total = jnp.sum(jnp.where(present, jnp.exp(jnp.where(present, x, largest) - largest), 0), axis=-1, keepdims=True)
+    return jnp.where(some, largest + jnp.log(jnp.where(some, total, 1)), -jnp.inf)[..., 0]
+
+
+def _log_add(a: Array, b: Array) -> Array:
+    """`log(exp(a) + exp(b))`: exactly the other where one is -inf, and finite gradients also where both are."""
+    larger, smaller = jnp.maximum(a, b), jnp.minimum(a, b)
+    both = smaller > -jnp.inf
+    gap = jnp.where(both, smaller, 0) - jnp.where(both, larger, 0)
+    return larger + jnp.where(both, jnp.log1p(jnp.exp(gap)), 0)

@@ -1,7 +1,8 @@
 """Generation with an explicit decode state: the memory at the start of the running segment and the segment's tokens.
 
-A prompt is read as in training: whole segments by the model's `__call__`, the rest token by token by its `decode`. Rows
-are out of phase, so prompts of different lengths need no padding inside the memory: a row that is behind is idle.
+A prompt is read as in training: whole segments by the model's `__call__`, the rest, at least its last token, token by
+token by its `decode`. Rows are out of phase, so prompts of different lengths need no padding inside the memory: a row
+that is behind is idle.
 Every function that runs on the device is traced once for a batch size, whatever the prompts' lengths.
 """
 
@@ -15,9 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from memjax.inference.sampling import Sampling, row_keys, sample
+from memjax.memory.contract import where_rows
 
 NO_TOKEN = -1
 """Stands in blocks of generated ids where a row was already finished."""
@@ -29,7 +31,7 @@ class Prefix:
     """Rows that have read something and can predict their next token.
 
     Attributes:
-      hidden: `[batch, dim]`, the model's output at each row's last token.
+      hidden: `[batch, dim]`, the model's output at each row's last token, or a tree of such (`Prediction`).
       state: the model's decode state after that token.
     """
 
@@ -71,22 +73,20 @@ def prefill(
         raise ValueError("prompts: given none, allowed: at least one prompt")
     rows = len(prompts)
     lengths = np.array([len(prompt) for prompt in prompts])
-    whole, rest = lengths // segment_length, lengths % segment_length
+    whole = (lengths - 1) // segment_length
     tokens = np.zeros((rows, int(whole.max()) + 1, segment_length), np.int32)
     for row, prompt in enumerate(prompts):
         tokens[row].reshape(-1)[: len(prompt)] = prompt
     if state is None:
         state = model.init_state(rows, dtype)
-    hidden = None
     for segment in range(int(whole.max())):
-        reads = jnp.asarray(segment < whole)
-        last, state = _read_segment(model, variables, jnp.asarray(tokens[:, segment]), reads, state)
-        hidden = last if hidden is None else jnp.where(reads[:, None], last, hidden)
+        state = _read_segment(model, variables, jnp.asarray(tokens[:, segment]), jnp.asarray(segment < whole), state)
     decode_state = model.init_decode_state(state, segment_length, rows)
-    tails = jnp.asarray(tokens[np.arange(rows), whole])
-    if hidden is None:
-        hidden = jnp.zeros(*_hidden_shape(model, variables, decode_state, rows))
-    return _read_tokens(model, variables, tails, jnp.asarray(rest), Prefix(hidden, decode_state))
+    tails, rest = jnp.asarray(tokens[np.arange(rows), whole]), jnp.asarray(lengths - whole * segment_length)
+    hidden = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _output_shapes(model, variables, decode_state, rows)
+    )
+    return _read_tokens(model, variables, tails, rest, Prefix(hidden, decode_state))
 
 
 def stream_tokens(
@@ -152,12 +152,11 @@ def generate(model: Any, variables: Any, prompts: Sequence[Sequence[int]], **set
 @functools.partial(jax.jit, static_argnums=0)
 def _read_segment(
     model: Any, variables: Any, tokens: Int[Array, "batch length"], reads: Bool[Array, " batch"], state: Any
-) -> tuple[Float[Array, "batch dim"], Any]:
-    """One whole segment of the rows that have one; the others are padding and keep their state."""
+) -> Any:
+    """The state after one whole segment of the rows that have one; the others are padding and keep theirs."""
     mask = jnp.broadcast_to(reads[:, None], tokens.shape)
     start = jnp.zeros(tokens.shape[0], bool)
-    hidden, state, _ = model.apply(variables, tokens, state, start_of_document=start, mask=mask, deterministic=True)
-    return hidden[:, -1], state
+    return model.apply(variables, tokens, state, start_of_document=start, mask=mask, deterministic=True)[1]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -195,7 +194,8 @@ def _generate_block(
 
     def step(carry: tuple[Array, Any, Array, Array]) -> tuple[Array, Any, Array, Array]:
         index, prefix, done, tokens = carry
-        log_probs = model.apply(variables, prefix.hidden[:, None], method="log_probs")[:, 0]
+        hidden = jax.tree.map(lambda leaf: leaf[:, None], prefix.hidden)
+        log_probs = model.apply(variables, hidden, method="log_probs")[:, 0]
         step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, start + index)
         token = sample(step_keys, log_probs, sampling).astype(jnp.int32)
         done = done | (token[:, None] == stops[None]).any(axis=1)
@@ -213,13 +213,16 @@ def _advance(
 ) -> Prefix:
     """One token of every active row."""
     hidden, state = model.apply(variables, token[:, None], prefix.state, active=active, method="decode")
-    return Prefix(jnp.where(active[:, None], hidden[:, 0], prefix.hidden), state)
+    hidden = jax.tree.map(lambda leaf: leaf[:, 0], hidden)
+    return Prefix(where_rows(active, hidden, prefix.hidden), state)
 
 
-def _hidden_shape(model: Any, variables: Any, state: Any, rows: int) -> tuple[tuple[int, ...], Any]:
-    """Shape and dtype of the output of one token, without computing it."""
+def _output_shapes(model: Any, variables: Any, state: Any, rows: int) -> Any:
+    """The output of one token, `[batch, ...]`, as shapes and dtypes."""
     token, active = jnp.zeros((rows, 1), jnp.int32), jnp.zeros(rows, bool)
-    hidden, _ = jax.eval_shape(
-        lambda variables, state: model.apply(variables, token, state, active=active, method="decode"), variables, state
-    )
-    return hidden.shape[:1] + hidden.shape[2:], hidden.dtype
+
+    def output(variables: Any, state: Any) -> Any:
+        hidden, _ = model.apply(variables, token, state, active=active, method="decode")
+        return jax.tree.map(lambda leaf: leaf[:, 0], hidden)
+
+    return jax.eval_shape(output, variables, state)

@@ -1,6 +1,7 @@
 """Memories: one paper, one file, under one contract."""
 
 from memjax.memory.compressive import CompressiveAttention, CompressiveState, Usage
+from memjax.memory.continuous_cache import ContinuousCache, ContinuousCacheState
 from memjax.memory.contract import (
     DecodeState,
     LayerState,
@@ -15,17 +16,22 @@ from memjax.memory.contract import (
     where_rows,
 )
 from memjax.memory.memorizing import LongMemory, MemorizingAttention, MemorizingState, Tokens
+from memjax.memory.mixtures import Prediction, Recalled
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
 
 __all__ = [
     "CompressiveAttention",
     "CompressiveState",
+    "ContinuousCache",
+    "ContinuousCacheState",
     "DecodeState",
     "LayerState",
     "LongMemory",
     "MemorizingAttention",
     "MemorizingState",
     "MemoryModule",
+    "Prediction",
+    "Recalled",
     "StackState",
     "Tokens",
     "TransformerXLAttention",

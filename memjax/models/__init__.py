@@ -1,6 +1,6 @@
 """Models that carry memories."""
 
-from memjax.models.language_model import LanguageModel, LanguageModelState, make_language_model
+from memjax.models.language_model import LanguageModel, LanguageModelState, make_language_model, make_mixtures
 from memjax.models.transformer import FeedForward, Layer, Stack, join_layers, split_layers
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, cut_tables, pad_tables
 
@@ -15,6 +15,7 @@ __all__ = [
     "cut_tables",
     "join_layers",
     "make_language_model",
+    "make_mixtures",
     "pad_tables",
     "split_layers",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -13,13 +14,19 @@ from jaxtyping import Array, Bool, Float, Int
 from memjax import config
 from memjax.axes import MODEL, constrain
 from memjax.memory.compressive import CompressiveAttention
+from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.contract import StackState
 from memjax.memory.memorizing import MemorizingAttention
+from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs
 from memjax.memory.projections import make_norm
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.transformer import FeedForward, Layer, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
 from memjax.typing import Aux, EmptyState, Sum
+
+GIVEN = ("tokens", "features", "embed_output")
+"""What a model gives to a memory at the output site that asks for it (`inputs`): the tokens read, its features by name,
+and the function from ids to output weights. Everything else comes with the batch (`Batch.extras`)."""
 
 
 @jax.tree_util.register_dataclass
@@ -30,10 +37,12 @@ class LanguageModelState:
     Attributes:
       stack: that of its layers.
       output: that of a memory at the output site, or `EmptyState`.
+      mixtures: of each memory whose candidates are mixed in.
     """
 
     stack: StackState
     output: Any
+    mixtures: tuple[Any, ...] = ()
 
 
 _RELATIVE = (config.TransformerXL, config.Compressive)
@@ -43,10 +52,15 @@ _RELATIVE = (config.TransformerXL, config.Compressive)
 class LanguageModel(nn.Module):
     """A decoder-only language model whose layers may carry memories.
 
+    With `mixtures` the output is a `Prediction` instead of hidden states; mixtures have no parameters, so that any
+    trained model takes them: `model.clone(mixtures=(ContinuousCache(dim=model.dim, memory_length=2000),))`.
+
     Attributes:
       stack: the layers.
       vocabulary: embeddings and softmax.
       output_memory: a memory at the output site (last hidden state in, hidden state out), or None.
+      mixtures: memories at the output site that propose tokens (`Recalled`); their distributions are mixed in one after
+        the other.
       final_norm: norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
       dropout: rate on embeddings and on the last hidden state.
       features: inner tensors to return in `Aux.arrays`: `output` (before the final norm), `output_normed`; those of
@@ -58,6 +72,7 @@ class LanguageModel(nn.Module):
     stack: Stack
     vocabulary: nn.Module
     output_memory: nn.Module | None = None
+    mixtures: tuple[nn.Module, ...] = ()
     final_norm: str = "rms"
     dropout: float = 0.0
     features: tuple[str, ...] = ()
@@ -74,7 +89,8 @@ class LanguageModel(nn.Module):
         """The state in which a document starts in every row; needs no parameters."""
         dtype = dtype or self.memory_dtype
         output = self.output_memory.init_state(batch_size, dtype) if self.output_memory else EmptyState()  # type: ignore[attr-defined]
-        return LanguageModelState(self.stack.init_state(batch_size, dtype), output)
+        mixtures = tuple(memory.init_state(batch_size, dtype) for memory in self.mixtures)  # type: ignore[attr-defined]
+        return LanguageModelState(self.stack.init_state(batch_size, dtype), output, mixtures)
 
     @nn.nowrap
     def init_decode_state(self, state: LanguageModelState, segment_length: int, batch_size: int) -> LanguageModelState:
@@ -82,7 +98,31 @@ class LanguageModel(nn.Module):
         output = EmptyState()
         if self.output_memory:
             output = self.output_memory.init_decode_state(state.output, segment_length, batch_size)  # type: ignore[attr-defined]
-        return LanguageModelState(self.stack.init_decode_state(state.stack, segment_length, batch_size), output)
+        mixtures = tuple(
+            memory.init_decode_state(one, segment_length, batch_size)  # type: ignore[attr-defined]
+            for memory, one in zip(self.mixtures, state.mixtures, strict=True)
+        )
+        stack = self.stack.init_decode_state(state.stack, segment_length, batch_size)
+        return LanguageModelState(stack, output, mixtures)
+
+    @nn.nowrap
+    def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of a batch's extras that the memories at the output site take.
+
+        Raises:
+          ValueError: the batch lacks one.
+        """
+        chosen = {}
+        for memory in self._output_memories():
+            missing = [name for name in getattr(type(memory), "needs", ()) if name not in extras]
+            if missing:
+                raise ValueError(
+                    f"extras: given {sorted(extras)}, {type(memory).__name__} needs {', '.join(missing)}: documents "
+                    "annotated with neighbours"
+                )
+            names = [name for name in getattr(type(memory), "inputs", ()) if name not in GIVEN]
+            chosen |= {name: extras[name] for name in names if name in extras}
+        return chosen
 
     def __call__(
         self,
@@ -92,11 +132,21 @@ class LanguageModel(nn.Module):
         start_of_document: Bool[Array, " batch"],
         mask: Bool[Array, "batch length"] | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], LanguageModelState, Aux]:
+        extras: Mapping[str, Any] | None = None,
+    ) -> tuple[Float[Array, "batch length dim"] | Prediction, LanguageModelState, Aux]:
         """Reads one segment.
 
+        Args:
+          tokens: of the segment.
+          state: before it.
+          start_of_document: as the contract says, as `mask` and `deterministic`.
+          mask: real tokens.
+          deterministic: without dropout and sampling.
+          extras: what memories at the output site take of the batch, from `choose_extras`.
+
         Returns:
-          The last hidden states, for `nll` and `log_probs`; the new state; sums and requested features.
+          The last hidden states (or a `Prediction`), for `nll` and `log_probs`; the new state; sums and requested
+          features.
         """
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
         x = self.drop(self.vocabulary.embed(tokens), deterministic=deterministic)  # type: ignore[attr-defined]
@@ -105,45 +155,77 @@ class LanguageModel(nn.Module):
         hidden, output = self._normed(x), EmptyState()
         tapped = {"output": x, "output_normed": hidden}
         aux = aux + Aux(arrays={name: tapped[name] for name in self.features})
+        inputs = {"tokens": tokens, "features": aux.arrays, "embed_output": self.embed_output, **(extras or {})}
         if self.output_memory is not None:
-            hidden, output, more = self.output_memory(hidden, state.output, **named)
+            hidden, output, more = self.output_memory(
+                hidden, state.output, **named, **_asked(self.output_memory, inputs)
+            )
             aux = aux + more.prefixed("output_memory")
         hidden = self.drop(hidden, deterministic=deterministic)
         if self.is_initializing():
             self.vocabulary.log_probs(hidden[:, :1])  # type: ignore[attr-defined]
-        return hidden, LanguageModelState(stack, output), aux
+        recalled, mixtures = [], []
+        for memory, before in zip(self.mixtures, state.mixtures, strict=True):
+            part, after, more = memory(hidden, before, **named, **_asked(memory, inputs))
+            recalled.append(part)
+            mixtures.append(after)
+            aux = aux + more
+        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures)), aux
 
     def decode(
-        self, tokens: Int[Array, "batch 1"], state: LanguageModelState, *, active: Bool[Array, " batch"]
-    ) -> tuple[Float[Array, "batch 1 dim"], LanguageModelState]:
+        self,
+        tokens: Int[Array, "batch 1"],
+        state: LanguageModelState,
+        *,
+        active: Bool[Array, " batch"],
+        extras: Mapping[str, Any] | None = None,
+    ) -> tuple[Float[Array, "batch 1 dim"] | Prediction, LanguageModelState]:
         """Reads one token of every active row; inactive rows keep their state."""
         x, stack = self.stack.decode(self.vocabulary.embed(tokens), state.stack, active=active)  # type: ignore[attr-defined]
         hidden, output = self._normed(x), EmptyState()
+        inputs = {"tokens": tokens, "embed_output": self.embed_output, **(extras or {})}
         if self.output_memory is not None:
-            hidden, output = self.output_memory.decode(hidden, state.output, active=active)  # type: ignore[attr-defined]
-        return hidden, LanguageModelState(stack, output)
+            named = _asked(self.output_memory, inputs)
+            hidden, output = self.output_memory.decode(hidden, state.output, active=active, **named)  # type: ignore[attr-defined]
+        recalled, mixtures = [], []
+        for memory, before in zip(self.mixtures, state.mixtures, strict=True):
+            part, after = memory.decode(hidden, before, active=active, **_asked(memory, inputs))  # type: ignore[attr-defined]
+            recalled.append(part)
+            mixtures.append(after)
+        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures))
 
     def token_nll(
-        self, hidden: Float[Array, "batch length dim"], targets: Int[Array, "batch length"]
+        self, hidden: Float[Array, "batch length dim"] | Prediction, targets: Int[Array, "batch length"]
     ) -> Float[Array, "batch length"]:
         """Nats of each target, at least float32."""
-        return self.vocabulary.token_nll(hidden, targets)  # type: ignore[attr-defined]
+        if not isinstance(hidden, Prediction):
+            return self.vocabulary.token_nll(hidden, targets)  # type: ignore[attr-defined]
+        own = -self.vocabulary.token_nll(hidden.hidden, targets)  # type: ignore[attr-defined]
+        return -mix_log_prob(own, targets, hidden.recalled, lambda: self._log_normalizer(hidden.hidden))
 
     def nll(
         self,
-        hidden: Float[Array, "batch length dim"],
+        hidden: Float[Array, "batch length dim"] | Prediction,
         targets: Int[Array, "batch length"],
         weights: Float[Array, "batch length"],
     ) -> Sum:
         """Nats of the targets with their weights, and the sum of the weights; nothing else reaches a gradient."""
         scored = weights != 0
-        nats = self.token_nll(jnp.where(scored[..., None], hidden, 0), jnp.where(scored, targets, 0))
+        keep = lambda hidden: jnp.where(scored[..., None], hidden, 0)
+        if isinstance(hidden, Prediction):
+            hidden = dataclasses.replace(hidden, hidden=keep(hidden.hidden))
+        else:
+            hidden = keep(hidden)
+        nats = self.token_nll(hidden, jnp.where(scored, targets, 0))
         weights = weights.astype(nats.dtype)
         return Sum((nats * weights).sum(), weights.sum())
 
-    def log_probs(self, hidden: Float[Array, "batch length dim"]) -> Float[Array, "batch length vocab"]:
+    def log_probs(self, hidden: Float[Array, "batch length dim"] | Prediction) -> Float[Array, "batch length vocab"]:
         """Log-probabilities of the whole vocabulary, at least float32."""
-        return self.vocabulary.log_probs(hidden)  # type: ignore[attr-defined]
+        if not isinstance(hidden, Prediction):
+            return self.vocabulary.log_probs(hidden)  # type: ignore[attr-defined]
+        own = self.vocabulary.log_probs(hidden.hidden)  # type: ignore[attr-defined]
+        return mix_log_probs(own, hidden.recalled, lambda: self._log_normalizer(hidden.hidden))
 
     def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
         """Output weights of the ids."""
@@ -151,6 +233,25 @@ class LanguageModel(nn.Module):
 
     def _normed(self, x: Array) -> Array:
         return self.layer_norm(x) if self.final_norm else x
+
+    def _log_normalizer(self, hidden: Array) -> Array:
+        if not hasattr(type(self.vocabulary), "log_normalizer"):
+            kind = type(self.vocabulary).__name__
+            raise ValueError(f"mixing: given 'global' with {kind}, allowed: 'linear' (it has no single softmax)")
+        return self.vocabulary.log_normalizer(hidden)  # type: ignore[attr-defined]
+
+    @nn.nowrap
+    def _output_memories(self) -> tuple[nn.Module, ...]:
+        return (() if self.output_memory is None else (self.output_memory,)) + self.mixtures
+
+
+def _asked(memory: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a memory takes, of what there is."""
+    return {name: inputs[name] for name in getattr(type(memory), "inputs", ()) if name in inputs}
+
+
+def _predict(hidden: Array, recalled: list[Recalled]) -> Array | Prediction:
+    return Prediction(hidden, tuple(recalled)) if recalled else hidden
 
 
 def make_language_model(
@@ -196,6 +297,14 @@ def make_language_model(
         dtype=dtype,
         memory_dtype=jnp.dtype(model.memory_dtype),
     )
+
+
+def make_mixtures(evaluation: config.Evaluation, model: config.Model) -> tuple[nn.Module, ...]:
+    """The memories that an evaluation lays over a model, for its field `mixtures`; () for none."""
+    cache = evaluation.cache
+    if not cache.memory_length:
+        return ()
+    return (ContinuousCache(dim=model.dim, **_fields(cache), dtype=jnp.dtype(model.compute_dtype)),)
 
 
 def _make_attention(model: config.Model, index: int, dtype: Any, memory_sharding: str) -> nn.Module:

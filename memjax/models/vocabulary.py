@@ -87,6 +87,10 @@ class Vocabulary(nn.Module):
         """Log-probabilities of every entry."""
         return jax.nn.log_softmax(self._scores(hidden), axis=-1)[..., : self.vocab_size]
 
+    def log_normalizer(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens"]:
+        """Logarithm of the sum of the exponentials of all scores."""
+        return jax.nn.logsumexp(self._scores(hidden), axis=-1)
+
     def _take(self, table: Any, ids: Array) -> Array:
         return jnp.take(table, jnp.minimum(ids, self.vocab_size - 1), axis=0, mode="clip")
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.config import Config
-from memjax.models.language_model import make_language_model
+from memjax.models.language_model import make_language_model, make_mixtures
 from memjax.training.evaluation import make_score
 from memjax.training.experiment import make_coefficients, make_optimizer, padding_of, scanned_groups
 from memjax.training.sharding import Layout, check_rows, train_state_names
@@ -138,7 +138,7 @@ def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
 
 def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     evaluation = config.evaluation
-    model = _make_model(config, _evaluated(config), vocab_size)
+    model = _evaluation_model(config, vocab_size)
     rows, length = evaluation.rows, evaluation.segment_length or config.data.segment_length
     variables, names, places = _variables(model, config, layout)
     memory = jax.eval_shape(lambda: model.init_state(rows))
@@ -160,7 +160,7 @@ def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
 
 def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     """One token of every row, read and continued with the most probable next one."""
-    model = _make_model(config, _evaluated(config), vocab_size)
+    model = _evaluation_model(config, vocab_size)
     rows = config.evaluation.rows
     variables, names, places = _variables(model, config, layout)
     state = jax.eval_shape(lambda: model.init_decode_state(model.init_state(rows), config.data.segment_length, rows))
@@ -192,6 +192,12 @@ def _make_model(config: Config, model: configs.Model, vocab_size: int) -> Any:
         memory_sharding=config.sharding.memory,
         vocab_multiple=config.sharding.vocab_multiple,
     )
+
+
+def _evaluation_model(config: Config, vocab_size: int) -> Any:
+    """The model with the memory size and the cache of the evaluation."""
+    model = _evaluated(config)
+    return _make_model(config, model, vocab_size).clone(mixtures=make_mixtures(config.evaluation, model))
 
 
 def _evaluated(config: Config) -> configs.Model:

@@ -196,31 +196,33 @@ class Evaluator:
         self.subsets = subsets
         self.begin_token, self.score_first = begin_token, score_first
         self.host_rows = host_rows or (0, rows)
-        self._accuracy, self._layout, self._shardings = accuracy, layout, None
+        self._accuracy, self._layout, self._held = accuracy, layout, None
+        self._choose_extras = getattr(model, "choose_extras", lambda extras: {})
         score = make_score(model, accuracy=accuracy)
         if layout is None:
             self._score = jax.jit(score, donate_argnums=1)
             return
         check_rows(rows, layout.mesh, what="evaluation.rows")
         memory, row = layout.memory(jax.eval_shape(lambda: model.init_state(rows))), layout.rows()
-        self._shardings = (memory, row)
+        self._held = memory
         self._score = jax.jit(
             score,
             donate_argnums=1,
-            in_shardings=(None, memory, row, row, row, row),
+            in_shardings=(None, memory, row, row, row, row, row),
             out_shardings=(memory, layout.replicated, layout.replicated),
         )
 
     def _start(self, num_rows: int) -> Any:
         """A fresh memory where it belongs."""
-        if self._shardings is None:
+        if self._held is None:
             return self.model.init_state(num_rows)
-        return jax.jit(lambda: self.model.init_state(num_rows), out_shardings=self._shardings[0])()
+        return jax.jit(lambda: self.model.init_state(num_rows), out_shardings=self._held)()
 
     def _place(self, batch: Batch) -> tuple[Any, ...]:
         """What is scored of a batch, where it belongs."""
-        arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document)
-        return arrays if self._shardings is None else put(arrays, (self._shardings[1],) * len(arrays))
+        extras = self._choose_extras(batch.extras)
+        arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, extras)
+        return arrays if self._layout is None else put(arrays, self._layout.batch(arrays, segments=False))
 
     def __call__(self, variables: Mapping[str, Any], *, stop: Callable[[], bool] = lambda: False) -> EvaluationResult:
         """Scores the documents with these variables (collections as the model has them).
@@ -324,14 +326,21 @@ class Evaluator:
 
 
 def make_score(model: Any, *, accuracy: bool = False) -> Callable[..., Any]:
-    """`score(variables, memory, inputs, targets, mask, start_of_document) -> (memory, (nats, correct), metrics)`.
+    """`score(variables, memory, inputs, targets, mask, start_of_document, extras)`.
 
-    `nats` is `[batch, length]`; `correct` bool `[batch, length]`, or None without `accuracy`; `metrics` name -> `Sum`.
+    It gives `(memory, (nats, correct), metrics)`: `nats` is `[batch, length]`; `correct` bool `[batch, length]`, None
+    without `accuracy`; `metrics` name -> `Sum`. `extras` is what the model takes of the batch's extras.
     """
 
-    def score(variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any) -> Any:
+    def score(variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any, extras: Any = None) -> Any:
         hidden, memory, aux = model.apply(
-            variables, inputs, memory, start_of_document=start, mask=mask, deterministic=True
+            variables,
+            inputs,
+            memory,
+            start_of_document=start,
+            mask=mask,
+            deterministic=True,
+            **({"extras": extras} if extras else {}),
         )
         if not accuracy:
             return memory, (model.apply(variables, hidden, targets, method="token_nll"), None), aux.metrics

@@ -20,7 +20,7 @@ from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION
 from memjax.data.streams import Streams
 from memjax.memory.compressive import LOSSES
-from memjax.models.language_model import make_language_model
+from memjax.models.language_model import make_language_model, make_mixtures
 from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, num_padding
 from memjax.training import optimizers
@@ -140,13 +140,14 @@ def local_window(config: Config) -> int:
 
 
 def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation) -> Any:
-    """The model with the memory size of an evaluation; its variables are those of the trained one.
+    """The model with the memory size and the cache of an evaluation; its variables are those of the trained one.
 
     Raises:
       ValueError: a memory size for a model without memory.
     """
+    mixtures = make_mixtures(evaluation, experiment.config.model)
     if evaluation.memory_length is None:
-        return experiment.model
+        return experiment.model.clone(mixtures=mixtures) if mixtures else experiment.model
     model = copy.deepcopy(experiment.config.model)
     attention: Any = model.attention
     if not hasattr(attention, "memory_length"):
@@ -161,7 +162,7 @@ def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation
         experiment.model.vocabulary.vocab_size,
         memory_sharding=sharding.memory,
         vocab_multiple=sharding.vocab_multiple,
-    )
+    ).clone(mixtures=mixtures)
 
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:

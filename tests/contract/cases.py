@@ -8,11 +8,13 @@ import numpy as np
 
 from memjax import config
 from memjax.memory.compressive import CompressiveAttention
+from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.language_model import make_language_model
 from memjax.models.transformer import Layer, Stack
 from tests.contract.harness import DIM, Case, Fifo
+from tests.contract.outputs import Recalls
 from tests.contract.toys import (
     CrossMemory,
     LinearMemory,
@@ -43,6 +45,10 @@ def compressive(**fields: Any) -> Callable[[Any], CompressiveAttention]:
 def memorizing(**fields: Any) -> Callable[[Any], MemorizingAttention]:
     fields = {**HEADS, **NOISE, "memory_length": 8, "num_neighbors": 3, **fields}
     return lambda dtype: MemorizingAttention(**fields, dtype=dtype)
+
+
+def continuous_cache(**fields: Any) -> Callable[[Any], Any]:
+    return lambda dtype: Recalls(ContinuousCache(dim=DIM, **{"memory_length": 8, **fields}, dtype=dtype))
 
 
 def toy(kind: type, **fields: Any) -> Callable[[Any], Any]:
@@ -225,6 +231,16 @@ CASES = [
         slots=MEMORY_SLOTS | CACHE_SLOTS,
     ),
     Case(name="full_attention", make=memorizing(memory_length=0)),
+    Case(
+        name="continuous_cache",
+        make=continuous_cache(),
+        site="output",
+        granularity="token",
+        slots={"hidden": 1},
+        unread={"hidden": {3: "the oldest pair goes when the first token completes the pending one"}},
+        exempt={"capacity": "padding takes no slot; tests/memory/continuous_cache_test.py has a deque without it"},
+        capacity=8,
+    ),
     Case(
         name="model_transformer_xl",
         make=MODELS["transformer_xl"],

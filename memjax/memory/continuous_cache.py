@@ -1,0 +1,302 @@
+"""Continuous cache: the hidden states of recent tokens, each with the token that came after it.
+
+Grave, Joulin, Usunier 2017, "Improving Neural Language Models with a Continuous Cache",
+https://arxiv.org/abs/1612.04426. Nothing is learned: the cache is laid over a trained model when it is evaluated or
+generates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from memjax.functional.fifo import order_after, reset_rows, ring_ages
+from memjax.functional.scopes import operation
+from memjax.memory.contract import DecodeState, broadcast_mask
+from memjax.memory.mixtures import MIXING, Recalled, linear_weight
+from memjax.typing import Aux, EmptyState, Leaf, Sum
+
+Similarity = Literal["dot", "cosine", "negative_squared_l2"]
+SIMILARITIES = ("dot", "cosine", "negative_squared_l2")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ContinuousCacheState:
+    """The last `memory` pairs of a hidden state and the token that came after it, as a ring.
+
+    Attributes:
+      hidden: `[batch, memory, dim]`.
+      tokens: int32 `[batch, memory]`, the token after each hidden state.
+      valid: bool `[batch, memory]`.
+      cursor: int32 `[batch]`, the slot that is written next: the oldest one.
+      pending: `[batch, dim]`, the last hidden state; the token after it has not been read yet.
+      pending_valid: bool `[batch]`.
+    """
+
+    hidden: Leaf
+    tokens: Leaf
+    valid: Leaf
+    cursor: Leaf
+    pending: Leaf
+    pending_valid: Leaf
+
+
+class Entries(NamedTuple):
+    """The pairs that reading a segment completes: at each token the hidden state before it, and the token.
+
+    Attributes:
+      hidden: `[batch, length, dim]`.
+      tokens: int32 `[batch, length]`.
+      valid: bool `[batch, length]`; False at padding and at a document's first token, which has nothing before it.
+    """
+
+    hidden: Any
+    tokens: Any
+    valid: Any
+
+
+@operation
+def reset(
+    state: ContinuousCacheState, start_of_document: Bool[Array, " batch"], *, across_documents: bool = False
+) -> ContinuousCacheState:
+    """What rows with `start_of_document` read: nothing, or, across documents, all but the state that is pending."""
+    state = dataclasses.replace(state, pending_valid=state.pending_valid & ~start_of_document)
+    if across_documents:
+        return state
+    valid, cursor = reset_rows(state.valid, start_of_document), jnp.where(start_of_document, 0, state.cursor)
+    return dataclasses.replace(state, valid=valid, cursor=cursor)
+
+
+@operation
+def complete(
+    state: ContinuousCacheState,
+    hidden: Float[Array, "batch length dim"],
+    tokens: Int[Array, "batch length"],
+    mask: Bool[Array, "batch length"],
+) -> Entries:
+    """The pairs `(h_{t-1}, x_t)` of a segment; the first takes its hidden state from the segment before.
+
+    Rounded to the dtype of the state, so that a segment at once equals its tokens one by one.
+    """
+    hidden = jax.lax.stop_gradient(hidden.astype(state.hidden.dtype))
+    before = jnp.concatenate([state.pending[:, None], hidden[:, :-1]], axis=1)
+    return Entries(before, tokens, mask.at[:, 0].set(mask[:, 0] & state.pending_valid))
+
+
+@operation
+def read(
+    queries: Float[Array, "batch length dim"], state: ContinuousCacheState, entries: Entries, *, similarity: Similarity
+) -> tuple[Float[Array, "batch length candidates"], Int[Array, "batch 1 candidates"]]:
+    """Similarities of every hidden state to the `memory` pairs completed last, and the tokens of all pairs.
+
+    Pair `(h_i, x_{i+1})` is seen from the position of `x_{i+1}` on, where the token after that is predicted.
+
+    Args:
+      queries: the hidden states of the segment.
+      state: before the segment.
+      entries: of the segment.
+      similarity: see `similarities`.
+
+    Returns:
+      Scores, -inf where a pair is not seen; tokens; candidates are the slots of the ring and then those of the segment.
+    """
+    memory, length = state.valid.shape[1], entries.valid.shape[1]
+    count = jnp.cumsum(entries.valid.astype(jnp.int32), axis=1)  # pairs completed in the segment up to each token
+    ages = ring_ages(state.cursor, memory)[:, None, :] + count[:, :, None]
+    seen = state.valid[:, None] & (ages < memory)
+    behind = count[:, :, None] - count[:, None, :]
+    earlier = jnp.tril(jnp.ones((length, length), bool))[None]
+    seen_here = entries.valid[:, None] & earlier & (behind < memory)
+
+    scores = [similarities(queries, keys, similarity) for keys in (state.hidden, entries.hidden)]
+    visible = jnp.concatenate([seen, seen_here], axis=-1)
+    tokens = jnp.concatenate([state.tokens, entries.tokens], axis=1)[:, None]
+    return jnp.where(visible, jnp.concatenate(scores, axis=-1), -jnp.inf), tokens
+
+
+@operation
+def similarities(
+    queries: Float[Array, "batch length dim"], keys: Float[Array, "batch memory dim"], kind: Similarity
+) -> Float[Array, "batch length memory"]:
+    """'dot' `q k`, 'cosine' `q k / |q| |k|` or 'negative_squared_l2' `-|q - k|^2` of all pairs, at least float32.
+
+    Example:
+      >>> q, k = jnp.array([[[3.0, 0.0]]]), jnp.array([[[2.0, 0.0], [0.0, 5.0]]])
+      >>> [similarities(q, k, kind).ravel().tolist() for kind in SIMILARITIES]
+      [[6.0, 0.0], [1.0, 0.0], [-1.0, -34.0]]
+    """
+    dtype = jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
+    queries, keys = queries.astype(dtype), keys.astype(dtype)
+    if kind == "negative_squared_l2":
+        # Not |q|^2 - 2 q k + |k|^2, which loses the digits that tell near neighbours apart. XLA fuses this into a sum.
+        return -jnp.sum(jnp.square(queries[:, :, None] - keys[:, None]), axis=-1)
+    products = jnp.einsum("bld,bmd->blm", queries, keys, precision="highest", preferred_element_type=dtype)
+    if kind == "dot":
+        return products
+    norm = lambda x: jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1), jnp.finfo(dtype).tiny))
+    return products / norm(queries)[:, :, None] / norm(keys)[:, None]
+
+
+@operation
+def write(
+    state: ContinuousCacheState,
+    entries: Entries,
+    hidden: Float[Array, "batch length dim"],
+    mask: Bool[Array, "batch length"],
+) -> ContinuousCacheState:
+    """Overwrites the oldest pairs with those of a segment, and keeps its last hidden state as pending.
+
+    Args:
+      state: before the segment.
+      entries: of the segment; those that are not valid take no slot.
+      hidden: of the segment.
+      mask: its real tokens.
+    """
+    memory, length = state.valid.shape[1], mask.shape[1]
+    count = jnp.cumsum(entries.valid.astype(jnp.int32), axis=1)
+    total = count[:, -1:]
+    # The last `memory` of them, each in the slot it would reach; the others go beyond the end and are dropped.
+    kept = entries.valid & (count > total - memory)
+    beyond = memory + jnp.arange(length, dtype=jnp.int32)[None]
+    places = jnp.where(kept, (state.cursor[:, None] + count - 1) % memory, beyond)
+    put = jax.vmap(lambda ring, new, at: ring.at[at].set(new, mode="drop", unique_indices=True))
+    last = jnp.maximum(mask.sum(axis=1, dtype=jnp.int32) - 1, 0)
+    newest = jax.lax.stop_gradient(jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0])
+    some = mask.any(axis=1)
+    return ContinuousCacheState(
+        hidden=put(state.hidden, entries.hidden, places),
+        tokens=put(state.tokens, entries.tokens.astype(jnp.int32), places),
+        valid=put(state.valid, entries.valid, places),
+        cursor=(state.cursor + total[:, 0]) % memory,
+        pending=jnp.where(some[:, None], newest.astype(state.pending.dtype), state.pending),
+        pending_valid=state.pending_valid | some,
+    )
+
+
+class ContinuousCache(nn.Module):
+    """Continuous cache (Grave et al. 2017, https://arxiv.org/abs/1612.04426), a memory at the output site.
+
+    What is stored: pairs of a last hidden state and the token that was read after it. When written: at every token,
+    which completes the pair of the token before. What is differentiable: nothing that is remembered, and nothing is
+    learned. When reset: at `start_of_document`, or never (`across_documents`).
+
+    Symbols: `h_i, x_{i+1} -> state.hidden, state.tokens`, `theta -> scale`, `lambda -> interpolation_weight`,
+    `alpha -> offset`. A token's probability under the cache is the softmax over the pairs of `theta h_t h_i`, added up
+    by their tokens; 'linear' mixing interpolates it with the model's, 'global' mixing is one softmax over the model's
+    scores and `theta h_t h_i + alpha`.
+
+    Differs from the paper or its code: documents are separate streams unless `across_documents`; the cache is used from
+    the second token on, where the AWD-LSTM code waits until it is full; other similarities can be chosen (that code has
+    the cosine). The last token of a document is never read, so that its pair is not stored.
+
+    Attributes:
+      dim: width of the hidden states.
+      memory_length: pairs.
+      mixing: 'linear' or 'global'.
+      similarity: 'dot', 'cosine' or 'negative_squared_l2'.
+      interpolation_weight: share of the cache in linear mixing, 0 to 1.
+      scale: multiplies similarities; 0 = all pairs count the same.
+      offset: added to scores in global mixing.
+      across_documents: keep the pairs of earlier documents.
+      dtype: of the computation that the hidden states come from.
+    """
+
+    dim: int
+    memory_length: int
+    mixing: str = "linear"
+    similarity: Similarity = "dot"
+    interpolation_weight: float = 0.1
+    scale: float = 1.0
+    offset: float = 0.0
+    across_documents: bool = False
+    dtype: Any = jnp.float32
+
+    inputs = ("tokens",)
+    """what the model gives beside the contract's arguments"""
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> ContinuousCacheState:
+        """A cache in which a document starts; `dtype` is that of the stored hidden states."""
+        self._check()
+        return ContinuousCacheState(
+            hidden=jnp.zeros((batch_size, self.memory_length, self.dim), dtype),
+            tokens=jnp.zeros((batch_size, self.memory_length), jnp.int32),
+            valid=jnp.zeros((batch_size, self.memory_length), bool),
+            cursor=jnp.zeros((batch_size,), jnp.int32),
+            pending=jnp.zeros((batch_size, self.dim), dtype),
+            pending_valid=jnp.zeros((batch_size,), bool),
+        )
+
+    @nn.nowrap
+    def init_decode_state(self, state: ContinuousCacheState, segment_length: int, batch_size: int) -> DecodeState:
+        """Decoding from `state`; every token is written at once, so that there is no buffer."""
+        return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: ContinuousCacheState,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        tokens: Int[Array, "batch length"],
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Recalled, ContinuousCacheState, Aux]:
+        """Compares the segment's hidden states with the pairs completed so far, its own included.
+
+        Args:
+          x: last hidden states.
+          state: before the segment.
+          start_of_document: as the contract says.
+          tokens: the tokens that were read.
+          mask: real tokens.
+          deterministic: not used, nothing is drawn.
+        """
+        mask = broadcast_mask(mask, *tokens.shape)
+        state = reset(state, start_of_document, across_documents=self.across_documents)
+        entries = complete(state, x, tokens, mask)
+        scores, candidates = read(x, state, entries, similarity=self.similarity)
+        # Written after it was read: in place where the state is donated.
+        new = write(dataclasses.replace(state, cursor=order_after(state.cursor, scores)), entries, x, mask)
+        seen = jnp.where(mask, (scores > -jnp.inf).sum(axis=-1), 0)
+        filled = Sum(seen.sum().astype(scores.dtype), mask.sum().astype(scores.dtype))
+        return self._recalled(scores, candidates), new, Aux(metrics={"continuous_cache/pairs": filled})
+
+    def decode(
+        self,
+        x: Float[Array, "batch 1 dim"],
+        decode_state: DecodeState,
+        *,
+        active: Bool[Array, " batch"],
+        tokens: Int[Array, "batch 1"],
+    ) -> tuple[Recalled, DecodeState]:
+        """One token of every active row."""
+        mask, state = active[:, None], decode_state.memory
+        state = write(state, complete(state, x, tokens, mask), x, mask)
+        scores = similarities(x, state.hidden, self.similarity)
+        scores = jnp.where(state.valid[:, None], scores, -jnp.inf)
+        position = decode_state.position + active.astype(jnp.int32)
+        return self._recalled(scores, state.tokens[:, None]), DecodeState(state, EmptyState(), position)
+
+    def _recalled(self, scores: Array, tokens: Array) -> Recalled:
+        present = scores > -jnp.inf
+        scaled = self.scale * jnp.where(present, scores, 0) + (self.offset if self.mixing == "global" else 0.0)
+        scores = jnp.where(present, scaled, -jnp.inf)
+        return Recalled(scores, tokens, linear_weight(scores, self.interpolation_weight), mixing=self.mixing)
+
+    @nn.nowrap
+    def _check(self) -> None:
+        for name, allowed, fits in [
+            ("memory_length", "1 or more pairs (leave the cache out for none)", self.memory_length >= 1),
+            ("mixing", " or ".join(map(repr, MIXING)), self.mixing in MIXING),
+            ("similarity", ", ".join(map(repr, SIMILARITIES)), self.similarity in SIMILARITIES),
+            ("interpolation_weight", "0 to 1", 0 <= self.interpolation_weight <= 1),
+        ]:
+            if not fits:
+                raise ValueError(f"{name}: given {getattr(self, name)!r}, allowed: {allowed}")
