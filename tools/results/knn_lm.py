@@ -145,19 +145,19 @@ def as_markdown(name: str, facts: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", help="run directory")
     parser.add_argument("--workdir", default="", help="store and neighbours (default: RUN/datastore)")
     options, rest = parser.parse_known_args()
     config = apply_overrides(load_config(options.run), rest, prog="knn_lm", only=EVALUATION_FIELDS)
     source = make_key_source(load_run(options.run, config), options.run, TAP)
     facts = measure(source, Path(options.workdir or f"{options.run}/datastore"))
-    from tools.results.recipes import _commit, hardware
+    from tools.results.recipes import commit, hardware
 
     name = Path(options.run).name
     facts |= {
         "command": "python -m tools.results.knn_lm RUN --data.source.path DIR",
-        "commit": _commit(),
+        "commit": commit(),
         "hardware": hardware(),
         "python": platform.python_version(),
         "versions": versions(),
