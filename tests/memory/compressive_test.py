@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.memory.compressive import CompressiveAttention, CompressiveState, Usage, evict
+from memjax.memory.compressive import CompressiveAttention, CompressiveState, Usage, evict, reset
 from memjax.memory.transformer_xl import TransformerXLState
 from memjax.typing import EmptyState
 from tests.reference import compressive as reference
@@ -317,6 +317,21 @@ def test_no_compressed_slot_stands_for_two_documents(compression):
     for segment in range(3):  # two segments after the border the old document would still be there
         tokens = slice(segment * SEGMENT, (segment + 1) * SEGMENT)
         assert np.abs(carried[:, tokens] - outputs[:, tokens]).max() > 1e-3
+
+
+def test_a_reset_clears_validity_and_counters_of_its_rows_and_leaves_contents():
+    used = run(make(compression="most_used", compression_rate=3), document(tokens=5 * SEGMENT))[1][-1]
+    starts = jnp.array([False, True, False])
+    new = reset(jax.tree.map(jnp.asarray, used), starts)
+    for name in ("hidden", "compressed"):
+        np.testing.assert_array_equal(getattr(new, name), getattr(used, name))
+    for leaf, old in ((new.valid, used.valid), (new.compressed_valid, used.compressed_valid)):
+        np.testing.assert_array_equal(leaf, old & ~np.asarray(starts)[:, None])
+    for leaf, old in zip(
+        jax.tree.leaves((new.usage, new.phase)), jax.tree.leaves((used.usage, used.phase)), strict=True
+    ):
+        assert not leaf[1].any() and old[[0, 2]].any()
+        np.testing.assert_array_equal(leaf[np.array([0, 2])], old[[0, 2]])
 
 
 def test_a_window_with_an_empty_slot_gives_an_invalid_one():
