@@ -1,5 +1,6 @@
 """Documents, tokenizers and the streams of segments that training and evaluation read."""
 
+from memjax.data.annotations import AnnotatedDocuments
 from memjax.data.builders import python_library_builder, tfds_texts
 from memjax.data.datasets import Datasets, make_datasets, make_tokenizer, open_texts, prepare
 from memjax.data.documents import ArrayDocuments, Documents
@@ -31,6 +32,7 @@ from memjax.data.tokenizers import (
 )
 
 __all__ = [
+    "AnnotatedDocuments",
     "ArrayDocuments",
     "ByteTokenizer",
     "Datasets",

@@ -16,8 +16,9 @@ class Documents(Protocol):
     Three more members are used where they exist:
 
     - `annotate(i) -> dict[str, array]`: arrays with one entry per token of document i, the same names for every
-      document. They come out in `Batch.extras`, aligned to the targets, 0 at padding. `target_bytes` (UTF-8 bytes of
-      each token) is the name that evaluation looks for; `weights` becomes `Batch.weights` instead (0 = not scored).
+      document; an entry is a number or an array of one shape. They come out in `Batch.extras`, aligned to the targets,
+      0 at padding. `target_bytes` (UTF-8 bytes of each token) is the name that evaluation looks for; `weights` becomes
+      `Batch.weights` instead (0 = not scored).
     - `num_tokens(i) -> int`: the length without reading the document.
     - `window(i, start, stop) -> (tokens, annotations)`: a slice, so that one document may be larger than memory.
     - `fingerprint: str`: what the tokens are; a position of other documents is then refused.

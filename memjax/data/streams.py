@@ -175,7 +175,7 @@ class Streams:
         self._documents = documents
         self._seed, self._protocol, self._shuffle, self._epochs = seed, protocol, shuffle, epochs
         self._begin = int(begin_token) if score_first and begin_token is not None else None
-        self._extras = {name: kind for name, kind in _annotation_types(documents).items() if name != "weights"}
+        self._extras = {name: like for name, like in _annotation_types(documents).items() if name != "weights"}
         self._orders: dict[tuple[int, int], np.ndarray] = {}
         self._ends: dict[int, np.ndarray] = {}
         self._lengths: np.ndarray | None = None
@@ -213,7 +213,7 @@ class Streams:
             mask=np.zeros(shape, bool),
             weights=np.zeros(shape, np.float32),
             start_of_document=np.zeros(shape[:2], bool),
-            extras={name: np.zeros(shape, dtype) for name, dtype in self._extras.items()},
+            extras={name: np.zeros((*shape, *like.shape), like.dtype) for name, like in self._extras.items()},
         )
         for segment in range(self.segments_per_update):
             for slot, row in enumerate(self._host):
@@ -410,12 +410,13 @@ def _annotate(documents: Documents, index: int) -> dict[str, np.ndarray]:
     return documents.annotate(index) if hasattr(documents, "annotate") else {}  # type: ignore[attr-defined]
 
 
-def _annotation_types(documents: Documents) -> dict[str, np.dtype]:
+def _annotation_types(documents: Documents) -> dict[str, np.ndarray]:
+    """Name -> zeros of the shape and type that an annotation has at one token."""
     if hasattr(documents, "window"):
         annotations = documents.window(0, 0, 0)[1]  # type: ignore[attr-defined]
     else:
         annotations = _annotate(documents, 0)
-    return {name: array.dtype for name, array in annotations.items()}
+    return {name: np.zeros(array.shape[1:], array.dtype) for name, array in annotations.items()}
 
 
 def _num_tokens(documents: Documents, index: int) -> int:

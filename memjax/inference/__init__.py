@@ -1,6 +1,7 @@
 """Generation: decoding with explicit state, and sampling."""
 
 from memjax.inference.decoding import Prefix, generate, prefill, stream_tokens
+from memjax.inference.neighbors import knn_recall
 from memjax.inference.sampling import Sampling, greedy, keep_top_k, keep_top_p, row_keys, sample
 from memjax.inference.texts import continue_texts
 
@@ -12,6 +13,7 @@ __all__ = [
     "greedy",
     "keep_top_k",
     "keep_top_p",
+    "knn_recall",
     "prefill",
     "row_keys",
     "sample",

@@ -102,6 +102,7 @@ def stream_tokens(
     finished: Callable[[list[list[int]]], Sequence[bool]] | None = None,
     block: int = 16,
     dtype: Any = None,
+    recall: Callable[[Prefix], Prefix] | None = None,
 ) -> Iterator[list[list[int]]]:
     """Continues every prompt and yields the new tokens of each row after every `block` tokens.
 
@@ -117,7 +118,10 @@ def stream_tokens(
       finished: asked after every block with all tokens generated so far; True ends a row (stop texts).
       block: tokens generated between two looks at the host.
       dtype: of the activations in a new memory; None = the model's own.
+      recall: called on the host before every token with what the rows have read, gives the same with what was found
+        for it (`memjax.inference.neighbors`); `block` is then 1.
     """
+    block = 1 if recall else block
     if max_tokens < 0:
         raise ValueError(f"max_tokens: given {max_tokens!r}, allowed: 0 or more")
     prefix = prefill(model, variables, prompts, segment_length=segment_length, dtype=dtype)
@@ -127,6 +131,7 @@ def stream_tokens(
     so_far: list[list[int]] = [[] for _ in prompts]
     for start in range(0, max_tokens, block):
         limit = jnp.asarray(min(block, max_tokens - start))
+        prefix = recall(prefix) if recall else prefix
         prefix, done, tokens = _generate_block(
             model, variables, prefix, done, keys, jnp.asarray(start), limit, stops, sampling or Sampling(), block
         )

@@ -15,6 +15,7 @@ from memjax.memory.contract import (
     take_rows,
     where_rows,
 )
+from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.memorizing import LongMemory, MemorizingAttention, MemorizingState, Tokens
 from memjax.memory.mixtures import Prediction, Recalled
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
@@ -25,6 +26,7 @@ __all__ = [
     "ContinuousCache",
     "ContinuousCacheState",
     "DecodeState",
+    "KNNMemory",
     "LayerState",
     "LongMemory",
     "MemorizingAttention",

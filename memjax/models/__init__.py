@@ -1,5 +1,6 @@
 """Models that carry memories."""
 
+from memjax.models.features import add_features, add_mixtures, regroup
 from memjax.models.language_model import LanguageModel, LanguageModelState, make_language_model, make_mixtures
 from memjax.models.transformer import FeedForward, Layer, Stack, join_layers, split_layers
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, cut_tables, pad_tables
@@ -12,10 +13,13 @@ __all__ = [
     "Layer",
     "Stack",
     "Vocabulary",
+    "add_features",
+    "add_mixtures",
     "cut_tables",
     "join_layers",
     "make_language_model",
     "make_mixtures",
     "pad_tables",
+    "regroup",
     "split_layers",
 ]

@@ -17,7 +17,7 @@ from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.contract import StackState
 from memjax.memory.memorizing import MemorizingAttention
-from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs
+from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs, recalled_log_prob
 from memjax.memory.projections import make_norm
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.transformer import FeedForward, Layer, Stack
@@ -153,8 +153,7 @@ class LanguageModel(nn.Module):
         x = constrain(x, "batch", None, None)
         x, stack, aux = self.stack(x, state.stack, **named)
         hidden, output = self._normed(x), EmptyState()
-        tapped = {"output": x, "output_normed": hidden}
-        aux = aux + Aux(arrays={name: tapped[name] for name in self.features})
+        aux = aux + Aux(arrays=self._own_features(x, hidden))
         inputs = {"tokens": tokens, "features": aux.arrays, "embed_output": self.embed_output, **(extras or {})}
         if self.output_memory is not None:
             hidden, output, more = self.output_memory(
@@ -181,9 +180,10 @@ class LanguageModel(nn.Module):
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"] | Prediction, LanguageModelState]:
         """Reads one token of every active row; inactive rows keep their state."""
-        x, stack = self.stack.decode(self.vocabulary.embed(tokens), state.stack, active=active)  # type: ignore[attr-defined]
+        x, stack, features = self.stack.decode_features(self.vocabulary.embed(tokens), state.stack, active=active)  # type: ignore[attr-defined]
         hidden, output = self._normed(x), EmptyState()
-        inputs = {"tokens": tokens, "embed_output": self.embed_output, **(extras or {})}
+        features |= self._own_features(x, hidden)
+        inputs = {"tokens": tokens, "features": features, "embed_output": self.embed_output, **(extras or {})}
         if self.output_memory is not None:
             named = _asked(self.output_memory, inputs)
             hidden, output = self.output_memory.decode(hidden, state.output, active=active, **named)  # type: ignore[attr-defined]
@@ -202,6 +202,20 @@ class LanguageModel(nn.Module):
             return self.vocabulary.token_nll(hidden, targets)  # type: ignore[attr-defined]
         own = -self.vocabulary.token_nll(hidden.hidden, targets)  # type: ignore[attr-defined]
         return -mix_log_prob(own, targets, hidden.recalled, lambda: self._log_normalizer(hidden.hidden))
+
+    def token_log_probs(
+        self, hidden: Float[Array, "batch length dim"] | Prediction, targets: Int[Array, "batch length"]
+    ) -> Float[Array, "parts batch length"]:
+        """Log-probability of each target under the model alone, and under the candidates of each mixture alone.
+
+        Where a mixture has no candidates it is that of the model, so that mixing them changes nothing.
+        """
+        recalled = hidden.recalled if isinstance(hidden, Prediction) else ()
+        own = hidden.hidden if isinstance(hidden, Prediction) else hidden
+        alone = -self.vocabulary.token_nll(own, targets)  # type: ignore[attr-defined]
+        some = [(part.scores > -jnp.inf).any(axis=-1) for part in recalled]
+        others = [jnp.where(s, recalled_log_prob(part, targets), alone) for s, part in zip(some, recalled, strict=True)]
+        return jnp.stack([alone, *others])
 
     def nll(
         self,
@@ -233,6 +247,10 @@ class LanguageModel(nn.Module):
 
     def _normed(self, x: Array) -> Array:
         return self.layer_norm(x) if self.final_norm else x
+
+    def _own_features(self, x: Array, normed: Array) -> dict[str, Array]:
+        tensors = {"output": x, "output_normed": normed}
+        return {name: tensors[name] for name in self.features}
 
     def _log_normalizer(self, hidden: Array) -> Array:
         if not hasattr(type(self.vocabulary), "log_normalizer"):

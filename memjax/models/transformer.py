@@ -147,14 +147,10 @@ class Layer(nn.Module):
     ) -> tuple[Float[Array, "batch length dim"], LayerState, Aux]:
         """Both parts, one after the other; `taps` are returned in `Aux.arrays` under their names."""
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
-        tapped = {"attention_input": x}
-        if "attention_input_normed" in taps:
-            tapped["attention_input_normed"] = self.attention.normed(x)  # type: ignore[attr-defined]
+        tapped = _tap("attention_input", self.attention, x, taps)
         with jax.named_scope("attention"):
             x, attention, aux = self.attention(x, state.attention, **named, **_shared_argument(shared))
-        tapped["feed_forward_input"] = x
-        if "feed_forward_input_normed" in taps:
-            tapped["feed_forward_input_normed"] = self.feed_forward.normed(x)  # type: ignore[attr-defined]
+        tapped |= _tap("feed_forward_input", self.feed_forward, x, taps)
         with jax.named_scope("feed_forward"):
             x, feed_forward, more = self.feed_forward(x, state.feed_forward, **named)
         tapped["output"] = x
@@ -165,12 +161,33 @@ class Layer(nn.Module):
         self, x: Float[Array, "batch 1 dim"], state: LayerState, *, active: Bool[Array, " batch"], shared: Any = None
     ) -> tuple[Float[Array, "batch 1 dim"], LayerState]:
         """One token of every active row."""
+        return self.decode_features(x, state, active=active, shared=shared)[:2]
+
+    def decode_features(
+        self,
+        x: Float[Array, "batch 1 dim"],
+        state: LayerState,
+        *,
+        active: Bool[Array, " batch"],
+        shared: Any = None,
+        taps: tuple[str, ...] = (),
+    ) -> tuple[Float[Array, "batch 1 dim"], LayerState, dict[str, Array]]:
+        """`decode`, and the inner tensors that `taps` names."""
+        tapped = _tap("attention_input", self.attention, x, taps)
         x, attention = self.attention.decode(x, state.attention, active=active, **_shared_argument(shared))  # type: ignore[attr-defined]
+        tapped |= _tap("feed_forward_input", self.feed_forward, x, taps)
         x, feed_forward = self.feed_forward.decode(x, state.feed_forward, active=active)  # type: ignore[attr-defined]
-        return x, LayerState(attention, feed_forward)
+        tapped["output"] = x
+        return x, LayerState(attention, feed_forward), {name: tapped[name] for name in taps}
 
     def _parts(self) -> tuple[Any, Any]:
         return self.attention, self.feed_forward
+
+
+def _tap(name: str, part: Any, x: Array, taps: tuple[str, ...]) -> dict[str, Array]:
+    """What enters a part, also as its matrices see it where that is asked for."""
+    normed = f"{name}_normed"
+    return {name: x, **({normed: part.normed(x)} if normed in taps else {})}
 
 
 class Stack(nn.Module):
@@ -272,16 +289,25 @@ class Stack(nn.Module):
         self, x: Float[Array, "batch 1 dim"], state: StackState, *, active: Bool[Array, " batch"]
     ) -> tuple[Float[Array, "batch 1 dim"], StackState]:
         """One token of every active row through all layers."""
+        return self.decode_features(x, state, active=active)[:2]
+
+    def decode_features(
+        self, x: Float[Array, "batch 1 dim"], state: StackState, *, active: Bool[Array, " batch"]
+    ) -> tuple[Float[Array, "batch 1 dim"], StackState, dict[str, Array]]:
+        """`decode`, and the inner tensors that `features` names."""
         shared = None if self.shared is None else self.shared()
-
-        def body(layer: Layer, y: Array, layer_state: LayerState) -> tuple[Array, LayerState]:
-            return layer.decode(y, layer_state, active=active, shared=shared)
-
-        groups = []
+        taps, groups, features = self.taps(), [], {}
         for (first, size), group in zip(self.groups(), state.groups, strict=True):
-            x, new = self._run(body, first, size, x, group)
+
+            def body(layer: Layer, y: Array, layer_state: LayerState, first: int = first) -> tuple[Array, Any]:
+                named = {"active": active, "shared": shared, "taps": taps.get(first, ())}
+                y, new, tapped = layer.decode_features(y, layer_state, **named)
+                return y, (new, tapped)
+
+            x, (new, tapped) = self._run(body, first, size, x, group)
             groups.append(new)
-        return x, StackState(tuple(groups), state.sizes)
+            features |= {f"layer_{first:02d}/{name}": tensor for name, tensor in tapped.items()}
+        return x, StackState(tuple(groups), state.sizes), features
 
     def _run(self, body: Callable[..., Any], first: int, size: int, x: Array, group: Any) -> tuple[Array, Any]:
         if self.rematerialize:

@@ -13,8 +13,18 @@ from memjax.training.experiment import (
 )
 from memjax.training.loop import Hook, StepInfo, Stopped, TrainingResult, every, train, training_steps
 from memjax.training.metrics import read_metrics
+from memjax.training.neighbors import (
+    CachedNeighbors,
+    Targets,
+    Tuning,
+    find_neighbors,
+    score_mixture,
+    score_targets,
+    tune,
+)
 from memjax.training.optimizers import adafactor, adam, make_optimizer, make_schedule, matrices
 from memjax.training.progress import Event, Progress
+from memjax.training.retrieved import describe_retrieved, largest_gains, read_retrieved
 from memjax.training.runs import config_from_dict, config_to_dict, load_config, run_path
 from memjax.training.segments import add_segments, loss_over_segments, segment_keys
 from memjax.training.step import (
@@ -29,6 +39,7 @@ from memjax.training.step import (
 from memjax.training.tables import TableOptimizer, Tables, TouchedRows, sparse_sgd
 
 __all__ = [
+    "CachedNeighbors",
     "Checkpoints",
     "EvaluationResult",
     "Evaluator",
@@ -43,22 +54,27 @@ __all__ = [
     "Stopped",
     "TableOptimizer",
     "Tables",
+    "Targets",
     "TouchedRows",
     "TrainState",
     "TrainingResult",
+    "Tuning",
     "adafactor",
     "adam",
     "add_segments",
     "config_from_dict",
     "config_to_dict",
     "count_flops",
+    "describe_retrieved",
     "evaluate",
     "every",
+    "find_neighbors",
     "init_from",
     "init_train_state",
     "init_variables",
     "jaxpr_flops",
     "language_model_loss",
+    "largest_gains",
     "load_config",
     "load_run",
     "load_variables",
@@ -70,9 +86,13 @@ __all__ = [
     "matrices",
     "model_variables",
     "read_metrics",
+    "read_retrieved",
     "run_path",
+    "score_mixture",
+    "score_targets",
     "segment_keys",
     "sparse_sgd",
     "train",
     "training_steps",
+    "tune",
 ]

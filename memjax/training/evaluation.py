@@ -29,6 +29,29 @@ class Interrupted(Exception):  # noqa: N818 (a request, not an error)
     """An evaluation was asked to stop."""
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """What was worked out for one batch.
+
+    Attributes:
+      nats: `[batch, length]`, of each target.
+      correct: bool `[batch, length]`, or None where it was not counted.
+      parts: `[1 + mixtures, batch, length]`, log-probability of each target under the model alone and under the
+        candidates of each memory laid over it, or None where it was not asked for.
+      features: name -> `[batch, length, dim]`, the inner tensors that were asked for.
+    """
+
+    nats: Any
+    correct: Any = None
+    parts: Any = None
+    features: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+Observe = Callable[[Batch, Scored], None]
+"""Called with every batch and what was worked out for it, on the host, in the order of the batches."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Score:
     """Sums over scored targets; scores of hosts or parts add.
@@ -158,6 +181,8 @@ class Evaluator:
         max_segments: int = 0,
         subsets: Sequence[str] | Mapping[str, Subset] | None = None,
         accuracy: bool = False,
+        parts: bool = False,
+        features: Sequence[str] = (),
         host_rows: tuple[int, int] | None = None,
         layout: Layout | None = None,
     ):
@@ -177,6 +202,8 @@ class Evaluator:
           subsets: targets that are scored apart too: names of boolean annotations of the documents, or name ->
             function of `Batch.extras`; None = all boolean annotations.
           accuracy: also count the targets that the model finds most probable (builds all logits).
+          parts: show observers the log-probabilities under the model alone and under each memory laid over it.
+          features: inner tensors of the model (`memjax.models.add_features`) to show observers.
           host_rows: `(start, stop)`, the rows of this host; all of them if None.
           layout: of memory and batches on several devices. Every process then reads all rows, and has all totals.
 
@@ -198,7 +225,7 @@ class Evaluator:
         self.host_rows = host_rows or (0, rows)
         self._accuracy, self._layout, self._held = accuracy, layout, None
         self._choose_extras = getattr(model, "choose_extras", lambda extras: {})
-        score = make_score(model, accuracy=accuracy)
+        score = make_score(model, accuracy=accuracy, parts=parts, features=features)
         if layout is None:
             self._score = jax.jit(score, donate_argnums=1)
             return
@@ -224,12 +251,19 @@ class Evaluator:
         arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, extras)
         return arrays if self._layout is None else put(arrays, self._layout.batch(arrays, segments=False))
 
-    def __call__(self, variables: Mapping[str, Any], *, stop: Callable[[], bool] = lambda: False) -> EvaluationResult:
+    def __call__(
+        self,
+        variables: Mapping[str, Any],
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        observe: Observe = lambda batch, scored: None,
+    ) -> EvaluationResult:
         """Scores the documents with these variables (collections as the model has them).
 
         Args:
           variables: params, and the other collections of the model.
           stop: asked before every segment; True ends the evaluation with `Interrupted`.
+          observe: is shown every batch with what was worked out for it.
         """
         num_rows = self.host_rows[1] - self.host_rows[0]
         memory = self._start(num_rows)
@@ -239,11 +273,13 @@ class Evaluator:
         pending: tuple[Batch, Any] | None = None
         complete, seconds, timed, started, number = True, 0.0, 0, 0.0, 0
 
-        def take(batch: Batch, scored: Any) -> None:
-            nats, correct = jax.device_get(scored)
+        def take(batch: Batch, scored: Scored) -> None:
+            scored = jax.device_get(scored)
+            nats, correct = scored.nats, scored.correct
             total.add(batch.weights > 0, nats, correct, batch.extras)
             for name, subset in subsets.items():
                 subset.add((batch.weights > 0) & chosen[name](batch.extras), nats, correct, batch.extras)
+            observe(batch, scored)
 
         for batch in self._batches():
             if self.max_segments and number == self.max_segments:
@@ -325,28 +361,33 @@ class Evaluator:
         return {name: lambda extras, name=name: extras[name].astype(bool) for name in names}
 
 
-def make_score(model: Any, *, accuracy: bool = False) -> Callable[..., Any]:
-    """`score(variables, memory, inputs, targets, mask, start_of_document, extras)`.
+def make_score(
+    model: Any, *, accuracy: bool = False, parts: bool = False, features: Sequence[str] = ()
+) -> Callable[..., Any]:
+    """`score(variables, memory, inputs, targets, mask, start_of_document, extras) -> (memory, Scored, metrics)`.
 
-    It gives `(memory, (nats, correct), metrics)`: `nats` is `[batch, length]`; `correct` bool `[batch, length]`, None
-    without `accuracy`; `metrics` name -> `Sum`. `extras` is what the model takes of the batch's extras.
+    `extras` is what the model takes of the batch's extras; `metrics` are name -> `Sum`.
+
+    Args:
+      model: a language model.
+      accuracy: with `Scored.correct`.
+      parts: with `Scored.parts`.
+      features: with these inner tensors.
     """
 
     def score(variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any, extras: Any = None) -> Any:
-        hidden, memory, aux = model.apply(
-            variables,
-            inputs,
-            memory,
-            start_of_document=start,
-            mask=mask,
-            deterministic=True,
-            **({"extras": extras} if extras else {}),
-        )
-        if not accuracy:
-            return memory, (model.apply(variables, hidden, targets, method="token_nll"), None), aux.metrics
-        log_probs = model.apply(variables, hidden, method="log_probs")
-        nats = -jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
-        return memory, (nats, jnp.argmax(log_probs, axis=-1) == targets), aux.metrics
+        named = {"start_of_document": start, "mask": mask, "deterministic": True}
+        named |= {"extras": extras} if extras else {}
+        hidden, memory, aux = model.apply(variables, inputs, memory, **named)
+        correct = None
+        if accuracy:
+            log_probs = model.apply(variables, hidden, method="log_probs")
+            nats = -jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
+            correct = jnp.argmax(log_probs, axis=-1) == targets
+        else:
+            nats = model.apply(variables, hidden, targets, method="token_nll")
+        each = model.apply(variables, hidden, targets, method="token_log_probs") if parts else None
+        return memory, Scored(nats, correct, each, {name: aux.arrays[name] for name in features}), aux.metrics
 
     return score
 

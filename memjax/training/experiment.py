@@ -91,13 +91,23 @@ class Experiment:
         evaluation: configs.Evaluation | None = None,
         *,
         model: Any = None,
+        documents: Documents | None = None,
         layout: Layout | None = None,
+        **shown: Any,
     ) -> Evaluator:
-        """The evaluation that the configuration describes, or another one, or of another model; on a mesh or not."""
+        """The evaluation that the configuration describes, or another one.
+
+        Args:
+          evaluation: another one.
+          model: another one, with the same variables.
+          documents: instead of those of the split, such as the same with annotations.
+          layout: on a mesh.
+          **shown: `parts` and `features` of `Evaluator`.
+        """
         evaluation = evaluation or self.config.evaluation
         return Evaluator(
             model or make_evaluation_model(self, evaluation),
-            self.documents(evaluation.split),
+            documents or self.documents(evaluation.split),
             rows=evaluation.rows,
             segment_length=evaluation.segment_length or self.config.data.segment_length,
             protocol=evaluation.protocol or self.config.data.protocol,
@@ -108,6 +118,7 @@ class Experiment:
             subsets=self.subsets(evaluation),
             accuracy=evaluation.accuracy,
             layout=layout,
+            **shown,
         )
 
 

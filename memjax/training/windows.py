@@ -81,7 +81,7 @@ def _stack_windows(windows: Sequence[Any], rows: int, length: int, like: Any = N
         mask=np.zeros(shape, bool),
         weights=np.zeros(shape, np.float32),
         start_of_document=np.ones(rows, bool),
-        extras={name: np.zeros(shape, array.dtype) for name, array in kinds.items()},
+        extras={name: np.zeros((*shape, *array.shape[1:]), array.dtype) for name, array in kinds.items()},
     )
     for row, (inputs, targets, weights, extras) in enumerate(windows):
         size = len(targets)

@@ -9,6 +9,7 @@ import numpy as np
 from memjax import config
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
+from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.language_model import make_language_model
@@ -240,6 +241,12 @@ CASES = [
         unread={"hidden": {3: "the oldest pair goes when the first token completes the pending one"}},
         exempt={"capacity": "padding takes no slot; tests/memory/continuous_cache_test.py has a deque without it"},
         capacity=8,
+    ),
+    Case(
+        name="knn_lm",
+        make=lambda dtype: Recalls(KNNMemory(feature="key", dtype=dtype)),
+        site="output",
+        granularity="token",
     ),
     Case(
         name="model_transformer_xl",

@@ -7,12 +7,20 @@ import jax.numpy as jnp
 
 from memjax.functional.mixing import candidate_log_weights
 
-VOCAB = 16
+VOCAB, NEIGHBORS = 16, 3
 
 
-def tokens_of(x: Any) -> Any:
-    """Ids that follow from the hidden states, so that whatever changes a row changes its tokens too."""
-    return jnp.floor(8 * jnp.abs(x[..., 0])).astype(jnp.int32) % VOCAB
+def inputs_of(memory: nn.Module, x: Any) -> dict[str, Any]:
+    """What a model would give, all of it from the hidden states: whatever changes a row changes its tokens too."""
+    tokens = jnp.floor(8 * jnp.abs(x[..., 0])).astype(jnp.int32) % VOCAB
+    values = (tokens[..., None] + jnp.arange(NEIGHBORS)[None, None]) % VOCAB
+    inputs = {
+        "tokens": tokens,
+        "features": {"key": x},
+        "knn_distances": jnp.abs(x[..., 1 : 1 + NEIGHBORS]),
+        "knn_values": jnp.where(tokens[..., None] % 5 == 0, -1, values),
+    }
+    return {name: inputs[name] for name in memory.inputs}
 
 
 class Recalls(nn.Module):
@@ -36,11 +44,11 @@ class Recalls(nn.Module):
 
     def __call__(self, x, state, *, start_of_document, mask=None, deterministic=True):
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
-        recalled, state, aux = self.memory(x, state, tokens=tokens_of(x), **named)
+        recalled, state, aux = self.memory(x, state, **inputs_of(self.memory, x), **named)
         return x + self.drop(self._mean(x, recalled), deterministic=deterministic), state, aux
 
     def decode(self, x, decode_state, *, active):
-        recalled, decode_state = self.memory.decode(x, decode_state, active=active, tokens=tokens_of(x))
+        recalled, decode_state = self.memory.decode(x, decode_state, active=active, **inputs_of(self.memory, x))
         return x + self._mean(x, recalled), decode_state
 
     def _mean(self, x, recalled):

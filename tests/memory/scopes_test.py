@@ -108,7 +108,12 @@ def test_operations_stand_under_the_layer_and_the_operation_that_called_them():
     assert not any("layers_0/" in path and "memorizing.retrieve" in path for path in paths("gate"))
 
 
-ON_THE_HOST = {"sharded.num_shards", "positions.relative_distances", "scopes.operation"}
+ON_THE_HOST = {
+    "sharded.num_shards",
+    "positions.relative_distances",
+    "scopes.operation",
+    "knn_lm.search_neighbors",
+}
 NO_MEMORIES = {"contract.py", "projections.py", "__init__.py"}
 FILES = [
     *sorted((PACKAGE / "functional").glob("[a-z]*.py")),

@@ -28,3 +28,22 @@ def nearest(keys: np.ndarray, query: np.ndarray, num_neighbors: int) -> tuple[li
     distances = [sum((float(a) - float(b)) ** 2 for a, b in zip(key, query, strict=True)) for key in keys]
     order = sorted(range(len(keys)), key=lambda i: (distances[i], i))[:num_neighbors]
     return order, [distances[i] for i in order]
+
+
+class Store:
+    """A datastore that compares every query with every key; fewer entries than neighbours are padded."""
+
+    def __init__(self, keys: np.ndarray, values: np.ndarray):
+        self.keys, self.tokens, self.searches = np.asarray(keys, np.float64), np.asarray(values, np.int32), 0
+
+    def search(self, queries: np.ndarray, num_neighbors: int):
+        self.searches += len(queries)
+        distances = ((np.asarray(queries, np.float64)[:, None] - self.keys[None]) ** 2).sum(axis=-1)
+        ids = np.argsort(distances, axis=1, kind="stable")[:, :num_neighbors]
+        scores = np.take_along_axis(distances, ids, axis=1)
+        missing = [(0, 0), (0, num_neighbors - ids.shape[1])]
+        valid = np.pad(np.ones(ids.shape, bool), missing)
+        return np.pad(scores, missing, constant_values=np.inf), np.pad(ids, missing, constant_values=-1), valid
+
+    def values(self, ids: np.ndarray) -> np.ndarray:
+        return self.tokens[ids]

@@ -1,0 +1,104 @@
+"""Documents with more to each token: numbers, neighbours, whatever was worked out for a whole split beforehand."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from memjax.data.documents import Documents
+
+NUMBER = "target_number"
+"""The annotation that says which token of the split a target is: int64, counted in the order of the documents."""
+
+
+class AnnotatedDocuments:
+    """Documents with annotations from arrays over all tokens of a split, in the order of the documents.
+
+    Example:
+      >>> from memjax.data.documents import ArrayDocuments
+      >>> texts, scores = ArrayDocuments([[5, 6], [7]]), np.array([0.1, 0.2, 0.3])
+      >>> documents = AnnotatedDocuments(texts, {"score": scores}, numbers=True)
+      >>> documents.annotate(1)
+      {'score': array([0.3]), 'target_number': array([2])}
+    """
+
+    def __init__(self, documents: Documents, arrays: Mapping[str, Any] | None = None, *, numbers: bool = False):
+        """Reads nothing yet but the lengths of the documents.
+
+        Args:
+          documents: tokens, and annotations of their own, which stay.
+          arrays: name -> array with one entry per token of the split (a memory-mapped one is read in pieces).
+          numbers: also annotate each token with its number, under `NUMBER`.
+
+        Raises:
+          ValueError: an array of another length, or a name that the documents have already.
+        """
+        self.documents, self._arrays, self._numbers = documents, dict(arrays or {}), numbers
+        sizes = [_num_tokens(documents, index) for index in range(len(documents))]
+        self.offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        for name, array in self._arrays.items():
+            if len(array) != self.offsets[-1]:
+                raise ValueError(f"{name}: given {len(array)} entries, allowed: {self.offsets[-1]}, one for each token")
+        taken = set(self._own(0)) & {*self._arrays, *([NUMBER] if numbers else [])} if len(documents) else set()
+        if taken:
+            raise ValueError(f"arrays: given {sorted(taken)[0]!r}, which the documents have; give it another name")
+        names = "/".join([*sorted(self._arrays), *([NUMBER] if numbers else [])])
+        own = getattr(documents, "fingerprint", None)
+        self.fingerprint = own and hashlib.sha256(f"{own}/{names}".encode()).hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def __getitem__(self, index: int, /) -> np.ndarray:
+        return self.documents[index]
+
+    def num_bytes(self, index: int, /) -> int:
+        return self.documents.num_bytes(index)
+
+    def num_tokens(self, index: int, /) -> int:
+        return int(self.offsets[index + 1] - self.offsets[index])
+
+    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
+        return {**self._own(index), **self._more(int(self.offsets[index]), int(self.offsets[index + 1]))}
+
+    def window(self, index: int, start: int, stop: int, /) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Tokens `[start, stop)` of a document with their annotations."""
+        if hasattr(self.documents, "window"):
+            tokens, own = self.documents.window(index, start, stop)  # type: ignore[attr-defined]
+        else:
+            tokens = self.documents[index][start:stop]
+            own = {name: array[start:stop] for name, array in self._own(index).items()}
+        begin = int(self.offsets[index]) + start
+        return tokens, {**own, **self._more(begin, begin + len(tokens))}
+
+    def before(self, number: int, length: int) -> np.ndarray:
+        """The up to `length` tokens that stand before token `number` in its document.
+
+        Example:
+          >>> from memjax.data.documents import ArrayDocuments
+          >>> AnnotatedDocuments(ArrayDocuments([[5, 6], [7, 8, 9]])).before(4, 3)
+          array([7, 8], dtype=int32)
+        """
+        if not 0 <= number < self.offsets[-1]:
+            raise ValueError(
+                f"number: given {number}, allowed: 0 to {self.offsets[-1] - 1}, the tokens of the documents"
+            )
+        index = int(np.searchsorted(self.offsets, number, side="right")) - 1
+        place = int(number - self.offsets[index])
+        return self.window(index, max(place - length, 0), place)[0]
+
+    def _own(self, index: int) -> dict[str, np.ndarray]:
+        return self.documents.annotate(index) if hasattr(self.documents, "annotate") else {}  # type: ignore[attr-defined]
+
+    def _more(self, begin: int, end: int) -> dict[str, np.ndarray]:
+        arrays = {name: np.asarray(array[begin:end]) for name, array in self._arrays.items()}
+        return {**arrays, **({NUMBER: np.arange(begin, end)} if self._numbers else {})}
+
+
+def _num_tokens(documents: Documents, index: int) -> int:
+    if hasattr(documents, "num_tokens"):
+        return documents.num_tokens(index)  # type: ignore[attr-defined]
+    return len(documents[index])

@@ -1,0 +1,237 @@
+"""kNN-LM: the next tokens of the nearest contexts of a datastore, interpolated with a model's own prediction.
+
+Khandelwal et al. 2020, "Generalization through Memorization: Nearest Neighbor Language Models",
+https://arxiv.org/abs/1911.00172. Nothing is learned. The datastore is searched outside of the compiled program, before
+it (neighbours that come with the batch) or between two tokens (`memjax.inference.neighbors`); this file is what
+happens to the neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from memjax.functional.mixing import candidate_log_prob, candidate_log_weights, distance_scores
+from memjax.functional.scopes import operation
+from memjax.memory.contract import DecodeState, broadcast_mask
+from memjax.memory.mixtures import Recalled, linear_weight
+from memjax.typing import Aux, EmptyState, Sum
+
+DISTANCES, VALUES = "knn_distances", "knn_values"
+"""The extras of a batch with each target's neighbours: squared distances, best first, and the tokens after them; a
+token of -1 = no neighbour."""
+Search = Callable[[np.ndarray, int], Any]
+"""What an index offers: `search(queries [queries, dim], num_neighbors) -> (scores, ids, valid)`, each
+`[queries, neighbors]`, best first."""
+ValuesOf = Callable[[np.ndarray], np.ndarray]
+"""ids of entries -> the tokens after them"""
+
+
+class Neighbors(NamedTuple):
+    """What a store has for each query, on the host, nearest first.
+
+    Attributes:
+      distances: float32 `[queries, neighbors]`, squared L2, or negative inner products.
+      values: int32 `[queries, neighbors]`, the tokens after the neighbours; -1 = no neighbour.
+      ids: int64 `[queries, neighbors]`, entries of the store; -1 = no neighbour.
+    """
+
+    distances: Any
+    values: Any
+    ids: Any
+
+
+def search_neighbors(
+    queries: Float[np.ndarray, "queries dim"],
+    search: Search,
+    values: ValuesOf,
+    num_neighbors: int,
+    *,
+    metric: str = "squared_l2",
+) -> Neighbors:
+    """Searches a store, and looks up what came after the contexts that were found.
+
+    Args:
+      queries: one a row, of the width of the keys.
+      search: of an index.
+      values: ids to tokens.
+      num_neighbors: of each query.
+      metric: of the scores that `search` gives: 'squared_l2', or 'inner_product', whose negative is the distance.
+
+    Raises:
+      ValueError: another metric, or a search that gives results of another shape.
+    """
+    if metric not in ("squared_l2", "inner_product"):
+        raise ValueError(f"metric: given {metric!r}, allowed: 'squared_l2' or 'inner_product'")
+    scores, ids, valid = (np.asarray(array) for array in search(np.asarray(queries, np.float32), num_neighbors))
+    if ids.shape != (len(queries), num_neighbors):
+        raise ValueError(f"search: gave {ids.shape} for {len(queries)} queries and {num_neighbors} neighbours")
+    distances = np.where(valid, scores if metric == "squared_l2" else -scores, 0).astype(np.float32)
+    tokens = np.where(valid, np.asarray(values(np.where(valid, ids, 0))), -1).astype(np.int32)
+    return Neighbors(distances, tokens, np.where(valid, ids, -1).astype(np.int64))
+
+
+@operation
+def read(
+    distances: Float[Array, "*tokens neighbors"],
+    values: Int[Array, "*tokens neighbors"],
+    *,
+    temperature: float | Float[Array, ""] = 1.0,
+    interpolation_weight: float | Float[Array, ""] = 0.25,
+    query: Any = EmptyState(),
+) -> Recalled:
+    """`p_kNN(y)`, proportional to the sum over neighbours of value y of `exp(-distance / temperature)`, as candidates.
+
+    Args:
+      distances: squared L2, or negative inner products.
+      values: the tokens after the neighbours; -1 = no neighbour.
+      temperature: above 0; the paper has 1.
+      interpolation_weight: share of the neighbours in the mixture with the model.
+      query: what was searched with, handed on.
+    """
+    scores = distance_scores(distances, temperature, values >= 0)
+    return Recalled(scores, jnp.maximum(values, 0), linear_weight(scores, interpolation_weight), query)
+
+
+@operation
+def neighbor_log_prob(
+    distances: Float[Array, "targets neighbors"],
+    values: Int[Array, "targets neighbors"],
+    targets: Int[Array, " targets"],
+    temperature: float | Float[Array, ""] = 1.0,
+) -> Float[Array, " targets"]:
+    """`log p_kNN` of one token for each list of neighbours; -inf where no neighbour has it, or there is none.
+
+    Example:
+      >>> distances, values = jnp.array([[1.0, 1.0], [9.0, 9.0]]), jnp.array([[7, 3], [-1, -1]])
+      >>> jnp.exp(neighbor_log_prob(distances, values, jnp.array([3, 3]))).tolist()
+      [0.5, 0.0]
+    """
+    scores = distance_scores(distances, temperature, values >= 0)
+    return candidate_log_prob(candidate_log_weights(scores), values, targets)
+
+
+class KNNMemory(nn.Module):
+    """kNN-LM (Khandelwal et al. 2020, https://arxiv.org/abs/1911.00172), a memory at the output site.
+
+    What is stored: nothing here; a datastore holds a key and the token after it for every position of a corpus. When
+    written: before, by one pass of the model over that corpus. What is differentiable: nothing that is stored, and
+    nothing is learned. When reset: never; another store is another memory.
+
+    Symbols: `f(x) -> feature`, `k_i, v_i -> keys and values of the store`, `d(k_i, f(x)) -> knn_distances`,
+    `lambda -> interpolation_weight`.
+
+    Differs from the paper or its code: distances are divided by a temperature (1 as published; models with long keys
+    need more, and it must be tuned together with the weight); a target that no neighbour has is given no probability by
+    the neighbours, not `exp(-10000)`; without any neighbour the model is left as it is.
+
+    Attributes:
+      num_neighbors: places for neighbours while nothing was searched yet (in generation).
+      interpolation_weight: share of the neighbours, 0 to 1.
+      temperature: of distances, above 0.
+      feature: the inner tensor that is the key, as `LanguageModel.features` names it; the paper's is the input of the
+        last feed-forward layer after its normalisation.
+      dtype: of the computation that the hidden states come from.
+    """
+
+    num_neighbors: int = 1024
+    interpolation_weight: float = 0.25
+    temperature: float = 1.0
+    feature: str = "layer_-1/feed_forward_input_normed"
+    dtype: Any = jnp.float32
+
+    inputs = ("features", DISTANCES, VALUES)
+    """what the model gives beside the contract's arguments"""
+    needs = (DISTANCES, VALUES)
+    """what a batch must have"""
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
+        """Nothing is remembered between segments."""
+        for name, allowed, fits in [
+            ("num_neighbors", "1 or more", self.num_neighbors >= 1),
+            ("interpolation_weight", "0 to 1", 0 <= self.interpolation_weight <= 1),
+            ("temperature", "more than 0", self.temperature > 0),
+        ]:
+            if not fits:
+                raise ValueError(f"{name}: given {getattr(self, name)!r}, allowed: {allowed}")
+        return EmptyState()
+
+    @nn.nowrap
+    def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> DecodeState:
+        """Nothing is remembered between tokens."""
+        return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: EmptyState,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+        features: Mapping[str, Array] | None = None,
+        knn_distances: Float[Array, "batch length neighbors"] | None = None,
+        knn_values: Int[Array, "batch length neighbors"] | None = None,
+    ) -> tuple[Recalled, EmptyState, Aux]:
+        """The neighbours of every position as candidates.
+
+        Args:
+          x: last hidden states.
+          state: `EmptyState`.
+          start_of_document: not used: a store has no documents.
+          mask: real tokens.
+          deterministic: not used, nothing is drawn.
+          features: inner tensors of the model; the key is handed on as what a store is asked with.
+          knn_distances: of the neighbours of each position; None = not searched yet, no candidates.
+          knn_values: the tokens after them; -1 = no neighbour.
+        """
+        mask = broadcast_mask(mask, *x.shape[:2])
+        recalled = self._recall(x, features, knn_distances, knn_values)
+        found = jnp.where(mask, (recalled.scores > -jnp.inf).sum(axis=-1), 0)
+        count = Sum(found.sum().astype(recalled.scores.dtype), mask.sum().astype(recalled.scores.dtype))
+        return recalled, EmptyState(), Aux(metrics={"knn_lm/neighbors": count})
+
+    def decode(
+        self,
+        x: Float[Array, "batch 1 dim"],
+        decode_state: DecodeState,
+        *,
+        active: Bool[Array, " batch"],
+        features: Mapping[str, Array] | None = None,
+        knn_distances: Float[Array, "batch 1 neighbors"] | None = None,
+        knn_values: Int[Array, "batch 1 neighbors"] | None = None,
+    ) -> tuple[Recalled, DecodeState]:
+        """The same for one token of every active row."""
+        position = decode_state.position + active.astype(jnp.int32)
+        recalled = self._recall(x, features, knn_distances, knn_values)
+        return recalled, DecodeState(EmptyState(), EmptyState(), position)
+
+    @nn.nowrap
+    def recall(self, distances: Array, values: Array, query: Any = EmptyState()) -> Recalled:
+        """Candidates from neighbours, of any leading axes, with the settings of this memory."""
+        return read(
+            distances,
+            values,
+            temperature=self.temperature,
+            interpolation_weight=self.interpolation_weight,
+            query=query,
+        )
+
+    def _recall(self, x: Array, features: Mapping[str, Array] | None, distances: Any, values: Any) -> Recalled:
+        if features is not None and self.feature not in features:
+            raise ValueError(
+                f"feature: given {self.feature!r}, the model gives {sorted(features)}; use memjax.models.add_mixtures"
+            )
+        query = EmptyState() if features is None else jax.lax.stop_gradient(features[self.feature])
+        if values is None:
+            shape = (*x.shape[:2], self.num_neighbors)
+            dtype = jnp.promote_types(x.dtype, jnp.float32)
+            distances, values = jnp.zeros(shape, dtype), jnp.full(shape, -1, jnp.int32)
+        return self.recall(distances, values, query)

@@ -1,0 +1,315 @@
+"""Neighbours of every scored target: found once, mixed and tuned as often as wanted without another search.
+
+    documents = AnnotatedDocuments(validation, numbers=True)
+    evaluator = Evaluator(add_features(model, KEY), documents, features=(KEY,), ...)
+    result, targets, neighbors = find_neighbors(evaluator, variables, index.search, values, 1024, feature=KEY)
+    tuning = tune(targets, neighbors, weights=[...], temperatures=[...])
+    score_mixture(test_targets, test_neighbors, tuning.interpolation_weight, tuning.temperature)
+
+Arrays are on the host, one row for each scored target, in the order of the documents.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from memjax.data.annotations import NUMBER
+from memjax.memory.knn_lm import DISTANCES, VALUES, Search, ValuesOf, neighbor_log_prob, search_neighbors
+from memjax.training.evaluation import EvaluationResult, Evaluator, Score, Scored
+from memjax.training.metrics import perplexity
+from memjax.typing import Batch
+
+SCORES_AT_ONCE = 1 << 24
+"""neighbours whose probabilities are worked out in one piece"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Targets:
+    """The scored targets of a split and what a model says of them.
+
+    Attributes:
+      numbers: int64 `[targets]`, number of each among the tokens of the split, ascending.
+      tokens: int32 `[targets]`.
+      log_probs: `[targets]`, under the model with everything that is laid over it.
+      parts: `[parts, targets]`, under the model alone and under each memory laid over it (the model's own where that
+        has no candidates), if the evaluator shows them.
+    """
+
+    numbers: Int[np.ndarray, " targets"]
+    tokens: Int[np.ndarray, " targets"]
+    log_probs: Float[np.ndarray, " targets"]
+    parts: Float[np.ndarray, "parts targets"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedNeighbors:
+    """The neighbours of scored targets, nearest first.
+
+    Attributes:
+      distances: float32 `[targets, neighbors]`, squared L2 (of inner products their negative).
+      values: int32 `[targets, neighbors]`, the tokens after the neighbours; -1 = no neighbour.
+      ids: int64 `[targets, neighbors]`, entries of the store; -1 = no neighbour.
+    """
+
+    distances: Float[np.ndarray, "targets neighbors"]
+    values: Int[np.ndarray, "targets neighbors"]
+    ids: Int[np.ndarray, "targets neighbors"]
+
+    def first(self, num_neighbors: int) -> CachedNeighbors:
+        """The nearest of them, as a search for fewer would have found."""
+        if not 1 <= num_neighbors <= self.values.shape[1]:
+            raise ValueError(
+                f"num_neighbors: given {num_neighbors}, allowed: 1 to {self.values.shape[1]}, as were found"
+            )
+        return CachedNeighbors(*(array[:, :num_neighbors] for array in self._arrays().values()))
+
+    def annotations(self, numbers: np.ndarray, num_tokens: int) -> dict[str, np.ndarray]:
+        """Arrays over all tokens of the split for `AnnotatedDocuments`; tokens that were not scored have none.
+
+        Args:
+          numbers: of the targets (`Targets.numbers`).
+          num_tokens: of the split.
+        """
+        shape = (num_tokens, self.values.shape[1])
+        distances, values = np.zeros(shape, np.float32), np.full(shape, -1, np.int32)
+        distances[numbers], values[numbers] = self.distances, self.values
+        return {DISTANCES: distances, VALUES: values}
+
+    def save(self, path: Path | str) -> None:
+        """Writes them to an .npz file."""
+        np.savez(path, **self._arrays())  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: Path | str) -> CachedNeighbors:
+        """Reads what `save` has written."""
+        with np.load(path) as file:
+            return cls(**{field.name: file[field.name] for field in dataclasses.fields(cls)})
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+def score_targets(evaluator: Evaluator, variables: Mapping[str, Any]) -> tuple[EvaluationResult, Targets]:
+    """Evaluates, and keeps the log-probability of every target.
+
+    Args:
+      evaluator: on documents with numbers (`AnnotatedDocuments(..., numbers=True)`), of one host.
+      variables: of its model.
+    """
+    collected = _Collected()
+    result = evaluator(variables, observe=collected.add)
+    return result, collected.targets()[0]
+
+
+def find_neighbors(
+    evaluator: Evaluator,
+    variables: Mapping[str, Any],
+    search: Search,
+    values: ValuesOf,
+    num_neighbors: int,
+    *,
+    feature: str,
+    metric: str = "squared_l2",
+    queries_at_once: int = 1024,
+) -> tuple[EvaluationResult, Targets, CachedNeighbors]:
+    """Evaluates, and finds the neighbours of every scored target with the model's inner tensor as the query.
+
+    Args:
+      evaluator: as in `score_targets`, with `feature` among its features.
+      variables: of its model.
+      search: as in `search_neighbors`, like `values` and `metric`.
+      values: ids to tokens.
+      num_neighbors: of each target.
+      feature: the inner tensor that the keys of the store are.
+      metric: of the scores.
+      queries_at_once: searched together, at least.
+
+    Returns:
+      The model's own result, its targets, and their neighbours.
+
+    Raises:
+      ValueError: documents without numbers, or a search that gives another number of rows than there were queries.
+    """
+    collected = _Collected(feature)
+    found: list[CachedNeighbors] = []
+
+    def search_waiting(least: int) -> None:
+        queries = collected.take_queries(least)
+        if queries is not None:
+            found.append(CachedNeighbors(*search_neighbors(queries, search, values, num_neighbors, metric=metric)))
+
+    def observe(batch: Batch, scored: Scored) -> None:
+        collected.add(batch, scored)
+        search_waiting(queries_at_once)
+
+    result = evaluator(variables, observe=observe)
+    search_waiting(1)
+    targets, order = collected.targets()
+    parts = [[getattr(one, field.name) for one in found] for field in dataclasses.fields(CachedNeighbors)]
+    return result, targets, CachedNeighbors(*(np.concatenate(part)[order] for part in parts))
+
+
+def neighbor_log_probs(targets: Targets, neighbors: CachedNeighbors, temperatures: Sequence[float]) -> np.ndarray:
+    """`log p_kNN` of every target at each temperature, float64 `[temperatures, targets]`.
+
+    Where a target has no neighbours at all it is the model's own log-probability, so that mixing changes nothing.
+    """
+    if len(neighbors.values) != len(targets):
+        raise ValueError(f"neighbors: given those of {len(neighbors.values)} targets, allowed: {len(targets)}")
+    size = max(SCORES_AT_ONCE // neighbors.values.shape[1], 1)
+    grid = jnp.asarray(temperatures, jnp.float32)
+    rows = []
+    for begin in range(0, len(targets), size):
+        part = [array[begin : begin + size] for array in (neighbors.distances, neighbors.values, targets.tokens)]
+        rows.append(np.asarray(_log_probs_at(grid, *map(jnp.asarray, part)), np.float64))
+    present = (neighbors.values >= 0).any(axis=1)
+    return np.where(present, np.concatenate(rows, axis=1), targets.log_probs.astype(np.float64))
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """What every setting of a grid gives.
+
+    Attributes:
+      weights: interpolation weights.
+      temperatures: of distances.
+      nats_per_token: float64 `[temperatures, weights]`.
+    """
+
+    weights: tuple[float, ...]
+    temperatures: tuple[float, ...]
+    nats_per_token: Float[np.ndarray, "temperatures weights"]
+
+    @property
+    def interpolation_weight(self) -> float:
+        """The best one."""
+        return self.weights[self._best()[1]]
+
+    @property
+    def temperature(self) -> float:
+        """The best one."""
+        return self.temperatures[self._best()[0]]
+
+    @property
+    def perplexity(self) -> float:
+        """Of the best setting."""
+        return perplexity(float(self.nats_per_token[self._best()]))
+
+    def rows(self) -> list[dict[str, float]]:
+        """Every setting with its perplexity, best first."""
+        settings = [
+            {"interpolation_weight": weight, "temperature": temperature, "perplexity": perplexity(float(nats))}
+            for temperature, row in zip(self.temperatures, self.nats_per_token, strict=True)
+            for weight, nats in zip(self.weights, row, strict=True)
+        ]
+        return sorted(settings, key=lambda setting: setting["perplexity"])
+
+    def _best(self) -> tuple[int, int]:
+        place = np.unravel_index(int(np.argmin(self.nats_per_token)), self.nats_per_token.shape)
+        return int(place[0]), int(place[1])
+
+
+def tune(
+    targets: Targets,
+    neighbors: CachedNeighbors,
+    *,
+    weights: Sequence[float] = tuple(i / 20 for i in range(20)),
+    temperatures: Sequence[float] = (1.0, 3.0, 10.0, 30.0, 100.0),
+) -> Tuning:
+    """Tries every interpolation weight with every temperature on cached neighbours.
+
+    What the neighbours are mixed with is `targets.log_probs`: with a continuous cache over the model, both together.
+    """
+    if not len(weights) or not len(temperatures):
+        raise ValueError(f"weights, temperatures: given {weights!r}, {temperatures!r}, allowed: at least one of each")
+    others = neighbor_log_probs(targets, neighbors, temperatures)
+    nats = mixture_nats(targets.log_probs, others, weights) / max(len(targets), 1)
+    return Tuning(tuple(weights), tuple(temperatures), nats)
+
+
+def score_mixture(
+    targets: Targets, neighbors: CachedNeighbors, interpolation_weight: float, temperature: float
+) -> tuple[Score, np.ndarray]:
+    """The score of one setting, and the log-probability of every target under it."""
+    others = neighbor_log_probs(targets, neighbors, [temperature])
+    mixed = _mixed(targets.log_probs.astype(np.float64), others[0], interpolation_weight)
+    return Score(nats=-float(mixed.sum()), targets=len(targets)), mixed
+
+
+def mixture_nats(
+    log_probs: Float[np.ndarray, " targets"], others: Float[np.ndarray, "options targets"], weights: Sequence[float]
+) -> np.ndarray:
+    """Nats of all targets for every weight of every other distribution, float64 `[options, weights]`.
+
+    Also for the parts of a continuous cache: `mixture_nats(targets.parts[0], targets.parts[1:], weights)`.
+
+    Args:
+      log_probs: of the targets under the model.
+      others: under each other distribution.
+      weights: of the other.
+
+    Example:
+      >>> mixture_nats(np.log([0.5]), np.log([[0.25]]), [0.0, 1.0]).round(4).tolist()
+      [[0.6931, 1.3863]]
+    """
+    own = log_probs.astype(np.float64)
+    return np.array([[-_mixed(own, other.astype(np.float64), w).sum() for w in weights] for other in others])
+
+
+def _mixed(own: np.ndarray, other: np.ndarray, weight: float) -> np.ndarray:
+    if not 0 <= weight <= 1:
+        raise ValueError(f"interpolation_weight: given {weight}, allowed: 0 to 1")
+    with np.errstate(divide="ignore"):
+        return np.logaddexp(own + np.log1p(-weight), other + np.log(weight)) if weight else own
+
+
+@jax.jit
+def _log_probs_at(temperatures: Any, distances: Any, values: Any, tokens: Any) -> Any:
+    return jax.lax.map(lambda t: neighbor_log_prob(distances, values, tokens, t), temperatures)
+
+
+class _Collected:
+    """Scored targets of the batches so far, and the queries that were not searched yet."""
+
+    def __init__(self, feature: str = ""):
+        self._feature = feature
+        self._parts: list[tuple[np.ndarray, ...]] = []
+        self._queries: list[np.ndarray] = []
+
+    def add(self, batch: Batch, scored: Scored) -> None:
+        if NUMBER not in batch.extras:
+            raise ValueError("documents: given without numbers, allowed: AnnotatedDocuments(..., numbers=True)")
+        chosen = batch.weights > 0
+        each = () if scored.parts is None else (scored.parts[:, chosen],)
+        self._parts.append((batch.extras[NUMBER][chosen], batch.targets[chosen], -scored.nats[chosen], *each))
+        if self._feature:
+            if self._feature not in scored.features:
+                raise ValueError(f"feature: given {self._feature!r}, the evaluator shows {sorted(scored.features)}")
+            self._queries.append(scored.features[self._feature][chosen].astype(np.float32))
+
+    def take_queries(self, least: int) -> np.ndarray | None:
+        """What waits to be searched, if it is that many."""
+        if sum(map(len, self._queries)) < least:
+            return None
+        queries, self._queries = np.concatenate(self._queries), []
+        return queries
+
+    def targets(self) -> tuple[Targets, np.ndarray]:
+        """All targets in the order of the documents, and that order."""
+        numbers, tokens, log_probs, *each = (np.concatenate(part, axis=-1) for part in zip(*self._parts, strict=True))
+        order = np.argsort(numbers, kind="stable")
+        if (np.diff(numbers[order]) == 0).any():
+            raise ValueError("documents: a target was scored twice; the numbers of their tokens are not unique")
+        parts = each[0][:, order] if each else None
+        return Targets(numbers[order].astype(np.int64), tokens[order], log_probs[order], parts), order

@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+
+from memjax.data.annotations import NUMBER, AnnotatedDocuments
+from memjax.data.documents import ArrayDocuments
+from memjax.data.streams import Streams
+from memjax.data.token_files import TokenFile, TokenizedDocument, write_tokens
+from memjax.training.windows import sliding_windows
+
+LENGTHS = [5, 1, 7]
+TOKENS = [np.arange(10 * i, 10 * i + n, dtype=np.int32) for i, n in enumerate(LENGTHS)]
+PAIRS = np.arange(26, dtype=np.float32).reshape(13, 2)
+OWN = [{"target_bytes": (ids % 7).astype(np.int32)} for ids in TOKENS]
+
+
+def annotated(own=OWN, **settings) -> AnnotatedDocuments:
+    return AnnotatedDocuments(ArrayDocuments(TOKENS, annotations=own), {"pairs": PAIRS}, **settings)
+
+
+@pytest.mark.parametrize("protocol, rows", [("separate", 2), ("contiguous", 2), ("sliding_window", 2)])
+def test_entries_of_any_shape_come_with_their_target(protocol, rows):
+    documents, everything = annotated(numbers=True), np.concatenate(TOKENS)
+    if protocol == "sliding_window":
+        batches = list(sliding_windows(documents, rows=rows, length=4, stride=2, begin_token=99))
+    else:
+        stream = Streams(documents, rows=rows, segment_length=4, protocol=protocol, begin_token=99, epochs=1)
+        batches = [type(b)(*(leaf[0] for leaf in (b.inputs, b.targets, b.mask, b.weights, b.start_of_document)),
+                           {name: array[0] for name, array in b.extras.items()}) for b in stream]  # fmt: skip
+    seen = []
+    for batch in batches:
+        assert batch.extras["pairs"].shape == (rows, 4, 2) and batch.extras["pairs"].dtype == np.float32
+        chosen = batch.weights > 0
+        numbers = batch.extras[NUMBER][chosen]
+        np.testing.assert_array_equal(batch.targets[chosen], everything[numbers])
+        np.testing.assert_array_equal(batch.extras["pairs"][chosen], PAIRS[numbers])
+        np.testing.assert_array_equal(batch.extras["target_bytes"][chosen], everything[numbers] % 7)
+        assert not batch.extras["pairs"][~batch.mask].any()
+        seen += numbers.tolist()
+    assert sorted(seen) == list(range(13))
+
+
+def test_windows_of_a_token_file_are_read_in_pieces(tmp_path):
+    tokenized = lambda first: iter([TokenizedDocument("x", ids, len(ids)) for ids in TOKENS[first:]])
+    write_tokens(tmp_path / "tokens", tokenized, token_bytes=np.ones(40, np.int32), source="a", tokenizer="b")
+    documents = AnnotatedDocuments(TokenFile(tmp_path / "tokens"), {"pairs": PAIRS}, numbers=True)
+    tokens, notes = documents.window(2, 2, 5)
+    np.testing.assert_array_equal(tokens, TOKENS[2][2:5])
+    np.testing.assert_array_equal(notes["pairs"], PAIRS[8:11])
+    np.testing.assert_array_equal(notes[NUMBER], [8, 9, 10])
+    assert notes["target_bytes"].tolist() == [1, 1, 1]
+    assert documents.num_tokens(2) == 7 and len(documents) == 3
+
+
+def test_contexts_stay_in_their_document():
+    documents = annotated()
+    assert documents.before(6, 4).tolist() == [] and documents.before(5, 4).tolist() == []
+    assert documents.before(4, 2).tolist() == [2, 3] and documents.before(12, 99).tolist() == TOKENS[2][:6].tolist()
+    with pytest.raises(ValueError, match="number: given 13, allowed: 0 to 12"):
+        documents.before(13, 4)
+
+
+def test_fingerprints_and_mistakes():
+    plain = ArrayDocuments(TOKENS)
+    assert annotated().fingerprint != annotated(numbers=True).fingerprint != plain.fingerprint
+    assert annotated().fingerprint == annotated().fingerprint
+    with pytest.raises(ValueError, match="pairs: given 12 entries, allowed: 13"):
+        AnnotatedDocuments(plain, {"pairs": PAIRS[1:]})
+    with pytest.raises(ValueError, match="arrays: given 'target_bytes', which the documents have"):
+        AnnotatedDocuments(ArrayDocuments(TOKENS, annotations=OWN), {"target_bytes": PAIRS})
