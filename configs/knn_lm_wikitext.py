@@ -65,9 +65,9 @@ def get_config(variant: str = "default") -> Config:
             pass
         case "smoke":
             config.model.dim, config.model.num_layers, config.model.num_heads = 32, 2, 2
-            config.model.attention.memory_length = 16
+            config.model.attention = TransformerXL(memory_length=16, norm="pre")
             config.model.feed_forward.dim = 64
-            config.model.output.cutoffs = (100, 300)
+            config.model.output = AdaptiveSoftmax(cutoffs=(100, 300), div_val=2)
             config.data.source, config.data.tokenizer = PythonLibrary(), SentencePiece(vocab_size=512)
             config.data.rows, config.data.segment_length = 2, 16
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
