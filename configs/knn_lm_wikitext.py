@@ -1,12 +1,13 @@
 """kNN-LM on WikiText-2: a small Transformer-XL, whose hidden states are the keys of a datastore of the training split.
 
     memjax train --config knn_lm_wikitext --data.source.path DIR
+    python -m tools.results.knn_lm runs/knn_lm_wikitext_default --data.source.path DIR
 
 Paper: Khandelwal, Levy, Jurafsky, Zettlemoyer and Lewis, "Generalization through Memorization: Nearest Neighbor
   Language Models", ICLR 2020, https://arxiv.org/abs/1911.00172.
 Paper's number: WikiText-103 test perplexity 18.65 without and 16.12 with the datastore (247M parameters); none on
   WikiText-2.
-Our number: tools/results/README.md.
+Our number: tools/results/knn_lm: test perplexity 140.68 without and 125.05 with the datastore (256 neighbours).
 Hardware: 2 CPU cores.
 
 Where the values come from
@@ -65,9 +66,9 @@ def get_config(variant: str = "default") -> Config:
             pass
         case "smoke":
             config.model.dim, config.model.num_layers, config.model.num_heads = 32, 2, 2
-            config.model.attention.memory_length = 16
+            config.model.attention = TransformerXL(memory_length=16, norm="pre")
             config.model.feed_forward.dim = 64
-            config.model.output.cutoffs = (100, 300)
+            config.model.output = AdaptiveSoftmax(cutoffs=(100, 300), div_val=2)
             config.data.source, config.data.tokenizer = PythonLibrary(), SentencePiece(vocab_size=512)
             config.data.rows, config.data.segment_length = 2, 16
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
