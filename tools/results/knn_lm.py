@@ -29,59 +29,34 @@ from memjax.overrides import apply_overrides
 from memjax.training.datastores import build_datastore
 from memjax.training.experiment import load_run
 from memjax.training.keys import TAP, KeySource, make_key_source
+from memjax.training.neighbors import CachedNeighbors, Targets, score_mixture, tune
 from memjax.training.runs import load_config, versions
 
 OUT = Path(__file__).parent / "knn_lm"
 NEIGHBORS = 256
-WEIGHTS = np.round(np.arange(0.0, 0.96, 0.05), 2)
+WEIGHTS = tuple(i / 20 for i in range(20))
 TEMPERATURES = tuple(float(2**n) for n in range(-2, 8))
 SWEEP = (1, 4, 16, 64, 256)
 
 
-def neighbors_of(source: KeySource, store: Store, index: Any, split: str, folder: Path) -> dict[str, np.ndarray]:
-    """Of each scored token of a split: squared distances and next tokens of its neighbours; its own score and token."""
+def neighbors_of(
+    source: KeySource, store: Store, index: Any, split: str, folder: Path
+) -> tuple[Targets, CachedNeighbors]:
+    """Every scored token of a split, in the order in which it is read, and its neighbours."""
     file = folder / f"{split}_{store.fingerprint}_{NEIGHBORS}.npz"
-    if file.exists():
-        return dict(np.load(file))
-    parts = []
-    for keys, targets, nats in source.reader(split):
-        found = index.search(keys, NEIGHBORS)
-        values = np.where(found.valid, store.values(np.where(found.valid, found.ids, 0)), -1)
-        parts.append((found.scores.astype(np.float32), values.astype(np.int32), targets, nats))
-    names = ("distances", "values", "targets", "nats")
-    arrays = {name: np.concatenate(part) for name, part in zip(names, zip(*parts, strict=True), strict=True)}
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(file, **arrays)  # type: ignore[arg-type]
-    return arrays
-
-
-def log_prob_of_neighbors(found: dict[str, np.ndarray], temperature: float, count: int) -> np.ndarray:
-    """`log p_kNN(target)` of every token, -inf where no neighbour has it; float64."""
-    scores = -found["distances"][:, :count].astype(np.float64) / temperature
-    hit = found["values"][:, :count] == found["targets"][:, None]
-    top = scores.max(axis=1, keepdims=True)
-    weights = np.exp(scores - top)
-    with np.errstate(divide="ignore"):
-        return np.log((weights * hit).sum(axis=1)) - np.log(weights.sum(axis=1))
-
-
-def mixed_nats(found: dict[str, np.ndarray], weight: float, neighbors: np.ndarray) -> float:
-    """Mean nats of `weight * p_kNN + (1 - weight) * p_LM`."""
-    if weight == 0:
-        return float(found["nats"].mean(dtype=np.float64))
-    return float(-np.logaddexp(np.log1p(-weight) - found["nats"].astype(np.float64), np.log(weight) + neighbors).mean())
-
-
-def tune(found: dict[str, np.ndarray], count: int) -> tuple[float, float, float]:
-    """(weight, temperature, nats) that are best on a split."""
-    best = (0.0, 1.0, mixed_nats(found, 0.0, np.zeros(1)))
-    for temperature in TEMPERATURES:
-        neighbors = log_prob_of_neighbors(found, temperature, count)
-        for weight in WEIGHTS[1:]:
-            nats = mixed_nats(found, float(weight), neighbors)
-            if nats < best[2]:
-                best = (float(weight), temperature, nats)
-    return best
+    if not file.exists():
+        parts = []
+        for keys, targets, nats in source.reader(split):
+            found = index.search(keys, NEIGHBORS)
+            values = np.where(found.valid, store.values(np.where(found.valid, found.ids, 0)), -1)
+            parts.append((found.scores.astype(np.float32), values.astype(np.int32), found.ids, targets, nats))
+        names = ("distances", "values", "ids", "tokens", "nats")
+        arrays = {name: np.concatenate(part) for name, part in zip(names, zip(*parts, strict=True), strict=True)}
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+    with np.load(file) as arrays:
+        targets = Targets(np.arange(len(arrays["tokens"])), arrays["tokens"], -arrays["nats"])
+        return targets, CachedNeighbors(arrays["distances"], arrays["values"], arrays["ids"])
 
 
 def measure(source: KeySource, workdir: Path) -> dict[str, Any]:
@@ -100,19 +75,21 @@ def measure(source: KeySource, workdir: Path) -> dict[str, Any]:
     found_share = recall(index, store, queries, 32)
     found = {split: neighbors_of(source, store, index, split, workdir) for split in ("validation", "test")}
     rows = []
+    (validation, near), (test, near_test) = found["validation"], found["test"]
     for count in SWEEP:
-        weight, temperature, nats = tune(found["validation"], count)
-        test = mixed_nats(found["test"], weight, log_prob_of_neighbors(found["test"], temperature, count))
-        rows.append(
-            {"neighbors": count, "weight": weight, "temperature": temperature, "validation": nats, "test": test}
-        )
-    base = {split: mixed_nats(found[split], 0.0, np.zeros(1)) for split in found}
+        best = tune(validation, near.first(count), weights=WEIGHTS, temperatures=TEMPERATURES)
+        weight, temperature = best.interpolation_weight, best.temperature
+        score = score_mixture(test, near_test.first(count), weight, temperature)[0]
+        nats = float(best.nats_per_token.min())
+        row = {"neighbors": count, "weight": weight, "temperature": temperature, "validation": nats}
+        rows.append({**row, "test": score.nats_per_token})
+    base = {split: -float(targets.log_probs.mean(dtype=np.float64)) for split, (targets, _) in found.items()}
     return {
         "entries": store.entries,
         "recall@32": found_share,
         "build_seconds": built,
         "index_seconds": indexed,
-        "targets": {split: len(found[split]["targets"]) for split in found},
+        "targets": {split: len(targets) for split, (targets, _) in found.items()},
         "base": base,
         "knn_lm": rows,
         "protocol": source.protocol(),
