@@ -190,7 +190,6 @@ def sum_rows(
     return _sum_rows(parts, lax.stop_gradient(table), ids, weights.astype(table.dtype), sink)
 
 
-@operation
 def table_shards(axis: str, table: Float[Array, "rows dim"], split: Split) -> int:
     """Into how many parts the mesh that is set splits a table; 1 = it is whole.
 
