@@ -2,7 +2,7 @@
 
     memjax train --config product_key_news --data.source.path FILE.jsonl
     memjax train --config product_key_news --variant two --data.source.path FILE.jsonl
-    memjax plan --config product_key_news --topology v5e:4x4
+    memjax plan --config product_key_news --topology v5e:4x4 --sharding.model 4
 
 Paper: Lample, Sablayrolles, Ranzato, Denoyer and Jégou, "Large Memory Layers with Product Keys", NeurIPS 2019,
 https://arxiv.org/abs/1907.05242.
@@ -32,7 +32,6 @@ from memjax.config import (
     PythonLibrary,
     Schedule,
     SentencePiece,
-    Sharding,
     Training,
 )
 
@@ -64,7 +63,6 @@ def get_config(variant: str = "default") -> Config:
             checkpoint_every=5_000,
         ),
         evaluation=Evaluation(rows=32),
-        sharding=Sharding(model=4),
     )
     match variant:
         case "default":
@@ -84,7 +82,6 @@ def get_config(variant: str = "default") -> Config:
             config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), rows=2, segment_length=16)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
             config.evaluation = Evaluation(rows=2, max_segments=4)
-            config.sharding = Sharding()
         case _:
             raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
     return config
