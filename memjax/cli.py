@@ -24,7 +24,7 @@ from memjax.config import Config, Evaluation, validate
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config
 
 DEFAULT_CONFIG = "memorizing_python"
-PLACE_FIELDS = ("data.source.", "data.cache_dir")
+PLACE_FIELDS = ("data.source.", "data.cache_dir", "data.neighbors")
 """What may differ wherever a run is read: where its data is."""
 EVALUATION_FIELDS = ("evaluation.", "model.attention.", *PLACE_FIELDS)
 """What `memjax eval` may change; of the attention only what changes no parameter."""

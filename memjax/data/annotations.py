@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ from memjax.data.documents import Documents
 
 NUMBER = "target_number"
 """The annotation that says which token of the split a target is: int64, counted in the order of the documents."""
+NEIGHBORS = "neighbor_values"
+"""The annotation with the tokens after the contexts that are similar to that before a target: int32 `[neighbors]`,
+nearest first, -1 = none."""
 
 
 class AnnotatedDocuments:
@@ -96,6 +101,49 @@ class AnnotatedDocuments:
     def _more(self, begin: int, end: int) -> dict[str, np.ndarray]:
         arrays = {name: np.asarray(array[begin:end]) for name, array in self._arrays.items()}
         return {**arrays, **({NUMBER: np.arange(begin, end)} if self._numbers else {})}
+
+
+def write_neighbors(folder: Path | str, split: str, values: Any, documents: Documents) -> None:
+    """Keeps the neighbours of every token of a split, for `open_neighbors`; see `memjax.training.precomputation`.
+
+    Args:
+      folder: is made where it is missing.
+      split: 'train', 'validation' or 'test'.
+      values: int `[tokens, neighbors]`, tokens after similar contexts, nearest first; -1 = none.
+      documents: whose tokens they belong to, in their order.
+
+    Raises:
+      ValueError: another number of tokens, or what are no tokens.
+    """
+    values = np.asarray(values)
+    total = sum(_num_tokens(documents, index) for index in range(len(documents)))
+    if values.ndim != 2 or len(values) != total or values.dtype.kind != "i":
+        given = f"{values.dtype} {list(values.shape)}"
+        raise ValueError(f"values: given {given}, allowed: integers [{total}, neighbours], one row for each token")
+    if values.size and values.min() < -1:
+        raise ValueError(f"values: given {values.min()}, allowed: tokens, and -1 where there is none")
+    folder = Path(folder).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {"documents": getattr(documents, "fingerprint", None), "tokens": total, "neighbors": values.shape[1]}
+    (folder / f"{split}.json").unlink(missing_ok=True)  # written last: without it the file is not finished
+    np.save(folder / f"{split}.npy", values.astype(np.int32))
+    (folder / f"{split}.json").write_text(json.dumps(about) + "\n", encoding="utf-8")
+
+
+def open_neighbors(folder: Path | str, split: str, documents: Documents) -> AnnotatedDocuments:
+    """The documents of a split with their neighbours, which stay on disk.
+
+    Raises:
+      ValueError: the folder has none for this split, or those of other documents.
+    """
+    path = Path(folder).expanduser() / f"{split}.json"
+    if not path.is_file():
+        raise ValueError(f"neighbors: {folder} has none for the split {split}, allowed: what write_neighbors finished")
+    about = json.loads(path.read_text(encoding="utf-8"))
+    own = getattr(documents, "fingerprint", None)
+    if about["documents"] != own:
+        raise ValueError(f"neighbors: {path} is of other documents ({about['documents']}, not {own})")
+    return AnnotatedDocuments(documents, {NEIGHBORS: np.load(path.with_suffix(".npy"), mmap_mode="r")})
 
 
 def _num_tokens(documents: Documents, index: int) -> int:

@@ -15,6 +15,7 @@ import optax
 
 from memjax import config as configs
 from memjax.config import Config
+from memjax.data.annotations import open_neighbors
 from memjax.data.datasets import make_datasets
 from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION
@@ -136,7 +137,12 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
         memory_sharding=config.sharding.memory,
         vocab_multiple=config.sharding.vocab_multiple,
     )
-    return Experiment(config, model, functools.cache(data.documents), data.begin_token, data.tokenizer)
+
+    def documents(split: str) -> Documents:
+        plain = data.documents(split)
+        return open_neighbors(config.data.neighbors, split, plain) if config.data.neighbors else plain
+
+    return Experiment(config, model, functools.cache(documents), data.begin_token, data.tokenizer)
 
 
 def local_window(config: Config) -> int:
