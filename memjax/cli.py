@@ -187,6 +187,39 @@ def _data(arguments: list[str]) -> int:
     return 0
 
 
+def _datastore(arguments: list[str]) -> int:
+    """Keys and next tokens of a split, as a trained model sees it: what it will cost, building it, and its indices."""
+    parser = _Parser("datastore")
+    actions = ("plan", "build", "index", "verify", "stats")
+    told = "plan: bytes and time; build: or go on building; index; verify: checksums, recall of an index; stats"
+    parser.add_argument("action", choices=actions, help=told)
+    parser.add_argument("--path", required=True, metavar="DIR", help="the folder of the store")
+    parser.add_argument("--run", metavar="DIR", help="plan, build: a run directory; its config has the fields below")
+    parser.add_argument("--split", default="train", help="plan, build: of the run's data (default: train)")
+    parser.add_argument("--key", default="", metavar="TAP", help="plan, build: the inner tensor that is the key")
+    parser.add_argument("--key-dtype", default="float16", help="plan, build: of stored keys (default: float16)")
+    parser.add_argument("--backend", default="scann", choices=["scann", "faiss"], help="index, verify (default: scann)")
+    parser.add_argument("--metric", default="squared_l2", choices=["squared_l2", "inner_product"], help="index, verify")
+    parser.add_argument("--sample", type=int, default=1000, metavar="N", help="verify: keys that are searched for")
+    parser.add_argument("--num-neighbors", type=int, default=32, metavar="K", help="verify: of each (default: 32)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    if {"-h", "--help"} & set(arguments):
+        _with_config(parser, arguments, only=EVALUATION_FIELDS)  # prints what it has to, and exits
+    given, config = parser.parse_known_args(arguments)[0], None
+    if (given.run is not None) != (given.action in ("plan", "build")):
+        needed = "needed" if given.run is None else "not used"
+        raise UsageError(f"--run: {needed} by {given.action}; plan and build read a run, the others a store")
+    if given.run is None:
+        options = parser.read(arguments)
+    else:
+        options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
+    from memjax.console import datastore_facts, describe_facts
+
+    facts = datastore_facts(options, config)
+    print(json.dumps(facts) if options.json else describe_facts(facts))
+    return 0 if facts.get("problems", []) == [] else 1
+
+
 def _plan(arguments: list[str]) -> int:
     """Compiles one step for TPUs that are not here: memory per device, work, collectives, an estimate of the time."""
     parser = _config_parser("plan")
@@ -247,6 +280,7 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "eval": (_eval, "score a split, with another memory length if wanted"),
     "generate": (_generate, "continue prompts"),
     "data": (_data, "read the data, train the tokenizer, write token files"),
+    "datastore": (_datastore, "keys and next tokens of a split, and their indices"),
     "plan": (_plan, "what a step needs on TPUs that are not here"),
     "demo": (_demo, "memory or no memory, in ten minutes (`make run`)"),
     "doctor": (_doctor, "versions, devices, and what is missing"),

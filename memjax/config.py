@@ -46,6 +46,42 @@ class TransformerXL:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
+class Compressive:
+    """Compressive Transformer (Rae et al. 2019): Transformer-XL whose oldest memories are compressed, not forgotten."""
+
+    memory_length: int = 128
+    """slots (tokens) of the hidden-state memory of each layer; 0 = no memory, compressed or not"""
+    compressed_memory_length: int = 128
+    """slots of the compressed memory of each layer; 0 = Transformer-XL"""
+    compression_rate: int = 4
+    """tokens that one compressed slot stands for; best a divisor of data.segment_length"""
+    compression: Literal["convolution", "dilated", "max", "mean", "most_used"] = "convolution"
+    """'convolution' and 'dilated' (causal convolutions before it) are learned, 'max' and 'mean' pool, 'most_used' keeps
+    the slots that received most attention"""
+    dilations: tuple[int, ...] = (1, 2, 4)
+    """slots back in each layer of 'dilated'"""
+    loss: Literal["attention", "auto_encoding", "none"] = "attention"
+    """what the compression learns from: attention to old slots stays as it was, or old slots can be decoded; 'none' =
+    the loss of the model through later segments of the same update (training.segments_per_update of 2 or more)"""
+    loss_weight: float = 1.0
+    """coefficient of that loss; it reaches the compression only"""
+    loss_reduction: Literal["mean_square", "norm"] = "mean_square"
+    """of 'attention': the mean square as in the published code, or the L2 norm of the paper's text"""
+    positions: Literal["separate", "contiguous"] = "separate"
+    """of compressed slots: relative keys of their own, as in the published code, or one row of slots with the memory"""
+    norm: Literal["post", "pre", "pre_sonnet"] = "post"
+    """place of the layer norm; 'pre_sonnet' is the published code's: pre-norm, and memories hold the normed input"""
+    final_norm: bool = True
+    """a norm after the last layer where norm is not 'post'"""
+    tied_biases: bool = False
+    """share the biases u and v between all layers"""
+    clamp_length: int = 0
+    """tokens; distances beyond it are treated as it; 0 = no clamping"""
+    empty_memory: Literal["mask", "zeros"] = "mask"
+    """'zeros' attends to never-written slots as zero vectors, as the published code does"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
 class Memorizing:
     """Memorizing Transformer (Wu et al. 2022): k nearest (key, value) pairs of a long FIFO memory, in some layers."""
 
@@ -83,7 +119,7 @@ class Memorizing:
     """'meliad' as the authors' code: no bias in memory layers, strict causality, unmasked empty slots"""
 
 
-Attention = FullAttention | TransformerXL | Memorizing
+Attention = FullAttention | TransformerXL | Compressive | Memorizing
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -571,6 +607,8 @@ def validate(config: Config) -> None:
     _require(model.head_dim >= 0, "model.head_dim", model.head_dim, "0 (dim / num_heads) or more")
     _require(model.feed_forward.dim >= 0, "model.feed_forward.dim", model.feed_forward.dim, "0 (4 * dim) or more")
     _validate_attention(model)
+    if isinstance(model.attention, Compressive):
+        _validate_compressive(model.attention, data.segment_length)
     softmax = softmax_of(model.output)
     if isinstance(softmax, AdaptiveSoftmax):
         _validate_adaptive(softmax, model.dim, "model.output." + "softmax." * isinstance(model.output, Spalm))
@@ -581,24 +619,43 @@ def validate(config: Config) -> None:
 
 def warnings(config: Config) -> list[str]:
     """Lines about settings that are allowed but rarely meant."""
-    lines = []
-    stops_gradient = isinstance(config.model.attention, FullAttention | TransformerXL | Memorizing)
-    if config.training.segments_per_update > 1 and stops_gradient:
+    lines, attention, segments = [], config.model.attention, config.training.segments_per_update
+    through_memory = isinstance(attention, Compressive) and _learns_through_memory(attention)
+    if segments > 1 and not through_memory:
         lines.append(
-            f"training.segments_per_update = {config.training.segments_per_update}: "
-            f"{type(config.model.attention).__name__} stops gradients between segments, so more than 1 costs "
-            "memory and buys no gradient"
+            f"training.segments_per_update = {segments}: {type(attention).__name__} stops gradients between segments, "
+            "so more than 1 costs memory and buys no gradient"
+        )
+    if segments == 1 and through_memory:
+        lines.append(
+            "training.segments_per_update = 1: with model.attention.loss = 'none' the compression learns from later "
+            "segments of the same update only; with 1 it never does"
+        )
+    if isinstance(attention, Compressive) and config.data.segment_length % attention.compression_rate:
+        lines.append(
+            f"data.segment_length = {config.data.segment_length}: not a multiple of model.attention.compression_rate "
+            f"= {attention.compression_rate}, so windows cross segments, which takes longer"
         )
     return lines
+
+
+def _learns_through_memory(attention: Compressive) -> bool:
+    """Whether a gradient crosses segments."""
+    has_memory = attention.memory_length > 0 and attention.compressed_memory_length > 0
+    return has_memory and attention.loss == "none" and attention.compression in ("convolution", "dilated")
 
 
 def _validate_attention(model: Model) -> None:
     attention, field = model.attention, "model.attention."
     if not isinstance(attention, FullAttention):
         _require(attention.memory_length >= 0, field + "memory_length", attention.memory_length, "0 or more slots")
-    if isinstance(attention, TransformerXL):
-        _require(model.dim % 2 == 0, "model.dim", model.dim, "an even number (sines and cosines of TransformerXL)")
+    if isinstance(attention, TransformerXL | Compressive):
+        kind = type(attention).__name__
+        _require(model.dim % 2 == 0, "model.dim", model.dim, f"an even number (sines and cosines of {kind})")
         _require(attention.clamp_length >= 0, field + "clamp_length", attention.clamp_length, "0 (off) or more tokens")
+    if isinstance(attention, Compressive):
+        return
+    if isinstance(attention, TransformerXL):
         _require(
             not attention.same_length or attention.memory_length > 0,
             field + "same_length",
@@ -613,6 +670,21 @@ def _validate_attention(model: Model) -> None:
         _require(attention.max_distance > buckets // 2, field + "max_distance", attention.max_distance, allowed)
     if isinstance(attention, Memorizing):
         _validate_memorizing(attention, model.num_layers)
+
+
+def _validate_compressive(attention: Compressive, segment_length: int) -> None:
+    field, rate, memory = "model.attention.", attention.compression_rate, attention.memory_length
+    slots = attention.compressed_memory_length
+    _require(slots >= 0, field + "compressed_memory_length", slots, "0 (TransformerXL) or more slots")
+    _require(rate >= 1, field + "compression_rate", rate, "an integer of at least 1")
+    positive = all(dilation >= 1 for dilation in attention.dilations) and len(attention.dilations) > 0
+    _require(positive, field + "dilations", attention.dilations, "one or more numbers of slots, each at least 1")
+    _require(attention.loss_weight >= 0, field + "loss_weight", attention.loss_weight, "0 (logged only) or more")
+    if memory and slots and segment_length % rate:
+        allowed = (
+            f"a divisor of data.segment_length = {segment_length}, or up to {field}memory_length + 1 = {memory + 1}"
+        )
+        _require(rate <= memory + 1, field + "compression_rate", rate, allowed)
 
 
 def _validate_memorizing(attention: Memorizing, num_layers: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
@@ -122,3 +123,73 @@ def describe_data(config: Config, datasets: Any) -> str:
         num_bytes = sum(documents.num_bytes(i) for i in range(len(documents)))
         lines.append(f"{split:10}  {len(documents):8,} documents  {tokens:12,} tokens  {num_bytes:14,} bytes")
     return "\n".join(lines)
+
+
+def datastore_facts(options: Any, config: Config | None) -> dict[str, Any]:
+    """Does what `memjax datastore` was asked for, and says what came out.
+
+    Args:
+      options: of the command line.
+      config: of the run, for plan and build.
+    """
+    from memjax.datastore.store import Store
+
+    if config is not None:
+        from memjax.training.datastores import build_datastore, plan_datastore
+        from memjax.training.experiment import load_run
+        from memjax.training.keys import TAP, make_key_source
+
+        source = make_key_source(load_run(options.run, config), options.run, options.key or TAP)
+        if options.action == "plan":
+            plan = plan_datastore(source, options.path, split=options.split, key_dtype=options.key_dtype)
+            return {**dataclasses.asdict(plan), "store_bytes": plan.store_bytes, "fits": plan.fits}
+        store = build_datastore(
+            source, options.path, split=options.split, key_dtype=options.key_dtype, progress=preparation()
+        )
+        return store.describe()
+    store = Store(Path(options.path).expanduser())
+    match options.action:
+        case "stats":
+            return store.describe()
+        case "index":
+            return {"backend": options.backend, **_build_index(store, options.backend, options.metric)}
+    from memjax.datastore.index import open_index
+    from memjax.datastore.verification import recall
+
+    facts: dict[str, Any] = {"entries": store.entries, "problems": list(store.problems(preparation()))}
+    if not facts["problems"]:
+        index = open_index(store, options.backend, metric=options.metric)
+        found = recall(index, store, options.sample, options.num_neighbors)
+        facts |= {"backend": options.backend, f"recall@{options.num_neighbors}": found, "sample": options.sample}
+    return facts
+
+
+def _build_index(store: Any, backend: str, metric: Any) -> dict[str, Any]:
+    start = time.monotonic()
+    if backend == "scann":
+        from memjax.datastore.scann import build_scann
+
+        index: Any = build_scann(store, metric=metric)
+    else:
+        from memjax.datastore.faiss import build_faiss
+
+        index = build_faiss(store, metric=metric)
+    return {"entries": index.entries, "metric": metric, "seconds": round(time.monotonic() - start, 2)}
+
+
+def describe_facts(facts: Mapping[str, Any]) -> str:
+    """Facts as lines of a name and a value.
+
+    Example:
+      >>> print(describe_facts({"entries": 12000, "recall": 0.5}))
+      entries  12,000
+      recall   0.5
+    """
+    width = max(len(name) for name in facts)
+    return "\n".join(f"{name:{width}}  {_show_value(value)}" for name, value in facts.items())
+
+
+def _show_value(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return json.dumps(value) if isinstance(value, dict | list) else str(value)
+    return f"{value:,}"

@@ -261,7 +261,8 @@ def _other_kind(field: str, config: Any) -> str:
     having = [kind.__name__ for kind in kinds if hasattr(kind, "__dataclass_fields__") and last in _field_names(kind)]
     if not having:
         return ""
-    return f" ({', '.join(having)} has it; {'.'.join(steps)} of this config is {type(part).__name__})"
+    have = "has" if len(having) == 1 else "have"
+    return f" ({', '.join(having)} {have} it; {'.'.join(steps)} of this config is {type(part).__name__})"
 
 
 def _field_names(kind: Any) -> set[str]:

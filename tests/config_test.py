@@ -2,6 +2,7 @@ import pytest
 
 from memjax.config import (
     AdaptiveSoftmax,
+    Compressive,
     Config,
     Dense,
     FullAttention,
@@ -17,7 +18,8 @@ from memjax.config import (
 
 
 def test_the_defaults_are_valid():
-    for attention in (FullAttention(), TransformerXL(), Memorizing(), Memorizing(memory_length=0, cache_length=0)):
+    without = Memorizing(memory_length=0, cache_length=0), Compressive(memory_length=0)
+    for attention in (FullAttention(), TransformerXL(), Memorizing(), Compressive(), *without):
         validate(Config(model=Model(attention=attention)))
     ties = (False, True, True, True)
     validate(Config(model=Model(output=AdaptiveSoftmax(div_val=4, tie_projections=ties))))
@@ -67,6 +69,48 @@ def small_memory(**fields) -> Memorizing:
         (
             {"attention": assigned(TransformerXL(), norm="both")},
             "model.attention.norm: given 'both', allowed: one of 'post', 'pre'",
+        ),
+        (
+            {"attention": Compressive(), "dim": 15, "num_heads": 1},
+            "model.dim: given 15, allowed: an even number (sines and cosines of Compressive)",
+        ),
+        (
+            {"attention": Compressive(memory_length=-1)},
+            "model.attention.memory_length: given -1, allowed: 0 or more slots",
+        ),
+        (
+            {"attention": Compressive(compressed_memory_length=-1)},
+            "model.attention.compressed_memory_length: given -1, allowed: 0 (TransformerXL) or more slots",
+        ),
+        (
+            {"attention": Compressive(compression_rate=0)},
+            "model.attention.compression_rate: given 0, allowed: an integer of at least 1",
+        ),
+        (
+            {"attention": Compressive(compression_rate=3, memory_length=1)},
+            "model.attention.compression_rate: given 3, allowed: a divisor of data.segment_length = 128, or up to "
+            "model.attention.memory_length + 1 = 2",
+        ),
+        (
+            {"attention": Compressive(compression="dilated", dilations=(1, 0))},
+            "model.attention.dilations: given (1, 0), allowed: one or more numbers of slots, each at least 1",
+        ),
+        (
+            {"attention": Compressive(loss_weight=-1.0)},
+            "model.attention.loss_weight: given -1.0, allowed: 0 (logged only) or more",
+        ),
+        (
+            {"attention": Compressive(clamp_length=-1)},
+            "model.attention.clamp_length: given -1, allowed: 0 (off) or more tokens",
+        ),
+        (
+            {"attention": assigned(Compressive(), compression="median")},
+            "model.attention.compression: given 'median', allowed: one of 'convolution', 'dilated', 'max', 'mean', "
+            "'most_used'",
+        ),
+        (
+            {"attention": assigned(Compressive(), norm="sonnet")},
+            "model.attention.norm: given 'sonnet', allowed: one of 'post', 'pre', 'pre_sonnet'",
         ),
         (
             {"attention": FullAttention(num_buckets=1)},
@@ -204,3 +248,29 @@ def test_a_long_horizon_is_warned_about():
     config.training.segments_per_update = 4
     (line,) = warnings(config)
     assert "training.segments_per_update = 4: Memorizing stops gradients between segments" in line
+
+
+def test_a_compression_that_cannot_learn_is_warned_about():
+    config = Config(model=Model(attention=Compressive(loss="none")))
+    (line,) = warnings(config)
+    assert line.startswith("training.segments_per_update = 1: with model.attention.loss = 'none' the compression")
+    config.training.segments_per_update = 2
+    assert warnings(config) == []
+    for attention in (
+        Compressive(),
+        Compressive(loss="none", compression="mean"),
+        Compressive(loss="none", compressed_memory_length=0),
+        Compressive(loss="none", memory_length=0),
+    ):
+        config.model.attention = attention
+        (line,) = warnings(config)
+        assert "training.segments_per_update = 2: Compressive stops gradients between segments" in line
+        config.training.segments_per_update = 1
+        assert warnings(config) == []
+        config.training.segments_per_update = 2
+
+
+def test_windows_across_segments_are_warned_about():
+    config = Config(model=Model(attention=Compressive(compression_rate=3)))
+    (line,) = warnings(config)
+    assert line.startswith("data.segment_length = 128: not a multiple of model.attention.compression_rate = 3")

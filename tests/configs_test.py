@@ -92,7 +92,13 @@ PUBLISHED = {
     ("memorizing_pg19", "default"): (151_023_464 + 32_000 * 1024, 0.001),
 }
 
-LARGE = {("memorizing_scale", "1b"): 1.3e9, ("memorizing_scale", "8b"): 8e9}
+LARGE = {
+    ("memorizing_scale", "1b"): 1.3e9,
+    ("memorizing_scale", "8b"): 8e9,
+    ("compressive_pg19", "default"): 640e6,
+    ("compressive_pg19", "transformer_xl"): 525e6,
+    ("compressive_wikitext", "default"): 380e6,
+}
 """upper bounds of models that are not trained on one device"""
 
 

@@ -107,7 +107,16 @@ def test_bfloat16_activations(case):
         assert np.isfinite(np.asarray(leaf, np.float32)).all(), name
 
 
-@pytest.mark.parametrize("name", ["transformer_xl", "memorizing_threshold", "toy_output"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "transformer_xl",
+        "compressive_dilated_auto_encoding",
+        "compressive_most_used",
+        "memorizing_threshold",
+        "toy_output",
+    ],
+)
 def test_decoding_with_a_bfloat16_memory_equals_the_forward_pass(name):
     # The segment itself is not rounded to the dtype of the memory before it is read.
     LAWS["decode"](Run(CASE[name], "float32", state_dtype="bfloat16"))

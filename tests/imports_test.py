@@ -37,7 +37,7 @@ FUNCTIONAL_MAY_IMPORT = {"jax", "jaxtyping", "numpy", "memjax.typing", "memjax.f
 ORBAX_FILES = (PACKAGE / "training" / "checkpoints.py", PACKAGE / "training" / "processes.py")  # for its barriers
 
 HEAVY = ("tensorflow", "tensorflow_text", "seqio", "scann", "tensorflow_datasets", "orbax", "faiss", "matplotlib")
-LIGHT_PACKAGES = ("memjax", "memjax.functional", "memjax.memory", "memjax.models", "memjax.config")
+LIGHT_PACKAGES = ("memjax", "memjax.functional", "memjax.memory", "memjax.datastore", "memjax.models", "memjax.config")
 MAY_LOAD_ORBAX = ("memjax.training", "memjax.lifelong")
 
 

@@ -58,9 +58,12 @@ def test_a_mistake_is_one_line(arguments, message):
     assert str(error.value) == message
 
 
-def test_a_field_of_another_kind_is_named():
-    with pytest.raises(UsageError, match=r"\(TransformerXL has it; model.attention of this config is Memorizing\)$"):
-        apply_overrides(memorizing(), ["--model.attention.clamp-length", "3"])
+@pytest.mark.parametrize(
+    "field, kinds", [("same-length", "TransformerXL has it"), ("clamp-length", "TransformerXL, Compressive have it")]
+)
+def test_a_field_of_another_kind_is_named(field, kinds):
+    with pytest.raises(UsageError, match=rf"\({kinds}; model.attention of this config is Memorizing\)$"):
+        apply_overrides(memorizing(), [f"--model.attention.{field}", "3"])
 
 
 def test_only_some_fields_may_be_changed():

@@ -13,7 +13,15 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from memjax.functional.scopes import operation
 
-__all__ = ["attention", "joint_attention", "masked_softmax", "neighbor_attention", "scale_queries", "visibility"]
+__all__ = [
+    "attention",
+    "attention_with_weights",
+    "joint_attention",
+    "masked_softmax",
+    "neighbor_attention",
+    "scale_queries",
+    "visibility",
+]
 
 
 @operation
@@ -108,10 +116,48 @@ def attention(
       >>> print(attention(x, x, values, mask=visibility(2, None, None)).ravel())
       [1. 2.]
     """
+    dropout = {"dropout_rate": dropout_rate, "dropout_key": dropout_key}
+    return attention_with_weights(queries, keys, values, mask=mask, bias=bias, scale=scale, **dropout)[0]
+
+
+@operation
+def attention_with_weights(
+    queries: Float[Array, "batch length heads head_dim"],
+    keys: Float[Array, "batch memory heads head_dim"],
+    values: Float[Array, "batch memory heads value_dim"],
+    *,
+    mask: Bool[Array, "#batch #heads length memory"] | None = None,
+    bias: Float[Array, "#batch heads length memory"] | None = None,
+    scale: float | Float[Array, " #heads"] | Float[Array, ""] | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: PRNGKeyArray | None = None,
+) -> tuple[Float[Array, "batch length heads value_dim"], Float[Array, "batch heads length memory"]]:
+    """`attention`, with the weights of the keys: for memories that note which of their slots are used.
+
+    Args:
+      queries: as in `attention`, and so the other arguments.
+      keys: as in `attention`.
+      values: as in `attention`.
+      mask: as in `attention`.
+      bias: as in `attention`.
+      scale: as in `attention`.
+      dropout_rate: as in `attention`.
+      dropout_key: as in `attention`.
+
+    Returns:
+      The output, and the weights before dropout `[batch, heads, length, memory]`, in at least float32.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> x = jnp.ones((1, 2, 1, 4))
+      >>> print(attention_with_weights(x, x, x, mask=visibility(2, None, None))[1][0, 0])
+      [[1.  0. ]
+       [0.5 0.5]]
+    """
     dtype = _score_dtype(queries, keys)
     scores = _scores(scale_queries(queries, scale), keys, bias, dtype)
-    weights = _dropout(masked_softmax(scores, mask), dropout_rate, dropout_key)
-    return _attend(weights, values, queries.dtype)
+    weights = masked_softmax(scores, mask)
+    return _attend(_dropout(weights, dropout_rate, dropout_key), values, queries.dtype), weights
 
 
 @operation

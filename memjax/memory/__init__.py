@@ -1,5 +1,6 @@
 """Memories: one paper, one file, under one contract."""
 
+from memjax.memory.compressive import CompressiveAttention, CompressiveState, Usage
 from memjax.memory.continuous_cache import ContinuousCache, ContinuousCacheState
 from memjax.memory.contract import (
     DecodeState,
@@ -21,6 +22,8 @@ from memjax.memory.spalm import Spalm
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
 
 __all__ = [
+    "CompressiveAttention",
+    "CompressiveState",
     "ContinuousCache",
     "ContinuousCacheState",
     "DecodeState",
@@ -37,6 +40,7 @@ __all__ = [
     "Tokens",
     "TransformerXLAttention",
     "TransformerXLState",
+    "Usage",
     "num_rows",
     "restore_state",
     "save_state",

@@ -7,7 +7,7 @@ https://arxiv.org/abs/1901.02860.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from memjax.axes import axes_of, named
-from memjax.functional.attention import attention, visibility
+from memjax.functional.attention import attention_with_weights, visibility
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.positions import relative_shift, sinusoids
 from memjax.functional.scopes import operation
@@ -49,11 +49,28 @@ class TransformerXLSegment:
       keys: `[batch, memory + segment_length, heads, head_dim]`, projected once per token; the memory's at the segment's
         first token.
       values: as `keys`.
+      attended: what the slots of the memory received of the segment's attention so far, where the memory notes it;
+        `EmptyState` in Transformer-XL.
     """
 
     hidden: Leaf
     keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
     values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    attended: Leaf = EmptyState()
+
+
+class Reading(NamedTuple):
+    """What one segment read, for what is done with the memory afterwards.
+
+    Attributes:
+      queries: `[batch, length, heads, head_dim]`, without biases and scale.
+      keys: `[batch, slots + length, heads, head_dim]`, of memory and segment.
+      values: as `keys`.
+    """
+
+    queries: Array
+    keys: Array
+    values: Array
 
 
 @operation
@@ -83,31 +100,45 @@ def write(state: Any, hidden: Float[Array, "batch length dim"], mask: Bool[Array
 
 
 @operation
+def score_positions(
+    queries: Float[Array, "batch length heads head_dim"],
+    relative_keys: Float[Array, "total heads head_dim"],
+    position_bias: Float[Array, "heads head_dim"],
+) -> Float[Array, "batch heads length total"]:
+    """Scores by relative position, `(q_i + v) r_{i-j} / sqrt(head_dim)`; those of later keys are to be masked.
+
+    Args:
+      queries: of the segment, the last query at the last key.
+      relative_keys: projected sinusoids, distance `total - 1` first.
+      position_bias: v.
+    """
+    scaled = (queries + position_bias[None, None]) * queries.shape[-1] ** -0.5
+    return relative_shift(jnp.einsum("blhd,mhd->bhlm", scaled, relative_keys))
+
+
+@operation
 def read(
     queries: Float[Array, "batch length heads head_dim"],
     keys: Float[Array, "batch total heads head_dim"],
     values: Float[Array, "batch total heads head_dim"],
-    relative_keys: Float[Array, "total heads head_dim"],
-    biases: tuple[Float[Array, "heads head_dim"], Float[Array, "heads head_dim"]],
+    position_scores: Float[Array, "batch heads length total"],
+    content_bias: Float[Array, "heads head_dim"],
     visible: Bool[Array, "#batch 1 length total"],
     **dropout: Any,
-) -> Float[Array, "batch length heads head_dim"]:
-    """Relative attention: `softmax(((q_i + u) k_j + (q_i + v) r_{i-j}) / sqrt(head_dim)) values`.
+) -> tuple[Float[Array, "batch length heads head_dim"], Float[Array, "batch heads length total"]]:
+    """Relative attention: `softmax(((q_i + u) k_j + (q_i + v) r_{i-j}) / sqrt(head_dim)) values`, and its weights.
 
     Args:
       queries: of the segment.
       keys: of memory and segment, oldest first.
       values: as `keys`.
-      relative_keys: projected sinusoids, distance `total - 1` first.
-      biases: u and v.
+      position_scores: `(q_i + v) r_{i-j} / sqrt(head_dim)`.
+      content_bias: u.
       visible: which keys a query sees.
       **dropout: `dropout_rate` and `dropout_key` of `memjax.functional.attention`.
     """
-    u, v = biases
-    scale = queries.shape[-1] ** -0.5
-    by_distance = jnp.einsum("blhd,mhd->bhlm", (queries + v[None, None]) * scale, relative_keys)
-    queries = queries + u[None, None]
-    return attention(queries, keys, values, mask=visible, bias=relative_shift(by_distance), scale=scale, **dropout)
+    scale, queries = queries.shape[-1] ** -0.5, queries + content_bias[None, None]
+    return attention_with_weights(queries, keys, values, mask=visible, bias=position_scores, scale=scale, **dropout)
 
 
 class RelativeBiases(nn.Module):
@@ -200,49 +231,50 @@ class TransformerXLAttention(nn.Module):
         return TransformerXLState(hidden, jnp.full((batch_size, self.memory_length), self.empty_memory == "zeros"))
 
     @nn.nowrap
-    def init_decode_state(
-        self, state: TransformerXLState | EmptyState, segment_length: int, batch_size: int
-    ) -> DecodeState:
+    def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
         """Decoding from the start of a segment, with `state` as the memory."""
-        shape = (batch_size, self.memory_length + segment_length, self.num_heads, self.head_dim)
+        shape = (batch_size, self._num_slots + segment_length, self.num_heads, self.head_dim)
         dtype = self.dtype if isinstance(state, EmptyState) else state.hidden.dtype
         hidden = jnp.zeros((batch_size, segment_length, self.dim), dtype)
-        segment = TransformerXLSegment(hidden, jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype))
+        keys, values = jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype)
+        segment = TransformerXLSegment(hidden, keys, values, self._no_attention(state))
         return DecodeState(state, segment, jnp.zeros((batch_size,), jnp.int32))
 
     def __call__(
         self,
         x: Float[Array, "batch length dim"],
-        state: TransformerXLState | EmptyState,
+        state: Any,
         *,
         start_of_document: Bool[Array, " batch"],
         mask: Bool[Array, "batch length"] | None = None,
         deterministic: bool = True,
         shared: Any = None,
-    ) -> tuple[Float[Array, "batch length dim"], TransformerXLState | EmptyState, Aux]:
+    ) -> tuple[Float[Array, "batch length dim"], Any, Aux]:
         """Attends to memory and segment, then appends the segment to the memory."""
         batch, length, _ = x.shape
         mask = broadcast_mask(mask, batch, length)
-        state = reset(state, start_of_document, empty_memory=self.empty_memory)
-        y, valid = self.normed(x), None
-        keys, values = self._keys_values(y)
-        if isinstance(state, TransformerXLState):
+        state = self._reset(state, start_of_document)
+        y, u_v = self.normed(x), self._biases(shared)
+        queries, (keys, values) = project(y, self.query), self._keys_values(y)
+        parts, valid = self._slots(state)
+        if parts:
             # Apart from the segment: as one product, the backward pass would also work out the gradient to the memory.
-            remembered = self._keys_values(self.normed(state.hidden.astype(x.dtype)))
+            remembered = self._keys_values(self._recalled(parts, x.dtype))
             keys, values = (jnp.concatenate(pair, axis=1) for pair in zip(remembered, (keys, values), strict=True))
-            valid = state.valid
         window = self.memory_length if self.same_length else None
-        positions = self.drop(self._positions(keys.shape[1]), deterministic=deterministic)
-        y = read(
-            project(y, self.query),
+        z, weights = read(
+            queries,
             keys,
             values,
-            project(positions, self.relative),
-            self._biases(shared),
+            self._position_scores(queries, u_v[1], deterministic),
+            u_v[0],
             visibility(length, valid, mask, window=window),
             **self._attention_dropout(deterministic),
         )
-        return self._finish(x, y, deterministic), write(state, x, mask), Aux()
+        z = self._finish(x, z, deterministic)
+        attended, reading = self._attended(weights, mask), Reading(queries, keys, values)
+        state, aux = self._write(state, self._stored(x, y), mask, attended, reading)
+        return z, state, aux
 
     def decode(
         self,
@@ -259,21 +291,76 @@ class TransformerXLAttention(nn.Module):
         y = self.normed(x)
         key, value = self._keys_values(y)
         segment = TransformerXLSegment(
-            ring_append(segment.hidden, x.astype(segment.hidden.dtype), position, active),
-            ring_append(segment.keys, key, position + self.memory_length, active),
-            ring_append(segment.values, value, position + self.memory_length, active),
+            ring_append(segment.hidden, self._stored(x, y).astype(segment.hidden.dtype), position, active),
+            ring_append(segment.keys, key, position + self._num_slots, active),
+            ring_append(segment.values, value, position + self._num_slots, active),
+            segment.attended,
         )
-        y = self._read_token(project(y, self.query), segment, memory, position, self._biases(shared))
-        y = self._finish(x, y, deterministic=True)
+        z, weights = self._read_token(project(y, self.query), segment, memory, position, self._biases(shared))
+        add = lambda sums, more: sums + more.astype(sums.dtype)  # noqa: E731
+        attended = jax.tree.map(add, segment.attended, self._attended(weights, active[:, None]))
+        segment = dataclasses.replace(segment, attended=attended)
+        z = self._finish(x, z, deterministic=True)
 
         full = active & (position + 1 == segment_length)
         rows = jnp.broadcast_to(full[:, None], (batch, segment_length))
-        memory = jax.lax.cond(full.any(), lambda m: write(m, segment.hidden, rows), lambda m: m, memory)
-        return y, DecodeState(memory, segment, next_position(position, active, segment_length))
+        write_full = lambda m: self._write(m, segment.hidden, rows, segment.attended)[0]  # noqa: E731
+        memory = jax.lax.cond(full.any(), write_full, lambda m: m, memory)
+        return z, DecodeState(memory, segment, next_position(position, active, segment_length))
 
     def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
         """What the projections see of the residual stream `x`."""
-        return self.layer_norm(x) if self.norm == "pre" else x
+        return x if self.norm == "post" else self.layer_norm(x)
+
+    # What a memory that is made of the same attention does in a way of its own
+
+    @property
+    def _num_slots(self) -> int:
+        """Slots of the memory."""
+        return self.memory_length
+
+    def _reset(self, state: Any, start_of_document: Array) -> Any:
+        return reset(state, start_of_document, empty_memory=self.empty_memory)
+
+    def _slots(self, state: Any) -> tuple[tuple[Array, ...], Array | None]:
+        """What is remembered, in parts, oldest first, and which slots are valid."""
+        return ((), None) if isinstance(state, EmptyState) else ((state.hidden,), state.valid)
+
+    def _stored(self, x: Array, normed: Array) -> Array:
+        """What the memory keeps of the part's input."""
+        return x
+
+    def _recall(self, stored: Array) -> Array:
+        """What the projections see of what the memory keeps."""
+        return self.normed(stored)
+
+    def _relative_runs(self, position_bias: Array) -> tuple[tuple[int, Array, Array], ...]:
+        """Runs of slots that have relative positions of their own, oldest first: (slots, W_R, v).
+
+        Distances of a run count as if its last slot stood right before the segment; the segment belongs to the last
+        run.
+        """
+        return ((self._num_slots, self.relative, position_bias),)
+
+    def _attended(self, weights: Array, mask: Array) -> Any:
+        """What the memory notes of the attention of a segment's real tokens, as `TransformerXLSegment.attended`."""
+        return EmptyState()
+
+    @nn.nowrap
+    def _no_attention(self, state: Any) -> Any:
+        """`_attended` before the first token."""
+        return EmptyState()
+
+    def _write(
+        self, state: Any, stored: Array, mask: Array, attended: Any, reading: Reading | None = None
+    ) -> tuple[Any, Aux]:
+        """The state after a segment, and what there is to add to the loss where `reading` is given."""
+        return write(state, stored, mask), Aux()
+
+    # The attention
+
+    def _recalled(self, parts: tuple[Array, ...], dtype: Any) -> Array:
+        return jnp.concatenate([self._recall(part.astype(dtype)) for part in parts], axis=1)
 
     def _positions(self, total: int) -> Float[Array, "total dim"]:
         distances = np.arange(total - 1, -1, -1)
@@ -281,50 +368,72 @@ class TransformerXLAttention(nn.Module):
             distances = np.minimum(distances, self.clamp_length)
         return sinusoids(distances, self.dim).astype(jnp.promote_types(self.dtype, self.relative.dtype))
 
+    def _position_scores(self, queries: Array, position_bias: Array, deterministic: bool) -> Array:
+        """`[batch, heads, length, slots + length]`, each run of slots with its own positions."""
+        length, scores = queries.shape[1], []
+        runs = self._relative_runs(position_bias)
+        for index, (slots, matrix, bias) in enumerate(runs):
+            positions = self.drop(self._positions(slots + length), deterministic=deterministic)
+            by_key = score_positions(queries, project(positions, matrix), bias)
+            scores.append(by_key if index == len(runs) - 1 else by_key[..., :slots])
+        return scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=-1)
+
     def _enter_segment(self, memory: Any, segment: TransformerXLSegment, entering: Array) -> TransformerXLSegment:
         """Projects the memory of rows at the first token of their segment; other rows keep what they projected."""
-        if isinstance(memory, EmptyState):
+        parts, _ = self._slots(memory)
+        if not parts:
             return segment
 
         def project_memory(segment: TransformerXLSegment) -> TransformerXLSegment:
-            keys, values = self._keys_values(normed)
+            keys, values = self._keys_values(jnp.concatenate(recalled, axis=1))
             rows = entering[:, None, None, None]
             set_memory = (
-                lambda old, new: old.at[:, : self.memory_length].set(  # noqa: E731
-                    jnp.where(rows, new.astype(old.dtype), old[:, : self.memory_length])
+                lambda old, new: old.at[:, : self._num_slots].set(  # noqa: E731
+                    jnp.where(rows, new.astype(old.dtype), old[:, : self._num_slots])
                 )
             )
+            attended = jax.tree.map(lambda sums: jnp.where(entering[:, None], 0, sums), segment.attended)
             return TransformerXLSegment(
-                segment.hidden, set_memory(segment.keys, keys), set_memory(segment.values, values)
+                segment.hidden, set_memory(segment.keys, keys), set_memory(segment.values, values), attended
             )
 
         # Flax modules cannot be called inside lax.cond: the norm stands outside, the products inside are plain arrays.
-        normed = self.normed(memory.hidden.astype(self.dtype))
+        recalled = [self._recall(part.astype(self.dtype)) for part in parts]
         return jax.lax.cond(entering.any(), project_memory, lambda segment: segment, segment)
 
     def _read_token(
         self, query: Array, segment: TransformerXLSegment, memory: Any, position: Array, biases: tuple[Array, Array]
-    ) -> Array:
-        """Attention of one token per row over memory and its segment so far, rows out of phase."""
-        u, v = biases
+    ) -> tuple[Array, Array]:
+        """Attention of one token per row over memory and its segment so far, rows out of phase, and its weights."""
         batch, total = segment.keys.shape[:2]
-        slots = jnp.arange(total)[None, :]
-        here = position[:, None] + self.memory_length
-        distance = here - slots  # [b, m]
+        distance = position[:, None] + self._num_slots - jnp.arange(total)[None, :]  # [b, m]
         visible = jnp.broadcast_to(distance >= 0, (batch, total))
-        if isinstance(memory, TransformerXLState):
-            visible = visible & jnp.pad(memory.valid, [(0, 0), (0, total - self.memory_length)], constant_values=True)
+        _, valid = self._slots(memory)
+        if valid is not None:
+            visible = visible & jnp.pad(valid, [(0, 0), (0, total - self._num_slots)], constant_values=True)
         if self.same_length:
             visible = visible & (distance < self.memory_length)
+        segment_length, scores = total - self._num_slots, []
+        runs = self._relative_runs(biases[1])
+        for index, run in enumerate(runs):
+            columns = run[0] + segment_length if index == len(runs) - 1 else run[0]
+            scores.append(self._score_token(query, run, columns, run[0] + segment_length, position))
+        bias = scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=-1)
+        return read(query, segment.keys, segment.values, bias, biases[0], visible[:, None, None, :])
+
+    def _score_token(
+        self, query: Array, run: tuple[int, Array, Array], columns: int, total: int, position: Array
+    ) -> Array:
+        """Position scores `[batch, heads, 1, columns]` of one token per row, for the first keys of a run of slots."""
+        slots, matrix, bias = run
+        distance = position[:, None] + slots - jnp.arange(columns)[None, :]  # [b, m]
         # (q + v) W_R^T first: one vector per head instead of projecting every distance for one token.
-        scale = self.head_dim**-0.5
-        folded = jnp.einsum("blhd,ehd->blhe", (query + v[None, None]) * scale, self.relative.astype(query.dtype))
+        folded = jnp.einsum(
+            "blhd,ehd->blhe", (query + bias[None, None]) * self.head_dim**-0.5, matrix.astype(query.dtype)
+        )
         by_distance = jnp.einsum("blhe,me->bhlm", folded, self._positions(total).astype(query.dtype))
         column = jnp.clip(total - 1 - distance, 0, total - 1)[:, None, None, :]
-        bias = jnp.take_along_axis(by_distance, jnp.broadcast_to(column, by_distance.shape), axis=-1)
-        return attention(
-            query + u[None, None], segment.keys, segment.values, mask=visible[:, None, None, :], bias=bias, scale=scale
-        )
+        return jnp.take_along_axis(by_distance, jnp.broadcast_to(column, (*by_distance.shape[:3], columns)), axis=-1)
 
     def _keys_values(self, hidden: Array) -> tuple[Array, Array]:
         both = project(hidden, self.key_value)

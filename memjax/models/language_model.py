@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax import config
 from memjax.axes import MODEL, constrain
+from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.contract import StackState
 from memjax.memory.memorizing import MemorizingAttention
@@ -43,6 +44,10 @@ class LanguageModelState:
     stack: StackState
     output: Any
     mixtures: tuple[Any, ...] = ()
+
+
+_RELATIVE = (config.TransformerXL, config.Compressive)
+"""what is made of Transformer-XL's attention, with its norms and initial values"""
 
 
 class LanguageModel(nn.Module):
@@ -335,6 +340,8 @@ def _make_attention(model: config.Model, index: int, dtype: Any, memory_sharding
     match model.attention:
         case config.TransformerXL() as part:
             return TransformerXLAttention(**common, **_fields(part, but=("final_norm",)))
+        case config.Compressive() as part:
+            return CompressiveAttention(**common, **_fields(part, but=("final_norm", "loss_weight")))
         case config.Memorizing() as part:
             fields = _fields(part, but=("layers", "write"))
             chosen = {layer % model.num_layers for layer in part.layers} or set(range(model.num_layers))
@@ -361,13 +368,13 @@ def _make_feed_forward(model: config.Model, dtype: Any) -> nn.Module:
         norm_kind=kind,
         bias=part.bias,
         dropout=model.dropout,
-        init_stddev=0.02 if isinstance(model.attention, config.TransformerXL) else None,
+        init_stddev=0.02 if isinstance(model.attention, _RELATIVE) else None,
         dtype=dtype,
     )
 
 
 def _make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype: Any) -> nn.Module:
-    published = isinstance(model.attention, config.TransformerXL)
+    published = isinstance(model.attention, _RELATIVE)
     common = {
         "vocab_size": vocab_size,
         "dim": model.dim,
@@ -393,8 +400,8 @@ def _make_output_memory(model: config.Model, dtype: Any) -> nn.Module | None:
 
 
 def _norms(attention: config.Attention) -> tuple[str, str]:
-    if isinstance(attention, config.TransformerXL):
-        return attention.norm, "layer"
+    if isinstance(attention, _RELATIVE):
+        return "post" if attention.norm == "post" else "pre", "layer"
     return "pre", "rms"
 
 

@@ -41,7 +41,7 @@ class Measurement:
 
     Attributes:
       mesh: axis -> devices.
-      parameters: of the model.
+      parameters: of the model, without padding of its vocabulary.
       tokens: read in one run.
       fits: the compiler found room.
       memory: bytes; None where the compiler gave up before it knew.
@@ -210,7 +210,7 @@ def _collect(
     variables = model_variables(shapes) if isinstance(shapes, TrainState) else shapes
     return Measurement(
         mesh=dict(layout.mesh.shape),
-        parameters=count_parameters([variables.get(name, {}) for name in ("params", "tables")]),
+        parameters=count_parameters([variables.get(name, {}) for name in ("params", "tables")]) - program.padding,
         tokens=program.tokens,
         fits=not outcome.required,
         memory=None if memory is None else {**dataclasses.asdict(memory), "total": memory.total},

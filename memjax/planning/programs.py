@@ -16,7 +16,7 @@ from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.models.language_model import make_language_model, make_mixtures
 from memjax.training.evaluation import make_score
-from memjax.training.experiment import make_optimizer, scanned_groups
+from memjax.training.experiment import make_coefficients, make_optimizer, padding_of, scanned_groups
 from memjax.training.sharding import Layout, check_rows, train_state_names
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.typing import Batch
@@ -38,6 +38,7 @@ class Program:
       names: of the axes of the first argument.
       donated: numbers of the arguments that may be overwritten.
       tokens: read in one run, over all rows.
+      padding: parameters of the model that are padding of its vocabulary.
     """
 
     function: Callable[..., Any]
@@ -47,6 +48,7 @@ class Program:
     names: Any
     donated: tuple[int, ...]
     tokens: int
+    padding: int
 
 
 def vocab_size_of(data: configs.Data) -> int:
@@ -115,6 +117,7 @@ def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     step = make_train_step(
         loss,
         optimizer,
+        coefficients=make_coefficients(config.model.attention),
         accumulate=training.accumulate,
         rematerialize=training.rematerialize,
         segments_per_checkpoint=training.segments_per_checkpoint,
@@ -129,6 +132,7 @@ def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
         names,
         donated=(0,),
         tokens=segments * rows * length,
+        padding=padding_of(model),
     )
 
 
@@ -151,6 +155,7 @@ def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
         names,
         donated=(1,),
         tokens=rows * length,
+        padding=padding_of(model),
     )
 
 
@@ -176,6 +181,7 @@ def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
         names,
         donated=(1,),
         tokens=rows,
+        padding=padding_of(model),
     )
 
 

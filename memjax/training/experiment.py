@@ -20,6 +20,7 @@ from memjax.data.datasets import make_datasets
 from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION
 from memjax.data.streams import Streams
+from memjax.memory.compressive import LOSSES
 from memjax.models.language_model import make_language_model, make_mixtures
 from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, num_padding
@@ -146,11 +147,11 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
 
 
 def local_window(config: Config) -> int:
-    """Tokens that one layer sees without its long memory, the query included."""
+    """Tokens that one layer sees without its long or compressed memory, the query included."""
     match config.model.attention:
         case configs.Memorizing() as part:
             return part.window or part.cache_length + config.data.segment_length
-        case configs.TransformerXL() as part:
+        case configs.TransformerXL() | configs.Compressive() as part:
             return part.memory_length + config.data.segment_length
     return config.data.segment_length
 
@@ -216,6 +217,14 @@ def make_optimizer(training: configs.Training, scanned: Sequence[str] = ()) -> o
         case other:
             raise ValueError(f"training.optimizer: given {type(other).__name__}, allowed: Adam, Adafactor")
     return optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every)
+
+
+def make_coefficients(attention: configs.Attention) -> dict[str, float]:
+    """The coefficients of the model's auxiliary losses, by name (see `make_train_step`)."""
+    match attention:
+        case configs.Compressive(memory_length=memory, compressed_memory_length=slots) if memory and slots:
+            return {LOSSES[attention.loss]: attention.loss_weight} if attention.loss in LOSSES else {}
+    return {}
 
 
 def layer_groups(model: Any) -> tuple[tuple[int, int], ...]:

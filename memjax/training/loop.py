@@ -24,6 +24,7 @@ from memjax.training.experiment import (
     init_from,
     join_state,
     layer_groups,
+    make_coefficients,
     make_experiment,
     make_optimizer,
     make_schedule,
@@ -365,6 +366,7 @@ class _Run:
         return make_train_step(
             self.loss,
             self.optimizer,
+            coefficients=make_coefficients(self.config.model.attention),
             accumulate=training.accumulate,
             rematerialize=training.rematerialize,
             segments_per_checkpoint=training.segments_per_checkpoint,

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from memjax import config
+from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.memorizing import MemorizingAttention
@@ -28,6 +29,7 @@ from tests.contract.toys import (
 HEADS = {"dim": DIM, "num_heads": 2, "head_dim": 4}
 NOISE = {"dropout": 0.2, "attention_dropout": 0.2}
 XL_SLOTS = {"hidden": 1}
+COMPRESSED_SLOTS = {"hidden": 1, "compressed": 1}
 MEMORY_SLOTS = {"memory/keys": 2, "memory/values": 2}
 CACHE_SLOTS = {"cache/keys": 1, "cache/values": 1}
 
@@ -35,6 +37,11 @@ CACHE_SLOTS = {"cache/keys": 1, "cache/values": 1}
 def transformer_xl(**fields: Any) -> Callable[[Any], TransformerXLAttention]:
     fields = {**HEADS, **NOISE, "memory_length": 8, **fields}
     return lambda dtype: TransformerXLAttention(**fields, dtype=dtype)
+
+
+def compressive(**fields: Any) -> Callable[[Any], CompressiveAttention]:
+    fields = {**HEADS, **NOISE, "memory_length": 8, "compressed_memory_length": 4, "compression_rate": 2, **fields}
+    return lambda dtype: CompressiveAttention(**fields, dtype=dtype)
 
 
 def memorizing(**fields: Any) -> Callable[[Any], MemorizingAttention]:
@@ -110,6 +117,10 @@ def layer_of(state: Any, group: int, offset: int | None = None) -> Any:
 
 MODELS = {
     "transformer_xl": language_model(config.TransformerXL(memory_length=8, tied_biases=True), num_layers=3),
+    "compressive": language_model(
+        config.Compressive(memory_length=4, compressed_memory_length=2, compression_rate=2, tied_biases=True),
+        num_layers=3,
+    ),
     "memorizing": language_model(
         config.Memorizing(layers=(-1,), memory_length=8, num_neighbors=3, cache_length=4),
         num_layers=3,
@@ -139,6 +150,43 @@ CASES = [
         make=transformer_xl(empty_memory="zeros"),
         slots=XL_SLOTS,
         exempt={"capacity": "compatibility: a new document finds a memory full of zeros"},
+    ),
+    Case(name="compressive", make=compressive(), capacity=8, fifos=hidden_fifo, slots=COMPRESSED_SLOTS),
+    Case(
+        name="compressive_dilated_auto_encoding",
+        make=compressive(
+            memory_length=3,
+            compressed_memory_length=5,
+            compression="dilated",
+            dilations=(1, 2),
+            loss="auto_encoding",
+            positions="contiguous",
+            norm="pre",
+            clamp_length=6,
+        ),
+        capacity=3,
+        fifos=hidden_fifo,
+        slots=COMPRESSED_SLOTS,
+    ),
+    Case(
+        name="compressive_most_used",
+        make=compressive(compression="most_used", norm="pre_sonnet"),
+        capacity=8,
+        fifos=hidden_fifo,
+        slots=COMPRESSED_SLOTS,
+    ),
+    Case(
+        name="compressive_bptt_not_whole_windows",
+        make=compressive(compression_rate=3, loss="none"),
+        capacity=8,
+        fifos=hidden_fifo,
+        slots=COMPRESSED_SLOTS,
+    ),
+    Case(
+        name="compressive_zeros",
+        make=compressive(compression="mean", loss_reduction="norm", empty_memory="zeros"),
+        slots=COMPRESSED_SLOTS,
+        exempt={"capacity": "compatibility: a new document finds memories full of zeros"},
     ),
     Case(
         name="memorizing",
@@ -214,6 +262,14 @@ CASES = [
         capacity=8,
         fifos=lambda state: hidden_fifo(layer_of(state.stack, 0, 0)),
         slots=XL_SLOTS,
+    ),
+    Case(
+        name="model_compressive",
+        make=MODELS["compressive"],
+        site="model",
+        capacity=4,
+        fifos=lambda state: hidden_fifo(layer_of(state.stack, 0, 0)),
+        slots=COMPRESSED_SLOTS,
     ),
     Case(
         name="model_memorizing",

@@ -11,7 +11,7 @@ import numpy as np
 
 from memjax import config
 from memjax.models.transformer import join_layers, split_layers
-from tests.contract.cases import language_model, memorizing, toy, transformer_xl
+from tests.contract.cases import compressive, language_model, memorizing, toy, transformer_xl
 from tests.contract.harness import ROWS, SEGMENTS, Case, Run, Segments, full_mask, prefix_mask, starts
 from tests.contract.toys import OutputMemory
 
@@ -76,9 +76,21 @@ def with_value(name: str, value: float) -> Callable[[Any], Any]:
 
 
 def no_positions(params: Any) -> Any:
-    """Transformer-XL's parameters with every term of positions 0."""
+    """Transformer-XL's parameters, and those of memories made like it, with every term of positions 0."""
     zero = lambda tree: jax.tree.map(jnp.zeros_like, tree)
-    return {**params, "relative": zero(params["relative"]), "biases": zero(params["biases"])}
+    terms = ("relative", "biases", "compressed_relative", "compressed_position")
+    return {name: zero(value) if name in terms else value for name, value in params.items()}
+
+
+def kernel_of(weight: float) -> Callable[[Any], Any]:
+    """A compression whose matrices are all `weight` times the identity."""
+
+    def change(params: Any) -> Any:
+        rate, dim, _ = (kernel := params["compression_kernel"]).shape
+        eye = jnp.broadcast_to(weight * jnp.eye(dim, dtype=kernel.dtype)[None], (rate, dim, dim))
+        return {**params, "compression_kernel": eye}
+
+    return change
 
 
 def separate_projections(params: Any) -> Any:
@@ -94,6 +106,8 @@ def regroup(params: Any) -> Any:
 
 TRANSFORMER_XL, MEMORIZING, CACHED = transformer_xl(), memorizing(), memorizing(cache_length=4)
 ALL_NEIGHBORS, OUTPUT = memorizing(num_neighbors=ALL), toy(OutputMemory)
+
+COMPRESSION = ("compressed_relative", "compressed_position", "compression_kernel")
 
 RELATIONS = [
     Relation(
@@ -118,6 +132,43 @@ RELATIONS = [
         parent=memorizing(memory_length=0, cache_length=8, norm="post", norm_kind="layer", **PLAIN),
         change=no_positions,
         adapt=separate_projections,
+    ),
+    Relation(
+        name="compressive without a compressed memory is transformer_xl",
+        child=compressive(compressed_memory_length=0),
+        parent=TRANSFORMER_XL,
+    ),
+    Relation(
+        name="compressive without memory is local attention",
+        child=compressive(memory_length=0),
+        parent=transformer_xl(memory_length=0),
+        adapt=without(*COMPRESSION),
+    ),
+    Relation(
+        name="compressive that compresses nothing is transformer_xl with a longer memory",
+        child=compressive(memory_length=3, compression_rate=1, positions="contiguous", norm="pre"),
+        parent=transformer_xl(memory_length=7, norm="pre"),
+        change=kernel_of(1.0),
+        adapt=without(*COMPRESSION),
+    ),
+    Relation(
+        name="compressive that compresses nothing and has no positions is transformer_xl with a longer memory",
+        child=compressive(memory_length=4, compression_rate=1),
+        parent=TRANSFORMER_XL,
+        change=lambda params: no_positions(kernel_of(1.0)(params)),
+        adapt=without(*COMPRESSION),
+    ),
+    Relation(
+        name="compressive that keeps every slot is transformer_xl with a longer memory",
+        child=compressive(memory_length=4, compression_rate=1, compression="most_used", positions="contiguous"),
+        parent=TRANSFORMER_XL,
+    ),
+    Relation(
+        name="compressive with equal weights is compressive by the mean",
+        child=compressive(memory_length=4),
+        parent=compressive(memory_length=4, compression="mean"),
+        change=kernel_of(0.5),
+        adapt=without("compression_kernel"),
     ),
     Relation(
         name="memorizing with a closed gate is local attention",

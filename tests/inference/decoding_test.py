@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.config import FullAttention, Memorizing, Model, TransformerXL
+from memjax.config import Compressive, FullAttention, Memorizing, Model, TransformerXL
 from memjax.inference import Sampling, generate, prefill, stream_tokens
 from memjax.memory.contract import DecodeState, where_rows
 from memjax.models.language_model import make_language_model
@@ -155,6 +155,7 @@ def test_prompts_need_a_token(prompts):
     [
         Memorizing(layers=(0,), memory_length=8, num_neighbors=2, cache_length=3),
         TransformerXL(memory_length=5),
+        Compressive(memory_length=3, compressed_memory_length=2, compression_rate=2, loss="none"),
         FullAttention(),
     ],
     ids=lambda attention: type(attention).__name__,

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 MESHES = ("(8, 1, 1)", "(1, 8, 1)", "(4, 2, 1)", "(2, 2, 2)", "(1, 1, 8)")
-ATTENTION = ("memorizing", "transformer_xl")
+ATTENTION = ("memorizing", "transformer_xl", "compressive")
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import optax
 from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.models.language_model import make_language_model
+from memjax.training.experiment import make_coefficients
 from memjax.training.loop import train
 from memjax.training.metrics import count_bytes
 from memjax.training.sharding import Layout, make_mesh, put
@@ -28,6 +29,9 @@ ROWS, LENGTH, VOCAB, STEPS = 8, 4, 125, 20  # tables of 128 rows
 ATTENTION = {
     "memorizing": configs.Memorizing(layers=(1,), memory_length=16, num_neighbors=3, cache_length=4),
     "transformer_xl": configs.TransformerXL(memory_length=8, norm="pre"),
+    "compressive": configs.Compressive(
+        memory_length=8, compressed_memory_length=4, compression_rate=2, norm="pre", tied_biases=True
+    ),
 }
 
 
@@ -64,7 +68,7 @@ class Run:
             return init_train_state(loss, optimizer, variables(), memory, example, jax.random.key(1))
 
         self.traces = 0
-        plain = make_train_step(loss, optimizer, jit=False)
+        plain = make_train_step(loss, optimizer, coefficients=make_coefficients(attention), jit=False)
 
         def step(state, batch):
             self.traces += 1

@@ -13,6 +13,7 @@ import pytest
 
 from memjax import config
 from memjax.models.language_model import make_language_model
+from memjax.training.experiment import make_coefficients
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.typing import Batch
 
@@ -37,12 +38,28 @@ EXPECTED = {
         {"contract.restore_state", "fifo.shift_append", "positions.relative_shift", "attention.visibility"}
         | {f"transformer_xl.{name}" for name in ("reset", "read", "write")},
     ),
+    "compressive": (
+        config.Compressive(memory_length=6, compressed_memory_length=4, compression_rate=2, compression="dilated"),
+        {f"compressive.{name}" for name in ("reset", "evict", "write")}
+        | {f"compression.{name}" for name in ("dilated_convolutions", "strided_convolution", "window_validity")}
+        | {"compression.attention_reconstruction", "transformer_xl.read", "transformer_xl.score_positions"},
+    ),
+    "most used": (
+        config.Compressive(memory_length=6, compressed_memory_length=4, compression_rate=2, compression="most_used"),
+        {"compressive.note_usage", "compression.most_used", "attention.attention_with_weights"},
+    ),
     "no memory": (config.FullAttention(), {"attention.attention"}),
 }
 """what a train step calls; a new kind of attention gets a row"""
 LEARNS = {
     "gate": {"attention.neighbor_attention", "mixing.head_gate"},
     "transformer_xl": {"transformer_xl.read"},
+    "compressive": {
+        "transformer_xl.read",
+        "compression.attention_reconstruction",
+        "compression.strided_convolution",
+        "compression.dilated_convolutions",
+    },
 }
 """what has a gradient"""
 
@@ -61,7 +78,8 @@ def paths(name: str) -> frozenset[str]:
         variables = init_variables(model, jax.random.key(0), LENGTH)
         return init_train_state(loss, optimizer, variables, model.init_state(ROWS), batch, jax.random.key(0))
 
-    lowered = jax.jit(make_train_step(loss, optimizer, jit=False)).lower(jax.eval_shape(init), batch)
+    step = make_train_step(loss, optimizer, coefficients=make_coefficients(EXPECTED[name][0]), jit=False)
+    lowered = jax.jit(step).lower(jax.eval_shape(init), batch)
     return frozenset(re.findall(r'"(jit\(train_step\)[^"]*)"', lowered.as_text(debug_info=True)))
 
 

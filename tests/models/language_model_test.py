@@ -199,6 +199,9 @@ def test_without_memory_all_layers_form_one_group():
         (config.TransformerXL(norm="post"), ""),
         (config.TransformerXL(norm="pre"), "layer"),
         (config.TransformerXL(norm="pre", final_norm=False), ""),
+        (config.Compressive(norm="post"), ""),
+        (config.Compressive(norm="pre"), "layer"),
+        (config.Compressive(norm="pre_sonnet"), "layer"),
     ],
 )
 def test_final_norm(attention, norm):

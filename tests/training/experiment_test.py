@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from memjax.config import (
     Adafactor,
     Adam,
+    Compressive,
     Config,
     Data,
     Evaluation,
@@ -31,6 +33,7 @@ from memjax.training.experiment import (
     load_run,
     load_variables,
     local_window,
+    make_coefficients,
     make_evaluation_model,
     make_experiment,
     make_optimizer,
@@ -171,6 +174,45 @@ def test_neighbors_come_with_the_documents(tmp_path):
         experiment.documents("test")
 
 
+def test_a_compressive_run_is_loaded_with_other_memories(tmp_path):
+    attention = Compressive(memory_length=8, compressed_memory_length=4, compression_rate=2, loss="auto_encoding")
+    config = make_config(tmp_path, attention)
+    _, variables = save_run(config)
+    for length, slots in ((8, 4), (8, 40), (3, 4), (0, 4)):
+        evaluation = Evaluation(memory_length=length)
+        longer = dataclasses.replace(attention, compressed_memory_length=slots)
+        run = load_run(tmp_path / "run", dataclasses.replace(config, model=make_config(tmp_path, longer).model))
+        jax.tree.map(np.testing.assert_array_equal, run.variables, {"params": variables["params"]})
+        model = make_evaluation_model(run.experiment, evaluation)
+        state = jax.eval_shape(lambda model=model: model.init_state(2)).stack.groups[0].attention
+        sizes = [leaf.shape[2] for leaf in jax.tree.leaves(state) if leaf.ndim == 4]  # [layers, b, slots, dim]
+        assert sizes == ([length, slots] if length else [])
+
+
+@pytest.mark.parametrize(
+    "attention, expected",
+    [
+        (FullAttention(), {}),
+        (TransformerXL(), {}),
+        (Compressive(), {"compressive/attention_reconstruction": 1.0}),
+        (Compressive(loss="auto_encoding", loss_weight=0.5), {"compressive/auto_encoding": 0.5}),
+        (Compressive(loss="none"), {}),
+        (Compressive(memory_length=0), {}),
+        (Compressive(compressed_memory_length=0), {}),
+        (Compressive(compression="max"), {"compressive/attention_reconstruction": 1.0}),
+    ],
+)
+def test_coefficients_are_those_of_the_losses_that_the_model_has(tmp_path, attention, expected):
+    assert make_coefficients(attention) == expected
+    model = make_experiment(make_config(tmp_path, attention)).model
+
+    def losses():
+        variables, start = init_variables(model, jax.random.key(0), 8), jnp.ones(1, bool)
+        return model.apply(variables, jnp.zeros((1, 8), int), model.init_state(1), start_of_document=start)[2].losses
+
+    assert {name.partition("/")[2] for name in jax.eval_shape(losses)} == set(expected)
+
+
 def test_split_and_join_are_inverse(tmp_path):
     model = make_experiment(make_config(tmp_path, long_memory(layers=(0,)))).model
     params = random_variables(model)["params"]
@@ -197,6 +239,7 @@ def test_the_local_window_decides_which_identifiers_are_distant(tmp_path):
     assert local_window(make_config(tmp_path, long_memory())) == 16
     assert local_window(make_config(tmp_path, long_memory(window=4))) == 4
     assert local_window(make_config(tmp_path, TransformerXL(memory_length=5))) == 13
+    assert local_window(make_config(tmp_path, Compressive(memory_length=5))) == 13
     assert local_window(make_config(tmp_path)) == 8
     experiment = make_experiment(make_config(tmp_path))
     assert set(experiment.subsets(Evaluation())) == {"is_answer", "is_practice"}

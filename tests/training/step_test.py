@@ -7,9 +7,13 @@ import numpy as np
 import optax
 import pytest
 
+from memjax.config import Compressive, Model
+from memjax.models.language_model import make_language_model
+from memjax.training.experiment import make_coefficients
 from memjax.training.optimizers import adam, make_optimizer, make_schedule
 from memjax.training.step import language_model_loss, make_train_step
 from memjax.training.tables import sparse_sgd
+from memjax.typing import Batch
 from tests.training import toy
 from tests.training.toy import LENGTH, ROWS, VOCAB, ToyModel, again, sparse_adam, toy_state, toy_stream
 
@@ -89,6 +93,48 @@ def test_recomputation_with_dropout_gives_equal_gradients():
         kinds = ("none", "segment")
         plain, recomputed = (run(model, data, state=again(start), rematerialize=kind)[0].params for kind in kinds)
         chex.assert_trees_all_close(plain, recomputed, rtol=1e-12)
+
+
+def compressive_batches(number: int, segments: int) -> list[Batch]:
+    """One document in every row that goes on through all steps: after two segments something is compressed."""
+    rng = np.random.default_rng(0)
+
+    def one(step: int) -> Batch:
+        ids = rng.integers(0, VOCAB, (segments, ROWS, LENGTH + 1)).astype(np.int32)
+        start = np.zeros((segments, ROWS), bool)
+        start[0] = step == 0
+        ones = np.ones((segments, ROWS, LENGTH), np.float32)
+        return Batch(ids[..., :-1], ids[..., 1:], ones > 0, ones, start, {})
+
+    return [one(step) for step in range(number)]
+
+
+@pytest.mark.parametrize(
+    "loss, segments, weight, learns",
+    [
+        ("attention", 1, 1.0, True),
+        ("auto_encoding", 1, 1.0, True),
+        ("attention", 1, 0.0, False),  # logged only
+        ("none", 1, 1.0, False),  # no later segment in the update reads what is compressed
+        ("none", 2, 1.0, True),
+    ],
+)
+def test_a_compression_learns_from_what_its_configuration_says(loss, segments, weight, learns):
+    attention = Compressive(
+        memory_length=LENGTH, compressed_memory_length=2, compression_rate=2, loss=loss, loss_weight=weight
+    )
+    model = make_language_model(Model(dim=8, num_layers=1, num_heads=2, attention=attention), VOCAB)
+    data, optimizer = compressive_batches(4, segments), make_optimizer(optax.sgd(0.1), clip_norm=0.1)
+    start = toy_state(model, optimizer, batch=data[0])
+    kernel = lambda state: state.params["stack"]["layers_0"]["attention"]["compression_kernel"]
+    end, metrics = run(model, data, optimizer, state=start, coefficients=make_coefficients(attention))
+    assert np.array_equal(kernel(end), kernel(start)) == (not learns)
+    assert not np.array_equal(end.params["vocabulary"]["embedding"], start.params["vocabulary"]["embedding"])
+    losses = {name: total for name, total in metrics.items() if name.startswith("losses/")}
+    assert len(losses) == (loss != "none")
+    for total in losses.values():
+        counted = ROWS * LENGTH * segments  # queries, or old slots
+        assert total.weight == counted and 0 < float(total.mean()) < np.inf
 
 
 def test_a_step_that_is_not_finite_keeps_every_field():

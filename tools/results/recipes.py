@@ -101,7 +101,7 @@ def record(recipe: str, row: str, seed: int, arguments: list[str], workdir: str,
         row=row,
         seed=seed,
         command=shlex.join(_without_paths(command)),
-        commit=_commit(),
+        commit=commit(),
         hardware=hardware(),
         log=log,
         numbers=_numbers(finished["results"]),
@@ -161,7 +161,7 @@ def _without_paths(command: list[str]) -> list[str]:
     return [Path(part).name if part.startswith("/") else part for part in command]
 
 
-def _commit() -> str:
+def commit() -> str:
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
     changed = subprocess.run(
         ["git", "status", "--porcelain", "--untracked-files=no", "memjax", "configs"],

@@ -1,0 +1,121 @@
+"""Serialised indices in the folder of a store: whole or not there, checked when they are opened.
+
+    indices/NAME.json       what it is, of which store, and the size and SHA-256 of each of its files; written last
+    indices/NAME-xxxxxxxx/  the files that the library of the backend has written
+
+The JSON file names the folder. Building again writes another folder and replaces the JSON file; a folder that no JSON
+file names is what an interrupted build has left, and the next build of that name deletes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from memjax.datastore.files import (
+    DiskFull,
+    explain_full_disk,
+    file_checksum,
+    locked,
+    read_json,
+    sync_file,
+    sync_folder,
+    write_json,
+)
+from memjax.datastore.plan import free_bytes
+from memjax.datastore.store import Store
+
+
+def save_artefact(
+    store: Store, name: str, about: dict[str, Any], write: Callable[[Path], None], expected_bytes: int = 0
+) -> None:
+    """Saves an index, in place of the one of that name if there is one.
+
+    Args:
+      store: whose index it is.
+      name: of the index.
+      about: what it is, a JSON object; `open_artefact` gives it back.
+      write: writes files into an empty folder.
+      expected_bytes: that it will take, about.
+
+    Raises:
+      ValueError: another process is saving an index of that name.
+      DiskFull: no space is left; the old index is still there.
+    """
+    indices = store.path / "indices"
+    hint = f"free some and build the index {name} again"
+    with explain_full_disk(indices, hint):
+        indices.mkdir(exist_ok=True)
+        with locked(indices / f".{name}.lock", f"index {name} of {store.path}"):
+            remove_leftovers(store, name)
+            folder = indices / f"{name}-{uuid.uuid4().hex[:8]}"
+            folder.mkdir()
+            try:
+                if free_bytes(folder) < expected_bytes:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                _write(folder, write, hint)
+                files = {}
+                for path in sorted(folder.iterdir()):
+                    sync_file(path)
+                    files[path.name] = {"bytes": path.stat().st_size, "sha256": file_checksum(path)}
+                sync_folder(folder)
+                value = {"about": about, "store": store.fingerprint, "folder": folder.name, "files": files}
+                write_json(indices / f"{name}.json", value)
+            except Exception:
+                shutil.rmtree(folder, ignore_errors=True)  # it may be what has filled the disk
+                raise
+            remove_leftovers(store, name)
+
+
+def open_artefact(store: Store, name: str) -> tuple[Path, dict[str, Any]]:
+    """(folder, about) of a saved index whose files are what was written.
+
+    Raises:
+      ValueError: there is none, it is damaged, or it was made from other keys than the store has now.
+    """
+    path = store.path / "indices" / f"{name}.json"
+    if not path.is_file():
+        raise ValueError(f"index: {store.path} has no {name}; build it (memjax datastore index)")
+    value = read_json(path)
+    if value["store"] != store.fingerprint:
+        raise ValueError(
+            f"index: {name} of {store.path} was made from other keys ({value['store']}, now {store.fingerprint}); "
+            "build it again (memjax datastore index)"
+        )
+    folder = path.parent / value["folder"]
+    for file, expected in value["files"].items():
+        found = folder / file
+        intact = found.is_file() and found.stat().st_size == expected["bytes"]
+        if not intact or file_checksum(found) != expected["sha256"]:
+            raise ValueError(
+                f"index: {found} is damaged: it is not what was written; build the index again (memjax datastore index)"
+            )
+    return folder, value["about"]
+
+
+def artefact_names(store: Store) -> list[str]:
+    """Names of all saved indices of a store."""
+    return sorted(path.stem for path in (store.path / "indices").glob("*.json"))
+
+
+def remove_leftovers(store: Store, name: str) -> None:
+    """Deletes the folders of an index that its JSON file does not name."""
+    path = store.path / "indices" / f"{name}.json"
+    kept = read_json(path)["folder"] if path.is_file() else ""
+    for folder in path.parent.glob(f"{name}-????????"):
+        if folder.name != kept:
+            shutil.rmtree(folder)
+
+
+def _write(folder: Path, write: Callable[[Path], None], hint: str) -> None:
+    try:
+        write(folder)
+    except RuntimeError as error:  # the libraries of the backends do not say why they could not write
+        if free_bytes(folder) < 1 << 20:
+            raise DiskFull(errno.ENOSPC, f"no space is left on the disk; {hint}", str(folder)) from error
+        raise

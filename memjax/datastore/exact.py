@@ -1,0 +1,410 @@
+"""Exact search on a device, block by block: queries times entries never exist at once.
+
+Entries are ranked by `q k` for products, and for distances by
+
+    (q - c) k - |k - c|^2 / 2
+
+in at least float32, with a running list of the best. This orders like the distance for every `c`. With `c` = 0 it loses
+the digits that count where keys have a large part in common, as hidden states of language models do; the mean of the
+keys takes that part out. Some more candidates than asked for are taken, and scored and ordered by the sum of squared
+differences.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int, Shaped
+
+from memjax.datastore.index import (
+    Metric,
+    Neighbors,
+    check_metric,
+    check_num_neighbors,
+    check_queries,
+    exact_scores,
+    merge_neighbors,
+    nothing,
+    pad_neighbors,
+)
+from memjax.datastore.store import Store
+from memjax.functional.scopes import operation
+
+BLOCK_ENTRIES = 65536
+QUERY_BATCH = 256
+SPARE = 8
+"""candidates of which the ranks may be wrong in the last digits"""
+GROUP = 32
+"""entries of which only the best is compared first, where few neighbours are wanted"""
+NORMS_AT_ONCE = 8192
+"""entries"""
+LARGEST_ID = np.iinfo(np.int32).max
+
+
+@operation
+def nearest_entries(
+    queries: Float[Array, "queries dim"],
+    keys: Float[Array, "entries dim"],
+    num_neighbors: int,
+    *,
+    metric: Metric = "squared_l2",
+    count: int | Int[Array, ""] | None = None,
+    centre: Float[Array, " dim"] | None = None,
+    half_norms: Float[Array, " entries"] | None = None,
+    block_entries: int = BLOCK_ENTRIES,
+    precision: Any = "highest",
+) -> Neighbors:
+    """The nearest keys of each query; may be called inside `jax.jit`. No gradient flows from here.
+
+    Args:
+      queries: `[queries, dim]`; all of them are searched at once, with `queries x block_entries` scores in memory.
+      keys: `[entries, dim]`, any float dtype; finite.
+      num_neighbors: may be more than there are entries.
+      metric: "squared_l2" or "inner_product".
+      count: only so many of the first entries exist; None = all.
+      centre: for distances: a point in the middle of the keys, see the text of the module; None = 0.
+      half_norms: for distances: from `half_squared_norms` with the same centre; None = computed for every search.
+      block_entries: compared at once.
+      precision: of the products, as in `jax.numpy.matmul`.
+
+    Returns:
+      `Neighbors` of `[queries, num_neighbors]`, best first: scores at least float32, int32 ids. Of equal scores the
+      lower id comes first. Missing ones have id -1, are not valid, and score infinity or minus infinity.
+
+    Raises:
+      ValueError: an unknown metric, no neighbour, or more entries than int32 counts.
+
+    Example:
+      >>> keys = jnp.array([[0.0, 0.0], [3.0, 0.0], [1.0, 1.0]])
+      >>> found = nearest_entries(jnp.array([[2.0, 0.0]]), keys, 2)
+      >>> print(found.scores, found.ids)
+      [[1. 2.]] [[1 2]]
+    """
+    check_metric(metric)
+    check_num_neighbors(num_neighbors)
+    entries = keys.shape[0]
+    _check_entries(entries)
+    queries, keys = lax.stop_gradient(queries), lax.stop_gradient(keys)
+    queries = queries.astype(jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32))
+    if not entries:
+        return sorted_neighbors(*_no_candidates(queries, 0), num_neighbors, metric)
+    centre = jnp.zeros((keys.shape[1],), queries.dtype) if centre is None else centre.astype(queries.dtype)
+    centred = queries - centre[None] if metric == "squared_l2" else queries
+    block = min(block_entries, entries)
+    count = entries if count is None else count
+    places = jnp.arange(block, dtype=jnp.int32)
+
+    def step(i: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
+        # The last block begins early and skips what the block before it has seen: no copy of the keys is padded.
+        first = jnp.minimum(i * block, entries - block)
+        part = lax.dynamic_slice_in_dim(keys, first, block)
+        if metric == "inner_product":
+            norms = None
+        elif half_norms is None:
+            norms = half_squared_norms(part, centre)
+        else:
+            norms = lax.dynamic_slice_in_dim(half_norms, first, block)
+        ids = first + places
+        real = (ids >= i * block) & (ids < count)
+        return _add_block(best, centred, part, norms, first, real, precision)
+
+    best = _no_candidates(queries, _num_candidates(num_neighbors, entries, metric))
+    ranks, ids = lax.fori_loop(0, -(-entries // block), step, best)
+    if metric == "squared_l2":
+        ranks = _distances(queries, keys, ids, block)
+    return sorted_neighbors(ranks, ids, num_neighbors, metric)
+
+
+@operation
+def half_squared_norms(
+    keys: Float[Array, "entries dim"], centre: Float[Array, " dim"] | None = None
+) -> Float[Array, " entries"]:
+    """`|k - c|^2 / 2` of each key, at least float32, for `nearest_entries`.
+
+    Example:
+      >>> keys = jnp.array([[2.0, 0.0], [1.0, 1.0]])
+      >>> print(half_squared_norms(keys), half_squared_norms(keys, jnp.array([1.0, 0.0])))
+      [2. 1.] [0.5 0.5]
+    """
+    dtype = jnp.promote_types(keys.dtype, jnp.float32)
+    centre = jnp.zeros((keys.shape[1],), dtype) if centre is None else centre.astype(dtype)
+    norms = lambda keys: 0.5 * jnp.sum(jnp.square(keys.astype(dtype) - centre[None]), axis=1)
+    entries, block = keys.shape[0], NORMS_AT_ONCE
+    if entries <= block:
+        return norms(keys)
+
+    def step(i: Array, found: Array) -> Array:  # no second copy of the keys in another dtype
+        first = jnp.minimum(i * block, entries - block)
+        return lax.dynamic_update_slice(found, norms(lax.dynamic_slice_in_dim(keys, first, block)), (first,))
+
+    return lax.fori_loop(0, -(-entries // block), step, jnp.zeros((entries,), dtype))
+
+
+class ExactIndex:
+    """All keys in the memory of one device.
+
+    Attributes:
+      metric: of the scores.
+      entries: that can be found.
+      dim: of keys and queries.
+
+    Example:
+      >>> index = ExactIndex(np.eye(3, dtype=np.float32), metric="inner_product")
+      >>> index.search(np.array([[1.0, 5.0, 2.0]]), 2).ids.tolist()
+      [[1, 2]]
+    """
+
+    metric: Metric
+
+    def __init__(
+        self,
+        keys: Shaped[Any, "entries dim"],
+        *,
+        metric: Metric = "squared_l2",
+        block_entries: int = BLOCK_ENTRIES,
+        query_batch: int = QUERY_BATCH,
+    ):
+        """Puts the keys on the default device.
+
+        Args:
+          keys: `[entries, dim]`, in the dtype in which they are kept.
+          metric: "squared_l2" or "inner_product".
+          block_entries: compared at once.
+          query_batch: queries searched at once.
+        """
+        check_metric(metric)
+        _check_entries(len(keys))
+        self.metric, self.entries, self.dim = metric, len(keys), keys.shape[1]
+        self._keys = jnp.asarray(keys)
+        self._centre = self._norms = None
+        if metric == "squared_l2" and self.entries:
+            self._centre = _centre(self._keys, self.entries)
+            self._norms = jax.jit(half_squared_norms)(self._keys, self._centre)
+        self._block_entries, self._query_batch = block_entries, query_batch
+
+    @classmethod
+    def from_store(cls, store: Store, *, metric: Metric = "squared_l2", **options: int) -> ExactIndex:
+        """All keys of a store, each block compared with its checksum."""
+        return cls(load_keys(store, 0, store.entries), metric=metric, **options)
+
+    def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
+        queries = check_queries(queries, self.dim, num_neighbors)
+        options = {"num_neighbors": num_neighbors, "metric": self.metric, "block_entries": self._block_entries}
+        parts = [
+            (_search(batch, self._keys, self._centre, self._norms, **options), n)
+            for batch, n in query_batches(queries, self._query_batch)
+        ]
+        return join_batches(parts, num_neighbors, self.metric)
+
+
+class StreamedIndex:
+    """The keys stay on disk and pass through the device at every search: for stores that fit nowhere, and for checks.
+
+    Attributes:
+      metric: of the scores.
+      entries: that can be found.
+      dim: of keys and queries.
+    """
+
+    metric: Metric
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        metric: Metric = "squared_l2",
+        block_entries: int = BLOCK_ENTRIES,
+        query_batch: int = QUERY_BATCH,
+    ):
+        """Reads nothing yet.
+
+        Args:
+          store: its keys.
+          metric: "squared_l2" or "inner_product".
+          block_entries: read and compared at once.
+          query_batch: queries compared with a block at once; the store is read once for all queries of a search.
+        """
+        check_metric(metric)
+        _check_entries(store.entries)
+        self.metric, self.entries, self.dim = metric, store.entries, store.dim
+        self._store, self._query_batch = store, query_batch
+        self._block_entries = max(1, min(block_entries, store.entries))
+
+    def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
+        queries = check_queries(queries, self.dim, num_neighbors)
+        candidates = _num_candidates(num_neighbors, self.entries, self.metric)
+        batches = [(jnp.asarray(batch), n) for batch, n in query_batches(queries, self._query_batch)]
+        best = [_no_candidates(batch, candidates) for batch, _ in batches]
+        centre = None
+        for block in self._store.blocks(self._block_entries):
+            keys = block.keys
+            if len(keys) < self._block_entries:  # one compiled program for blocks of every size
+                keys = np.zeros((self._block_entries, self.dim), keys.dtype)
+                keys[: len(block.keys)] = block.keys
+            keys = jnp.asarray(keys)
+            if self.metric == "squared_l2" and centre is None:
+                centre = _centre(keys, len(block.keys))
+            for i, (batch, _) in enumerate(batches):
+                best[i] = _stream(best[i], batch, keys, centre, block.first, len(block.keys))
+        ranks, ids = (
+            np.concatenate([np.asarray(b[part])[:n] for b, (_, n) in zip(best, batches, strict=True)], axis=0)
+            if batches
+            else np.zeros((0, candidates), dtype)
+            for part, dtype in enumerate((np.float32, np.int32))
+        )
+        scores, ids = ranks, ids.astype(np.int64)
+        if self.metric == "squared_l2":
+            scores = exact_scores(queries, self._store, ids, self.metric)
+        return merge_neighbors([Neighbors(scores, ids, ids >= 0)], num_neighbors, self.metric)
+
+
+def middle(keys: Float[Array, "entries dim"], count: int | Int[Array, ""]) -> tuple[Array, Array]:
+    """(sum, number) of some of the first keys, float32: their quotient is a centre, which need not be precise."""
+    stride = -(-keys.shape[0] // NORMS_AT_ONCE)
+    some = keys[::stride].astype(jnp.float32)
+    real = jnp.arange(some.shape[0]) * stride < count
+    return jnp.sum(jnp.where(real[:, None], some, 0), axis=0), jnp.sum(real)
+
+
+@jax.jit
+def _centre(keys: Array, count: int | Array) -> Array:
+    total, number = middle(keys, count)
+    return total / number
+
+
+def load_keys(store: Store, first: int, last: int, rows: int | None = None) -> np.ndarray:
+    """Keys `[first, last)` of a store, checked and in its dtype, with zeros behind them up to `rows`."""
+    keys = np.zeros((last - first if rows is None else rows, store.dim), store.key_dtype)
+    for block in store.blocks(first=first, last=last):
+        keys[block.first - first : block.first - first + len(block.keys)] = block.keys
+    return keys
+
+
+def query_batches(queries: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
+    """(batch, its real queries): of few sizes, so that few programs are compiled; zeros fill the last one up."""
+    for first in range(0, len(queries), size):
+        part = queries[first : first + size]
+        padded = min(size, 1 << (len(part) - 1).bit_length())
+        yield np.pad(part, [(0, padded - len(part)), (0, 0)]), len(part)
+
+
+def join_batches(parts: list[tuple[Neighbors, int]], num_neighbors: int, metric: Metric) -> Neighbors:
+    """The results of `query_batches` on the host, without what was filled up."""
+    if not parts:
+        nobody = np.zeros((0, num_neighbors), bool)
+        return pad_neighbors(nobody.astype(np.float32), nobody.astype(np.int64), nobody, num_neighbors, metric)
+    scores, ids, valid = (np.concatenate([np.asarray(part[i])[:n] for part, n in parts], axis=0) for i in range(3))
+    return pad_neighbors(scores, ids, valid, num_neighbors, metric)
+
+
+@functools.partial(jax.jit, static_argnames=("num_neighbors", "metric", "block_entries"))
+def _search(queries: Array, keys: Array, centre: Array | None, half_norms: Array | None, **options: Any) -> Neighbors:
+    return nearest_entries(queries, keys, centre=centre, half_norms=half_norms, **options)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _stream(
+    best: tuple[Array, Array], queries: Array, keys: Array, centre: Array | None, first: int | Array, count: int | Array
+) -> tuple[Array, Array]:
+    """Adds a block on its own; with a centre for distances, without one for products."""
+    real = jnp.arange(keys.shape[0]) < count
+    if centre is None:
+        return _add_block(best, queries, keys, None, first, real, "highest")
+    return _add_block(best, queries - centre[None], keys, half_squared_norms(keys, centre), first, real, "highest")
+
+
+def _num_candidates(num_neighbors: int, entries: int, metric: Metric) -> int:
+    return min(num_neighbors + (SPARE if metric == "squared_l2" else 0), entries)
+
+
+def _no_candidates(queries: Array, candidates: int) -> tuple[Array, Array]:
+    shape = (queries.shape[0], candidates)
+    return jnp.full(shape, -jnp.inf, queries.dtype), jnp.full(shape, -1, jnp.int32)
+
+
+def _add_block(
+    best: tuple[Array, Array],
+    queries: Array,
+    keys: Array,
+    half_norms: Array | None,
+    first: int | Array,
+    real: Array,
+    precision: Any,
+) -> tuple[Array, Array]:
+    """The best of (rank, id) so far and of a block whose first entry has the number `first`; largest rank first."""
+    ranks = jnp.matmul(queries, keys.astype(queries.dtype).T, precision=precision)  # [queries, block]
+    if half_norms is not None:
+        ranks = ranks - half_norms[None].astype(ranks.dtype)
+    ranks = jnp.where(real[None], ranks, -jnp.inf)
+    old_ranks, old_ids = best
+    wanted = old_ranks.shape[1]
+    groups = ranks.shape[1] // GROUP
+    if ranks.shape[1] % GROUP == 0 and wanted * 4 <= groups:
+        ranks, places = _best_groups(ranks, wanted)
+        ids = jnp.where(ranks > -jnp.inf, first + places, -1)
+    else:
+        ids = jnp.broadcast_to(first + lax.iota(jnp.int32, ranks.shape[1])[None], ranks.shape)
+    # The old ones stand first: they win ties, and few of the new ones pass them.
+    top, order = lax.top_k(jnp.concatenate([old_ranks, ranks], axis=1), wanted)
+    ids = jnp.where(
+        order < wanted,
+        jnp.take_along_axis(old_ids, jnp.minimum(order, wanted - 1), axis=1),
+        jnp.take_along_axis(ids, jnp.maximum(order - wanted, 0), axis=1),
+    )
+    return top, jnp.where(top > -jnp.inf, ids, -1)
+
+
+def _best_groups(ranks: Array, wanted: int) -> tuple[Array, Array]:
+    """(rank, place) of all entries of the `wanted` groups with the best maxima, in the order of their places.
+
+    Among them are the `wanted` best entries. Were one in a group that is not chosen, then each of the `wanted` chosen
+    groups would hold an entry that is better, or as good and further ahead.
+    """
+    grouped = ranks.reshape(ranks.shape[0], -1, GROUP)
+    _, chosen = lax.top_k(jnp.max(grouped, axis=-1), wanted)
+    chosen = jnp.sort(chosen, axis=1)
+    ranks = jnp.take_along_axis(grouped, chosen[:, :, None], axis=1)  # [queries, wanted, GROUP]
+    places = chosen[:, :, None] * GROUP + lax.iota(jnp.int32, GROUP)[None, None]
+    return ranks.reshape(ranks.shape[0], -1), places.reshape(ranks.shape[0], -1)
+
+
+def _distances(queries: Array, keys: Array, ids: Array, block: int) -> Array:
+    """Sums of squared differences, with no more keys at once than a block has."""
+    rows, candidates = ids.shape
+    width = max(1, min(candidates, block // max(1, rows)))
+    steps = -(-candidates // width)
+    padded = jnp.pad(ids, [(0, 0), (0, steps * width - candidates)]).reshape(rows, steps, width)
+
+    def score(ids: Array) -> Array:  # [queries, width]
+        near = jnp.take(keys, ids, axis=0, mode="clip").astype(queries.dtype)
+        return jnp.sum(jnp.square(near - queries[:, None]), axis=-1)
+
+    scores = lax.map(score, jnp.swapaxes(padded, 0, 1))  # [steps, queries, width]
+    return jnp.swapaxes(scores, 0, 1).reshape(rows, steps * width)[:, :candidates]
+
+
+def sorted_neighbors(scores: Array, ids: Array, num_neighbors: int, metric: Metric) -> Neighbors:
+    """Sorts by score and id, cuts or pads to `num_neighbors`."""
+    sign = 1 if metric == "squared_l2" else -1
+    missing = max(0, num_neighbors - ids.shape[1])
+    last = jnp.where(ids >= 0, ids, LARGEST_ID)
+    order = jnp.where(ids >= 0, sign * scores, jnp.inf)
+    order, last = lax.sort((order, last), num_keys=2)
+    order, last = order[:, :num_neighbors], last[:, :num_neighbors]
+    order = jnp.pad(order, [(0, 0), (0, missing)], constant_values=jnp.inf)
+    last = jnp.pad(last, [(0, 0), (0, missing)], constant_values=LARGEST_ID)
+    valid = last < LARGEST_ID
+    return Neighbors(jnp.where(valid, sign * order, nothing(metric)), jnp.where(valid, last, -1), valid)
+
+
+def _check_entries(entries: int) -> None:
+    if entries >= LARGEST_ID:
+        raise ValueError(
+            f"entries: given {entries}, allowed: below {LARGEST_ID} on a device; split the store and merge the results"
+        )

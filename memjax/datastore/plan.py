@@ -1,0 +1,162 @@
+"""What a store will cost, before it is built."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shutil
+import time
+import uuid
+from pathlib import Path
+
+from memjax.datastore.files import PARTIAL, explain_full_disk, write_all
+from memjax.datastore.store import DIGESTS, VALUE_DTYPE, Header, num_blocks
+
+GIB = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StorePlan:
+    """Bytes and seconds of a store that is to be built.
+
+    Attributes:
+      entries: of the store.
+      key_bytes: of all keys.
+      value_bytes: of all values.
+      checksum_bytes: of the checksums of all blocks.
+      index_bytes: backend -> bytes of its index, in the place where it is searched: device memory of `exact` and
+        `sharded` (per device), main memory and disk of `scann` and `faiss`. Estimates.
+      build_bytes: backend -> main memory while its index is built.
+      forward_seconds: of the forward passes of all hosts together, or None where their speed is not known.
+      write_seconds: of writing, on one disk, or None.
+      free_bytes: on the disk, or None where no path was given.
+    """
+
+    entries: int
+    key_bytes: int
+    value_bytes: int
+    checksum_bytes: int
+    index_bytes: dict[str, int]
+    build_bytes: dict[str, int]
+    forward_seconds: float | None
+    write_seconds: float | None
+    free_bytes: int | None
+
+    @property
+    def store_bytes(self) -> int:
+        """On disk, without indices."""
+        return self.key_bytes + self.value_bytes + self.checksum_bytes
+
+    @property
+    def fits(self) -> bool:
+        """The store fits on its disk, as far as is known."""
+        return self.free_bytes is None or self.store_bytes <= self.free_bytes
+
+    def lines(self) -> list[str]:
+        """The plan in words, a line for each part."""
+        free = "" if self.free_bytes is None else f" of {_size(self.free_bytes)} free"
+        lines = [
+            f"entries   {self.entries:,}",
+            f"disk      {_size(self.store_bytes)}{free}{'' if self.fits else ': does not fit'}"
+            f" (keys {_size(self.key_bytes)}, values {_size(self.value_bytes)})",
+        ]
+        for name, seconds in (("forward", self.forward_seconds), ("writing", self.write_seconds)):
+            lines.append(f"{name}   {'not measured' if seconds is None else _duration(seconds)}")
+        for name, size in self.index_bytes.items():
+            build = f", {_size(self.build_bytes[name])} while it is built" if name in self.build_bytes else ""
+            lines.append(f"{name:9} {_size(size)}{build}")
+        return lines
+
+
+def plan_store(
+    header: Header,
+    entries: int,
+    *,
+    path: str | Path | None = None,
+    tokens_per_second: float | None = None,
+    write_bytes_per_second: float | None = None,
+    num_devices: int = 1,
+) -> StorePlan:
+    """The cost of a store of so many entries.
+
+    Args:
+      header: of the store.
+      entries: one for each token that is scored.
+      path: where it is to be; its disk is asked for free space (nothing is written).
+      tokens_per_second: of the forward pass of all hosts together, measured on a few batches.
+      write_bytes_per_second: of the disk, see `measure_write_speed`.
+      num_devices: over which the `sharded` backend splits the keys.
+
+    Example:
+      >>> header = Header(dim=1024, model="m", tokenizer="t", data="d", protocol={})
+      >>> plan = plan_store(header, 103_225_485, tokens_per_second=50_000, num_devices=64)
+      >>> for line in plan.lines()[:3]:
+      ...     print(line)
+      entries   103,225,485
+      disk      197.3 GiB (keys 196.9 GiB, values 393.8 MiB)
+      forward   34 min
+    """
+    if entries < 0 or num_devices < 1:
+        raise ValueError(f"entries: given {entries} over {num_devices} devices, allowed: 0 or more over 1 or more")
+    keys, values = entries * header.key_bytes, entries * VALUE_DTYPE.itemsize
+    rows = num_blocks(entries, header.block_entries) + header.num_shards
+    checksums = rows * DIGESTS.itemsize
+    full = entries * header.dim * 4
+    # ScaNN: keys as float32 for reordering, 4 bits for every 2 dimensions, the leaf of each key, the leaves' centres.
+    scann = full + entries * (math.ceil(header.dim / 2) / 2) + entries * 4 + math.sqrt(entries) * header.dim * 4
+    return StorePlan(
+        entries=entries,
+        key_bytes=keys,
+        value_bytes=values,
+        checksum_bytes=checksums,
+        index_bytes={
+            "exact": keys + entries * 4,
+            "sharded": math.ceil(entries / num_devices) * (header.key_bytes + 4),
+            "scann": int(scann),
+            "faiss": full,
+        },
+        build_bytes={"scann": full + int(scann), "faiss": full},
+        forward_seconds=None if tokens_per_second is None else entries / tokens_per_second,
+        write_seconds=None if write_bytes_per_second is None else (keys + values + checksums) / write_bytes_per_second,
+        free_bytes=None if path is None else free_bytes(path),
+    )
+
+
+def free_bytes(path: str | Path) -> int:
+    """Free on the disk where a path is, or will be."""
+    path = Path(path).absolute()
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def measure_write_speed(path: str | Path, num_bytes: int = 64 << 20) -> float:
+    """Bytes per second that reach the disk of a folder, by writing and deleting a file there."""
+    file = Path(path) / f"speed.{uuid.uuid4().hex[:8]}{PARTIAL}"
+    data = os.urandom(1 << 20)
+    with explain_full_disk(file, "the speed of the disk was not measured"):
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            start = time.perf_counter()
+            for _ in range(max(1, num_bytes // len(data))):
+                write_all(descriptor, data)
+            os.fsync(descriptor)
+            return max(1, num_bytes // len(data)) * len(data) / (time.perf_counter() - start)
+        finally:
+            os.close(descriptor)
+            file.unlink()
+
+
+def _size(num_bytes: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.1f} {unit}" if unit != "bytes" else f"{num_bytes:.0f} bytes"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f} TiB"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,256 @@
+"""Approximate search on the host with ScaNN: a tree of leaves, asymmetric hashing, reordering with the keys.
+
+ScaNN (Guo et al. 2020, https://arxiv.org/abs/1908.10396) looks into the leaves nearest to a query, ranks their entries
+by a product with quantised keys, and ranks the best of those again by the keys themselves. Small parts are searched by
+brute force. A build is not reproducible (two builds of the same keys differ), so what was built is saved in the store,
+and a saved index gives the same neighbours whenever it is opened.
+
+A store that outgrows one host is indexed in parts, each of a range of entries, by any number of processes; a search
+merges the parts that are opened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+from memjax.datastore.artefacts import artefact_names, open_artefact, save_artefact
+from memjax.datastore.index import (
+    Index,
+    MergedIndex,
+    Metric,
+    Neighbors,
+    check_metric,
+    check_queries,
+    pad_neighbors,
+)
+from memjax.datastore.store import Store
+
+MEASURES = {"squared_l2": "squared_l2", "inner_product": "dot_product"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScannSettings:
+    """How an index is built; `n` are the entries of one part.
+
+    Attributes:
+      num_leaves: of the tree; 0 = the square root of `n`.
+      training_entries: drawn to train the tree and the codebooks.
+      dims_per_block: dimensions that share 4 bits of a quantised key.
+      anisotropic_threshold: of the quantisation for products; NaN = none. Distances have none.
+      brute_force_entries: parts with fewer entries are searched in full.
+    """
+
+    num_leaves: int = 0
+    training_entries: int = 250_000
+    dims_per_block: int = 2
+    anisotropic_threshold: float = 0.2
+    brute_force_entries: int = 20_000
+
+
+class ScannIndex:
+    """One part of a store, in the memory of the host. `build_scann` makes it, `open_scann` opens a saved one.
+
+    Attributes:
+      metric: of the scores.
+      entries: that can be found.
+      dim: of keys and queries.
+      leaves_to_search: of the tree; 0 = a twentieth, and more where many neighbours are asked for. The more, the higher
+        the recall and the slower the search; it may be changed at any time.
+      reorder: candidates that are ranked again by their keys; 0 = four times the neighbours, at least 128.
+    """
+
+    metric: Metric
+
+    def __init__(self, searcher: Any, about: dict[str, Any], *, leaves_to_search: int = 0, reorder: int = 0):
+        """Takes a searcher of ScaNN and what `build_scann` says about it."""
+        self.metric, self.dim = about["metric"], about["dim"]
+        self._first, last = about["range"]
+        self.entries = last - self._first
+        self._searcher, self._leaves = searcher, about["leaves"]
+        self.leaves_to_search, self.reorder = leaves_to_search, reorder
+
+    def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
+        queries = check_queries(queries, self.dim, num_neighbors).astype(np.float32)
+        wanted = min(num_neighbors, self.entries)
+        options = {}
+        if self._leaves:
+            reorder = max(self.reorder or max(4 * wanted, 128), wanted)
+            options = {
+                "leaves_to_search": min(self.leaves_to_search or self._default_leaves(wanted), self._leaves),
+                "pre_reorder_num_neighbors": min(reorder, self.entries),
+            }
+        if not len(queries) or not wanted:
+            scores, ids = np.zeros((2, len(queries), 0), np.float32)
+        else:
+            batch = math.ceil(len(queries) / (os.cpu_count() or 1))  # one for each thread
+            ids, scores = self._searcher.search_batched_parallel(
+                queries, final_num_neighbors=wanted, batch_size=batch, **options
+            )
+        # Where the leaves have fewer entries ScaNN gives entry 0 with a distance that is not a number.
+        return pad_neighbors(scores, ids.astype(np.int64) + self._first, ~np.isnan(scores), num_neighbors, self.metric)
+
+    def _default_leaves(self, num_neighbors: int) -> int:
+        per_leaf = self.entries / self._leaves
+        return max(1, math.ceil(self._leaves / 20), math.ceil(16 * num_neighbors / per_leaf))
+
+
+def build_scann(
+    store: Store,
+    *,
+    metric: Metric = "squared_l2",
+    settings: ScannSettings | None = None,
+    part: int = 0,
+    num_parts: int = 1,
+    save: bool = True,
+) -> ScannIndex:
+    """Builds the index of one part of a store, and saves it in the store's folder.
+
+    All keys of the part are read into main memory as float32 and compared with their checksums.
+
+    Args:
+      store: its keys.
+      metric: "squared_l2" or "inner_product".
+      settings: None = the defaults.
+      part: of `num_parts` of nearly equal size, from 0.
+      num_parts: in which the whole store is indexed; the parts may be built by different processes at the same time.
+      save: in the folder of the store.
+
+    Raises:
+      ValueError: a part or metric that does not exist, a damaged store, or a key that is not finite (ScaNN would accept
+        it and then find wrong neighbours).
+      DiskFull: while it is saved; an index that was there is still there.
+    """
+    check_metric(metric)
+    settings = settings or ScannSettings()
+    if not 0 <= part < num_parts:
+        raise ValueError(f"part: given {part} of {num_parts}, allowed: 0 to {num_parts - 1}")
+    first, last = (store.entries * p // num_parts for p in (part, part + 1))
+    scann = import_scann()
+    keys = _load_float32(store, first, last)
+    leaves = 0
+    builder = scann.scann_ops_pybind.builder(keys, min(128, max(1, len(keys))), MEASURES[metric])
+    if len(keys) < settings.brute_force_entries:
+        builder = builder.score_brute_force()
+    else:
+        leaves = min(settings.num_leaves or round(math.sqrt(len(keys))), len(keys))
+        sample = min(settings.training_entries, len(keys))
+        anisotropic = settings.anisotropic_threshold if metric == "inner_product" else math.nan
+        builder = (
+            builder.tree(num_leaves=leaves, num_leaves_to_search=max(1, leaves // 20), training_sample_size=sample)
+            .score_ah(
+                settings.dims_per_block,
+                anisotropic_quantization_threshold=anisotropic,
+                training_sample_size=sample,
+            )
+            .reorder(128)
+        )
+    about = {
+        "metric": metric,
+        "dim": store.dim,
+        "range": [first, last],
+        "leaves": leaves,
+        "settings": {name: _json_number(value) for name, value in dataclasses.asdict(settings).items()},
+        "scann": _version(),
+    }
+    searcher = builder.build()
+    if save:
+        name = _name(metric, part, num_parts)
+        serialize = lambda folder: searcher.serialize(str(folder), relative_path=True)
+        save_artefact(store, name, about, serialize, expected_bytes=keys.nbytes)
+    return ScannIndex(searcher, about)
+
+
+def open_scann(
+    store: Store,
+    *,
+    metric: Metric = "squared_l2",
+    part: int | None = None,
+    leaves_to_search: int = 0,
+    reorder: int = 0,
+) -> Index:
+    """Opens what `build_scann` has saved; the ids of what it finds are those of the store.
+
+    Args:
+      store: whose keys it was built from.
+      metric: as it was built.
+      part: only this one, as on a host of several whose results are merged by `merge_neighbors`; None = all parts.
+      leaves_to_search: see `ScannIndex`.
+      reorder: see `ScannIndex`.
+
+    Raises:
+      ValueError: no such index, a part that is missing, a damaged file, or an index of other keys.
+    """
+    check_metric(metric)
+    prefix = f"scann_{metric}_"
+    names = [name for name in artefact_names(store) if name.startswith(prefix)]
+    counts = sorted({int(name.rpartition("_")[2]) for name in names})
+    if len(counts) > 1:
+        raise ValueError(f"index: {store.path} has scann indices of {metric} in {counts} parts; delete all but one")
+    num_parts = counts[0] if counts else 1
+    parts = range(num_parts) if part is None else [part]
+    found = []
+    for number in parts:
+        folder, about = open_artefact(store, _name(metric, number, num_parts))
+        found.append(ScannIndex(_load(folder), about, leaves_to_search=leaves_to_search, reorder=reorder))
+    return found[0] if len(found) == 1 else MergedIndex(found)
+
+
+def import_scann() -> Any:
+    """Imports ScaNN without TensorFlow.
+
+    ScaNN asks for TensorFlow to register operations that are not used here; the import takes many seconds, and fails
+    with another release than the one that ScaNN was built for. For the moment of the import TensorFlow is therefore
+    declared to be missing.
+    """
+    if sys.modules.get("scann") is not None:
+        return sys.modules["scann"]
+    present = "tensorflow" in sys.modules
+    before = sys.modules.get("tensorflow")
+    sys.modules["tensorflow"] = None  # type: ignore[assignment]
+    try:
+        import scann
+    finally:
+        if present:
+            sys.modules["tensorflow"] = before  # type: ignore[assignment]
+        else:
+            del sys.modules["tensorflow"]
+    return scann
+
+
+def _load(folder: Path) -> Any:
+    return import_scann().scann_ops_pybind.load_searcher(str(folder))
+
+
+def _load_float32(store: Store, first: int, last: int) -> np.ndarray:
+    keys = np.empty((last - first, store.dim), np.float32)
+    for block in store.blocks(first=first, last=last):
+        bad = ~np.isfinite(block.keys).all(axis=1)
+        if bad.any():
+            raise ValueError(
+                f"keys: entry {block.first + int(np.argmax(bad))} of {store.path} is NaN or infinite; build the store "
+                "anew"
+            )
+        keys[block.first - first : block.first - first + len(block.keys)] = block.keys
+    return keys
+
+
+def _name(metric: Metric, part: int, num_parts: int) -> str:
+    return f"scann_{metric}_{part:05d}_of_{num_parts:05d}"
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("scann")
+
+
+def _json_number(value: float) -> float | None:
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,0 +1,231 @@
+"""Exact search with the keys split over the devices of a mesh: a datastore in the memory of a whole pod.
+
+Every device finds the best of its own entries. Their scores and ids, and nothing else of them, are dealt out so that
+each device merges those of its share of the queries.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int, Shaped
+
+from memjax.datastore.exact import (
+    BLOCK_ENTRIES,
+    LARGEST_ID,
+    QUERY_BATCH,
+    half_squared_norms,
+    join_batches,
+    load_keys,
+    middle,
+    nearest_entries,
+    query_batches,
+    sorted_neighbors,
+)
+from memjax.datastore.index import Metric, Neighbors, check_metric, check_queries
+from memjax.datastore.store import Store
+from memjax.functional.scopes import operation
+
+Axis = str | tuple[str, ...]
+
+
+@operation
+def nearest_entries_sharded(
+    queries: Float[Array, "queries dim"],
+    keys: Float[Array, "rows dim"],
+    num_neighbors: int,
+    *,
+    axis: Axis = "data",
+    counts: Int[Array, " shards"] | None = None,
+    first_ids: Int[Array, " shards"] | None = None,
+    metric: Metric = "squared_l2",
+    centre: Float[Array, " dim"] | None = None,
+    half_norms: Float[Array, " rows"] | None = None,
+    block_entries: int = BLOCK_ENTRIES,
+    precision: Any = "highest",
+    mesh: Mesh | None = None,
+) -> Neighbors:
+    """`nearest_entries` of keys whose rows are split over a mesh axis; the same result.
+
+    Args:
+      queries: `[queries, dim]`; all of them go to every device.
+      keys: `[shards * rows_per_shard, dim]`, split over `axis`.
+      num_neighbors: may be more than a shard, or all of them, have entries.
+      axis: name of the mesh axis, or several names.
+      counts: int32 `[shards]`, entries of each shard; the rows behind them are not looked at. None = all rows.
+      first_ids: int32 `[shards]`, the number of the first entry of each shard; None = rows are numbered through.
+      metric: as in `nearest_entries`.
+      centre: as in `nearest_entries`; on every device.
+      half_norms: as in `nearest_entries`, split as the keys.
+      block_entries: as in `nearest_entries`, per device.
+      precision: as in `nearest_entries`.
+      mesh: None = the one that is set (`jax.set_mesh`).
+
+    Returns:
+      As `nearest_entries`; queries are split over `axis` if it divides them.
+
+    Raises:
+      ValueError: rows that the axis does not divide.
+
+    Example:
+      >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> found = nearest_entries_sharded(jnp.array([[2.0]]), jnp.array([[0.0], [3.0]]), 1, mesh=mesh)
+      >>> print(found.scores, found.ids)
+      [[1.]] [[1]]
+    """
+    axes = (axis,) if isinstance(axis, str) else tuple(axis)
+    sizes = dict((mesh or jax.sharding.get_abstract_mesh()).shape)
+    absent = [name for name in axes if name not in sizes]
+    if absent:
+        raise ValueError(f"axis: given {absent[0]!r}, allowed: {', '.join(sizes) or 'none, since no mesh is set'}")
+    shards = math.prod(sizes[name] for name in axes)
+    if keys.shape[0] % shards:
+        raise ValueError(f"keys: given {keys.shape[0]} rows for {shards} shards, allowed: a multiple; pad, give counts")
+    rows = keys.shape[0] // shards
+    counts = jnp.full((shards,), rows, jnp.int32) if counts is None else counts
+    first_ids = jnp.arange(shards, dtype=jnp.int32) * rows if first_ids is None else first_ids
+    num_queries = queries.shape[0]
+    queries = jnp.pad(queries, [(0, -num_queries % shards), (0, 0)])
+
+    def on_shard(
+        queries: Array, keys: Array, centre: Array | None, norms: Array | None, count: Array, first: Array
+    ) -> tuple[Array, Array]:
+        found = nearest_entries(
+            queries,
+            keys,
+            num_neighbors,
+            metric=metric,
+            count=count[0],
+            centre=centre,
+            half_norms=norms,
+            block_entries=block_entries,
+            precision=precision,
+        )
+        ids = jnp.where(found.valid, found.ids + first[0], -1)
+        scores, ids = (_deal(array, shards, axes) for array in (found.scores, ids))
+        merged = sorted_neighbors(scores, ids, num_neighbors, metric)
+        return merged.scores, merged.ids
+
+    split, whole = PartitionSpec(axes), PartitionSpec()
+    # The check of what varies over the mesh does not see through the loop over blocks.
+    merge = jax.shard_map(
+        on_shard,
+        mesh=mesh,
+        in_specs=(whole, split, whole, split, split, split),
+        out_specs=(split, split),
+        check_vma=False,
+    )
+    scores, ids = merge(queries, keys, centre, half_norms, counts, first_ids)
+    scores, ids = scores[:num_queries], ids[:num_queries]
+    return Neighbors(scores, ids, ids >= 0)
+
+
+def _deal(candidates: Array, shards: int, axes: tuple[str, ...]) -> Array:
+    """`[queries, k]` of this shard -> `[queries / shards, shards * k]` of all shards for this one's queries."""
+    dealt = lax.all_to_all(candidates.reshape(shards, -1, candidates.shape[1]), axes, 0, 0)
+    return jnp.swapaxes(dealt, 0, 1).reshape(dealt.shape[1], -1)
+
+
+class ShardedIndex:
+    """All keys in the memory of the devices of a mesh; with several processes each calls with the same queries.
+
+    Attributes:
+      metric: of the scores.
+      entries: that can be found.
+      dim: of keys and queries.
+    """
+
+    metric: Metric
+
+    def __init__(
+        self,
+        keys: Shaped[Any, "rows dim"],
+        *,
+        entries: int,
+        mesh: Mesh,
+        axis: Axis = "data",
+        metric: Metric = "squared_l2",
+        block_entries: int = BLOCK_ENTRIES,
+        query_batch: int = QUERY_BATCH,
+    ):
+        """Takes keys that are on the devices already; `from_store` puts them there.
+
+        Args:
+          keys: `[rows, dim]`, split over `axis`; rows are a multiple of its size.
+          entries: of the first rows; what is behind them only fills up.
+          mesh: with `axis`.
+          axis: name of the mesh axis, or several names.
+          metric: "squared_l2" or "inner_product".
+          block_entries: compared at once on a device.
+          query_batch: queries searched at once.
+        """
+        check_metric(metric)
+        self.metric, self.entries, self.dim = metric, entries, keys.shape[1]
+        shards = num_devices(mesh, axis)
+        rows = keys.shape[0] // shards
+        self._keys, self._mesh, self._query_batch = keys, mesh, query_batch
+        counts = np.clip(entries - np.arange(shards) * rows, 0, rows).astype(np.int32)
+        self._centre = self._norms = None
+        if metric == "squared_l2" and entries:
+            self._centre, self._norms = _centre_and_norms(keys, counts, mesh, axis)
+        options = {"axis": axis, "metric": metric, "block_entries": block_entries, "mesh": mesh}
+
+        def search(
+            queries: Array, keys: Array, centre: Array | None, norms: Array | None, num_neighbors: int
+        ) -> Neighbors:
+            return nearest_entries_sharded(
+                queries, keys, num_neighbors, counts=jnp.asarray(counts), centre=centre, half_norms=norms, **options
+            )
+
+        self._search = jax.jit(search, static_argnums=4, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+    @classmethod
+    def from_store(
+        cls, store: Store, *, mesh: Mesh, axis: Axis = "data", metric: Metric = "squared_l2", **options: int
+    ) -> ShardedIndex:
+        """All keys of a store; every process reads those of its own devices, compared with their checksums."""
+        if store.entries >= LARGEST_ID:
+            raise ValueError(f"entries: given {store.entries}, allowed: below {LARGEST_ID}; split the store")
+        rows = math.ceil(store.entries / num_devices(mesh, axis)) * num_devices(mesh, axis)
+
+        def part(index: Any) -> np.ndarray:
+            start, stop, _ = index[0].indices(rows)
+            ends = min(start, store.entries), min(stop, store.entries)
+            return load_keys(store, *ends, rows=stop - start)
+
+        split = NamedSharding(mesh, PartitionSpec(axis))
+        keys = jax.make_array_from_callback((rows, store.dim), split, part)
+        return cls(keys, entries=store.entries, mesh=mesh, axis=axis, metric=metric, **options)
+
+    def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
+        queries = check_queries(queries, self.dim, num_neighbors)
+        everywhere = NamedSharding(self._mesh, PartitionSpec())
+        parts = []
+        for batch, n in query_batches(queries, self._query_batch):
+            batch = jax.device_put(batch, everywhere)
+            parts.append((self._search(batch, self._keys, self._centre, self._norms, num_neighbors), n))
+        return join_batches(parts, num_neighbors, self.metric)
+
+
+def _centre_and_norms(keys: Array, counts: np.ndarray, mesh: Mesh, axis: Axis) -> tuple[Array, Array]:
+    """For `nearest_entries`: a centre of all shards, and the norms split as the keys."""
+
+    def on_shard(keys: Array, count: Array) -> tuple[Array, Array]:
+        total, number = lax.psum(middle(keys, count[0]), axis)
+        centre = total / number
+        return centre, half_squared_norms(keys, centre)
+
+    split, whole = PartitionSpec(axis), PartitionSpec()
+    prepare = jax.shard_map(on_shard, mesh=mesh, in_specs=(split, split), out_specs=(whole, split), check_vma=False)
+    return jax.jit(prepare)(keys, counts)
+
+
+def num_devices(mesh: Mesh, axis: Axis) -> int:
+    """Devices along an axis, or along several together."""
+    return math.prod(mesh.shape[name] for name in ((axis,) if isinstance(axis, str) else axis))

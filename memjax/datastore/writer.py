@@ -1,0 +1,386 @@
+"""Writing a datastore: one writer per shard, which a kill, a full disk or a loss of power only interrupts.
+
+Every process that makes entries calls `create_store` with the same header and writes shards of its own, at its own
+pace; when all are finished, one of them calls `finish_store`:
+
+    create_store(path, header)
+    with ShardWriter(path, shard) as writer:
+        for place, keys, values in entries_after(writer.progress):  # None at the beginning
+            writer.append(keys, values)
+            writer.commit(place)
+        writer.finish()
+    store = finish_store(path)
+
+What was committed is there after any crash, and what was not is cut off when the next writer opens the shard: no entry
+is lost or doubled if the maker of the entries goes on from `progress`. The data is on the disk before the cursor moves,
+and the cursor is one file that is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memjax.datastore.files import (
+    PARTIAL,
+    bytes_of,
+    explain_full_disk,
+    file_checksum,
+    locked,
+    read_json,
+    sync_folder,
+    write_all,
+    write_json,
+)
+from memjax.datastore.store import (
+    DIGESTS,
+    FORMAT,
+    REMEDY,
+    VALUE_DTYPE,
+    Header,
+    Store,
+    key_dtype,
+    read_header,
+    shard_folder,
+)
+
+
+def create_store(path: str | Path, header: Header) -> None:
+    """Makes the folder of a store, or finds it there: any number of processes may call this at any time.
+
+    Raises:
+      ValueError: the folder holds something else, or a store of another header.
+    """
+    path = Path(path)
+    value = dataclasses.asdict(header)
+    if (path / "meta.json").is_file():
+        found, _ = read_header(path)
+        differences = [
+            f"{name} {getattr(found, name)!r}, given {mine!r}"
+            for name, mine in value.items()
+            if getattr(found, name) != mine
+        ]
+        if differences:
+            raise ValueError(
+                f"path: {path} is a store of {'; '.join(differences)}; give another folder, or delete this one"
+            )
+        return
+    with explain_full_disk(path, "nothing has been written yet; free some and run the same command again"):
+        path.mkdir(parents=True, exist_ok=True)
+        strange = sorted(entry.name for entry in path.iterdir() if not entry.name.endswith(PARTIAL))
+        if strange and not (path / "meta.json").is_file():  # another process may have come first
+            raise ValueError(f"path: {path} holds {strange[0]} and is not a datastore; give another folder")
+        _write_meta(path, value, shards=[])
+
+
+def finish_store(path: str | Path) -> Store:
+    """Declares a store complete when all its shards are, and opens it; again is no harm.
+
+    Raises:
+      ValueError: a shard is not finished.
+    """
+    path = Path(path)
+    header, _ = read_header(path)
+    shards, open_shards = [], []
+    for shard in range(header.num_shards):
+        cursor = read_cursor(path, shard)
+        if not cursor["complete"]:
+            open_shards.append(f"{shard} ({cursor['entries']} entries)")
+        else:
+            shards.append({"entries": cursor["entries"], "sha256": cursor["sha256"]})
+    if open_shards:
+        raise ValueError(
+            f"path: {path} has {len(open_shards)} of {header.num_shards} shards that are not finished: "
+            f"{', '.join(open_shards[:4])}{', ...' if len(open_shards) > 4 else ''}; continue its build"
+        )
+    value = dataclasses.asdict(header)
+    with explain_full_disk(path, "all shards are finished; free some and run the same command again"):
+        _write_meta(path, value, shards)
+        for leftover in path.glob(f"meta.json.*{PARTIAL}"):
+            leftover.unlink(missing_ok=True)
+    return Store(path)
+
+
+def read_cursor(path: str | Path, shard: int) -> dict[str, Any]:
+    """How far a shard is: `entries`, `complete`, `progress` and what the writer keeps for itself."""
+    file = shard_folder(Path(path), shard) / "cursor.json"
+    if not file.is_file():
+        return {"entries": 0, "complete": False, "progress": None, "state": None, "commits": 0}
+    return read_json(file)
+
+
+class ShardWriter:
+    """Appends entries to one shard; the only writer of that shard while it is open.
+
+    Attributes:
+      path: of the store.
+      shard: its number.
+      header: of the store.
+      entries: that have been appended, committed or not.
+      progress: what the last `commit` was given; None at the beginning. The maker of the entries goes on there.
+      complete: the shard is finished, and nothing can be appended.
+    """
+
+    def __init__(self, path: str | Path, shard: int = 0):
+        """Opens a shard where its last commit has left it.
+
+        Args:
+          path: of a store that `create_store` has made.
+          shard: from 0.
+
+        Raises:
+          ValueError: no such shard, another process writes it, or it is damaged.
+        """
+        self.path, self.shard = Path(path), shard
+        self.header, _ = read_header(self.path)
+        if not 0 <= shard < self.header.num_shards:
+            raise ValueError(f"shard: given {shard}, allowed: 0 to {self.header.num_shards - 1}")
+        self._folder, self._dtype = shard_folder(self.path, shard), key_dtype(self.header.key_dtype)
+        self._committed, self._failed = 0, False
+        with contextlib.ExitStack() as stack, self._explained():
+            self._folder.mkdir(exist_ok=True)
+            stack.enter_context(locked(self._folder / ".lock", f"shard {shard} of {self.path}"))
+            cursor = read_cursor(self.path, shard)
+            self.entries = self._committed = cursor["entries"]
+            self.complete, self.progress = cursor["complete"], cursor["progress"]
+            self._state, self._commits = cursor["state"], cursor["commits"]
+            self._remove_leftovers()
+            if not self.complete:
+                self._descriptors = {name: self._open(name, size, stack) for name, size in self._sizes().items()}
+                self._pending: list[bytes] = []
+                self._begin_block()
+                self._hash(*self._read_open_block())
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the shard back; what was appended after the last commit is cut off by the next writer."""
+        self._stack.close()
+        self._failed = True
+
+    def append(self, keys: Any, values: Any) -> None:
+        """Adds entries behind the others; they count from the next commit on.
+
+        Args:
+          keys: `[entries, dim]`, any float dtype; stored as the header's.
+          values: integers `[entries]` that fit into int32.
+
+        Raises:
+          ValueError: another shape, a key that is not finite or too large for the key dtype, a value out of range.
+          DiskFull: no space is left; the last commit stands.
+        """
+        self._check_open()
+        keys, values = self._checked_keys(np.asarray(keys)), _checked_values(np.asarray(values))
+        if len(keys) != len(values):
+            raise ValueError(f"values: given {len(values)} for {len(keys)} keys, allowed: one for each key")
+        with self._writing():
+            write_all(self._descriptors["keys.bin"], bytes_of(keys))
+            write_all(self._descriptors["values.bin"], bytes_of(values))
+        self._hash(keys, values)
+        self.entries += len(keys)
+
+    def commit(self, progress: Any = None, state: Mapping[str, np.ndarray] | None = None) -> None:
+        """Makes everything appended so far survive any crash.
+
+        Args:
+          progress: a JSON value: the place in the data behind the last appended entry.
+          state: name -> array: what the maker of the entries needs besides to go on there, such as the memory of the
+            model; see `load_state`. The one of the commit before is deleted.
+
+        Raises:
+          ValueError: `progress` is not a JSON value.
+          DiskFull: no space is left; the commit before stands.
+        """
+        self._check_open()
+        try:
+            progress = json.loads(json.dumps(progress))  # as the next writer will read it
+        except TypeError as error:
+            raise ValueError(f"progress: given {progress!r}, allowed: a JSON value ({error})") from None
+        self._commit(progress, state, complete=False)
+
+    def finish(self) -> None:
+        """Commits, and declares the shard complete; nothing happens where it is already."""
+        if self.complete:
+            return
+        self._check_open()
+        if self.entries % self.header.block_entries:
+            self._end_block()
+        self._commit(self.progress, None, complete=True)
+
+    def load_state(self) -> dict[str, np.ndarray] | None:
+        """The `state` of the last commit; None where it had none.
+
+        Raises:
+          ValueError: its file is damaged.
+        """
+        from safetensors.numpy import load_file
+
+        if self._state is None:
+            return None
+        file = self._folder / self._state["file"]
+        if not file.is_file() or file_checksum(file) != self._state["sha256"]:
+            raise ValueError(f"datastore: {file} is damaged: it is not what was written; {REMEDY}")
+        return load_file(file)
+
+    # The files
+
+    def _sizes(self) -> dict[str, int]:
+        """Bytes of each file that the cursor vouches for."""
+        return {
+            "keys.bin": self.entries * self.header.key_bytes,
+            "values.bin": self.entries * VALUE_DTYPE.itemsize,
+            "blocks.bin": self.entries // self.header.block_entries * DIGESTS.itemsize,
+        }
+
+    def _open(self, name: str, size: int, stack: contextlib.ExitStack) -> int:
+        """Opens a file for appending at `size`, and cuts off what lies behind it."""
+        path = self._folder / name
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        stack.callback(os.close, descriptor)
+        found = os.fstat(descriptor).st_size
+        if found < size:
+            raise ValueError(f"datastore: {path} is damaged: {found} bytes, and {size} were committed; {REMEDY}")
+        os.ftruncate(descriptor, size)
+        return descriptor
+
+    def _remove_leftovers(self) -> None:
+        """What crashes have left: half-written small files, and states that no cursor names."""
+        kept = self._state and self._state["file"]
+        for path in (*self._folder.glob(f"*{PARTIAL}"), *self._folder.glob("state_*")):
+            if path.name != kept:
+                path.unlink()
+
+    def _commit(self, progress: Any, state: Mapping[str, np.ndarray] | None, complete: bool) -> None:
+        with self._writing():
+            write_all(self._descriptors["blocks.bin"], b"".join(self._pending))
+            for descriptor in self._descriptors.values():
+                os.fsync(descriptor)
+            self._commits += 1
+            self._state = None if state is None else self._save_state(state)
+            sync_folder(self._folder)
+            cursor = {
+                "entries": self.entries,
+                "complete": complete,
+                "progress": progress,
+                "state": self._state,
+                "commits": self._commits,
+            }
+            if complete:
+                cursor["sha256"] = file_checksum(self._folder / "blocks.bin")
+            write_json(self._folder / "cursor.json", cursor)
+            self._remove_leftovers()
+        self._pending = []
+        self.complete, self.progress, self._committed = complete, progress, self.entries
+
+    def _save_state(self, state: Mapping[str, np.ndarray]) -> dict[str, str]:
+        from safetensors.numpy import save
+
+        data = save({name: np.ascontiguousarray(array) for name, array in state.items()})
+        file = self._folder / f"state_{self._commits:08d}.safetensors"
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return {"file": file.name, "sha256": hashlib.sha256(data).hexdigest()}
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What fails half-way leaves files that only the next writer of the shard puts right."""
+        self._failed = True
+        with self._explained():
+            yield
+        self._failed = False
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        message = f"shard {self.shard} has {self._committed} entries; free some and run the same command again"
+        with explain_full_disk(self._folder, message):
+            yield
+
+    # Checksums
+
+    def _begin_block(self) -> None:
+        self._hashes, self._hashed = {"keys": hashlib.sha256(), "values": hashlib.sha256()}, 0
+
+    def _end_block(self) -> None:
+        self._pending.append(b"".join(self._hashes[name].digest() for name in ("keys", "values")))
+        self._begin_block()
+
+    def _hash(self, keys: np.ndarray, values: np.ndarray) -> None:
+        while len(keys):
+            room = self.header.block_entries - self._hashed
+            self._hashes["keys"].update(bytes_of(keys[:room]))
+            self._hashes["values"].update(bytes_of(values[:room]))
+            self._hashed += len(keys[:room])
+            keys, values = keys[room:], values[room:]
+            if self._hashed == self.header.block_entries:
+                self._end_block()
+
+    def _read_open_block(self) -> tuple[np.ndarray, np.ndarray]:
+        """The committed entries whose block is not full yet: the only ones whose checksum is not in a file."""
+        rows = self.entries % self.header.block_entries
+        first, parts = self.entries - rows, []
+        for name, dtype, width in (("keys.bin", self._dtype, self.header.dim), ("values.bin", VALUE_DTYPE, 1)):
+            size = dtype.itemsize * width
+            data = os.pread(self._descriptors[name], rows * size, first * size)
+            parts.append(np.frombuffer(data, np.uint8).view(dtype).reshape(rows, width))
+        return parts[0], parts[1][:, 0].copy()
+
+    # Arguments
+
+    def _check_open(self) -> None:
+        if self.complete:
+            raise ValueError(f"shard: {self.shard} of {self.path} is finished; entries cannot be added to it")
+        if self._failed:
+            raise ValueError(f"shard: the writer of {self.shard} was closed, or has failed; open another one")
+
+    def _checked_keys(self, keys: np.ndarray) -> np.ndarray:
+        if keys.ndim != 2 or keys.shape[1] != self.header.dim:
+            raise ValueError(f"keys: given shape {keys.shape}, allowed: (entries, {self.header.dim})")
+        with np.errstate(over="ignore", invalid="ignore"):
+            stored = np.ascontiguousarray(keys, self._dtype)
+        bad = ~np.isfinite(stored).all(axis=1)
+        if bad.any():
+            row = int(np.argmax(bad))
+            if np.isfinite(keys[row]).all():
+                problem = f"up to {np.abs(keys[row]).max():g}, too large for {self._dtype}; use another key_dtype"
+            else:
+                problem = "that is NaN or infinite; keys must be finite numbers"
+            raise ValueError(f"keys: given row {row} (entry {self.entries + row} of shard {self.shard}) {problem}")
+        return stored
+
+
+def _checked_values(values: np.ndarray) -> np.ndarray:
+    if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
+        raise ValueError(f"values: given shape {values.shape} of {values.dtype}, allowed: integers of shape (entries,)")
+    limits = np.iinfo(VALUE_DTYPE)
+    if values.size and not limits.min <= int(values.min()) <= int(values.max()) <= limits.max:
+        raise ValueError(f"values: given {values.min()} to {values.max()}, allowed: what fits into int32")
+    return np.ascontiguousarray(values, VALUE_DTYPE)
+
+
+def _write_meta(path: Path, header: Mapping[str, Any], shards: list[dict[str, Any]]) -> None:
+    value = {
+        "format": FORMAT,
+        "complete": bool(shards),
+        "entries": sum(shard["entries"] for shard in shards),
+        "value_dtype": "int32",
+        **header,
+        "shards": shards,
+    }
+    write_json(path / "meta.json", value)

@@ -1,0 +1,460 @@
+"""Compressive Transformer: Transformer-XL whose oldest memories are compressed instead of forgotten.
+
+Rae, Potapenko, Jayakumar, Lillicrap 2019, "Compressive Transformers for Long-Range Sequence Modelling",
+https://arxiv.org/abs/1911.05507. Without a compressed memory the part is that of Transformer-XL.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from memjax.axes import named
+from memjax.functional.compression import (
+    attention_reconstruction,
+    auto_encoding,
+    dilated_convolutions,
+    max_pool,
+    mean_pool,
+    most_used,
+    strided_convolution,
+    transposed_convolution,
+    window_validity,
+)
+from memjax.functional.fifo import reset_rows, shift_append
+from memjax.functional.scopes import operation
+from memjax.memory.contract import where_rows
+from memjax.memory.projections import matrix_init, project
+from memjax.memory.transformer_xl import Reading, TransformerXLAttention
+from memjax.typing import Aux, EmptyState, Leaf
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """How much attention each slot of the ordinary memory received since it was written.
+
+    Attributes:
+      attention: `[batch, memory]`, summed over queries and averaged over heads.
+      queries: int32 `[batch, memory]`, real queries that the slot was there for.
+    """
+
+    attention: Leaf
+    queries: Leaf
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CompressiveState:
+    """The inputs of one layer at the last `memory` positions, and what older ones were compressed to, oldest first.
+
+    Attributes:
+      hidden: `[batch, memory, dim]`.
+      valid: bool `[batch, memory]`, the slot holds a token of the running document.
+      compressed: `[batch, compressed, dim]`.
+      compressed_valid: bool `[batch, compressed]`, the slot stands for tokens of the running document only.
+      phase: int32 `[batch]`, tokens of the document written so far, modulo the compression rate: where windows begin
+        when segments are not whole windows.
+      usage: `Usage`, or `EmptyState` where the compression does not ask for it.
+    """
+
+    hidden: Leaf
+    valid: Leaf
+    compressed: Leaf
+    compressed_valid: Leaf
+    phase: Leaf
+    usage: Any
+
+
+LOSSES = {"attention": "compressive/attention_reconstruction", "auto_encoding": "compressive/auto_encoding"}
+"""`loss` of the module -> name in `Aux.losses`"""
+
+
+class Evicted(NamedTuple):
+    """What leaves the ordinary memory with one segment, in whole windows, oldest first.
+
+    Attributes:
+      hidden: `[batch, windows * rate, dim]`, 0 in slots that are not valid.
+      valid: bool `[batch, windows * rate]`.
+      usage: `[batch, windows * rate]`, mean attention of a query and head, or None.
+      start: int32 `[batch]`, place of the first of them in `memory ++ segment`; None = 0.
+      last: bool `[batch]`, the last window is one to compress now; None = it is in all rows.
+    """
+
+    hidden: Array
+    valid: Array
+    usage: Array | None
+    start: Array | None
+    last: Array | None
+
+    def places(self, slots: Array) -> Array:
+        """The same places of other `[batch, memory + length, ...]`."""
+        return _take(slots, self.start, self.hidden.shape[1])
+
+
+class Compressed(NamedTuple):
+    """What was made of it.
+
+    Attributes:
+      slots: `[batch, windows, dim]`.
+      valid: bool `[batch, windows]`.
+      stands_for: bool `[batch, windows * rate]`, evicted slots that the valid ones stand for.
+    """
+
+    slots: Array
+    valid: Array
+    stands_for: Array
+
+
+@operation
+def reset(
+    state: CompressiveState, start_of_document: Bool[Array, " batch"], *, empty_memory: str = "mask"
+) -> CompressiveState:
+    """The state that rows with `start_of_document` read: nothing valid, counters 0; contents stay where they are.
+
+    With `empty_memory="zeros"` both memories are full of zeros that are attended to.
+    """
+    usage = jax.tree.map(lambda sums: jnp.where(start_of_document[:, None], 0, sums), state.usage)
+    phase = jnp.where(start_of_document, 0, state.phase)
+    if empty_memory == "zeros":
+        clear = lambda slots: jnp.where(start_of_document[:, None, None], 0, slots)
+        hidden, compressed = clear(state.hidden), clear(state.compressed)
+        valid, compressed_valid = (v | start_of_document[:, None] for v in (state.valid, state.compressed_valid))
+        return CompressiveState(hidden, valid, compressed, compressed_valid, phase, usage)
+    valid, compressed_valid = (reset_rows(v, start_of_document) for v in (state.valid, state.compressed_valid))
+    return CompressiveState(state.hidden, valid, state.compressed, compressed_valid, phase, usage)
+
+
+@operation
+def note_usage(
+    state: CompressiveState, attended: Float[Array, "batch memory"], queries: Int[Array, " batch"]
+) -> CompressiveState:
+    """Adds the attention of one segment to that of earlier ones. Rows without a query keep their state.
+
+    Args:
+      state: with `usage`.
+      attended: what each slot received, summed over real queries and averaged over heads.
+      queries: number of real queries.
+    """
+    old = state.usage
+    attention = old.attention + jnp.where(queries[:, None] > 0, attended, 0).astype(old.attention.dtype)
+    return dataclasses.replace(state, usage=Usage(attention, old.queries + queries[:, None].astype(jnp.int32)))
+
+
+@operation
+def evict(
+    state: CompressiveState, hidden: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"], rate: int
+) -> Evicted:
+    """The slots that are to be compressed when a segment is appended; no gradient.
+
+    Where the segment is whole windows, these are the oldest `length` slots of memory and segment, those that the
+    segment displaces. Otherwise windows begin at every `rate`-th token of the document, whatever the segments are:
+    a window is compressed as soon as its oldest token leaves, and its others follow.
+
+    Args:
+      state: before the segment.
+      hidden: what the segment stores.
+      mask: real tokens.
+      rate: slots of a window.
+
+    Raises:
+      ValueError: a segment that is not whole windows, and a memory that cannot hold the rest of one.
+    """
+    memory, length = state.valid.shape[1], hidden.shape[1]
+    # As they will be stored: a segment longer than the memory is compressed in part at once.
+    slots = jnp.concatenate([state.hidden, lax.stop_gradient(hidden).astype(state.hidden.dtype)], axis=1)
+    valid, usage = jnp.concatenate([state.valid, mask], axis=1), None
+    if isinstance(state.usage, Usage):
+        mean = state.usage.attention / jnp.maximum(state.usage.queries, 1).astype(state.usage.attention.dtype)
+        usage = jnp.pad(mean, [(0, 0), (0, length)])
+    start, last, amount = None, None, length
+    if length % rate:
+        if memory < rate - 1:
+            raise ValueError(
+                f"memory_length: given {memory}, allowed: at least compression_rate - 1 = {rate - 1} for segments of "
+                f"{length} tokens, which are not whole windows"
+            )
+        amount = -(-length // rate) * rate
+        start = -state.phase % rate
+        last = start + amount - rate < length
+    valid, usage = _take(valid, start, amount), None if usage is None else _take(usage, start, amount)
+    # What an invalid slot holds may be another document's, and convolutions look across windows.
+    return Evicted(jnp.where(valid[..., None], _take(slots, start, amount), 0), valid, usage, start, last)
+
+
+@operation
+def write(
+    state: CompressiveState,
+    hidden: Float[Array, "batch length dim"],
+    mask: Bool[Array, "batch length"],
+    compressed: Float[Array, "batch windows dim"],
+    compressed_valid: Bool[Array, "batch windows"],
+    *,
+    last: Bool[Array, " batch"] | None = None,
+    rate: int,
+) -> CompressiveState:
+    """Appends a segment, `m' = SG([m; h])[-memory:]`, and the new slots, `cm' = [cm; f_c(old)][-compressed:]`.
+
+    Rows without a real token keep their state.
+
+    Args:
+      state: the state that the segment read.
+      hidden: what the segment stores.
+      mask: real tokens; padding takes slots that are marked invalid.
+      compressed: new slots of the compressed memory; a gradient goes through them unless the caller stops it.
+      compressed_valid: of the new slots.
+      last: rows that append the last of the new slots too; None = all.
+      rate: of the compression.
+    """
+    length, windows = hidden.shape[1], compressed.shape[1]
+
+    def append(old: Array, new: Array) -> Array:
+        whole = shift_append(old, new)
+        return whole if last is None else where_rows(last, whole, shift_append(old, new[:, : windows - 1]))
+
+    new = CompressiveState(
+        shift_append(state.hidden, lax.stop_gradient(hidden)),
+        shift_append(state.valid, mask),
+        append(state.compressed, compressed),
+        append(state.compressed_valid, compressed_valid),
+        (state.phase + length) % rate,
+        jax.tree.map(lambda sums: shift_append(sums, jnp.zeros((sums.shape[0], length), sums.dtype)), state.usage),
+    )
+    return where_rows(mask.any(axis=1), new, state)
+
+
+class CompressiveAttention(TransformerXLAttention):
+    """Attention part of the Compressive Transformer (Rae et al. 2019, https://arxiv.org/abs/1911.05507).
+
+    What is stored: the part's input of the last `memory_length` positions, and slots that each stand for
+    `compression_rate` older ones. When written: after each segment; what it displaces is compressed. What is
+    differentiable: the compression learns from its own loss (`attention`, `auto_encoding`), which reaches nothing
+    else, while the loss of the model does not reach it; with `loss="none"` it learns from the loss of the model,
+    through the compressed slots that later segments of the same update read (plain BPTT). Nothing differentiates
+    through the ordinary memory. When reset: at `start_of_document`.
+
+    Symbols: `m -> state.hidden`, `cm -> state.compressed`, `f_c -> compression`, `g -> decompression_kernel`,
+    `n_m -> memory_length`, `n_cm -> compressed_memory_length`, `c -> compression_rate`, `n_s ->` length of the segment,
+    `old_mem -> Evicted.hidden`, `Q, K, V -> query, key_value`; the rest as in `TransformerXLAttention`.
+
+    Differs from the paper or its code: an empty memory is masked and a window that holds an empty slot gives none (the
+    code attends to zeros: `empty_memory="zeros"`); documents are separate streams; windows of segments that are not
+    whole windows begin at every `compression_rate`-th token, where the code begins one token earlier; dilated
+    convolutions are padded on the left; most-used memories are ranked by their mean attention since they were
+    written, which the paper leaves open. The paper does not say how compressed slots are placed:
+    `positions="separate"` is the code's way.
+
+    Attributes:
+      compressed_memory_length: slots of the compressed memory; 0 = Transformer-XL. Without `memory_length` there is
+        neither.
+      compression_rate: slots that one compressed slot stands for.
+      compression: f_c: 'convolution' (width and stride are the rate), 'dilated' (causal convolutions before it), 'max'
+        and 'mean' (pooling) or 'most_used'; the last three have no parameters.
+      dilations: of 'dilated', slots back, one layer each.
+      loss: 'attention', 'auto_encoding' or 'none'; in `Aux.losses` as `compressive/attention_reconstruction` and
+        `compressive/auto_encoding`.
+      loss_reduction: of 'attention', 'mean_square' as the authors' code or 'norm' as the paper.
+      positions: of compressed slots: 'separate' (relative keys and a bias v of their own, distances as if the
+        compressed memory ended at the segment) or 'contiguous' (those of the ordinary memory, one for each slot).
+      norm: 'post', 'pre', or 'pre_sonnet', as the authors' code: pre-norm whose memories hold the normed input.
+    """
+
+    compressed_memory_length: int = 0
+    compression_rate: int = 4
+    compression: str = "convolution"
+    dilations: tuple[int, ...] = (1, 2, 4)
+    loss: str = "attention"
+    loss_reduction: str = "mean_square"
+    positions: str = "separate"
+
+    def setup(self) -> None:
+        super().setup()
+        if not self.compressed_memory_length:
+            return
+        rate, dim, heads = self.compression_rate, self.dim, (self.num_heads, self.head_dim)
+        if self.positions == "separate":
+            init = matrix_init(self.init_stddev)
+            self.compressed_relative = self.param(
+                "compressed_relative", named(init, "embed", "heads", None), (dim, *heads)
+            )
+            init = nn.initializers.normal(0.02)
+            self.compressed_position = self.param("compressed_position", named(init, "heads", None), heads)
+        # By fan-in whatever the model's initial values: a compressed slot is then as large as what it stands for.
+        kernel = named(matrix_init(None, in_axis=(0, 1)), None, "embed", None)
+        if self.compression == "dilated":
+            layers = named(matrix_init(None, in_axis=(1, 2)), None, None, "embed", None)
+            self.dilated_kernels = self.param("dilated_kernels", layers, (len(self.dilations), 2, dim, dim))
+        if self.compression in ("convolution", "dilated"):
+            self.compression_kernel = self.param("compression_kernel", kernel, (rate, dim, dim))
+        if self.loss == "auto_encoding":
+            kernel = named(matrix_init(None, in_axis=1, out_axis=(0, 2)), None, "embed", None)
+            self.decompression_kernel = self.param("decompression_kernel", kernel, (rate, dim, dim))
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> Any:
+        """Memories in which a document starts; `dtype` is that of stored hidden states, compressed ones too."""
+        if not self._compresses:
+            return super().init_state(batch_size, dtype)
+        self._check()
+        zeros = lambda slots: jnp.zeros((batch_size, slots, self.dim), dtype)
+        valid = lambda slots: jnp.full((batch_size, slots), self.empty_memory == "zeros")
+        usage, shape = EmptyState(), (batch_size, self.memory_length)
+        if self.compression == "most_used":
+            usage = Usage(jnp.zeros(shape, jnp.promote_types(dtype, jnp.float32)), jnp.zeros(shape, jnp.int32))
+        m, cm = self.memory_length, self.compressed_memory_length
+        return CompressiveState(zeros(m), valid(m), zeros(cm), valid(cm), jnp.zeros(batch_size, jnp.int32), usage)
+
+    @property
+    def _compresses(self) -> bool:
+        return self.memory_length > 0 and self.compressed_memory_length > 0
+
+    @nn.nowrap
+    def _check(self) -> None:
+        if self.same_length:
+            raise ValueError("same_length: given True with a compressed memory, allowed: False; its slots are older")
+        choices = {
+            "compression": ("convolution", "dilated", "max", "mean", "most_used"),
+            "loss": ("attention", "auto_encoding", "none"),
+            "positions": ("separate", "contiguous"),
+            "norm": ("post", "pre", "pre_sonnet"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}: given {getattr(self, name)!r}, allowed: {', '.join(map(repr, allowed))}")
+
+    # What is remembered
+
+    @property
+    def _num_slots(self) -> int:
+        return self.memory_length + (self.compressed_memory_length if self._compresses else 0)
+
+    def _reset(self, state: Any, start_of_document: Array) -> Any:
+        if not isinstance(state, CompressiveState):
+            return super()._reset(state, start_of_document)
+        return reset(state, start_of_document, empty_memory=self.empty_memory)
+
+    def _slots(self, state: Any) -> tuple[tuple[Array, ...], Array | None]:
+        if not isinstance(state, CompressiveState):
+            return super()._slots(state)
+        return (state.compressed, state.hidden), jnp.concatenate([state.compressed_valid, state.valid], axis=1)
+
+    def _stored(self, x: Array, normed: Array) -> Array:
+        return normed if self.norm == "pre_sonnet" else x
+
+    def _recall(self, stored: Array) -> Array:
+        return stored if self.norm == "pre_sonnet" else super()._recall(stored)
+
+    def _relative_runs(self, position_bias: Array) -> tuple[tuple[int, Array, Array], ...]:
+        if not self._compresses or self.positions == "contiguous":
+            return super()._relative_runs(position_bias)
+        own = self.compressed_position.astype(position_bias.dtype)
+        return (
+            (self.compressed_memory_length, self.compressed_relative, own),
+            (self.memory_length, self.relative, position_bias),
+        )
+
+    def _attended(self, weights: Array, mask: Array) -> Any:
+        if not self._compresses or self.compression != "most_used":
+            return EmptyState()
+        before = self.compressed_memory_length
+        weights = lax.stop_gradient(weights[..., before : before + self.memory_length])
+        return jnp.where(mask[:, None, :, None], weights, 0).mean(axis=1).sum(axis=1)  # [b, m]
+
+    @nn.nowrap
+    def _no_attention(self, state: Any) -> Any:
+        usage = getattr(state, "usage", EmptyState())
+        return jnp.zeros_like(usage.attention) if isinstance(usage, Usage) else EmptyState()
+
+    # The compression
+
+    def _write(
+        self, state: Any, stored: Array, mask: Array, attended: Any, reading: Reading | None = None
+    ) -> tuple[Any, Aux]:
+        if not isinstance(state, CompressiveState):
+            return super()._write(state, stored, mask, attended, reading)
+        if isinstance(state.usage, Usage):
+            state = note_usage(state, attended, mask.sum(axis=1))
+        old = evict(state, stored, mask, self.compression_rate)
+        new = self._compress(old)
+        slots = new.slots if self.loss == "none" else lax.stop_gradient(new.slots)
+        aux = Aux() if reading is None else self._losses(old, new, mask, reading)
+        rate = self.compression_rate
+        return write(state, stored, mask, slots, new.valid, last=old.last, rate=rate), aux
+
+    def _compress(self, old: Evicted) -> Compressed:
+        """f_c of what leaves; of windows that do not fill the segment, each for itself."""
+        batch, amount, _ = old.hidden.shape
+        windows = amount // self.compression_rate
+        if old.last is None:
+            return self._compress_windows(old.hidden, old.valid, old.usage)
+        apart = lambda leaf: leaf.reshape(batch * windows, self.compression_rate, *leaf.shape[2:])
+        together = lambda leaf: leaf.reshape(batch, -1, *leaf.shape[2:])
+        parts = jax.tree.map(apart, (old.hidden, old.valid, old.usage))
+        new = jax.tree.map(together, self._compress_windows(*parts))
+        now = old.last[:, None] | (jnp.arange(windows) < windows - 1)[None, :]
+        stands_for = new.stands_for & jnp.repeat(now, self.compression_rate, axis=1)
+        return Compressed(new.slots, new.valid & now, stands_for)
+
+    def _compress_windows(self, hidden: Array, valid: Array, usage: Array | None) -> Compressed:
+        rate, x = self.compression_rate, hidden.astype(self.dtype)
+        if self.compression == "most_used":
+            assert usage is not None
+            kept, kept_valid = most_used(hidden, usage, valid, rate)
+            return Compressed(kept, kept_valid, valid)
+        match self.compression:
+            case "max":
+                slots = max_pool(hidden, rate)
+            case "mean":
+                slots = mean_pool(hidden, rate)
+            case "convolution":
+                slots = strided_convolution(x, self.compression_kernel)
+            case _:
+                deep = dilated_convolutions(x, self.dilated_kernels, self.dilations)
+                slots = strided_convolution(deep, self.compression_kernel)
+        whole = window_validity(valid, rate)
+        return Compressed(slots, whole, jnp.repeat(whole, rate, axis=1))
+
+    def _losses(self, old: Evicted, new: Compressed, mask: Array, reading: Reading) -> Aux:
+        """The loss of the compression. Rows without a real token, and slots that stand for nothing, have no weight."""
+        rows = mask.any(axis=1)[:, None]
+        if self.loss == "auto_encoding":
+            decoded = transposed_convolution(new.slots.astype(self.dtype), self.decompression_kernel)
+            return Aux(losses={LOSSES[self.loss]: auto_encoding(decoded, old.hidden, new.stands_for & rows)})
+        if self.loss == "none":
+            return Aux()
+        before = self.compressed_memory_length
+        matrices = lax.stop_gradient(self.key_value)
+        projected = project(self._detached_recall(new.slots.astype(self.dtype)), matrices)
+        loss = attention_reconstruction(
+            reading.queries,
+            old.places(reading.keys[:, before:]),
+            old.places(reading.values[:, before:]),
+            projected[:, :, 0],
+            projected[:, :, 1],
+            query_mask=mask,
+            old_mask=new.stands_for,
+            new_mask=new.valid,
+            reduction=self.loss_reduction,
+        )
+        return Aux(losses={LOSSES[self.loss]: loss})
+
+    def _detached_recall(self, stored: Array) -> Array:
+        """`_recall` with parameters of stopped gradient."""
+        if self.norm != "pre":
+            return stored
+        params = lax.stop_gradient(self.layer_norm.variables["params"])
+        return self.layer_norm.clone(parent=None).apply({"params": params}, stored)  # type: ignore[return-value]
+
+
+def _take(slots: Array, start: Array | None, amount: int) -> Array:
+    """`amount` consecutive entries `[batch, amount, ...]` of each row; those beyond the end repeat the last one."""
+    if start is None:
+        return slots[:, :amount]
+    places = jnp.minimum(start[:, None] + jnp.arange(amount, dtype=start.dtype)[None, :], slots.shape[1] - 1)
+    return jax.vmap(lambda row, place: jnp.take(row, place, axis=0, mode="clip"))(slots, places)

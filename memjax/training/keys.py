@@ -1,0 +1,210 @@
+"""What a trained model makes of every scored token of a split: the keys of a datastore, and the queries of one.
+
+Entries come in the order in which an evaluation of the same protocol reads the split, each token once, so that entry
+number, token and score belong together whoever reads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memjax.data.documents import Documents
+from memjax.data.streams import Streams
+from memjax.models.language_model import make_language_model
+from memjax.training.checkpoints import flatten, unflatten
+from memjax.training.experiment import LoadedRun, load_variables
+from memjax.training.runs import config_to_dict
+
+TAP = "layer_-1/feed_forward_input_normed"
+"""what kNN-LM found best: the input of the last feed-forward part, after its norm"""
+
+
+class Entries(NamedTuple):
+    """Scored tokens of one segment of all rows, row by row.
+
+    Attributes:
+      keys: `[entries, dim]`, at least float32.
+      targets: int32 `[entries]`, the token that followed.
+      nats: `[entries]`, its negative log-likelihood by the model alone.
+    """
+
+    keys: np.ndarray
+    targets: np.ndarray
+    nats: np.ndarray
+
+
+class KeyReader:
+    """Reads a split once, from the beginning or from where an earlier reader stood.
+
+    Attributes:
+      progress: JSON value, where the next segment begins.
+
+    Iterating yields `Entries`; after each, `progress` and `state()` are those to go on with.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        variables: Mapping[str, Any],
+        documents: Documents,
+        *,
+        tap: str,
+        rows: int,
+        segment_length: int,
+        protocol: str = "contiguous",
+        begin_token: int | None = None,
+        score_first: bool = True,
+        host_rows: tuple[int, int] | None = None,
+        progress: Mapping[str, Any] | None = None,
+        state: Mapping[str, np.ndarray] | None = None,
+    ):
+        """Prepares a pass.
+
+        Args:
+          model: a language model made with the tap as its only feature.
+          variables: of that model.
+          documents: the split.
+          tap: name of the feature.
+          rows: streams side by side, over all hosts.
+          segment_length: tokens of a segment.
+          protocol: 'separate' or 'contiguous'.
+          begin_token: read before a document's first token.
+          score_first: score each document's first token.
+          host_rows: `(start, stop)`, the rows of this host; all of them if None.
+          progress: of an earlier reader of the same split.
+          state: of the same reader at the same place, from `state()`.
+
+        Raises:
+          ValueError: progress without state, or of other documents or rows.
+        """
+        if (progress is None) != (state is None):
+            raise ValueError("progress: given without state (or state without progress), allowed: both or none")
+        self._stream = Streams(
+            documents,
+            rows=rows,
+            segment_length=segment_length,
+            protocol=protocol,
+            shuffle=False,
+            begin_token=begin_token,
+            score_first=score_first,
+            host_rows=host_rows,
+            epochs=1,
+            position=progress,
+        )
+        start, stop = host_rows or (0, rows)
+        self._variables = variables
+        empty = model.init_state(stop - start)
+        self._memory = empty if state is None else jax.tree.map(jnp.asarray, unflatten(empty, state))
+        self._read = jax.jit(_make_read(model, tap), donate_argnums=1)
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """Where the next segment begins."""
+        return self._stream.position
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What the model remembers there, name -> array on the host."""
+        return {name: np.asarray(leaf) for name, leaf in jax.device_get(flatten(self._memory)).items()}
+
+    def __iter__(self) -> Iterator[Entries]:
+        for batch in self._stream:
+            one = jax.tree.map(lambda leaf: leaf[0], batch)
+            self._memory, keys, nats = self._read(
+                self._variables, self._memory, one.inputs, one.targets, one.mask, one.start_of_document
+            )
+            scored = one.weights > 0
+            keys, nats = jax.device_get((keys, nats))
+            yield Entries(keys[scored], one.targets[scored], nats[scored])
+
+
+def _make_read(model: Any, tap: str) -> Callable[..., Any]:
+    def read(variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any) -> Any:
+        hidden, memory, aux = model.apply(
+            variables, inputs, memory, start_of_document=start, mask=mask, deterministic=True
+        )
+        (name,) = (name for name in aux.arrays if name.endswith(tap.partition("/")[2] or tap))
+        keys = aux.arrays[name]
+        nats = model.apply(variables, hidden, targets, method="token_nll")
+        return memory, keys.astype(jnp.promote_types(keys.dtype, jnp.float32)), nats
+
+    return read
+
+
+@dataclasses.dataclass(frozen=True)
+class KeySource:
+    """A trained model that gives keys, and how it reads.
+
+    Attributes:
+      run: the run.
+      model: its model, with the tap as its only feature.
+      variables: of the model.
+      tap: name of the feature.
+    """
+
+    run: LoadedRun
+    model: Any
+    variables: Mapping[str, Any]
+    tap: str
+
+    @property
+    def dim(self) -> int:
+        """Width of a key: every tap is of the residual stream."""
+        return self.run.experiment.config.model.dim
+
+    def protocol(self) -> dict[str, Any]:
+        """How texts are read, as JSON: keys and queries of different protocols are not comparable."""
+        config = self.run.experiment.config
+        evaluation, data = config.evaluation, config.data
+        return {
+            "documents": evaluation.protocol or data.protocol,
+            "segment_length": evaluation.segment_length or data.segment_length,
+            "score_first": evaluation.score_first,
+            "attention": config_to_dict(config.model.attention),
+            "key": self.tap,
+        }
+
+    def reader(self, split: str, **arguments: Any) -> KeyReader:
+        """A reader of a split of the run's data; see `KeyReader` for more arguments."""
+        config, protocol = self.run.experiment.config, self.protocol()
+        return KeyReader(
+            self.model,
+            self.variables,
+            self.run.experiment.documents(split),
+            tap=self.tap,
+            rows=config.evaluation.rows,
+            segment_length=protocol["segment_length"],
+            protocol=protocol["documents"],
+            begin_token=self.run.experiment.begin_token,
+            score_first=protocol["score_first"],
+            **arguments,
+        )
+
+
+def make_key_source(run: LoadedRun, path: Any, tap: str = TAP) -> KeySource:
+    """The model of a run, made anew with a tap.
+
+    Args:
+      run: opened.
+      path: of the run, whose newest checkpoint is read again: a tap changes how layers are grouped.
+      tap: `layer_<index>/<tap>` or `output`, `output_normed`, see `memjax.models.transformer.TAPS`.
+
+    Raises:
+      ValueError: no such tap; a protocol that has no memory to go on with.
+    """
+    config = run.experiment.config
+    if (config.evaluation.protocol or config.data.protocol) == "sliding_window":
+        raise ValueError("evaluation.protocol: given 'sliding_window', allowed: separate, contiguous for keys")
+    model = make_language_model(
+        config.model,
+        run.experiment.model.vocabulary.vocab_size,
+        features=(tap,),
+        memory_sharding=config.sharding.memory,
+        vocab_multiple=config.sharding.vocab_multiple,
+    )
+    return KeySource(run, model, load_variables(path, model, config.data.segment_length), tap)

@@ -1,0 +1,95 @@
+"""Keys of a split: every scored token once, in the order of an evaluation, whoever goes on reading."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from memjax import config as configs
+from memjax.training.experiment import load_run
+from memjax.training.keys import TAP, make_key_source
+from memjax.training.loop import train
+
+
+def make_config(workdir, protocol):
+    source = configs.KeyValueRecall(num_documents=10, filler_length=12, num_pairs=2)
+    return configs.Config(
+        name=protocol,
+        workdir=str(workdir),
+        model=configs.Model(
+            dim=16, num_layers=2, num_heads=2, attention=configs.TransformerXL(memory_length=8, norm="pre")
+        ),
+        data=configs.Data(source=source, rows=2, segment_length=8, protocol=protocol),
+        training=configs.Training(steps=2, log_every=0),
+        evaluation=configs.Evaluation(rows=3),
+    )
+
+
+@pytest.fixture(scope="module", params=["separate", "contiguous"])
+def source(request, tmp_path_factory):
+    config = make_config(tmp_path_factory.mktemp("runs"), request.param)
+    result = train(config, on_event=lambda event: None)
+    return make_key_source(load_run(result.path), result.path), result
+
+
+def joined(entries):
+    return tuple(np.concatenate(parts) for parts in zip(*entries, strict=True))
+
+
+def test_every_scored_token_once_with_the_score_of_the_evaluation(source):
+    source, result = source
+    keys, targets, nats = joined(source.reader("validation"))
+    found = result.results["evaluation"]
+    assert len(keys) == len(targets) == len(nats) == found["targets"]
+    assert nats.sum(dtype=np.float64) == pytest.approx(found["nats"], rel=1e-5)
+    assert keys.shape[1] == 16 and keys.dtype == np.float32
+    documents = source.run.experiment.documents("validation")
+    counted = np.bincount(targets, minlength=300)
+    whole = np.concatenate([documents[i] for i in range(len(documents))])
+    scored = np.concatenate([np.asarray(documents.annotate(i)["weights"]) > 0 for i in range(len(documents))])
+    np.testing.assert_array_equal(counted, np.bincount(whole[scored], minlength=300))
+
+
+@pytest.mark.parametrize("stop", [1, 3])
+def test_a_reader_goes_on_where_another_stood(source, stop):
+    source, _ = source
+    whole = list(source.reader("train"))
+    first = source.reader("train")
+    begun = list(itertools.islice(first, stop))
+    rest = list(source.reader("train", progress=first.progress, state=first.state()))
+    for one, other in zip([*begun, *rest], whole, strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match="progress: given without state"):
+        source.reader("train", progress=first.progress)
+
+
+def test_rows_of_two_hosts_are_those_of_one(source):
+    source, _ = source
+    if source.protocol()["documents"] == "contiguous":
+        pytest.skip("rows of a stream take turns in the same way; one protocol is enough")
+    whole = np.sort(joined(source.reader("validation"))[2])
+    parts = [joined(source.reader("validation", host_rows=rows))[2] for rows in ((0, 1), (1, 3))]
+    np.testing.assert_allclose(np.sort(np.concatenate(parts)), whole, rtol=1e-5)
+
+
+def test_the_tap_is_the_input_of_the_last_feed_forward_part(source):
+    source, result = source
+    other = make_key_source(load_run(result.path), result.path, "layer_-1/feed_forward_input")
+    (normed, targets, _), (plain, same, _) = joined(source.reader("validation")), joined(other.reader("validation"))
+    np.testing.assert_array_equal(targets, same)
+    scale = np.asarray(source.variables["params"]["stack"]["layers_1"]["feed_forward"]["layer_norm"]["scale"])
+    expected = (plain - plain.mean(1, keepdims=True)) / np.sqrt(plain.var(1, keepdims=True) + 1e-5)
+    assert scale.shape == (16,) and normed.shape == plain.shape
+    np.testing.assert_allclose(normed, expected * scale, atol=2e-2)
+    assert source.protocol() != other.protocol() and source.tap == TAP
+
+
+def test_taps_and_protocols_that_are_refused(source):
+    _, result = source
+    with pytest.raises(ValueError, match="features: given 'layer_7/output'"):
+        make_key_source(load_run(result.path), result.path, "layer_7/output")
+    config = make_config(result.path.parent, result.path.name)
+    config.evaluation.protocol = "sliding_window"
+    with pytest.raises(ValueError, match="given 'sliding_window', allowed: separate, contiguous"):
+        make_key_source(load_run(result.path, config), result.path)
