@@ -138,7 +138,9 @@ def open_neighbors(folder: Path | str, split: str, documents: Documents) -> Anno
     """
     path = Path(folder).expanduser() / f"{split}.json"
     if not path.is_file():
-        raise ValueError(f"neighbors: {folder} has none for the split {split}, allowed: what write_neighbors finished")
+        raise ValueError(
+            f"neighbors: {folder} has none for the split {split}, allowed: a folder from `memjax datastore neighbors`"
+        )
     about = json.loads(path.read_text(encoding="utf-8"))
     own = getattr(documents, "fingerprint", None)
     if about["documents"] != own:

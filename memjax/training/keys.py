@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.documents import Documents
 from memjax.data.streams import Streams
 from memjax.models.language_model import make_language_model
@@ -168,6 +169,31 @@ class KeySource:
             "attention": config_to_dict(config.model.attention),
             "key": self.tap,
         }
+
+    def numbers(self, split: str, *, num_shards: int = 1) -> np.ndarray:
+        """Which token of the split each entry is, int64 `[entries]`, counted through the documents in their order.
+
+        Args:
+          split: of the run's data.
+          num_shards: of the store; each holds the entries of an equal share of the rows.
+        """
+        config, protocol = self.run.experiment.config, self.protocol()
+        documents, rows = AnnotatedDocuments(self.run.experiment.documents(split), numbers=True), config.evaluation.rows
+        share, parts = rows // num_shards, []
+        for first in range(0, rows, share):
+            stream = Streams(
+                documents,
+                rows=rows,
+                segment_length=protocol["segment_length"],
+                protocol=protocol["documents"],
+                shuffle=False,
+                begin_token=self.run.experiment.begin_token,
+                score_first=protocol["score_first"],
+                host_rows=(first, first + share),
+                epochs=1,
+            )
+            parts += [batch.extras[NUMBER][0][batch.weights[0] > 0] for batch in stream]
+        return np.concatenate(parts).astype(np.int64)
 
     def reader(self, split: str, **arguments: Any) -> KeyReader:
         """A reader of a split of the run's data; see `KeyReader` for more arguments."""

@@ -1,7 +1,7 @@
 """Neighbours of a whole corpus, found before training: SPALM's step then needs no search.
 
-    found = precompute_neighbors(store_keys, index.search, values, 4, own=np.arange(len(store_keys)))
-    write_neighbors(folder, "train", found.values, train_documents)
+    values = neighbors_of_split(source, "train", store, index, 4)
+    write_neighbors(folder, "train", values, source.run.experiment.documents("train"))
 
 A position of the training split is itself an entry of the store, at distance 0 and with the very token that is to be
 predicted: `own` says which entry that is, and it is never among a position's neighbours.
@@ -15,17 +15,24 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from memjax.data.annotations import AnnotatedDocuments
+from memjax.datastore.index import Index
+from memjax.datastore.store import Store
 from memjax.memory.knn_lm import Neighbors, Search, ValuesOf, search_neighbors
+from memjax.training.datastores import make_header
+from memjax.training.keys import KeySource
 
 Exclude = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""(own entry `[queries, 1]`, found entries `[queries, neighbors]`) -> bool `[queries, neighbors]`, which must not be
-used. An entry's own is excluded anyway."""
+"""(own token `[queries, 1]`, found tokens `[queries, neighbors]`, as numbers in the corpus) -> bool
+`[queries, neighbors]`, which must not be used. The own one never is."""
+Progress = Callable[[str, int, int | None], None]
+"""Called with (what, done so far, total or None)."""
 MOST = 1 << 12
 """neighbours that are asked for at most, to have enough that may be used"""
 
 
 def near(distance: int) -> Exclude:
-    """Excludes the entries that stand up to `distance` before or after one's own.
+    """Excludes the tokens that stand up to `distance` before or after one's own.
 
     Example:
       >>> near(2)(np.array([[7]]), np.array([[4, 5, 7, 9, 10]]))
@@ -35,10 +42,10 @@ def near(distance: int) -> Exclude:
 
 
 def same_document(offsets: Int[np.ndarray, " ends"]) -> Exclude:
-    """Excludes the entries of one's own document.
+    """Excludes the tokens of one's own document.
 
     Args:
-      offsets: first entry of each document, and their number (`AnnotatedDocuments.offsets`).
+      offsets: first token of each document, and the number of all (`AnnotatedDocuments.offsets`).
 
     Example:
       >>> same_document(np.array([0, 3, 5]))(np.array([[1]]), np.array([[0, 2, 3]]))
@@ -48,6 +55,72 @@ def same_document(offsets: Int[np.ndarray, " ends"]) -> Exclude:
     return lambda own, ids: document(own) == document(ids)
 
 
+def neighbors_of_split(
+    source: KeySource,
+    split: str,
+    store: Store,
+    index: Index,
+    num_neighbors: int,
+    *,
+    exclude: Exclude | None = None,
+    progress: Progress | None = None,
+) -> np.ndarray:
+    """The tokens after the nearest contexts of every token of a split, for `memjax.data.write_neighbors`.
+
+    Args:
+      source: the frozen model that made the store, and how it reads.
+      split: of its data. One that the store was built from is recognised: no token is its own neighbour then.
+      store: keys and values.
+      index: of the store.
+      num_neighbors: of each token.
+      exclude: more tokens that must not be used, from `near` or `same_document`; of the store's own split only.
+      progress: told what is done, how much, and of how much.
+
+    Returns:
+      int32 `[tokens, num_neighbors]` in the order of the documents, nearest first; -1 where there are none, and for
+      tokens that are not scored.
+
+    Raises:
+      ValueError: a store of another model, tokenizer or protocol, or `exclude` for another split.
+    """
+    header = make_header(source, split)
+    store.check(model=header.model, tokenizer=header.tokenizer, protocol=header.protocol)
+    if store.header.data == header.data:
+        numbers, keys = source.numbers(split, num_shards=store.header.num_shards), _StoredKeys(store)
+        own: np.ndarray | None = np.arange(store.entries)
+    else:
+        numbers, own = source.numbers(split), None
+        keys = np.concatenate([part.keys for part in source.reader(split)])
+    found = precompute_neighbors(
+        keys,
+        index.search,
+        store.values,
+        num_neighbors,
+        own=own,
+        numbers=numbers,
+        exclude=exclude,
+        metric=index.metric,
+        progress=progress,
+    )
+    total = int(AnnotatedDocuments(source.run.experiment.documents(split)).offsets[-1])
+    values = np.full((total, num_neighbors), -1, np.int32)
+    values[numbers] = found.values
+    return values
+
+
+class _StoredKeys:
+    """The keys of a store in pieces."""
+
+    def __init__(self, store: Store):
+        self._store = store
+
+    def __len__(self) -> int:
+        return self._store.entries
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        return self._store.keys(np.arange(rows.start, rows.stop))
+
+
 def precompute_neighbors(
     keys: Any,
     search: Search,
@@ -55,10 +128,11 @@ def precompute_neighbors(
     num_neighbors: int,
     *,
     own: Int[np.ndarray, " queries"] | None = None,
+    numbers: Int[np.ndarray, " entries"] | None = None,
     exclude: Exclude | None = None,
     metric: str = "squared_l2",
     queries_at_once: int = 1024,
-    progress: Callable[[str, int, int | None], None] | None = None,
+    progress: Progress | None = None,
 ) -> Neighbors:
     """The neighbours of every position of a corpus.
 
@@ -68,7 +142,8 @@ def precompute_neighbors(
       values: ids to tokens.
       num_neighbors: of each position.
       own: the entry of the store that each position is; None = the corpus is not in the store.
-      exclude: more entries that must not be used, from `near` or `same_document`; needs `own`.
+      numbers: the token that each entry is, which `exclude` is asked about; None = entries are in the order of tokens.
+      exclude: more tokens that must not be used, from `near` or `same_document`; needs `own`.
       metric: of the scores.
       queries_at_once: searched together.
       progress: told what is done, how much, and of how much.
@@ -85,6 +160,8 @@ def precompute_neighbors(
     if own is None and exclude is not None:
         raise ValueError("exclude: given without own, allowed: with the entry that each position is")
     parts = []
+    number = (lambda ids: ids) if numbers is None else lambda ids: numbers[ids]
+    more = None if exclude is None else lambda own, ids: exclude(number(own), number(ids))
     for begin in range(0, total, queries_at_once):
         rows = slice(begin, min(begin + queries_at_once, total))
         ask = lambda queries, count: search_neighbors(queries, search, values, count, metric=metric)
@@ -92,7 +169,7 @@ def precompute_neighbors(
         if own is None:
             parts.append(ask(queries, num_neighbors))
         else:
-            parts.append(_search_others(queries, np.asarray(own[rows], np.int64), ask, num_neighbors, exclude))
+            parts.append(_search_others(queries, np.asarray(own[rows], np.int64), ask, num_neighbors, more))
         if progress is not None:
             progress("neighbours", rows.stop, total)
     return Neighbors(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))

@@ -70,6 +70,13 @@ def test_searches_are_as_few_as_possible_and_progress_is_told(monkeypatch):
     assert STORE.searches == ENTRIES and told[-1] == ("neighbours", ENTRIES, ENTRIES) and len(told) == 4
 
 
+def test_exclusions_are_about_tokens_not_entries():
+    """Entries in another order than the tokens they stand for."""
+    numbers = np.random.default_rng(3).permutation(ENTRIES)
+    found = precompute(numbers=numbers, exclude=near(2))
+    assert found.ids.tolist() == expected(lambda own, i: abs(numbers[i] - numbers[own]) > 2)
+
+
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="own: given 3 entries, allowed: 20"):
         precompute(own=OWN[:3])
