@@ -155,7 +155,8 @@ def evict(
 
     Where the segment is whole windows, these are the oldest `length` slots of memory and segment, those that the
     segment displaces. Otherwise windows begin at every `rate`-th token of the document, whatever the segments are:
-    a window is compressed as soon as its oldest token leaves, and its others follow.
+    a window is compressed as soon as its oldest token leaves, and its others follow. Both give the same windows; a
+    document is read in one of the two ways.
 
     Args:
       state: before the segment.
@@ -168,7 +169,7 @@ def evict(
     """
     memory, length = state.valid.shape[1], hidden.shape[1]
     # As they will be stored: a segment longer than the memory is compressed in part at once.
-    slots = jnp.concatenate([state.hidden, lax.stop_gradient(hidden).astype(state.hidden.dtype)], axis=1)
+    slots = lax.stop_gradient(jnp.concatenate([state.hidden, hidden.astype(state.hidden.dtype)], axis=1))
     valid, usage = jnp.concatenate([state.valid, mask], axis=1), None
     if isinstance(state.usage, Usage):
         mean = state.usage.attention / jnp.maximum(state.usage.queries, 1).astype(state.usage.attention.dtype)

@@ -1,0 +1,41 @@
+"""One small language model on WikiText-2 with one memory after the other: equal text, equal steps, one protocol.
+
+    memjax train --config wikitext2_memories --variant compressive --data.source.path DIR
+    python -m tools.results run wikitext2_memories        # all variants; MEMJAX_WIKITEXT2=DIR
+
+Paper: none; each variant's memory has its own, named in its class of `memjax.config`.
+Paper's number: none at this size.
+Our number: the results table (tools/results).
+Hardware: 2 CPU cores.
+
+Where the values come from
+  ours        all: four layers, 128 wide, adaptive clusters, segments of 64, 16 contiguous streams, 8,000 steps of
+              1,024 tokens, one learning rate (`knn_lm_wikitext`, its `default` is this one).
+              `compressive` attends to as many slots as `default`: 32 of the memory and 32 compressed ones,
+              which stand for 128 tokens
+"""
+
+from memjax.config import Compressive, Config, TransformerXL
+from memjax.overrides import load_config
+
+VARIANTS = {
+    "default": "Transformer-XL, memory of 64 tokens in every layer",
+    "compressive": "memory of 32 tokens and 32 compressed slots, 4 tokens each",
+    "smoke": "seconds: 2 layers, 32 wide, subwords of Python sources in contiguous streams",
+}
+
+
+def get_config(variant: str = "default") -> Config:
+    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    config = load_config("knn_lm_wikitext", "smoke" if variant == "smoke" else "default")
+    config.name = f"wikitext2_memories_{variant}"
+    match variant:
+        case "default":
+            config.model.attention = TransformerXL(memory_length=64, norm="pre")
+        case "compressive":
+            config.model.attention = Compressive(memory_length=32, compressed_memory_length=32, norm="pre")
+        case "smoke":
+            config.model.attention = Compressive(memory_length=8, compressed_memory_length=8, norm="pre")
+        case _:
+            raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
+    return config
