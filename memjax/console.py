@@ -180,7 +180,7 @@ def _write_neighbors(options: Any, config: Config | None) -> dict[str, Any]:
     source = make_key_source(
         load_run(options.run, config), options.run, str(store.header.protocol.get("key", options.key or TAP))
     )
-    index = open_index(store, options.backend, metric=options.metric)
+    index = open_index(store, options.backend, metric=options.metric, exact_scores=options.backend != "exact")
     count = options.num_neighbors or 4
     values = neighbors_of_split(
         source,
