@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from memjax.compilation import keep_programs
-from memjax.config import Config, Evaluation, validate
+from memjax.config import Config, Evaluation, Spalm, validate
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config
 
 DEFAULT_CONFIG = "memorizing_python"
@@ -148,6 +148,8 @@ def _generate(arguments: list[str]) -> int:
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
     options, config = _with_config(parser, arguments, only=GENERATION_FIELDS)
+    if isinstance(config.model.output, Spalm):
+        raise UsageError("model.output: given Spalm, whose frozen model is not in the run; see spalm_recall")
     from memjax.console import print_continuations, read_prompts
     from memjax.inference import Sampling
     from memjax.training.experiment import load_run, make_evaluation_model

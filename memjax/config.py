@@ -386,7 +386,7 @@ class Data:
     min_document_length: int = 1
     """tokens; shorter documents are left out"""
     neighbors: str = ""
-    """folder with the neighbours of every token of each split (`memjax.data.write_neighbors`); '' = none"""
+    """folder with the neighbours of every token of each split, which Spalm needs (`memjax datastore neighbors`)"""
     seed: int = 0
     """order of the documents"""
 
@@ -613,7 +613,7 @@ def validate(config: Config) -> None:
     if isinstance(softmax, AdaptiveSoftmax):
         _validate_adaptive(softmax, model.dim, "model.output." + "softmax." * isinstance(model.output, Spalm))
     if isinstance(model.output, Spalm):
-        _validate_spalm(model.output, data)
+        _validate_spalm(model.output)
     _validate_cache(config.evaluation.cache, softmax)
 
 
@@ -718,12 +718,9 @@ def _validate_adaptive(output: AdaptiveSoftmax, dim: int, field: str) -> None:
     _require(not any(ties) or output.div_val > 1, field + "tie_projections", ties, "() where div_val is 1")
 
 
-def _validate_spalm(output: Spalm, data: Data) -> None:
+def _validate_spalm(output: Spalm) -> None:
     _require(output.num_neighbors >= 1, "model.output.num_neighbors", output.num_neighbors, "1 or more")
     _require(output.gate_bins >= 0, "model.output.gate_bins", output.gate_bins, "0 (the mean only) or more")
-    _require(
-        bool(data.neighbors), "data.neighbors", data.neighbors, "a folder of neighbours where model.output is Spalm"
-    )
 
 
 def _validate_cache(cache: ContinuousCache, output: Softmax | AdaptiveSoftmax) -> None:

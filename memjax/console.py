@@ -191,7 +191,8 @@ def _write_neighbors(options: Any, config: Config | None) -> dict[str, Any]:
         exclude=near(options.apart) if options.apart else None,
         progress=preparation(),
     )
-    write_neighbors(options.to, options.split, values, source.run.experiment.documents(options.split))
+    documents = source.run.experiment.documents(options.split)
+    write_neighbors(options.to, options.split, values, documents, store=store.fingerprint)
     there = float((values >= 0).mean()) if values.size else 0.0
     return {"folder": options.to, "split": options.split, "tokens": len(values), "neighbors": count, "found": there}
 

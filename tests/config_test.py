@@ -190,47 +190,40 @@ def test_other_parts_get_one_line(part, fields, line):
 
 
 @pytest.mark.parametrize(
-    "output, cache, neighbors, line",
+    "output, cache, line",
     [
-        (Spalm(), {}, "", "data.neighbors: given '', allowed: a folder of neighbours where model.output is Spalm"),
-        (Spalm(num_neighbors=0), {}, "n", "model.output.num_neighbors: given 0, allowed: 1 or more"),
-        (Spalm(gate_bins=-1), {}, "n", "model.output.gate_bins: given -1, allowed: 0 (the mean only) or more"),
+        (Spalm(num_neighbors=0), {}, "model.output.num_neighbors: given 0, allowed: 1 or more"),
+        (Spalm(gate_bins=-1), {}, "model.output.gate_bins: given -1, allowed: 0 (the mean only) or more"),
         (
             Spalm(softmax=AdaptiveSoftmax(cutoffs=())),
             {},
-            "n",
             "model.output.softmax.cutoffs: given (), allowed: positive ids in ascending order, at least one",
         ),
         (
             assigned(Spalm(), gate="wide"),
             {},
-            "n",
             "model.output.gate: given 'wide', allowed: one of 'scalar', 'vector'",
         ),
         (
             Softmax(),
             {"memory_length": -1},
-            "",
             "evaluation.cache.memory_length: given -1, allowed: 0 (no cache) or more tokens",
         ),
         (
             Softmax(),
             {"interpolation_weight": 1.5},
-            "",
             "evaluation.cache.interpolation_weight: given 1.5, allowed: a share from 0 to 1",
         ),
         (
             Spalm(softmax=AdaptiveSoftmax()),
             {"mixing": "global"},
-            "n",
             "evaluation.cache.mixing: given 'global', "
             "allowed: 'linear' with AdaptiveSoftmax (it has no single softmax)",
         ),
     ],
 )
-def test_memories_at_the_output_get_one_line(output, cache, neighbors, line):
+def test_memories_at_the_output_get_one_line(output, cache, line):
     config = Config(model=Model(output=output))
-    config.data.neighbors = neighbors
     assigned(config.evaluation.cache, **cache)
     with pytest.raises(ValueError) as error:
         validate(config)

@@ -130,6 +130,8 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
       ValueError: the configuration is not valid, or its data cannot be read.
     """
     configs.validate(config)
+    if isinstance(config.model.output, configs.Spalm) and not config.data.neighbors:
+        raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
     data = make_datasets(config.data, progress=progress)
     model = make_language_model(
         config.model,

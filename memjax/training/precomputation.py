@@ -9,8 +9,7 @@ predicted: `own` says which entry that is, and it is never among a position's ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from jaxtyping import Int
@@ -27,6 +26,8 @@ Exclude = Callable[[np.ndarray, np.ndarray], np.ndarray]
 `[queries, neighbors]`, which must not be used. The own one never is."""
 Progress = Callable[[str, int, int | None], None]
 """Called with (what, done so far, total or None)."""
+PIECE = 1 << 14
+"""stored keys that are read together"""
 MOST = 1 << 12
 """neighbours that are asked for at most, to have enough that may be used"""
 
@@ -85,44 +86,37 @@ def neighbors_of_split(
     """
     header = make_header(source, split)
     store.check(model=header.model, tokenizer=header.tokenizer, protocol=header.protocol)
-    if store.header.data == header.data:
-        numbers, keys = source.numbers(split, num_shards=store.header.num_shards), _StoredKeys(store)
-        own: np.ndarray | None = np.arange(store.entries)
-    else:
-        numbers, own = source.numbers(split), None
-        keys = np.concatenate([part.keys for part in source.reader(split)])
-    found = precompute_neighbors(
-        keys,
-        index.search,
-        store.values,
-        num_neighbors,
-        own=own,
-        numbers=numbers,
-        exclude=exclude,
-        metric=index.metric,
-        progress=progress,
-    )
+    stored = store.header.data == header.data
+    numbers = source.numbers(split, num_shards=store.header.num_shards if stored else 1)
     total = int(AnnotatedDocuments(source.run.experiment.documents(split)).offsets[-1])
-    values = np.full((total, num_neighbors), -1, np.int32)
-    values[numbers] = found.values
+    values, done = np.full((total, num_neighbors), -1, np.int32), 0
+    for keys, own in _stored_pieces(store) if stored else ((part.keys, None) for part in source.reader(split)):
+        found = precompute_neighbors(
+            keys,
+            index.search,
+            store.values,
+            num_neighbors,
+            own=own,
+            numbers=numbers,
+            exclude=exclude,
+            metric=index.metric,
+        )
+        values[numbers[done : done + len(keys)]] = found.values
+        done += len(keys)
+        if progress is not None:
+            progress("neighbours", done, len(numbers))
     return values
 
 
-class _StoredKeys:
-    """The keys of a store in pieces."""
-
-    def __init__(self, store: Store):
-        self._store = store
-
-    def __len__(self) -> int:
-        return self._store.entries
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        return self._store.keys(np.arange(rows.start, rows.stop))
+def _stored_pieces(store: Store) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The keys of a store, and which entries they are."""
+    for begin in range(0, store.entries, PIECE):
+        own = np.arange(begin, min(begin + PIECE, store.entries))
+        yield store.keys(own), own
 
 
 def precompute_neighbors(
-    keys: Any,
+    keys: np.ndarray,
     search: Search,
     values: ValuesOf,
     num_neighbors: int,
@@ -132,12 +126,11 @@ def precompute_neighbors(
     exclude: Exclude | None = None,
     metric: str = "squared_l2",
     queries_at_once: int = 1024,
-    progress: Progress | None = None,
 ) -> Neighbors:
     """The neighbours of every position of a corpus.
 
     Args:
-      keys: `[queries, dim]`, the frozen model's state at each position: anything that can be sliced, also on disk.
+      keys: `[queries, dim]`, the frozen model's state at each position.
       search: as in `search_neighbors`, like `values` and `metric`.
       values: ids to tokens.
       num_neighbors: of each position.
@@ -146,7 +139,6 @@ def precompute_neighbors(
       exclude: more tokens that must not be used, from `near` or `same_document`; needs `own`.
       metric: of the scores.
       queries_at_once: searched together.
-      progress: told what is done, how much, and of how much.
 
     Returns:
       Neighbours of all positions, in their order; -1 where fewer may be used.
@@ -170,8 +162,6 @@ def precompute_neighbors(
             parts.append(ask(queries, num_neighbors))
         else:
             parts.append(_search_others(queries, np.asarray(own[rows], np.int64), ask, num_neighbors, more))
-        if progress is not None:
-            progress("neighbours", rows.stop, total)
     return Neighbors(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 

@@ -81,6 +81,11 @@ def test_neighbors_of_a_split_are_kept_on_disk(tmp_path):
         open_neighbors(tmp_path / "neighbors", "test", documents)
     with pytest.raises(ValueError, match=r"train.json is of other documents"):
         open_neighbors(tmp_path / "neighbors", "train", ArrayDocuments(TOKENS[:2]))
+    write_neighbors(tmp_path / "neighbors", "train", -values // 2 % 9, documents)
+    again = open_neighbors(tmp_path / "neighbors", "train", documents)
+    assert len({documents.fingerprint, opened.fingerprint, again.fingerprint}) == 3  # a run does not go on with others
+    with pytest.raises(ValueError, match="store: given 'b', allowed: '', the one of .*train.json"):
+        write_neighbors(tmp_path / "neighbors", "validation", values, documents, store="b")
     for wrong, line in [
         (values[1:], r"values: given int64 \[12, 2\], allowed: integers \[13, neighbours\]"),
         (values.astype(float), "values: given float64"),

@@ -122,7 +122,7 @@ def test_operations_are_those_of_a_count_by_hand():
 @pytest.mark.parametrize("what", ["train", "eval", "decode"])
 def test_memories_at_the_output_are_in_the_program(what):
     config = tiny()
-    config.model.output, config.data.neighbors = Spalm(num_neighbors=3), "somewhere"
+    config.model.output = Spalm(num_neighbors=3)
     config.evaluation.cache.memory_length = 10
     program = make_program(config, what, 50, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))
     shapes = {

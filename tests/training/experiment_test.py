@@ -162,6 +162,8 @@ def test_neighbors_come_with_the_documents(tmp_path):
         documents = plain.documents(split)
         total = sum(documents.num_tokens(i) for i in range(len(documents)))
         write_neighbors(tmp_path / "neighbors", split, np.arange(3 * total).reshape(total, 3) % 7, documents)
+    with pytest.raises(ValueError, match="data.neighbors: given '', allowed: a folder"):
+        make_experiment(config)
     config.data.neighbors = str(tmp_path / "neighbors")
     assert config_from_dict(config_to_dict(config)) == config
     experiment = make_experiment(config)
