@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
+import subprocess
 
 import pytest
 
-from tools.results import records
+from tools.results import recipes, records
 from tools.results.recipes import RECIPES
 from tools.results.records import Record
 
@@ -80,6 +81,28 @@ def test_a_table_that_was_edited_is_found(folder):
     records.write_table()
     (folder / "README.md").write_text("something better")
     assert len(records.check()) == 1
+
+
+def test_a_recipe_with_evaluations_reads_its_numbers_off_them(folder, monkeypatch):
+    def memjax(command, **arguments):
+        if command[3] == "eval":
+            split = command[-1]
+            score = {"perplexity": {"validation": 40.0, "test": 50.0}[split], "targets": 9, "memory_bytes": 8}
+            return subprocess.CompletedProcess(command, 0, stdout=json.dumps(score))
+        directory = folder / "r-memory-seed0"
+        directory.mkdir()
+        (directory / "finished.json").write_text(json.dumps({"results": {"parameters": 7}}))
+        return subprocess.CompletedProcess(command, 0)
+
+    for name in ("commit", "hardware"):
+        monkeypatch.setattr(recipes, name, lambda: "")
+    monkeypatch.setattr(subprocess, "run", memjax)
+    made = recipes.record("r", "memory", 0, [], str(folder), "r/memory-seed0", evaluations=recipes.BOTH_SPLITS)
+    assert made.numbers["validation perplexity"] == 40 and made.numbers["test perplexity"] == 50
+    records.write_table()
+    assert records.check() == []
+    (folder / "logs" / made.log / "evaluation_test.json").unlink()
+    assert records.check() == ["r/memory-seed0: test perplexity not in its log"]
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)

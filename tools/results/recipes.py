@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from memjax.training.runs import read_json
@@ -32,6 +35,8 @@ class Recipe:
       seeds: recorded runs of each contender.
       arguments: further arguments of all runs.
       data_path: environment variable with the path of the data, '' = none is needed.
+      evaluations: what is read off each finished run -> arguments of `memjax eval`; none = bits per byte of the
+        evaluation at the end of training.
     """
 
     description: str
@@ -43,7 +48,10 @@ class Recipe:
     seeds: tuple[int, ...] = (0, 1)
     arguments: tuple[str, ...] = ()
     data_path: str = ""
+    evaluations: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
+
+BOTH_SPLITS = {split: ("--evaluation.split", split) for split in ("validation", "test")}
 
 RECIPES = {
     "memory_gain_python": Recipe(
@@ -71,6 +79,20 @@ RECIPES = {
         arguments=("--evaluation.max-segments", "2000"),
         data_path="MEMJAX_NOVELS",
     ),
+    "wikitext2_memories": Recipe(
+        description=(
+            "WikiText-2 at word level, perplexity per token of the whole validation and test splits; contiguous "
+            "streams, every token scored once. Equal text, steps, attention length (64 slots) and learning rate."
+        ),
+        config="wikitext2_memories",
+        variants={"Transformer-XL": "default", "Compressive": "compressive"},
+        steps=8000,
+        search_steps=0,
+        learning_rates=(2e-3,),
+        seeds=(0,),
+        data_path="MEMJAX_WIKITEXT2",
+        evaluations=BOTH_SPLITS,
+    ),
 }
 
 
@@ -85,17 +107,32 @@ def run(name: str, workdir: str, only: str = "") -> None:
         for seed in recipe.seeds:
             if (name, row, seed) not in done:
                 arguments = _arguments(recipe, variant, recipe.steps, rate, seed)
-                record(name, row, seed, arguments, workdir, f"{name}/{variant}-seed{seed}")
+                log = f"{name}/{variant}-seed{seed}"
+                record(name, row, seed, arguments, workdir, log, evaluations=recipe.evaluations)
 
 
-def record(recipe: str, row: str, seed: int, arguments: list[str], workdir: str, log: str) -> records.Record:
-    """Runs `memjax train` to its end and records the result."""
+def record(
+    recipe: str,
+    row: str,
+    seed: int,
+    arguments: list[str],
+    workdir: str,
+    log: str,
+    *,
+    evaluations: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> records.Record:
+    """Runs `memjax train` to its end, then each of the evaluations, and records the results."""
     run_name = log.replace("/", "-")
     command = ["memjax", "train", *arguments, "--name", run_name, "--workdir", workdir]
     print("==", shlex.join(command), flush=True)
     subprocess.run([sys.executable, "-m", "memjax.cli", *command[1:]], check=True)
     directory = Path(workdir) / run_name
     finished = read_json(directory / "finished.json")
+    scores = {}
+    for label, further in evaluations.items():
+        score = _memjax("eval", "--run", str(directory), "--json", *further)
+        (directory / f"evaluation_{label}.json").write_text(score, encoding="utf-8")
+        scores[label] = json.loads(score)
     made = records.Record(
         recipe=recipe,
         row=row,
@@ -104,7 +141,7 @@ def record(recipe: str, row: str, seed: int, arguments: list[str], workdir: str,
         commit=commit(),
         hardware=hardware(),
         log=log,
-        numbers=_numbers(finished["results"]),
+        numbers=_perplexities(finished["results"], scores) if scores else _numbers(finished["results"]),
     )
     records.add(made, directory)
     return made
@@ -154,6 +191,20 @@ def _numbers(results: dict[str, Any]) -> dict[str, float]:
         "parameters": results["parameters"],
         "memory bytes per row": evaluation["memory_bytes"],
     }
+
+
+def _perplexities(results: dict[str, Any], scores: dict[str, dict[str, Any]]) -> dict[str, float]:
+    numbers = {}
+    for label, score in scores.items():
+        numbers |= {f"{label} perplexity": score["perplexity"], f"{label} targets": score["targets"]}
+    first = next(iter(scores.values()))
+    return {**numbers, "parameters": results["parameters"], "memory bytes per row": first["memory_bytes"]}
+
+
+def _memjax(*arguments: str) -> str:
+    """What a command prints."""
+    command = [sys.executable, "-m", "memjax.cli", *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _without_paths(command: list[str]) -> list[str]:
