@@ -204,6 +204,8 @@ def _datastore(arguments: list[str]) -> int:
     parser.add_argument("--key", default="", metavar="TAP", help="plan, build: the inner tensor that is the key")
     parser.add_argument("--key-dtype", default="float16", help="plan, build: of stored keys (default: float16)")
     parser.add_argument("--backend", default="scann", choices=["scann", "faiss", "exact"], help="(default: scann)")
+    leaves = "verify, neighbors: leaves of ScaNN's tree that are searched (default: a twentieth)"
+    parser.add_argument("--leaves", type=int, default=0, metavar="N", help=leaves)
     parser.add_argument("--metric", default="squared_l2", choices=["squared_l2", "inner_product"], help="index, verify")
     parser.add_argument("--sample", type=int, default=1000, metavar="N", help="verify: keys that are searched for")
     parser.add_argument("--num-neighbors", type=int, metavar="K", help="verify, neighbors: of each (default: 32; 4)")
@@ -221,6 +223,8 @@ def _datastore(arguments: list[str]) -> int:
         raise UsageError(f"--to: {'needed' if given.to is None else 'not used'} by {given.action}")
     if given.backend == "exact" and given.action == "index":
         raise UsageError("--backend: given 'exact', allowed: scann, faiss (an exact search needs no index)")
+    if given.leaves and given.backend != "scann":
+        raise UsageError(f"--leaves: given with --backend {given.backend}, allowed: with scann")
     if given.run is None:
         options = parser.read(arguments)
     else:

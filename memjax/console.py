@@ -160,11 +160,15 @@ def datastore_facts(options: Any, config: Config | None) -> dict[str, Any]:
 
     facts: dict[str, Any] = {"entries": store.entries, "problems": list(store.problems(preparation()))}
     if not facts["problems"]:
-        index = open_index(store, options.backend, metric=options.metric)
+        index = open_index(store, options.backend, metric=options.metric, **_search_options(options))
         count = options.num_neighbors or 32
         found = recall(index, store, options.sample, count)
         facts |= {"backend": options.backend, f"recall@{count}": found, "sample": options.sample}
     return facts
+
+
+def _search_options(options: Any) -> dict[str, Any]:
+    return {"leaves_to_search": options.leaves} if options.leaves else {}
 
 
 def _write_neighbors(options: Any, config: Config | None) -> dict[str, Any]:
@@ -180,7 +184,9 @@ def _write_neighbors(options: Any, config: Config | None) -> dict[str, Any]:
     source = make_key_source(
         load_run(options.run, config), options.run, str(store.header.protocol.get("key", options.key or TAP))
     )
-    index = open_index(store, options.backend, metric=options.metric, exact_scores=options.backend != "exact")
+    approximate = options.backend != "exact"
+    settings = _search_options(options)
+    index = open_index(store, options.backend, metric=options.metric, exact_scores=approximate, **settings)
     count = options.num_neighbors or 4
     values = neighbors_of_split(
         source,

@@ -155,6 +155,7 @@ def test_a_store_of_another_key_gives_no_neighbors(source, run, tmp_path):
         (["neighbors", "--path", "x", "--run", "y"], "--to: needed by neighbors"),
         (["neighbors", "--path", "x", "--to", "y"], "--run: needed by neighbors"),
         (["index", "--path", "x", "--backend", "exact"], "--backend: given 'exact'"),
+        (["verify", "--path", "x", "--backend", "faiss", "--leaves", "3"], "--leaves: given with --backend faiss"),
         (["build", "--path", "x"], "--run: needed by build"),
         (["stats", "--path", "x", "--run", "y"], "--run: not used by stats"),
         (["sell", "--path", "x"], "invalid choice"),
