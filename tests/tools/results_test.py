@@ -110,4 +110,17 @@ def test_recipes_name_variants_that_exist(recipe):
     from memjax.overrides import load_config
 
     for variant in recipe.variants.values():
-        assert load_config(recipe.config, variant).name
+        assert load_config(recipe.config, variant.split()[0]).name
+
+
+def test_rows_may_have_arguments_and_paths_of_their_own(folder, monkeypatch):
+    ran = []
+    recipe = recipes.Recipe("", "c", {"two": "v --k 2 --d $PLACE", "four": "v --k 4"}, 5, 0, (0.1,), seeds=(0,))
+    monkeypatch.setattr(recipes, "RECIPES", {"r": recipe})
+    monkeypatch.setattr(recipes, "record", lambda *given, **more: ran.append((given[3][2:7], given[5])))
+    with pytest.raises(SystemExit, match="PLACE: not set"):
+        recipes.run("r", str(folder))
+    monkeypatch.setenv("PLACE", "/here")
+    recipes.run("r", str(folder))
+    assert ran[0] == (["--variant", "v", "--k", "2", "--d"], "r/v-2-seed0") and ran[1][1] == "r/v-4-seed0"
+    assert recipes._arguments(recipe, recipe.variants["two"], 5, 0.1, 0)[6:8] == ["--d", "/here"]

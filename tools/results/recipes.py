@@ -28,7 +28,8 @@ class Recipe:
     Attributes:
       description: what is compared, for the table.
       config: configuration of all contenders.
-      variants: row of the table -> variant of the configuration.
+      variants: row of the table -> variant of the configuration, and further arguments of its runs where there are
+        any: `'spalm --model.output.num-neighbors 2'`; `$NAME` is an environment variable with a path.
       steps: updates of a recorded run.
       search_steps: updates of a run of the learning-rate search.
       learning_rates: the search's grid, the same for every contender; a single one is not searched.
@@ -82,11 +83,37 @@ RECIPES = {
     "wikitext2_memories": Recipe(
         description=(
             "WikiText-2 at word level, perplexity per token of the whole validation and test splits; contiguous "
-            "streams, every token scored once. Equal text, steps, attention length (64 slots) and learning rate."
+            "streams, every token scored once. Equal text, steps and learning rate; memories attend to 64 slots."
         ),
         config="wikitext2_memories",
-        variants={"Transformer-XL": "default", "Compressive": "compressive"},
+        variants={
+            "no memory": "no_memory",
+            "Transformer-XL": "default",
+            "Compressive": "compressive",
+            "SPALM": "spalm --data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS",
+        },
         steps=8000,
+        search_steps=0,
+        learning_rates=(2e-3,),
+        seeds=(0,),
+        data_path="MEMJAX_WIKITEXT2",
+        evaluations=BOTH_SPLITS,
+    ),
+    "wikitext2_spalm_neighbors": Recipe(
+        description=(
+            "SPALM with 1 to 16 neighbours, each trained and evaluated with as many; WikiText-2 as above, fewer steps. "
+            "All have the same neighbours, from ScaNN and a frozen Transformer-XL (`tools/results/spalm`)."
+        ),
+        config="wikitext2_memories",
+        variants={
+            "Transformer-XL": "default",
+            **{
+                f"SPALM, {count}": f"spalm --model.output.num-neighbors {count} "
+                "--data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS"
+                for count in (1, 2, 4, 8, 16)
+            },
+        },
+        steps=1500,
         search_steps=0,
         learning_rates=(2e-3,),
         seeds=(0,),
@@ -107,7 +134,7 @@ def run(name: str, workdir: str, only: str = "") -> None:
         for seed in recipe.seeds:
             if (name, row, seed) not in done:
                 arguments = _arguments(recipe, variant, recipe.steps, rate, seed)
-                log = f"{name}/{variant}-seed{seed}"
+                log = f"{name}/{_label(variant)}-seed{seed}"
                 record(name, row, seed, arguments, workdir, log, evaluations=recipe.evaluations)
 
 
@@ -162,22 +189,36 @@ def _search(name: str, recipe: Recipe, row: str, variant: str, workdir: str, don
         label = f"{row}, {rate:g}"
         if (section, label, SEARCH_SEED) not in done:
             arguments = _arguments(recipe, variant, recipe.search_steps, rate, SEARCH_SEED)
-            record(section, label, SEARCH_SEED, arguments, workdir, f"{name}/search-{variant}-{rate:g}")
+            record(section, label, SEARCH_SEED, arguments, workdir, f"{name}/search-{_label(variant)}-{rate:g}")
         found = [r for r in records.read() if (r.recipe, r.row) == (section, label)]
         scores[rate] = found[-1].numbers["bits per byte"]
     return min(scores, key=lambda rate: scores[rate])
 
 
 def _arguments(recipe: Recipe, variant: str, steps: int, rate: float, seed: int) -> list[str]:
-    arguments = ["--config", recipe.config, "--variant", variant, "--training.steps", str(steps)]
+    arguments = ["--config", recipe.config, "--variant", *_words(recipe, variant), "--training.steps", str(steps)]
     arguments += ["--training.schedule.learning-rate", f"{rate:g}"]
     arguments += ["--training.seed", str(seed), "--data.seed", str(seed), *recipe.arguments]
     if recipe.data_path:
-        path = os.environ.get(recipe.data_path)
-        if not path:
-            raise SystemExit(f"{recipe.data_path}: not set; give the path of the data, see configs/{recipe.config}.py")
-        arguments += ["--data.source.path", path]
+        arguments += ["--data.source.path", _path(recipe, recipe.data_path)]
     return arguments
+
+
+def _words(recipe: Recipe, variant: str) -> list[str]:
+    """The variant and its further arguments."""
+    return [_path(recipe, word[1:]) if word.startswith("$") else word for word in variant.split()]
+
+
+def _label(variant: str) -> str:
+    """The variant and the values of its further arguments, but for paths, for the name of a run."""
+    return "-".join(word for word in variant.split() if word[0] not in "-$")
+
+
+def _path(recipe: Recipe, name: str) -> str:
+    path = os.environ.get(name)
+    if not path:
+        raise SystemExit(f"{name}: not set; give the path of the data, see configs/{recipe.config}.py")
+    return path
 
 
 def _numbers(results: dict[str, Any]) -> dict[str, float]:
