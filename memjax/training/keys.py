@@ -103,6 +103,7 @@ class KeyReader:
         )
         start, stop = host_rows or (0, rows)
         self._variables, self._tap = variables, tap
+        self._choose_extras = getattr(model, "choose_extras", lambda extras: {})
         empty = model.init_state(stop - start)
         self._memory = empty if state is None else jax.tree.map(jnp.asarray, unflatten(empty, state))
         self._read = jax.jit(make_score(model, features=(tap,)), donate_argnums=1)
@@ -119,9 +120,8 @@ class KeyReader:
     def __iter__(self) -> Iterator[Entries]:
         for batch in self._stream:
             one = jax.tree.map(lambda leaf: leaf[0], batch)
-            self._memory, scored, _ = self._read(
-                self._variables, self._memory, one.inputs, one.targets, one.mask, one.start_of_document
-            )
+            arrays = (one.inputs, one.targets, one.mask, one.start_of_document, self._choose_extras(one.extras))
+            self._memory, scored, _ = self._read(self._variables, self._memory, *arrays)
             scored, chosen = jax.device_get(scored), one.weights > 0
             keys = scored.features[self._tap][chosen]
             wide = keys.astype(jnp.promote_types(keys.dtype, jnp.float32))
