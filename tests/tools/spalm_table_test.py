@@ -1,9 +1,7 @@
 """What the table of SPALM says, from numbers given by hand."""
 
 import numpy as np
-import pytest
 
-from memjax.config import Config, Model, Spalm
 from memjax.data.annotations import NEIGHBORS, AnnotatedDocuments
 from memjax.data.documents import ArrayDocuments
 from tools.results.knn_lm import spalm
@@ -30,13 +28,3 @@ def test_rows_and_bins():
     assert "| Transformer, no memory | 1,234 |  |  | 50.00 | 40.00 | +0.0 % |" in lines
     assert "| SPALM + kNN-LM | 1,234 | 0.25 | 4 | 50.00 | 30.00 | -25.0 % |" in lines
     assert "| up to 0.50 | 0.100 | 0.100 |" in lines and "| mean | 0.800 | 0.700 |" in lines
-
-
-def test_runs_that_cannot_be_compared_are_refused():
-    keys, other = Config(), Config(model=Model(output=Spalm()))
-    with pytest.raises(ValueError, match="--spalm: given a run with Softmax, allowed: Spalm"):
-        spalm.check(keys, keys)
-    spalm.check(other, keys)
-    other.evaluation.protocol = "contiguous"
-    with pytest.raises(ValueError, match="--spalm: given a run that is evaluated as"):
-        spalm.check(other, keys)

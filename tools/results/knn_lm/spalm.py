@@ -35,10 +35,15 @@ from tools.results.knn_lm.experiment import Found
 GATE, BIN = "output_memory/gate", "output_memory/gate_up_to_"
 
 
-def open_run(path: str, source: Any) -> LoadedRun:
-    """A run with its data elsewhere."""
-    config = load_config(path)
-    config.data.source = source
+def open_run(path: str, keys: Config) -> LoadedRun:
+    """A run, to be scored on the data and in the way of another."""
+    config, evaluation = load_config(path), keys.evaluation
+    config.data.source = keys.data.source
+    config.evaluation = dataclasses.replace(
+        evaluation,
+        protocol=evaluation.protocol or keys.data.protocol,
+        segment_length=evaluation.segment_length or keys.data.segment_length,
+    )
     return load_run(path, config)
 
 
@@ -142,13 +147,15 @@ def main() -> None:
         ("--no-memory", {"required": True, "help": "run directory of the model without memory"}),
         ("--spalm", {"required": True, "help": "run directory of SPALM"}),
     )
+    output = load_config(options.spalm).model.output
+    if not isinstance(output, Spalm):
+        raise ValueError(f"--spalm: given a run with {type(output).__name__}, allowed: Spalm")
     source = experiment.open_source(options.run, config)
     store = build_datastore(source, options.workdir / "store")
     index = experiment.scann_index(store)
     found = {split: experiment.find(source, store, index, split, options.workdir) for split in experiment.SPLITS}
     others = {"no_memory": options.no_memory, "spalm": options.spalm}
-    opened = {name: open_run(path, config.data.source) for name, path in others.items()}
-    check(opened["spalm"].experiment.config, config)
+    opened = {name: open_run(path, config) for name, path in others.items()}
     facts = measure({"no_memory": opened["no_memory"], "transformer_xl": source.run, "spalm": opened["spalm"]}, found)
     facts |= {"entries": store.entries, "protocol": source.protocol()}
     protocol, targets, shares = facts["protocol"], facts["targets"], facts["share_found"]
@@ -170,19 +177,6 @@ def main() -> None:
         "1 = the hidden state alone, 0 = the neighbours alone; shares of tokens.",
         as_tables(facts),
     )
-
-
-def check(spalm: Config, keys: Config) -> None:
-    """SPALM and Transformer-XL have to be comparable.
-
-    Raises:
-      ValueError: not SPALM, or read under another protocol.
-    """
-    if not isinstance(spalm.model.output, Spalm):
-        raise ValueError(f"--spalm: given a run with {type(spalm.model.output).__name__}, allowed: Spalm")
-    read = [(one.evaluation.protocol or one.data.protocol, one.evaluation.rows) for one in (spalm, keys)]
-    if read[0] != read[1]:
-        raise ValueError(f"--spalm: given a run that is evaluated as {read[0]}, allowed: {read[1]}, as RUN")
 
 
 if __name__ == "__main__":
