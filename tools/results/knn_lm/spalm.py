@@ -25,7 +25,7 @@ from memjax.config import Config, Spalm
 from memjax.data.annotations import NEIGHBORS, AnnotatedDocuments
 from memjax.data.documents import Documents
 from memjax.training.datastores import build_datastore
-from memjax.training.experiment import LoadedRun, load_run
+from memjax.training.experiment import LoadedRun, load_run, padding_of
 from memjax.training.metrics import count_parameters
 from memjax.training.neighbors import score_targets
 from memjax.training.runs import load_config
@@ -98,7 +98,7 @@ def measure(runs: dict[str, LoadedRun], found: dict[str, Found]) -> dict[str, An
             reported[name][split], scored[split] = score(run, split, one)
         data, training = run.experiment.config.data, run.experiment.config.training
         rows[name] = experiment.base(scored) | {
-            "parameters": count_parameters(run.variables["params"]),
+            "parameters": count_parameters(run.variables["params"]) - padding_of(run.experiment.model),
             "training_tokens": training.steps * data.rows * data.segment_length,
         }
         if name != "no_memory":
