@@ -95,20 +95,21 @@ def text(facts: dict[str, Any]) -> str:
     entries, books, own = facts["entries"], facts["books"], facts["books_of_authors_in_the_store"]
     (wikitext, *_, novels), protocol, first = facts["rows"], facts["protocol"], facts["max_segments"]
     part = f", the first {first} segments of each" if first else ""
+    unknown = {name: row["unknown_targets"]["test"] for name, row in (("own", wikitext), ("novels", novels))}
+    counts = [row["targets"][split] for row in (novels, wikitext) for split in experiment.SPLITS]
     return (
         f"The model has read WikiText-2 only. Stores: its training split ({entries['Wikipedia']:,} entries), and the "
-        f"beginnings of the {len(books['train'])} novels of the training split ({entries['novels']:,} entries, the same "
-        f"number from each). Held out whole: {len(books['validation'])} novels for validation and {len(books['test'])} "
-        f"for test, of which {own['validation']} and {own['test']} are by authors with another novel in the store. "
-        "Novels are brought into WikiText's form (spaces before marks, `can 't`, `@-@`, a line for each paragraph, case "
-        f"as it is) and read with the model's vocabulary: `<unk>` are {percent(facts['unknown_tokens']['train'])} of the "
-        f"entries of the novels, {percent(novels['unknown_targets']['test'])} of their test targets and "
-        f"{percent(wikitext['unknown_targets']['test'])} of those of WikiText-2; the last columns leave these targets "
-        f"out, with the same weight and temperature. Protocol: {protocol['documents']}, {facts['rows_of_text']} rows"
-        f"{part}, segments of {protocol['segment_length']}; {novels['targets']['validation']:,} validation and "
-        f"{novels['targets']['test']:,} test tokens of the novels, {wikitext['targets']['validation']:,} and "
-        f"{wikitext['targets']['test']:,} of WikiText-2. {experiment.NEIGHBORS} neighbours, ScaNN with exact re-scoring; "
-        "tuned on validation."
+        f"beginnings of the {len(books['train'])} novels of the training split ({entries['novels']:,} entries, the "
+        f"same number from each). Held out whole: {len(books['validation'])} novels for validation and "
+        f"{len(books['test'])} for test, of which {own['validation']} and {own['test']} are by authors with another "
+        "novel in the store. Novels are brought into WikiText's form (spaces before marks, `can 't`, `@-@`, a line for "
+        "each paragraph, case as it is) and read with the model's vocabulary: `<unk>` are "
+        f"{percent(facts['unknown_tokens']['train'])} of the entries of the novels, {percent(unknown['novels'])} of "
+        f"their test targets and {percent(unknown['own'])} of those of WikiText-2; the last columns leave these "
+        f"targets out, with the same weight and temperature. Protocol: {protocol['documents']}, {facts['rows_of_text']} rows"
+        f"{part}, segments of {protocol['segment_length']}; {counts[0]:,} validation and {counts[1]:,} test tokens of "
+        f"the novels, {counts[2]:,} and {counts[3]:,} of WikiText-2. {experiment.NEIGHBORS} neighbours, ScaNN with "
+        "exact re-scoring; tuned on validation, test read off once."
     )
 
 

@@ -200,6 +200,17 @@ def base(found: Mapping[str, Found]) -> dict[str, float]:
     return {split: -float(one.targets.log_probs.mean(dtype=np.float64)) for split, one in found.items()}
 
 
+def protocol_text(facts: Mapping[str, Any], config: Any) -> str:
+    """The end of a sentence: how much of the splits was read, and how."""
+    first, protocol, targets = config.evaluation.max_segments, facts["protocol"], facts["targets"]
+    part = f", the first {first} segments of each" if first else ""
+    return (
+        f"weight and temperature tuned on validation, test read off once. Protocol: {protocol['documents']}, "
+        f"{config.evaluation.rows} rows{part}, segments of {protocol['segment_length']}; perplexity per token of "
+        f"{targets['validation']:,} validation and {targets['test']:,} test tokens."
+    )
+
+
 def perplexity(nats: float) -> str:
     """As a cell of a table."""
     return f"{np.exp(nats):.2f}"
