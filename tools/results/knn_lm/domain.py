@@ -107,9 +107,9 @@ def text(facts: dict[str, Any]) -> str:
         f"{percent(facts['unknown_tokens']['train'])} of the entries of the novels, {percent(unknown['novels'])} of "
         f"their test targets and {percent(unknown['own'])} of those of WikiText-2; the last columns leave these "
         f"targets out, with the same weight and temperature. Protocol: {protocol['documents']}, "
-        f"{facts['rows_of_text']} rows{part}, segments of {protocol['segment_length']}; {counts[0]:,} validation and {counts[1]:,} test tokens of "
-        f"the novels, {counts[2]:,} and {counts[3]:,} of WikiText-2. {experiment.NEIGHBORS} neighbours, ScaNN with "
-        "exact re-scoring; tuned on validation, test read off once."
+        f"{facts['rows_of_text']} rows{part}, segments of {protocol['segment_length']}; {counts[0]:,} validation and "
+        f"{counts[1]:,} test tokens of the novels, {counts[2]:,} and {counts[3]:,} of WikiText-2. "
+        f"{experiment.NEIGHBORS} neighbours, ScaNN with exact re-scoring; tuned on validation, test read off once."
     )
 
 
