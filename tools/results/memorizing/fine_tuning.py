@@ -16,7 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from memjax.training.runs import read_json
+from memjax.training.evaluation import Score
+from memjax.training.experiment import load_run
+from memjax.training.runs import load_config
 from tools.results.recipes import commit, hardware
 
 OUT = Path(__file__).parent
@@ -41,13 +43,22 @@ def train(name: str, workdir: Path, segments: int) -> Path:
     directory = workdir / f"fine_tuning-{name}"
     if not (directory / "finished.json").exists():
         variant, arguments = RUNS[name]
-        command = ["train", *SHARED, "--variant", variant, *arguments, "--name", directory.name]
-        command += ["--workdir", str(workdir), "--evaluation.max-segments", str(segments)]
+        command = ["train", *SHARED, "--variant", variant, *arguments]
+        command += ["--name", directory.name, "--workdir", str(workdir)]
         if arguments is GOING_ON:
             command += ["--training.init-from", str(workdir / "fine_tuning-cache")]
+            command += ["--evaluation.max-segments", str(segments)]
         print("== memjax", *command, file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "memjax.cli", *command], check=True)
     return directory
+
+
+def evaluate(directory: Path, segments: int) -> Score:
+    """The score of a finished run on so many segments of every row."""
+    config = load_config(directory)
+    config.evaluation.max_segments = segments
+    run = load_run(directory, config)
+    return run.experiment.evaluator()(run.variables)
 
 
 def evaluations(directory: Path) -> dict[int, float]:
@@ -76,19 +87,20 @@ def main() -> None:
     parser.add_argument("--max-segments", default=60, type=int, help="of every row in an evaluation (default: 60)")
     options = parser.parse_args()
     found = {name: train(name, options.workdir, options.max_segments) for name in RUNS}
-    facts: dict[str, Any] = {name: evaluations(directory) for name, directory in found.items()}
-    facts |= {name: facts[name][STEPS] for name in ("cache", "memory")}
-    targets = read_json(found["memory"] / "finished.json")["results"]["evaluation"]["targets"]
+    scores = {name: evaluate(found[name], options.max_segments) for name in ("cache", "memory")}
+    facts: dict[str, Any] = {name: score.nats_per_token for name, score in scores.items()}
+    facts |= {name: evaluations(found[name]) for name in ("cache_memory", "cache_cache")}
+    targets = scores["memory"].targets
     command = "python -m tools.results.memorizing.fine_tuning"
     known = {"command": command, "commit": commit(), "hardware": hardware(), "targets": targets}
     (OUT / "fine_tuning.json").write_text(json.dumps({**facts, **known}, indent=1) + "\n")
     page = (
         "# Memorizing Transformer: the memory added to a model trained without it\n\n"
-        f"`{command}`; commit {known['commit']}; {known['hardware']}. `memory_gain` on Python documents, one seed, nats "
-        f"per token of {targets:,} validation targets (separate documents, the first {options.max_segments} segments of "
-        f"every row). {STEPS:,} steps with the local cache only, then {MORE:,} steps at half the peak learning rate "
-        "from those parameters, with the memory of 512 tokens (its gates are new) and, as a control, without. The gap "
-        "is that to the model that had the memory from the start.\n\n"
+        f"`{command}`; commit {known['commit']}; {known['hardware']}. `memory_gain` on Python documents, one seed; "
+        f"nats per token of {targets:,} validation targets (separate documents, the first {options.max_segments} "
+        f"segments of every row). {STEPS:,} steps with the local cache only, then {MORE:,} steps at half the peak "
+        "learning rate from those parameters, with the memory of 512 tokens (its gates are new) and, as a control, "
+        "without. The gap is that to the model that had the memory from the start.\n\n"
     )
     (OUT / "fine_tuning.md").write_text(page + as_markdown(facts))
     print(page + as_markdown(facts))
