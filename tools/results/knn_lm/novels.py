@@ -65,16 +65,18 @@ def make_documents(
       path: of the novels, see `memjax.data.sources.novels`; whole books are held out.
       split: 'train', 'validation' or 'test'.
       tokenizer: `WordTokenizer` of the run.
-      tokens: of all books together, the same number from the beginning of each; 0 = whole books.
+      tokens: of all books together, the same number from the beginning of each (of the last one what is left); 0 =
+        whole books.
     """
     texts, words = novels(path, split=split), set(tokenizer.words)
-    share = -(-tokens // len(texts))
     encode: Callable[[str], np.ndarray] = lambda text: tokenizer.encode(as_wikitext(text, words))
+    if not tokens:
+        return ArrayDocuments([encode(text) for text in texts]), list(texts.names)
+    share = -(-tokens // len(texts))
+    count = -(-tokens // share)
     # 16 characters a token are more than any beginning has.
-    books = [encode(text[: 16 * share])[:share] if tokens else encode(text) for text in texts]
-    if tokens:
-        books[-1] = books[-1][: len(books[-1]) - (sum(map(len, books)) - tokens)]
-    return ArrayDocuments(books), list(texts.names)
+    books = [encode(texts[i][: 16 * share])[: min(share, tokens - i * share)] for i in range(count)]
+    return ArrayDocuments(books), list(texts.names[:count])
 
 
 def authors(names: Iterable[str]) -> set[str]:
