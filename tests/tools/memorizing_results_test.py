@@ -17,7 +17,8 @@ def test_what_came_after_a_retrieved_place_is_the_token_of_that_number():
     documents = AnnotatedDocuments(ArrayDocuments([[5, 6, 7], [8, 9, 10, 11]]))
     # Of the second document: position 0 is the begin token, after which 8 came.
     places = np.array([[0, -1], [0, 2], [1, 2]])
-    scores = gains.Scores(np.array([2, 5, 6]), np.array([7, 10, 11]), *[np.zeros(3)] * 2, places, np.ones((3, 2)))
+    nothing, numbers, tokens = np.zeros(3), np.array([2, 5, 6]), np.array([7, 10, 11])
+    scores = gains.Scores(numbers, tokens, nothing, nothing, places, np.ones((3, 2)))
     assert gains.followers(scores, documents).tolist() == [[5, -1], [8, 10], [9, 10]]
 
 

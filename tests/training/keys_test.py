@@ -92,7 +92,7 @@ def test_an_evaluation_shows_the_keys_that_the_reader_gives(source):
     _, scored = score_targets(
         source.evaluator("validation", ContinuousCache(dim=16, memory_length=4)), source.variables
     )
-    assert scored.parts.shape == (2, len(targets))
+    assert scored.parts is not None and scored.parts.shape == (2, len(targets))
     assert -scored.parts[0].sum(dtype=np.float64) == pytest.approx(result.nats, rel=1e-5)
 
 
