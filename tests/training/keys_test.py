@@ -7,9 +7,11 @@ import pytest
 
 from memjax import config as configs
 from memjax.data.annotations import write_neighbors
+from memjax.memory.continuous_cache import ContinuousCache
 from memjax.training.experiment import load_run, make_experiment
 from memjax.training.keys import TAP, make_key_source
 from memjax.training.loop import train
+from memjax.training.neighbors import score_targets
 
 
 def make_config(workdir, protocol):
@@ -72,6 +74,27 @@ def test_rows_of_two_hosts_are_those_of_one(source):
     whole = np.sort(joined(source.reader("validation"))[2])
     parts = [joined(source.reader("validation", host_rows=rows))[2] for rows in ((0, 1), (1, 3))]
     np.testing.assert_allclose(np.sort(np.concatenate(parts)), whole, rtol=1e-5)
+
+
+def test_an_evaluation_shows_the_keys_that_the_reader_gives(source):
+    source, _ = source
+    keys, targets, nats = joined(source.reader("validation"))
+    shown = []
+
+    def observe(batch, scored):
+        chosen = batch.weights > 0
+        shown.append((scored.features[source.feature][chosen], batch.targets[chosen], scored.nats[chosen]))
+
+    result = source.evaluator("validation")(source.variables, observe=observe)
+    again = joined(shown)
+    for one, other in zip((keys, targets, nats), again, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    assert result.targets == len(targets) and source.feature == "layer_01/feed_forward_input_normed"
+    _, scored = score_targets(
+        source.evaluator("validation", ContinuousCache(dim=16, memory_length=4)), source.variables
+    )
+    assert scored.parts is not None and scored.parts.shape == (2, len(targets))
+    assert -scored.parts[0].sum(dtype=np.float64) == pytest.approx(result.nats, rel=1e-5)
 
 
 def test_the_tap_is_the_input_of_the_last_feed_forward_part(source):

@@ -57,9 +57,8 @@ class Found:
     def without(self, token: int) -> Found:
         """Without the targets that are this token."""
         chosen = self.targets.tokens != token
-        parts = None if self.targets.parts is None else self.targets.parts[:, chosen]
-        targets = Targets(*(array[chosen] for array in _arrays(self.targets)), parts)
-        return Found(targets, CachedNeighbors(*(array[chosen] for array in _arrays(self.neighbors))))
+        targets = Targets(*(array[chosen] for array in _targets(self.targets)))
+        return Found(targets, CachedNeighbors(*(array[chosen] for array in _neighbors(self.neighbors))))
 
 
 def parse(module: str, description: str | None, *more: tuple[str, dict[str, Any]]) -> tuple[Any, Any]:
@@ -162,8 +161,8 @@ def find(
 def save(file: Path, found: Found) -> None:
     """Writes what was found, whole or not at all."""
     partial = file.with_name(f"partial_{file.name}")
-    arrays = dict(zip(("numbers", "tokens", "log_probs"), _arrays(found.targets), strict=True))
-    arrays |= dict(zip(("distances", "values", "ids"), _arrays(found.neighbors), strict=True))
+    arrays = dict(zip(("numbers", "tokens", "log_probs"), _targets(found.targets), strict=True))
+    arrays |= dict(zip(("distances", "values", "ids"), _neighbors(found.neighbors), strict=True))
     np.savez(partial, **arrays)  # type: ignore[arg-type]
     partial.replace(file)
 
@@ -186,15 +185,30 @@ def tuned(
 ) -> dict[str, float]:
     """The best setting on validation, and what it gives on both splits in nats per token."""
     best = tune(validation.targets, validation.neighbors, weights=weights, temperatures=temperatures)
-    weight, temperature = best.interpolation_weight, best.temperature
-    score = score_mixture(test.targets, test.neighbors, weight, temperature)[0]
-    nats = float(best.nats_per_token.min())
-    return {"weight": weight, "temperature": temperature, "validation": nats, "test": score.nats / score.targets}
+    row = {"weight": best.interpolation_weight, "temperature": best.temperature}
+    return {**row, "validation": float(best.nats_per_token.min()), "test": score(test, row)}
+
+
+def score(found: Found, row: Mapping[str, Any]) -> float:
+    """Nats per token with the weight and the temperature of a row."""
+    total = score_mixture(found.targets, found.neighbors, row["weight"], row["temperature"])[0]
+    return total.nats / total.targets
 
 
 def base(found: Mapping[str, Found]) -> dict[str, float]:
     """Nats per token of the model alone, by split."""
     return {split: -float(one.targets.log_probs.mean(dtype=np.float64)) for split, one in found.items()}
+
+
+def protocol_text(facts: Mapping[str, Any], config: Any) -> str:
+    """The end of a sentence: how much of the splits was read, and how."""
+    first, protocol, targets = config.evaluation.max_segments, facts["protocol"], facts["targets"]
+    part = f", the first {first} segments of each" if first else ""
+    return (
+        f"weight and temperature tuned on validation, test read off once. Protocol: {protocol['documents']}, "
+        f"{config.evaluation.rows} rows{part}, segments of {protocol['segment_length']}; perplexity per token of "
+        f"{targets['validation']:,} validation and {targets['test']:,} test tokens."
+    )
 
 
 def perplexity(nats: float) -> str:
@@ -249,6 +263,9 @@ def _arguments() -> list[str]:
     return kept
 
 
-def _arrays(value: Targets | CachedNeighbors) -> list[np.ndarray]:
-    names = [field.name for field in dataclasses.fields(value) if field.name != "parts"]
-    return [getattr(value, name) for name in names]
+def _targets(targets: Targets) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return targets.numbers, targets.tokens, targets.log_probs
+
+
+def _neighbors(neighbors: CachedNeighbors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return neighbors.distances, neighbors.values, neighbors.ids
