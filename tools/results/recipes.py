@@ -102,7 +102,7 @@ RECIPES = {
     "wikitext2_spalm_neighbors": Recipe(
         description=(
             "SPALM with 1 to 16 neighbours, each trained and evaluated with as many; WikiText-2 as above, fewer steps. "
-            "All have the same neighbours, from ScaNN and a frozen Transformer-XL (`tools/results/spalm`)."
+            "All have the same neighbours, from ScaNN and a frozen Transformer-XL (`tools.results.knn_lm.spalm`)."
         ),
         config="wikitext2_memories",
         variants={
