@@ -39,6 +39,8 @@ POSITIONS = {
 
 
 QUERIES_AT_ONCE = 1024
+TEMPERATURES = tuple(float(2**n) for n in range(-2, 15))
+"""distances between tensors that no norm has seen are larger"""
 
 
 def read(run: LoadedRun, documents: Documents, max_segments: int) -> tuple[Targets, dict[str, np.ndarray]]:
@@ -96,7 +98,7 @@ def measure(run: LoadedRun, tokens: int) -> dict[str, Any]:
     for tap in POSITIONS:
         index = ExactIndex(keys[tap])
         found = {s: Found(targets, search(index, entries.tokens, q[tap])) for s, (targets, q) in splits.items()}
-        rows.append({"key": tap, **experiment.tuned(*found.values())})
+        rows.append({"key": tap, **experiment.tuned(*found.values(), temperatures=TEMPERATURES)})
         print(rows[-1], file=sys.stderr, flush=True)
     evaluation, data = run.experiment.config.evaluation, run.experiment.config.data
     return {
