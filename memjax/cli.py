@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import errno
 import json
 import os
 import shlex
@@ -30,6 +31,8 @@ EVALUATION_FIELDS = ("evaluation.", "model.attention.", *PLACE_FIELDS)
 """What `memjax eval` may change; of the attention only what changes no parameter."""
 GENERATION_FIELDS = ("evaluation.cache.", *PLACE_FIELDS)
 """What `memjax generate` may change."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says of a full disk."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,10 +84,7 @@ def _train(arguments: list[str]) -> int:
     parser.add_argument("--profile", metavar="FIRST:LAST", help=steps)
     memories = "go on with empty memories, also with another data.rows; rows begin their next epoch"
     parser.add_argument("--reset-memory", action="store_true", help=memories)
-    where = "host:port of process 0 where several processes are one run; 'auto' asks Slurm, Open MPI or Kubernetes"
-    parser.add_argument("--coordinator", default="", metavar="ADDRESS", help=f"{where}; TPU pods need none")
-    parser.add_argument("--num-processes", type=int, metavar="N", help="processes of the run, with an address")
-    parser.add_argument("--process-id", type=int, metavar="I", help="this one, from 0, with an address")
+    _add_processes(parser)
     options, config = _with_config(parser, arguments)
     from memjax.training import processes
     from memjax.training.loop import Stopped, train
@@ -92,8 +92,7 @@ def _train(arguments: list[str]) -> int:
     from memjax.training.runs import run_path
 
     profile = read_steps(options.profile) if options.profile else None
-    coordinator = options.coordinator or ("auto" if _tpu_may_be_here() else "")
-    processes.connect(coordinator, options.num_processes, options.process_id, timeout=config.sharding.timeout)
+    _connect(options, config)
     path = run_path(config)
     is_new = not path.exists()
     try:
@@ -105,6 +104,20 @@ def _train(arguments: list[str]) -> int:
             _remove_unstarted(path)
         raise
     return 0
+
+
+def _add_processes(parser: argparse.ArgumentParser) -> None:
+    where = "host:port of process 0 where several processes are one run; 'auto' asks Slurm, Open MPI or Kubernetes"
+    parser.add_argument("--coordinator", default="", metavar="ADDRESS", help=f"{where}; TPU pods need none")
+    parser.add_argument("--num-processes", type=int, metavar="N", help="processes of the run, with an address")
+    parser.add_argument("--process-id", type=int, metavar="I", help="this one, from 0, with an address")
+
+
+def _connect(options: argparse.Namespace, config: Config) -> None:
+    from memjax.training import processes
+
+    coordinator = options.coordinator or ("auto" if _tpu_may_be_here() else "")
+    processes.connect(coordinator, options.num_processes, options.process_id, timeout=config.sharding.timeout)
 
 
 def _eval(arguments: list[str]) -> int:
@@ -195,28 +208,49 @@ def _datastore(arguments: list[str]) -> int:
     parser.add_argument("action", choices=actions, help=told)
     parser.add_argument("--path", required=True, metavar="DIR", help="the folder of the store")
     parser.add_argument("--run", metavar="DIR", help="plan, build: a run directory; its config has the fields below")
-    parser.add_argument("--split", default="train", help="plan, build: of the run's data (default: train)")
+    parser.add_argument("--split", default="", help="of the run's data (default: train; verify: validation)")
     parser.add_argument("--key", default="", metavar="TAP", help="plan, build: the inner tensor that is the key")
     parser.add_argument("--key-dtype", default="float16", help="plan, build: of stored keys (default: float16)")
     parser.add_argument("--backend", default="scann", choices=["scann", "faiss"], help="index, verify (default: scann)")
     parser.add_argument("--metric", default="squared_l2", choices=["squared_l2", "inner_product"], help="index, verify")
-    parser.add_argument("--sample", type=int, default=1000, metavar="N", help="verify: keys that are searched for")
+    held_out = "verify: searched for: stored keys, or with --run what its model asks at tokens of the split"
+    parser.add_argument("--sample", type=int, default=1000, metavar="N", help=held_out)
     parser.add_argument("--num-neighbors", type=int, default=32, metavar="K", help="verify: of each (default: 32)")
+    parser.add_argument("--shards", type=int, default=0, metavar="N", help="build: of the store (default: processes)")
+    parts = "index: parts of a scann index, searched one by one and merged (default: 1)"
+    parser.add_argument("--parts", type=int, default=1, metavar="N", help=parts)
+    parser.add_argument("--part", type=int, metavar="I", help="index: build only this one, as one host of several does")
+    runner = "build, index: shards or parts are the elements of an Apache Beam pipeline with this runner"
+    parser.add_argument("--runner", default="", metavar="NAME", help=runner)
+    value = "an option of the pipeline; may be repeated"
+    parser.add_argument("--runner-option", action="append", default=[], metavar="NAME=VALUE", help=value)
+    _add_processes(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     if {"-h", "--help"} & set(arguments):
         _with_config(parser, arguments, only=EVALUATION_FIELDS)  # prints what it has to, and exits
     given, config = parser.parse_known_args(arguments)[0], None
-    if (given.run is not None) != (given.action in ("plan", "build")):
+    if given.run is None and given.action in ("plan", "build") or given.run and given.action in ("index", "stats"):
         needed = "needed" if given.run is None else "not used"
         raise UsageError(f"--run: {needed} by {given.action}; plan and build read a run, the others a store")
+    if given.runner and (given.action not in ("build", "index") or given.coordinator):
+        raise UsageError(f"--runner: not used by {given.action}{' with --coordinator' * bool(given.coordinator)}")
+    if given.runner and given.action == "build" and not given.shards:
+        raise UsageError("--shards: needed with --runner, a divisor of evaluation.rows: each is made by one worker")
     if given.run is None:
         options = parser.read(arguments)
     else:
         options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
+    options.split = options.split or ("validation" if options.action == "verify" else "train")
+    speaks = lambda: True
+    if config is not None and options.action == "build" and not options.runner:
+        from memjax.training.processes import is_first as speaks
+
+        _connect(options, config)
     from memjax.console import datastore_facts, describe_facts
 
     facts = datastore_facts(options, config)
-    print(json.dumps(facts) if options.json else describe_facts(facts))
+    if speaks():
+        print(json.dumps(facts) if options.json else describe_facts(facts))
     return 0 if facts.get("problems", []) == [] else 1
 
 
@@ -375,7 +409,8 @@ def _mistake(error: Exception) -> str | None:
     """The line about a user's mistake; None for an error of the program.
 
     A `ValueError` counts where memjax itself raised it (in JAX or NumPy it is a fault of the program), an `OSError`
-    where it names a file, a missing module where an extra brings it.
+    where it names a file, a missing module where an extra brings it. A full disk is nobody's mistake, and gets its line
+    from `_loss`.
     """
     line = " ".join(str(error).split())
     if isinstance(error, UsageError):
@@ -386,7 +421,7 @@ def _mistake(error: Exception) -> str | None:
         extra = extra_of(error.name or "")
         return extra and f"{error.name} is not installed ({extra[1]}), allowed: pip install 'memjax[{extra[0]}]'"
     if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename is not None else None
+        return _of_file(error) if error.errno not in FULL else None
     if isinstance(error, ValueError):
         package = Path(__file__).parent
         own = (str(package), str(package.parent / "configs"), "configs")
@@ -396,12 +431,18 @@ def _mistake(error: Exception) -> str | None:
 
 
 def _loss(error: Exception) -> str | None:
-    """The line about another process of the run that is gone; None for any other error."""
+    """The line about a full disk, or another process of the run that is gone; None for any other error."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        return _of_file(error)
     if "memjax.training.processes" not in sys.modules:
         return None
     from memjax.training import processes
 
     return str(error) if isinstance(error, processes.Missing) else processes.explain(error)
+
+
+def _of_file(error: OSError) -> str | None:
+    return f"{error.filename}: {error.strerror}" if error.filename is not None else None
 
 
 def _leave(code: int) -> None:

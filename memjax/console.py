@@ -130,51 +130,88 @@ def datastore_facts(options: Any, config: Config | None) -> dict[str, Any]:
 
     Args:
       options: of the command line.
-      config: of the run, for plan and build.
+      config: of the run, where one was given.
     """
     from memjax.datastore.store import Store
 
-    if config is not None:
-        from memjax.training.datastores import build_datastore, plan_datastore
-        from memjax.training.experiment import load_run
-        from memjax.training.keys import TAP, make_key_source
-
-        source = make_key_source(load_run(options.run, config), options.run, options.key or TAP)
-        if options.action == "plan":
-            plan = plan_datastore(source, options.path, split=options.split, key_dtype=options.key_dtype)
-            return {**dataclasses.asdict(plan), "store_bytes": plan.store_bytes, "fits": plan.fits}
-        store = build_datastore(
-            source, options.path, split=options.split, key_dtype=options.key_dtype, progress=preparation()
-        )
-        return store.describe()
-    store = Store(Path(options.path).expanduser())
     match options.action:
-        case "stats":
-            return store.describe()
+        case "plan" | "build":
+            return _plan_or_build(options, config)
         case "index":
-            return {"backend": options.backend, **_build_index(store, options.backend, options.metric)}
+            return _build_index(Store(Path(options.path).expanduser()), options)
+        case "verify":
+            return _verify(Store(Path(options.path).expanduser()), options, config)
+    return Store(Path(options.path).expanduser()).describe()
+
+
+def _plan_or_build(options: Any, config: Config | None) -> dict[str, Any]:
+    from memjax.training.datastores import build_datastore, build_with_beam, plan_datastore
+    from memjax.training.experiment import load_run
+    from memjax.training.keys import TAP, make_key_source
+
+    tap, chosen = options.key or TAP, {"split": options.split, "key_dtype": options.key_dtype}
+    if options.runner:
+        return build_with_beam(
+            options.run,
+            options.path,
+            runner=options.runner,
+            num_shards=options.shards,
+            config=config,
+            tap=tap,
+            runner_options=options.runner_option,
+            progress=preparation(),
+            **chosen,
+        ).describe()
+    source = make_key_source(load_run(options.run, config), options.run, tap)
+    if options.action == "plan":
+        plan = plan_datastore(source, options.path, **chosen)
+        return {**dataclasses.asdict(plan), "store_bytes": plan.store_bytes, "fits": plan.fits}
+    return build_datastore(source, options.path, num_shards=options.shards, progress=preparation(), **chosen).describe()
+
+
+def _verify(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
+    """Damage of the store and its indices; where there is none, the recall of one of them."""
+    from memjax.datastore.artefacts import artefact_problems
     from memjax.datastore.index import open_index
     from memjax.datastore.verification import recall
 
-    facts: dict[str, Any] = {"entries": store.entries, "problems": list(store.problems(preparation()))}
-    if not facts["problems"]:
+    sample: Any = options.sample
+    if config is not None:
+        from memjax.training.datastores import check_store, sample_queries
+        from memjax.training.experiment import load_run
+        from memjax.training.keys import TAP, make_key_source
+
+        tap = options.key or store.header.protocol.get("key", TAP)
+        source = make_key_source(load_run(options.run, config), options.run, tap)
+        check_store(source, store)
+        sample = sample_queries(source, options.split, options.sample)
+    problems = [*store.problems(preparation()), *artefact_problems(store)]
+    facts: dict[str, Any] = {"entries": store.entries, "problems": problems}
+    if not problems:
         index = open_index(store, options.backend, metric=options.metric)
-        found = recall(index, store, options.sample, options.num_neighbors)
+        found = recall(index, store, sample, options.num_neighbors)
+        queries = f"{options.split} split" if config is not None else "stored keys"
         facts |= {"backend": options.backend, f"recall@{options.num_neighbors}": found, "sample": options.sample}
+        facts |= {"queries": queries}
     return facts
 
 
-def _build_index(store: Any, backend: str, metric: Any) -> dict[str, Any]:
-    start = time.monotonic()
-    if backend == "scann":
-        from memjax.datastore.scann import build_scann
-
-        index: Any = build_scann(store, metric=metric)
-    else:
+def _build_index(store: Any, options: Any) -> dict[str, Any]:
+    start, metric, parts = time.monotonic(), options.metric, options.parts
+    facts: dict[str, Any] = {"backend": options.backend, "metric": metric, "entries": store.entries}
+    if options.backend == "faiss":
         from memjax.datastore.faiss import build_faiss
 
-        index = build_faiss(store, metric=metric)
-    return {"entries": index.entries, "metric": metric, "seconds": round(time.monotonic() - start, 2)}
+        build_faiss(store, metric=metric)
+    else:
+        from memjax.datastore.scann import build_scann_parts
+
+        chosen = range(parts) if options.part is None else [options.part]
+        complete = build_scann_parts(
+            store, chosen, parts, metric=metric, runner=options.runner, runner_options=options.runner_option
+        )
+        facts |= {"parts": parts, "built": list(chosen), "complete": complete}
+    return {**facts, "seconds": round(time.monotonic() - start, 2)}
 
 
 def describe_facts(facts: Mapping[str, Any]) -> str:
