@@ -1,17 +1,25 @@
 """Building a datastore: every entry once, whatever interrupts it; the command line."""
 
 import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from memjax.cli import main
-from memjax.datastore.writer import ShardWriter
-from memjax.training.datastores import build_datastore, count_entries, plan_datastore
+from memjax.datastore import Store
+from memjax.datastore.writer import ShardWriter, create_store, read_cursor
+from memjax.training.datastores import build_datastore, build_shard, count_entries, make_header, plan_datastore
 from memjax.training.experiment import load_run
 from memjax.training.keys import KeyReader, make_key_source
 from memjax.training.loop import train
+from tests.datastore.beam_test import needs_beam
 from tests.training.keys_test import joined, make_config
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +83,134 @@ def test_a_store_of_another_model_split_or_key_is_refused(source, run, tmp_path)
         build_datastore(other, tmp_path / "store")
 
 
+KILLED = """
+import json, os, random, signal, sys, time
+from memjax.datastore.writer import ShardWriter, read_cursor
+from memjax.training.datastores import build_datastore
+from memjax.training.experiment import load_run
+from memjax.training.keys import make_key_source
+
+run, path, rounds, rng = sys.argv[1], sys.argv[2], int(sys.argv[3]), random.Random(0)
+append, seen = ShardWriter.append, []
+
+def build(begun):
+    def slow(self, *arguments):
+        os.write(begun, b"!")
+        append(self, *arguments)
+        time.sleep(0.01)
+
+    ShardWriter.append = slow
+    build_datastore(make_key_source(load_run(run), run), path, num_shards=3, commit_seconds=0.0)
+
+for _ in range(rounds):
+    read, begun = os.pipe()
+    child = os.fork()
+    if not child:
+        build(begun)
+        os._exit(0)
+    os.close(begun)
+    os.read(read, 1)
+    time.sleep(rng.uniform(0, 0.1))
+    os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.close(read)
+    seen.append([status, sum(read_cursor(path, shard)["entries"] for shard in range(3))])
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_at_random_moments_of_a_build(source, run, tmp_path):
+    """SIGKILL of the process that builds, four times; then the store is the same, to the last bit."""
+    whole = build_datastore(source, tmp_path / "whole", num_shards=3)
+    command = [sys.executable, "-W", "ignore", "-c", KILLED, str(run), str(tmp_path / "store"), "4"]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert killed.returncode == 0, killed.stderr
+    seen = json.loads(killed.stdout.splitlines()[-1])
+    entries = [done for _, done in seen]
+    assert [status for status, _ in seen].count(-signal.SIGKILL) >= 2, seen
+    assert entries == sorted(entries) and 0 < entries[-1], seen
+    again = build_datastore(source, tmp_path / "store", num_shards=3)
+    assert again.fingerprint == whole.fingerprint and list(again.problems()) == []
+    ids = np.arange(whole.entries)
+    assert np.array_equal(again.keys(ids), whole.keys(ids)) and np.array_equal(again.values(ids), whole.values(ids))
+
+
+def test_shards_hold_the_rows_of_the_split(source, tmp_path):
+    """One entry for each scored token, in as many shards as are asked for."""
+    one = build_datastore(source, tmp_path / "one")
+    told = []
+    three = build_datastore(source, tmp_path / "three", num_shards=3, progress=lambda *event: told.append(event))
+    assert three.entries == one.entries and three.header.num_shards == 3 and three.header.rows == 3
+    assert told[-1][1] == three.entries and [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    ids = np.arange(one.entries)
+    assert sorted(three.values(ids).tolist()) == sorted(one.values(ids).tolist())
+    parts = [joined(source.reader("train", host_rows=(row, row + 1))) for row in range(3)]
+    for first, (keys, targets, _) in zip(three.offsets, parts, strict=False):
+        place = np.arange(first, first + len(targets))
+        assert np.array_equal(three.values(place), targets)
+        assert np.array_equal(three.keys(place), keys.astype(np.float16))
+    with pytest.raises(ValueError, match="evaluation.rows: given 3, allowed: a multiple of the 2 shards"):
+        build_datastore(source, tmp_path / "two", num_shards=2)
+
+
+def test_other_rows_are_refused(source, run, tmp_path):
+    """They would put other entries into the shards that are still to be made."""
+    config = make_config(run.parent, run.name)
+    config.evaluation.rows = 6
+    other = make_key_source(load_run(run, config), run)
+    create_store(tmp_path / "store", make_header(source, "train", num_shards=3))
+    build_shard(source, tmp_path / "store", 0, split="train")
+    with pytest.raises(ValueError, match="is a store of rows 3, given 6"):
+        build_datastore(other, tmp_path / "store", num_shards=3)
+
+
+PIPELINE = """
+import os, signal, sys
+from memjax.datastore.writer import ShardWriter
+from memjax.training.datastores import build_with_beam
+
+run, path, mode, left = *sys.argv[1:4], int(sys.argv[4])
+commit = ShardWriter.commit
+
+def counted(self, *arguments):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    commit(self, *arguments)
+
+ShardWriter.commit = counted
+options = ["direct_num_workers=2", f"direct_running_mode={mode}"]
+build_with_beam(run, path, runner="DirectRunner", num_shards=3, commit_seconds=0.0, runner_options=options)
+"""
+
+
+@needs_beam
+@pytest.mark.beam
+@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
+def test_a_pipeline_makes_the_same_store(source, run, tmp_path, mode):
+    """Also when it was killed twice: no entry is lost or doubled, to the last bit."""
+    whole = build_datastore(source, tmp_path / "whole", num_shards=3)
+    arguments = [str(run), str(tmp_path / "store"), mode]
+    if mode == "multi_threading":  # the workers are threads of the process that is killed
+        for commits in (2, 4):
+            command = [sys.executable, "-c", PIPELINE, *arguments, str(commits)]
+            assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == -signal.SIGKILL
+        done = sum(read_cursor(tmp_path / "store", shard)["entries"] for shard in range(3))
+        assert 0 < done < whole.entries
+    command = [sys.executable, "-m", "memjax.cli", "datastore", "build", *("--run", str(run)), "--json"]
+    command += ["--path", str(tmp_path / "store"), "--shards", "3", "--runner", "DirectRunner"]
+    command += ["--runner-option", "direct_num_workers=2", "--runner-option", f"direct_running_mode={mode}"]
+    for _ in range(2):  # the second finds it finished
+        built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert built.returncode == 0, built.stderr
+        assert json.loads(built.stdout.splitlines()[-1])["fingerprint"] == whole.fingerprint
+    assert list(Store(tmp_path / "store").problems()) == []
+    refused = subprocess.run([*command, "--split", "validation"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and "is a store of" in refused.stderr.splitlines()[-1]
+
+
 def test_a_plan_measures_and_leaves_nothing(source, tmp_path):
     plan = plan_datastore(source, tmp_path / "not" / "there", segments=2)
     assert plan.entries == count_entries(source, "train") and plan.forward_seconds > 0 and plan.fits
@@ -99,6 +235,9 @@ def test_the_command_line(run, tmp_path, capsys):
         (["stats", "--path", "x", "--run", "y"], "--run: not used by stats"),
         (["sell", "--path", "x"], "invalid choice"),
         (["stats", "--path", "/nowhere"], "/nowhere"),
+        (["index", "--path", "x", "--run", "y"], "--run: not used by index"),
+        (["stats", "--path", "x", "--runner", "DirectRunner"], "--runner: not used by stats"),
+        (["build", "--path", "x", "--run", "y", "--runner", "DirectRunner"], "--shards: needed with --runner"),
     ],
 )
 def test_mistakes_are_one_line(arguments, told, capsys):
