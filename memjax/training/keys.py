@@ -96,6 +96,7 @@ class KeyReader:
             host_rows=host_rows,
             epochs=1,
             position=progress,
+            in_step=False,
         )
         start, stop = host_rows or (0, rows)
         self._variables = variables

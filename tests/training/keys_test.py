@@ -73,6 +73,19 @@ def test_rows_of_two_hosts_are_those_of_one(source):
     np.testing.assert_allclose(np.sort(np.concatenate(parts)), whole, rtol=1e-5)
 
 
+def test_a_reader_of_some_rows_needs_no_others(source):
+    """It ends with its own rows, and goes on from a place of its own."""
+    source, _ = source
+    whole = [list(source.reader("train", host_rows=(row, row + 1))) for row in range(3)]
+    assert all(len(part.targets) for entries in whole for part in entries)
+    first = source.reader("train", host_rows=(1, 2))
+    begun = list(itertools.islice(first, 2))
+    rest = source.reader("train", host_rows=(1, 2), progress=first.progress, state=first.state())
+    for one, other in zip([*begun, *rest], whole[1], strict=True):
+        np.testing.assert_array_equal(one.keys, other.keys)
+        np.testing.assert_array_equal(one.targets, other.targets)
+
+
 def test_the_tap_is_the_input_of_the_last_feed_forward_part(source):
     source, result = source
     other = make_key_source(load_run(result.path), result.path, "layer_-1/feed_forward_input")
