@@ -111,16 +111,16 @@ def build_datastore(
     if header.num_shards % count:
         raise ValueError(f"num_shards: given {num_shards}, allowed: a multiple of the {count} processes")
     create_store(path, header)
-    done = 0
-    with processes.Watch():
-        processes.barrier("the datastore")
+    done, timeout = 0, source.run.experiment.config.sharding.timeout
+    with processes.Watch(timeout):
+        processes.barrier("the datastore", timeout)
         for shard in range(jax.process_index(), header.num_shards, count):
             tell = lambda entries, before=done: progress("entries", before + entries, total // count)
             done += build_shard(source, path, shard, split=split, commit_seconds=commit_seconds, tell=tell)
         processes.barrier("the shards", WAIT_SECONDS)
         if processes.is_first():
             finish_store(path)
-        processes.barrier("the finished datastore")
+        processes.barrier("the finished datastore", timeout)
     return Store(path)
 
 

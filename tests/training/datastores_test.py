@@ -1,6 +1,10 @@
 """Building a datastore: every entry once, whatever interrupts it; the command line."""
 
+import dataclasses
+import errno
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +15,15 @@ import pytest
 
 from memjax.cli import main
 from memjax.datastore import Store
-from memjax.datastore.writer import ShardWriter, create_store, read_cursor
-from memjax.training.datastores import build_datastore, build_shard, count_entries, make_header, plan_datastore
+from memjax.datastore.writer import ShardWriter, create_store, finish_store, read_cursor
+from memjax.training.datastores import (
+    build_datastore,
+    build_shard,
+    count_entries,
+    make_header,
+    plan_datastore,
+    sample_queries,
+)
 from memjax.training.experiment import load_run
 from memjax.training.keys import KeyReader, make_key_source
 from memjax.training.loop import train
@@ -209,6 +220,136 @@ def test_a_pipeline_makes_the_same_store(source, run, tmp_path, mode):
     assert list(Store(tmp_path / "store").problems()) == []
     refused = subprocess.run([*command, "--split", "validation"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert refused.returncode == 2 and "is a store of" in refused.stderr.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def store(source, tmp_path_factory):
+    return build_datastore(source, tmp_path_factory.mktemp("stores") / "store")
+
+
+@pytest.mark.parametrize(
+    "changes, told",
+    [
+        ({"model": "another"}, "model 'another', given '"),
+        ({"tokenizer": "another"}, "tokenizer 'another', given '"),
+        ({"segment_length": 4}, "protocol.segment_length 4, given 8"),
+        ({"documents": "separate"}, "protocol.documents 'separate', given 'contiguous'"),
+    ],
+)
+def test_a_store_of_another_model_is_refused_by_the_command_line(source, run, tmp_path, capsys, changes, told):
+    """Before anything is searched or written: exit code 2, and one line that names what differs."""
+    header = make_header(source, "train")
+    protocol = {**header.protocol, **{name: value for name, value in changes.items() if name in header.protocol}}
+    changed = {name: value for name, value in changes.items() if name not in protocol}
+    create_store(tmp_path / "store", dataclasses.replace(header, protocol=protocol, **changed))
+    with ShardWriter(tmp_path / "store") as writer:
+        writer.append(np.zeros((5, header.dim)), np.arange(5))
+        writer.finish()
+    finish_store(tmp_path / "store")
+    for action, start in (("verify", "was made with"), ("build", "is a store of")):
+        assert main(["datastore", action, "--run", str(run), "--path", str(tmp_path / "store")]) == 2
+        error = capsys.readouterr().err
+        assert len(error.splitlines()) == 1 and start in error
+        assert told in error or (action == "build" and "protocol {" in error)
+
+
+def test_another_way_of_reading_is_refused_by_the_command_line(store, run, capsys):
+    line = ["datastore", "verify", "--run", str(run), "--path", str(store.path)]
+    assert main([*line, "--evaluation.segment-length", "4"]) == 2
+    assert "protocol.segment_length 8, given 4; give what it was made with" in capsys.readouterr().err
+    assert main([*line, "--model.attention.memory-length", "16"]) == 2
+    assert "protocol.attention {" in capsys.readouterr().err
+
+
+def test_recall_at_what_the_model_asks(source, store, run, capsys):
+    """Not stored keys, but those of a split that is not in the store."""
+    keys, _, _ = joined(source.reader("validation"))
+    queries = sample_queries(source, "validation", 30, seed=1)
+    assert queries.shape == (30, 16) and len(np.unique(queries, axis=0)) > 1
+    assert all((query == keys).all(axis=1).any() for query in queries)
+    assert np.array_equal(sample_queries(source, "validation", 10**6), keys)
+    line = ["datastore", "verify", "--path", str(store.path), "--sample", "30", "--json"]
+    assert main(["datastore", "index", "--path", str(store.path)]) == 0
+    capsys.readouterr()
+    assert main([*line, "--run", str(run)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["queries"] == "validation split" and found["recall@32"] == 1
+
+
+def test_a_full_disk_by_the_command_line(source, store, run, tmp_path, capsys, monkeypatch):
+    """One line that says what is there and what to do, exit code 1; the same command goes on."""
+    line = ["datastore", "build", "--run", str(run), "--path", str(tmp_path / "store"), "--json"]
+    write, space = os.write, [5000]
+
+    def limited(descriptor, data):
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(tmp_path)):
+            data = memoryview(data)[: space[0]]
+            if not data:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            space[0] -= len(data)
+        return write(descriptor, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", limited)
+        assert main(line) == 1
+    error = capsys.readouterr().err
+    assert "no space is left on the disk; shard 0 has 0 entries; free some and run the same command again" in error
+    assert len(error.splitlines()) == 1
+    with pytest.raises(ValueError, match="is not finished"):
+        Store(tmp_path / "store")
+    assert main(line) == 0
+    assert json.loads(capsys.readouterr().out)["fingerprint"] == store.fingerprint
+
+
+FULL = """
+import json, subprocess, sys
+from memjax.cli import main
+from memjax.datastore import DiskFull, read_cursor
+from memjax.training.datastores import build_datastore
+from memjax.training.experiment import load_run
+from memjax.training.keys import make_key_source
+
+run, folder = sys.argv[1:]
+source, path, seen = make_key_source(load_run(run), run), f"{folder}/store", []
+
+def mount(options):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
+
+mount("size=8k")
+for pages in range(2, 40, 3):
+    mount(f"remount,size={4 * pages}k")
+    try:
+        build_datastore(source, path, num_shards=3, commit_seconds=0.0)
+        break
+    except DiskFull as error:
+        try:
+            done = sum(read_cursor(path, shard)["entries"] for shard in range(3))
+        except ValueError:
+            done = 0
+        seen.append([error.strerror, done])
+mount("remount,size=1m")
+code = main(["datastore", "build", "--run", run, "--path", path, "--shards", "3", "--json"])
+print(json.dumps([code, seen]))
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_really_full(source, run, tmp_path):
+    """A file system of a few pages that grows: every failure is named, no entry that was committed is lost."""
+    space = [shutil.which("unshare") or "unshare", "--map-root-user", "--mount"]
+    if not shutil.which("unshare") or subprocess.run([*space, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a file system: unshare --map-root-user --mount")
+    whole = build_datastore(source, tmp_path / "whole", num_shards=3)
+    (tmp_path / "small").mkdir()
+    command = [*space, sys.executable, "-W", "ignore", "-c", FULL, str(run), str(tmp_path / "small")]
+    full = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert full.returncode == 0, full.stderr
+    *_, built, outcome = full.stdout.splitlines()
+    code, seen = json.loads(outcome)
+    assert code == 0 and json.loads(built)["fingerprint"] == whole.fingerprint
+    lines, entries = zip(*seen, strict=True)
+    assert all("no space is left on the disk" in line and "run the same command again" in line for line in lines)
+    assert list(entries) == sorted(entries) and len(entries) >= 3 and entries[0] < entries[-1]
 
 
 def test_a_plan_measures_and_leaves_nothing(source, tmp_path):
