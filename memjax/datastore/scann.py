@@ -185,7 +185,7 @@ def open_scann(
     Args:
       store: whose keys it was built from.
       metric: as it was built.
-      part: only this one, as on a host of several whose results are merged by `merge_neighbors`; None = all parts.
+      part: only this one, as on a host of several (`memjax.datastore.HostsIndex` merges what they find); None = all.
       leaves_to_search: see `ScannIndex`.
       reorder: see `ScannIndex`.
 

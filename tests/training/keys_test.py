@@ -69,7 +69,8 @@ def test_rows_of_two_hosts_are_those_of_one(source):
     if source.protocol()["documents"] == "contiguous":
         pytest.skip("rows of a stream take turns in the same way; one protocol is enough")
     whole = np.sort(joined(source.reader("validation"))[2])
-    parts = [joined(source.reader("validation", host_rows=rows))[2] for rows in ((0, 1), (1, 3))]
+    # The second host may have no document at all, and then gives nothing.
+    parts = [entries.nats for rows in ((0, 1), (1, 3)) for entries in source.reader("validation", host_rows=rows)]
     np.testing.assert_allclose(np.sort(np.concatenate(parts)), whole, rtol=1e-5)
 
 
@@ -77,7 +78,8 @@ def test_a_reader_of_some_rows_needs_no_others(source):
     """It ends with its own rows, and goes on from a place of its own."""
     source, _ = source
     whole = [list(source.reader("train", host_rows=(row, row + 1))) for row in range(3)]
-    assert all(len(part.targets) for entries in whole for part in entries)
+    counts = {len(entries) for entries in whole}
+    assert len(counts) > 1 or source.protocol()["documents"] == "contiguous"
     first = source.reader("train", host_rows=(1, 2))
     begun = list(itertools.islice(first, 2))
     rest = source.reader("train", host_rows=(1, 2), progress=first.progress, state=first.state())
