@@ -190,9 +190,9 @@ def _verify(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
     if not problems:
         index = open_index(store, options.backend, metric=options.metric)
         found = recall(index, store, sample, options.num_neighbors)
-        queries = f"{options.split} split" if config is not None else "stored keys"
-        facts |= {"backend": options.backend, f"recall@{options.num_neighbors}": found, "sample": options.sample}
-        facts |= {"queries": queries}
+        count = min(sample, store.entries) if isinstance(sample, int) else len(sample)
+        facts |= {"backend": options.backend, f"recall@{options.num_neighbors}": found, "sample": count}
+        facts |= {"queries": "stored keys" if config is None else f"{options.split} split"}
     return facts
 
 

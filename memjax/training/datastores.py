@@ -235,14 +235,13 @@ def sample_queries(source: KeySource, split: str, count: int, *, seed: int = 0) 
       count: of queries; all where there are fewer.
       seed: of the draw.
     """
-    total = count_entries(source, split)
-    wanted = np.sort(np.random.default_rng(seed).choice(total, min(count, total), replace=False))
-    parts, first = [], 0
-    for keys, _, _ in source.reader(split):
-        low, high = np.searchsorted(wanted, [first, first + len(keys)])
-        parts.append(keys[wanted[low:high] - first])
-        first += len(keys)
-    return np.concatenate(parts)
+    rng = np.random.default_rng(seed)
+    keys, ranks = np.zeros((0, source.dim), np.float32), np.zeros(0)
+    for found in source.reader(split):  # how many there will be is not known: the lowest of random ranks are kept
+        keys, ranks = np.concatenate([keys, found.keys]), np.concatenate([ranks, rng.random(len(found.keys))])
+        kept = np.sort(np.argsort(ranks)[:count])
+        keys, ranks = keys[kept], ranks[kept]
+    return keys
 
 
 def count_entries(source: KeySource, split: str) -> int:
