@@ -48,7 +48,8 @@ def two(line) -> list[tuple[int, str, str]]:
     finally:
         for process in both:
             process.kill()
-    return [(process.returncode, *text) for process, text in zip(both, texts, strict=True)]
+    own = lambda text: "".join(line for line in text.splitlines(keepends=True) if not line.startswith("[Gloo]"))
+    return [(process.returncode, *map(own, text)) for process, text in zip(both, texts, strict=True)]
 
 
 def build_by_two(run, path) -> list[tuple[int, str, str]]:
