@@ -16,7 +16,7 @@ def test_the_share_of_tokens_that_neighbors_propose():
 def test_rows_and_bins():
     row = {"validation": np.log(50.0), "test": np.log(40.0), "parameters": 1234}
     mixed = {**row, "test": np.log(30.0), "weight": 0.25, "temperature": 4.0}
-    names = ("no_memory", "transformer_xl", "spalm")
+    names = ("no_memory", "transformer_xl", "compressive", "spalm")
     metrics = {"output_memory/gate": 0.8, "output_memory/gate_up_to_0.50": 0.1, "output_memory/gate_up_to_1.00": 0.9}
     assert spalm.gates(metrics) == {"0.50": 0.1, "1.00": 0.9}
     facts = {

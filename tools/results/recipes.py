@@ -110,10 +110,11 @@ RECIPES = {
             **{
                 f"SPALM, {count}": f"spalm --model.output.num-neighbors {count} "
                 "--data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS"
-                for count in (1, 2, 4, 8, 16)
+                for count in (4, 16, 1, 2, 8)
             },
+            "SPALM, 4, gate bias 2": "spalm --model.output.gate-bias 2 --data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS",
         },
-        steps=1500,
+        steps=1000,
         search_steps=0,
         learning_rates=(2e-3,),
         seeds=(0,),

@@ -1,14 +1,15 @@
-"""SPALM beside no memory, Transformer-XL and kNN-LM: one table, and how its gate is distributed.
+"""Systems side by side: no memory, Transformer-XL, Compressive Transformer, SPALM, each with kNN-LM; SPALM's gate.
 
     memjax train --config wikitext2_memories --variant no_memory --data.source.path DIR
+    memjax train --config wikitext2_memories --variant compressive --data.source.path DIR
     memjax train --config knn_lm_wikitext --data.source.path DIR             # RUN: Transformer-XL, and the key model
     python -m tools.results.knn_lm RUN --data.source.path DIR                # its store and index
     memjax datastore neighbors --run RUN --path RUN/datastore/store --split SPLIT --num-neighbors 16 --to NEAR \\
         --data.source.path DIR                                               # for train, validation and test
     memjax train --config wikitext2_memories --variant spalm --data.neighbors NEAR --data.source.path DIR
-    python -m tools.results.knn_lm.spalm RUN --no-memory RUN --spalm RUN --data.source.path DIR
+    python -m tools.results.knn_lm.spalm RUN --no-memory RUN --compressive RUN --spalm RUN --data.source.path DIR
 
-kNN-LM is laid over Transformer-XL and over SPALM with the same neighbours, those of RUN's hidden states. How many
+kNN-LM is laid over the others with the same neighbours, those of RUN's hidden states. How many
 neighbours SPALM should have is swept by `python -m tools.results run wikitext2_spalm_neighbors`.
 """
 
@@ -87,7 +88,7 @@ def measure(runs: dict[str, LoadedRun], found: dict[str, Found]) -> dict[str, An
     """Every number of the table.
 
     Args:
-      runs: "no_memory", "transformer_xl" and "spalm".
+      runs: "no_memory", "transformer_xl", "compressive" and "spalm".
       found: split -> neighbours of Transformer-XL's hidden states.
     """
     rows: dict[str, dict[str, Any]] = {}
@@ -120,7 +121,9 @@ def as_tables(facts: dict[str, Any]) -> str:
     labels = {
         "no_memory": "Transformer, no memory",
         "transformer_xl": "Transformer-XL",
-        "transformer_xl_knn_lm": "+ kNN-LM",
+        "transformer_xl_knn_lm": "Transformer-XL + kNN-LM",
+        "compressive": "Compressive Transformer",
+        "compressive_knn_lm": "Compressive Transformer + kNN-LM",
         "spalm": "SPALM",
         "spalm_knn_lm": "SPALM + kNN-LM",
     }
@@ -145,6 +148,7 @@ def main() -> None:
         "spalm",
         __doc__,
         ("--no-memory", {"required": True, "help": "run directory of the model without memory"}),
+        ("--compressive", {"required": True, "help": "run directory of the Compressive Transformer"}),
         ("--spalm", {"required": True, "help": "run directory of SPALM"}),
     )
     output = load_config(options.spalm).model.output
@@ -154,9 +158,13 @@ def main() -> None:
     store = build_datastore(source, options.workdir / "store")
     index = experiment.scann_index(store)
     found = {split: experiment.find(source, store, index, split, options.workdir) for split in experiment.SPLITS}
-    others = {"no_memory": options.no_memory, "spalm": options.spalm}
-    opened = {name: open_run(path, config) for name, path in others.items()}
-    facts = measure({"no_memory": opened["no_memory"], "transformer_xl": source.run, "spalm": opened["spalm"]}, found)
+    runs = {
+        "no_memory": open_run(options.no_memory, config),
+        "transformer_xl": source.run,
+        "compressive": open_run(options.compressive, config),
+        "spalm": open_run(options.spalm, config),
+    }
+    facts = measure(runs, found)
     facts |= {"entries": store.entries, "protocol": source.protocol()}
     protocol, targets, shares = facts["protocol"], facts["targets"], facts["share_found"]
     trained = {row["training_tokens"] for row in facts["rows"].values()}
@@ -165,7 +173,7 @@ def main() -> None:
         f"spalm_{name}",
         "spalm",
         facts,
-        f"SPALM: {name}",
+        f"Systems beside SPALM: {name}",
         f"Perplexity per token of {targets['validation']:,} validation and {targets['test']:,} test tokens. Protocol: "
         f"{protocol['documents']}, {config.evaluation.rows} rows, segments of {protocol['segment_length']}. Trained on "
         f"{' or '.join(f'{tokens:,}' for tokens in sorted(trained))} tokens each. Store of the training split, "
