@@ -153,7 +153,8 @@ def test_suites_compare_equal_sizes():
         assert suite.name == name and len(set(names)) == len(names)
         assert {suite.baseline, suite.reference} <= set(names)
         settings = [json.loads(entry.command[-1]) for entry in suite.entries if entry.name != suite.reference]
-        ours = {"scan_layers": 0, "retrieval": "exact"}  # ways to compute the same
+        # Ways to compute the same; in contenders of their own also what a peer has by default, or its reference.
+        ours = {"scan_layers": 0, "retrieval": "exact", "gated": False, "activation": ""}
         assert all({**one, **ours} == {**settings[0], **ours} for one in settings)
 
 
