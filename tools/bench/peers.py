@@ -19,7 +19,8 @@ import tempfile
 from pathlib import Path
 
 if __package__ in (None, ""):  # run as a file by the peers' interpreter, which has no `tools` package on its path
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    # In place of this folder: its profile.py would hide the standard library's, which torch imports.
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from tools.bench import worker
 
