@@ -280,7 +280,7 @@ def as_markdown(records: Sequence[dict[str, Any]]) -> str:
         f"(quartiles). x: times as fast as {BASELINE}, by the clock and by CPU time, with 95 % intervals. A setting is "
         "the first that reaches the level. Bytes: of the saved index, of the keys in memory for exact ones. Build: "
         "seconds with saving (CPU seconds); for exact ones loading. ScaNN: square root of the entries in leaves; it "
-        "ranks its candidates by their keys itself. faiss: `distance_compute_blas_threshold` 20; codes were trained with "
+        "ranks its candidates by their keys itself. faiss: `distance_compute_blas_threshold` 20, trained with "
         f"100,000 keys; a graph is built of at most {MOST_ENTRIES_OF_A_GRAPH:,}.",
         "",
         "| index | level | setting | recall@32 | queries/s | x | x by CPU | MB | build s |",
