@@ -18,6 +18,7 @@ from memjax.memory.contract import (
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.memorizing import LongMemory, MemorizingAttention, MemorizingState, Tokens
 from memjax.memory.mixtures import Prediction, Recalled
+from memjax.memory.spalm import Spalm
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "MemoryModule",
     "Prediction",
     "Recalled",
+    "Spalm",
     "StackState",
     "Tokens",
     "TransformerXLAttention",

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.data.annotations import AnnotatedDocuments
+from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.documents import Documents
 from memjax.data.streams import Streams
 from memjax.models.features import add_features, add_mixtures
@@ -103,6 +103,7 @@ class KeyReader:
         )
         start, stop = host_rows or (0, rows)
         self._variables, self._tap = variables, tap
+        self._choose_extras = getattr(model, "choose_extras", lambda extras: {})
         empty = model.init_state(stop - start)
         self._memory = empty if state is None else jax.tree.map(jnp.asarray, unflatten(empty, state))
         self._read = jax.jit(make_score(model, features=(tap,)), donate_argnums=1)
@@ -119,9 +120,8 @@ class KeyReader:
     def __iter__(self) -> Iterator[Entries]:
         for batch in self._stream:
             one = jax.tree.map(lambda leaf: leaf[0], batch)
-            self._memory, scored, _ = self._read(
-                self._variables, self._memory, one.inputs, one.targets, one.mask, one.start_of_document
-            )
+            arrays = (one.inputs, one.targets, one.mask, one.start_of_document, self._choose_extras(one.extras))
+            self._memory, scored, _ = self._read(self._variables, self._memory, *arrays)
             scored, chosen = jax.device_get(scored), one.weights > 0
             keys = scored.features[self._tap][chosen]
             wide = keys.astype(jnp.promote_types(keys.dtype, jnp.float32))
@@ -166,6 +166,31 @@ class KeySource:
             "attention": config_to_dict(config.model.attention),
             "key": self.tap,
         }
+
+    def numbers(self, split: str, *, num_shards: int = 1) -> np.ndarray:
+        """Which token of the split each entry is, int64 `[entries]`, counted through the documents in their order.
+
+        Args:
+          split: of the run's data.
+          num_shards: of the store; each holds the entries of an equal share of the rows.
+        """
+        config, protocol = self.run.experiment.config, self.protocol()
+        documents, rows = AnnotatedDocuments(self.run.experiment.documents(split), numbers=True), config.evaluation.rows
+        share, parts = rows // num_shards, []
+        for first in range(0, rows, share):
+            stream = Streams(
+                documents,
+                rows=rows,
+                segment_length=protocol["segment_length"],
+                protocol=protocol["documents"],
+                shuffle=False,
+                begin_token=self.run.experiment.begin_token,
+                score_first=protocol["score_first"],
+                host_rows=(first, first + share),
+                epochs=1,
+            )
+            parts += [batch.extras[NUMBER][0][batch.weights[0] > 0] for batch in stream]
+        return np.concatenate(parts).astype(np.int64)
 
     def reader(self, split: str, **arguments: Any) -> KeyReader:
         """A reader of a split of the run's data; see `KeyReader` for more arguments."""

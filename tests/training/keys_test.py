@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from memjax import config as configs
+from memjax.data.annotations import write_neighbors
 from memjax.memory.continuous_cache import ContinuousCache
-from memjax.training.experiment import load_run
+from memjax.training.experiment import load_run, make_experiment
 from memjax.training.keys import TAP, make_key_source
 from memjax.training.loop import train
 from memjax.training.neighbors import score_targets
@@ -106,6 +107,20 @@ def test_the_tap_is_the_input_of_the_last_feed_forward_part(source):
     assert scale.shape == (16,) and normed.shape == plain.shape
     np.testing.assert_allclose(normed, expected * scale, atol=2e-2)
     assert source.protocol() != other.protocol() and source.tap == TAP
+
+
+def test_a_model_that_reads_neighbors_is_given_them(tmp_path):
+    config = make_config(tmp_path, "separate")
+    for split in ("train", "validation"):
+        documents = make_experiment(config).documents(split)
+        tokens = np.concatenate([documents[i] for i in range(len(documents))])
+        write_neighbors(tmp_path / "neighbors", split, np.stack([tokens, tokens[::-1]], axis=1), documents)
+    config.model.output, config.data.neighbors = configs.Spalm(num_neighbors=2), str(tmp_path / "neighbors")
+    result = train(config, on_event=lambda event: None)
+    _, _, nats = joined(make_key_source(load_run(result.path), result.path).reader("validation"))
+    found = result.results["evaluation"]
+    assert found["metrics"]["output_memory/gate"] > 0
+    assert nats.sum(dtype=np.float64) == pytest.approx(found["nats"], rel=1e-5)
 
 
 def test_taps_and_protocols_that_are_refused(source):
