@@ -2,9 +2,9 @@
 
     python -m tools.results.memorizing.fine_tuning --workdir runs/results
 
-Four runs of `memory_gain`, each trained where it is not finished yet. Two are of the recipe `memory_gain_python`: the
-local cache only, and the memory from the start. From the parameters of the first one go on, for a few steps, one with
-the memory and, as a control, one with the cache only.
+Four runs of `memory_gain`, each trained where it is not finished yet: the local cache only, and the memory from the
+start, half as long as those of the recipe `memory_gain_python`. From the parameters of the first one go on, for a few
+steps, one with the memory and, as a control, one with the cache only.
 Writes `fine_tuning.json` and `fine_tuning.md`.
 """
 
@@ -23,7 +23,7 @@ from memjax.training.runs import load_config
 from tools.results.recipes import commit, hardware
 
 OUT = Path(__file__).parent
-STEPS, MORE, EVERY = 30000, 1000, 100
+STEPS, MORE, EVERY = 15000, 1000, 100
 """of training, of going on, and between evaluations"""
 SHARED = ("--config", "memory_gain", "--training.seed", "1", "--data.seed", "1")
 FROM_START = ("--training.steps", str(STEPS), "--training.schedule.learning-rate", "0.006")
@@ -31,10 +31,10 @@ GOING_ON = (
     *("--training.steps", str(MORE), "--training.evaluate-every", str(EVERY)),
     *("--training.schedule.learning-rate", "0.003", "--training.schedule.warmup-steps", "50"),
 )
-BASE = "memory_gain_python-cache_only-seed1"
+BASE = "fine_tuning-before"
 RUNS = {
     "cache": (BASE, "cache_only", FROM_START),
-    "memory": ("memory_gain_python-default-seed1", "default", FROM_START),
+    "memory": ("fine_tuning-from_start", "default", FROM_START),
     "cache_memory": ("fine_tuning-default", "default", GOING_ON),
     "cache_cache": ("fine_tuning-cache_only", "cache_only", GOING_ON),
 }

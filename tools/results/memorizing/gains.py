@@ -1,7 +1,7 @@
 """The tokens whose loss improves most when the memory of a Memorizing Transformer grows, and what it retrieved there.
 
-    python -m tools.results run memory_gain_python
-    python -m tools.results.memorizing.gains runs/results/memory_gain_python-default-seed1
+    python -m tools.results.memorizing.fine_tuning --workdir runs/results
+    python -m tools.results.memorizing.gains runs/results/fine_tuning-from_start
 
 The run is evaluated with memories of several lengths, its own the longest; the parameters are the same. Writes
 `gains_NAME.json` and `gains_NAME.md`.
