@@ -29,7 +29,7 @@ SHARED = ("--config", "memory_gain", "--training.seed", "1", "--data.seed", "1")
 FROM_START = ("--training.steps", str(STEPS), "--training.schedule.learning-rate", "0.006")
 GOING_ON = (
     *("--training.steps", str(MORE), "--training.evaluate-every", str(EVERY)),
-    *("--training.schedule.learning-rate", "0.003", "--training.schedule.warmup-steps", "50"),
+    *("--training.schedule.learning-rate", "0.0005", "--training.schedule.warmup-steps", "50"),
 )
 BASE = "fine_tuning-before"
 RUNS = {
@@ -101,9 +101,9 @@ def main() -> None:
         "# Memorizing Transformer: the memory added to a model trained without it\n\n"
         f"`{command}`; commit {known['commit']}; {known['hardware']}. `memory_gain` on Python documents, one seed; "
         f"nats per token of {targets:,} validation targets (separate documents, the first {options.max_segments} "
-        f"segments of every row). {STEPS:,} steps with the local cache only, then {MORE:,} steps at half the peak "
-        "learning rate from those parameters, with the memory of 512 tokens (its gates are new) and, as a control, "
-        "without. The gap is that to the model that had the memory from the start.\n\n"
+        f"segments of every row). {STEPS:,} steps with the local cache only, then {MORE:,} steps at a twelfth of "
+        "the peak learning rate from those parameters, with the memory of 512 tokens (its gates are new) and, as a "
+        "control, without. The gap is that to the model that had the memory from the start.\n\n"
     )
     (OUT / "fine_tuning.md").write_text(page + as_markdown(facts))
     print(page + as_markdown(facts))
