@@ -214,19 +214,19 @@ def _datastore(arguments: list[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         _with_config(parser, arguments, only=EVALUATION_FIELDS)  # prints what it has to, and exits
     given, config = parser.parse_known_args(arguments)[0], None
+    runner, shards = getattr(given, "runner", ""), getattr(given, "shards", 0)
+    if getattr(given, "leaves", 0) and given.backend != "scann":
+        raise UsageError(f"--leaves: given with --backend {given.backend}, allowed: with scann")
+    if action == "index" and given.backend == "faiss" and (runner or given.parts > 1 or given.part is not None):
+        raise UsageError("--backend: given 'faiss', allowed: scann where there are parts")
+    if runner and getattr(given, "coordinator", ""):
+        raise UsageError("--runner: given with --coordinator, allowed: one of the two")
+    if runner and action == "build" and not shards:
+        raise UsageError("--shards: needed with --runner, a divisor of evaluation.rows: each is made by one worker")
     if getattr(given, "run", None) is None:
         options = parser.read(arguments)
     else:
         options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
-    runner, shards = getattr(options, "runner", ""), getattr(options, "shards", 0)
-    if getattr(options, "leaves", 0) and options.backend != "scann":
-        raise UsageError(f"--leaves: given with --backend {options.backend}, allowed: with scann")
-    if action == "index" and options.backend == "faiss" and (runner or options.parts > 1 or options.part is not None):
-        raise UsageError("--backend: given 'faiss', allowed: scann where there are parts")
-    if runner and getattr(options, "coordinator", ""):
-        raise UsageError("--runner: given with --coordinator, allowed: one of the two")
-    if runner and action == "build" and not shards:
-        raise UsageError("--shards: needed with --runner, a divisor of evaluation.rows: each is made by one worker")
     speaks = lambda: True
     if config is not None and action == "build" and not runner:
         from memjax.training.processes import is_first as speaks

@@ -16,7 +16,8 @@ class Finds:
     """The first of the true neighbours."""
 
     def __init__(self, true: Neighbors, share: float):
-        self.metric, self.true, self.share = "squared_l2", true, share
+        self.metric, self.entries, self.dim = "squared_l2", 200, 4
+        self.true, self.share = true, share
 
     def search(self, queries, num_neighbors):
         missed = np.arange(num_neighbors)[None] >= round(self.share * num_neighbors)
