@@ -211,7 +211,7 @@ def _datastore(arguments: list[str]) -> int:
         parser.parse_args(arguments)
     action, arguments = arguments[0], arguments[1:]
     parser = _datastore_parser(action)
-    if {"-h", "--help"} & set(arguments):
+    if {"-h", "--help"} & set(arguments) and "--run" in parser._option_string_actions:
         _with_config(parser, arguments, only=EVALUATION_FIELDS)  # prints what it has to, and exits
     given, config = parser.parse_known_args(arguments)[0], None
     runner, shards = getattr(given, "runner", ""), getattr(given, "shards", 0)
