@@ -417,7 +417,7 @@ def _with_config(parser: _Parser, arguments: list[str], only: Sequence[str] = ()
 
 def _remove_unstarted(path: Path) -> None:
     """Removes the directory of a run that has not begun, so that the corrected command may use its name."""
-    if path.is_dir() and {entry.name for entry in path.iterdir()} <= {"config.json", ".lock"}:
+    if path.is_dir() and {entry.name for entry in path.iterdir()} <= {"config.json", "config.tmp", ".lock"}:
         for entry in path.iterdir():
             entry.unlink()
         path.rmdir()
