@@ -101,16 +101,11 @@ def measure(run: LoadedRun, tokens: int) -> dict[str, Any]:
         rows.append({"key": tap, **experiment.tuned(*found.values(), temperatures=TEMPERATURES)})
         print(rows[-1], file=sys.stderr, flush=True)
     evaluation, data = run.experiment.config.evaluation, run.experiment.config.data
-    return {
-        "entries": len(entries),
-        "base": experiment.base(found),
-        "targets": {split: len(one.targets) for split, one in found.items()},
-        "rows": rows,
-        "protocol": {
-            "documents": evaluation.protocol or data.protocol,
-            "segment_length": evaluation.segment_length or data.segment_length,
-        },
+    protocol = {
+        "documents": evaluation.protocol or data.protocol,
+        "segment_length": evaluation.segment_length or data.segment_length,
     }
+    return {"entries": len(entries), **experiment.facts_of(found, rows, protocol)}
 
 
 def _same(name: str, tap: str) -> bool:
@@ -122,12 +117,6 @@ def main() -> None:
     tokens = ("--tokens", {"type": int, "default": 250_000, "help": "of the training split, in the store"})
     options, config = experiment.parse("key_positions", __doc__, tokens)
     facts = measure(load_run(options.run, config), options.tokens)
-    base = facts["base"]
-    table = [["none", "", "", *map(experiment.perplexity, base.values()), ""]]
-    for row in facts["rows"]:
-        nats = [experiment.perplexity(row[split]) for split in experiment.SPLITS]
-        cells = [f"{POSITIONS[row['key']]} (`{row['key']}`)", row["weight"], f"{row['temperature']:g}", *nats]
-        table.append([*cells, experiment.change(row["test"], base["test"])])
     experiment.write(
         f"key_positions_{Path(options.run).name}",
         "key_positions",
@@ -135,7 +124,12 @@ def main() -> None:
         "kNN-LM: positions of the keys",
         f"The first {facts['entries']:,} tokens of the training split as the store of each position, exact "
         f"search, {experiment.NEIGHBORS} neighbours; {experiment.protocol_text(facts, config)}",
-        experiment.as_table(["key", "weight", "temperature", "validation", "test", "change"], table),
+        experiment.tuned_table(
+            ["key"],
+            facts,
+            ["none"],
+            lambda row: [f"{POSITIONS[row['key']]} (`{row['key']}`)"],
+        ),
     )
 
 
