@@ -141,7 +141,7 @@ RECIPES = {
             "one memory, 4 neighbours": "default --model.feed-forward.num-neighbors 4",
             "one memory, 262,144 slots": "large",
         },
-        steps=1000,
+        steps=600,
         search_steps=0,
         learning_rates=(2e-3,),
         seeds=(0,),
