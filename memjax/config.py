@@ -119,7 +119,22 @@ class Memorizing:
     """'meliad' as the authors' code: no bias in memory layers, strict causality, unmasked empty slots"""
 
 
-Attention = FullAttention | TransformerXL | Compressive | Memorizing
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Bidirectional:
+    """BERT (Devlin et al. 2019): every token sees the whole text; for tasks other than LanguageModeling.
+
+    Post-norm, learned positions, embeddings that are normed and not scaled, output weights tied to them with a bias.
+    """
+
+    positions: int = 512
+    """learned positions (tokens): the longest text"""
+    token_types: int = 2
+    """learned types of tokens, one for each text of a pair; 0 = none, as DistilBERT"""
+    pooler: bool = True
+    """a dense layer and tanh over the first token, which Classification reads; DistilBERT has none"""
+
+
+Attention = FullAttention | TransformerXL | Compressive | Memorizing | Bidirectional
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -166,7 +181,7 @@ Output = Softmax | AdaptiveSoftmax
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Model:
-    """A decoder-only language model."""
+    """A decoder-only language model, or a text encoder where `attention` is Bidirectional."""
 
     dim: int = 256
     """width of the residual stream"""
@@ -448,6 +463,48 @@ class Training:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
+class LanguageModeling:
+    """Predict every next token."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class MaskedLanguageModeling:
+    """Predict tokens that were hidden: other ones in every epoch, the same ones in every evaluation."""
+
+    rate: float = 0.15
+    """share of the tokens of a text that are predicted"""
+    masked: float = 0.8
+    """share of them that read as the mask token"""
+    random: float = 0.1
+    """share of them that read as a random token; the rest stays as it is"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Classification:
+    """The class of a text, or of a pair of texts, from its first token."""
+
+    num_classes: int = 2
+    """classes of the data"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class QuestionAnswering:
+    """The span of a text that answers a question (SQuAD); long texts are read in windows."""
+
+    stride: int = 128
+    """tokens from one window to the next"""
+    max_question_length: int = 64
+    """tokens of a question; the rest is cut off"""
+    max_answer_length: int = 30
+    """tokens of an answer that is given"""
+    num_best: int = 20
+    """most probable starts and ends of each window that are combined"""
+
+
+Task = LanguageModeling | MaskedLanguageModeling | Classification | QuestionAnswering
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
 class ContinuousCache:
     """A continuous cache (Grave et al. 2017) over a trained model: recent hidden states with the tokens after them."""
 
@@ -521,6 +578,8 @@ class Config:
     """name of the experiment; its runs go to workdir/name"""
     workdir: str = "runs"
     """folder of run directories"""
+    task: Task = dataclasses.field(default_factory=LanguageModeling)
+    """what is learned"""
     model: Model = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)
     training: Training = dataclasses.field(default_factory=Training)

@@ -20,6 +20,7 @@ from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs, recalled_log_prob
 from memjax.memory.projections import make_norm
 from memjax.memory.transformer_xl import TransformerXLAttention
+from memjax.models.bidirectional import BidirectionalAttention
 from memjax.models.transformer import FeedForward, Layer, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
 from memjax.typing import Aux, EmptyState, Sum
@@ -292,18 +293,9 @@ def make_language_model(
       vocab_multiple: of which the tables of the vocabulary have rows, to divide over `model`; 1 = no padding, as in
         published models.
     """
-    if memory_sharding not in ("heads", "slots"):
-        raise ValueError(f"memory_sharding: given {memory_sharding!r}, allowed: 'heads' or 'slots'")
-    dtype = jnp.dtype(model.compute_dtype)
-    scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
-    layers = tuple(
-        Layer(_make_attention(model, index, dtype, memory_sharding), _make_feed_forward(model, dtype))
-        for index in range(model.num_layers)
-    )
     inner = tuple(name for name in features if name.startswith("layer_"))
-    stack = Stack(
-        layers, scan_layers=scan, rematerialize=rematerialize in ("per_layer", "segment_nested"), features=inner
-    )
+    stack = make_stack(model, features=inner, rematerialize=rematerialize, memory_sharding=memory_sharding)
+    dtype = jnp.dtype(model.compute_dtype)
     norm, kind = _norms(model.attention)
     final_norm = norm == "pre" and getattr(model.attention, "final_norm", True)
     return LanguageModel(
@@ -315,6 +307,26 @@ def make_language_model(
         dtype=dtype,
         memory_dtype=jnp.dtype(model.memory_dtype),
     )
+
+
+def make_stack(
+    model: config.Model,
+    *,
+    features: tuple[str, ...] = (),
+    rematerialize: str = "none",
+    memory_sharding: str = "heads",
+) -> Stack:
+    """The layers that a configuration describes, of a decoder or of a text encoder; arguments as there."""
+    if memory_sharding not in ("heads", "slots"):
+        raise ValueError(f"memory_sharding: given {memory_sharding!r}, allowed: 'heads' or 'slots'")
+    dtype = jnp.dtype(model.compute_dtype)
+    scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
+    layers = tuple(
+        Layer(_make_attention(model, index, dtype, memory_sharding), _make_feed_forward(model, dtype))
+        for index in range(model.num_layers)
+    )
+    per_layer = rematerialize in ("per_layer", "segment_nested")
+    return Stack(layers, scan_layers=scan, rematerialize=per_layer, features=features)
 
 
 def make_mixtures(evaluation: config.Evaluation, model: config.Model) -> tuple[nn.Module, ...]:
@@ -343,6 +355,8 @@ def _make_attention(model: config.Model, index: int, dtype: Any, memory_sharding
             return MemorizingAttention(**common, **fields, write_policy=part.write, slot_axis=slot_axis)
         case config.FullAttention() as part:
             return MemorizingAttention(**common, **_fields(part))
+        case config.Bidirectional():
+            return BidirectionalAttention(**common)
     raise ValueError(
         f"model.attention: given {type(model.attention).__name__}, allowed: one of memjax.config.Attention"
     )
@@ -359,7 +373,8 @@ def _make_feed_forward(model: config.Model, dtype: Any) -> nn.Module:
         norm_kind=kind,
         bias=part.bias,
         dropout=model.dropout,
-        init_stddev=0.02 if isinstance(model.attention, _RELATIVE) else None,
+        hidden_dropout=not isinstance(model.attention, config.Bidirectional),
+        init_stddev=0.02 if isinstance(model.attention, (*_RELATIVE, config.Bidirectional)) else None,
         dtype=dtype,
     )
 
@@ -386,6 +401,8 @@ def _make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype:
 def _norms(attention: config.Attention) -> tuple[str, str]:
     if isinstance(attention, _RELATIVE):
         return "post" if attention.norm == "post" else "pre", "layer"
+    if isinstance(attention, config.Bidirectional):
+        return "post", "layer_exact"
     return "pre", "rms"
 
 

@@ -38,9 +38,10 @@ class FeedForward(nn.Module):
       hidden_dim: width of the hidden layer.
       activation: 'relu', 'gelu' (tanh), 'gelu_exact' or 'swiglu' (the hidden layer is gated, a third matrix).
       norm: 'pre' or 'post'.
-      norm_kind: 'layer' or 'rms'.
+      norm_kind: as in `make_norm`.
       bias: biases in both layers.
       dropout: rate after each layer.
+      hidden_dropout: False = after the second layer only.
       init_stddev: of both matrices; None = variance scaling by fan-in.
       dtype: of the computation.
     """
@@ -52,6 +53,7 @@ class FeedForward(nn.Module):
     norm_kind: str = "rms"
     bias: bool = True
     dropout: float = 0.0
+    hidden_dropout: bool = True
     init_stddev: float | None = None
     dtype: Any = jnp.float32
 
@@ -90,7 +92,8 @@ class FeedForward(nn.Module):
             y = nn.silu(gate) * y
         else:
             y = ACTIVATIONS[self.activation](y)
-        y = self.narrow(self.drop(y, deterministic=deterministic)).reshape(x.shape)
+        y = self.drop(y, deterministic=deterministic or not self.hidden_dropout)
+        y = self.narrow(y).reshape(x.shape)
         y = x + self.drop(y, deterministic=deterministic)
         return (self.layer_norm(y) if self.norm == "post" else y), EmptyState(), Aux()
 
