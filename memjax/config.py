@@ -324,6 +324,44 @@ class KeyValueRecall:
     """documents of the training split; validation and test have an eighth each"""
 
 
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Glue:
+    """A task of GLUE (Wang et al. 2019), for Classification. Its test sets have no labels: `test` is then validation."""
+
+    name: Literal["cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli"] = "sst2"
+    """which task; 'mnli' is scored on matched genres"""
+    path: str = ""
+    """the folder of its TSV files (also .xz / .gz); '' = `glue/NAME` of TensorFlow Datasets (needs the extra `data`)"""
+    data_dir: str = ""
+    """prepared TFDS data sets; '' = the library's default"""
+    validation_percent: int = 10
+    """share of the examples held out, by a hash of the text, where the folder has only one of the files"""
+    test_percent: int = 10
+    """likewise for the test split"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Squad:
+    """SQuAD 1.1 (Rajpurkar et al. 2016), for QuestionAnswering. Its test set is hidden: `test` is then validation."""
+
+    path: str = ""
+    """the folder of its JSON files (also .xz / .gz); '' = `squad` of TensorFlow Datasets (needs the extra `data`)"""
+    data_dir: str = ""
+    """prepared TFDS data sets; '' = the library's default"""
+    validation_percent: int = 10
+    """share of the articles held out, by a hash of the title, where the folder has only one of the files"""
+    test_percent: int = 10
+    """likewise for the test split"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Templates:
+    """Synthetic sentences about who lives where, for Classification and QuestionAnswering."""
+
+    num_examples: int = 512
+    """examples of the training split; validation and test have an eighth each"""
+
+
 Source = (
     PythonLibrary
     | TextFiles
@@ -335,6 +373,9 @@ Source = (
     | TfdsBuilder
     | SeqioTask
     | KeyValueRecall
+    | Glue
+    | Squad
+    | Templates
 )
 
 
@@ -358,7 +399,19 @@ class Words:
     """White-space words of the training split (WikiText's protocol)."""
 
 
-Tokenizer = Bytes | SentencePiece | Words
+@dataclasses.dataclass(slots=True, kw_only=True)
+class WordPiece:
+    """BERT's tokenizer. Needs the extra `hf`."""
+
+    vocab: str = ""
+    """vocab.txt or tokenizer.json (also .xz / .gz); '' = train one on the training split, kept with the prepared data"""
+    vocab_size: int = 4096
+    """pieces, when one is trained"""
+    lowercase: bool = True
+    """the vocab.txt, or the one that is trained, is uncased"""
+
+
+Tokenizer = Bytes | SentencePiece | Words | WordPiece
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -648,6 +701,7 @@ def validate(config: Config) -> None:
     if isinstance(model.output, AdaptiveSoftmax):
         _validate_adaptive(model.output, model.dim)
     _validate_cache(config.evaluation.cache, model.output)
+    _validate_task(config)
 
 
 def warnings(config: Config) -> list[str]:
@@ -680,6 +734,8 @@ def _learns_through_memory(attention: Compressive) -> bool:
 
 def _validate_attention(model: Model) -> None:
     attention, field = model.attention, "model.attention."
+    if isinstance(attention, Bidirectional):
+        return
     if not isinstance(attention, FullAttention):
         _require(attention.memory_length >= 0, field + "memory_length", attention.memory_length, "0 or more slots")
     if isinstance(attention, TransformerXL | Compressive):
@@ -737,6 +793,52 @@ def _validate_memorizing(attention: Memorizing, num_layers: int) -> None:
         _require(-num_layers <= layer < num_layers, field + "layers", attention.layers, allowed)
     if attention.write == "evicted":
         _require(attention.cache_length > 0, field + "write", "evicted", "'current' when cache_length is 0")
+
+
+def _validate_task(config: Config) -> None:
+    task, attention, data, evaluation = config.task, config.model.attention, config.data, config.evaluation
+    kind, source = type(task).__name__, type(data.source).__name__
+    examples = {Classification: (Glue, Templates), QuestionAnswering: (Squad, Templates)}
+    if isinstance(task, LanguageModeling):
+        given = type(attention).__name__
+        allowed = "a decoder's; with Bidirectional set task to MaskedLanguageModeling or another one of a text encoder"
+        _require(not isinstance(attention, Bidirectional), "model.attention", given, allowed)
+        _require(not isinstance(data.source, Glue | Squad | Templates), "data.source", source, "a source of documents")
+        return
+    _require(isinstance(attention, Bidirectional), "model.attention", type(attention).__name__, f"Bidirectional ({kind})")
+    assert isinstance(attention, Bidirectional)
+    for field, value in [("positions", attention.positions), ("token_types", attention.token_types + 1)]:
+        _require(value >= 1, f"model.attention.{field}", getattr(attention, field), "a positive number")
+    allowed = f"at most model.attention.positions = {attention.positions}: a segment is a text"
+    _require(data.segment_length <= attention.positions, "data.segment_length", data.segment_length, allowed)
+    _require(isinstance(config.model.output, Softmax), "model.output", type(config.model.output).__name__, "Softmax")
+    _require(isinstance(data.tokenizer, WordPiece), "data.tokenizer", type(data.tokenizer).__name__, "WordPiece")
+    if type(task) in examples:
+        names = " or ".join(source.__name__ for source in examples[type(task)])
+        _require(isinstance(data.source, examples[type(task)]), "data.source", source, f"{names} ({kind})")
+        _require(data.protocol == "separate", "data.protocol", data.protocol, f"'separate' ({kind})")
+    else:
+        texts = not isinstance(data.source, Glue | Squad | Templates | KeyValueRecall | SeqioTask)
+        _require(texts, "data.source", source, f"a source of texts ({kind})")
+    unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first": True, "memory_length": None}
+    for field, default in unset.items():
+        value = getattr(evaluation, field)
+        _require(value == default, f"evaluation.{field}", value, f"{default!r} ({kind})")
+    _require(not evaluation.cache.memory_length, "evaluation.cache.memory_length", evaluation.cache.memory_length, "0")
+    if isinstance(task, MaskedLanguageModeling):
+        _require(data.segment_length >= 3, "data.segment_length", data.segment_length, "3 or more tokens")
+        _require(0 < task.rate < 1, "task.rate", task.rate, "a share between 0 and 1")
+        for field, value in [("masked", task.masked), ("random", task.random)]:
+            _require(0 <= value <= 1, f"task.{field}", value, "a share from 0 to 1")
+        _require(task.masked + task.random <= 1, "task.random", task.random, f"at most 1 - masked = {1 - task.masked:g}")
+    if isinstance(task, Classification):
+        _require(task.num_classes >= 2, "task.num_classes", task.num_classes, "2 or more")
+    if isinstance(task, QuestionAnswering):
+        for field in ("stride", "max_question_length", "max_answer_length", "num_best"):
+            _require(getattr(task, field) >= 1, f"task.{field}", getattr(task, field), "1 or more")
+        room = data.segment_length - task.max_question_length - 3
+        _require(room >= 1, "task.max_question_length", task.max_question_length, "less than data.segment_length - 3")
+        _require(task.stride <= room, "task.stride", task.stride, f"at most {room}: windows must not leave gaps")
 
 
 def _validate_adaptive(output: AdaptiveSoftmax, dim: int) -> None:

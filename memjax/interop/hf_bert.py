@@ -28,7 +28,7 @@ from memjax.models.transformer import join_layers, split_layers
 __all__ = ["export_params", "find_task", "import_params", "load_pretrained", "model_config", "vocab_size"]
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
-_ACTIVATIONS = {"gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
+_ACTIVATIONS: dict[str, Any] = {"gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
 
 
 def model_config(hf_config: Mapping[str, Any], *, pooler: bool = True) -> config.Model:
@@ -92,11 +92,11 @@ def import_params(
       ValueError: tensors that are missing, left over or of another shape: all of them in one line.
     """
     weights = _read(weights)
-    source, entries = _Source(weights), list(_entries(_family(weights), model, task))
-    params: dict[str, Any] = {}
-    for entry in entries:
-        arrays = [source.take(name, shape) for name, shape in zip(entry.names, entry.shapes, strict=True)]
-        if all(array is not None for array in arrays):
+    source, params = _Source(weights), {}
+    for entry in _entries(_family(weights), model, task):
+        taken = [source.take(name, shape) for name, shape in zip(entry.names, entry.shapes, strict=True)]
+        arrays = [array for array in taken if array is not None]
+        if len(arrays) == len(taken):
             _put(params, entry.path, entry.load(arrays))
     source.finish()
     params["stack"] = join_layers(params["stack"], make_stack(model).groups())

@@ -23,9 +23,10 @@ def make_norm(kind: str, dtype: Any) -> nn.Module:
     """
     ones = named(nn.initializers.ones, "embed")
     if kind.startswith("layer"):
-        exact = kind == "layer_exact"  # so small an epsilon needs a variance that cannot come out negative
-        named_init = {"scale_init": ones, "bias_init": named(nn.initializers.zeros, "embed")}
-        return nn.LayerNorm(epsilon=1e-12 if exact else 1e-5, dtype=dtype, use_fast_variance=not exact, **named_init)
+        zeros, exact = named(nn.initializers.zeros, "embed"), kind == "layer_exact"
+        epsilon = 1e-12 if exact else 1e-5
+        # So small an epsilon needs a variance that cannot come out negative.
+        return nn.LayerNorm(epsilon, dtype=dtype, scale_init=ones, bias_init=zeros, use_fast_variance=not exact)
     return nn.RMSNorm(epsilon=1e-6, dtype=dtype, scale_init=ones)
 
 
