@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from memjax.compilation import keep_programs
-from memjax.config import Config, Evaluation, validate
+from memjax.config import Config, Evaluation, LanguageModeling, validate
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config
 
 DEFAULT_CONFIG = "memorizing_python"
@@ -148,6 +148,7 @@ def _generate(arguments: list[str]) -> int:
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
     options, config = _with_config(parser, arguments, only=GENERATION_FIELDS)
+    _check_generates(config)
     from memjax.console import print_continuations, read_prompts
     from memjax.inference import Sampling
     from memjax.training.experiment import load_run, make_evaluation_model
@@ -169,6 +170,21 @@ def _generate(arguments: list[str]) -> int:
     return 0
 
 
+def _import(arguments: list[str]) -> int:
+    """Makes a run directory of weights of Hugging Face (BERT, DistilBERT, MiniLM), for --training.init-from and eval."""
+    parser = _Parser("import")
+    files = "a folder with config.json, model.safetensors and vocab.txt or tokenizer.json"
+    parser.add_argument("--weights", required=True, metavar="DIR", help=files)
+    parser.add_argument("--run", required=True, metavar="DIR", help="the run directory to make")
+    options = parser.read(arguments)
+    from memjax.interop.hf_bert import save_run
+
+    config = save_run(options.weights, options.run)
+    model = config.model
+    print(f"{options.run}: {type(config.task).__name__}, {model.num_layers} layers, {model.dim} wide")
+    return 0
+
+
 def _data(arguments: list[str]) -> int:
     """Reads the data of a config, trains its tokenizer where it has none, and writes its token files."""
     parser = _config_parser("data")
@@ -183,7 +199,8 @@ def _data(arguments: list[str]) -> int:
     from memjax.console import describe_data, preparation
     from memjax.data.datasets import make_datasets
 
-    print(describe_data(config, make_datasets(config.data, progress=preparation())))
+    data = make_datasets(config.data, task=config.task, progress=preparation())
+    print(describe_data(config, data))
     return 0
 
 
@@ -213,6 +230,7 @@ def _datastore(arguments: list[str]) -> int:
         options = parser.read(arguments)
     else:
         options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
+        _check_generates(config)
     from memjax.console import datastore_facts, describe_facts
 
     facts = datastore_facts(options, config)
@@ -279,6 +297,7 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "train": (_train, "train a model, or go on with its run"),
     "eval": (_eval, "score a split, with another memory length if wanted"),
     "generate": (_generate, "continue prompts"),
+    "import": (_import, "make a run directory of weights of Hugging Face"),
     "data": (_data, "read the data, train the tokenizer, write token files"),
     "datastore": (_datastore, "keys and next tokens of a split, and their indices"),
     "plan": (_plan, "what a step needs on TPUs that are not here"),
@@ -339,6 +358,12 @@ def _with_config(parser: _Parser, arguments: list[str], only: Sequence[str] = ()
     config = apply_overrides(config, rest, prog=parser.prog, only=only, others=others)
     validate(config)
     return options, config
+
+
+def _check_generates(config: Config) -> None:
+    """Refuses the run of a text encoder."""
+    if not isinstance(config.task, LanguageModeling):
+        raise UsageError(f"run: its task is {type(config.task).__name__}, allowed: LanguageModeling")
 
 
 def _remove_unstarted(path: Path) -> None:

@@ -326,7 +326,7 @@ class KeyValueRecall:
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Glue:
-    """A task of GLUE (Wang et al. 2019), for Classification. Its test sets have no labels: `test` is then validation."""
+    """A task of GLUE (Wang et al. 2019), for Classification. Where test has no labels it is the validation split."""
 
     name: Literal["cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli"] = "sst2"
     """which task; 'mnli' is scored on matched genres"""
@@ -404,7 +404,7 @@ class WordPiece:
     """BERT's tokenizer. Needs the extra `hf`."""
 
     vocab: str = ""
-    """vocab.txt or tokenizer.json (also .xz / .gz); '' = train one on the training split, kept with the prepared data"""
+    """vocab.txt or tokenizer.json (also .xz / .gz); '' = train one on the training split"""
     vocab_size: int = 4096
     """pieces, when one is trained"""
     lowercase: bool = True
@@ -805,7 +805,9 @@ def _validate_task(config: Config) -> None:
         _require(not isinstance(attention, Bidirectional), "model.attention", given, allowed)
         _require(not isinstance(data.source, Glue | Squad | Templates), "data.source", source, "a source of documents")
         return
-    _require(isinstance(attention, Bidirectional), "model.attention", type(attention).__name__, f"Bidirectional ({kind})")
+    _require(
+        isinstance(attention, Bidirectional), "model.attention", type(attention).__name__, f"Bidirectional ({kind})"
+    )
     assert isinstance(attention, Bidirectional)
     for field, value in [("positions", attention.positions), ("token_types", attention.token_types + 1)]:
         _require(value >= 1, f"model.attention.{field}", getattr(attention, field), "a positive number")
@@ -830,7 +832,9 @@ def _validate_task(config: Config) -> None:
         _require(0 < task.rate < 1, "task.rate", task.rate, "a share between 0 and 1")
         for field, value in [("masked", task.masked), ("random", task.random)]:
             _require(0 <= value <= 1, f"task.{field}", value, "a share from 0 to 1")
-        _require(task.masked + task.random <= 1, "task.random", task.random, f"at most 1 - masked = {1 - task.masked:g}")
+        _require(
+            task.masked + task.random <= 1, "task.random", task.random, f"at most 1 - masked = {1 - task.masked:g}"
+        )
     if isinstance(task, Classification):
         _require(task.num_classes >= 2, "task.num_classes", task.num_classes, "2 or more")
     if isinstance(task, QuestionAnswering):

@@ -160,14 +160,14 @@ class LabelledTexts:
             raise ValueError("examples: none in this split; give more, or a larger share")
         largest = max(example.label for example in examples)
         if largest >= num_classes:
-            raise ValueError(f"task.num_classes: given {num_classes}, allowed: at least {largest + 1}, as the data have")
+            raise ValueError(
+                f"task.num_classes: given {num_classes}, allowed: at least {largest + 1}, as the data have"
+            )
         if metrics and importlib.util.find_spec("sklearn") is None:
             raise ModuleNotFoundError(f"scikit-learn is not installed ({', '.join(metrics)})", name="sklearn")
         self._metrics, self._labels = tuple(metrics), np.array([example.label for example in examples], np.int32)
         columns = [tokenizer.encode_many(list(texts)) for texts in zip(*(e.texts for e in examples), strict=True)]
-        self._texts = [
-            join_texts(tokenizer, *truncate_texts(parts, length)) for parts in zip(*columns, strict=True)
-        ]
+        self._texts = [join_texts(tokenizer, *truncate_texts(parts, length)) for parts in zip(*columns, strict=True)]
         special = 1 + len(columns)
         self.truncated = sum(sum(map(len, parts)) + special > length for parts in zip(*columns, strict=True))
         self._bytes = [sum(len(text.encode("utf-8")) for text in example.texts) for example in examples]
@@ -240,7 +240,7 @@ class ClassMeasure:
         if self._metrics:
             from sklearn.metrics import f1_score, matthews_corrcoef
 
-            functions = {"matthews": matthews_corrcoef, "f1": f1_score}
+            functions = {"matthews": matthews_corrcoef, "f1": lambda *both: f1_score(*both, zero_division=0)}
             numbers |= {name: float(functions[name](right, given)) for name in self._metrics}
         return numbers
 
@@ -254,7 +254,8 @@ def _task(name: str) -> GlueTask:
 def _files(folder: Path, choices: Sequence[Sequence[str]]) -> list[Path]:
     """The first set of files that is complete, [] where none is."""
     for names in choices:
-        found = [[f for end in (".tsv", ".tsv.xz", ".tsv.gz") if (f := folder / f"{name}{end}").is_file()] for name in names]
+        there = lambda name: [f for end in ("", ".xz", ".gz") if (f := folder / f"{name}.tsv{end}").is_file()]
+        found = [there(name) for name in names]
         if all(found):
             return [files[0] for files in found]
     return []

@@ -137,7 +137,9 @@ def truncate_texts(texts: Sequence[np.ndarray], length: int) -> list[np.ndarray]
     """
     sizes, room = [len(text) for text in texts], length - 1 - len(texts)
     if room < len(texts):
-        raise ValueError(f"segment_length: given {length}, allowed: at least {2 * len(texts) + 1} for {len(texts)} texts")
+        raise ValueError(
+            f"segment_length: given {length}, allowed: at least {2 * len(texts) + 1} for {len(texts)} texts"
+        )
     while sum(sizes) > room:
         sizes[int(np.argmax(sizes))] -= 1
     return [text[:size] for text, size in zip(texts, sizes, strict=True)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,17 @@ import safetensors.numpy
 from memjax import config
 from memjax.models.language_model import make_stack
 from memjax.models.transformer import join_layers, split_layers
+from memjax.models.vocabulary import pad_tables
+from memjax.training.checkpoints import Checkpoints
+from memjax.training.experiment import layer_groups, make_model, split_state
+from memjax.training.runs import config_to_dict, write_json
+from memjax.training.step import TrainState
+from memjax.training.tables import Tables
 
-__all__ = ["export_params", "find_task", "import_params", "load_pretrained", "model_config", "vocab_size"]
+__all__ = ["export_params", "find_task", "import_params", "load_pretrained", "model_config", "save_run", "vocab_size"]
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+VOCABULARY_FILES = ("vocab.txt", "tokenizer.json")
 _ACTIVATIONS: dict[str, Any] = {"gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
 
 
@@ -144,6 +152,52 @@ def load_pretrained(folder: str | Path, task: config.Task | None = None) -> tupl
     pooler = any(name.endswith("pooler.dense.weight") for name in weights)
     model = model_config(json.loads((folder / CONFIG_FILE).read_text("utf-8")), pooler=pooler)
     return model, import_params(weights, model, task)
+
+
+def save_run(folder: str | Path, path: str | Path) -> config.Config:
+    """Makes a run directory of such a folder: `training.init_from` starts from it, `memjax eval` scores it.
+
+    The head, where there is one, says the task; the vocabulary is copied beside the configuration.
+
+    Args:
+      folder: with `config.json`, `model.safetensors` and `vocab.txt` or `tokenizer.json`.
+      path: the run directory, which must not exist.
+
+    Raises:
+      ValueError: a file that is missing, weights that do not fit, or a path that exists.
+    """
+    folder, path = Path(folder).expanduser(), Path(path).expanduser()
+    if path.exists():
+        raise ValueError(f"run: {path} exists, allowed: a new directory")
+    task = find_task(folder / WEIGHTS_FILE) if (folder / WEIGHTS_FILE).is_file() else None
+    model, params = load_pretrained(folder, task)
+    vocabularies = [file for name in VOCABULARY_FILES if (file := folder / name).is_file()]
+    if not vocabularies:
+        raise ValueError(f"folder: {folder} has no {' or '.join(VOCABULARY_FILES)}, allowed: one with its vocabulary")
+    vocab = path / vocabularies[0].name
+    sources = {config.Classification: config.Glue(), config.QuestionAnswering: config.Squad()}
+    data = config.Data(
+        source=sources.get(type(task), config.TextFiles()),
+        tokenizer=config.WordPiece(vocab=str(vocab)),
+        segment_length=min(128, _attention(model).positions),
+    )
+    task = task or config.MaskedLanguageModeling()
+    described = config.Config(name=path.name, workdir=str(path.parent), task=task, model=model, data=data)
+    encoder = make_model(described, vocab_size(params))
+    tables = encoder.vocabulary.clone(bias="bias" in params["vocabulary"])
+    params["vocabulary"] = pad_tables(params["vocabulary"], tables)
+    path.mkdir(parents=True)
+    shutil.copyfile(vocabularies[0], vocab)
+    write_json(path / "config.json", config_to_dict(described))
+    empty: Any = {}
+    state = TrainState(
+        step=np.int32(0), params=params, tables=Tables(), opt_state=(), batch_stats=empty, constants=empty,
+        memory=empty, key=jax.random.key(0), totals=empty, restart=np.zeros(1, bool),
+    )  # fmt: skip
+    checkpoints = Checkpoints(path / "checkpoints")
+    checkpoints.save(0, split_state(state, layer_groups(encoder)))
+    checkpoints.close()
+    return described
 
 
 def vocab_size(params: Mapping[str, Any]) -> int:

@@ -21,6 +21,7 @@ from memjax.data.identifiers import ANNOTATION
 from memjax.data.streams import Streams
 from memjax.memory.compressive import LOSSES
 from memjax.models.language_model import make_language_model, make_mixtures
+from memjax.models.text_encoder import make_text_encoder
 from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, num_padding
 from memjax.training import optimizers
@@ -45,7 +46,7 @@ class Experiment:
 
     Attributes:
       config: the configuration.
-      model: a Linen language model.
+      model: a Linen language model, or a text encoder with the head of its task.
       documents: split -> its documents.
       begin_token: id read before the first token of a document.
       tokenizer: of the documents, or None where they have none.
@@ -66,7 +67,7 @@ class Experiment:
             segment_length=data.segment_length,
             segments_per_update=self.config.training.segments_per_update,
             seed=data.seed,
-            protocol=data.protocol,
+            protocol=stream_protocol(self.config),
             begin_token=self.begin_token,
             host_rows=host_rows,
             position=position,
@@ -110,7 +111,7 @@ class Experiment:
             documents or self.documents(evaluation.split),
             rows=evaluation.rows,
             segment_length=evaluation.segment_length or self.config.data.segment_length,
-            protocol=evaluation.protocol or self.config.data.protocol,
+            protocol=evaluation.protocol or stream_protocol(self.config),
             stride=evaluation.stride,
             begin_token=self.begin_token,
             score_first=evaluation.score_first,
@@ -129,15 +130,31 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
       ValueError: the configuration is not valid, or its data cannot be read.
     """
     configs.validate(config)
-    data = make_datasets(config.data, progress=progress)
-    model = make_language_model(
-        config.model,
-        data.vocab_size,
-        rematerialize=config.training.rematerialize,
-        memory_sharding=config.sharding.memory,
-        vocab_multiple=config.sharding.vocab_multiple,
-    )
+    data = make_datasets(config.data, task=config.task, progress=progress)
+    model = make_model(config, data.vocab_size)
     return Experiment(config, model, functools.cache(data.documents), data.begin_token, data.tokenizer)
+
+
+def make_model(config: Config, vocab_size: int, *, vocab_multiple: int | None = None) -> Any:
+    """The Linen model that a configuration describes: a language model, or a text encoder with the head of its task.
+
+    Args:
+      config: the configuration.
+      vocab_size: entries of the tokenizer.
+      vocab_multiple: instead of that of the configuration; 1 = no padding.
+    """
+    common: Any = {
+        "rematerialize": config.training.rematerialize,
+        "vocab_multiple": vocab_multiple or config.sharding.vocab_multiple,
+    }
+    if isinstance(config.task, configs.LanguageModeling):
+        return make_language_model(config.model, vocab_size, memory_sharding=config.sharding.memory, **common)
+    return make_text_encoder(config.model, config.task, vocab_size, **common)
+
+
+def stream_protocol(config: Config) -> str:
+    """How documents are cut into rows: what a task asks about comes as one document a text."""
+    return config.data.protocol if isinstance(config.task, configs.LanguageModeling) else "separate"
 
 
 def local_window(config: Config) -> int:
@@ -273,7 +290,8 @@ def init_from(run: Path | str, variables: Mapping[str, Any], model: Any) -> tupl
     """Starts a model from the newest checkpoint of another run, matching arrays by name and layer index.
 
     For a model trained without memory that goes on with one, or with another memory size: memory states are not
-    parameters, so only what the memory adds keeps its initial values.
+    parameters, so only what the memory adds keeps its initial values. An encoder that goes on with another task begins
+    with what the tasks share: heads (`TextEncoder.task_parameters`) that do not fit are left out.
 
     Args:
       run: a run directory.
@@ -290,6 +308,9 @@ def init_from(run: Path | str, variables: Mapping[str, Any], model: Any) -> tupl
     split = {name: split_collection(collection, groups) for name, collection in variables.items()}
     ours = {COLLECTIONS[name] + path: leaf for name, tree in split.items() for path, leaf in flatten(tree).items()}
     theirs = _load_collections(run)
+    heads = tuple(COLLECTIONS["params"] + name for name in getattr(model, "task_parameters", ()))
+    fits = lambda name: name in ours and ours[name].shape == theirs[name].shape
+    theirs = {name: leaf for name, leaf in theirs.items() if not name.startswith(heads) or fits(name)}
     unexpected = [name for name in theirs if name not in ours]
     shapes = [
         f"{name} {list(theirs[name].shape)} there and {list(leaf.shape)} here"

@@ -1,0 +1,94 @@
+"""BERT by masked language modelling on WikiText, with BERT's WordPiece vocabulary.
+
+    memjax train --config bert_mlm_wikitext --data.source.path DIR --data.tokenizer.vocab vocab.txt
+    memjax train --config bert_mlm_wikitext --variant minilm --training.init-from runs/minilm ...
+    memjax eval --run runs/bert_mlm_wikitext_default --evaluation.split test
+
+Papers: Devlin, Chang, Lee and Toutanova, "BERT", NAACL 2019, https://arxiv.org/abs/1810.04805; the setting of Kim and
+Jung, "Large Product Key Memory for Pretrained Language Models", Findings of EMNLP 2020,
+https://arxiv.org/abs/2010.03881.
+Paper's number: Kim and Jung pre-train on Wikipedia and books for 500,000 steps of 1,024 texts; perplexity of hidden
+tokens 3.49 on WikiText-2, 3.86 on WikiText-103 (no training on either).
+Our number: not run at full size.
+Hardware: 32 V100 for 2.8 days, in the paper.
+
+Where the values come from
+  BERT        15 % of the tokens, of which 80 % read as [MASK] and 10 % as a random token; 12 layers, 768, 12 heads,
+              dropout 0.1, Adam 1e-4 over 10,000 steps of warm-up, then linear, weight decay 0.01
+  Kim, Jung   no next-sentence task, other masks in every epoch
+  ours        WikiText-103 as text, texts of 128 tokens, 20,000 steps of 256 of them; the variants but `default`
+"""
+
+from memjax.config import (
+    Adam,
+    Bidirectional,
+    Config,
+    Data,
+    Dense,
+    Evaluation,
+    MaskedLanguageModeling,
+    Model,
+    PythonLibrary,
+    Schedule,
+    Training,
+    WikiText,
+    WordPiece,
+)
+
+VARIANTS = {
+    "default": "BERT-base, 110M parameters, texts of 128 tokens",
+    "minilm": "6 layers, 384 wide, as MiniLM: for its weights (memjax import), 23M parameters",
+    "small": "4 layers, 256 wide: a size for one machine",
+    "smoke": "seconds: 2 layers, 32 wide, a vocabulary trained on Python sources",
+}
+
+
+def get_config(variant: str = "default") -> Config:
+    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` and `data.tokenizer.vocab` have to be given."""
+    config = Config(
+        name=f"bert_mlm_wikitext_{variant}",
+        task=MaskedLanguageModeling(),
+        model=encoder(768, 12, 12),
+        data=Data(source=WikiText(), tokenizer=WordPiece(), rows=256, segment_length=128, protocol="contiguous"),
+        training=Training(
+            steps=20_000,
+            optimizer=Adam(weight_decay=0.01),
+            schedule=Schedule(learning_rate=1e-4, warmup_steps=10_000, decay="linear"),
+            log_every=100,
+            checkpoint_every=1000,
+            evaluate_every=1000,
+        ),
+        evaluation=Evaluation(rows=32, accuracy=True),
+    )
+    match variant:
+        case "default":
+            pass
+        case "minilm":
+            config.model = encoder(384, 6, 12)
+            config.data.rows, config.training.steps = 32, 2000
+            config.training.schedule.warmup_steps = 120
+        case "small":
+            config.model = encoder(256, 4, 4)
+            config.data.rows = 32
+            config.training.schedule = Schedule(learning_rate=5e-4, warmup_steps=500, decay="linear")
+        case "smoke":
+            config.model = encoder(32, 2, 2)
+            config.data = Data(source=PythonLibrary(), tokenizer=WordPiece(vocab_size=512), rows=2, segment_length=32)
+            config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
+            config.evaluation = Evaluation(rows=2, max_segments=4)
+        case _:
+            raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
+    return config
+
+
+def encoder(dim: int, layers: int, heads: int) -> Model:
+    """BERT in another size."""
+    return Model(
+        dim=dim,
+        num_layers=layers,
+        num_heads=heads,
+        dropout=0.1,
+        attention_dropout=0.1,
+        attention=Bidirectional(),
+        feed_forward=Dense(activation="gelu_exact"),
+    )
