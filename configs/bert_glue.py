@@ -7,8 +7,8 @@
 
 Papers: Devlin et al., "BERT", NAACL 2019, https://arxiv.org/abs/1810.04805; the setting of Kim and Jung, "Large Product
 Key Memory for Pretrained Language Models", Findings of EMNLP 2020, https://arxiv.org/abs/2010.03881.
-Paper's number: on the development sets, BERT-base of Google as Kim and Jung measure it: SST-2 92.9, QNLI 88.4, CoLA 59.8
-(Matthews); medians of five seeds.
+Paper's number: on the development sets, BERT-base of Google as Kim and Jung measure it: SST-2 92.9, QNLI 88.4, CoLA
+59.8 (Matthews); medians of five seeds.
 Our number: not run at full size.
 Hardware: not stated in the papers for fine-tuning.
 
@@ -50,7 +50,7 @@ Name = Literal["cola", "sst2", "qnli"]
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` and `data.tokenizer.vocab` have to be given."""
+    """The experiment; `variant` is a key of `VARIANTS`. The paths of texts and vocabulary have to be given."""
     config = Config(
         name=f"bert_glue_{variant}",
         task=Classification(),

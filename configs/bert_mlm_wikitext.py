@@ -44,7 +44,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` and `data.tokenizer.vocab` have to be given."""
+    """The experiment; `variant` is a key of `VARIANTS`. The paths of texts and vocabulary have to be given."""
     config = Config(
         name=f"bert_mlm_wikitext_{variant}",
         task=MaskedLanguageModeling(),

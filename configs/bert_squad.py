@@ -7,8 +7,8 @@
 
 Papers: Devlin et al., "BERT", NAACL 2019, https://arxiv.org/abs/1810.04805; the setting of Kim and Jung, "Large Product
 Key Memory for Pretrained Language Models", Findings of EMNLP 2020, https://arxiv.org/abs/2010.03881.
-Paper's number: on the development set, BERT-base of Google as Kim and Jung measure it: exact match 81.1, F1 88.5; median
-of five seeds.
+Paper's number: on the development set, BERT-base of Google as Kim and Jung measure it: exact match 81.1, F1 88.5;
+median of five seeds.
 Our number: not run at full size.
 Hardware: not stated in the papers for fine-tuning.
 
@@ -16,8 +16,8 @@ Where the values come from
   Kim, Jung   learning rate 5e-5, 32 windows, 3 epochs, warm-up 6 %, weight decay 0.01, 384 tokens, stride 128
   BERT        questions of at most 64 tokens, answers of at most 30, the 20 best starts and ends, one window's tokens
               begin an answer only where it has the most context
-  ours        linear decay after the warm-up, gradient norm 1.0; steps are 3 x 88,524 / 32 (windows of the published
-              training split by BERT's vocabulary, as papers report them)
+  ours        linear decay after the warm-up, gradient norm 1.0; steps are 3 x 87,599 questions / 32, a little less than
+              3 epochs, since long texts have several windows
 """
 
 from memjax.config import (
@@ -44,8 +44,8 @@ VARIANTS = {
 
 
 def get_config(variant: str = "default") -> Config:
-    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` and `data.tokenizer.vocab` have to be given."""
-    steps = 8_299
+    """The experiment; `variant` is a key of `VARIANTS`. The paths of texts and vocabulary have to be given."""
+    steps = 3 * 87_599 // 32
     config = Config(
         name=f"bert_squad_{variant}",
         task=QuestionAnswering(),

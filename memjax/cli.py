@@ -171,7 +171,7 @@ def _generate(arguments: list[str]) -> int:
 
 
 def _import(arguments: list[str]) -> int:
-    """Makes a run directory of weights of Hugging Face (BERT, DistilBERT, MiniLM), for --training.init-from and eval."""
+    """Makes a run directory of weights of Hugging Face (BERT, DistilBERT, MiniLM), for training.init_from and eval."""
     parser = _Parser("import")
     files = "a folder with config.json, model.safetensors and vocab.txt or tokenizer.json"
     parser.add_argument("--weights", required=True, metavar="DIR", help=files)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import hashlib
 import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -240,7 +242,8 @@ class ClassMeasure:
         if self._metrics:
             from sklearn.metrics import f1_score, matthews_corrcoef
 
-            functions = {"matthews": matthews_corrcoef, "f1": lambda *both: f1_score(*both, zero_division=0)}
+            score_f1: Any = functools.partial(f1_score, zero_division=0)
+            functions = {"matthews": matthews_corrcoef, "f1": score_f1}
             numbers |= {name: float(functions[name](right, given)) for name in self._metrics}
         return numbers
 
