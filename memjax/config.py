@@ -809,8 +809,8 @@ def _validate_task(config: Config) -> None:
         isinstance(attention, Bidirectional), "model.attention", type(attention).__name__, f"Bidirectional ({kind})"
     )
     assert isinstance(attention, Bidirectional)
-    for field, value in [("positions", attention.positions), ("token_types", attention.token_types + 1)]:
-        _require(value >= 1, f"model.attention.{field}", getattr(attention, field), "a positive number")
+    _require(attention.positions >= 1, "model.attention.positions", attention.positions, "1 or more tokens")
+    _require(attention.token_types >= 0, "model.attention.token_types", attention.token_types, "0 (none) or more")
     allowed = f"at most model.attention.positions = {attention.positions}: a segment is a text"
     _require(data.segment_length <= attention.positions, "data.segment_length", data.segment_length, allowed)
     _require(isinstance(config.model.output, Softmax), "model.output", type(config.model.output).__name__, "Softmax")

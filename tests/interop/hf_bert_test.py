@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,8 +13,13 @@ import pytest
 import safetensors.numpy
 
 from memjax import config
+from memjax.data.wordpiece import SPECIAL, WordPieceTokenizer
 from memjax.interop import hf_bert as hf
 from memjax.models.text_encoder import make_text_encoder
+from memjax.models.vocabulary import cut_tables
+from memjax.training.experiment import init_from, make_model
+from memjax.training.runs import load_config
+from memjax.training.step import init_variables
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 WEIGHTS = GOLDEN / "bert_tiny.safetensors"
@@ -138,6 +144,48 @@ def test_the_head_says_the_task():
     assert hf.find_task(weights) is None
     assert hf.find_task(weights | {"classifier.weight": np.zeros((3, 2))}) == config.Classification(num_classes=3)
     assert hf.find_task(weights | {"qa_outputs.weight": np.zeros((2, 2))}) == config.QuestionAnswering()
+
+
+def save_folder(tmp_path, golden) -> Path:
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    (folder / hf.CONFIG_FILE).write_text(str(golden["config_json"]))
+    (folder / hf.WEIGHTS_FILE).write_bytes(WEIGHTS.read_bytes())
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *(f"piece{i}" for i in range(56))]))
+    return folder
+
+
+def test_a_folder_becomes_a_run_from_which_training_starts(golden, tmp_path):
+    described = hf.save_run(save_folder(tmp_path, golden), tmp_path / "run")
+    assert isinstance(described.task, config.MaskedLanguageModeling) and load_config(tmp_path / "run") == described
+    assert described.data.tokenizer == config.WordPiece(vocab=str(tmp_path / "run" / "vocab.txt"))
+    assert WordPieceTokenizer(described.data.tokenizer.vocab).vocab_size == 61
+    for task, new in [(MLM, []), (config.QuestionAnswering(), ["params/head/spans/bias", "params/head/spans/kernel"])]:
+        model = make_model(dataclasses.replace(described, task=task), 61)
+        variables = init_variables(model, jax.random.key(0), 4)
+        start, named = init_from(tmp_path / "run", variables, model)
+        assert named == new
+        expected = hf.import_params(WEIGHTS, described.model, MLM)
+        assert start["params"]["vocabulary"]["embedding"].shape == (128, 24)  # padded, as sharding.vocab_multiple says
+        np.testing.assert_array_equal(
+            cut_tables(start["params"]["vocabulary"], model.vocabulary)["embedding"],
+            expected["vocabulary"]["embedding"],
+        )
+        jax.tree.map(np.testing.assert_array_equal, start["params"]["stack"], expected["stack"])
+
+
+def test_a_folder_that_is_not_whole_is_refused(golden, tmp_path):
+    folder = save_folder(tmp_path, golden)
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ValueError, match="run: .* exists, allowed: a new directory"):
+        hf.save_run(folder, tmp_path / "run")
+    (folder / "vocab.txt").unlink()
+    with pytest.raises(ValueError, match=r"has no vocab\.txt or tokenizer\.json"):
+        hf.save_run(folder, tmp_path / "other")
+    (folder / hf.WEIGHTS_FILE).unlink()
+    with pytest.raises(ValueError, match=r"has no model\.safetensors, allowed: a folder as save_pretrained writes it"):
+        hf.save_run(folder, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def minilm_folder() -> Path:
