@@ -24,10 +24,10 @@ from memjax.config import Config, Evaluation, LanguageModeling, validate
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config
 
 DEFAULT_CONFIG = "memorizing_python"
-PLACE_FIELDS = ("data.source.", "data.cache_dir")
+PLACE_FIELDS = ("data.source.", "data.cache_dir", "data.tokenizer.vocab")
 """What may differ wherever a run is read: where its data is."""
-EVALUATION_FIELDS = ("evaluation.", "model.attention.", *PLACE_FIELDS)
-"""What `memjax eval` may change; of the attention only what changes no parameter."""
+EVALUATION_FIELDS = ("evaluation.", "model.attention.", "task.", *PLACE_FIELDS)
+"""What `memjax eval` may change; of the attention and the task only what changes no parameter."""
 GENERATION_FIELDS = ("evaluation.cache.", *PLACE_FIELDS)
 """What `memjax generate` may change."""
 

@@ -3,7 +3,7 @@ import lzma
 import numpy as np
 import pytest
 
-from memjax.data.classification import GLUE, ClassMeasure, LabelledText, LabelledTexts, glue
+from memjax.data.classification import GLUE, ClassMeasure, LabelledText, LabelledTexts, glue, glue_of_tfds
 from memjax.data.streams import Streams
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.typing import Batch
@@ -72,6 +72,25 @@ def test_broken_lines_of_tasks_that_have_them_are_left_out(tmp_path):
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
     path = write(tmp_path, train=[header, "1\t2\t3\ta", "1\t2\t3\ta\tb\t1"], dev=[header])
     assert glue("qqp", path, split="train", **SHARES) == [LabelledText(("a", "b"), 1)]
+
+
+def test_the_builders_of_tfds_have_the_same_examples(monkeypatch):
+    asked = []
+
+    def examples(name, *, split, data_dir):
+        asked.append((name, split, data_dir))
+        yield {
+            "premise": b"caf\xc3\xa9",
+            "hypothesis": b"b",
+            "sentence": b"s",
+            "label": np.int64(1),
+            "idx": np.int32(0),
+        }
+
+    monkeypatch.setattr("memjax.data.builders.tfds_examples", examples)
+    assert glue_of_tfds("mnli", split="test", data_dir="") == [LabelledText(("café", "b"), 1)]
+    assert glue_of_tfds("cola", split="train", data_dir="/d") == [LabelledText(("s",), 1)]
+    assert asked == [("glue/mnli", "validation_matched", None), ("glue/cola", "train", "/d")]
 
 
 def test_every_task_says_what_it_needs():

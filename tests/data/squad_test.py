@@ -11,6 +11,7 @@ from memjax.data.squad import (
     f1,
     normalize_answer,
     squad,
+    squad_of_tfds,
     windows_of,
 )
 from memjax.data.streams import Streams
@@ -158,6 +159,16 @@ def test_files_and_splits(tmp_path):
     (tmp_path / "train-v1.1.json").write_text('{"data": [{"title": "x"}]}')
     with pytest.raises(ValueError, match=r"train-v1\.1\.json: not of the form of SQuAD 1\.1"):
         squad(str(tmp_path), split="train", **SHARES)
+
+
+def test_the_builder_of_tfds_has_the_same_questions(monkeypatch):
+    def examples(name, *, split, data_dir):
+        assert (name, split, data_dir) == ("squad", "validation", None)
+        answers = {"text": np.array([b"b", b"b c"], object), "answer_start": np.array([2, 2])}
+        yield {"question": b"q", "context": b"a b c", "answers": answers}
+
+    monkeypatch.setattr("memjax.data.builders.tfds_examples", examples)
+    assert squad_of_tfds(split="test", data_dir="") == [Question("q", "a b c", (("b", 2), ("b c", 2)))]
 
 
 def test_templates_are_true_to_their_labels():

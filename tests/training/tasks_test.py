@@ -1,4 +1,4 @@
-"""Tasks beside next tokens, from a configuration to their measures: what trains and scores them is that of all models."""
+"""Tasks beside next tokens, from a configuration to their measures."""
 
 import dataclasses
 import json
