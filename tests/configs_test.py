@@ -102,6 +102,9 @@ LARGE = {
     ("compressive_pg19", "default"): 640e6,
     ("compressive_pg19", "transformer_xl"): 525e6,
     ("compressive_wikitext", "default"): 380e6,
+    ("product_key_news", "default"): 490e6,
+    ("product_key_news", "two"): 800e6,
+    ("product_key_news", "deeper"): 370e6,
 }
 """upper bounds of models that are not trained on one device"""
 

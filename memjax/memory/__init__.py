@@ -18,6 +18,7 @@ from memjax.memory.contract import (
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.memorizing import LongMemory, MemorizingAttention, MemorizingState, Tokens
 from memjax.memory.mixtures import Prediction, Recalled
+from memjax.memory.product_key import ProductKeyMemory
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "MemorizingState",
     "MemoryModule",
     "Prediction",
+    "ProductKeyMemory",
     "Recalled",
     "StackState",
     "Tokens",

@@ -12,7 +12,7 @@ language models. Layers are those of `memjax.models.transformer`: any feed-forwa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -300,6 +300,7 @@ def make_text_encoder(
     *,
     features: tuple[str, ...] = (),
     rematerialize: str = "none",
+    table_sharding: Literal["rows", "columns"] = "rows",
     vocab_multiple: int = 1,
 ) -> TextEncoder:
     """Builds the encoder that a configuration describes.
@@ -309,8 +310,9 @@ def make_text_encoder(
       task: whose head it has; None = no head.
       vocab_size: entries of the tokenizer.
       features: inner tensors to return, `layer_<index>/<tap>` or `output`.
-      rematerialize: as in `make_language_model`, as `vocab_multiple`.
-      vocab_multiple: of which the tables of the vocabulary have rows.
+      rematerialize: as in `make_language_model`, and so the other arguments.
+      table_sharding: as there.
+      vocab_multiple: as there.
 
     Raises:
       ValueError: a configuration of a decoder.
@@ -329,7 +331,7 @@ def make_text_encoder(
         dtype=dtype,
     )
     return TextEncoder(
-        stack=make_stack(model, features=inner, rematerialize=rematerialize),
+        stack=make_stack(model, features=inner, rematerialize=rematerialize, table_sharding=table_sharding),
         vocabulary=vocabulary,
         head=_make_head(task, model, dtype),
         max_length=part.positions,

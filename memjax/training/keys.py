@@ -205,6 +205,7 @@ def make_key_source(run: LoadedRun, path: Any, tap: str = TAP) -> KeySource:
         run.experiment.model.vocabulary.vocab_size,
         features=(tap,),
         memory_sharding=config.sharding.memory,
+        table_sharding=config.sharding.tables,
         vocab_multiple=config.sharding.vocab_multiple,
     )
     return KeySource(run, model, load_variables(path, model, config.data.segment_length), tap)

@@ -11,9 +11,10 @@ from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.memorizing import MemorizingAttention
+from memjax.memory.product_key import ProductKeyMemory
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.language_model import make_language_model
-from memjax.models.transformer import Layer, Stack
+from memjax.models.transformer import FeedForward, Layer, Stack
 from tests.contract.harness import DIM, Case, Fifo
 from tests.contract.outputs import Recalls
 from tests.contract.toys import (
@@ -46,6 +47,12 @@ def compressive(**fields: Any) -> Callable[[Any], CompressiveAttention]:
 def memorizing(**fields: Any) -> Callable[[Any], MemorizingAttention]:
     fields = {**HEADS, **NOISE, "memory_length": 8, "num_neighbors": 3, **fields}
     return lambda dtype: MemorizingAttention(**fields, dtype=dtype)
+
+
+def product_key(*, norm: str = "pre", **scales: float) -> Callable[[Any], FeedForward]:
+    # Running statistics of the harness are random, and no variance is negative: queries are normalised by layer.
+    memory = ProductKeyMemory(dim=DIM, num_keys=4, num_heads=2, num_neighbors=3, key_dim=4, query_norm="layer")
+    return lambda dtype: FeedForward(DIM, 6, norm=norm, dropout=0.2, dtype=dtype, memory=memory, **scales)
 
 
 def continuous_cache(**fields: Any) -> Callable[[Any], Any]:
@@ -232,6 +239,8 @@ CASES = [
         slots=MEMORY_SLOTS | CACHE_SLOTS,
     ),
     Case(name="full_attention", make=memorizing(memory_length=0)),
+    Case(name="product_key", make=product_key(dense_scale=0.0)),
+    Case(name="product_key_residual", make=product_key(norm="post")),
     Case(
         name="continuous_cache",
         make=continuous_cache(),
