@@ -57,6 +57,24 @@ def test_parameter_counts_are_the_published_ones(dim, layers, heads, task, count
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
 
 
+@pytest.mark.parametrize(
+    "dim, layers, heads, dense_scale, count",
+    [
+        (768, 12, 12, 0.0, 505_940_794),  # Kim & Jung 2020: 506M
+        (768, 12, 12, 1.0, 505_940_794 + 2 * 4_722_432),  # 515M
+        (1024, 24, 16, 0.0, 859_459_386),  # 860M
+        (1024, 24, 16, 1.0, 876_246_842),  # 876M
+    ],
+)
+def test_parameter_counts_with_product_keys_are_the_published_ones(dim, layers, heads, dense_scale, count):
+    memory = config.ProductKey(layers=(3, 7), dense_scale=dense_scale)
+    model = config.Model(dim=dim, num_layers=layers, num_heads=heads, attention=config.Bidirectional())
+    model.feed_forward, model.scan_layers = memory, True
+    encoder = make_text_encoder(model, MLM, 30_522)
+    shapes = jax.eval_shape(lambda: init_variables(encoder, jax.random.key(0), 4))
+    assert sum(leaf.size for name in ("params", "tables") for leaf in jax.tree.leaves(shapes[name])) == count
+
+
 def test_distilbert_has_its_count():
     model = config.Model(num_layers=6, dim=768, num_heads=12)
     model.attention = config.Bidirectional(token_types=0, pooler=False)

@@ -17,6 +17,7 @@ from memjax.config import (
     Evaluation,
     MaskedLanguageModeling,
     Model,
+    ProductKey,
     QuestionAnswering,
     Schedule,
     Templates,
@@ -32,6 +33,7 @@ from memjax.training.loop import train
 from memjax.training.runs import config_to_dict, run_path, write_json
 from memjax.training.step import TrainState, init_variables, language_model_loss
 from memjax.training.tables import Tables
+from memjax.training.usage import measure_usage
 
 QUESTIONS = QuestionAnswering(stride=8, max_question_length=8, max_answer_length=4)
 
@@ -171,6 +173,26 @@ def test_another_task_begins_with_what_it_shares(tmp_path):
     two.data.segment_length = 23
     with pytest.raises(ValueError, match=r"params/position_embedding \[24, 8\] there and \[23, 8\] here"):
         init_from(run, random_variables(make_experiment(two)), make_experiment(two).model)
+
+
+def test_a_memory_joins_a_trained_encoder_and_is_counted_by_class(tmp_path):
+    run, old = save_run(make_config(tmp_path, Classification(), "old"))
+    config = make_config(tmp_path, Classification(), "new")
+    config.model.feed_forward = ProductKey(
+        dim=8, layers=(1,), num_keys=4, memory_heads=2, num_neighbors=2, key_dim=4, dense_scale=1.0
+    )
+    experiment = make_experiment(config)
+    start, new = init_from(run, random_variables(experiment), experiment.model)
+    assert all("layer_01/feed_forward/memory/" in name for name in new) and any("values" in name for name in new)
+    np.testing.assert_array_equal(
+        start["params"]["head"]["classifier"]["kernel"], old["params"]["head"]["classifier"]["kernel"]
+    )
+    documents = experiment.documents("validation")
+    counts = measure_usage(experiment, start)["layer_01/values"]
+    tokens = sum(len(documents[i]) for i in range(len(documents)))
+    assert counts[""].lookups.sum() == tokens * 4 and set(counts) >= {"class_0", "not class_0", "class_1"}
+    positive = sum(len(documents[i]) for i in range(len(documents)) if documents.annotate(i)["label"][0] == 1)
+    assert counts["class_1"].lookups.sum() == counts["not class_0"].lookups.sum() == positive * 4
 
 
 def test_a_run_resumes_and_finishes(tmp_path):
