@@ -544,6 +544,8 @@ class Training:
     """update rule of value tables"""
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
     """learning rate"""
+    frozen: tuple[str, ...] = ()
+    """parts of the paths of parameters and tables that stay as they are, such as feed_forward/memory/"""
     clip_norm: float = 1.0
     """global gradient norm; 0 = no clipping"""
     seed: int = 0

@@ -30,7 +30,7 @@ from memjax.training.evaluation import Evaluator, Subset
 from memjax.training.runs import load_config
 from memjax.training.sharding import Layout
 from memjax.training.step import TrainState, init_variables
-from memjax.training.tables import TableOptimizer, table_adam
+from memjax.training.tables import TableOptimizer, freeze_tables, table_adam
 from memjax.training.usage import count_usage
 
 COLLECTIONS = {
@@ -231,22 +231,30 @@ def make_optimizer(training: configs.Training, scanned: Sequence[str] = ()) -> o
             )
         case other:
             raise ValueError(f"training.optimizer: given {type(other).__name__}, allowed: Adam, Adafactor")
-    return optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every)
+    rule = optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every)
+    return optimizers.freeze(rule, training.frozen) if training.frozen else rule
 
 
 def make_table_optimizer(config: Config) -> TableOptimizer:
     """The update rule of value tables, with counters of their slots."""
     rule = config.training.tables
-    return count_usage(
-        table_adam(
-            optimizers.make_schedule(rule.learning_rate, steps=1, decay="constant"),
-            b1=rule.b1,
-            b2=rule.b2,
-            eps=rule.eps,
-            form=rule.form,
-            split=config.sharding.tables,
-        )
+    adam = table_adam(
+        optimizers.make_schedule(rule.learning_rate, steps=1, decay="constant"),
+        b1=rule.b1,
+        b2=rule.b2,
+        eps=rule.eps,
+        form=rule.form,
+        split=config.sharding.tables,
     )
+    return count_usage(freeze_tables(adam, config.training.frozen))
+
+
+def check_frozen(names: Sequence[str], state: TrainState) -> None:
+    """Raises `ValueError` for a name of `training.frozen` that no parameter has."""
+    paths = [*flatten(state.params), *flatten(state.tables.values)]
+    for name in names:
+        if not any(optimizers.is_named(path, [name]) for path in paths):
+            raise ValueError(f"training.frozen: given {name!r}, allowed: a part of a parameter's path, as {paths[0]}")
 
 
 def make_coefficients(attention: configs.Attention) -> dict[str, float]:

@@ -26,7 +26,7 @@ from memjax.config import (
     WordPiece,
 )
 from memjax.data.squad import AnswerMeasure
-from memjax.training.checkpoints import Checkpoints
+from memjax.training.checkpoints import Checkpoints, flatten
 from memjax.training.evaluation import Score
 from memjax.training.experiment import init_from, layer_groups, make_experiment, split_state
 from memjax.training.loop import train
@@ -193,6 +193,21 @@ def test_a_memory_joins_a_trained_encoder_and_is_counted_by_class(tmp_path):
     assert counts[""].lookups.sum() == tokens * 4 and set(counts) >= {"class_0", "not class_0", "class_1"}
     positive = sum(len(documents[i]) for i in range(len(documents)) if documents.annotate(i)["label"][0] == 1)
     assert counts["class_1"].lookups.sum() == counts["not class_0"].lookups.sum() == positive * 4
+
+
+def test_a_frozen_memory_does_not_train(tmp_path):
+    config = make_config(tmp_path, Classification())
+    config.model.feed_forward = ProductKey(dim=8, layers=(1,), num_keys=4, memory_heads=2, num_neighbors=2, key_dim=4)
+    config.training.frozen = ("feed_forward/memory/", "nothing")
+    with pytest.raises(ValueError, match="training.frozen: given 'nothing', allowed: a part of a parameter's path"):
+        train(config, on_event=lambda event: None)
+    config.training.frozen = ("feed_forward/memory/",)
+    seen = []
+    keep = lambda info: seen.append(jax.device_get((info.state.params, info.state.tables.values)))
+    train(config, hooks=[keep], on_event=lambda event: None)
+    flat = [dict(flatten(params), **flatten(tables)) for params, tables in seen]
+    same = {name: np.array_equal(flat[0][name], flat[-1][name]) for name in flat[0]}
+    assert all(frozen == ("feed_forward/memory/" in name) for name, frozen in same.items()), same
 
 
 def test_a_run_resumes_and_finishes(tmp_path):
