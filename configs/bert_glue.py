@@ -4,18 +4,22 @@
     memjax train --config bert_glue --variant cola --data.source.path DIR --data.tokenizer.vocab runs/minilm/vocab.txt \
         --training.init-from runs/minilm
     memjax eval --run runs/bert_glue_cola --evaluation.split validation
+    memjax train --config bert_glue --variant cola_resm --training.init-from runs/bert_mlm_wikitext_minilm_resm ...
+    memjax train --config bert_glue --variant cola_resm --training.frozen feed_forward/memory/ --name frozen ...
 
 Papers: Devlin et al., "BERT", NAACL 2019, https://arxiv.org/abs/1810.04805; the setting of Kim and Jung, "Large Product
 Key Memory for Pretrained Language Models", Findings of EMNLP 2020, https://arxiv.org/abs/2010.03881.
 Paper's number: on the development sets, BERT-base of Google as Kim and Jung measure it: SST-2 92.9, QNLI 88.4, CoLA
-59.8 (Matthews); medians of five seeds.
+59.8 (Matthews); their own without memory 92.8, 89.3, 60.8, with ResM after 500,000 steps without 94.0, 90.4, 64.1;
+medians of five seeds. With the memories frozen CoLA loses 2.5 to 4.8.
 Our number: not run at full size.
 Hardware: not stated in the papers for fine-tuning.
 
 Where the values come from
   Kim, Jung   learning rate 2e-5, 32 texts, 10 epochs, warm-up 6 %, weight decay 0.1, 128 tokens
   ours        linear decay after the warm-up, gradient norm 1.0; steps are epochs x examples / 32; the variants with
-              MiniLM weights (sentence embeddings, 6 layers), which neither paper has, use learning rate 5e-5
+              MiniLM weights (sentence embeddings, 6 layers), which neither paper has, use learning rate 5e-5; memories
+              of 16,384 slots in layers 1 and 3 of 6 (from 0)
 """
 
 from typing import Literal
@@ -30,6 +34,7 @@ from memjax.config import (
     Evaluation,
     Glue,
     Model,
+    ProductKey,
     Schedule,
     Templates,
     Training,
@@ -41,6 +46,9 @@ VARIANTS = {
     "cola": "MiniLM weights on CoLA",
     "sst2": "MiniLM weights on SST-2",
     "qnli": "MiniLM weights on QNLI",
+    "cola_resm": "the same with memories beside two feed-forward networks",
+    "sst2_resm": "the same with memories beside two feed-forward networks",
+    "qnli_resm": "the same with memories beside two feed-forward networks",
     "smoke": "seconds: 2 layers, 32 wide, claims about synthetic sentences",
 }
 
@@ -66,6 +74,11 @@ def get_config(variant: str = "default") -> Config:
             config.model = encoder(384, 6, 12)
             config.data.source = Glue(name=variant)
             config.training = fine_tuning(variant, learning_rate=5e-5)
+        case "cola_resm" | "sst2_resm" | "qnli_resm":
+            config = get_config(variant.removesuffix("_resm"))
+            config.name = f"bert_glue_{variant}"
+            memory = ProductKey(activation="gelu_exact", layers=(1, 3), num_keys=128, dense_scale=1.0)
+            config.model.feed_forward = memory
         case "smoke":
             config.model = encoder(32, 2, 2)
             config.data = Data(source=Templates(), tokenizer=WordPiece(vocab_size=128), rows=8, segment_length=32)

@@ -7,8 +7,8 @@
 
 Papers: Devlin et al., "BERT", NAACL 2019, https://arxiv.org/abs/1810.04805; the setting of Kim and Jung, "Large Product
 Key Memory for Pretrained Language Models", Findings of EMNLP 2020, https://arxiv.org/abs/2010.03881.
-Paper's number: on the development set, BERT-base of Google as Kim and Jung measure it: exact match 81.1, F1 88.5;
-median of five seeds.
+Paper's number: on the development set, BERT-base of Google as Kim and Jung measure it: exact match 81.1, F1 88.5; their
+own without memory 82.7 and 89.8, with ResM after 500,000 steps without 83.9 and 90.8; medians of five seeds.
 Our number: not run at full size.
 Hardware: not stated in the papers for fine-tuning.
 
@@ -17,7 +17,7 @@ Where the values come from
   BERT        questions of at most 64 tokens, answers of at most 30, the 20 best starts and ends, one window's tokens
               begin an answer only where it has the most context
   ours        linear decay after the warm-up, gradient norm 1.0; steps are 3 x 87,599 questions / 32, a little less than
-              3 epochs, since long texts have several windows
+              3 epochs, since long texts have several windows; memories of 16,384 slots in layers 1 and 3 of 6 (from 0)
 """
 
 from memjax.config import (
@@ -28,6 +28,7 @@ from memjax.config import (
     Dense,
     Evaluation,
     Model,
+    ProductKey,
     QuestionAnswering,
     Schedule,
     Squad,
@@ -39,6 +40,7 @@ from memjax.config import (
 VARIANTS = {
     "default": "BERT-base, 109M parameters",
     "minilm": "MiniLM weights, 6 layers, 384 wide",
+    "minilm_resm": "the same with memories beside two feed-forward networks",
     "smoke": "seconds: 2 layers, 32 wide, questions about synthetic sentences, in windows",
 }
 
@@ -64,8 +66,11 @@ def get_config(variant: str = "default") -> Config:
     match variant:
         case "default":
             pass
-        case "minilm":
+        case "minilm" | "minilm_resm":
             config.model = encoder(384, 6, 12)
+            if variant == "minilm_resm":
+                memory = ProductKey(activation="gelu_exact", layers=(1, 3), num_keys=128, dense_scale=1.0)
+                config.model.feed_forward = memory
         case "smoke":
             config.task = QuestionAnswering(stride=8, max_question_length=8, max_answer_length=4)
             config.model = encoder(32, 2, 2)

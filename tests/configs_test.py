@@ -94,6 +94,9 @@ PUBLISHED = {
     ("memorizing_pg19", "default"): (151_023_464 + 32_000 * 1024, 0.001),
     # BERT-base with the masked-token head and the pooler: 110M.
     ("bert_mlm_wikitext", "default"): (110_104_890, 0),
+    # With memories, as Kim & Jung 2020 count them; here the running statistics of their queries are counted too.
+    ("bert_mlm_wikitext", "pkm"): (505_940_794, 1e-5),
+    ("bert_mlm_wikitext", "resm"): (515_385_658, 1e-5),
 }
 
 LARGE = {

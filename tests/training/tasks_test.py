@@ -201,7 +201,7 @@ def test_a_frozen_memory_does_not_train(tmp_path):
     config.training.frozen = ("feed_forward/memory/", "nothing")
     with pytest.raises(ValueError, match="training.frozen: given 'nothing', allowed: a part of a parameter's path"):
         train(config, on_event=lambda event: None)
-    config.training.frozen = ("feed_forward/memory/",)
+    config.training.frozen, config.name = ("feed_forward/memory/",), "frozen"
     seen = []
     keep = lambda info: seen.append(jax.device_get((info.state.params, info.state.tables.values)))
     train(config, hooks=[keep], on_event=lambda event: None)
