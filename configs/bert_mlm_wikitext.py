@@ -20,7 +20,7 @@ Where the values come from
   BERT        15 % of the tokens, of which 80 % read as [MASK] and 10 % as a random token; 12 layers, 768, 12 heads,
               dropout 0.1, Adam 1e-4 over 10,000 steps of warm-up, then linear, weight decay 0.01
   Kim, Jung   no next-sentence task, other masks in every epoch; memories in layers 3 and 7 of 12 (from 0), 262,144
-              slots, 4 heads of 32 neighbours, queries of 256, values by sparse Adam at 1e-3; trained first without memory
+              slots, 4 heads of 32 neighbours, queries of 256, sparse Adam at 1e-3; trained first without memory
   ours        WikiText-103 as text, texts of 128 tokens, 20,000 steps of 256 of them; the sizes of `minilm` and `small`,
               with 16,384 slots
 """
