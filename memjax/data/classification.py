@@ -82,7 +82,7 @@ _FILES = {
 """split -> sets of files, the first complete one of which is read (the last ones are those of CoLA's own release)"""
 
 
-def glue(name: str, path: str, *, split: str, validation: float, test: float) -> list[LabelledText]:
+def glue_texts(name: str, path: str, *, split: str, validation: float, test: float) -> list[LabelledText]:
     """One split of a task from a folder with its TSV files.
 
     A folder that has no `train.tsv` (or nothing else) is split by a hash of the texts. Without labels in `test.tsv` the
@@ -114,7 +114,7 @@ def glue(name: str, path: str, *, split: str, validation: float, test: float) ->
     return [example for file in chosen for example in _read_tsv(file, task)]
 
 
-def glue_of_tfds(name: str, *, split: str, data_dir: str) -> list[LabelledText]:
+def tfds_glue_texts(name: str, *, split: str, data_dir: str) -> list[LabelledText]:
     """The same from the prepared builder `glue/NAME` of TensorFlow Datasets."""
     from memjax.data.builders import tfds_examples
 

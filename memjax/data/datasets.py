@@ -15,12 +15,12 @@ from typing import Any
 
 from memjax import config as configs
 from memjax.data import sources
-from memjax.data.classification import GLUE, LabelledTexts, glue, glue_of_tfds
+from memjax.data.classification import GLUE, LabelledTexts, glue_texts, tfds_glue_texts
 from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.masking import MaskedTexts
 from memjax.data.python_sources import python_sources
-from memjax.data.squad import QuestionWindows, squad, squad_of_tfds
+from memjax.data.squad import QuestionWindows, squad_questions, tfds_squad_questions
 from memjax.data.synthetic import KeyValueRecall
 from memjax.data.templates import template_questions, template_texts
 from memjax.data.token_files import Progress, write_token_file
@@ -255,12 +255,12 @@ def _read_examples(source: configs.Source, task: configs.Task | None, split: str
             return (template_questions if asks else template_texts)(number, seed=SPLITS.index(split))
         case configs.Glue() if not asks:
             if not source.path:
-                return glue_of_tfds(source.name, split=split, data_dir=source.data_dir)
-            return glue(source.name, source.path, split=split, **_shares(source))
+                return tfds_glue_texts(source.name, split=split, data_dir=source.data_dir)
+            return glue_texts(source.name, source.path, split=split, **_shares(source))
         case configs.Squad() if asks:
             if not source.path:
-                return squad_of_tfds(split=split, data_dir=source.data_dir)
-            return squad(source.path, split=split, **_shares(source))
+                return tfds_squad_questions(split=split, data_dir=source.data_dir)
+            return squad_questions(source.path, split=split, **_shares(source))
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source of the task's examples")
 
 

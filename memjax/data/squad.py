@@ -39,7 +39,7 @@ class Question:
     answers: tuple[tuple[str, int], ...]
 
 
-def squad(path: str, *, split: str, validation: float, test: float) -> list[Question]:
+def squad_questions(path: str, *, split: str, validation: float, test: float) -> list[Question]:
     """One split from a folder with `train-v1.1.json` and `dev-v1.1.json`; `test` is validation, as papers report it.
 
     A folder with one of the files only is split by a hash of the articles' titles.
@@ -60,7 +60,7 @@ def squad(path: str, *, split: str, validation: float, test: float) -> list[Ques
     return [question for _, questions in _read_json(chosen) for question in questions]
 
 
-def squad_of_tfds(*, split: str, data_dir: str) -> list[Question]:
+def tfds_squad_questions(*, split: str, data_dir: str) -> list[Question]:
     """The same from the prepared builder `squad` of TensorFlow Datasets."""
     from memjax.data.builders import tfds_examples
 

@@ -10,8 +10,8 @@ from memjax.data.squad import (
     exact_match,
     f1,
     normalize_answer,
-    squad,
-    squad_of_tfds,
+    squad_questions,
+    tfds_squad_questions,
     windows_of,
 )
 from memjax.data.streams import Streams
@@ -148,17 +148,17 @@ def write(folder, name, titles):
 
 def test_files_and_splits(tmp_path):
     with pytest.raises(ValueError, match=r"has no train-v1\.1\.json or dev-v1\.1\.json"):
-        squad(str(tmp_path), split="train", **SHARES)
+        squad_questions(str(tmp_path), split="train", **SHARES)
     write(tmp_path, "dev-v1.1", [f"title {i}" for i in range(40)])
-    parts = [squad(str(tmp_path), split=split, **SHARES) for split in ("train", "validation", "test")]
+    parts = [squad_questions(str(tmp_path), split=split, **SHARES) for split in ("train", "validation", "test")]
     assert sum(map(len, parts)) == 40 and len({q.context for part in parts for q in part}) == 40 and all(parts)
     write(tmp_path, "train-v1.1", ["one"])
-    assert squad(str(tmp_path), split="train", **SHARES) == [Question("q", "a b one", (("b", 2),))]
-    assert len(squad(str(tmp_path), split="validation", **SHARES)) == 40
-    assert len(squad(str(tmp_path), split="test", **SHARES)) == 40
+    assert squad_questions(str(tmp_path), split="train", **SHARES) == [Question("q", "a b one", (("b", 2),))]
+    assert len(squad_questions(str(tmp_path), split="validation", **SHARES)) == 40
+    assert len(squad_questions(str(tmp_path), split="test", **SHARES)) == 40
     (tmp_path / "train-v1.1.json").write_text('{"data": [{"title": "x"}]}')
     with pytest.raises(ValueError, match=r"train-v1\.1\.json: not of the form of SQuAD 1\.1"):
-        squad(str(tmp_path), split="train", **SHARES)
+        squad_questions(str(tmp_path), split="train", **SHARES)
 
 
 def test_the_builder_of_tfds_has_the_same_questions(monkeypatch):
@@ -168,7 +168,7 @@ def test_the_builder_of_tfds_has_the_same_questions(monkeypatch):
         yield {"question": b"q", "context": b"a b c", "answers": answers}
 
     monkeypatch.setattr("memjax.data.builders.tfds_examples", examples)
-    assert squad_of_tfds(split="test", data_dir="") == [Question("q", "a b c", (("b", 2), ("b c", 2)))]
+    assert tfds_squad_questions(split="test", data_dir="") == [Question("q", "a b c", (("b", 2), ("b c", 2)))]
 
 
 def test_templates_are_true_to_their_labels():
