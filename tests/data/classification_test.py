@@ -131,6 +131,7 @@ def test_classes_and_examples_must_be_there():
 
 
 def test_measures_by_hand():
+    pytest.importorskip("sklearn")
     # 3 true and 1 false positives, 2 true and 2 false negatives.
     given = np.array([1, 1, 1, 1, 0, 0, 0, 0])
     right = np.array([1, 1, 1, 0, 0, 0, 1, 1])
