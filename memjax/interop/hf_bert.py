@@ -179,7 +179,7 @@ def save_run(folder: str | Path, path: str | Path) -> config.Config:
     data = config.Data(
         source=sources.get(type(task), config.TextFiles()),
         tokenizer=config.WordPiece(vocab=str(vocab)),
-        segment_length=min(128, _attention(model).positions),
+        segment_length=min(384 if isinstance(task, config.QuestionAnswering) else 128, _attention(model).positions),
     )
     task = task or config.MaskedLanguageModeling()
     described = config.Config(name=path.name, workdir=str(path.parent), task=task, model=model, data=data)
