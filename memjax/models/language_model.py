@@ -296,6 +296,8 @@ def make_language_model(
       vocab_multiple: of which the tables of the vocabulary have rows, to divide over `model`; 1 = no padding, as in
         published models.
     """
+    if isinstance(model.attention, config.Bidirectional):
+        raise ValueError("model.attention: given Bidirectional, allowed: a decoder's; see make_text_encoder")
     inner = tuple(name for name in features if name.startswith("layer_"))
     stack = make_stack(
         model,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from memjax import config
+from memjax.models.language_model import make_language_model
 from memjax.models.text_encoder import make_text_encoder, mean_pooling
 from memjax.training.step import init_variables
 
@@ -206,5 +207,7 @@ def test_a_text_longer_than_the_positions_is_refused():
 def test_a_decoder_is_no_encoder():
     with pytest.raises(ValueError, match=r"model\.attention: given FullAttention, allowed: Bidirectional"):
         make_text_encoder(config.Model(), None, VOCAB)
+    with pytest.raises(ValueError, match=r"model\.attention: given Bidirectional, allowed: a decoder's"):
+        make_language_model(make_model(), VOCAB)
     with pytest.raises(ValueError, match="task: given LanguageModeling, allowed: a task of a text encoder"):
         make_text_encoder(make_model(), config.LanguageModeling(), VOCAB)
