@@ -19,6 +19,7 @@ from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.memorizing import LongMemory, MemorizingAttention, MemorizingState, Tokens
 from memjax.memory.mixtures import Prediction, Recalled
 from memjax.memory.product_key import ProductKeyMemory
+from memjax.memory.spalm import Spalm
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Prediction",
     "ProductKeyMemory",
     "Recalled",
+    "Spalm",
     "StackState",
     "Tokens",
     "TransformerXLAttention",
