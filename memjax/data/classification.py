@@ -242,8 +242,8 @@ class ClassMeasure:
         if self._metrics:
             from sklearn.metrics import f1_score, matthews_corrcoef
 
-            score_f1: Any = functools.partial(f1_score, zero_division=0)
-            functions = {"matthews": matthews_corrcoef, "f1": score_f1}
+            without: Any = {"zero_division": 0}
+            functions = {"matthews": matthews_corrcoef, "f1": functools.partial(f1_score, **without)}
             numbers |= {name: float(functions[name](right, given)) for name in self._metrics}
         return numbers
 

@@ -41,6 +41,7 @@ class Documents(Protocol):
         ...
 
 
+@runtime_checkable
 class Measure(Protocol):
     """A measure of a model's answers that is no mean over targets: it sees a whole split, then says its numbers."""
 

@@ -63,8 +63,8 @@ def random_variables(experiment, seed=0):
     generator = np.random.default_rng(seed)
     length = experiment.config.data.segment_length
     shapes = jax.eval_shape(lambda: init_variables(experiment.model, jax.random.key(0), length))
-    variables = jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(leaf.dtype), shapes)
-    return {name: jax.tree.map(np.abs, tree) if name == "batch_stats" else tree for name, tree in variables.items()}
+    variables = jax.tree.map(lambda leaf: jnp.asarray(generator.normal(size=leaf.shape), leaf.dtype), shapes)
+    return {name: jax.tree.map(jnp.abs, tree) if name == "batch_stats" else tree for name, tree in variables.items()}
 
 
 def save_run(config, seed=0):
@@ -108,9 +108,9 @@ def test_accuracy_of_a_split_is_that_of_its_texts_one_by_one(tmp_path):
         tokens, notes = documents[index], documents.annotate(index)
         padded = np.zeros((2, 1, 24), np.int32)
         padded[:, 0, : len(tokens)] = tokens, notes["token_types"]
-        mask = np.arange(24)[None] < len(tokens)
+        ids, kinds, mask = map(jnp.asarray, (*padded, np.arange(24)[None] < len(tokens)))
         output = experiment.model.apply(
-            variables, padded[0], experiment.model.init_state(1), mask=mask, extras={"token_types": padded[1]}
+            variables, ids, experiment.model.init_state(1), mask=mask, extras={"token_types": kinds}
         )[0]
         right += int(np.argmax(output[0, 0])) == notes["label"][0]
     assert len(documents) == 5 and result.targets == 5 and result.measures == {"accuracy": right / 5}
@@ -199,7 +199,8 @@ def test_a_memory_joins_a_trained_encoder_and_is_counted_by_class(tmp_path):
 
 def test_a_frozen_memory_does_not_train(tmp_path):
     config = make_config(tmp_path, Classification())
-    config.model.feed_forward = ProductKey(dim=8, layers=(1,), num_keys=4, memory_heads=2, num_neighbors=2, key_dim=4)
+    config.model.num_layers = 1
+    config.model.feed_forward = ProductKey(dim=8, layers=(0,), num_keys=4, memory_heads=2, num_neighbors=2, key_dim=4)
     config.training.frozen = ("feed_forward/memory/", "nothing")
     with pytest.raises(ValueError, match="training.frozen: given 'nothing', allowed: a part of a parameter's path"):
         train(config, on_event=lambda event: None)
