@@ -41,7 +41,7 @@ class WordPieceTokenizer:
         Args:
           path: `vocab.txt`, one piece a line, or `tokenizer.json` (also `.xz`, `.gz`).
           lowercase: of a `vocab.txt`: it is uncased. A `tokenizer.json` says itself what it does.
-          content: of a `tokenizer.json`, instead of a path.
+          content: of the file, instead of a path.
 
         Raises:
           ValueError: no such file, no WordPiece vocabulary, or one without a special token.

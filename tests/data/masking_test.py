@@ -9,20 +9,15 @@ from memjax.data.wordpiece import WordPieceTokenizer
 VOCAB = 200
 
 
-class Tokenizer:
-    """What masking asks of one."""
-
-    begin_id, end_id, mask_id, vocab_size = 2, 3, 4, VOCAB
-    special_ids = np.arange(5)
-
-    def token_bytes(self, ids):
-        return np.full(np.shape(ids), 2)
+PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"{i // 26 + 97:c}{i % 26 + 97:c}" for i in range(VOCAB - 5)))
+TOKENIZER = WordPieceTokenizer(content="\n".join(PIECES))
+"""two bytes a piece"""
 
 
 def texts(sizes, *, length=10, **fields):
     starts = np.cumsum([0, *sizes])
     documents = ArrayDocuments([5 + np.arange(a, b) % (VOCAB - 5) for a, b in zip(starts, starts[1:], strict=False)])
-    return MaskedTexts(documents, Tokenizer(), length=length, **fields)
+    return MaskedTexts(documents, TOKENIZER, length=length, **fields)
 
 
 def test_frames_hold_every_token_once():
