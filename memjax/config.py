@@ -575,6 +575,8 @@ class Training:
     """parameters and dropout"""
     init_from: str = ""
     """run directory whose newest parameters are the start; parts it lacks keep their initialisation and are listed"""
+    reinitialized: tuple[str, ...] = ()
+    """parts of the paths of parameters that keep their initialisation with init_from although the run has them"""
     log_every: int = 20
     """steps between lines of metrics"""
     checkpoint_every: int = 200
@@ -766,6 +768,8 @@ def validate(config: Config) -> None:
         "more than 0",
     )
     _require(training.clip_norm >= 0, "training.clip_norm", training.clip_norm, "0 (off) or more")
+    started = training.init_from or not training.reinitialized
+    _require(started, "training.reinitialized", training.reinitialized, "() without training.init_from")
     _validate_choices("", config)
     _require(model.head_dim >= 0, "model.head_dim", model.head_dim, "0 (dim / num_heads) or more")
     _require(model.feed_forward.dim >= 0, "model.feed_forward.dim", model.feed_forward.dim, "0 (4 * dim) or more")

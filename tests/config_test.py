@@ -234,6 +234,11 @@ def test_a_wrong_model_gets_one_line(model, line):
         ("training", {"tables": TableAdam(eps=0.0)}, "training.tables.eps: given 0.0, allowed: more than 0"),
         ("training", {"clip_norm": -1.0}, "training.clip_norm: given -1.0, allowed: 0 (off) or more"),
         (
+            "training",
+            {"reinitialized": ("a/",)},
+            "training.reinitialized: given ('a/',), allowed: () without training.init_from",
+        ),
+        (
             "evaluation",
             {"split": "dev"},
             "evaluation.split: given 'dev', allowed: one of 'train', 'validation', 'test'",

@@ -321,7 +321,9 @@ def join_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
     return {**collection, "stack": join_layers(collection["stack"], groups)}
 
 
-def init_from(run: Path | str, variables: Mapping[str, Any], model: Any) -> tuple[dict[str, Any], list[str]]:
+def init_from(
+    run: Path | str, variables: Mapping[str, Any], model: Any, *, reinitialized: Sequence[str] = ()
+) -> tuple[dict[str, Any], list[str]]:
     """Starts a model from the newest checkpoint of another run, matching arrays by name and layer index.
 
     For a model trained without memory that goes on with one, or with another memory size: memory states are not
@@ -333,17 +335,24 @@ def init_from(run: Path | str, variables: Mapping[str, Any], model: Any) -> tupl
       run: a run directory.
       variables: fresh ones of the model, in its own grouping of layers.
       model: the Linen language model.
+      reinitialized: parts of the paths of arrays that keep their initial values although the checkpoint has them.
 
     Returns:
-      The variables, and the names of arrays that the checkpoint lacks and that keep their initial values.
+      The variables, and the names of arrays that keep their initial values.
 
     Raises:
-      ValueError: no checkpoint, an array that the model lacks, or one of another shape.
+      ValueError: no checkpoint, an array that the model lacks, one of another shape, or a name of `reinitialized` that
+        no array has.
     """
     groups = layer_groups(model)
     split = {name: split_collection(collection, groups) for name, collection in variables.items()}
     ours = {COLLECTIONS[name] + path: leaf for name, tree in split.items() for path, leaf in flatten(tree).items()}
     theirs = _load_collections(run)
+    for part in reinitialized:
+        if not any(optimizers.is_named(name, [part]) for name in theirs):
+            allowed = f"a part of a parameter's path, as {next(iter(theirs))}"
+            raise ValueError(f"training.reinitialized: given {part!r}, allowed: {allowed}")
+    theirs = {name: leaf for name, leaf in theirs.items() if not optimizers.is_named(name, reinitialized)}
     heads = tuple(COLLECTIONS["params"] + name for name in getattr(model, "task_parameters", ()))
     fits = lambda name: name in ours and ours[name].shape == theirs[name].shape
     theirs = {name: leaf for name, leaf in theirs.items() if not name.startswith(heads) or fits(name)}

@@ -333,7 +333,7 @@ class _Run:
         else:
             step, position, values = 0, None, self.places.run(variables)
             if training.init_from:
-                values, new = init_from(training.init_from, values, model)
+                values, new = init_from(training.init_from, values, model, reinitialized=training.reinitialized)
                 notes.append(f"parameters from {training.init_from}")
                 notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
             state = self.places.run(fresh, values)

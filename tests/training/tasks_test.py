@@ -28,7 +28,7 @@ from memjax.config import (
 from memjax.data.squad import AnswerMeasure
 from memjax.training.checkpoints import Checkpoints, flatten
 from memjax.training.evaluation import Score
-from memjax.training.experiment import init_from, layer_groups, make_experiment, split_state
+from memjax.training.experiment import init_from, layer_groups, make_experiment, split_collection, split_state
 from memjax.training.loop import train
 from memjax.training.runs import config_to_dict, run_path, write_json
 from memjax.training.step import TrainState, init_variables, language_model_loss
@@ -189,6 +189,19 @@ def test_a_memory_joins_a_trained_encoder_and_is_counted_by_class(tmp_path):
     np.testing.assert_array_equal(
         start["params"]["head"]["classifier"]["kernel"], old["params"]["head"]["classifier"]["kernel"]
     )
+    # The network beside the memory begins anew, as a memory without it would.
+    fresh, both = random_variables(experiment, seed=9), ("layer_01/feed_forward/wide/", "layer_01/feed_forward/narrow/")
+    anew, new = init_from(run, fresh, experiment.model, reinitialized=both)
+    assert sorted(name.split("/")[-2] for name in new if "memory" not in name) == ["narrow", "narrow", "wide", "wide"]
+    groups = layer_groups(experiment.model)
+    merged, first, loaded = (
+        flatten(split_collection(tree["params"], groups)["stack"]) for tree in (anew, fresh, start)
+    )
+    for name, leaf in merged.items():
+        is_new = name.startswith((*both, "layer_01/feed_forward/memory/"))
+        np.testing.assert_array_equal(leaf, (first if is_new else loaded)[name], err_msg=name)
+    with pytest.raises(ValueError, match=r"training\.reinitialized: given 'wider/', allowed: a part of a parameter's"):
+        init_from(run, fresh, experiment.model, reinitialized=["wider/"])
     documents = experiment.documents("validation")
     counts = measure_usage(experiment, start)["layer_01/values"]
     tokens = sum(len(documents[i]) for i in range(len(documents)))
