@@ -768,7 +768,7 @@ def validate(config: Config) -> None:
         "more than 0",
     )
     _require(training.clip_norm >= 0, "training.clip_norm", training.clip_norm, "0 (off) or more")
-    started = training.init_from or not training.reinitialized
+    started = bool(training.init_from) or not training.reinitialized
     _require(started, "training.reinitialized", training.reinitialized, "() without training.init_from")
     _validate_choices("", config)
     _require(model.head_dim >= 0, "model.head_dim", model.head_dim, "0 (dim / num_heads) or more")
