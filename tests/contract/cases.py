@@ -52,7 +52,7 @@ def memorizing(**fields: Any) -> Callable[[Any], MemorizingAttention]:
 
 def product_key(*, norm: str = "pre", **scales: float) -> Callable[[Any], FeedForward]:
     # Running statistics of the harness are random, and no variance is negative: queries are normalised by layer.
-    memory = ProductKeyMemory(dim=DIM, num_keys=4, num_heads=2, num_neighbors=3, key_dim=4, query_norm="layer")
+    memory = ProductKeyMemory(dim=DIM, num_keys=4, num_heads=2, num_neighbors=3, key_dim=8, query_norm="layer")
     return lambda dtype: FeedForward(DIM, 6, norm=norm, dropout=0.2, dtype=dtype, memory=memory, **scales)
 
 

@@ -99,7 +99,7 @@ def test_the_module_is_the_equations(query_norm, hidden, float64):
         q = np.maximum(q @ layer["kernel"] + layer["bias"], 0)
     q = np.einsum("nd,dhk->nhk", q, params["query"]) + params["query_bias"]
     if query_norm == "batch":
-        norm, running = params["batch_norm"], variables["batch_stats"]["batch_norm"]
+        norm, running = params["batch_norm"], jax.tree.map(np.asarray, variables["batch_stats"]["batch_norm"])
         q = (q - running["mean"]) / np.sqrt(running["variance"] + 1e-5) * norm["scale"] + norm["bias"]
     q = q.reshape(*q.shape[:2], 2, 3)
     if query_norm == "layer":
@@ -213,8 +213,8 @@ def test_both_branches_read_the_same_input_under_one_norm(norm, dense_scale, mem
     read = jnp.asarray(layer_norm(np.asarray(x))) if norm == "pre" else x
     expected = np.asarray(x)
     if dense_scale:
-        wide, narrow = (variables["params"][name] for name in ("wide", "narrow"))
-        hidden = np.maximum(read @ wide["kernel"] + wide["bias"], 0)
+        wide, narrow = (jax.tree.map(np.asarray, variables["params"][name]) for name in ("wide", "narrow"))
+        hidden = np.maximum(np.asarray(read) @ wide["kernel"] + wide["bias"], 0)
         expected = expected + dense_scale * (hidden @ narrow["kernel"] + narrow["bias"])
     if memory_scale:
         own = {"params": variables["params"]["memory"], "tables": variables["tables"]["memory"]}
