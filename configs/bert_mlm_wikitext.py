@@ -23,7 +23,8 @@ Where the values come from
   Kim, Jung   no next-sentence task, other masks in every epoch; memories in layers 3 and 7 of 12 (from 0), 262,144
               slots, 4 heads of 32 neighbours, queries of 256, sparse Adam at 1e-3; trained first without memory
   ours        WikiText-103 as text, texts of 128 tokens, 20,000 steps of 256 of them; the sizes of `minilm` and `small`,
-              with 16,384 slots; for WikiText-2 4 layers of 128, a vocabulary of its own, 1,024 tokens a step
+              with 16,384 slots; for WikiText-2 4 layers of 128, 16 neighbours, a vocabulary of
+              its own, 1,024 tokens a step
 """
 
 from memjax.config import (
@@ -97,12 +98,12 @@ def get_config(variant: str = "default") -> Config:
                 config.model.feed_forward = memories(memory, (1, 2), num_keys=128)
         case "wikitext2":
             config.model = encoder(128, 4, 4)
-            config.data.tokenizer, config.data.rows = WordPiece(vocab_size=8192), 8
+            config.data.tokenizer, config.data.rows = WordPiece(vocab_size=4096), 8
             config.training.steps = 2000
             config.training.schedule = Schedule(learning_rate=1e-3, warmup_steps=100, decay="linear")
             config.training.evaluate_every = config.training.checkpoint_every = 250
             if memory:
-                config.model.feed_forward = memories(memory, (1, 2), num_keys=128)
+                config.model.feed_forward = memories(memory, (1, 2), num_keys=128, num_neighbors=16)
         case "smoke":
             config.model = encoder(32, 2, 2)
             config.data = Data(source=PythonLibrary(), tokenizer=WordPiece(vocab_size=512), rows=2, segment_length=32)
@@ -111,9 +112,9 @@ def get_config(variant: str = "default") -> Config:
     return config
 
 
-def memories(kind: str, layers: tuple[int, ...], *, num_keys: int) -> ProductKey:
+def memories(kind: str, layers: tuple[int, ...], **fields: int) -> ProductKey:
     """Product keys in the place of feed-forward networks ('pkm') or beside them ('resm')."""
-    return ProductKey(activation="gelu_exact", layers=layers, num_keys=num_keys, dense_scale=float(kind == "resm"))
+    return ProductKey(activation="gelu_exact", layers=layers, dense_scale=float(kind == "resm"), **fields)
 
 
 def encoder(dim: int, layers: int, heads: int) -> Model:

@@ -14,7 +14,7 @@ from tools.results.bert.runs import Run, measured, train, usage
 
 
 def commands():
-    return {**pretraining.RUNS, **fine_tuning.runs(fine_tuning.Path("runs"))}
+    return {**pretraining.runs(500), **fine_tuning.runs(fine_tuning.Path("runs"))}
 
 
 @pytest.mark.parametrize("name", commands())

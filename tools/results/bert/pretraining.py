@@ -1,6 +1,6 @@
 """Masked language modelling with memories in the place of feed-forward networks, beside them, and without.
 
-    python -m tools.results.bert.pretraining --workdir runs/results        # MEMJAX_WIKITEXT2=DIR
+    python -m tools.results.bert.pretraining --steps 500 --workdir runs/results        # MEMJAX_WIKITEXT2=DIR
 
 A small encoder on WikiText-2. Three models are trained from the start; from the first, which has no memory, four others
 go on: with memories (+Init), with memories beside networks that begin anew, and as a control without. All have read as
@@ -16,37 +16,42 @@ from typing import Any
 from memjax.training.experiment import load_run
 from tools.results.bert.runs import USAGE, Run, cells, measured, parse, train, usage, write
 
-STEPS, MORE = 1250, 1250
-"""without memory, and of going on"""
+EVERY = 100
+"""steps between evaluations"""
 LAYERS = (1, 2)
 """with memories in the variants of `bert_mlm_wikitext`"""
-SEGMENTS = 32
+SEGMENTS = 16
 """of every row in evaluations on the way and in counts of slots"""
 
 
-def _run(row: str, variant: str, steps: int, *more: str, after: str = "") -> Run:
-    shared = ("--config", "bert_mlm_wikitext", "--variant", variant, "--data.source.path", "$MEMJAX_WIKITEXT2")
-    rate = ("--training.evaluate-every", "250", "--training.checkpoint-every", "250")
-    return Run(row, (*shared, "--training.steps", str(steps), *rate, *more), after)
-
-
 _ANEW = [f"layer_{layer:02d}/feed_forward/{part}/" for layer in LAYERS for part in ("wide", "narrow")]
-RUNS = {
-    "bert_mlm-ffn": _run("FFN, stage 1", "wikitext2", STEPS),
-    "bert_mlm-pkm": _run("PKM", "wikitext2_pkm", STEPS + MORE),
-    "bert_mlm-resm": _run("ResM", "wikitext2_resm", STEPS + MORE),
-    "bert_mlm-ffn-ffn": _run("FFN, equal budget", "wikitext2", MORE, after="bert_mlm-ffn"),
-    "bert_mlm-ffn-pkm": _run("PKM + Init", "wikitext2_pkm", MORE, after="bert_mlm-ffn"),
-    "bert_mlm-ffn-resm": _run("ResM + Init", "wikitext2_resm", MORE, after="bert_mlm-ffn"),
-    "bert_mlm-ffn-resm_anew": _run(
-        "ResM + Init, networks anew",
-        "wikitext2_resm",
-        MORE,
-        *("--training.reinitialized", *_ANEW),
-        after="bert_mlm-ffn",
-    ),
-}
-"""name -> run"""
+
+
+def runs(steps: int) -> dict[str, Run]:
+    """Name -> run.
+
+    Args:
+      steps: of the model without memory, and as many of going on.
+    """
+    first = f"bert_mlm{steps}-ffn"
+
+    def run(row: str, variant: str, number: int, *more: str, after: str = "") -> Run:
+        shared = ("--config", "bert_mlm_wikitext", "--variant", variant, "--data.source.path", "$MEMJAX_WIKITEXT2")
+        rate = ("--training.evaluate-every", str(EVERY), "--training.checkpoint-every", str(EVERY))
+        length = ("--training.steps", str(number), "--evaluation.max-segments", str(SEGMENTS))
+        return Run(row, (*shared, *length, *rate, *more), after)
+
+    return {
+        first: run("FFN, stage 1", "wikitext2", steps),
+        f"bert_mlm{steps}-pkm": run("PKM", "wikitext2_pkm", 2 * steps),
+        f"bert_mlm{steps}-resm": run("ResM", "wikitext2_resm", 2 * steps),
+        f"{first}-ffn": run("FFN, equal budget", "wikitext2", steps, after=first),
+        f"{first}-pkm": run("PKM + Init", "wikitext2_pkm", steps, after=first),
+        f"{first}-resm": run("ResM + Init", "wikitext2_resm", steps, after=first),
+        f"{first}-resm_anew": run(
+            "ResM + Init, networks anew", "wikitext2_resm", steps, "--training.reinitialized", *_ANEW, after=first
+        ),
+    }
 
 
 def measure(directory: Path) -> dict[str, Any]:
@@ -99,29 +104,29 @@ def as_markdown(facts: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = parse("pretraining", __doc__)
-    found = {}
-    for name, run in RUNS.items():
+    about = {"type": int, "default": 500, "help": "of each of the two stages (default: 500)"}
+    options = parse("pretraining", __doc__, ("--steps", about))
+    every, found = runs(options.steps), {}
+    for name, run in every.items():
         if options.only not in name:
             continue
-        directory = train(RUNS, name, options.workdir)
+        directory = train(every, name, options.workdir)
         results = json.loads((directory / "finished.json").read_text(encoding="utf-8"))["results"]
-        steps = STEPS if name == "bert_mlm-ffn" else STEPS + MORE
+        steps = options.steps * (1 if run.row == "FFN, stage 1" else 2)
         known = {"row": run.row, "steps": steps, "parameters": results["parameters"], "curve": curve(directory)}
         found[name] = {**known, **measured(directory, lambda directory=directory: measure(directory))}
     if options.only:
         return
     page = (
         "# BERT: memories in masked language modelling\n\n"
-        "WikiText-2, `bert_mlm_wikitext` in its sizes `wikitext2`, one seed; 1,024 tokens a step; every 250 steps a "
-        "part of validation is scored, at the end all of validation and test, with fixed masks. Perplexity of hidden "
-        f"tokens. '+ Init' begins with the model after {STEPS:,} steps without memory, as does the control of equal "
-        f"budget, and goes on for {MORE:,} with a schedule of its own; of 'networks anew' the feed-forward networks "
+        "WikiText-2, `bert_mlm_wikitext` in its sizes `wikitext2`, one seed; 1,024 tokens a step; on the way a part of "
+        "validation is scored, at the end all of validation and test, with fixed masks. Perplexity of hidden tokens. "
+        f"'+ Init' begins with the model after {options.steps:,} steps without memory, as does the control of equal "
+        "budget, and goes on for as many with a schedule of its own; of 'networks anew' the feed-forward networks "
         "beside memories begin anew.\n\n"
     )
-    write(
-        "pretraining", "python -m tools.results.bert.pretraining", {"runs": found}, page + as_markdown({"runs": found})
-    )
+    command = f"python -m tools.results.bert.pretraining --steps {options.steps}"
+    write("pretraining", command, {"runs": found}, page + as_markdown({"runs": found}))
 
 
 if __name__ == "__main__":
