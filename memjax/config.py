@@ -119,7 +119,22 @@ class Memorizing:
     """'meliad' as the authors' code: no bias in memory layers, strict causality, unmasked empty slots"""
 
 
-Attention = FullAttention | TransformerXL | Compressive | Memorizing
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Bidirectional:
+    """BERT (Devlin et al. 2019): every token sees the whole text; for tasks other than LanguageModeling.
+
+    Post-norm, learned positions, embeddings that are normed and not scaled, output weights tied to them with a bias.
+    """
+
+    positions: int = 512
+    """learned positions (tokens): the longest text"""
+    token_types: int = 2
+    """learned types of tokens, one for each text of a pair; 0 = none, as DistilBERT"""
+    pooler: bool = True
+    """a dense layer and tanh over the first token, which Classification reads; DistilBERT has none"""
+
+
+Attention = FullAttention | TransformerXL | Compressive | Memorizing | Bidirectional
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -216,7 +231,7 @@ def softmax_of(output: Any) -> Any:
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Model:
-    """A decoder-only language model."""
+    """A decoder-only language model, or a text encoder where `attention` is Bidirectional."""
 
     dim: int = 256
     """width of the residual stream"""
@@ -359,6 +374,44 @@ class KeyValueRecall:
     """documents of the training split; validation and test have an eighth each"""
 
 
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Glue:
+    """A task of GLUE (Wang et al. 2019), for Classification. Where test has no labels it is the validation split."""
+
+    name: Literal["cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli"] = "sst2"
+    """which task; 'mnli' is scored on matched genres"""
+    path: str = ""
+    """the folder of its TSV files (also .xz / .gz); '' = `glue/NAME` of TensorFlow Datasets (needs the extra `data`)"""
+    data_dir: str = ""
+    """prepared TFDS data sets; '' = the library's default"""
+    validation_percent: int = 10
+    """share of the examples held out, by a hash of the text, where the folder has only one of the files"""
+    test_percent: int = 10
+    """likewise for the test split"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Squad:
+    """SQuAD 1.1 (Rajpurkar et al. 2016), for QuestionAnswering. Its test set is hidden: `test` is then validation."""
+
+    path: str = ""
+    """the folder of its JSON files (also .xz / .gz); '' = `squad` of TensorFlow Datasets (needs the extra `data`)"""
+    data_dir: str = ""
+    """prepared TFDS data sets; '' = the library's default"""
+    validation_percent: int = 10
+    """share of the articles held out, by a hash of the title, where the folder has only one of the files"""
+    test_percent: int = 10
+    """likewise for the test split"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Templates:
+    """Synthetic sentences about who lives where, for Classification and QuestionAnswering."""
+
+    num_examples: int = 512
+    """examples of the training split; validation and test have an eighth each"""
+
+
 Source = (
     PythonLibrary
     | TextFiles
@@ -370,6 +423,9 @@ Source = (
     | TfdsBuilder
     | SeqioTask
     | KeyValueRecall
+    | Glue
+    | Squad
+    | Templates
 )
 
 
@@ -393,7 +449,19 @@ class Words:
     """White-space words of the training split (WikiText's protocol)."""
 
 
-Tokenizer = Bytes | SentencePiece | Words
+@dataclasses.dataclass(slots=True, kw_only=True)
+class WordPiece:
+    """BERT's tokenizer. Needs the extra `hf`."""
+
+    vocab: str = ""
+    """vocab.txt or tokenizer.json (also .xz / .gz); '' = train one on the training split"""
+    vocab_size: int = 4096
+    """pieces, when one is trained"""
+    lowercase: bool = True
+    """the vocab.txt, or the one that is trained, is uncased"""
+
+
+Tokenizer = Bytes | SentencePiece | Words | WordPiece
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -499,12 +567,16 @@ class Training:
     """update rule of value tables"""
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
     """learning rate"""
+    frozen: tuple[str, ...] = ()
+    """parts of the paths of parameters and tables that stay as they are, such as feed_forward/memory/"""
     clip_norm: float = 1.0
     """global gradient norm; 0 = no clipping"""
     seed: int = 0
     """parameters and dropout"""
     init_from: str = ""
     """run directory whose newest parameters are the start; parts it lacks keep their initialisation and are listed"""
+    reinitialized: tuple[str, ...] = ()
+    """parts of the paths of parameters that keep their initialisation with init_from although the run has them"""
     log_every: int = 20
     """steps between lines of metrics"""
     checkpoint_every: int = 200
@@ -515,6 +587,48 @@ class Training:
     """steps between evaluations; 0 = only at the end"""
     tensorboard: bool = False
     """also write TensorBoard event files (needs the extra `tb`)"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class LanguageModeling:
+    """Predict every next token."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class MaskedLanguageModeling:
+    """Predict tokens that were hidden: other ones in every epoch, the same ones in every evaluation."""
+
+    rate: float = 0.15
+    """share of the tokens of a text that are predicted"""
+    masked: float = 0.8
+    """share of them that read as the mask token"""
+    random: float = 0.1
+    """share of them that read as a random token; the rest stays as it is"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Classification:
+    """The class of a text, or of a pair of texts, from its first token."""
+
+    num_classes: int = 2
+    """classes of the data"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class QuestionAnswering:
+    """The span of a text that answers a question (SQuAD); long texts are read in windows."""
+
+    stride: int = 128
+    """tokens from one window to the next"""
+    max_question_length: int = 64
+    """tokens of a question; the rest is cut off"""
+    max_answer_length: int = 30
+    """tokens of an answer that is given"""
+    num_best: int = 20
+    """most probable starts and ends of each window that are combined"""
+
+
+Task = LanguageModeling | MaskedLanguageModeling | Classification | QuestionAnswering
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -593,6 +707,8 @@ class Config:
     """name of the experiment; its runs go to workdir/name"""
     workdir: str = "runs"
     """folder of run directories"""
+    task: Task = dataclasses.field(default_factory=LanguageModeling)
+    """what is learned"""
     model: Model = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)
     training: Training = dataclasses.field(default_factory=Training)
@@ -652,6 +768,8 @@ def validate(config: Config) -> None:
         "more than 0",
     )
     _require(training.clip_norm >= 0, "training.clip_norm", training.clip_norm, "0 (off) or more")
+    started = bool(training.init_from) or not training.reinitialized
+    _require(started, "training.reinitialized", training.reinitialized, "() without training.init_from")
     _validate_choices("", config)
     _require(model.head_dim >= 0, "model.head_dim", model.head_dim, "0 (dim / num_heads) or more")
     _require(model.feed_forward.dim >= 0, "model.feed_forward.dim", model.feed_forward.dim, "0 (4 * dim) or more")
@@ -667,6 +785,7 @@ def validate(config: Config) -> None:
     if isinstance(model.output, Spalm):
         _validate_spalm(model.output)
     _validate_cache(config.evaluation.cache, softmax)
+    _validate_task(config)
 
 
 def warnings(config: Config) -> list[str]:
@@ -699,6 +818,8 @@ def _learns_through_memory(attention: Compressive) -> bool:
 
 def _validate_attention(model: Model) -> None:
     attention, field = model.attention, "model.attention."
+    if isinstance(attention, Bidirectional):
+        return
     if not isinstance(attention, FullAttention):
         _require(attention.memory_length >= 0, field + "memory_length", attention.memory_length, "0 or more slots")
     if isinstance(attention, TransformerXL | Compressive):
@@ -754,6 +875,56 @@ def _validate_memorizing(attention: Memorizing, num_layers: int) -> None:
     _validate_layers(field, attention.layers, num_layers)
     if attention.write == "evicted":
         _require(attention.cache_length > 0, field + "write", "evicted", "'current' when cache_length is 0")
+
+
+def _validate_task(config: Config) -> None:
+    task, attention, data, evaluation = config.task, config.model.attention, config.data, config.evaluation
+    kind, source = type(task).__name__, type(data.source).__name__
+    examples = {Classification: (Glue, Templates), QuestionAnswering: (Squad, Templates)}
+    if isinstance(task, LanguageModeling):
+        given = type(attention).__name__
+        allowed = "a decoder's; with Bidirectional set task to MaskedLanguageModeling or another one of a text encoder"
+        _require(not isinstance(attention, Bidirectional), "model.attention", given, allowed)
+        _require(not isinstance(data.source, Glue | Squad | Templates), "data.source", source, "a source of documents")
+        return
+    _require(
+        isinstance(attention, Bidirectional), "model.attention", type(attention).__name__, f"Bidirectional ({kind})"
+    )
+    assert isinstance(attention, Bidirectional)
+    _require(attention.positions >= 1, "model.attention.positions", attention.positions, "1 or more tokens")
+    _require(attention.token_types >= 0, "model.attention.token_types", attention.token_types, "0 (none) or more")
+    allowed = f"at most model.attention.positions = {attention.positions}: a segment is a text"
+    _require(data.segment_length <= attention.positions, "data.segment_length", data.segment_length, allowed)
+    _require(isinstance(config.model.output, Softmax), "model.output", type(config.model.output).__name__, "Softmax")
+    _require(isinstance(data.tokenizer, WordPiece), "data.tokenizer", type(data.tokenizer).__name__, "WordPiece")
+    if type(task) in examples:
+        names = " or ".join(source.__name__ for source in examples[type(task)])
+        _require(isinstance(data.source, examples[type(task)]), "data.source", source, f"{names} ({kind})")
+        _require(data.protocol == "separate", "data.protocol", data.protocol, f"'separate' ({kind})")
+    else:
+        texts = not isinstance(data.source, Glue | Squad | Templates | KeyValueRecall | SeqioTask)
+        _require(texts, "data.source", source, f"a source of texts ({kind})")
+    unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first": True, "memory_length": None}
+    for field, default in unset.items():
+        value = getattr(evaluation, field)
+        _require(value == default, f"evaluation.{field}", value, f"{default!r} ({kind})")
+    _require(not evaluation.cache.memory_length, "evaluation.cache.memory_length", evaluation.cache.memory_length, "0")
+    if isinstance(task, MaskedLanguageModeling):
+        _require(data.segment_length >= 3, "data.segment_length", data.segment_length, "3 or more tokens")
+        _require(0 < task.rate < 1, "task.rate", task.rate, "a share between 0 and 1")
+        for field, value in [("masked", task.masked), ("random", task.random)]:
+            _require(0 <= value <= 1, f"task.{field}", value, "a share from 0 to 1")
+        _require(
+            task.masked + task.random <= 1, "task.random", task.random, f"at most 1 - masked = {1 - task.masked:g}"
+        )
+    if isinstance(task, Classification):
+        _require(task.num_classes >= 2, "task.num_classes", task.num_classes, "2 or more")
+    if isinstance(task, QuestionAnswering):
+        for field in ("stride", "max_question_length", "max_answer_length", "num_best"):
+            _require(getattr(task, field) >= 1, f"task.{field}", getattr(task, field), "1 or more")
+        room = data.segment_length - task.max_question_length - 3
+        _require(room >= 1, "task.max_question_length", task.max_question_length, "less than data.segment_length - 3")
+        _require(task.stride <= room, "task.stride", task.stride, f"at most {room}: windows must not leave gaps")
 
 
 def _validate_product_key(part: ProductKey, num_layers: int) -> None:

@@ -2,17 +2,29 @@ import pytest
 
 from memjax.config import (
     AdaptiveSoftmax,
+    Bidirectional,
+    Classification,
     Compressive,
     Config,
+    ContinuousCache,
+    Data,
     Dense,
     FullAttention,
+    Glue,
+    KeyValueRecall,
+    MaskedLanguageModeling,
     Memorizing,
     Model,
     ProductKey,
+    QuestionAnswering,
     Softmax,
     Spalm,
+    Squad,
     TableAdam,
+    Templates,
+    TextFiles,
     TransformerXL,
+    WordPiece,
     softmax_of,
     validate,
     warnings,
@@ -222,6 +234,11 @@ def test_a_wrong_model_gets_one_line(model, line):
         ("training", {"tables": TableAdam(eps=0.0)}, "training.tables.eps: given 0.0, allowed: more than 0"),
         ("training", {"clip_norm": -1.0}, "training.clip_norm: given -1.0, allowed: 0 (off) or more"),
         (
+            "training",
+            {"reinitialized": ("a/",)},
+            "training.reinitialized: given ('a/',), allowed: () without training.init_from",
+        ),
+        (
             "evaluation",
             {"split": "dev"},
             "evaluation.split: given 'dev', allowed: one of 'train', 'validation', 'test'",
@@ -314,3 +331,86 @@ def test_windows_across_segments_are_warned_about():
     config = Config(model=Model(attention=Compressive(compression_rate=3)))
     (line,) = warnings(config)
     assert line.startswith("data.segment_length = 128: not a multiple of model.attention.compression_rate = 3")
+
+
+def encoder(task, source=None, *, data=None, evaluation=None, **attention) -> Config:
+    """A valid configuration of a text encoder, but for what is given."""
+    sources = {Classification: Glue(), QuestionAnswering: Squad(), MaskedLanguageModeling: TextFiles()}
+    given = {"source": source or sources[type(task)], "tokenizer": WordPiece(), "segment_length": 128, **(data or {})}
+    config = Config(task=task, model=Model(attention=Bidirectional(**attention)), data=Data(**given))
+    for name, value in (evaluation or {}).items():
+        setattr(config.evaluation, name, value)
+    return config
+
+
+def test_tasks_of_a_text_encoder_are_valid():
+    for task in (MaskedLanguageModeling(), Classification(), QuestionAnswering(stride=32)):
+        validate(encoder(task))
+    validate(encoder(Classification(), Templates()))
+    validate(encoder(MaskedLanguageModeling(), data={"protocol": "contiguous"}, token_types=0, pooler=False))
+
+
+@pytest.mark.parametrize(
+    "config, line",
+    [
+        (
+            Config(model=Model(attention=Bidirectional())),
+            "model.attention: given 'Bidirectional', allowed: a decoder's; with Bidirectional set task to "
+            "MaskedLanguageModeling or another one of a text encoder",
+        ),
+        (Config(data=Data(source=Glue())), "data.source: given 'Glue', allowed: a source of documents"),
+        (
+            Config(task=MaskedLanguageModeling()),
+            "model.attention: given 'FullAttention', allowed: Bidirectional (MaskedLanguageModeling)",
+        ),
+        (
+            encoder(Classification(), data={"segment_length": 129}, positions=128),
+            "data.segment_length: given 129, allowed: at most model.attention.positions = 128: a segment is a text",
+        ),
+        (encoder(Classification(), positions=0), "model.attention.positions: given 0, allowed: 1 or more tokens"),
+        (encoder(Classification(), token_types=-1), "model.attention.token_types: given -1, allowed: 0 (none) or more"),
+        (
+            encoder(Classification(), data={"tokenizer": Data().tokenizer}),
+            "data.tokenizer: given 'SentencePiece', allowed: WordPiece",
+        ),
+        (encoder(Classification(), Squad()), "data.source: given 'Squad', allowed: Glue or Templates (Classification)"),
+        (
+            encoder(QuestionAnswering(), Glue()),
+            "data.source: given 'Glue', allowed: Squad or Templates (QuestionAnswering)",
+        ),
+        (
+            encoder(MaskedLanguageModeling(), KeyValueRecall()),
+            "data.source: given 'KeyValueRecall', allowed: a source of texts (MaskedLanguageModeling)",
+        ),
+        (
+            encoder(Classification(), data={"protocol": "contiguous"}),
+            "data.protocol: given 'contiguous', allowed: 'separate' (Classification)",
+        ),
+        (
+            encoder(Classification(), evaluation={"protocol": "sliding_window"}),
+            "evaluation.protocol: given 'sliding_window', allowed: '' (Classification)",
+        ),
+        (
+            encoder(Classification(), evaluation={"cache": ContinuousCache(memory_length=4)}),
+            "evaluation.cache.memory_length: given 4, allowed: 0",
+        ),
+        (encoder(Classification(num_classes=1)), "task.num_classes: given 1, allowed: 2 or more"),
+        (encoder(MaskedLanguageModeling(rate=0.0)), "task.rate: given 0.0, allowed: a share between 0 and 1"),
+        (
+            encoder(MaskedLanguageModeling(masked=0.8, random=0.3)),
+            "task.random: given 0.3, allowed: at most 1 - masked = 0.2",
+        ),
+        (
+            encoder(QuestionAnswering(), data={"segment_length": 128}),
+            "task.stride: given 128, allowed: at most 61: windows must not leave gaps",
+        ),
+        (
+            encoder(QuestionAnswering(max_question_length=126)),
+            "task.max_question_length: given 126, allowed: less than data.segment_length - 3",
+        ),
+    ],
+)
+def test_a_task_that_does_not_fit_gets_one_line(config, line):
+    with pytest.raises(ValueError) as error:
+        validate(config)
+    assert str(error.value) == line

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from memjax.config import Bytes, Config, KeyValueRecall, SentencePiece, Words, validate, warnings
-from memjax.models.language_model import make_language_model
+from memjax.config import Bytes, Config, KeyValueRecall, SentencePiece, WordPiece, Words, validate, warnings
 from memjax.overrides import load_config
+from memjax.training.experiment import make_model
 
 FOLDER = Path(__file__).parent.parent / "configs"
 FILES = sorted(path for path in FOLDER.glob("*.py") if path.stem[0] != "_")
@@ -63,12 +63,14 @@ def vocab_size(config: Config) -> int:
             return 259
         case Words():
             return 33_278 if config.name.endswith("wikitext2") else 267_735
+        case WordPiece():
+            return 30_522  # BERT's
     raise AssertionError(config.data.tokenizer)
 
 
 def count_parameters(config: Config) -> int:
     """Parameters of the model, without making them."""
-    model = make_language_model(config.model, vocab_size(config))
+    model = make_model(config, vocab_size(config), vocab_multiple=1)
     length = 2  # parameters do not depend on it
     shapes = jax.eval_shape(
         lambda: model.init(
@@ -90,6 +92,11 @@ PUBLISHED = {
     ("transformer_xl_enwik8", "large"): (277_231_820, 0.003),
     # 151,023,464 without embeddings, and 32,000 of 1,024.
     ("memorizing_pg19", "default"): (151_023_464 + 32_000 * 1024, 0.001),
+    # BERT-base with the masked-token head and the pooler: 110M.
+    ("bert_mlm_wikitext", "default"): (110_104_890, 0),
+    # With memories, as Kim & Jung 2020 count them; here the running statistics of their queries are counted too.
+    ("bert_mlm_wikitext", "pkm"): (505_940_794, 1e-5),
+    ("bert_mlm_wikitext", "resm"): (515_385_658, 1e-5),
 }
 
 LARGE = {

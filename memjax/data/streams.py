@@ -218,12 +218,14 @@ class Streams:
             start_of_document=np.zeros(shape[:2], bool),
             extras={name: np.zeros((*shape, *like.shape), like.dtype) for name, like in self._extras.items()},
         )
+        epochs = np.zeros(shape[:2], np.int64)
         for segment in range(self.segments_per_update):
             for slot, row in enumerate(self._host):
+                epochs[segment, slot] = row.epoch
                 if self._has_more(row):
                     self._write(batch, segment, slot, self._next_piece(row))
         self._others_need -= self.segments_per_update
-        return batch
+        return self._documents.ask(batch, epochs) if hasattr(self._documents, "ask") else batch  # type: ignore[attr-defined]
 
     # Documents of a row
 

@@ -2,6 +2,7 @@
 
 from memjax.models.features import add_features, add_mixtures, regroup
 from memjax.models.language_model import LanguageModel, LanguageModelState, make_language_model, make_mixtures
+from memjax.models.text_encoder import TextEncoder, make_text_encoder, mean_pooling
 from memjax.models.transformer import FeedForward, Layer, Stack, join_layers, split_layers
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, cut_tables, pad_tables
 
@@ -12,6 +13,7 @@ __all__ = [
     "LanguageModelState",
     "Layer",
     "Stack",
+    "TextEncoder",
     "Vocabulary",
     "add_features",
     "add_mixtures",
@@ -19,6 +21,8 @@ __all__ = [
     "join_layers",
     "make_language_model",
     "make_mixtures",
+    "make_text_encoder",
+    "mean_pooling",
     "pad_tables",
     "regroup",
     "split_layers",

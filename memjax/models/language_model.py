@@ -22,6 +22,7 @@ from memjax.memory.product_key import ProductKeyMemory
 from memjax.memory.projections import make_norm
 from memjax.memory.spalm import Spalm
 from memjax.memory.transformer_xl import TransformerXLAttention
+from memjax.models.bidirectional import BidirectionalAttention
 from memjax.models.transformer import FeedForward, Layer, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
 from memjax.typing import Aux, EmptyState, Sum
@@ -303,21 +304,17 @@ def make_language_model(
       vocab_multiple: of which the tables of the vocabulary have rows, to divide over `model`; 1 = no padding, as in
         published models.
     """
-    if memory_sharding not in ("heads", "slots"):
-        raise ValueError(f"memory_sharding: given {memory_sharding!r}, allowed: 'heads' or 'slots'")
-    dtype = jnp.dtype(model.compute_dtype)
-    scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
-    layers = tuple(
-        Layer(
-            _make_attention(model, index, dtype, memory_sharding),
-            _make_feed_forward(model, index, dtype, table_sharding),
-        )
-        for index in range(model.num_layers)
-    )
+    if isinstance(model.attention, config.Bidirectional):
+        raise ValueError("model.attention: given Bidirectional, allowed: a decoder's; see make_text_encoder")
     inner = tuple(name for name in features if name.startswith("layer_"))
-    stack = Stack(
-        layers, scan_layers=scan, rematerialize=rematerialize in ("per_layer", "segment_nested"), features=inner
+    stack = make_stack(
+        model,
+        features=inner,
+        rematerialize=rematerialize,
+        memory_sharding=memory_sharding,
+        table_sharding=table_sharding,
     )
+    dtype = jnp.dtype(model.compute_dtype)
     norm, kind = _norms(model.attention)
     final_norm = norm == "pre" and getattr(model.attention, "final_norm", True)
     return LanguageModel(
@@ -330,6 +327,30 @@ def make_language_model(
         dtype=dtype,
         memory_dtype=jnp.dtype(model.memory_dtype),
     )
+
+
+def make_stack(
+    model: config.Model,
+    *,
+    features: tuple[str, ...] = (),
+    rematerialize: str = "none",
+    memory_sharding: str = "heads",
+    table_sharding: Literal["rows", "columns"] = "rows",
+) -> Stack:
+    """The layers that a configuration describes, of a decoder or of a text encoder; arguments as there."""
+    if memory_sharding not in ("heads", "slots"):
+        raise ValueError(f"memory_sharding: given {memory_sharding!r}, allowed: 'heads' or 'slots'")
+    dtype = jnp.dtype(model.compute_dtype)
+    scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
+    layers = tuple(
+        Layer(
+            _make_attention(model, index, dtype, memory_sharding),
+            _make_feed_forward(model, index, dtype, table_sharding),
+        )
+        for index in range(model.num_layers)
+    )
+    per_layer = rematerialize in ("per_layer", "segment_nested")
+    return Stack(layers, scan_layers=scan, rematerialize=per_layer, features=features)
 
 
 def make_mixtures(evaluation: config.Evaluation, model: config.Model) -> tuple[nn.Module, ...]:
@@ -358,6 +379,8 @@ def _make_attention(model: config.Model, index: int, dtype: Any, memory_sharding
             return MemorizingAttention(**common, **fields, write_policy=part.write, slot_axis=slot_axis)
         case config.FullAttention() as part:
             return MemorizingAttention(**common, **_fields(part))
+        case config.Bidirectional():
+            return BidirectionalAttention(**common)
     raise ValueError(
         f"model.attention: given {type(model.attention).__name__}, allowed: one of memjax.config.Attention"
     )
@@ -392,7 +415,8 @@ def _make_feed_forward(
         norm_kind=kind,
         bias=part.bias,
         dropout=model.dropout,
-        init_stddev=0.02 if isinstance(model.attention, _RELATIVE) else None,
+        hidden_dropout=not isinstance(model.attention, config.Bidirectional),
+        init_stddev=0.02 if isinstance(model.attention, (*_RELATIVE, config.Bidirectional)) else None,
         dtype=dtype,
         **memory,
     )
@@ -432,6 +456,8 @@ def _make_output_memory(model: config.Model, dtype: Any) -> nn.Module | None:
 def _norms(attention: config.Attention) -> tuple[str, str]:
     if isinstance(attention, _RELATIVE):
         return "post" if attention.norm == "post" else "pre", "layer"
+    if isinstance(attention, config.Bidirectional):
+        return "post", "layer_exact"
     return "pre", "rms"
 
 

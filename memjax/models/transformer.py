@@ -42,9 +42,10 @@ class FeedForward(nn.Module):
       hidden_dim: width of the hidden layer.
       activation: 'relu', 'gelu' (tanh), 'gelu_exact' or 'swiglu' (the hidden layer is gated, a third matrix).
       norm: 'pre' or 'post'.
-      norm_kind: 'layer' or 'rms'.
+      norm_kind: as in `make_norm`.
       bias: biases in both layers.
       dropout: rate after each layer.
+      hidden_dropout: False = after the second layer only.
       init_stddev: of both matrices; None = variance scaling by fan-in.
       dtype: of the computation.
       memory: a memory in parameters, such as `ProductKeyMemory`, or None.
@@ -59,6 +60,7 @@ class FeedForward(nn.Module):
     norm_kind: str = "rms"
     bias: bool = True
     dropout: float = 0.0
+    hidden_dropout: bool = True
     init_stddev: float | None = None
     dtype: Any = jnp.float32
     memory: nn.Module | None = None
@@ -113,7 +115,8 @@ class FeedForward(nn.Module):
             y = nn.silu(gate) * y
         else:
             y = ACTIVATIONS[self.activation](y)
-        return self.narrow(self.drop(y, deterministic=deterministic)).reshape(x.shape)
+        y = self.drop(y, deterministic=deterministic or not self.hidden_dropout)
+        return self.narrow(y).reshape(x.shape)
 
     def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
         """What the first matrix sees of the residual stream `x`."""

@@ -91,6 +91,8 @@ def make_program(config: Config, what: What, vocab_size: int, layout: Layout) ->
     Raises:
       ValueError: rows that do not divide over the mesh.
     """
+    if not isinstance(config.task, configs.LanguageModeling):
+        raise ValueError(f"task: given {type(config.task).__name__}, allowed in a plan: LanguageModeling")
     if what == "train":
         check_rows(config.data.rows, layout.mesh)
         return _train_program(config, vocab_size, layout)

@@ -10,6 +10,7 @@ from memjax.training.experiment import (
     load_run,
     load_variables,
     make_experiment,
+    make_model,
 )
 from memjax.training.loop import Hook, StepInfo, Stopped, TrainingResult, every, train, training_steps
 from memjax.training.metrics import read_metrics
@@ -86,6 +87,7 @@ __all__ = [
     "load_variables",
     "loss_over_segments",
     "make_experiment",
+    "make_model",
     "make_optimizer",
     "make_schedule",
     "make_train_step",

@@ -21,6 +21,7 @@ from memjax.training.checkpoints import Checkpoints, Restored
 from memjax.training.evaluation import EvaluationResult, Evaluator, Interrupted
 from memjax.training.experiment import (
     Experiment,
+    check_frozen,
     init_from,
     join_state,
     layer_groups,
@@ -315,6 +316,7 @@ class _Run:
             return init_train_state(*arguments, table_optimizer=self.table_optimizer)
 
         shapes = jax.eval_shape(lambda: fresh(variables()))
+        check_frozen(training.frozen, shapes)
         self.places = _Places(self.layout, shapes, variables, example, self.groups)
         self.train_step = self.places.compile(self._make_step())
         restored = self._restore()
@@ -331,7 +333,7 @@ class _Run:
         else:
             step, position, values = 0, None, self.places.run(variables)
             if training.init_from:
-                values, new = init_from(training.init_from, values, model)
+                values, new = init_from(training.init_from, values, model, reinitialized=training.reinitialized)
                 notes.append(f"parameters from {training.init_from}")
                 notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
             state = self.places.run(fresh, values)

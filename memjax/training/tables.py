@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -25,6 +25,7 @@ from jaxtyping import Array, Bool, Int
 
 from memjax.axes import MODEL
 from memjax.functional.product_keys import Split, gradient_of_rows, update_rows
+from memjax.training.optimizers import is_named
 
 Path = tuple[str, ...]
 Schedule = Callable[[Any], Any]
@@ -160,6 +161,17 @@ def table_adam(
         return values, {"mu": mu, "nu": nu}
 
     return TableOptimizer(init, update)
+
+
+def freeze_tables(optimizer: TableOptimizer, names: Collection[str]) -> TableOptimizer:
+    """The rule for all tables but those whose path contains one of `names`, which stay as they are."""
+
+    def update(values: Any, moments: Any, touched: Mapping[Path, TouchedRows], **named: Any) -> tuple[Any, Any]:
+        new, moments = optimizer.update(values, moments, touched, **named)
+        kept = lambda path, old, changed: old if is_named("/".join(_names(path)), names) else changed
+        return jax.tree_util.tree_map_with_path(kept, values, new), moments
+
+    return TableOptimizer(optimizer.init, update)
 
 
 def is_dense(rows: int, lookups: int, form: str = "auto") -> bool:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from memjax import config as configs
 from memjax.axes import constrain
 from memjax.functional.product_keys import top_slots
 from memjax.training.tables import Path, TableOptimizer, Tables, TouchedRows, layer_prefixes
@@ -171,7 +172,7 @@ def _top(ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def measure_usage(
     experiment: Any, variables: Mapping[str, Any], evaluation: Any = None
 ) -> dict[str, dict[str, SlotCounts]]:
-    """Counts of every table over the tokens of a split whose targets are scored.
+    """Counts of every table over the tokens of a split: those whose targets are scored, and all of a text encoder's.
 
     Args:
       experiment: a `memjax.training.experiment.Experiment`.
@@ -179,8 +180,8 @@ def measure_usage(
       evaluation: which split, and how it is read; None = as the configuration says.
 
     Returns:
-      Table (`layer_03/values`) -> counts, under '' of all tokens, under `name` of those whose target is in a subset,
-      and under `not name` of the others.
+      Table (`layer_03/values`) -> counts, under '' of all tokens, under `name` of those whose target is in a subset (of
+      texts of a class: `class_<number>`), and under `not name` of the others.
 
     Raises:
       ValueError: a model without tables.
@@ -193,14 +194,21 @@ def measure_usage(
     if not slots:
         raise ValueError("usage: the model has no value tables, allowed: one with model.feed_forward ProductKey")
     evaluation = evaluation or experiment.config.evaluation
+    task = experiment.config.task
+    is_decoder = isinstance(task, configs.LanguageModeling)
     subsets = experiment.subsets(evaluation)
-    groups = ["", *(label for name in subsets for label in (name, f"not {name}"))]
+    if isinstance(task, configs.Classification):
+        of_class = lambda number: lambda batch: np.broadcast_to(batch.targets[:, :1] == number, batch.mask.shape)
+        choose = {f"class_{number}": of_class(number) for number in range(task.num_classes)}
+    else:
+        choose = {name: lambda batch, subset=subset: subset(batch.extras) for name, subset in subsets.items()}
+    groups = ["", *(label for name in choose for label in (name, f"not {name}"))]
     counts = {table: {group: SlotCounts.zeros(number) for group in groups} for table, number in slots.items()}
 
     def observe(batch: Any, scored: Any) -> None:
-        inside = {"": batch.weights > 0}
-        for name, subset in subsets.items():
-            chosen = subset(batch.extras).astype(bool)
+        inside = {"": batch.weights > 0 if is_decoder else batch.mask}
+        for name, subset in choose.items():
+            chosen = subset(batch).astype(bool)
             inside |= {name: inside[""] & chosen, f"not {name}": inside[""] & ~chosen}
         for table in slots:
             ids, weights = (scored.features[f"{table}/{what}"] for what in ("ids", "weights"))

@@ -18,6 +18,7 @@ from memjax.training.optimizers import make_optimizer
 from memjax.training.step import language_model_loss, make_train_step
 from memjax.training.tables import (
     TouchedRows,
+    freeze_tables,
     ids_of,
     is_dense,
     make_sinks,
@@ -48,6 +49,16 @@ def arrays(groups, segments):
         **{f"layer_{i:02d}/values/ids": ids() for i in range(3)},
         "layer_00/output": jnp.zeros((groups, segments, 3)),
     }
+
+
+def test_a_frozen_table_stays():
+    rows = TouchedRows(jnp.array([[1], [3]]), jnp.ones((2, 1)), jnp.ones((2, DIM)))
+    both = {"first": {"values": jnp.zeros((ROWS, DIM))}, "second": {"values": jnp.zeros((ROWS, DIM))}}
+    touched = {(name, "values"): rows for name in both}
+    optimizer = freeze_tables(sparse_sgd(lambda step: 0.5), ["first/"])
+    new, _ = optimizer.update(both, {}, touched, step=jnp.int32(0), ok=jnp.bool_(True))
+    assert (new["first"]["values"] == 0).all()
+    assert new["second"]["values"].sum(axis=1).tolist() == [0, -DIM / 2, 0, -DIM / 2, 0]
 
 
 def test_ids_and_gradients_of_every_layer_meet():
