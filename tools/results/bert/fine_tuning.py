@@ -144,8 +144,8 @@ def main() -> None:
         f"at learning rate 1e-4: {budgets}. Scored are the "
         "development sets of CoLA (in and out of domain) and SST-2 as GLUE has them; QNLI and SQuAD have only the "
         "development file here, of which a tenth (by a hash; of SQuAD's articles) is scored and a tenth left out. "
-        f"Slots are counted over the first {32 * SEGMENTS} texts (windows) of that split; divergence (nats) and overlap "
-        "are those of texts of class 1 against the others.\n\n"
+        f"Slots are counted over the first {32 * SEGMENTS} texts (windows) of that split; divergence (nats) and "
+        "overlap are those of texts of class 1 against the others.\n\n"
     )
     facts = {"runs": found}
     write("fine_tuning", "python -m tools.results.bert.fine_tuning --weights DIR", facts, page + as_markdown(facts))
