@@ -25,11 +25,12 @@ def test_commands_are_valid_and_begin_with_a_run_that_exists(name, monkeypatch):
     config = apply_overrides(config, [*run.arguments[4:], "--training.init-from", run.after], prog="memjax train")
     validate(config)
     assert run.after in ("", fine_tuning.IMPORTED, *commands())
-    is_memory = isinstance(config.model.feed_forward, ProductKey)
+    part = config.model.feed_forward
+    is_memory = isinstance(part, ProductKey)
     assert is_memory == ("resm" in name or "pkm" in name)
-    if is_memory:  # what begins anew, or stays as it is, is in these layers
+    if isinstance(part, ProductKey):  # what begins anew, or stays as it is, is in these layers
         layers = tuple(int(part.split("_")[1][:2]) for part in config.training.reinitialized)
-        assert set(layers) in (set(), set(config.model.feed_forward.layers))
+        assert set(layers) in (set(), set(part.layers))
 
 
 def test_a_finished_run_is_not_trained_again_and_what_was_measured_is_kept(tmp_path, monkeypatch):

@@ -22,13 +22,15 @@ from memjax.training.step import init_variables
 from tools.results.bert.runs import Run, cells, measured, parse, train, usage, write
 
 IMPORTED, PLAIN, MEMORY = "bert_minilm", "bert_minilm-mlm", "bert_minilm-mlm_resm"
-MLM_STEPS = 250
+MLM_STEPS = 150
 FROZEN = "feed_forward/memory/"
+SEGMENTS = 20
+"""batches of 32 texts over which slots are counted"""
 TASKS = {
     "cola": ("bert_glue", "$MEMJAX_GLUE_COLA", 400, 16, 32, ("matthews", "accuracy")),
-    "sst2": ("bert_glue", "$MEMJAX_GLUE_SST2", 400, 16, 40, ("accuracy",)),
-    "qnli": ("bert_glue", "$MEMJAX_GLUE_QNLI", 250, 16, 96, ("accuracy",)),
-    "squad": ("bert_squad", "$MEMJAX_SQUAD", 150, 8, 256, ("exact_match", "f1")),
+    "sst2": ("bert_glue", "$MEMJAX_GLUE_SST2", 300, 16, 40, ("accuracy",)),
+    "qnli": ("bert_glue", "$MEMJAX_GLUE_QNLI", 150, 16, 96, ("accuracy",)),
+    "squad": ("bert_squad", "$MEMJAX_SQUAD", 100, 8, 256, ("exact_match", "f1")),
 }
 """task -> configuration, data, steps, rows, tokens of a text, measures"""
 MODELS = {
@@ -72,7 +74,7 @@ def usage_before(experiment: Experiment, start: Path) -> dict[str, Any]:
     """How the tables that a run began with are used on its task."""
     length = experiment.config.data.segment_length
     fresh = jax.jit(lambda: init_variables(experiment.model, jax.random.key(0), length))()
-    return usage(experiment, init_from(start, fresh, experiment.model)[0])
+    return usage(experiment, init_from(start, fresh, experiment.model)[0], SEGMENTS)
 
 
 def measure(directory: Path, start: Path) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def measure(directory: Path, start: Path) -> dict[str, Any]:
     run = load_run(directory)
     if not run.variables.get("tables"):
         return {}
-    return {"before": usage_before(run.experiment, start), "after": usage(run.experiment, run.variables)}
+    return {"before": usage_before(run.experiment, start), "after": usage(run.experiment, run.variables, SEGMENTS)}
 
 
 def as_markdown(facts: dict[str, Any]) -> str:
@@ -130,15 +132,20 @@ def main() -> None:
     if options.only:
         return
     perplexities = " and ".join(f"{found[name]['scores']['perplexity']:.1f}" for name in (PLAIN, MEMORY))
+    budgets = "; ".join(
+        f"{task} {steps} steps of {rows} texts of {length} tokens"
+        for task, (_, _, steps, rows, length, _) in TASKS.items()
+    )
     page = (
         "# BERT: MiniLM weights fine-tuned with and without memories\n\n"
-        "One seed; few steps, so numbers are far below those of full fine-tuning and compare these models only. "
+        "One seed and few steps: the numbers compare these models only. "
         f"{MLM_STEPS} steps of masked language modelling on WikiText-2 (1,024 tokens each), without and with ResM "
-        f"in layers 1 and 3 of 6: perplexity of hidden tokens on validation {perplexities}. Then, of 16 texts a step "
-        "(SQuAD 8), 400 steps on CoLA and SST-2, 250 on QNLI, 150 on SQuAD; learning rate 1e-4. Scored are the "
+        f"in layers 1 and 3 of 6: perplexity of hidden tokens on validation {perplexities}. Then fine-tuned "
+        f"at learning rate 1e-4: {budgets}. Scored are the "
         "development sets of CoLA (in and out of domain) and SST-2 as GLUE has them; QNLI and SQuAD have only the "
         "development file here, of which a tenth (by a hash; of SQuAD's articles) is scored and a tenth left out. "
-        "Divergence (nats) and overlap of slots are those of texts of class 1 against the others.\n\n"
+        f"Slots are counted over the first {32 * SEGMENTS} texts (windows) of that split; divergence (nats) and "
+        "overlap are those of texts of class 1 against the others.\n\n"
     )
     facts = {"runs": found}
     write("fine_tuning", "python -m tools.results.bert.fine_tuning --weights DIR", facts, page + as_markdown(facts))
