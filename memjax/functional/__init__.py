@@ -32,6 +32,18 @@ from memjax.functional.fifo import (
     shift_append,
     write_window,
 )
+from memjax.functional.linear_attention import (
+    LinearState,
+    causal_linear_attention,
+    draw_directions,
+    elu_features,
+    init_linear_state,
+    random_features,
+    read_linear_state,
+    relu_features,
+    reset_linear_state,
+    summarize_source,
+)
 from memjax.functional.losses import cross_entropy_sum, token_cross_entropy
 from memjax.functional.mixing import (
     candidate_log_prob,
@@ -72,6 +84,7 @@ from memjax.functional.sharded import (
 )
 
 __all__ = [
+    "LinearState",
     "Partial",
     "advance",
     "attention",
@@ -83,12 +96,16 @@ __all__ = [
     "candidate_log_probs",
     "candidate_log_total",
     "candidate_log_weights",
+    "causal_linear_attention",
     "cross_entropy_sum",
     "dilated_convolutions",
     "distance_scores",
+    "draw_directions",
+    "elu_features",
     "gather_bucket_slots",
     "gather_slots",
     "head_gate",
+    "init_linear_state",
     "interpolate_log_probs",
     "join_log_probs",
     "joint_attention",
@@ -103,10 +120,14 @@ __all__ = [
     "operation",
     "order_after",
     "partial_attention",
+    "random_features",
+    "read_linear_state",
     "read_window",
     "relative_buckets",
     "relative_distances",
     "relative_shift",
+    "relu_features",
+    "reset_linear_state",
     "reset_rows",
     "ring_ages",
     "ring_append",
@@ -122,6 +143,7 @@ __all__ = [
     "sinusoids",
     "stop_forward",
     "strided_convolution",
+    "summarize_source",
     "threshold_attention",
     "threshold_mask",
     "token_cross_entropy",
