@@ -119,7 +119,63 @@ class Memorizing:
     """'meliad' as the authors' code: no bias in memory layers, strict causality, unmasked empty slots"""
 
 
-Attention = FullAttention | TransformerXL | Compressive | Memorizing
+@dataclasses.dataclass(slots=True, kw_only=True)
+class LinearTransformer:
+    """Linear Transformer (Katharopoulos et al. 2020): sums over all tokens so far, features elu(x) + 1."""
+
+    chunk_length: int = 128
+    """tokens multiplied with each other at once; a longer segment carries the sums from chunk to chunk"""
+    bias: bool = True
+    """biases of all projections"""
+    norm: Literal["pre", "post"] = "pre"
+    """place of the norm"""
+    norm_kind: Literal["layer", "rms"] = "layer"
+    """kind of the norm, in the feed-forward part too"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class RFA(LinearTransformer):
+    """Random feature attention (Peng et al. 2021): sums over all tokens, features estimate the kernel of a softmax."""
+
+    num_directions: int = 64
+    """random directions of a head; features are twice as many"""
+    temperature: float = 1.0
+    """divides the directions"""
+    gate: bool = False
+    """let the sums decay by a gate per head and token"""
+    gate_bias_init: float = 3.0
+    """initial bias of the gate"""
+    orthogonal: bool = False
+    """directions orthogonal in blocks of the head's width"""
+    redraw: bool = False
+    """new directions in every training segment; no state then crosses a segment in training"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class T2R(LinearTransformer):
+    """T2R (Kasai et al. 2021): sums over all tokens, learned features; goes on from a model with softmax attention."""
+
+    num_features: int = 32
+    """width of the feature map of a head"""
+    folded: bool = False
+    """the parameters are those that `memjax.memory.t2r.fold` returns (inference)"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class MemSizer(LinearTransformer):
+    """MemSizer (Zhang & Cai 2022): a memory of few slots whose keys are parameters, one for all heads."""
+
+    num_slots: int = 32
+    """slots of the memory (the paper's k)"""
+    frozen_queries: bool = False
+    """the keys of the slots keep their random initial values"""
+    query_init_scale: float = 32.0
+    """the slots' initial keys have Xavier's size divided by its root"""
+    source_init_scale: float = 1.0
+    """the same of the two adaptors"""
+
+
+Attention = FullAttention | TransformerXL | Compressive | Memorizing | LinearTransformer | RFA | T2R | MemSizer
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -182,6 +238,8 @@ class Model:
     """rate on attention weights"""
     scale_embeddings: bool = True
     """multiply input embeddings by sqrt(dim)"""
+    positions: Literal["none", "sinusoids"] = "none"
+    """'sinusoids' of the place in the document are added to embeddings, for attention without positions of its own"""
     scan_layers: bool | None = None
     """one scan over equal neighbouring layers (compile time independent of depth); None = from 6 layers up"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -595,7 +653,7 @@ def warnings(config: Config) -> list[str]:
     """Lines about settings that are allowed but rarely meant."""
     lines, attention, segments = [], config.model.attention, config.training.segments_per_update
     through_memory = isinstance(attention, Compressive) and _learns_through_memory(attention)
-    if segments > 1 and not through_memory:
+    if segments > 1 and not through_memory and not isinstance(attention, LinearTransformer):
         lines.append(
             f"training.segments_per_update = {segments}: {type(attention).__name__} stops gradients between segments, "
             "so more than 1 costs memory and buys no gradient"
@@ -621,6 +679,11 @@ def _learns_through_memory(attention: Compressive) -> bool:
 
 def _validate_attention(model: Model) -> None:
     attention, field = model.attention, "model.attention."
+    if model.positions == "sinusoids":
+        _require(model.dim % 2 == 0, "model.dim", model.dim, "an even number (sines and cosines of model.positions)")
+    if isinstance(attention, LinearTransformer):
+        _validate_linear(attention)
+        return
     if not isinstance(attention, FullAttention):
         _require(attention.memory_length >= 0, field + "memory_length", attention.memory_length, "0 or more slots")
     if isinstance(attention, TransformerXL | Compressive):
@@ -644,6 +707,19 @@ def _validate_attention(model: Model) -> None:
         _require(attention.max_distance > buckets // 2, field + "max_distance", attention.max_distance, allowed)
     if isinstance(attention, Memorizing):
         _validate_memorizing(attention, model.num_layers)
+
+
+def _validate_linear(attention: LinearTransformer) -> None:
+    field = "model.attention."
+    _require(
+        attention.chunk_length >= 0, field + "chunk_length", attention.chunk_length, "0 (the segment) or more tokens"
+    )
+    for name in ("num_directions", "num_features", "num_slots"):
+        size = getattr(attention, name, 1)
+        _require(size >= 1, field + name, size, "an integer of at least 1")
+    for name in ("temperature", "query_init_scale", "source_init_scale"):
+        size = getattr(attention, name, 1.0)
+        _require(size > 0, field + name, size, "more than 0")
 
 
 def _validate_compressive(attention: Compressive, segment_length: int) -> None:

@@ -138,8 +138,9 @@ def causal_linear_attention(
         sizes = (batch, heads, keys.shape[-1], values.shape[-1])
         state = init_linear_state(*sizes, normalizer=normalizer, dtype=dtype)
     mask = jnp.ones((batch, length), bool) if mask is None else mask
-    inputs = tuple(jnp.swapaxes(part.astype(dtype), 1, 2) for part in (queries, keys, values))  # [b, h, l, f | e]
-    inputs = (inputs[0], *(jnp.where(mask[:, None, :, None], part, 0) for part in inputs[1:]))
+    by_head = lambda part: jnp.swapaxes(part.astype(dtype), 1, 2)  # [b, h, l, f]
+    real = lambda part: jnp.where(mask[:, None, :, None], by_head(part), 0)
+    inputs = (by_head(queries), real(keys), real(values))
     decay = None if log_decay is None else jnp.where(mask[:, None], jnp.swapaxes(log_decay.astype(dtype), 1, 2), 0)
     old = (state.products, *([state.normalizer] if _has_sum(normalizer) else []))
     sums = tuple(leaf.astype(dtype) for leaf in old)

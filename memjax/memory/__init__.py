@@ -16,8 +16,12 @@ from memjax.memory.contract import (
     where_rows,
 )
 from memjax.memory.knn_lm import KNNMemory
+from memjax.memory.linear_transformer import LinearCrossAttention, LinearCrossState, LinearTransformerAttention
 from memjax.memory.memorizing import LongMemory, MemorizingAttention, MemorizingState, Tokens
+from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.mixtures import Prediction, Recalled
+from memjax.memory.rfa import RFAAttention
+from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
 
 __all__ = [
@@ -28,13 +32,19 @@ __all__ = [
     "DecodeState",
     "KNNMemory",
     "LayerState",
+    "LinearCrossAttention",
+    "LinearCrossState",
+    "LinearTransformerAttention",
     "LongMemory",
+    "MemSizerAttention",
     "MemorizingAttention",
     "MemorizingState",
     "MemoryModule",
     "Prediction",
+    "RFAAttention",
     "Recalled",
     "StackState",
+    "T2RAttention",
     "Tokens",
     "TransformerXLAttention",
     "TransformerXLState",

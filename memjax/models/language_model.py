@@ -13,12 +13,17 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax import config
 from memjax.axes import MODEL, constrain
+from memjax.functional.positions import sinusoids
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
-from memjax.memory.contract import StackState
+from memjax.memory.contract import StackState, broadcast_mask
+from memjax.memory.linear_transformer import LinearTransformerAttention
 from memjax.memory.memorizing import MemorizingAttention
+from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs, recalled_log_prob
 from memjax.memory.projections import make_norm
+from memjax.memory.rfa import RFAAttention
+from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.transformer import FeedForward, Layer, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
@@ -38,11 +43,13 @@ class LanguageModelState:
       stack: that of its layers.
       output: that of a memory at the output site, or `EmptyState`.
       mixtures: of each memory whose candidates are mixed in.
+      position: int32 `[batch]`, tokens of the document read so far, or `EmptyState` where nothing depends on it.
     """
 
     stack: StackState
     output: Any
     mixtures: tuple[Any, ...] = ()
+    position: Any = EmptyState()
 
 
 _RELATIVE = (config.TransformerXL, config.Compressive)
@@ -62,6 +69,7 @@ class LanguageModel(nn.Module):
       mixtures: memories at the output site that propose tokens (`Recalled`); their distributions are mixed in one after
         the other.
       final_norm: norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
+      positions: 'sinusoids' of the place in the document are added to the embeddings, or 'none'.
       dropout: rate on embeddings and on the last hidden state.
       features: inner tensors to return in `Aux.arrays`: `output` (before the final norm), `output_normed`; those of
         layers are named in the stack.
@@ -74,6 +82,7 @@ class LanguageModel(nn.Module):
     output_memory: nn.Module | None = None
     mixtures: tuple[nn.Module, ...] = ()
     final_norm: str = "rms"
+    positions: str = "none"
     dropout: float = 0.0
     features: tuple[str, ...] = ()
     dtype: Any = jnp.float32
@@ -90,7 +99,8 @@ class LanguageModel(nn.Module):
         dtype = dtype or self.memory_dtype
         output = self.output_memory.init_state(batch_size, dtype) if self.output_memory else EmptyState()  # type: ignore[attr-defined]
         mixtures = tuple(memory.init_state(batch_size, dtype) for memory in self.mixtures)  # type: ignore[attr-defined]
-        return LanguageModelState(self.stack.init_state(batch_size, dtype), output, mixtures)
+        position = jnp.zeros((batch_size,), jnp.int32) if self.positions != "none" else EmptyState()
+        return LanguageModelState(self.stack.init_state(batch_size, dtype), output, mixtures, position)
 
     @nn.nowrap
     def init_decode_state(self, state: LanguageModelState, segment_length: int, batch_size: int) -> LanguageModelState:
@@ -103,7 +113,7 @@ class LanguageModel(nn.Module):
             for memory, one in zip(self.mixtures, state.mixtures, strict=True)
         )
         stack = self.stack.init_decode_state(state.stack, segment_length, batch_size)
-        return LanguageModelState(stack, output, mixtures)
+        return LanguageModelState(stack, output, mixtures, state.position)
 
     @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,7 +159,8 @@ class LanguageModel(nn.Module):
           features.
         """
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
-        x = self.drop(self.vocabulary.embed(tokens), deterministic=deterministic)  # type: ignore[attr-defined]
+        position = jax.tree.map(lambda read: jnp.where(start_of_document, 0, read), state.position)
+        x = self.drop(self._embed(tokens, position), deterministic=deterministic)
         x = constrain(x, "batch", None, None)
         x, stack, aux = self.stack(x, state.stack, **named)
         hidden, output = self._normed(x), EmptyState()
@@ -169,7 +180,9 @@ class LanguageModel(nn.Module):
             recalled.append(part)
             mixtures.append(after)
             aux = aux + more
-        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures)), aux
+        real = broadcast_mask(mask, *tokens.shape).sum(axis=1, dtype=jnp.int32)
+        position = jax.tree.map(lambda new, old: jnp.where(real > 0, new + real, old), position, state.position)
+        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position), aux
 
     def decode(
         self,
@@ -180,7 +193,7 @@ class LanguageModel(nn.Module):
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"] | Prediction, LanguageModelState]:
         """Reads one token of every active row; inactive rows keep their state."""
-        x, stack, features = self.stack.decode_features(self.vocabulary.embed(tokens), state.stack, active=active)  # type: ignore[attr-defined]
+        x, stack, features = self.stack.decode_features(self._embed(tokens, state.position), state.stack, active=active)
         hidden, output = self._normed(x), EmptyState()
         features |= self._own_features(x, hidden)
         inputs = {"tokens": tokens, "features": features, "embed_output": self.embed_output, **(extras or {})}
@@ -192,7 +205,8 @@ class LanguageModel(nn.Module):
             part, after = memory.decode(hidden, before, active=active, **_asked(memory, inputs))  # type: ignore[attr-defined]
             recalled.append(part)
             mixtures.append(after)
-        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures))
+        position = jax.tree.map(lambda read: read + active.astype(read.dtype), state.position)
+        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position)
 
     def token_nll(
         self, hidden: Float[Array, "batch length dim"] | Prediction, targets: Int[Array, "batch length"]
@@ -244,6 +258,12 @@ class LanguageModel(nn.Module):
     def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
         """Output weights of the ids."""
         return self.vocabulary.embed_output(ids)  # type: ignore[attr-defined]
+
+    def _embed(self, tokens: Array, position: Any) -> Array:
+        x = self.vocabulary.embed(tokens)  # type: ignore[attr-defined]
+        if self.positions == "none":
+            return x
+        return x + sinusoids(position[:, None] + jnp.arange(tokens.shape[1])[None], x.shape[-1]).astype(x.dtype)
 
     def _normed(self, x: Array) -> Array:
         return self.layer_norm(x) if self.final_norm else x
@@ -310,6 +330,7 @@ def make_language_model(
         stack=stack,
         vocabulary=_make_vocabulary(model, vocab_size, vocab_multiple, dtype),
         final_norm=kind if final_norm else "",
+        positions=model.positions,
         dropout=model.dropout,
         features=tuple(name for name in features if name not in inner),
         dtype=dtype,
@@ -343,9 +364,25 @@ def _make_attention(model: config.Model, index: int, dtype: Any, memory_sharding
             return MemorizingAttention(**common, **fields, write_policy=part.write, slot_axis=slot_axis)
         case config.FullAttention() as part:
             return MemorizingAttention(**common, **_fields(part))
+        case config.LinearTransformer() as part:
+            return make_linear_attention(part, **common)
     raise ValueError(
         f"model.attention: given {type(model.attention).__name__}, allowed: one of memjax.config.Attention"
     )
+
+
+def make_linear_attention(part: config.LinearTransformer, **common: Any) -> LinearTransformerAttention:
+    """The attention part of a linear attention's configuration; only MemSizer has weights to drop."""
+    match part:
+        case config.MemSizer():
+            return MemSizerAttention(**common, **_fields(part))
+    common.pop("attention_dropout", None)
+    match part:
+        case config.RFA():
+            return RFAAttention(**common, **_fields(part))
+        case config.T2R():
+            return T2RAttention(**common, **_fields(part))
+    return LinearTransformerAttention(**common, **_fields(part))
 
 
 def _make_feed_forward(model: config.Model, dtype: Any) -> nn.Module:
@@ -386,6 +423,8 @@ def _make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype:
 def _norms(attention: config.Attention) -> tuple[str, str]:
     if isinstance(attention, _RELATIVE):
         return "post" if attention.norm == "post" else "pre", "layer"
+    if isinstance(attention, config.LinearTransformer):
+        return attention.norm, attention.norm_kind
     return "pre", "rms"
 
 

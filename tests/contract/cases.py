@@ -10,7 +10,11 @@ from memjax import config
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.knn_lm import KNNMemory
+from memjax.memory.linear_transformer import LinearCrossAttention, LinearTransformerAttention
 from memjax.memory.memorizing import MemorizingAttention
+from memjax.memory.memsizer import MemSizerAttention
+from memjax.memory.rfa import RFAAttention
+from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.language_model import make_language_model
 from memjax.models.transformer import Layer, Stack
@@ -30,6 +34,7 @@ NOISE = {"dropout": 0.2, "attention_dropout": 0.2}
 XL_SLOTS = {"hidden": 1}
 COMPRESSED_SLOTS = {"hidden": 1, "compressed": 1}
 MEMORY_SLOTS = {"memory/keys": 2, "memory/values": 2}
+LINEAR_SLOTS = {"products": 2, "normalizer": 2}
 CACHE_SLOTS = {"cache/keys": 1, "cache/values": 1}
 
 
@@ -46,6 +51,14 @@ def compressive(**fields: Any) -> Callable[[Any], CompressiveAttention]:
 def memorizing(**fields: Any) -> Callable[[Any], MemorizingAttention]:
     fields = {**HEADS, **NOISE, "memory_length": 8, "num_neighbors": 3, **fields}
     return lambda dtype: MemorizingAttention(**fields, dtype=dtype)
+
+
+def linear(kind: type = LinearTransformerAttention, **fields: Any) -> Callable[[Any], Any]:
+    return lambda dtype: kind(**HEADS, dropout=0.2, **fields, dtype=dtype)
+
+
+def linear_cross(kind: type = LinearTransformerAttention, **fields: Any) -> Callable[[Any], LinearCrossAttention]:
+    return lambda dtype: LinearCrossAttention(linear(kind, **fields)(dtype))
 
 
 def continuous_cache(**fields: Any) -> Callable[[Any], Any]:
@@ -125,7 +138,10 @@ MODELS = {
         num_layers=3,
         output_memory=toy(OutputMemory),
     ),
+    "memsizer": language_model(config.MemSizer(num_slots=3), num_layers=3, positions="sinusoids"),
 }
+
+LINEAR = {"stops_gradient": False, "granularity": "token"}
 
 CASES = [
     Case(name="transformer_xl", make=transformer_xl(), capacity=8, fifos=hidden_fifo, slots=XL_SLOTS),
@@ -232,6 +248,35 @@ CASES = [
         slots=MEMORY_SLOTS | CACHE_SLOTS,
     ),
     Case(name="full_attention", make=memorizing(memory_length=0)),
+    Case(name="linear_transformer", make=linear(chunk_length=3), slots=LINEAR_SLOTS, **LINEAR),
+    Case(name="rfa", make=linear(RFAAttention, num_directions=5), slots=LINEAR_SLOTS, **LINEAR),
+    Case(
+        name="rfa_gate_post_norm",
+        make=linear(RFAAttention, num_directions=4, gate=True, norm="post", chunk_length=3),
+        slots=LINEAR_SLOTS,
+        **LINEAR,
+    ),
+    Case(name="t2r", make=linear(T2RAttention, num_features=6), slots=LINEAR_SLOTS, **LINEAR),
+    Case(
+        name="memsizer",
+        make=linear(MemSizerAttention, num_slots=3, attention_dropout=0.2),
+        slots={"products": 2},
+        **LINEAR,
+    ),
+    Case(
+        name="linear_transformer_cross",
+        make=linear_cross(bias=False, norm_kind="rms"),
+        site="cross",
+        granularity="token",
+        slots=LINEAR_SLOTS,
+    ),
+    Case(
+        name="memsizer_cross",
+        make=linear_cross(MemSizerAttention, num_slots=3, frozen_queries=True),
+        site="cross",
+        granularity="token",
+        slots={"products": 2},
+    ),
     Case(
         name="continuous_cache",
         make=continuous_cache(),
@@ -272,6 +317,7 @@ CASES = [
         fifos=lambda state: [cache(layer_of(state.stack, 0, 0))],
         slots=MEMORY_SLOTS | CACHE_SLOTS | {"output/hidden": 1},
     ),
+    Case(name="model_memsizer", make=MODELS["memsizer"], site="model", slots={"products": 2}, **LINEAR),
     Case(
         name="toy_slots",
         make=toy(SlotMemory),

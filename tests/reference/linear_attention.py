@@ -43,7 +43,7 @@ def attend(queries, keys, values, *, divide, decay=None, mask=None) -> np.ndarra
 
 
 def memsizer(x: np.ndarray, params: dict[str, np.ndarray], source: np.ndarray | None = None) -> np.ndarray:
-    """One row: `x` `[length, dim]`. Causal over `x` itself, or all of `source`; every head on its own, then the mean."""
+    """One row: `x` `[length, dim]`. Causal over `x` itself, or all of `source`; every head alone, then their mean."""
     source_rows = x if source is None else source
     written = []
     for row in source_rows:
