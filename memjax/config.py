@@ -255,6 +255,91 @@ class Model:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
+class MemoryTokens:
+    """Memory tokens (Burtsev et al. 2020): learned rows before the sequence that all layers read and write."""
+
+    num_tokens: int = 10
+    """memory tokens"""
+    kind: Literal["transformer", "control", "bottleneck"] = "transformer"
+    """ordinary layers over both; layers of its own for the memory; or those, and tokens that read the memory alone"""
+    shared: bool = False
+    """of 'control' and 'bottleneck': one layer for the memory instead of one beside every layer"""
+    init_stddev: float = 0.02
+    """of the learned rows"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class EncoderDecoder(Model):
+    """A translation model: an encoder, and a decoder that also attends to the source. `attention` is the decoder's."""
+
+    attention: Attention = dataclasses.field(default_factory=lambda: FullAttention(query_key_norm=False, num_buckets=0))
+    """causal attention of the decoder's layers"""
+    cross_attention: FullAttention | LinearTransformer | RFA | T2R | MemSizer = dataclasses.field(
+        default_factory=lambda: FullAttention(query_key_norm=False, num_buckets=0)
+    )
+    """attention of the decoder to the source; of FullAttention no field has an effect"""
+    positions: Literal["none", "sinusoids"] = "sinusoids"
+    """added to the embeddings of source and target"""
+    encoder_layers: int = 0
+    """layers of the encoder; 0 = num_layers"""
+    norm: Literal["post", "pre"] = "post"
+    """place of the layer norms; in front, both stacks end with one"""
+    label_smoothing: float = 0.1
+    """share of the target distribution spread over the vocabulary, in training"""
+    memory_tokens: MemoryTokens | None = None
+    """memory tokens of the encoder"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ParallelText:
+    """Sentence pairs: a folder of files STEM.LANGUAGE with a sentence a line (also .xz / .gz), as Multi30k has them."""
+
+    path: str = ""
+    """the folder"""
+    source_language: str = "en"
+    """ending of the files to translate"""
+    target_language: str = "de"
+    """ending of their translations"""
+    train: str = "train"
+    """stem of the training files"""
+    validation: str = "val"
+    """stem of the validation files"""
+    test: str = "test_2016_flickr"
+    """stem of the test files"""
+    max_length: int = 64
+    """tokens, the end included; pairs with a longer side are left out"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class TfdsTranslation:
+    """Sentence pairs of a TFDS translation builder. Needs the extra `data`."""
+
+    name: str = "wmt14_translate/de-en"
+    """builder name, with config and version where wanted"""
+    source_language: str = "en"
+    """feature to translate"""
+    target_language: str = "de"
+    """feature that holds the translation"""
+    max_length: int = 128
+    """tokens, the end included; pairs with a longer side are left out"""
+    data_dir: str = ""
+    """prepared data sets; '' = the library's default"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class NumberWords:
+    """Synthetic sentence pairs: numbers in English words, and in German ones."""
+
+    num_documents: int = 2048
+    """pairs of the training split; validation and test have an eighth each"""
+    max_length: int = 96
+    """tokens, the end included; pairs with a longer side are left out"""
+
+
+Translation = ParallelText | TfdsTranslation | NumberWords
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
 class PythonLibrary:
     """The interpreter's standard library in source, one document per top-level module or package."""
 
@@ -378,6 +463,9 @@ Source = (
     | TfdsBuilder
     | SeqioTask
     | KeyValueRecall
+    | ParallelText
+    | TfdsTranslation
+    | NumberWords
 )
 
 
@@ -639,6 +727,7 @@ def validate(config: Config) -> None:
     )
     _require(training.clip_norm >= 0, "training.clip_norm", training.clip_norm, "0 (off) or more")
     _validate_choices("", config)
+    _validate_translation(config)
     _require(model.head_dim >= 0, "model.head_dim", model.head_dim, "0 (dim / num_heads) or more")
     _require(model.feed_forward.dim >= 0, "model.feed_forward.dim", model.feed_forward.dim, "0 (4 * dim) or more")
     _validate_attention(model)
@@ -709,8 +798,31 @@ def _validate_attention(model: Model) -> None:
         _validate_memorizing(attention, model.num_layers)
 
 
-def _validate_linear(attention: LinearTransformer) -> None:
-    field = "model.attention."
+def _validate_translation(config: Config) -> None:
+    model, source = config.model, config.data.source
+    translates = isinstance(source, Translation)
+    kind = type(source).__name__
+    if not isinstance(model, EncoderDecoder):
+        _require(not translates, "data.source", kind, "texts, where model is no EncoderDecoder")
+        return
+    _require(translates, "data.source", kind, "ParallelText, TfdsTranslation or NumberWords with an EncoderDecoder")
+    assert isinstance(source, Translation)
+    _require(source.max_length >= 2, "data.source.max_length", source.max_length, "2 or more tokens")
+    _require(config.data.protocol == "separate", "data.protocol", config.data.protocol, "'separate' for sentence pairs")
+    _require(isinstance(model.output, Softmax), "model.output", type(model.output).__name__, "Softmax")
+    _require(model.encoder_layers >= 0, "model.encoder_layers", model.encoder_layers, "0 (num_layers) or more")
+    smoothing = model.label_smoothing
+    _require(0 <= smoothing < 1, "model.label_smoothing", smoothing, "a share in [0, 1)")
+    if isinstance(model.cross_attention, LinearTransformer):
+        _validate_linear(model.cross_attention, "model.cross_attention.")
+    tokens = model.memory_tokens
+    if tokens is not None:
+        least = int(tokens.kind != "transformer")
+        allowed = f"{least} or more for {tokens.kind!r}"
+        _require(tokens.num_tokens >= least, "model.memory_tokens.num_tokens", tokens.num_tokens, allowed)
+
+
+def _validate_linear(attention: LinearTransformer, field: str = "model.attention.") -> None:
     _require(
         attention.chunk_length >= 0, field + "chunk_length", attention.chunk_length, "0 (the segment) or more tokens"
     )

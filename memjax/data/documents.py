@@ -13,7 +13,7 @@ import numpy as np
 class Documents(Protocol):
     """Random access to tokenised documents.
 
-    Three more members are used where they exist:
+    More members are used where they exist:
 
     - `annotate(i) -> dict[str, array]`: arrays with one entry per token of document i, the same names for every
       document; an entry is a number or an array of one shape. They come out in `Batch.extras`, aligned to the targets,
@@ -21,6 +21,8 @@ class Documents(Protocol):
       `Batch.weights` instead (0 = not scored).
     - `num_tokens(i) -> int`: the length without reading the document.
     - `window(i, start, stop) -> (tokens, annotations)`: a slice, so that one document may be larger than memory.
+    - `context(i) -> dict[str, array]`: arrays of one shape for every document, such as the source of a translation.
+      They come out in `Batch.extras` as they are, with every segment of the document, zeros where a row has none.
     - `fingerprint: str`: what the tokens are; a position of other documents is then refused.
     """
 

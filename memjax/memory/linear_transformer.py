@@ -248,11 +248,21 @@ class LinearCrossAttention(nn.Module):
         self,
         source: Float[Array, "batch source dim"],
         source_mask: Bool[Array, "batch source"] | None,
-        state: LinearCrossState,
-        deterministic: bool = True,
+        state: LinearCrossState | None = None,
     ) -> LinearCrossState:
-        """The state of rows that have read this source."""
-        return self._read_source(source, source_mask, state, self.attention._maps(deterministic))
+        """The state of rows that have read this source, in the dtype of `state` where one is given."""
+        return self._read_source(source, source_mask, state, self.attention._maps(deterministic=True))
+
+    def attend_source(
+        self,
+        x: Float[Array, "batch length dim"],
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch length dim"]:
+        """Every position of `x` reads the whole source, without a state."""
+        maps = self.attention._maps(deterministic)
+        return self._read(x, self._read_source(source, source_mask, None, maps).source, maps, deterministic)
 
     def __call__(
         self,
@@ -280,11 +290,14 @@ class LinearCrossAttention(nn.Module):
         position = decode_state.position + active.astype(jnp.int32)
         return y, dataclasses.replace(decode_state, position=position)
 
-    def _read_source(self, source: Array, source_mask: Array | None, state: LinearCrossState, maps: Any) -> Any:
+    def _read_source(
+        self, source: Array, source_mask: Array | None, state: LinearCrossState | None, maps: Any
+    ) -> LinearCrossState:
         keys, values = self.attention._keys_values(source, maps)
         sums = summarize_source(keys, values, mask=source_mask, normalizer=self.attention.normalizer)
-        sums = jax.tree.map(lambda new, old: new.astype(old.dtype), sums, state.source)
-        return LinearCrossState(sums, jnp.ones_like(state.ready))
+        if state is not None:
+            sums = jax.tree.map(lambda new, old: new.astype(old.dtype), sums, state.source)
+        return LinearCrossState(sums, jnp.ones(source.shape[0], bool))
 
     def _read(self, x: Array, source: LinearState, maps: Any, deterministic: bool) -> Array:
         part = self.attention

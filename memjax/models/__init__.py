@@ -1,5 +1,6 @@
 """Models that carry memories."""
 
+from memjax.models.encoder_decoder import EncoderDecoder, make_encoder_decoder, make_model
 from memjax.models.features import add_features, add_mixtures, regroup
 from memjax.models.language_model import LanguageModel, LanguageModelState, make_language_model, make_mixtures
 from memjax.models.transformer import FeedForward, Layer, Stack, join_layers, split_layers
@@ -7,6 +8,7 @@ from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, cut_tables,
 
 __all__ = [
     "AdaptiveVocabulary",
+    "EncoderDecoder",
     "FeedForward",
     "LanguageModel",
     "LanguageModelState",
@@ -17,8 +19,10 @@ __all__ = [
     "add_mixtures",
     "cut_tables",
     "join_layers",
+    "make_encoder_decoder",
     "make_language_model",
     "make_mixtures",
+    "make_model",
     "pad_tables",
     "regroup",
     "split_layers",

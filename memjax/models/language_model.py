@@ -317,7 +317,7 @@ def make_language_model(
     dtype = jnp.dtype(model.compute_dtype)
     scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
     layers = tuple(
-        Layer(_make_attention(model, index, dtype, memory_sharding), _make_feed_forward(model, dtype))
+        Layer(make_attention(model, index, dtype, memory_sharding), _make_feed_forward(model, dtype))
         for index in range(model.num_layers)
     )
     inner = tuple(name for name in features if name.startswith("layer_"))
@@ -328,7 +328,7 @@ def make_language_model(
     final_norm = norm == "pre" and getattr(model.attention, "final_norm", True)
     return LanguageModel(
         stack=stack,
-        vocabulary=_make_vocabulary(model, vocab_size, vocab_multiple, dtype),
+        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple, dtype),
         final_norm=kind if final_norm else "",
         positions=model.positions,
         dropout=model.dropout,
@@ -346,7 +346,8 @@ def make_mixtures(evaluation: config.Evaluation, model: config.Model) -> tuple[n
     return (ContinuousCache(dim=model.dim, **_fields(cache), dtype=jnp.dtype(model.compute_dtype)),)
 
 
-def _make_attention(model: config.Model, index: int, dtype: Any, memory_sharding: str) -> nn.Module:
+def make_attention(model: config.Model, index: int, dtype: Any, memory_sharding: str = "heads") -> nn.Module:
+    """The attention part of one layer."""
     heads = {"dim": model.dim, "num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
     common = {**heads, "dropout": model.dropout, "attention_dropout": model.attention_dropout, "dtype": dtype}
     match model.attention:
@@ -401,7 +402,8 @@ def _make_feed_forward(model: config.Model, dtype: Any) -> nn.Module:
     )
 
 
-def _make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype: Any) -> nn.Module:
+def make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype: Any) -> nn.Module:
+    """Embeddings and softmax of a model."""
     published = isinstance(model.attention, _RELATIVE)
     common = {
         "vocab_size": vocab_size,

@@ -20,6 +20,7 @@ from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION
 from memjax.data.streams import Streams
 from memjax.memory.compressive import LOSSES
+from memjax.models.encoder_decoder import make_model
 from memjax.models.language_model import make_language_model, make_mixtures
 from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, num_padding
@@ -130,7 +131,7 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
     """
     configs.validate(config)
     data = make_datasets(config.data, progress=progress)
-    model = make_language_model(
+    model = make_model(
         config.model,
         data.vocab_size,
         rematerialize=config.training.rematerialize,

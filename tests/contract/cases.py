@@ -9,16 +9,18 @@ import numpy as np
 from memjax import config
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
+from memjax.memory.cross_attention import CrossAttention
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.linear_transformer import LinearCrossAttention, LinearTransformerAttention
 from memjax.memory.memorizing import MemorizingAttention
+from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens
 from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.rfa import RFAAttention
 from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.language_model import make_language_model
-from memjax.models.transformer import Layer, Stack
-from tests.contract.harness import DIM, Case, Fifo
+from memjax.models.transformer import FeedForward, Layer, Stack
+from tests.contract.harness import DIM, SOURCE, Case, Fifo
 from tests.contract.outputs import Recalls
 from tests.contract.toys import (
     CrossMemory,
@@ -59,6 +61,24 @@ def linear(kind: type = LinearTransformerAttention, **fields: Any) -> Callable[[
 
 def linear_cross(kind: type = LinearTransformerAttention, **fields: Any) -> Callable[[Any], LinearCrossAttention]:
     return lambda dtype: LinearCrossAttention(linear(kind, **fields)(dtype))
+
+
+def cross_attention(**fields: Any) -> Callable[[Any], CrossAttention]:
+    return lambda dtype: CrossAttention(**HEADS, **NOISE, source_length=SOURCE, **fields, dtype=dtype)
+
+
+def memory_tokens(own_layers: int = 0, **fields: Any) -> Callable[[Any], MemoryTokens]:
+    """Two layers, and as many of the memory's own."""
+
+    def make(dtype: Any) -> MemoryTokens:
+        layer = lambda: EncoderLayer(
+            CrossAttention(**HEADS, **NOISE, norm="post", dtype=dtype),
+            FeedForward(DIM, 12, dropout=0.2, norm="post", norm_kind="layer", dtype=dtype),
+        )
+        own = tuple(layer() for _ in range(own_layers))
+        return MemoryTokens((layer(), layer()), DIM, own, num_tokens=3, **fields, dtype=dtype)
+
+    return make
 
 
 def continuous_cache(**fields: Any) -> Callable[[Any], Any]:
@@ -277,6 +297,15 @@ CASES = [
         granularity="token",
         slots={"products": 2},
     ),
+    Case(
+        name="cross_attention",
+        make=cross_attention(),
+        site="cross",
+        granularity="token",
+        slots={"keys": 1, "values": 1},
+    ),
+    Case(name="memory_tokens", make=memory_tokens(), site="stack", causal=False),
+    Case(name="memory_bottleneck", make=memory_tokens(1, kind="bottleneck"), site="stack", causal=False),
     Case(
         name="continuous_cache",
         make=continuous_cache(),
