@@ -124,8 +124,9 @@ def number_words(count: int, split: str, language: str) -> Texts:
     """Numbers below a million in words, `language` 'en' or 'de'; the splits share none.
 
     Example:
-      >>> number_words(2, "test", "en")[0], number_words(2, "test", "de")[0]
-      ('nine hundred forty-seven thousand three hundred fifty-three', 'neunhundertsiebenundvierzigtausenddreihundertdreiundfünfzig')
+      >>> print(number_words(2, "test", "en")[0], number_words(2, "test", "de")[0], sep="\\n")
+      nine hundred forty-seven thousand three hundred fifty-three
+      neunhundertsiebenundvierzigtausenddreihundertdreiundfünfzig
     """
     spell = {"en": _english, "de": _german}[language]
     first = SPLITS.index(split)

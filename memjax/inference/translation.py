@@ -57,9 +57,9 @@ def beam_search(
 ) -> Hypotheses:
     """The most probable translations that a beam finds.
 
-    A hypothesis of n tokens (with its end) and log-probability s has the score `s / n ** length_penalty`, as in fairseq.
-    The search ends where no running hypothesis can become better than those found, or at `max_length` tokens; running
-    ones count only where a row has found none.
+    A hypothesis of n tokens (with its end) and log-probability s has the score `s / n ** length_penalty`, as in
+    fairseq. The search ends where no running hypothesis can become better than those found, or at `max_length` tokens;
+    running ones count only where a row has found none.
 
     Args:
       model: an `EncoderDecoder`.

@@ -71,15 +71,18 @@ def test_decoding_equals_reading(kind):
     assert decode._cache_size() == 1 and [leaf.nbytes for leaf in jax.tree.leaves(current)] == sizes
 
 
-def test_padding_of_the_source_has_no_effect_and_the_source_has():
-    for kind in KINDS:
-        model, variables = small(kind)
-        run = lambda ids: read(
-            model, variables, TOKENS, model.init_state(ROWS), jnp.ones(ROWS, bool), {**EXTRAS, "source": ids}
-        )[0]  # noqa: B023
-        plain = run(IDS)
-        np.testing.assert_array_equal(run(jnp.where(MASK, IDS, 1 + IDS % 3)), plain)
-        assert not np.allclose(run((IDS + 1) % VOCAB), plain, atol=1e-3)
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_of_the_source_has_no_effect_and_the_source_has(kind):
+    model, variables = small(kind)
+
+    def run(ids):
+        return read(model, variables, TOKENS, model.init_state(ROWS), jnp.ones(ROWS, bool), {**EXTRAS, "source": ids})[
+            0
+        ]
+
+    plain = run(IDS)
+    np.testing.assert_array_equal(run(jnp.where(MASK, IDS, 1 + IDS % 3)), plain)
+    assert not np.allclose(run((IDS + 1) % VOCAB), plain, atol=1e-3)
 
 
 def test_a_long_target_goes_on_in_the_next_segment():
