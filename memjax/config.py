@@ -221,6 +221,20 @@ Output = Softmax | AdaptiveSoftmax
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
+class MemoryTokens:
+    """Memory tokens (Burtsev et al. 2020): learned rows before the sequence that all layers read and write."""
+
+    num_tokens: int = 10
+    """memory tokens"""
+    kind: Literal["transformer", "control", "bottleneck"] = "transformer"
+    """ordinary layers over both; layers of its own for the memory; or those, and tokens that read the memory alone"""
+    shared: bool = False
+    """of 'control' and 'bottleneck': one layer for the memory instead of one beside every layer"""
+    init_stddev: float = 0.02
+    """of the learned rows"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
 class Model:
     """A decoder-only language model."""
 
@@ -252,20 +266,8 @@ class Model:
     """the feed-forward part of the layers"""
     output: Output = dataclasses.field(default_factory=Softmax)
     """embeddings and softmax"""
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class MemoryTokens:
-    """Memory tokens (Burtsev et al. 2020): learned rows before the sequence that all layers read and write."""
-
-    num_tokens: int = 10
-    """memory tokens"""
-    kind: Literal["transformer", "control", "bottleneck"] = "transformer"
-    """ordinary layers over both; layers of its own for the memory; or those, and tokens that read the memory alone"""
-    shared: bool = False
-    """of 'control' and 'bottleneck': one layer for the memory instead of one beside every layer"""
-    init_stddev: float = 0.02
-    """of the learned rows"""
+    memory_tokens: MemoryTokens | None = None
+    """memory tokens: of the encoder, or before every segment of a Transformer-XL; None = no memory tokens"""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -286,8 +288,6 @@ class EncoderDecoder(Model):
     """place of the layer norms; in front, both stacks end with one"""
     label_smoothing: float = 0.1
     """share of the target distribution spread over the vocabulary, in training"""
-    memory_tokens: MemoryTokens | None = None
-    """memory tokens of the encoder"""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -804,6 +804,7 @@ def _validate_translation(config: Config) -> None:
     kind = type(source).__name__
     if not isinstance(model, EncoderDecoder):
         _require(not translates, "data.source", kind, "texts, where model is no EncoderDecoder")
+        _validate_memory_tokens(model)
         return
     _require(translates, "data.source", kind, "ParallelText, TfdsTranslation or NumberWords with an EncoderDecoder")
     assert isinstance(source, Translation)
@@ -820,6 +821,17 @@ def _validate_translation(config: Config) -> None:
         least = int(tokens.kind != "transformer")
         allowed = f"{least} or more for {tokens.kind!r}"
         _require(tokens.num_tokens >= least, "model.memory_tokens.num_tokens", tokens.num_tokens, allowed)
+
+
+def _validate_memory_tokens(model: Model) -> None:
+    """Those of a language model."""
+    tokens, field = model.memory_tokens, "model.memory_tokens"
+    if tokens is None:
+        return
+    attention = type(model.attention).__name__
+    _require(attention == "TransformerXL", field, "MemoryTokens", f"None with {attention}, or TransformerXL")
+    _require(tokens.kind == "transformer", field + ".kind", tokens.kind, "'transformer' in a language model")
+    _require(tokens.num_tokens >= 0, field + ".num_tokens", tokens.num_tokens, "0 or more")
 
 
 def _validate_linear(attention: LinearTransformer, field: str = "model.attention.") -> None:

@@ -12,13 +12,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax import config
-from memjax.axes import MODEL, constrain
+from memjax.axes import MODEL, constrain, named
 from memjax.functional.positions import sinusoids
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.contract import StackState, broadcast_mask
 from memjax.memory.linear_transformer import LinearTransformerAttention
 from memjax.memory.memorizing import MemorizingAttention
+from memjax.memory.memory_tokens import MEMORY
+from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
 from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs, recalled_log_prob
 from memjax.memory.projections import make_norm
@@ -70,6 +72,9 @@ class LanguageModel(nn.Module):
         the other.
       final_norm: norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
       positions: 'sinusoids' of the place in the document are added to the embeddings, or 'none'.
+      memory_tokens: learned rows before every segment, which come out as `memory` in `Aux.arrays`; for layers that know
+        of them (`MemoryTokenXLAttention`).
+      memory_stddev: of their initial values.
       dropout: rate on embeddings and on the last hidden state.
       features: inner tensors to return in `Aux.arrays`: `output` (before the final norm), `output_normed`; those of
         layers are named in the stack.
@@ -83,6 +88,8 @@ class LanguageModel(nn.Module):
     mixtures: tuple[nn.Module, ...] = ()
     final_norm: str = "rms"
     positions: str = "none"
+    memory_tokens: int = 0
+    memory_stddev: float = 0.02
     dropout: float = 0.0
     features: tuple[str, ...] = ()
     dtype: Any = jnp.float32
@@ -92,6 +99,11 @@ class LanguageModel(nn.Module):
         if self.final_norm:
             self.layer_norm = make_norm(self.final_norm, self.dtype)
         self.drop = nn.Dropout(self.dropout)
+        if self.memory_tokens:
+            if self.features or self.stack.features:
+                raise ValueError("features: given with memory_tokens, allowed: none (they have rows of their own)")
+            init = named(nn.initializers.normal(self.memory_stddev), None, "embed")
+            self.memory_rows = self.param("memory_tokens", init, (self.memory_tokens, self.vocabulary.dim))  # type: ignore[attr-defined]
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> LanguageModelState:
@@ -162,7 +174,12 @@ class LanguageModel(nn.Module):
         position = jax.tree.map(lambda read: jnp.where(start_of_document, 0, read), state.position)
         x = self.drop(self._embed(tokens, position), deterministic=deterministic)
         x = constrain(x, "batch", None, None)
-        x, stack, aux = self.stack(x, state.stack, **named)
+        rows = self._with_memory(x)
+        real = mask if mask is None else jnp.pad(mask, [(0, 0), (self.memory_tokens, 0)], constant_values=True)
+        rows, stack, aux = self.stack(rows, state.stack, **{**named, "mask": real})
+        x = rows[:, self.memory_tokens :]
+        if self.memory_tokens:
+            aux = aux + Aux(arrays={MEMORY: rows[:, : self.memory_tokens]})
         hidden, output = self._normed(x), EmptyState()
         aux = aux + Aux(arrays=self._own_features(x, hidden))
         inputs = {"tokens": tokens, "features": aux.arrays, "embed_output": self.embed_output, **(extras or {})}
@@ -193,7 +210,9 @@ class LanguageModel(nn.Module):
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"] | Prediction, LanguageModelState]:
         """Reads one token of every active row; inactive rows keep their state."""
-        x, stack, features = self.stack.decode_features(self._embed(tokens, state.position), state.stack, active=active)
+        x = self._with_memory(self._embed(tokens, state.position))
+        x, stack, features = self.stack.decode_features(x, state.stack, active=active)
+        x = x[:, self.memory_tokens :]
         hidden, output = self._normed(x), EmptyState()
         features |= self._own_features(x, hidden)
         inputs = {"tokens": tokens, "features": features, "embed_output": self.embed_output, **(extras or {})}
@@ -265,6 +284,12 @@ class LanguageModel(nn.Module):
             return x
         return x + sinusoids(position[:, None] + jnp.arange(tokens.shape[1])[None], x.shape[-1]).astype(x.dtype)
 
+    def _with_memory(self, x: Array) -> Array:
+        if not self.memory_tokens:
+            return x
+        rows = jnp.broadcast_to(self.memory_rows.astype(x.dtype)[None], (x.shape[0], *self.memory_rows.shape))
+        return jnp.concatenate([rows, x], axis=1)
+
     def _normed(self, x: Array) -> Array:
         return self.layer_norm(x) if self.final_norm else x
 
@@ -331,6 +356,7 @@ def make_language_model(
         vocabulary=make_vocabulary(model, vocab_size, vocab_multiple, dtype),
         final_norm=kind if final_norm else "",
         positions=model.positions,
+        **_memory_fields(model.memory_tokens),
         dropout=model.dropout,
         features=tuple(name for name in features if name not in inner),
         dtype=dtype,
@@ -352,7 +378,10 @@ def make_attention(model: config.Model, index: int, dtype: Any, memory_sharding:
     common = {**heads, "dropout": model.dropout, "attention_dropout": model.attention_dropout, "dtype": dtype}
     match model.attention:
         case config.TransformerXL() as part:
-            return TransformerXLAttention(**common, **_fields(part, but=("final_norm",)))
+            fields = {**common, **_fields(part, but=("final_norm",))}
+            if model.memory_tokens and not isinstance(model, config.EncoderDecoder):
+                return MemoryTokenXLAttention(**fields, num_tokens=model.memory_tokens.num_tokens)
+            return TransformerXLAttention(**fields)
         case config.Compressive() as part:
             return CompressiveAttention(**common, **_fields(part, but=("final_norm", "loss_weight")))
         case config.Memorizing() as part:
@@ -420,6 +449,10 @@ def make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype: 
         case config.AdaptiveSoftmax() as part:
             return AdaptiveVocabulary(**common, **_fields(part))
     raise ValueError(f"model.output: given {type(model.output).__name__}, allowed: one of memjax.config.Output")
+
+
+def _memory_fields(tokens: config.MemoryTokens | None) -> dict[str, Any]:
+    return {"memory_tokens": tokens.num_tokens, "memory_stddev": tokens.init_stddev} if tokens else {}
 
 
 def _norms(attention: config.Attention) -> tuple[str, str]:

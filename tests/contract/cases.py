@@ -158,6 +158,11 @@ MODELS = {
         num_layers=3,
         output_memory=toy(OutputMemory),
     ),
+    "memory_tokens": language_model(
+        config.TransformerXL(memory_length=8, tied_biases=True),
+        num_layers=2,
+        memory_tokens=config.MemoryTokens(num_tokens=2),
+    ),
     "memsizer": language_model(config.MemSizer(num_slots=3), num_layers=3, positions="sinusoids"),
 }
 
@@ -345,6 +350,14 @@ CASES = [
         capacity=4,
         fifos=lambda state: [cache(layer_of(state.stack, 0, 0))],
         slots=MEMORY_SLOTS | CACHE_SLOTS | {"output/hidden": 1},
+    ),
+    Case(
+        name="model_memory_tokens",
+        make=MODELS["memory_tokens"],
+        site="model",
+        capacity=8,
+        fifos=lambda state: hidden_fifo(layer_of(state.stack, 0, 0)),
+        slots=XL_SLOTS,
     ),
     Case(name="model_memsizer", make=MODELS["memsizer"], site="model", slots={"products": 2}, **LINEAR),
     Case(
