@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from memjax.config import Bytes, Config, KeyValueRecall, SentencePiece, Words, validate, warnings
-from memjax.models.language_model import make_language_model
+from memjax.models.encoder_decoder import make_model
 from memjax.overrides import load_config
 
 FOLDER = Path(__file__).parent.parent / "configs"
@@ -68,7 +68,7 @@ def vocab_size(config: Config) -> int:
 
 def count_parameters(config: Config) -> int:
     """Parameters of the model, without making them."""
-    model = make_language_model(config.model, vocab_size(config))
+    model = make_model(config.model, vocab_size(config))
     length = 2  # parameters do not depend on it
     shapes = jax.eval_shape(
         lambda: model.init(
@@ -88,6 +88,8 @@ PUBLISHED = {
     ("transformer_xl_wikitext", "large"): (285_205_322, 0.001),
     ("transformer_xl_enwik8", "default"): (41_055_436, 0.003),
     ("transformer_xl_enwik8", "large"): (277_231_820, 0.003),
+    # 449M of softmax attention less a fifth, and the norm after the last layer.
+    ("memsizer_wikitext", "default"): (448_473_088 - 91_247_616, 0.004),
     # 151,023,464 without embeddings, and 32,000 of 1,024.
     ("memorizing_pg19", "default"): (151_023_464 + 32_000 * 1024, 0.001),
 }
@@ -98,6 +100,11 @@ LARGE = {
     ("compressive_pg19", "default"): 640e6,
     ("compressive_pg19", "transformer_xl"): 525e6,
     ("compressive_wikitext", "default"): 380e6,
+    ("memsizer_wikitext", "linear_transformer"): 450e6,
+    ("memsizer_wikitext", "rfa"): 450e6,
+    ("memsizer_wikitext", "rfa_gate"): 450e6,
+    ("memsizer_wikitext", "t2r"): 460e6,
+    ("memsizer_wikitext", "softmax"): 450e6,
 }
 """upper bounds of models that are not trained on one device"""
 
