@@ -667,7 +667,7 @@ class Config:
     """name of the experiment; its runs go to workdir/name"""
     workdir: str = "runs"
     """folder of run directories"""
-    model: Model = dataclasses.field(default_factory=Model)
+    model: Model | EncoderDecoder = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)
     training: Training = dataclasses.field(default_factory=Training)
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)

@@ -55,6 +55,7 @@ class LinearState:
     count: Leaf = EmptyState()
 
 
+@operation
 def init_linear_state(
     batch: int, heads: int, features: int, value_dim: int, *, normalizer: str, dtype: jnp.dtype = jnp.float32
 ) -> LinearState:
@@ -244,6 +245,7 @@ def random_features(
     return (scale * jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)).astype(x.dtype)
 
 
+@operation
 def draw_directions(
     key: PRNGKeyArray, heads: int, directions: int, head_dim: int, *, orthogonal: bool = False
 ) -> Float[Array, "heads directions head_dim"]:

@@ -15,9 +15,12 @@ from memjax.memory.contract import (
     take_rows,
     where_rows,
 )
+from memjax.memory.cross_attention import CrossAttention, CrossAttentionState
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.linear_transformer import LinearCrossAttention, LinearCrossState, LinearTransformerAttention
 from memjax.memory.memorizing import LongMemory, MemorizingAttention, MemorizingState, Tokens
+from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens, resize_memory
+from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
 from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.mixtures import Prediction, Recalled
 from memjax.memory.rfa import RFAAttention
@@ -29,7 +32,10 @@ __all__ = [
     "CompressiveState",
     "ContinuousCache",
     "ContinuousCacheState",
+    "CrossAttention",
+    "CrossAttentionState",
     "DecodeState",
+    "EncoderLayer",
     "KNNMemory",
     "LayerState",
     "LinearCrossAttention",
@@ -40,6 +46,8 @@ __all__ = [
     "MemorizingAttention",
     "MemorizingState",
     "MemoryModule",
+    "MemoryTokenXLAttention",
+    "MemoryTokens",
     "Prediction",
     "RFAAttention",
     "Recalled",
@@ -50,6 +58,7 @@ __all__ = [
     "TransformerXLState",
     "Usage",
     "num_rows",
+    "resize_memory",
     "restore_state",
     "save_state",
     "select_state",

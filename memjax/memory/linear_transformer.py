@@ -26,7 +26,7 @@ from memjax.functional.linear_attention import (
     summarize_source,
 )
 from memjax.memory.contract import DecodeState, broadcast_mask, where_rows
-from memjax.memory.projections import make_norm, matrix_init, project
+from memjax.memory.projections import make_norm, project, xavier_init
 from memjax.typing import Aux, EmptyState, Leaf
 
 
@@ -195,16 +195,7 @@ class LinearTransformerAttention(nn.Module):
 
     @nn.nowrap
     def _matrix(self, in_axis: int | tuple[int, ...] = 0, out_axis: int | tuple[int, ...] = -1) -> Callable[..., Array]:
-        return make_xavier(self.init_gain, in_axis, out_axis)
-
-
-def make_xavier(
-    gain: float | None, in_axis: int | tuple[int, ...] = 0, out_axis: int | tuple[int, ...] = -1
-) -> Callable[..., Array]:
-    """Xavier's uniform initial matrix with a gain, or the house's (scaled by fan-in) for None."""
-    if gain is None:
-        return matrix_init(None, in_axis, out_axis)
-    return nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform", in_axis=in_axis, out_axis=out_axis)
+        return xavier_init(self.init_gain, in_axis, out_axis)
 
 
 @jax.tree_util.register_dataclass

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from memjax.axes import named
+from memjax.functional.scopes import operation
 from memjax.memory.contract import broadcast_mask
 from memjax.typing import Aux, EmptyState
 
@@ -159,6 +160,7 @@ class MemoryTokens(nn.Module):
             )
 
 
+@operation
 def resize_memory(
     params: Mapping[str, Any], num_tokens: int, key: PRNGKeyArray, *, stddev: float = 0.02
 ) -> dict[str, Any]:

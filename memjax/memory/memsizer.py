@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from memjax.axes import named
-from memjax.memory.linear_transformer import LinearTransformerAttention, make_xavier
-from memjax.memory.projections import make_norm, project
+from memjax.memory.linear_transformer import LinearTransformerAttention
+from memjax.memory.projections import make_norm, project, xavier_init
 
 
 class MemSizerAttention(LinearTransformerAttention):
@@ -51,7 +51,7 @@ class MemSizerAttention(LinearTransformerAttention):
 
     def setup(self) -> None:
         heads = (self.num_heads, self.num_slots)
-        init = named(make_xavier(self.query_init_scale**-0.5, 0, (1, 2)), "embed", "heads", None)
+        init = named(xavier_init(self.query_init_scale**-0.5, 0, (1, 2)), "embed", "heads", None)
         zeros = named(nn.initializers.zeros, "heads", None)
         if self.frozen_queries:
             draw = lambda: init(self.make_rng("features"), (self.dim, *heads), jnp.float32)
@@ -60,7 +60,7 @@ class MemSizerAttention(LinearTransformerAttention):
         else:
             self.query = self.param("query", init, (self.dim, *heads))
             self.query_bias = self.param("query_bias", zeros, heads)
-        adaptor = make_xavier(self.source_init_scale**-0.5)
+        adaptor = xavier_init(self.source_init_scale**-0.5)
         self.slot_kernel = self.param("slot_kernel", named(adaptor, "embed", None), (self.dim, self.num_slots))
         self.slot_bias = self.param("slot_bias", named(nn.initializers.zeros, None), (self.num_slots,))
         self.value_kernel = self.param("value_kernel", named(adaptor, "embed", None), (self.dim, self.dim))

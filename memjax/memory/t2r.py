@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from memjax.axes import named
 from memjax.functional.linear_attention import relu_features
+from memjax.functional.scopes import operation
 from memjax.memory.linear_transformer import LinearTransformerAttention
 from memjax.memory.projections import matrix_init
 
@@ -83,6 +84,7 @@ class T2RAttention(LinearTransformerAttention):
         return relu_features(x, self.feature_kernel, self.feature_bias)
 
 
+@operation
 def fold(params: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters for `folded=True`: every feature map is multiplied into the projections of queries and keys.
 

@@ -174,12 +174,7 @@ class LanguageModel(nn.Module):
         position = jax.tree.map(lambda read: jnp.where(start_of_document, 0, read), state.position)
         x = self.drop(self._embed(tokens, position), deterministic=deterministic)
         x = constrain(x, "batch", None, None)
-        rows = self._with_memory(x)
-        real = mask if mask is None else jnp.pad(mask, [(0, 0), (self.memory_tokens, 0)], constant_values=True)
-        rows, stack, aux = self.stack(rows, state.stack, **{**named, "mask": real})
-        x = rows[:, self.memory_tokens :]
-        if self.memory_tokens:
-            aux = aux + Aux(arrays={MEMORY: rows[:, : self.memory_tokens]})
+        x, stack, aux = self._run_stack(x, state.stack, **named)
         hidden, output = self._normed(x), EmptyState()
         aux = aux + Aux(arrays=self._own_features(x, hidden))
         inputs = {"tokens": tokens, "features": aux.arrays, "embed_output": self.embed_output, **(extras or {})}
@@ -212,7 +207,7 @@ class LanguageModel(nn.Module):
         """Reads one token of every active row; inactive rows keep their state."""
         x = self._with_memory(self._embed(tokens, state.position))
         x, stack, features = self.stack.decode_features(x, state.stack, active=active)
-        x = x[:, self.memory_tokens :]
+        x = x[:, self.memory_tokens :] if self.memory_tokens else x
         hidden, output = self._normed(x), EmptyState()
         features |= self._own_features(x, hidden)
         inputs = {"tokens": tokens, "features": features, "embed_output": self.embed_output, **(extras or {})}
@@ -283,6 +278,15 @@ class LanguageModel(nn.Module):
         if self.positions == "none":
             return x
         return x + sinusoids(position[:, None] + jnp.arange(tokens.shape[1])[None], x.shape[-1]).astype(x.dtype)
+
+    def _run_stack(self, x: Array, state: StackState, *, mask: Array | None, **named: Any) -> tuple[Array, Any, Aux]:
+        """All layers over one segment, behind the memory tokens where there are any."""
+        own = self.memory_tokens
+        if not own:
+            return self.stack(x, state, mask=mask, **named)
+        mask = mask if mask is None else jnp.pad(mask, [(0, 0), (own, 0)], constant_values=True)
+        rows, state, aux = self.stack(self._with_memory(x), state, mask=mask, **named)
+        return rows[:, own:], state, aux + Aux(arrays={MEMORY: rows[:, :own]})
 
     def _with_memory(self, x: Array) -> Array:
         if not self.memory_tokens:

@@ -91,7 +91,7 @@ def measure(lengths: tuple[int, ...], repeats: int) -> list[dict[str, Any]]:
     """Every contender at every length, in alternation."""
     decoders = {name: Decoder(attention) for name, attention in CONTENDERS.items()}
     rates: dict[tuple[str, int], list[float]] = {(name, n): [] for name in decoders for n in lengths}
-    for name, decoder in decoders.items():
+    for decoder in decoders.values():
         for length in lengths:
             decoder.seconds(length)  # compiles
     for _ in range(repeats):
