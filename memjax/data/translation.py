@@ -82,10 +82,11 @@ class EndingTokenizer:
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         self.fingerprint = f"{tokenizer.fingerprint}-end"
+        self.vocab_size, self.lossless = tokenizer.vocab_size, tokenizer.lossless
+        self.begin_id, self.end_id, self.pad_id = tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id
 
-    @property
-    def vocab_size(self) -> int:
-        return self._tokenizer.vocab_size
+    def decode(self, ids: Any) -> str:
+        return self._tokenizer.decode(ids)
 
     def encode(self, text: str) -> np.ndarray:
         return np.append(self._tokenizer.encode(text), self._tokenizer.end_id).astype(np.int32)

@@ -47,6 +47,12 @@ class LinearState:
       products: `[batch, heads, features, value_dim]`, the sum of `k v^T`.
       normalizer: `[batch, heads, features]`, the sum of `k`; `EmptyState` where the normalizer is no sum.
       count: int32 `[batch]`, tokens read; `EmptyState` where the normalizer is not the count.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> x = jnp.ones((1, 3, 1, 2))
+      >>> causal_linear_attention(x, x, x, normalizer="count")[1].count
+      Array([3], dtype=int32)
     """
 
     # The names are those of `memjax.axes`, which this package does not import.
@@ -86,7 +92,18 @@ def init_linear_state(
 
 @operation
 def reset_linear_state(state: LinearState, rows: Bool[Array, " batch"]) -> LinearState:
-    """The state with nothing read in `rows`."""
+    """The state with nothing read in `rows`.
+
+    Args:
+      state: any.
+      rows: which to empty.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> state = LinearState(jnp.ones((2, 1, 1, 1)), jnp.ones((2, 1, 1)))
+      >>> print(reset_linear_state(state, jnp.array([True, False])).normalizer.ravel())
+      [0. 1.]
+    """
     empty = lambda leaf: jnp.where(rows.reshape(-1, *(1,) * (leaf.ndim - 1)), jnp.zeros_like(leaf), leaf)
     return jax.tree.map(empty, state)
 
@@ -168,6 +185,12 @@ def summarize_source(
       values: what is summed.
       mask: real tokens; padding may stand anywhere.
       normalizer: as in `causal_linear_attention`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> keys = jnp.ones((1, 3, 1, 1))
+      >>> print(summarize_source(keys, 2 * keys, mask=jnp.array([[True, False, True]])).products.ravel())
+      [4.]
     """
     _check_normalizer(normalizer)
     dtype = _sum_dtype(keys, values)
@@ -194,6 +217,12 @@ def read_linear_state(
 
     Returns:
       In the dtype of `queries`; 0 where nothing was summed.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> keys, values = jnp.ones((1, 2, 1, 1)), jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1)
+      >>> print(read_linear_state(keys[:, :1], summarize_source(keys, values), normalizer="add", eps=0.0).ravel())
+      [2.]
     """
     _check_normalizer(normalizer)
     features = jnp.swapaxes(queries.astype(state.products.dtype), 1, 2)
@@ -236,6 +265,12 @@ def random_features(
 
     Returns:
       `[batch, length, heads, 2 * directions]`, sines first, in the dtype of `x`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> features = random_features(jnp.ones((1, 1, 1, 4)), jnp.ones((1, 100, 4)))
+      >>> features.shape, round(float((features**2).sum()), 4)
+      ((1, 1, 1, 200), 1.0)
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     # Not the norm itself: its gradient at 0 is NaN.
@@ -286,6 +321,12 @@ def relu_features(
       x: queries or keys.
       kernel: W.
       bias: b.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> x, kernel = jnp.array([2.0]).reshape(1, 1, 1, 1), jnp.array([[[1.0, -1.0]]])
+      >>> print(relu_features(x, kernel, jnp.zeros((1, 2))).ravel())
+      [2. 0.]
     """
     return jax.nn.relu(jnp.einsum("blhd,hdf->blhf", x, kernel.astype(x.dtype)) + bias.astype(x.dtype)[None, None])
 
