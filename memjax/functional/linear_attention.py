@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +64,7 @@ class LinearState:
 
 @operation
 def init_linear_state(
-    batch: int, heads: int, features: int, value_dim: int, *, normalizer: str, dtype: jnp.dtype = jnp.float32
+    batch: int, heads: int, features: int, value_dim: int, *, normalizer: str, dtype: Any = jnp.float32
 ) -> LinearState:
     """The state in which nothing was read.
 

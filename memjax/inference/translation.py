@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.memory.contract import take_rows
+from memjax.typing import Leaf
 
 
 class Hypotheses(NamedTuple):
@@ -131,12 +132,12 @@ def beam_search(
 class _Beams:
     """A running search: all hypotheses that go on have the same length."""
 
-    length: Array
+    length: Leaf
     state: Any
-    last: Array
-    log_probs: Array
-    running: Array
-    found: Hypotheses
+    last: Leaf
+    log_probs: Leaf
+    running: Leaf
+    found: Any
 
 
 def translate(

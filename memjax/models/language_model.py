@@ -341,6 +341,8 @@ def make_language_model(
       vocab_multiple: of which the tables of the vocabulary have rows, to divide over `model`; 1 = no padding, as in
         published models.
     """
+    if isinstance(model, config.EncoderDecoder):
+        raise ValueError("model: given EncoderDecoder, allowed: Model; translation models are made by make_model")
     if memory_sharding not in ("heads", "slots"):
         raise ValueError(f"memory_sharding: given {memory_sharding!r}, allowed: 'heads' or 'slots'")
     dtype = jnp.dtype(model.compute_dtype)

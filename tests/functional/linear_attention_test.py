@@ -85,13 +85,13 @@ def test_equals_a_loop(normalizer, gated):
 
 
 @pytest.mark.parametrize("normalizer", ["add", "count"])
-@pytest.mark.parametrize("chunk_length", [1, 2, 4, 5, 20])
+@pytest.mark.parametrize("chunk_length", [1, 4, 5, 20])
 def test_chunked_and_recurrent_forms_equal_the_parallel_one(normalizer, chunk_length):
     parts, mask = inputs(signed=False), padded_mask(LENGTH, 6)
-    for state in (None, attend(parts, None, None, None, normalizer=normalizer)[1]):
-        for decay in (None, gates()):
-            form = functools.partial(attend, parts, state, mask, decay, normalizer=normalizer)
-            assert_same(form(chunk_length=chunk_length), form())
+    used = attend(parts, None, None, None, normalizer=normalizer)[1]
+    for state, decay in ((None, None), (used, gates())):
+        form = functools.partial(attend, parts, state, mask, decay, normalizer=normalizer)
+        assert_same(form(chunk_length=chunk_length), form())
 
 
 @pytest.mark.parametrize("chunk_length", [1, 4])
