@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from memjax.axes import axes_of, named
-from memjax.functional.attention import attention
+from memjax.functional.attention import attention, attention_with_weights
 from memjax.memory.contract import DecodeState, broadcast_mask, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project
 from memjax.typing import Aux, EmptyState, Leaf
@@ -154,6 +154,17 @@ class CrossAttention(nn.Module):
         seen = self.read_source(y if same else self.normed(source), source_mask)
         return self.read(x, seen, deterministic, y)
 
+    def weights(
+        self,
+        x: Float[Array, "batch length dim"],
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None,
+    ) -> Float[Array, "batch heads length source"]:
+        """The weights with which `attend` reads, without dropout."""
+        seen = self.read_source(self.normed(source), source_mask)
+        queries = self._project(self.normed(x), self.query, self.query_bias)
+        return attention_with_weights(queries, seen.keys, seen.values, mask=self._visible(queries, seen))[1]
+
     def attend_source(
         self,
         x: Float[Array, "batch length dim"],
@@ -177,14 +188,16 @@ class CrossAttention(nn.Module):
         if self.attention_dropout and not deterministic:
             dropout = {"dropout_rate": self.attention_dropout, "dropout_key": self.make_rng("dropout")}
         keys, values = state.keys.astype(queries.dtype), state.values.astype(queries.dtype)
-        visible = jnp.broadcast_to(
-            state.mask[:, None, None], (*state.mask.shape[:1], 1, *queries.shape[1:2], keys.shape[1])
-        )
-        z = attention(queries, keys, values, mask=visible, **dropout)
+        z = attention(queries, keys, values, mask=self._visible(queries, state), **dropout)
         y = project(z, self.output, axes=2)
         y = y if self.output_bias is None else y + self.output_bias.astype(y.dtype)[None, None]
         y = x + self.drop(y, deterministic=deterministic)
         return self.layer_norm(y) if self.norm == "post" else y
+
+    def _visible(self, queries: Array, state: CrossAttentionState) -> Array:
+        """`[batch, 1, length, source]`."""
+        batch, source = state.mask.shape
+        return jnp.broadcast_to(state.mask[:, None, None], (batch, 1, queries.shape[1], source))
 
     def _project(self, y: Array, matrix: Array, bias: Array | None) -> Array:
         z = project(y, matrix)

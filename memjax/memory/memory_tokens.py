@@ -123,27 +123,65 @@ class MemoryTokens(nn.Module):
         deterministic: bool = True,
     ) -> tuple[Float[Array, "batch memory dim"], Float[Array, "batch length dim"]]:
         """Memory rows and sequence after all layers."""
+        memory, memory_mask, mask = self._start(x, mask, memory_mask)
+        for index, layer in enumerate(self.layers):
+            memory, x = self._step(index, layer, memory, x, memory_mask, mask, deterministic)
+        return memory, x
+
+    def attention_maps(
+        self, x: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"] | None = None
+    ) -> tuple[Float[Array, "batch heads rows rows"], ...]:
+        """For every layer, what each row reads of each column: memory rows first, then tokens; every row sums to 1.
+
+        Tokens of a bottleneck read the updated memory: their columns of memory mean that, and those of tokens are 0.
+        """
+        memory, memory_mask, mask = self._start(x, mask, None)
+        both_mask, maps = jnp.concatenate([memory_mask, mask], axis=1), []
+        for index, layer in enumerate(self.layers):
+            both = jnp.concatenate([memory, x], axis=1)
+            new, y = self._step(index, layer, memory, x, memory_mask, mask, deterministic=True)
+            if self.kind == "transformer":
+                maps.append(layer.attention.weights(both, both, both_mask))  # type: ignore[attr-defined]
+            else:
+                own = self._memory_layer(index).attention.weights(memory, both, both_mask)  # type: ignore[attr-defined]
+                source, seen = (both, both_mask) if self.kind == "control" else (new, memory_mask)
+                others = layer.attention.weights(x, source, seen)  # type: ignore[attr-defined]
+                unread = own.shape[-1] - others.shape[-1]
+                maps.append(jnp.concatenate([own, jnp.pad(others, [(0, 0)] * 3 + [(0, unread)])], axis=2))
+            memory, x = new, y
+        return tuple(maps)
+
+    def _start(self, x: Array, mask: Array | None, memory_mask: Array | None) -> tuple[Array, Array, Array]:
+        """The learned rows, and which rows and tokens take part."""
         batch, length, _ = x.shape
-        mask = broadcast_mask(mask, batch, length)
         memory = jnp.zeros((batch, 0, self.dim), x.dtype)
         if self.num_tokens:
             memory = jnp.broadcast_to(self.memory_tokens.astype(x.dtype)[None], (batch, self.num_tokens, self.dim))
-        memory_mask = broadcast_mask(memory_mask, batch, self.num_tokens)
+        return memory, broadcast_mask(memory_mask, batch, self.num_tokens), broadcast_mask(mask, batch, length)
+
+    def _step(
+        self,
+        index: int,
+        layer: EncoderLayer,
+        memory: Array,
+        x: Array,
+        memory_mask: Array,
+        mask: Array,
+        deterministic: bool,
+    ) -> tuple[Array, Array]:
+        """Memory rows and sequence after one layer."""
+        both = jnp.concatenate([memory, x], axis=1) if self.num_tokens else x
         both_mask = jnp.concatenate([memory_mask, mask], axis=1)
         if self.kind == "transformer":
-            both = jnp.concatenate([memory, x], axis=1) if self.num_tokens else x
-            for layer in self.layers:
-                both = layer(both, both, both_mask, deterministic)
+            both = layer(both, both, both_mask, deterministic)
             return both[:, : self.num_tokens], both[:, self.num_tokens :]
-        for index, layer in enumerate(self.layers):
-            both = jnp.concatenate([memory, x], axis=1)
-            new = self.memory_layers[index % len(self.memory_layers)](memory, both, both_mask, deterministic)
-            if self.kind == "control":
-                x = layer(x, both, both_mask, deterministic)
-            else:
-                x = layer(x, new, memory_mask, deterministic)
-            memory = new
-        return memory, x
+        new = self._memory_layer(index)(memory, both, both_mask, deterministic)
+        if self.kind == "control":
+            return new, layer(x, both, both_mask, deterministic)
+        return new, layer(x, new, memory_mask, deterministic)
+
+    def _memory_layer(self, index: int) -> EncoderLayer:
+        return self.memory_layers[index % len(self.memory_layers)]
 
     @nn.nowrap
     def _check(self) -> None:

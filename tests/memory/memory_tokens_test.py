@@ -100,6 +100,20 @@ def test_memory_rows_are_returned_by_name_and_learn(own_layers, kind):
     assert np.abs(np.asarray(gradient["memory_tokens"])).sum(axis=-1).all()
 
 
+@pytest.mark.parametrize("own_layers, kind", [(0, "transformer"), (2, "control"), (1, "bottleneck")])
+def test_attention_maps_have_memory_rows_and_columns_first(own_layers, kind):
+    module, params = make(own_layers, kind=kind)
+    mask = jnp.arange(LENGTH)[None, :] < jnp.array([LENGTH, 2])[:, None]
+    maps = jax.jit(lambda p, x: module.apply({"params": p}, x, mask, method="attention_maps"))(params, X())
+    assert len(maps) == 2 and all(one.shape == (ROWS, 2, TOKENS + LENGTH, TOKENS + LENGTH) for one in maps)
+    for one in maps:
+        one = np.asarray(one)
+        np.testing.assert_allclose(one.sum(axis=-1), 1, atol=1e-12)
+        assert not one[1, :, :, TOKENS + 2 :].any()
+        assert one[0, :, :TOKENS].all(), "memory rows read everything"
+        assert one[0, :, TOKENS:, TOKENS:].any() == (kind != "bottleneck")
+
+
 def test_padding_is_not_read():
     module, params = make(1, kind="control")
     mask = jnp.arange(LENGTH)[None, :] < jnp.array([LENGTH, 2])[:, None]
