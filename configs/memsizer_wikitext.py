@@ -4,9 +4,9 @@
     memjax train --config memsizer_wikitext --variant t2r --training.init-from runs/softmax --data.source.path DIR
 
 Paper: Zhang and Cai, "Linearizing Transformer with Key-Value Memory", EMNLP 2022, https://arxiv.org/abs/2203.12644.
-Paper's number: about 20 % fewer parameters than the Transformer of equal layers (449M); its perplexities are not at
+Paper's number: about 20 % fewer parameters than the Transformer of equal layers (448M); its perplexities are not at
 hand.
-Our number: 358M parameters instead of 449M; not run at full size.
+Our number: 357M parameters instead of 448M; not run at full size.
 Hardware: 8 GPUs (authors' scripts).
 
 Where the values come from
