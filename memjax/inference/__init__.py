@@ -1,13 +1,14 @@
 """Generation: decoding with explicit state, and sampling."""
 
-from memjax.inference.decoding import Prefix, generate, prefill, stream_tokens
-from memjax.inference.neighbors import knn_recall
+from memjax.inference.decoding import Prefix, Recall, generate, prefill, stream_tokens
+from memjax.inference.neighbors import knn_recall, spalm_recall
 from memjax.inference.sampling import Sampling, greedy, keep_top_k, keep_top_p, row_keys, sample
 from memjax.inference.texts import continue_texts
 from memjax.inference.translation import beam_search, detokenized_bleu, tokenized_bleu, translate
 
 __all__ = [
     "Prefix",
+    "Recall",
     "Sampling",
     "beam_search",
     "continue_texts",
@@ -20,6 +21,7 @@ __all__ = [
     "prefill",
     "row_keys",
     "sample",
+    "spalm_recall",
     "stream_tokens",
     "tokenized_bleu",
     "translate",

@@ -24,6 +24,7 @@ from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
 from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.mixtures import Prediction, Recalled
 from memjax.memory.rfa import RFAAttention
+from memjax.memory.spalm import Spalm
 from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
 
@@ -51,6 +52,7 @@ __all__ = [
     "Prediction",
     "RFAAttention",
     "Recalled",
+    "Spalm",
     "StackState",
     "T2RAttention",
     "Tokens",

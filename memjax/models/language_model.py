@@ -25,6 +25,7 @@ from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs, recalled_log_prob
 from memjax.memory.projections import make_norm
 from memjax.memory.rfa import RFAAttention
+from memjax.memory.spalm import Spalm
 from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.transformer import FeedForward, Layer, Stack
@@ -126,6 +127,13 @@ class LanguageModel(nn.Module):
         )
         stack = self.stack.init_decode_state(state.stack, segment_length, batch_size)
         return LanguageModelState(stack, output, mixtures, state.position)
+
+    @nn.nowrap
+    def example_extras(self, batch_size: int, length: int) -> dict[str, Any]:
+        """Shapes of what a batch must have for the memories at the output site."""
+        asking = [memory for memory in self._output_memories() if hasattr(type(memory), "example_extras")]
+        shapes = [memory.example_extras(batch_size, length) for memory in asking]  # type: ignore[attr-defined]
+        return {name: shape for one in shapes for name, shape in one.items()}
 
     @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
@@ -360,6 +368,7 @@ def make_language_model(
     return LanguageModel(
         stack=stack,
         vocabulary=make_vocabulary(model, vocab_size, vocab_multiple, dtype),
+        output_memory=_make_output_memory(model, dtype),
         final_norm=kind if final_norm else "",
         positions=model.positions,
         **_memory_fields(model.memory_tokens),
@@ -449,7 +458,7 @@ def make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype: 
         "multiple": multiple,
         "dtype": dtype,
     }
-    match model.output:
+    match config.softmax_of(model.output):
         case config.Softmax() as part:
             return Vocabulary(**common, tied=part.tied, bias=part.bias)
         case config.AdaptiveSoftmax() as part:
@@ -459,6 +468,13 @@ def make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype: 
 
 def _memory_fields(tokens: config.MemoryTokens | None) -> dict[str, Any]:
     return {"memory_tokens": tokens.num_tokens, "memory_stddev": tokens.init_stddev} if tokens else {}
+
+
+def _make_output_memory(model: config.Model, dtype: Any) -> nn.Module | None:
+    match model.output:
+        case config.Spalm() as part:
+            return Spalm(dim=model.dim, **_fields(part, but=("softmax",)), dtype=dtype)
+    return None
 
 
 def _norms(attention: config.Attention) -> tuple[str, str]:

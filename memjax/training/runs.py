@@ -30,7 +30,7 @@ from memjax.config import Config
 from memjax.training.processes import is_first
 
 IGNORED = (
-    *("workdir", "data.cache_dir"),
+    *("workdir", "data.cache_dir", "data.neighbors"),
     *("sharding.data", "sharding.fsdp", "sharding.model", "sharding.memory", "sharding.timeout"),
 )
 """fields that may differ when a run goes on: where things are"""
@@ -131,14 +131,15 @@ def check_directory(path: Path, config: Config, *, reset_memory: bool = False) -
     if not path.is_dir():
         raise ValueError(f"{path}: is a file, allowed: a directory; give another name or workdir")
     if not (path / "config.json").exists():
-        others = sorted(entry.name for entry in path.iterdir() if entry.name != ".lock")
+        # Another process may just be writing the config, and a kill may have left it half written.
+        others = sorted(entry.name for entry in path.iterdir() if entry.name not in (".lock", "config.tmp"))
         if others:
             raise ValueError(
                 f"{path}: not empty ({others[0]}{', ...' if len(others) > 1 else ''}) and not a run directory; "
                 "give another name or workdir"
             )
         return
-    there, here = read_json(path / "config.json"), config_to_dict(config)
+    there, here = config_to_dict(load_config(path)), config_to_dict(config)
     difference = describe_difference(there, here, (*IGNORED, *MEMORY_FIELDS) if reset_memory else IGNORED)
     if difference:
         hint = "give another name, or remove the directory"

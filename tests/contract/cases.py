@@ -16,12 +16,13 @@ from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens
 from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.rfa import RFAAttention
+from memjax.memory.spalm import Spalm
 from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.language_model import make_language_model
 from memjax.models.transformer import FeedForward, Layer, Stack
 from tests.contract.harness import DIM, SOURCE, Case, Fifo
-from tests.contract.outputs import Recalls
+from tests.contract.outputs import AtOutput
 from tests.contract.toys import (
     CrossMemory,
     LinearMemory,
@@ -82,7 +83,7 @@ def memory_tokens(own_layers: int = 0, **fields: Any) -> Callable[[Any], MemoryT
 
 
 def continuous_cache(**fields: Any) -> Callable[[Any], Any]:
-    return lambda dtype: Recalls(ContinuousCache(dim=DIM, **{"memory_length": 8, **fields}, dtype=dtype))
+    return lambda dtype: AtOutput(ContinuousCache(dim=DIM, **{"memory_length": 8, **fields}, dtype=dtype))
 
 
 def toy(kind: type, **fields: Any) -> Callable[[Any], Any]:
@@ -323,7 +324,13 @@ CASES = [
     ),
     Case(
         name="knn_lm",
-        make=lambda dtype: Recalls(KNNMemory(feature="key", dtype=dtype)),
+        make=lambda dtype: AtOutput(KNNMemory(feature="key", dtype=dtype)),
+        site="output",
+        granularity="token",
+    ),
+    Case(
+        name="spalm",
+        make=lambda dtype: AtOutput(Spalm(dim=DIM, num_neighbors=3, gate_bias=0.5, dtype=dtype)),
         site="output",
         granularity="token",
     ),
