@@ -73,7 +73,6 @@ def get_config(variant: str = "default") -> Config:
         ),
         evaluation=Evaluation(rows=64),
     )
-    scales = {"query_init_scale": 8.0, "source_init_scale": 8.0}
     match variant:
         case "default":
             pass
@@ -84,13 +83,17 @@ def get_config(variant: str = "default") -> Config:
         case "t2r":
             model.attention, model.cross_attention = T2R(num_features=4), T2R(num_features=32)
         case "memsizer":
-            model.attention, model.cross_attention = MemSizer(num_slots=4, **scales), MemSizer(num_slots=32, **scales)
+            model.attention = MemSizer(num_slots=4, query_init_scale=8.0, source_init_scale=8.0)
+            model.cross_attention = MemSizer(num_slots=32, query_init_scale=8.0, source_init_scale=8.0)
         case "four_layers":
             model.num_layers = 4
-        case "memory_tokens" | "control" | "control_shared" | "bottleneck":
-            kind = {"memory_tokens": "transformer", "bottleneck": "bottleneck"}.get(variant, "control")
+        case "memory_tokens":
+            model.num_layers, model.memory_tokens = 4, MemoryTokens(num_tokens=10)
+        case "control" | "control_shared":
             model.num_layers = 4
-            model.memory_tokens = MemoryTokens(num_tokens=10, kind=kind, shared=variant == "control_shared")
+            model.memory_tokens = MemoryTokens(num_tokens=10, kind="control", shared=variant == "control_shared")
+        case "bottleneck":
+            model.num_layers, model.memory_tokens = 4, MemoryTokens(num_tokens=10, kind="bottleneck")
         case "smoke":
             model.dim, model.num_layers, model.num_heads, model.feed_forward.dim = 16, 1, 2, 32
             model.attention, model.memory_tokens = MemSizer(num_slots=4), MemoryTokens(num_tokens=2)

@@ -196,12 +196,14 @@ def _translation(source: configs.Translation, data: configs.Data, folder: Path, 
     ending = EndingTokenizer(tokenizer)
 
     def documents(split: str) -> SentencePairs:
-        sides = []
-        for texts in train if split == "train" else open_sides(source, split):
+        def write(texts: Any) -> Documents:
             name = _digest(texts.fingerprint, ending.fingerprint)
-            path = folder / f"{type(source).__name__}-{split}-{name}"
-            sides.append(write_token_file(path, texts, ending, progress=progress))
-        return SentencePairs(*sides, source.max_length)
+            return write_token_file(
+                folder / f"{type(source).__name__}-{split}-{name}", texts, ending, progress=progress
+            )
+
+        sources, targets = train if split == "train" else open_sides(source, split)
+        return SentencePairs(write(sources), write(targets), source.max_length)
 
     return Datasets(documents, tokenizer, tokenizer.vocab_size, tokenizer.begin_id)
 

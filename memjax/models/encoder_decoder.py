@@ -271,15 +271,20 @@ def make_encoder_decoder(model: config.EncoderDecoder, vocab_size: int, *, vocab
       vocab_multiple: as in `make_language_model`.
     """
     dtype = jnp.dtype(model.compute_dtype)
-    norms = {"norm": model.norm, "norm_kind": "layer"}
+    norms: dict[str, Any] = {"norm": model.norm, "norm_kind": "layer"}
     heads = {"num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
     rates = {"dropout": model.dropout, "attention_dropout": model.attention_dropout}
-    common = {"dim": model.dim, **heads, **rates, "dtype": dtype}
+    common: dict[str, Any] = {"dim": model.dim, **heads, **rates, "dtype": dtype}
 
     def feed_forward() -> FeedForward:
         part = model.feed_forward
         hidden = part.dim or 4 * model.dim
-        settings = {"activation": part.activation, "bias": part.bias, "dropout": model.dropout, "dtype": dtype}
+        settings: dict[str, Any] = {
+            "activation": part.activation,
+            "bias": part.bias,
+            "dropout": model.dropout,
+            "dtype": dtype,
+        }
         return FeedForward(model.dim, hidden, **settings, **norms)
 
     def cross() -> nn.Module:

@@ -28,7 +28,8 @@ def small():
     init = lambda: model.init(
         {"params": jax.random.key(0)}, SOURCE, model.init_state(ROWS), start_of_document=jnp.ones(ROWS, bool)
     )
-    return model, {"params": random_params(jax.eval_shape(init)["params"], dtype=np.float32)}
+    params = random_params(jax.eval_shape(init)["params"], dtype=np.float32)
+    return model, {"params": jax.tree.map(jnp.asarray, params)}
 
 
 @functools.cache
@@ -69,11 +70,17 @@ def test_a_wide_beam_finds_the_best_translations(length_penalty):
 
 def test_a_beam_of_one_follows_the_best_token():
     model, variables = small()
-    state = model.apply(variables, SOURCE, MASK, MAX_LENGTH, method="start_decoding")
+    state = jax.jit(lambda v: model.apply(v, SOURCE, MASK, MAX_LENGTH, method="start_decoding"))(variables)
+
+    @jax.jit
+    def decode(token, state):
+        hidden, state = model.apply(variables, token, state, active=jnp.ones(ROWS, bool), method="decode")
+        return model.apply(variables, hidden, method="log_probs")[:, 0], state
+
     token, steps = jnp.full((ROWS, 1), BEGIN, jnp.int32), []
     for _ in range(MAX_LENGTH):
-        hidden, state = model.apply(variables, token, state, active=jnp.ones(ROWS, bool), method="decode")
-        steps.append(np.asarray(model.apply(variables, hidden, method="log_probs")[:, 0]))
+        log_probs, state = decode(token, state)
+        steps.append(np.asarray(log_probs))
         others = np.where(np.arange(VOCAB)[None] == END, -np.inf, steps[-1])
         token = jnp.argmax(others, axis=-1)[:, None].astype(jnp.int32)
     found = beam_search(model, variables, SOURCE, MASK, **SEARCH, beam_size=1, length_penalty=0.0)

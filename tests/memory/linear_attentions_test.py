@@ -39,17 +39,17 @@ def variables_of(module, x, **named):
     keys = {"params": jax.random.key(0), "features": jax.random.key(1)}
     init = lambda: module.init(keys, x, module.init_state(ROWS, jnp.float64), start_of_document=START, **named)
     shapes = jax.eval_shape(init)
-    params = random_params(shapes.pop("params"))
-    return {"params": params, **{name: random_params(tree, seed=1) for name, tree in shapes.items()}}
+    drawn = {name: random_params(tree, seed=int(name != "params")) for name, tree in shapes.items()}
+    return jax.tree.map(jnp.asarray, drawn)
 
 
 def run(module, x, **named):
-    """(attention's output without residual, variables), a document of one segment."""
+    """(attention's output without residual, variables as NumPy arrays), a document of one segment."""
     variables = variables_of(module, x, **named)
     apply = jax.jit(
         lambda v, x: module.apply(v, x, module.init_state(ROWS, jnp.float64), start_of_document=START, **named)
     )
-    return np.asarray(apply(variables, x)[0] - x), variables
+    return np.asarray(apply(variables, x)[0] - x), jax.tree.map(np.asarray, variables)
 
 
 def projected(x: np.ndarray, params, name: str, head: int) -> np.ndarray:
@@ -149,8 +149,8 @@ def test_memsizer_norms_slots_and_values_of_each_token():
     module, y = MemSizerAttention(**SIZES, num_slots=3), random(2, ROWS, LENGTH, DIM)
     params = dict(variables_of(module, y)["params"])
     for name in ("slot_norm", "value_norm"):  # as they are initially
-        params[name] = {"scale": np.ones_like(params[name]["scale"]), "bias": np.zeros_like(params[name]["bias"])}
-    slots, values = module.apply({"params": params}, y, None, method="_keys_values")
+        params[name] = {"scale": jnp.ones_like(params[name]["scale"]), "bias": jnp.zeros_like(params[name]["bias"])}
+    slots, values = jax.jit(lambda p, y: module.apply({"params": p}, y, None, method="_keys_values"))(params, y)
     assert slots.shape == (ROWS, LENGTH, 1, 3) and values.shape == (ROWS, LENGTH, 1, DIM)
     np.testing.assert_allclose(slots.sum(axis=-1), 0, atol=1e-10)
     np.testing.assert_allclose((values**2).mean(axis=-1), 1, atol=1e-2)
@@ -168,7 +168,8 @@ def test_frozen_queries_are_constants():
 def test_published_initial_sizes():
     module = MemSizerAttention(**{**SIZES, "dim": 64, "dtype": jnp.float32}, num_slots=32)
     x, state = jnp.zeros((1, 1, 64), jnp.float32), module.init_state(1)
-    params = module.init({"params": jax.random.key(0)}, x, state, start_of_document=jnp.ones(1, bool))["params"]
+    init = jax.jit(lambda key: module.init({"params": key}, x, state, start_of_document=jnp.ones(1, bool)))
+    params = init(jax.random.key(0))["params"]
     xavier = lambda rows, columns: (2 / (rows + columns)) ** 0.5
     for name, columns, gain in (("query", HEADS * 32, 32**-0.5), ("slot_kernel", 32, 1), ("value_kernel", 64, 1)):
         np.testing.assert_allclose(np.std(params[name]), gain * xavier(64, columns), rtol=0.05, err_msg=name)
@@ -196,13 +197,15 @@ def test_redrawn_directions_leave_nothing_of_the_segment_before():
 
 def test_directions_are_drawn_from_the_seed_and_saved():
     model = make_language_model(config.Model(dim=8, num_layers=2, num_heads=2, attention=config.RFA()), 11)
-    init = lambda seed: model.init(
-        {"params": jax.random.key(0), "features": jax.random.key(seed)},
-        jnp.zeros((1, 2), jnp.int32),
-        model.init_state(1),
-        start_of_document=jnp.ones(1, bool),
-    )["constants"]["stack"]
-    first, again, other = (jax.tree.leaves(init(seed)) for seed in (1, 1, 2))
+    init = jax.jit(
+        lambda key: model.init(
+            {"params": jax.random.key(0), "features": key},
+            jnp.zeros((1, 2), jnp.int32),
+            model.init_state(1),
+            start_of_document=jnp.ones(1, bool),
+        )["constants"]["stack"]
+    )
+    first, again, other = (jax.tree.leaves(init(jax.random.key(seed))) for seed in (1, 1, 2))
     assert len(first) == 2 and not np.array_equal(first[0], first[1])
     np.testing.assert_array_equal(first[0], again[0])
     assert not np.array_equal(first[0], other[0])
@@ -216,7 +219,8 @@ def test_folded_features_are_the_same_model(bias):
     folded = fold(variables["params"])
     other = module.clone(folded=True)
     assert jax.tree.structure(folded) == jax.tree.structure(dict(variables_of(other, x)["params"]))
-    z = other.apply({"params": folded}, x, other.init_state(ROWS, jnp.float64), start_of_document=START)[0] - x
+    state = other.init_state(ROWS, jnp.float64)
+    z = jax.jit(lambda p: other.apply({"params": p}, x, state, start_of_document=START)[0] - x)(folded)
     np.testing.assert_allclose(z, y, rtol=0, atol=1e-10)
 
 
@@ -255,11 +259,11 @@ def check_generation():
         config.Model(dim=8, num_layers=2, num_heads=2, attention=part, positions="sinusoids"), vocab_size=11
     )
     tokens, start = jnp.asarray([[3, 1, 4, 1, 5, 9, 2, 6]], jnp.int32), jnp.ones(1, bool)
-    variables = jax.jit(
-        lambda: model.init({"params": jax.random.key(0)}, tokens, model.init_state(1), start_of_document=start)
-    )()
+    params = params_of(model, tokens, model.init_state(1), start_of_document=start, dtype=np.float32)
+    variables = {"params": jax.tree.map(jnp.asarray, params)}
     new = generate(model, variables, [tokens[0].tolist()], segment_length=4, max_tokens=1)[0]
-    hidden, state, _ = model.apply(variables, tokens, model.init_state(1), start_of_document=start)
+    read = jax.jit(lambda v: model.apply(v, tokens, model.init_state(1), start_of_document=start))
+    hidden, state, _ = read(variables)
     assert state.position.tolist() == [8] and len(new) == 1
     # The place in the document matters: the same token twice does not give the same hidden state.
     assert not np.allclose(hidden[0, 1], hidden[0, 3], atol=1e-3)

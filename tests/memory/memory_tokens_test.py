@@ -12,6 +12,7 @@ from tests.contract.cases import memory_tokens
 from tests.reference.parameters import params_of
 
 DIM, ROWS, LENGTH, TOKENS = 8, 2, 5, 3
+ALL = jnp.ones((ROWS, LENGTH), bool)
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +28,10 @@ def random(seed: int, *shape: int) -> jax.Array:
 X = functools.partial(random, 0, ROWS, LENGTH, DIM)
 
 
+@functools.cache
 def make(own_layers: int = 0, **fields):
     module = memory_tokens(own_layers, **fields)(jnp.float64)
-    return module, params_of(module, X(), module.init_state(ROWS))
+    return module, jax.tree.map(jnp.asarray, params_of(module, X(), module.init_state(ROWS)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -48,7 +50,8 @@ def test_no_memory_tokens_and_masked_ones_are_the_plain_encoder():
     assert jax.tree.structure(without) == jax.tree.structure(params_of(plain, X(), plain.init_state(ROWS)))
     y = X()
     for index in range(2):  # the layers by hand
-        y = plain.layers[index].apply({"params": params[f"layers_{index}"]}, y, y, jnp.ones((ROWS, LENGTH), bool))
+        layer = jax.jit(lambda p, y, one=plain.layers[index]: one.apply({"params": p}, y, y, ALL))
+        y = layer(params[f"layers_{index}"], y)
     memory, x = encode(plain, without, X())
     assert memory.shape == (ROWS, 0, DIM)
     assert_same(x, y)
@@ -68,12 +71,11 @@ def test_tokens_meet_in_the_bottleneck_only():
     module, params = make(2, kind="bottleneck")
     params = {**params, "memory_layers_0": jax.tree.map(jnp.zeros_like, params["memory_layers_0"])}
     params["memory_layers_1"] = params["memory_layers_0"]  # norms of zero scale: the memory is the same for all texts
-    gradient = jax.jacobian(lambda x: encode(module, params, x)[1][0].sum(axis=-1))(X())[:, 0]  # [to, from, dim]
-    between = np.abs(np.asarray(gradient)).sum(axis=-1)
+    jacobian = jax.jit(jax.jacobian(lambda x, p: encode(module, p, x)[1][0].sum(axis=-1)))
+    between = np.abs(np.asarray(jacobian(X(), params)[:, 0])).sum(axis=-1)  # [to, from]
     assert not between[~np.eye(LENGTH, dtype=bool)].any() and between[np.eye(LENGTH, dtype=bool)].all()
-    module, params = make(2, kind="bottleneck")
-    gradient = jax.jacobian(lambda x: encode(module, params, x)[1][0].sum(axis=-1))(X())[:, 0]
-    assert np.abs(np.asarray(gradient)).sum(axis=-1).all()
+    through_memory = jacobian(X(), make(2, kind="bottleneck")[1])[:, 0]
+    assert np.abs(np.asarray(through_memory)).sum(axis=-1).all()
 
 
 def test_the_order_of_memory_tokens_has_no_effect():

@@ -100,7 +100,7 @@ def test_a_long_target_goes_on_in_the_next_segment():
 def test_training_smooths_the_targets_and_scoring_does_not():
     model, variables = small("softmax")
     hidden = jnp.asarray(np.random.default_rng(2).normal(size=(ROWS, LENGTH, DIM)), jnp.float32)
-    apply = lambda method, *args: model.apply(variables, hidden, *args, method=method)
+    apply = lambda method, *args: jax.jit(lambda v: model.apply(v, hidden, *args, method=method))(variables)
     log_probs, weights = apply("log_probs"), jnp.ones((ROWS, LENGTH)).at[1, 2:].set(0)
     own = jnp.take_along_axis(log_probs, TOKENS[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(apply("token_nll", TOKENS), -own, atol=1e-5)
