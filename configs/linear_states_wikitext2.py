@@ -4,6 +4,7 @@
     memjax train --config linear_states_wikitext2 --variant t2r --data.source.path DIR \
         --training.init-from runs/linear_states_wikitext2_softmax      # the paper's way
     memjax train --config linear_states_wikitext2 --variant memsizer --model.attention.num-slots 128 ...
+    python -m tools.results run linear_states_wikitext2         # small models of all kinds; MEMJAX_WIKITEXT2=DIR
 
 Paper: none at this size; each variant's memory has its own, named in its class of `memjax.config`.
 Paper's number: none at this size.

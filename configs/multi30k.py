@@ -4,6 +4,7 @@
     memjax train --config multi30k --variant memsizer --data.source.path DIR
     memjax train --config multi30k --variant memory_tokens --model.num-layers 6 --model.memory-tokens.num-tokens 20 ...
     python -m tools.results.translation RUN         # BLEU, beam 5, length penalty 1
+    python -m tools.results run multi30k_translation        # small models of all kinds; MEMJAX_MULTI30K=DIR
 
 Paper: Zhang and Cai, "Linearizing Transformer with Key-Value Memory", EMNLP 2022, https://arxiv.org/abs/2203.12644;
 Burtsev et al., "Memory Transformer", 2020, https://arxiv.org/abs/2006.11527. Data: Elliott et al. 2016,
@@ -42,6 +43,8 @@ from memjax.config import (
 VARIANTS = {
     "default": "softmax attention everywhere",
     "linear_transformer": "elu(x) + 1 in causal and cross attention",
+    "linear_causal": "the same in causal attention alone",
+    "linear_cross": "the same in cross attention alone",
     "rfa": "random features in causal and cross attention",
     "t2r": "learned features, 4 in causal and 32 in cross attention",
     "memsizer": "memory of 4 slots in causal, of 32 in cross attention",
@@ -78,6 +81,10 @@ def get_config(variant: str = "default") -> Config:
             pass
         case "linear_transformer":
             model.attention, model.cross_attention = LinearTransformer(), LinearTransformer()
+        case "linear_causal":
+            model.attention = LinearTransformer()
+        case "linear_cross":
+            model.cross_attention = LinearTransformer()
         case "rfa":
             model.attention, model.cross_attention = RFA(), RFA()
         case "t2r":

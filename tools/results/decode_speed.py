@@ -1,6 +1,6 @@
 """Tokens per second of decoding with linear states and with a cache of keys and values, at growing lengths.
 
-    python -m tools.results.decode_speed [--lengths 64 128 256 512 1024 2048 4096] [--repeats 5] [--out FILE]
+    python -m tools.results.decode_speed [--lengths 64 128 256 512 1024 2048 4096] [--repeats 5] [--write]
 
 One process, one model size. A measurement decodes the whole length from an empty state in one compiled loop, each token
 the most probable one after the last; contenders and lengths alternate, and a number is the median of the repeats with
@@ -33,6 +33,8 @@ LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 SIZES = {"dim": 256, "num_layers": 4, "num_heads": 4, "positions": "sinusoids", "scan_layers": False}
 VOCAB, BATCH = 256, 1
 BEGIN = 1
+TABLE = Path(__file__).parent / "linear_states" / "decode_speed.md"
+TITLE = "# Decoding with linear states and with a cache of keys and values"
 
 CONTENDERS: dict[str, config.Attention] = {
     "softmax": config.FullAttention(query_key_norm=False, num_buckets=0),
@@ -130,17 +132,29 @@ def as_markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _described(given: argparse.Namespace, origin: dict[str, Any]) -> str:
+    lengths = " ".join(map(str, given.lengths))
+    return (
+        f"`python -m tools.results.decode_speed --lengths {lengths} --repeats {given.repeats} --write`; commit "
+        f"{origin['commit']}; {origin['hardware']}; JAX {origin['jax']}. {SIZES['num_layers']} layers, {SIZES['dim']} "
+        f"wide, {SIZES['num_heads']} heads, {VOCAB} ids, one row, random parameters. Tokens per second of decoding a "
+        f"text of the given length from an empty state: median of {given.repeats} alternating repeats (smallest to "
+        "largest). State bytes of a row; operations in products for one token; compiled programs."
+    )
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", default="", help="also write the numbers as JSON lines")
+    parser.add_argument("--write", action="store_true", help=f"also write {TABLE.name} and its numbers beside it")
     given = parser.parse_args(arguments)
     rows = measure(tuple(given.lengths), given.repeats)
     origin = {"commit": commit(), "hardware": hardware(), "jax": jax.__version__, "sizes": SIZES, "batch": BATCH}
-    if given.out:
-        Path(given.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(given.out).write_text("".join(json.dumps({**row, **origin}) + "\n" for row in rows))
+    if given.write:
+        TABLE.parent.mkdir(exist_ok=True)
+        TABLE.with_suffix(".jsonl").write_text("".join(json.dumps({**row, **origin}) + "\n" for row in rows))
+        TABLE.write_text(f"{TITLE}\n\n{_described(given, origin)}\n\n{as_markdown(rows)}\n")
     print(f"{as_markdown(rows)}\n\n{json.dumps(origin)}")
     return 0
 

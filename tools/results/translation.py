@@ -49,13 +49,15 @@ def measure(
     plain, tokenized = detokenized_bleu(texts, wanted), tokenized_bleu(texts, wanted)
     return {
         "split": split,
-        "pairs": count,
-        "left_out": len(references) - len(documents),
         "beam": beam,
         "length_penalty": length_penalty,
-        "detokenized_bleu": plain.score,
+        "numbers": {
+            f"{split} BLEU": plain.score,
+            f"{split} BLEU of words": tokenized.score,
+            f"{split} pairs": count,
+            f"{split} pairs too long": len(references) - len(documents),
+        },
         "signature": plain.signature,
-        "tokenized_bleu": tokenized.score,
         "tokenized_signature": f"lower-cased words|{tokenized.signature}",
         "first": [{"translation": text, "reference": one} for text, one in list(zip(texts, wanted, strict=True))[:5]],
     }
