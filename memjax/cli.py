@@ -146,6 +146,21 @@ def _eval(arguments: list[str]) -> int:
     return 0
 
 
+def _usage(arguments: list[str]) -> int:
+    """Shows how many slots of its value tables (product keys) a run uses on a split, and how evenly."""
+    parser = _Parser("usage")
+    parser.add_argument("--run", required=True, metavar="DIR", help="a run directory; its config has the fields below")
+    every = "every checkpoint that the run has kept, and at which of them a slot was last in use"
+    parser.add_argument("--checkpoints", action="store_true", help=every)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
+    from memjax.console import describe_usage, usage_facts
+
+    facts = usage_facts(options.run, config, checkpoints=options.checkpoints)
+    print(json.dumps(facts) if options.json else describe_usage(facts))
+    return 0
+
+
 def _generate(arguments: list[str]) -> int:
     """Continues prompts with the newest checkpoint of a run; several prompts of any lengths are one batch."""
     parser = _Parser("generate")
@@ -352,6 +367,7 @@ def _demo(arguments: list[str]) -> int:
 VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "train": (_train, "train a model, or go on with its run"),
     "eval": (_eval, "score a split, with another memory length if wanted"),
+    "usage": (_usage, "how much of a value table a split uses"),
     "generate": (_generate, "continue prompts"),
     "data": (_data, "read the data, train the tokenizer, write token files"),
     "datastore": (_datastore, "keys and next tokens of a split, and their indices"),

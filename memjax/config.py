@@ -190,7 +190,36 @@ class Dense:
     """biases in both layers"""
 
 
-FeedForward = Dense
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ProductKey(Dense):
+    """Product keys (Lample et al. 2019) in the place of the feed-forward network, or beside it (Kim & Jung 2020).
+
+    In some layers; `dim`, `activation` and `bias` are those of the ordinary network.
+    """
+
+    layers: tuple[int, ...] = (-2,)
+    """layers with a memory, 0-based, negative from the end; () = all"""
+    num_keys: int = 512
+    """sub-keys of each half; num_keys ** 2 slots"""
+    memory_heads: int = 4
+    """heads of the memory, each with sub-keys of its own; all share the values"""
+    num_neighbors: int = 32
+    """slots read per token and head"""
+    key_dim: int = 256
+    """width of one head's query, two halves"""
+    query_hidden: tuple[int, ...] = ()
+    """widths of hidden layers of the query network; () = a linear one"""
+    query_norm: Literal["batch", "layer", "none"] = "batch"
+    """of queries; 'batch' raises the share of slots in use"""
+    key_dropout: float = 0.0
+    """rate on sub-keys"""
+    dense_scale: float = 0.0
+    """weight of the ordinary network in layers with a memory (the paper's alpha); 0 = the memory replaces it"""
+    memory_scale: float = 1.0
+    """weight of the memory (the paper's beta); 0 = none"""
+
+
+FeedForward = Dense | ProductKey
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -578,6 +607,22 @@ class Schedule:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
+class TableAdam:
+    """Adam of value tables (product keys), updated in every step: no decay, outside the global gradient norm."""
+
+    learning_rate: float = 1e-3
+    """constant"""
+    b1: float = 0.9
+    """decay of the first moment"""
+    b2: float = 0.999
+    """decay of the second moment"""
+    eps: float = 1e-8
+    """added to the root of the second moment"""
+    form: Literal["auto", "lazy", "dense"] = "auto"
+    """'lazy' updates the rows that a step reads, 'dense' all; 'auto' = dense for a table of at most 4 rows a lookup"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
 class Training:
     """How the parameters are fitted."""
 
@@ -596,6 +641,8 @@ class Training:
     """steps whose gradients are averaged before one optimiser update; memory advances every step"""
     optimizer: Adam | Adafactor = dataclasses.field(default_factory=Adam)
     """update rule"""
+    tables: TableAdam = dataclasses.field(default_factory=TableAdam)
+    """update rule of value tables"""
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
     """learning rate"""
     clip_norm: float = 1.0
@@ -676,6 +723,8 @@ class Sharding:
     """devices that split heads, feed-forward width and vocabulary; 0 = what is left"""
     memory: Literal["heads", "slots"] = "heads"
     """what `model` splits of a long memory: 'slots' for one too large for a device"""
+    tables: Literal["rows", "columns"] = "rows"
+    """what `model` splits of a value table (product keys)"""
     vocab_multiple: int = 128
     """rows of the vocabulary's tables are padded to a multiple of it, to divide over `model`; 1 = no padding"""
     timeout: float = 300.0
@@ -754,6 +803,9 @@ def validate(config: Config) -> None:
     _require(model.head_dim >= 0, "model.head_dim", model.head_dim, "0 (dim / num_heads) or more")
     _require(model.feed_forward.dim >= 0, "model.feed_forward.dim", model.feed_forward.dim, "0 (4 * dim) or more")
     _validate_attention(model)
+    if isinstance(model.feed_forward, ProductKey):
+        _validate_product_key(model.feed_forward, model.num_layers)
+    _validate_tables(training.tables)
     if isinstance(model.attention, Compressive):
         _validate_compressive(model.attention, data.segment_length)
     softmax = softmax_of(model.output)
@@ -833,6 +885,8 @@ def _validate_translation(config: Config) -> None:
         _validate_memory_tokens(model)
         return
     _require(translates, "data.source", kind, "ParallelText, TfdsTranslation or NumberWords with an EncoderDecoder")
+    memory = isinstance(model.feed_forward, ProductKey)
+    _require(not memory, "model.feed_forward", "ProductKey", "Dense in a translation model")
     assert isinstance(source, Translation)
     _require(source.max_length >= 2, "data.source.max_length", source.max_length, "2 or more tokens")
     _require(config.data.protocol == "separate", "data.protocol", config.data.protocol, "'separate' for sentence pairs")
@@ -899,11 +953,42 @@ def _validate_memorizing(attention: Memorizing, num_layers: int) -> None:
             attention.num_neighbors,
             f"1 to {field}memory_length = {attention.memory_length}",
         )
-    for layer in attention.layers:
-        allowed = f"layers from {-num_layers} to {num_layers - 1}"
-        _require(-num_layers <= layer < num_layers, field + "layers", attention.layers, allowed)
+    _validate_layers(field, attention.layers, num_layers)
     if attention.write == "evicted":
         _require(attention.cache_length > 0, field + "write", "evicted", "'current' when cache_length is 0")
+
+
+def _validate_product_key(part: ProductKey, num_layers: int) -> None:
+    field = "model.feed_forward."
+    for name in ("num_keys", "memory_heads", "key_dim"):
+        _require(getattr(part, name) >= 1, field + name, getattr(part, name), "an integer of at least 1")
+    _require(part.key_dim % 2 == 0, field + "key_dim", part.key_dim, "an even number (two halves)")
+    allowed = f"1 to {field}num_keys = {part.num_keys}"
+    _require(1 <= part.num_neighbors <= part.num_keys, field + "num_neighbors", part.num_neighbors, allowed)
+    _require(part.num_keys**2 < 2**31, field + "num_keys", part.num_keys, "up to 46340 (slots have 32-bit numbers)")
+    _require(all(width >= 1 for width in part.query_hidden), field + "query_hidden", part.query_hidden, "widths from 1")
+    _require(0 <= part.key_dropout < 1, field + "key_dropout", part.key_dropout, "a rate in [0, 1)")
+    _require(
+        part.dense_scale != 0 or part.memory_scale != 0,
+        field + "memory_scale",
+        part.memory_scale,
+        f"another number than 0 where {field}dense_scale is 0",
+    )
+    _validate_layers(field, part.layers, num_layers)
+
+
+def _validate_tables(tables: TableAdam) -> None:
+    field = "training.tables."
+    _require(tables.learning_rate > 0, field + "learning_rate", tables.learning_rate, "more than 0")
+    for name in ("b1", "b2"):
+        _require(0 <= getattr(tables, name) < 1, field + name, getattr(tables, name), "a number in [0, 1)")
+    _require(tables.eps > 0, field + "eps", tables.eps, "more than 0")
+
+
+def _validate_layers(field: str, layers: tuple[int, ...], num_layers: int) -> None:
+    for layer in layers:
+        allowed = f"layers from {-num_layers} to {num_layers - 1}"
+        _require(-num_layers <= layer < num_layers, field + "layers", layers, allowed)
 
 
 def _validate_adaptive(output: AdaptiveSoftmax, dim: int, field: str) -> None:

@@ -16,8 +16,10 @@ from memjax.config import (
     MemSizer,
     Model,
     NumberWords,
+    ProductKey,
     Softmax,
     Spalm,
+    TableAdam,
     TransformerXL,
     softmax_of,
     validate,
@@ -30,6 +32,7 @@ def test_the_defaults_are_valid():
     linear = LinearTransformer(), RFA(), T2R(), MemSizer()
     for attention in (FullAttention(), TransformerXL(), Memorizing(), Compressive(), *linear, *without):
         validate(Config(model=Model(attention=attention)))
+    validate(Config(model=Model(feed_forward=ProductKey())))
     ties = (False, True, True, True)
     validate(Config(model=Model(output=AdaptiveSoftmax(div_val=4, tie_projections=ties))))
 
@@ -170,6 +173,43 @@ def small_memory(**fields) -> Memorizing:
             "model.memory_tokens.kind: given 'control', allowed: 'transformer' in a language model",
         ),
         (
+            {"feed_forward": ProductKey(num_neighbors=33, num_keys=32)},
+            "model.feed_forward.num_neighbors: given 33, allowed: 1 to model.feed_forward.num_keys = 32",
+        ),
+        (
+            {"feed_forward": ProductKey(key_dim=7)},
+            "model.feed_forward.key_dim: given 7, allowed: an even number (two halves)",
+        ),
+        (
+            {"feed_forward": ProductKey(memory_heads=0)},
+            "model.feed_forward.memory_heads: given 0, allowed: an integer of at least 1",
+        ),
+        (
+            {"feed_forward": ProductKey(num_keys=50_000)},
+            "model.feed_forward.num_keys: given 50000, allowed: up to 46340 (slots have 32-bit numbers)",
+        ),
+        (
+            {"feed_forward": ProductKey(query_hidden=(8, 0))},
+            "model.feed_forward.query_hidden: given (8, 0), allowed: widths from 1",
+        ),
+        (
+            {"feed_forward": ProductKey(key_dropout=1.0)},
+            "model.feed_forward.key_dropout: given 1.0, allowed: a rate in [0, 1)",
+        ),
+        (
+            {"feed_forward": ProductKey(memory_scale=0.0)},
+            "model.feed_forward.memory_scale: given 0.0, allowed: another number than 0 where "
+            "model.feed_forward.dense_scale is 0",
+        ),
+        (
+            {"feed_forward": ProductKey(layers=(4,))},
+            "model.feed_forward.layers: given (4,), allowed: layers from -4 to 3",
+        ),
+        (
+            {"feed_forward": assigned(ProductKey(), query_norm="rms")},
+            "model.feed_forward.query_norm: given 'rms', allowed: one of 'batch', 'layer', 'none'",
+        ),
+        (
             {"output": AdaptiveSoftmax(cutoffs=(40, 20))},
             "model.output.cutoffs: given (40, 20), allowed: positive ids in ascending order, at least one",
         ),
@@ -204,6 +244,13 @@ def test_a_wrong_model_gets_one_line(model, line):
         ("data", {"rows": 0}, "data.rows: given 0, allowed: an integer of at least 1"),
         ("data", {"protocol": "mixed"}, "data.protocol: given 'mixed', allowed: one of 'separate', 'contiguous'"),
         ("training", {"accumulate": 3}, "training.accumulate: given 3, allowed: a divisor of data.rows = 8"),
+        (
+            "training",
+            {"tables": TableAdam(learning_rate=0.0)},
+            "training.tables.learning_rate: given 0.0, allowed: more than 0",
+        ),
+        ("training", {"tables": TableAdam(b2=1.0)}, "training.tables.b2: given 1.0, allowed: a number in [0, 1)"),
+        ("training", {"tables": TableAdam(eps=0.0)}, "training.tables.eps: given 0.0, allowed: more than 0"),
         ("training", {"clip_norm": -1.0}, "training.clip_norm: given -1.0, allowed: 0 (off) or more"),
         (
             "evaluation",
@@ -226,6 +273,10 @@ def test_other_parts_get_one_line(part, fields, line):
         (
             {"cross_attention": T2R(num_features=0)},
             "model.cross_attention.num_features: given 0, allowed: an integer of at least 1",
+        ),
+        (
+            {"feed_forward": ProductKey()},
+            "model.feed_forward: given 'ProductKey', allowed: Dense in a translation model",
         ),
         ({"label_smoothing": 1.0}, "model.label_smoothing: given 1.0, allowed: a share in [0, 1)"),
         ({"output": AdaptiveSoftmax()}, "model.output: given 'AdaptiveSoftmax', allowed: Softmax"),

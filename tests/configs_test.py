@@ -105,6 +105,9 @@ LARGE = {
     ("memsizer_wikitext", "rfa_gate"): 460e6,
     ("memsizer_wikitext", "t2r"): 460e6,
     ("memsizer_wikitext", "softmax"): 450e6,
+    ("product_key_news", "default"): 490e6,
+    ("product_key_news", "two"): 800e6,
+    ("product_key_news", "deeper"): 370e6,
 }
 """upper bounds of models that are not trained on one device"""
 

@@ -70,7 +70,16 @@ from memjax.functional.positions import (
     relative_shift,
     sinusoids,
 )
-from memjax.functional.product_keys import lookup_rows
+from memjax.functional.product_keys import (
+    candidate_pairs,
+    gradient_of_rows,
+    lookup_rows,
+    select_product_keys,
+    sum_rows,
+    table_shards,
+    top_slots,
+    update_rows,
+)
 from memjax.functional.scopes import operation
 from memjax.functional.sharded import (
     Partial,
@@ -97,6 +106,7 @@ __all__ = [
     "candidate_log_total",
     "candidate_log_weights",
     "causal_linear_attention",
+    "candidate_pairs",
     "cross_entropy_sum",
     "dilated_convolutions",
     "distance_scores",
@@ -104,6 +114,7 @@ __all__ = [
     "elu_features",
     "gather_bucket_slots",
     "gather_slots",
+    "gradient_of_rows",
     "head_gate",
     "init_linear_state",
     "interpolate_log_probs",
@@ -134,6 +145,7 @@ __all__ = [
     "ring_order",
     "scale_queries",
     "select_neighbors",
+    "select_product_keys",
     "select_window",
     "sharded_append",
     "sharded_neighbors",
@@ -144,10 +156,14 @@ __all__ = [
     "stop_forward",
     "strided_convolution",
     "summarize_source",
+    "sum_rows",
+    "table_shards",
     "threshold_attention",
     "threshold_mask",
     "token_cross_entropy",
+    "top_slots",
     "transposed_convolution",
+    "update_rows",
     "visibility",
     "window_validity",
     "write_window",

@@ -23,6 +23,7 @@ from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens, resize_memor
 from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
 from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.mixtures import Prediction, Recalled
+from memjax.memory.product_key import ProductKeyMemory
 from memjax.memory.rfa import RFAAttention
 from memjax.memory.spalm import Spalm
 from memjax.memory.t2r import T2RAttention
@@ -51,6 +52,7 @@ __all__ = [
     "MemoryTokens",
     "Prediction",
     "RFAAttention",
+    "ProductKeyMemory",
     "Recalled",
     "Spalm",
     "StackState",

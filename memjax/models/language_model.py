@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -23,6 +23,7 @@ from memjax.memory.memory_tokens import MEMORY
 from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
 from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs, recalled_log_prob
+from memjax.memory.product_key import ProductKeyMemory
 from memjax.memory.projections import make_norm
 from memjax.memory.rfa import RFAAttention
 from memjax.memory.spalm import Spalm
@@ -336,6 +337,7 @@ def make_language_model(
     features: tuple[str, ...] = (),
     rematerialize: str = "none",
     memory_sharding: str = "heads",
+    table_sharding: Literal["rows", "columns"] = "rows",
     vocab_multiple: int = 1,
 ) -> LanguageModel:
     """Builds the model that a configuration describes.
@@ -346,6 +348,7 @@ def make_language_model(
       features: inner tensors to return, `layer_<index>/<tap>` or `output`, `output_normed`.
       rematerialize: 'per_layer' and 'segment_nested' recompute each layer in the backward pass.
       memory_sharding: what the mesh axis `model` splits of a long memory, 'heads' or 'slots'.
+      table_sharding: what it splits of a value table, 'rows' or 'columns'.
       vocab_multiple: of which the tables of the vocabulary have rows, to divide over `model`; 1 = no padding, as in
         published models.
     """
@@ -356,7 +359,10 @@ def make_language_model(
     dtype = jnp.dtype(model.compute_dtype)
     scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
     layers = tuple(
-        Layer(make_attention(model, index, dtype, memory_sharding), _make_feed_forward(model, dtype))
+        Layer(
+            make_attention(model, index, dtype, memory_sharding),
+            _make_feed_forward(model, index, dtype, table_sharding),
+        )
         for index in range(model.num_layers)
     )
     inner = tuple(name for name in features if name.startswith("layer_"))
@@ -401,8 +407,8 @@ def make_attention(model: config.Model, index: int, dtype: Any, memory_sharding:
             return CompressiveAttention(**common, **_fields(part, but=("final_norm", "loss_weight")))
         case config.Memorizing() as part:
             fields = _fields(part, but=("layers", "write"))
-            chosen = {layer % model.num_layers for layer in part.layers} or set(range(model.num_layers))
-            if index not in chosen or not part.memory_length:  # equal fields let neighbours share one scanned group
+            chosen = _is_chosen(index, part.layers, model.num_layers)
+            if not chosen or not part.memory_length:  # equal fields let neighbours share one scanned group
                 fields |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
                 return MemorizingAttention(**common, **fields)
             slot_axis = MODEL if memory_sharding == "slots" else ""
@@ -430,9 +436,27 @@ def make_linear_attention(part: config.LinearTransformer, **common: Any) -> Line
     return LinearTransformerAttention(**common, **_fields(part))
 
 
-def _make_feed_forward(model: config.Model, dtype: Any) -> nn.Module:
+def _make_feed_forward(
+    model: config.Model, index: int, dtype: Any, table_sharding: Literal["rows", "columns"]
+) -> nn.Module:
     norm, kind = _norms(model.attention)
     part = model.feed_forward
+    memory: dict[str, Any] = {}
+    if isinstance(part, config.ProductKey) and _is_chosen(index, part.layers, model.num_layers):
+        memory["dense_scale"] = part.dense_scale
+        if part.memory_scale:
+            memory["memory_scale"] = part.memory_scale
+            memory["memory"] = ProductKeyMemory(
+                dim=model.dim,
+                num_keys=part.num_keys,
+                num_heads=part.memory_heads,
+                num_neighbors=part.num_neighbors,
+                key_dim=part.key_dim,
+                query_hidden=part.query_hidden,
+                query_norm=part.query_norm,
+                key_dropout=part.key_dropout,
+                split=table_sharding,
+            )
     return FeedForward(
         dim=model.dim,
         hidden_dim=part.dim or 4 * model.dim,
@@ -443,7 +467,13 @@ def _make_feed_forward(model: config.Model, dtype: Any) -> nn.Module:
         dropout=model.dropout,
         init_stddev=0.02 if isinstance(model.attention, _RELATIVE) else None,
         dtype=dtype,
+        **memory,
     )
+
+
+def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
+    """Whether a layer is among `layers`, of which negative ones count from the end; () = all are."""
+    return not layers or index in {layer % num_layers for layer in layers}
 
 
 def make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype: Any) -> nn.Module:

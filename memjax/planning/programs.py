@@ -16,7 +16,13 @@ from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.models.language_model import make_language_model, make_mixtures
 from memjax.training.evaluation import make_score
-from memjax.training.experiment import make_coefficients, make_optimizer, padding_of, scanned_groups
+from memjax.training.experiment import (
+    make_coefficients,
+    make_optimizer,
+    make_table_optimizer,
+    padding_of,
+    scanned_groups,
+)
 from memjax.training.sharding import Layout, check_rows, train_state_names
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.typing import Batch
@@ -96,6 +102,7 @@ def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     training, data = config.training, config.data
     model = _make_model(config, config.model, vocab_size)
     loss, optimizer = language_model_loss(model), make_optimizer(training, scanned_groups(model))
+    tables = make_table_optimizer(config)
     rows, length, segments = data.rows, data.segment_length, training.segments_per_update
     shape = lambda *sizes, dtype: jax.ShapeDtypeStruct((segments, *sizes), dtype)
     batch = Batch(
@@ -110,7 +117,8 @@ def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
 
     def init() -> Any:
         variables = init_variables(model, key(), length)
-        return init_train_state(loss, optimizer, variables, model.init_state(rows), batch, key())
+        memory = model.init_state(rows)
+        return init_train_state(loss, optimizer, variables, memory, batch, key(), table_optimizer=tables)
 
     state = jax.eval_shape(init)
     names = train_state_names(state, parameter_names(lambda: init_variables(model, key(), length)))
@@ -121,6 +129,7 @@ def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
         accumulate=training.accumulate,
         rematerialize=training.rematerialize,
         segments_per_checkpoint=training.segments_per_checkpoint,
+        table_optimizer=tables,
         jit=False,
     )
     places = layout.of(names, state)
@@ -191,6 +200,7 @@ def _make_model(config: Config, model: configs.Model, vocab_size: int) -> Any:
         vocab_size,
         rematerialize=config.training.rematerialize,
         memory_sharding=config.sharding.memory,
+        table_sharding=config.sharding.tables,
         vocab_multiple=config.sharding.vocab_multiple,
     )
 

@@ -31,6 +31,8 @@ from memjax.training.evaluation import Evaluator, Subset
 from memjax.training.runs import load_config
 from memjax.training.sharding import Layout
 from memjax.training.step import TrainState, init_variables
+from memjax.training.tables import TableOptimizer, table_adam
+from memjax.training.usage import count_usage
 
 COLLECTIONS = {
     "params": "params/",
@@ -139,6 +141,7 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
         data.vocab_size,
         rematerialize=config.training.rematerialize,
         memory_sharding=config.sharding.memory,
+        table_sharding=config.sharding.tables,
         vocab_multiple=config.sharding.vocab_multiple,
     )
 
@@ -181,6 +184,7 @@ def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation
         model,
         experiment.model.vocabulary.vocab_size,
         memory_sharding=sharding.memory,
+        table_sharding=sharding.tables,
         vocab_multiple=sharding.vocab_multiple,
     ).clone(mixtures=mixtures)
 
@@ -220,6 +224,21 @@ def make_optimizer(training: configs.Training, scanned: Sequence[str] = ()) -> o
         case other:
             raise ValueError(f"training.optimizer: given {type(other).__name__}, allowed: Adam, Adafactor")
     return optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every)
+
+
+def make_table_optimizer(config: Config) -> TableOptimizer:
+    """The update rule of value tables, with counters of their slots."""
+    rule = config.training.tables
+    return count_usage(
+        table_adam(
+            optimizers.make_schedule(rule.learning_rate, steps=1, decay="constant"),
+            b1=rule.b1,
+            b2=rule.b2,
+            eps=rule.eps,
+            form=rule.form,
+            split=config.sharding.tables,
+        )
+    )
 
 
 def make_coefficients(attention: configs.Attention) -> dict[str, float]:
@@ -282,7 +301,8 @@ def init_from(run: Path | str, variables: Mapping[str, Any], model: Any) -> tupl
     """Starts a model from the newest checkpoint of another run, matching arrays by name and layer index.
 
     For a model trained without memory that goes on with one, or with another memory size: memory states are not
-    parameters, so only what the memory adds keeps its initial values.
+    parameters, so only what the memory adds keeps its initial values. The matrices of a feed-forward network that a
+    memory has replaced are left out.
 
     Args:
       run: a run directory.
@@ -299,7 +319,13 @@ def init_from(run: Path | str, variables: Mapping[str, Any], model: Any) -> tupl
     split = {name: split_collection(collection, groups) for name, collection in variables.items()}
     ours = {COLLECTIONS[name] + path: leaf for name, tree in split.items() for path, leaf in flatten(tree).items()}
     theirs = _load_collections(run)
-    unexpected = [name for name in theirs if name not in ours]
+    replaced = tuple(
+        f"params/stack/layer_{index:02d}/feed_forward/{matrix}/"
+        for index, layer in enumerate(model.stack.layers if groups else ())
+        for matrix in ("wide", "narrow")
+        if getattr(layer.feed_forward, "dense_scale", 1) == 0
+    )
+    unexpected = [name for name in theirs if name not in ours and not name.startswith(replaced)]
     shapes = [
         f"{name} {list(theirs[name].shape)} there and {list(leaf.shape)} here"
         for name, leaf in ours.items()
@@ -317,13 +343,14 @@ def init_from(run: Path | str, variables: Mapping[str, Any], model: Any) -> tupl
     return joined, [name for name in ours if name not in theirs]
 
 
-def load_variables(run: Path | str, model: Any, segment_length: int) -> dict[str, Any]:
+def load_variables(run: Path | str, model: Any, segment_length: int, step: int | None = None) -> dict[str, Any]:
     """The variables of the newest intact checkpoint of a run.
 
     Args:
       run: a run directory.
       model: the Linen language model of the run, or one with another memory size.
       segment_length: tokens, as in training.
+      step: of another checkpoint.
 
     Raises:
       ValueError: no checkpoint, or one of another architecture (the line lists the difference).
@@ -336,7 +363,7 @@ def load_variables(run: Path | str, model: Any, segment_length: int) -> dict[str
 
     shapes = jax.eval_shape(split)
     expected = {COLLECTIONS[n] + path: leaf for n, tree in shapes.items() for path, leaf in flatten(tree).items()}
-    theirs = _load_collections(run)
+    theirs = _load_collections(run, step)
     difference = describe_difference(expected, {n: (str(a.dtype), list(a.shape)) for n, a in theirs.items()})
     if difference:
         raise ValueError(f"{run}: the checkpoint is of another architecture: {difference}")
@@ -368,11 +395,20 @@ def load_run(run: Path | str, config: Config | None = None) -> LoadedRun:
     return LoadedRun(experiment, variables)
 
 
-def _load_collections(run: Path | str) -> dict[str, Any]:
-    """Name -> array of all collections in the newest intact checkpoint, names as in the checkpoint."""
+def checkpoint_steps(run: Path | str) -> list[int]:
+    """Steps of the checkpoints that a run has kept, ascending."""
     checkpoints = Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True)
     try:
-        return checkpoints.load(tuple(COLLECTIONS.values()))[1]
+        return checkpoints.steps()
+    finally:
+        checkpoints.close()
+
+
+def _load_collections(run: Path | str, step: int | None = None) -> dict[str, Any]:
+    """Name -> array of all collections in a checkpoint, the newest intact one if None; names as there."""
+    checkpoints = Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True)
+    try:
+        return checkpoints.load(tuple(COLLECTIONS.values()), step=step)[1]
     finally:
         checkpoints.close()
 

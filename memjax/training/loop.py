@@ -28,6 +28,7 @@ from memjax.training.experiment import (
     make_experiment,
     make_optimizer,
     make_schedule,
+    make_table_optimizer,
     padding_of,
     scanned_groups,
     split_state,
@@ -46,6 +47,7 @@ from memjax.training.step import (
     make_train_step,
     model_variables,
 )
+from memjax.training.usage import pull_usage
 from memjax.typing import Batch, Sum
 
 
@@ -248,6 +250,7 @@ class _Run:
         self.groups = layer_groups(experiment.model)
         self.schedule = make_schedule(training)
         self.optimizer = make_optimizer(training, scanned_groups(experiment.model))
+        self.table_optimizer = make_table_optimizer(config)
         self.loss = language_model_loss(experiment.model)
         self.checkpoints = Checkpoints(
             run.checkpoints_path, keep=training.keep_checkpoints, on_warning=lambda line: self._tell("note", 0, line)
@@ -308,7 +311,8 @@ class _Run:
 
         def fresh(values: Any) -> TrainState:
             memory = model.init_state(rows)
-            return init_train_state(self.loss, self.optimizer, values, memory, example, jax.random.fold_in(key, 1))
+            arguments = (self.loss, self.optimizer, values, memory, example, jax.random.fold_in(key, 1))
+            return init_train_state(*arguments, table_optimizer=self.table_optimizer)
 
         shapes = jax.eval_shape(lambda: fresh(variables()))
         self.places = _Places(self.layout, shapes, variables, example, self.groups)
@@ -370,6 +374,7 @@ class _Run:
             accumulate=training.accumulate,
             rematerialize=training.rematerialize,
             segments_per_checkpoint=training.segments_per_checkpoint,
+            table_optimizer=self.table_optimizer,
             jit=False,
         )
 
@@ -398,10 +403,12 @@ class _Run:
     def _log(self, info: StepInfo) -> None:
         """Pulls the totals: the only place where training waits for the device."""
         totals, applied = jax.device_get((info.state.totals, info.state.step))
-        info.state = dataclasses.replace(info.state, totals=jax.tree.map(jnp.zeros_like, info.state.totals))
+        usage, tables = pull_usage(info.state.tables)
+        none = jax.tree.map(jnp.zeros_like, info.state.totals)
+        info.state = dataclasses.replace(info.state, totals=none, tables=tables)
         seconds, steps = self.clock.seconds(), self.clock.steps
         counted = max(float(totals["skipped"].weight), 1.0)
-        line: dict[str, Any] = describe_totals(totals)
+        line: dict[str, Any] = {**describe_totals(totals), **usage}
         updates = int(applied) // self.config.training.apply_every
         line["learning_rate"] = float(self.schedule(max(updates - 1, 0)))
         # The first step of an attempt is not timed, and the totals of a resumed run reach back before it.

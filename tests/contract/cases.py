@@ -15,6 +15,7 @@ from memjax.memory.linear_transformer import LinearCrossAttention, LinearTransfo
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens
 from memjax.memory.memsizer import MemSizerAttention
+from memjax.memory.product_key import ProductKeyMemory
 from memjax.memory.rfa import RFAAttention
 from memjax.memory.spalm import Spalm
 from memjax.memory.t2r import T2RAttention
@@ -80,6 +81,12 @@ def memory_tokens(own_layers: int = 0, **fields: Any) -> Callable[[Any], MemoryT
         return MemoryTokens((layer(), layer()), DIM, own, num_tokens=3, **fields, dtype=dtype)
 
     return make
+
+
+def product_key(*, norm: str = "pre", **scales: float) -> Callable[[Any], FeedForward]:
+    # Running statistics of the harness are random, and no variance is negative: queries are normalised by layer.
+    memory = ProductKeyMemory(dim=DIM, num_keys=4, num_heads=2, num_neighbors=3, key_dim=8, query_norm="layer")
+    return lambda dtype: FeedForward(DIM, 6, norm=norm, dropout=0.2, dtype=dtype, memory=memory, **scales)
 
 
 def continuous_cache(**fields: Any) -> Callable[[Any], Any]:
@@ -312,6 +319,8 @@ CASES = [
     ),
     Case(name="memory_tokens", make=memory_tokens(), site="stack", causal=False),
     Case(name="memory_bottleneck", make=memory_tokens(1, kind="bottleneck"), site="stack", causal=False),
+    Case(name="product_key", make=product_key(dense_scale=0.0)),
+    Case(name="product_key_residual", make=product_key(norm="post")),
     Case(
         name="continuous_cache",
         make=continuous_cache(),

@@ -116,6 +116,8 @@ def test_operations_stand_under_the_layer_and_the_operation_that_called_them():
 
 
 ON_THE_HOST = {
+    "product_keys.candidate_pairs",
+    "product_keys.table_shards",
     "sharded.num_shards",
     "positions.relative_distances",
     "scopes.operation",

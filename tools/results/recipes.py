@@ -182,6 +182,31 @@ RECIPES = {
         evaluations=BOTH_SPLITS,
         scripts=("tools.results.translation",),
     ),
+    "product_key_python": Recipe(
+        description=(
+            "Decoders with product-key memories of 16,384 slots instead of feed-forward networks, beside deeper ones; "
+            "Python standard library, bits per byte of the validation split. Equal text, steps and learning rate."
+        ),
+        config="product_key_python",
+        variants={
+            "4 layers": "dense",
+            "one memory": "default",
+            "8 layers": "deeper",
+            "two memories": "two",
+            "three memories": "three",
+            "one memory beside the network (ResM)": "residual",
+            "one memory, queries normalised by layer": "layer_norm",
+            "one memory, queries not normalised": "default --model.feed-forward.query-norm none",
+            "one memory, first layer": "default --model.feed-forward.layers 0",
+            "one memory, 1 head": "default --model.feed-forward.memory-heads 1",
+            "one memory, 4 neighbours": "default --model.feed-forward.num-neighbors 4",
+            "one memory, 262,144 slots": "large",
+        },
+        steps=600,
+        search_steps=0,
+        learning_rates=(2e-3,),
+        seeds=(0,),
+    ),
 }
 
 
