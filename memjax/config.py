@@ -134,7 +134,65 @@ class Bidirectional:
     """a dense layer and tanh over the first token, which Classification reads; DistilBERT has none"""
 
 
-Attention = FullAttention | TransformerXL | Compressive | Memorizing | Bidirectional
+@dataclasses.dataclass(slots=True, kw_only=True)
+class LinearTransformer:
+    """Linear Transformer (Katharopoulos et al. 2020): sums over all tokens so far, features elu(x) + 1."""
+
+    chunk_length: int = 128
+    """tokens multiplied with each other at once; a longer segment carries the sums from chunk to chunk"""
+    bias: bool = True
+    """biases of all projections"""
+    norm: Literal["pre", "post"] = "pre"
+    """place of the norm"""
+    norm_kind: Literal["layer", "rms"] = "layer"
+    """kind of the norm, in the feed-forward part too"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class RFA(LinearTransformer):
+    """Random feature attention (Peng et al. 2021): sums over all tokens, features estimate the kernel of a softmax."""
+
+    num_directions: int = 64
+    """random directions of a head; features are twice as many"""
+    temperature: float = 1.0
+    """divides the directions"""
+    gate: bool = False
+    """let the sums decay by a gate per head and token"""
+    gate_bias_init: float = 3.0
+    """initial bias of the gate"""
+    orthogonal: bool = False
+    """directions orthogonal in blocks of the head's width"""
+    redraw: bool = False
+    """new directions in every training segment; no state then crosses a segment in training"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class T2R(LinearTransformer):
+    """T2R (Kasai et al. 2021): sums over all tokens, learned features; goes on from a model with softmax attention."""
+
+    num_features: int = 32
+    """width of the feature map of a head"""
+    folded: bool = False
+    """the parameters are those that `memjax.memory.t2r.fold` returns (inference)"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class MemSizer(LinearTransformer):
+    """MemSizer (Zhang & Cai 2022): a memory of few slots whose keys are parameters, one for all heads."""
+
+    num_slots: int = 32
+    """slots of the memory (the paper's k)"""
+    frozen_queries: bool = False
+    """the keys of the slots keep their random initial values"""
+    query_init_scale: float = 32.0
+    """the slots' initial keys have Xavier's size divided by its root"""
+    source_init_scale: float = 1.0
+    """the same of the two adaptors"""
+
+
+Attention = (
+    FullAttention | TransformerXL | Compressive | Memorizing | Bidirectional | LinearTransformer | RFA | T2R | MemSizer
+)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -230,6 +288,20 @@ def softmax_of(output: Any) -> Any:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
+class MemoryTokens:
+    """Memory tokens (Burtsev et al. 2020): learned rows before the sequence that all layers read and write."""
+
+    num_tokens: int = 10
+    """memory tokens"""
+    kind: Literal["transformer", "control", "bottleneck"] = "transformer"
+    """ordinary layers over both; layers of its own for the memory; or those, and tokens that read the memory alone"""
+    shared: bool = False
+    """of 'control' and 'bottleneck': one layer for the memory instead of one beside every layer"""
+    init_stddev: float = 0.02
+    """of the learned rows"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
 class Model:
     """A decoder-only language model, or a text encoder where `attention` is Bidirectional."""
 
@@ -247,6 +319,8 @@ class Model:
     """rate on attention weights"""
     scale_embeddings: bool = True
     """multiply input embeddings by sqrt(dim)"""
+    positions: Literal["none", "sinusoids"] = "none"
+    """'sinusoids' of the place in the document are added to embeddings, for attention without positions of its own"""
     scan_layers: bool | None = None
     """one scan over equal neighbouring layers (compile time independent of depth); None = from 6 layers up"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -259,6 +333,77 @@ class Model:
     """the feed-forward part of the layers"""
     output: Output = dataclasses.field(default_factory=Softmax)
     """embeddings and softmax"""
+    memory_tokens: MemoryTokens | None = None
+    """memory tokens: of the encoder, or before every segment of a Transformer-XL; None = no memory tokens"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class EncoderDecoder(Model):
+    """A translation model: an encoder, and a decoder that also attends to the source. `attention` is the decoder's."""
+
+    attention: Attention = dataclasses.field(default_factory=lambda: FullAttention(query_key_norm=False, num_buckets=0))
+    """causal attention of the decoder's layers"""
+    cross_attention: FullAttention | LinearTransformer | RFA | T2R | MemSizer = dataclasses.field(
+        default_factory=lambda: FullAttention(query_key_norm=False, num_buckets=0)
+    )
+    """attention of the decoder to the source; of FullAttention no field has an effect"""
+    positions: Literal["none", "sinusoids"] = "sinusoids"
+    """added to the embeddings of source and target"""
+    encoder_layers: int = 0
+    """layers of the encoder; 0 = num_layers"""
+    norm: Literal["post", "pre"] = "post"
+    """place of the layer norms; in front, both stacks end with one"""
+    label_smoothing: float = 0.1
+    """share of the target distribution spread over the vocabulary, in training"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ParallelText:
+    """Sentence pairs: a folder of files STEM.LANGUAGE with a sentence a line (also .xz / .gz), as Multi30k has them."""
+
+    path: str = ""
+    """the folder"""
+    source_language: str = "en"
+    """ending of the files to translate"""
+    target_language: str = "de"
+    """ending of their translations"""
+    train: str = "train"
+    """stem of the training files"""
+    validation: str = "val"
+    """stem of the validation files"""
+    test: str = "test_2016_flickr"
+    """stem of the test files"""
+    max_length: int = 64
+    """tokens, the end included; pairs with a longer side are left out"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class TfdsTranslation:
+    """Sentence pairs of a TFDS translation builder. Needs the extra `data`."""
+
+    name: str = "wmt14_translate/de-en"
+    """builder name, with config and version where wanted"""
+    source_language: str = "en"
+    """feature to translate"""
+    target_language: str = "de"
+    """feature that holds the translation"""
+    max_length: int = 128
+    """tokens, the end included; pairs with a longer side are left out"""
+    data_dir: str = ""
+    """prepared data sets; '' = the library's default"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class NumberWords:
+    """Synthetic sentence pairs: numbers in English words, and in German ones."""
+
+    num_documents: int = 2048
+    """pairs of the training split; validation and test have an eighth each"""
+    max_length: int = 96
+    """tokens, the end included; pairs with a longer side are left out"""
+
+
+Translation = ParallelText | TfdsTranslation | NumberWords
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -426,6 +571,9 @@ Source = (
     | Glue
     | Squad
     | Templates
+    | ParallelText
+    | TfdsTranslation
+    | NumberWords
 )
 
 
@@ -709,7 +857,7 @@ class Config:
     """folder of run directories"""
     task: Task = dataclasses.field(default_factory=LanguageModeling)
     """what is learned"""
-    model: Model = dataclasses.field(default_factory=Model)
+    model: Model | EncoderDecoder = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)
     training: Training = dataclasses.field(default_factory=Training)
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
@@ -771,6 +919,7 @@ def validate(config: Config) -> None:
     started = bool(training.init_from) or not training.reinitialized
     _require(started, "training.reinitialized", training.reinitialized, "() without training.init_from")
     _validate_choices("", config)
+    _validate_translation(config)
     _require(model.head_dim >= 0, "model.head_dim", model.head_dim, "0 (dim / num_heads) or more")
     _require(model.feed_forward.dim >= 0, "model.feed_forward.dim", model.feed_forward.dim, "0 (4 * dim) or more")
     _validate_attention(model)
@@ -792,7 +941,7 @@ def warnings(config: Config) -> list[str]:
     """Lines about settings that are allowed but rarely meant."""
     lines, attention, segments = [], config.model.attention, config.training.segments_per_update
     through_memory = isinstance(attention, Compressive) and _learns_through_memory(attention)
-    if segments > 1 and not through_memory:
+    if segments > 1 and not through_memory and not isinstance(attention, LinearTransformer):
         lines.append(
             f"training.segments_per_update = {segments}: {type(attention).__name__} stops gradients between segments, "
             "so more than 1 costs memory and buys no gradient"
@@ -818,6 +967,11 @@ def _learns_through_memory(attention: Compressive) -> bool:
 
 def _validate_attention(model: Model) -> None:
     attention, field = model.attention, "model.attention."
+    if model.positions == "sinusoids":
+        _require(model.dim % 2 == 0, "model.dim", model.dim, "an even number (sines and cosines of model.positions)")
+    if isinstance(attention, LinearTransformer):
+        _validate_linear(attention)
+        return
     if isinstance(attention, Bidirectional):
         return
     if not isinstance(attention, FullAttention):
@@ -843,6 +997,56 @@ def _validate_attention(model: Model) -> None:
         _require(attention.max_distance > buckets // 2, field + "max_distance", attention.max_distance, allowed)
     if isinstance(attention, Memorizing):
         _validate_memorizing(attention, model.num_layers)
+
+
+def _validate_translation(config: Config) -> None:
+    model, source = config.model, config.data.source
+    translates = isinstance(source, Translation)
+    kind = type(source).__name__
+    if not isinstance(model, EncoderDecoder):
+        _require(not translates, "data.source", kind, "texts, where model is no EncoderDecoder")
+        _validate_memory_tokens(model)
+        return
+    _require(translates, "data.source", kind, "ParallelText, TfdsTranslation or NumberWords with an EncoderDecoder")
+    memory = isinstance(model.feed_forward, ProductKey)
+    _require(not memory, "model.feed_forward", "ProductKey", "Dense in a translation model")
+    assert isinstance(source, Translation)
+    _require(source.max_length >= 2, "data.source.max_length", source.max_length, "2 or more tokens")
+    _require(config.data.protocol == "separate", "data.protocol", config.data.protocol, "'separate' for sentence pairs")
+    _require(isinstance(model.output, Softmax), "model.output", type(model.output).__name__, "Softmax")
+    _require(model.encoder_layers >= 0, "model.encoder_layers", model.encoder_layers, "0 (num_layers) or more")
+    smoothing = model.label_smoothing
+    _require(0 <= smoothing < 1, "model.label_smoothing", smoothing, "a share in [0, 1)")
+    if isinstance(model.cross_attention, LinearTransformer):
+        _validate_linear(model.cross_attention, "model.cross_attention.")
+    tokens = model.memory_tokens
+    if tokens is not None:
+        least = int(tokens.kind != "transformer")
+        allowed = f"{least} or more for {tokens.kind!r}"
+        _require(tokens.num_tokens >= least, "model.memory_tokens.num_tokens", tokens.num_tokens, allowed)
+
+
+def _validate_memory_tokens(model: Model) -> None:
+    """Those of a language model."""
+    tokens, field = model.memory_tokens, "model.memory_tokens"
+    if tokens is None:
+        return
+    attention = type(model.attention).__name__
+    _require(attention == "TransformerXL", field, "MemoryTokens", f"None with {attention}, or TransformerXL")
+    _require(tokens.kind == "transformer", field + ".kind", tokens.kind, "'transformer' in a language model")
+    _require(tokens.num_tokens >= 0, field + ".num_tokens", tokens.num_tokens, "0 or more")
+
+
+def _validate_linear(attention: LinearTransformer, field: str = "model.attention.") -> None:
+    _require(
+        attention.chunk_length >= 0, field + "chunk_length", attention.chunk_length, "0 (the segment) or more tokens"
+    )
+    for name in ("num_directions", "num_features", "num_slots"):
+        size = getattr(attention, name, 1)
+        _require(size >= 1, field + name, size, "an integer of at least 1")
+    for name in ("temperature", "query_init_scale", "source_init_scale"):
+        size = getattr(attention, name, 1.0)
+        _require(size > 0, field + name, size, "more than 0")
 
 
 def _validate_compressive(attention: Compressive, segment_length: int) -> None:

@@ -1,6 +1,8 @@
 import pytest
 
 from memjax.config import (
+    RFA,
+    T2R,
     AdaptiveSoftmax,
     Bidirectional,
     Classification,
@@ -9,12 +11,17 @@ from memjax.config import (
     ContinuousCache,
     Data,
     Dense,
+    EncoderDecoder,
     FullAttention,
     Glue,
     KeyValueRecall,
+    LinearTransformer,
     MaskedLanguageModeling,
     Memorizing,
+    MemoryTokens,
+    MemSizer,
     Model,
+    NumberWords,
     ProductKey,
     QuestionAnswering,
     Softmax,
@@ -33,7 +40,8 @@ from memjax.config import (
 
 def test_the_defaults_are_valid():
     without = Memorizing(memory_length=0, cache_length=0), Compressive(memory_length=0)
-    for attention in (FullAttention(), TransformerXL(), Memorizing(), Compressive(), *without):
+    linear = LinearTransformer(), RFA(), T2R(), MemSizer()
+    for attention in (FullAttention(), TransformerXL(), Memorizing(), Compressive(), *linear, *without):
         validate(Config(model=Model(attention=attention)))
     validate(Config(model=Model(feed_forward=ProductKey())))
     ties = (False, True, True, True)
@@ -154,6 +162,28 @@ def small_memory(**fields) -> Memorizing:
             "model.attention.recall_target: given 0.0, allowed: above 0, up to 1",
         ),
         (
+            {"attention": RFA(num_directions=0)},
+            "model.attention.num_directions: given 0, allowed: an integer of at least 1",
+        ),
+        ({"attention": RFA(temperature=0.0)}, "model.attention.temperature: given 0.0, allowed: more than 0"),
+        ({"attention": MemSizer(num_slots=0)}, "model.attention.num_slots: given 0, allowed: an integer of at least 1"),
+        (
+            {"attention": LinearTransformer(chunk_length=-1)},
+            "model.attention.chunk_length: given -1, allowed: 0 (the segment) or more tokens",
+        ),
+        (
+            {"positions": "sinusoids", "dim": 15, "num_heads": 1},
+            "model.dim: given 15, allowed: an even number (sines and cosines of model.positions)",
+        ),
+        (
+            {"memory_tokens": MemoryTokens()},
+            "model.memory_tokens: given 'MemoryTokens', allowed: None with FullAttention, or TransformerXL",
+        ),
+        (
+            {"memory_tokens": MemoryTokens(kind="control"), "attention": TransformerXL()},
+            "model.memory_tokens.kind: given 'control', allowed: 'transformer' in a language model",
+        ),
+        (
             {"feed_forward": ProductKey(num_neighbors=33, num_keys=32)},
             "model.feed_forward.num_neighbors: given 33, allowed: 1 to model.feed_forward.num_keys = 32",
         ),
@@ -251,6 +281,48 @@ def test_other_parts_get_one_line(part, fields, line):
     with pytest.raises(ValueError) as error:
         validate(config)
     assert str(error.value) == line
+
+
+@pytest.mark.parametrize(
+    "fields, line",
+    [
+        (
+            {"cross_attention": T2R(num_features=0)},
+            "model.cross_attention.num_features: given 0, allowed: an integer of at least 1",
+        ),
+        (
+            {"feed_forward": ProductKey()},
+            "model.feed_forward: given 'ProductKey', allowed: Dense in a translation model",
+        ),
+        ({"label_smoothing": 1.0}, "model.label_smoothing: given 1.0, allowed: a share in [0, 1)"),
+        ({"output": AdaptiveSoftmax()}, "model.output: given 'AdaptiveSoftmax', allowed: Softmax"),
+        (
+            {"memory_tokens": MemoryTokens(num_tokens=0, kind="bottleneck")},
+            "model.memory_tokens.num_tokens: given 0, allowed: 1 or more for 'bottleneck'",
+        ),
+    ],
+)
+def test_a_wrong_translation_model_gets_one_line(fields, line):
+    data = Data(source=NumberWords())
+    validate(Config(model=EncoderDecoder(), data=data))
+    with pytest.raises(ValueError) as error:
+        validate(Config(model=assigned(EncoderDecoder(), **fields), data=data))
+    assert str(error.value) == line
+
+
+def test_a_translation_model_and_sentence_pairs_belong_together():
+    with pytest.raises(ValueError, match="data.source: given 'NumberWords', allowed: texts, where model is no Enc"):
+        validate(Config(data=Data(source=NumberWords())))
+    with pytest.raises(ValueError, match="data.source: given 'PythonLibrary', allowed: ParallelText, TfdsTransl"):
+        validate(Config(model=EncoderDecoder()))
+    with pytest.raises(ValueError, match="data.protocol: given 'contiguous', allowed: 'separate' for sentence pairs"):
+        validate(Config(model=EncoderDecoder(), data=Data(source=NumberWords(), protocol="contiguous")))
+
+
+def test_gradients_of_linear_states_cross_segments():
+    config = Config(model=Model(attention=MemSizer()))
+    config.training.segments_per_update = 4
+    assert warnings(config) == []
 
 
 @pytest.mark.parametrize(

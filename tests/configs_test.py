@@ -90,6 +90,8 @@ PUBLISHED = {
     ("transformer_xl_wikitext", "large"): (285_205_322, 0.001),
     ("transformer_xl_enwik8", "default"): (41_055_436, 0.003),
     ("transformer_xl_enwik8", "large"): (277_231_820, 0.003),
+    # Softmax attention has 448,473,088. Ours has a norm after the last layer, and 9 ids less, each of 64 numbers.
+    ("memsizer_wikitext", "default"): (448_473_088 - 91_247_616 + 2_048 - 9 * 64, 0),
     # 151,023,464 without embeddings, and 32,000 of 1,024.
     ("memorizing_pg19", "default"): (151_023_464 + 32_000 * 1024, 0.001),
     # BERT-base with the masked-token head and the pooler: 110M.
@@ -105,6 +107,11 @@ LARGE = {
     ("compressive_pg19", "default"): 640e6,
     ("compressive_pg19", "transformer_xl"): 525e6,
     ("compressive_wikitext", "default"): 380e6,
+    ("memsizer_wikitext", "linear_transformer"): 450e6,
+    ("memsizer_wikitext", "rfa"): 460e6,
+    ("memsizer_wikitext", "rfa_gate"): 460e6,
+    ("memsizer_wikitext", "t2r"): 460e6,
+    ("memsizer_wikitext", "softmax"): 450e6,
     ("product_key_news", "default"): 490e6,
     ("product_key_news", "two"): 800e6,
     ("product_key_news", "deeper"): 370e6,

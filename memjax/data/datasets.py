@@ -25,6 +25,7 @@ from memjax.data.synthetic import KeyValueRecall
 from memjax.data.templates import template_questions, template_texts
 from memjax.data.token_files import Progress, write_token_file
 from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, WordTokenizer, train_sentencepiece
+from memjax.data.translation import BothSides, EndingTokenizer, SentencePairs, number_words, parallel_texts
 from memjax.data.wordpiece import WordPieceTokenizer
 
 SPLITS = ("train", "validation", "test")
@@ -69,6 +70,8 @@ def make_datasets(
         return _examples(data, task, folder, progress)
     if isinstance(source, configs.SeqioTask):
         return _seqio(source, data, folder, progress)
+    if isinstance(source, configs.Translation):
+        return _translation(source, data, folder, progress)
     texts = lambda split: open_texts(source, split, articles=data.protocol == "separate")  # noqa: E731
     train = texts("train")
     tokenizer = make_tokenizer(data.tokenizer, train, folder, progress=progress)
@@ -278,6 +281,39 @@ def _recall(source: configs.KeyValueRecall) -> Datasets:
 
     example = documents("train")
     return Datasets(documents, None, example.vocab_size, example.begin_id)
+
+
+def _translation(source: configs.Translation, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:
+    train = open_sides(source, "train")
+    tokenizer = make_tokenizer(data.tokenizer, BothSides(*train), folder, progress=progress)
+    ending = EndingTokenizer(tokenizer)
+
+    def documents(split: str) -> SentencePairs:
+        def write(texts: Any) -> Documents:
+            name = _digest(texts.fingerprint, ending.fingerprint)
+            return write_token_file(
+                folder / f"{type(source).__name__}-{split}-{name}", texts, ending, progress=progress
+            )
+
+        sources, targets = train if split == "train" else open_sides(source, split)
+        return SentencePairs(write(sources), write(targets), source.max_length)
+
+    return Datasets(documents, tokenizer, tokenizer.vocab_size, tokenizer.begin_id)
+
+
+def open_sides(source: configs.Translation, split: str) -> tuple[Any, Any]:
+    """Texts to translate and their translations, entry by entry."""
+    match source:
+        case configs.ParallelText():
+            read = lambda language: parallel_texts(source.path, getattr(source, split), language)
+            return read(source.source_language), read(source.target_language)
+        case configs.NumberWords():
+            count = source.num_documents if split == "train" else max(source.num_documents // 8, 1)
+            return number_words(count, split, "en"), number_words(count, split, "de")
+    from memjax.data.builders import tfds_texts
+
+    read = lambda field: tfds_texts(source.name, split=split, field=field, data_dir=source.data_dir or None)
+    return read(source.source_language), read(source.target_language)
 
 
 def _seqio(source: configs.SeqioTask, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:

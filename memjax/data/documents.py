@@ -23,6 +23,8 @@ class Documents(Protocol):
       `Batch.weights` instead (0 = not scored).
     - `num_tokens(i) -> int`: the length without reading the document.
     - `window(i, start, stop) -> (tokens, annotations)`: a slice, so that one document may be larger than memory.
+    - `context(i) -> dict[str, array]`: arrays of one shape for every document, such as the source of a translation.
+      They come out in `Batch.extras` as they are, with every segment of the document, zeros where a row has none.
     - `fingerprint: str`: what the tokens are; a position of other documents is then refused.
     - `ask(batch, epochs) -> Batch`: what a batch of them asks of a model, where that is not every next token. The
       targets and weights it returns are `[segments, batch, targets]`; `epochs` `[segments, batch]` says how often the

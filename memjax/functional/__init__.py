@@ -32,6 +32,18 @@ from memjax.functional.fifo import (
     shift_append,
     write_window,
 )
+from memjax.functional.linear_attention import (
+    LinearState,
+    causal_linear_attention,
+    draw_directions,
+    elu_features,
+    init_linear_state,
+    random_features,
+    read_linear_state,
+    relu_features,
+    reset_linear_state,
+    summarize_source,
+)
 from memjax.functional.losses import cross_entropy_sum, token_cross_entropy
 from memjax.functional.mixing import (
     candidate_log_prob,
@@ -81,6 +93,7 @@ from memjax.functional.sharded import (
 )
 
 __all__ = [
+    "LinearState",
     "Partial",
     "advance",
     "attention",
@@ -92,14 +105,18 @@ __all__ = [
     "candidate_log_probs",
     "candidate_log_total",
     "candidate_log_weights",
+    "causal_linear_attention",
     "candidate_pairs",
     "cross_entropy_sum",
     "dilated_convolutions",
     "distance_scores",
+    "draw_directions",
+    "elu_features",
     "gather_bucket_slots",
     "gather_slots",
     "gradient_of_rows",
     "head_gate",
+    "init_linear_state",
     "interpolate_log_probs",
     "join_log_probs",
     "joint_attention",
@@ -114,10 +131,14 @@ __all__ = [
     "operation",
     "order_after",
     "partial_attention",
+    "random_features",
+    "read_linear_state",
     "read_window",
     "relative_buckets",
     "relative_distances",
     "relative_shift",
+    "relu_features",
+    "reset_linear_state",
     "reset_rows",
     "ring_ages",
     "ring_append",
@@ -134,6 +155,7 @@ __all__ = [
     "sinusoids",
     "stop_forward",
     "strided_convolution",
+    "summarize_source",
     "sum_rows",
     "table_shards",
     "threshold_attention",

@@ -4,12 +4,15 @@ from memjax.inference.decoding import Prefix, Recall, generate, prefill, stream_
 from memjax.inference.neighbors import knn_recall, spalm_recall
 from memjax.inference.sampling import Sampling, greedy, keep_top_k, keep_top_p, row_keys, sample
 from memjax.inference.texts import continue_texts
+from memjax.inference.translation import beam_search, detokenized_bleu, tokenized_bleu, translate
 
 __all__ = [
     "Prefix",
     "Recall",
     "Sampling",
+    "beam_search",
     "continue_texts",
+    "detokenized_bleu",
     "generate",
     "greedy",
     "keep_top_k",
@@ -20,4 +23,6 @@ __all__ = [
     "sample",
     "spalm_recall",
     "stream_tokens",
+    "tokenized_bleu",
+    "translate",
 ]

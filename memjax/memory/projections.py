@@ -45,6 +45,21 @@ def matrix_init(
     return nn.initializers.normal(stddev)
 
 
+def xavier_init(
+    gain: float | None, in_axis: int | tuple[int, ...] = 0, out_axis: int | tuple[int, ...] = -1
+) -> Callable[..., Array]:
+    """Xavier's uniform matrix times a gain, or `matrix_init(None)` where the gain is None.
+
+    Args:
+      gain: multiplies the values, or None.
+      in_axis: input axes of the matrix, for the fan.
+      out_axis: output axes of the matrix.
+    """
+    if gain is None:
+        return matrix_init(None, in_axis, out_axis)
+    return nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform", in_axis=in_axis, out_axis=out_axis)
+
+
 def project(x: Array, matrix: Array, axes: int = 1) -> Array:
     """Contracts the last `axes` axes of `x` with the first of `matrix`, in the dtype of `x`.
 

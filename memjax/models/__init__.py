@@ -1,5 +1,6 @@
 """Models that carry memories."""
 
+from memjax.models.encoder_decoder import EncoderDecoder, make_encoder_decoder
 from memjax.models.features import add_features, add_mixtures, regroup
 from memjax.models.language_model import LanguageModel, LanguageModelState, make_language_model, make_mixtures
 from memjax.models.text_encoder import TextEncoder, make_text_encoder, mean_pooling
@@ -8,6 +9,7 @@ from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, cut_tables,
 
 __all__ = [
     "AdaptiveVocabulary",
+    "EncoderDecoder",
     "FeedForward",
     "LanguageModel",
     "LanguageModelState",
@@ -19,6 +21,7 @@ __all__ = [
     "add_mixtures",
     "cut_tables",
     "join_layers",
+    "make_encoder_decoder",
     "make_language_model",
     "make_mixtures",
     "make_text_encoder",

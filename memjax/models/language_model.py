@@ -12,15 +12,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax import config
-from memjax.axes import MODEL, constrain
+from memjax.axes import MODEL, constrain, named
+from memjax.functional.positions import sinusoids
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
-from memjax.memory.contract import StackState
+from memjax.memory.contract import StackState, broadcast_mask
+from memjax.memory.linear_transformer import LinearTransformerAttention
 from memjax.memory.memorizing import MemorizingAttention
+from memjax.memory.memory_tokens import MEMORY
+from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
+from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs, recalled_log_prob
 from memjax.memory.product_key import ProductKeyMemory
 from memjax.memory.projections import make_norm
+from memjax.memory.rfa import RFAAttention
 from memjax.memory.spalm import Spalm
+from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.bidirectional import BidirectionalAttention
 from memjax.models.transformer import FeedForward, Layer, Stack
@@ -41,11 +48,13 @@ class LanguageModelState:
       stack: that of its layers.
       output: that of a memory at the output site, or `EmptyState`.
       mixtures: of each memory whose candidates are mixed in.
+      position: int32 `[batch]`, tokens of the document read so far, or `EmptyState` where nothing depends on it.
     """
 
     stack: StackState
     output: Any
     mixtures: tuple[Any, ...] = ()
+    position: Any = EmptyState()
 
 
 _RELATIVE = (config.TransformerXL, config.Compressive)
@@ -65,6 +74,10 @@ class LanguageModel(nn.Module):
       mixtures: memories at the output site that propose tokens (`Recalled`); their distributions are mixed in one after
         the other.
       final_norm: norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
+      positions: 'sinusoids' of the place in the document are added to the embeddings, or 'none'.
+      memory_tokens: learned rows before every segment, which come out as `memory` in `Aux.arrays`; for layers that know
+        of them (`MemoryTokenXLAttention`).
+      memory_stddev: of their initial values.
       dropout: rate on embeddings and on the last hidden state.
       features: inner tensors to return in `Aux.arrays`: `output` (before the final norm), `output_normed`; those of
         layers are named in the stack.
@@ -77,6 +90,9 @@ class LanguageModel(nn.Module):
     output_memory: nn.Module | None = None
     mixtures: tuple[nn.Module, ...] = ()
     final_norm: str = "rms"
+    positions: str = "none"
+    memory_tokens: int = 0
+    memory_stddev: float = 0.02
     dropout: float = 0.0
     features: tuple[str, ...] = ()
     dtype: Any = jnp.float32
@@ -86,6 +102,11 @@ class LanguageModel(nn.Module):
         if self.final_norm:
             self.layer_norm = make_norm(self.final_norm, self.dtype)
         self.drop = nn.Dropout(self.dropout)
+        if self.memory_tokens:
+            if self.features or self.stack.features:
+                raise ValueError("features: given with memory_tokens, allowed: none (they have rows of their own)")
+            init = named(nn.initializers.normal(self.memory_stddev), None, "embed")
+            self.memory_rows = self.param("memory_tokens", init, (self.memory_tokens, self.vocabulary.dim))  # type: ignore[attr-defined]
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> LanguageModelState:
@@ -93,7 +114,8 @@ class LanguageModel(nn.Module):
         dtype = dtype or self.memory_dtype
         output = self.output_memory.init_state(batch_size, dtype) if self.output_memory else EmptyState()  # type: ignore[attr-defined]
         mixtures = tuple(memory.init_state(batch_size, dtype) for memory in self.mixtures)  # type: ignore[attr-defined]
-        return LanguageModelState(self.stack.init_state(batch_size, dtype), output, mixtures)
+        position = jnp.zeros((batch_size,), jnp.int32) if self.positions != "none" else EmptyState()
+        return LanguageModelState(self.stack.init_state(batch_size, dtype), output, mixtures, position)
 
     @nn.nowrap
     def init_decode_state(self, state: LanguageModelState, segment_length: int, batch_size: int) -> LanguageModelState:
@@ -106,7 +128,7 @@ class LanguageModel(nn.Module):
             for memory, one in zip(self.mixtures, state.mixtures, strict=True)
         )
         stack = self.stack.init_decode_state(state.stack, segment_length, batch_size)
-        return LanguageModelState(stack, output, mixtures)
+        return LanguageModelState(stack, output, mixtures, state.position)
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, Any]:
@@ -159,9 +181,10 @@ class LanguageModel(nn.Module):
           features.
         """
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
-        x = self.drop(self.vocabulary.embed(tokens), deterministic=deterministic)  # type: ignore[attr-defined]
+        position = jax.tree.map(lambda read: jnp.where(start_of_document, 0, read), state.position)
+        x = self.drop(self._embed(tokens, position), deterministic=deterministic)
         x = constrain(x, "batch", None, None)
-        x, stack, aux = self.stack(x, state.stack, **named)
+        x, stack, aux = self._run_stack(x, state.stack, **named)
         hidden, output = self._normed(x), EmptyState()
         aux = aux + Aux(arrays=self._own_features(x, hidden))
         inputs = {"tokens": tokens, "features": aux.arrays, "embed_output": self.embed_output, **(extras or {})}
@@ -179,7 +202,9 @@ class LanguageModel(nn.Module):
             recalled.append(part)
             mixtures.append(after)
             aux = aux + more
-        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures)), aux
+        real = broadcast_mask(mask, *tokens.shape).sum(axis=1, dtype=jnp.int32)
+        position = jax.tree.map(lambda new, old: jnp.where(real > 0, new + real, old), position, state.position)
+        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position), aux
 
     def decode(
         self,
@@ -190,7 +215,9 @@ class LanguageModel(nn.Module):
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"] | Prediction, LanguageModelState]:
         """Reads one token of every active row; inactive rows keep their state."""
-        x, stack, features = self.stack.decode_features(self.vocabulary.embed(tokens), state.stack, active=active)  # type: ignore[attr-defined]
+        x = self._with_memory(self._embed(tokens, state.position))
+        x, stack, features = self.stack.decode_features(x, state.stack, active=active)
+        x = x[:, self.memory_tokens :] if self.memory_tokens else x
         hidden, output = self._normed(x), EmptyState()
         features |= self._own_features(x, hidden)
         inputs = {"tokens": tokens, "features": features, "embed_output": self.embed_output, **(extras or {})}
@@ -202,7 +229,8 @@ class LanguageModel(nn.Module):
             part, after = memory.decode(hidden, before, active=active, **_asked(memory, inputs))  # type: ignore[attr-defined]
             recalled.append(part)
             mixtures.append(after)
-        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures))
+        position = jax.tree.map(lambda read: read + active.astype(read.dtype), state.position)
+        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position)
 
     def token_nll(
         self, hidden: Float[Array, "batch length dim"] | Prediction, targets: Int[Array, "batch length"]
@@ -255,6 +283,27 @@ class LanguageModel(nn.Module):
         """Output weights of the ids."""
         return self.vocabulary.embed_output(ids)  # type: ignore[attr-defined]
 
+    def _embed(self, tokens: Array, position: Any) -> Array:
+        x = self.vocabulary.embed(tokens)  # type: ignore[attr-defined]
+        if self.positions == "none":
+            return x
+        return x + sinusoids(position[:, None] + jnp.arange(tokens.shape[1])[None], x.shape[-1]).astype(x.dtype)
+
+    def _run_stack(self, x: Array, state: StackState, *, mask: Array | None, **named: Any) -> tuple[Array, Any, Aux]:
+        """All layers over one segment, behind the memory tokens where there are any."""
+        own = self.memory_tokens
+        if not own:
+            return self.stack(x, state, mask=mask, **named)
+        mask = mask if mask is None else jnp.pad(mask, [(0, 0), (own, 0)], constant_values=True)
+        rows, state, aux = self.stack(self._with_memory(x), state, mask=mask, **named)
+        return rows[:, own:], state, aux + Aux(arrays={MEMORY: rows[:, :own]})
+
+    def _with_memory(self, x: Array) -> Array:
+        if not self.memory_tokens:
+            return x
+        rows = jnp.broadcast_to(self.memory_rows.astype(x.dtype)[None], (x.shape[0], *self.memory_rows.shape))
+        return jnp.concatenate([rows, x], axis=1)
+
     def _normed(self, x: Array) -> Array:
         return self.layer_norm(x) if self.final_norm else x
 
@@ -306,6 +355,8 @@ def make_language_model(
     """
     if isinstance(model.attention, config.Bidirectional):
         raise ValueError("model.attention: given Bidirectional, allowed: a decoder's; see make_text_encoder")
+    if isinstance(model, config.EncoderDecoder):
+        raise ValueError("model: given EncoderDecoder, allowed: Model; see make_encoder_decoder")
     inner = tuple(name for name in features if name.startswith("layer_"))
     stack = make_stack(
         model,
@@ -319,9 +370,11 @@ def make_language_model(
     final_norm = norm == "pre" and getattr(model.attention, "final_norm", True)
     return LanguageModel(
         stack=stack,
-        vocabulary=_make_vocabulary(model, vocab_size, vocab_multiple, dtype),
+        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple, dtype),
         output_memory=_make_output_memory(model, dtype),
         final_norm=kind if final_norm else "",
+        positions=model.positions,
+        **_memory_fields(model.memory_tokens),
         dropout=model.dropout,
         features=tuple(name for name in features if name not in inner),
         dtype=dtype,
@@ -344,7 +397,7 @@ def make_stack(
     scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
     layers = tuple(
         Layer(
-            _make_attention(model, index, dtype, memory_sharding),
+            make_attention(model, index, dtype, memory_sharding),
             _make_feed_forward(model, index, dtype, table_sharding),
         )
         for index in range(model.num_layers)
@@ -361,12 +414,16 @@ def make_mixtures(evaluation: config.Evaluation, model: config.Model) -> tuple[n
     return (ContinuousCache(dim=model.dim, **_fields(cache), dtype=jnp.dtype(model.compute_dtype)),)
 
 
-def _make_attention(model: config.Model, index: int, dtype: Any, memory_sharding: str) -> nn.Module:
+def make_attention(model: config.Model, index: int, dtype: Any, memory_sharding: str = "heads") -> nn.Module:
+    """The attention part of one layer."""
     heads = {"dim": model.dim, "num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
     common = {**heads, "dropout": model.dropout, "attention_dropout": model.attention_dropout, "dtype": dtype}
     match model.attention:
         case config.TransformerXL() as part:
-            return TransformerXLAttention(**common, **_fields(part, but=("final_norm",)))
+            fields = {**common, **_fields(part, but=("final_norm",))}
+            if model.memory_tokens and not isinstance(model, config.EncoderDecoder):
+                return MemoryTokenXLAttention(**fields, num_tokens=model.memory_tokens.num_tokens)
+            return TransformerXLAttention(**fields)
         case config.Compressive() as part:
             return CompressiveAttention(**common, **_fields(part, but=("final_norm", "loss_weight")))
         case config.Memorizing() as part:
@@ -381,9 +438,25 @@ def _make_attention(model: config.Model, index: int, dtype: Any, memory_sharding
             return MemorizingAttention(**common, **_fields(part))
         case config.Bidirectional():
             return BidirectionalAttention(**common)
+        case config.LinearTransformer() as part:
+            return make_linear_attention(part, **common)
     raise ValueError(
         f"model.attention: given {type(model.attention).__name__}, allowed: one of memjax.config.Attention"
     )
+
+
+def make_linear_attention(part: config.LinearTransformer, **common: Any) -> LinearTransformerAttention:
+    """The attention part of a linear attention's configuration; only MemSizer has weights to drop."""
+    match part:
+        case config.MemSizer():
+            return MemSizerAttention(**common, **_fields(part))
+    common.pop("attention_dropout", None)
+    match part:
+        case config.RFA():
+            return RFAAttention(**common, **_fields(part))
+        case config.T2R():
+            return T2RAttention(**common, **_fields(part))
+    return LinearTransformerAttention(**common, **_fields(part))
 
 
 def _make_feed_forward(
@@ -427,7 +500,8 @@ def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
     return not layers or index in {layer % num_layers for layer in layers}
 
 
-def _make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype: Any) -> nn.Module:
+def make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype: Any) -> nn.Module:
+    """Embeddings and softmax of a model."""
     published = isinstance(model.attention, _RELATIVE)
     common = {
         "vocab_size": vocab_size,
@@ -446,6 +520,10 @@ def _make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype:
     raise ValueError(f"model.output: given {type(model.output).__name__}, allowed: one of memjax.config.Output")
 
 
+def _memory_fields(tokens: config.MemoryTokens | None) -> dict[str, Any]:
+    return {"memory_tokens": tokens.num_tokens, "memory_stddev": tokens.init_stddev} if tokens else {}
+
+
 def _make_output_memory(model: config.Model, dtype: Any) -> nn.Module | None:
     match model.output:
         case config.Spalm() as part:
@@ -458,6 +536,8 @@ def _norms(attention: config.Attention) -> tuple[str, str]:
         return "post" if attention.norm == "post" else "pre", "layer"
     if isinstance(attention, config.Bidirectional):
         return "post", "layer_exact"
+    if isinstance(attention, config.LinearTransformer):
+        return attention.norm, attention.norm_kind
     return "pre", "rms"
 
 

@@ -182,20 +182,20 @@ class Layer(nn.Module):
         return x, LayerState(attention, feed_forward), aux
 
     def decode(
-        self, x: Float[Array, "batch 1 dim"], state: LayerState, *, active: Bool[Array, " batch"], shared: Any = None
-    ) -> tuple[Float[Array, "batch 1 dim"], LayerState]:
-        """One token of every active row."""
+        self, x: Float[Array, "batch rows dim"], state: LayerState, *, active: Bool[Array, " batch"], shared: Any = None
+    ) -> tuple[Float[Array, "batch rows dim"], LayerState]:
+        """One token of every active row, behind the model's memory tokens where it has any."""
         return self.decode_features(x, state, active=active, shared=shared)[:2]
 
     def decode_features(
         self,
-        x: Float[Array, "batch 1 dim"],
+        x: Float[Array, "batch rows dim"],
         state: LayerState,
         *,
         active: Bool[Array, " batch"],
         shared: Any = None,
         taps: tuple[str, ...] = (),
-    ) -> tuple[Float[Array, "batch 1 dim"], LayerState, dict[str, Array]]:
+    ) -> tuple[Float[Array, "batch rows dim"], LayerState, dict[str, Array]]:
         """`decode`, and the inner tensors that `taps` names."""
         tapped = _tap("attention_input", self.attention, x, taps)
         x, attention = self.attention.decode(x, state.attention, active=active, **_shared_argument(shared))  # type: ignore[attr-defined]
@@ -311,14 +311,14 @@ class Stack(nn.Module):
         return x, StackState(tuple(new_groups), state.sizes), total
 
     def decode(
-        self, x: Float[Array, "batch 1 dim"], state: StackState, *, active: Bool[Array, " batch"]
-    ) -> tuple[Float[Array, "batch 1 dim"], StackState]:
-        """One token of every active row through all layers."""
+        self, x: Float[Array, "batch rows dim"], state: StackState, *, active: Bool[Array, " batch"]
+    ) -> tuple[Float[Array, "batch rows dim"], StackState]:
+        """One token of every active row through all layers, behind the model's memory tokens where it has any."""
         return self.decode_features(x, state, active=active)[:2]
 
     def decode_features(
-        self, x: Float[Array, "batch 1 dim"], state: StackState, *, active: Bool[Array, " batch"]
-    ) -> tuple[Float[Array, "batch 1 dim"], StackState, dict[str, Array]]:
+        self, x: Float[Array, "batch rows dim"], state: StackState, *, active: Bool[Array, " batch"]
+    ) -> tuple[Float[Array, "batch rows dim"], StackState, dict[str, Array]]:
         """`decode`, and the inner tensors that `features` names."""
         shared = None if self.shared is None else self.shared()
         taps, groups, features = self.taps(), [], {}

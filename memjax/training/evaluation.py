@@ -366,7 +366,8 @@ class Evaluator:
             return dict(self.subsets)
         names = self.subsets
         if names is None:
-            names = sorted(name for name, array in batch.extras.items() if array.dtype == bool)
+            shape = batch.mask.shape  # what is not of the targets, such as a source, is no subset of them
+            names = sorted(n for n, array in batch.extras.items() if array.dtype == bool and array.shape == shape)
         unknown = [name for name in names if name not in batch.extras]
         if unknown:
             raise ValueError(

@@ -21,6 +21,7 @@ from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION
 from memjax.data.streams import Streams
 from memjax.memory.compressive import LOSSES
+from memjax.models.encoder_decoder import make_encoder_decoder
 from memjax.models.language_model import make_language_model, make_mixtures
 from memjax.models.text_encoder import make_text_encoder
 from memjax.models.transformer import join_layers, split_layers
@@ -146,7 +147,8 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
 
 
 def make_model(config: Config, vocab_size: int, *, vocab_multiple: int | None = None) -> Any:
-    """The Linen model that a configuration describes: a language model, or a text encoder with the head of its task.
+    """The Linen model that a configuration describes: a language model, an encoder-decoder, or a text encoder
+    with the head of its task.
 
     Args:
       config: the configuration.
@@ -158,6 +160,8 @@ def make_model(config: Config, vocab_size: int, *, vocab_multiple: int | None = 
         "table_sharding": config.sharding.tables,
         "vocab_multiple": vocab_multiple or config.sharding.vocab_multiple,
     }
+    if isinstance(config.model, configs.EncoderDecoder):
+        return make_encoder_decoder(config.model, vocab_size, vocab_multiple=common["vocab_multiple"])
     if isinstance(config.task, configs.LanguageModeling):
         return make_language_model(config.model, vocab_size, memory_sharding=config.sharding.memory, **common)
     return make_text_encoder(config.model, config.task, vocab_size, **common)

@@ -48,6 +48,13 @@ EXPECTED = {
         config.Compressive(memory_length=6, compressed_memory_length=4, compression_rate=2, compression="most_used"),
         {"compressive.note_usage", "compression.most_used", "attention.attention_with_weights"},
     ),
+    "linear transformer": (
+        config.LinearTransformer(),
+        {f"linear_attention.{name}" for name in ("causal_linear_attention", "elu_features", "reset_linear_state")},
+    ),
+    "rfa": (config.RFA(num_directions=4), {"linear_attention.random_features"}),
+    "t2r": (config.T2R(num_features=4), {"linear_attention.relu_features"}),
+    "memsizer": (config.MemSizer(num_slots=3), {"linear_attention.causal_linear_attention"}),
     "no memory": (config.FullAttention(), {"attention.attention"}),
 }
 """what a train step calls; a new kind of attention gets a row"""
