@@ -1027,13 +1027,14 @@ def _validate_translation(config: Config) -> None:
 
 
 def _validate_memory_tokens(model: Model) -> None:
-    """Those of a language model."""
+    """Those of a language model or text encoder."""
     tokens, field = model.memory_tokens, "model.memory_tokens"
     if tokens is None:
         return
     attention = type(model.attention).__name__
-    _require(attention == "TransformerXL", field, "MemoryTokens", f"None with {attention}, or TransformerXL")
-    _require(tokens.kind == "transformer", field + ".kind", tokens.kind, "'transformer' in a language model")
+    allowed = f"None with {attention}, or TransformerXL or Bidirectional"
+    _require(attention in ("TransformerXL", "Bidirectional"), field, "MemoryTokens", allowed)
+    _require(tokens.kind == "transformer", field + ".kind", tokens.kind, "'transformer' but in translation")
     _require(tokens.num_tokens >= 0, field + ".num_tokens", tokens.num_tokens, "0 or more")
 
 

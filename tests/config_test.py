@@ -177,11 +177,12 @@ def small_memory(**fields) -> Memorizing:
         ),
         (
             {"memory_tokens": MemoryTokens()},
-            "model.memory_tokens: given 'MemoryTokens', allowed: None with FullAttention, or TransformerXL",
+            "model.memory_tokens: given 'MemoryTokens', allowed: None with FullAttention, or TransformerXL or "
+            "Bidirectional",
         ),
         (
             {"memory_tokens": MemoryTokens(kind="control"), "attention": TransformerXL()},
-            "model.memory_tokens.kind: given 'control', allowed: 'transformer' in a language model",
+            "model.memory_tokens.kind: given 'control', allowed: 'transformer' but in translation",
         ),
         (
             {"feed_forward": ProductKey(num_neighbors=33, num_keys=32)},

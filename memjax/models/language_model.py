@@ -374,7 +374,7 @@ def make_language_model(
         output_memory=_make_output_memory(model, dtype),
         final_norm=kind if final_norm else "",
         positions=model.positions,
-        **_memory_fields(model.memory_tokens),
+        **memory_fields(model.memory_tokens),
         dropout=model.dropout,
         features=tuple(name for name in features if name not in inner),
         dtype=dtype,
@@ -520,7 +520,8 @@ def make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype: 
     raise ValueError(f"model.output: given {type(model.output).__name__}, allowed: one of memjax.config.Output")
 
 
-def _memory_fields(tokens: config.MemoryTokens | None) -> dict[str, Any]:
+def memory_fields(tokens: config.MemoryTokens | None) -> dict[str, Any]:
+    """Fields of a model with memory tokens before its segments or texts."""
     return {"memory_tokens": tokens.num_tokens, "memory_stddev": tokens.init_stddev} if tokens else {}
 
 

@@ -22,8 +22,9 @@ from jaxtyping import Array, Bool, Float, Int
 from memjax import config
 from memjax.axes import constrain, named
 from memjax.functional.losses import token_cross_entropy
+from memjax.memory.memory_tokens import MEMORY
 from memjax.memory.projections import make_norm, matrix_init
-from memjax.models.language_model import make_stack
+from memjax.models.language_model import make_stack, memory_fields
 from memjax.models.transformer import Stack
 from memjax.models.vocabulary import Vocabulary
 from memjax.typing import Aux, EmptyState, Sum
@@ -139,7 +140,11 @@ class TextEncoder(nn.Module):
       token_types: learned types of tokens; 0 = none.
       pooler: a dense layer and tanh over the first token.
       dropout: rate on embeddings.
-      features: inner tensors to return in `Aux.arrays`: `output`; those of layers are named in the stack.
+      memory_tokens: learned rows before every text, which all layers read and write, as in a MemTransformer; they come
+        out as `memory` in `Aux.arrays`, have no positions, types or norm of embeddings, and no head reads them.
+      memory_stddev: of their initial values.
+      features: inner tensors to return in `Aux.arrays`: `output`; those of layers are named in the stack, and begin
+        with the rows of the memory.
       dtype: of the computation.
     """
 
@@ -150,6 +155,8 @@ class TextEncoder(nn.Module):
     token_types: int = 2
     pooler: bool = True
     dropout: float = 0.0
+    memory_tokens: int = 0
+    memory_stddev: float = INIT_STDDEV
     features: tuple[str, ...] = ()
     dtype: Any = jnp.float32
 
@@ -161,6 +168,9 @@ class TextEncoder(nn.Module):
         self.position_embedding = self.param("position_embedding", init, (self.max_length, dim))
         if self.token_types:
             self.token_type_embedding = self.param("token_type_embedding", init, (self.token_types, dim))
+        if self.memory_tokens:
+            rows = named(matrix_init(self.memory_stddev), None, "embed")
+            self.memory_rows = self.param("memory_tokens", rows, (self.memory_tokens, dim))
         self.layer_norm = make_norm("layer_exact", self.dtype)
         self.drop = nn.Dropout(self.dropout)
         if self.pooler:
@@ -232,9 +242,17 @@ class TextEncoder(nn.Module):
         if self.token_types:
             types = jnp.zeros_like(tokens) if token_types is None else token_types
             x += jnp.take(self.token_type_embedding, types, axis=0, mode="clip").astype(self.dtype)
-        x = constrain(self.drop(self.layer_norm(x), deterministic=deterministic), "batch", None, None)
+        x = self.drop(self.layer_norm(x), deterministic=deterministic)
+        if own := self.memory_tokens:
+            memory = jnp.broadcast_to(self.memory_rows.astype(self.dtype), (batch, own, x.shape[-1]))
+            x = jnp.concatenate([memory, x], axis=1)
+            mask = mask if mask is None else jnp.pad(mask, [(0, 0), (own, 0)], constant_values=True)
+        x = constrain(x, "batch", None, None)
         named_arguments = {"start_of_document": jnp.ones(batch, bool), "mask": mask, "deterministic": deterministic}
         hidden, _, aux = self.stack(x, self.stack.init_state(batch), **named_arguments)
+        if own:
+            aux += Aux(arrays={MEMORY: hidden[:, :own]})
+        hidden = hidden[:, own:]
         return hidden, aux + Aux(arrays={name: hidden for name in self.features})
 
     def embed_texts(
@@ -338,6 +356,7 @@ def make_text_encoder(
         token_types=part.token_types,
         pooler=part.pooler,
         dropout=model.dropout,
+        **memory_fields(model.memory_tokens),
         features=tuple(name for name in features if name not in inner),
         dtype=dtype,
     )

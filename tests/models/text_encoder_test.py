@@ -24,10 +24,12 @@ def make_model(**fields) -> config.Model:
 
 def make(task, **fields):
     encoder = make_text_encoder(make_model(**fields), task, VOCAB)
-    variables = init_variables(encoder, jax.random.key(0), 6)
-    # No parameter is zero, so that nothing hides.
-    jiggle = lambda leaf: leaf + 0.2 * jax.random.normal(jax.random.key(leaf.size), leaf.shape)
-    return encoder, jax.tree.map(jiggle, variables)
+    return encoder, jiggled(init_variables(encoder, jax.random.key(0), 6))
+
+
+def jiggled(variables):
+    """No parameter is zero, so that nothing hides."""
+    return jax.tree.map(lambda leaf: leaf + 0.2 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), variables)
 
 
 @pytest.fixture(scope="module")
@@ -211,3 +213,32 @@ def test_a_decoder_is_no_encoder():
         make_language_model(make_model(), VOCAB)
     with pytest.raises(ValueError, match="task: given LanguageModeling, allowed: a task of a text encoder"):
         make_text_encoder(make_model(), config.LanguageModeling(), VOCAB)
+
+
+def test_memory_tokens_stand_before_every_text(texts):
+    tokens, mask = texts
+    model = make_model()
+    model.memory_tokens = config.MemoryTokens(num_tokens=3)
+    encoder = make_text_encoder(model, MLM, VOCAB)
+    variables = jiggled(init_variables(encoder, jax.random.key(0), 6))
+    rows = jax.random.normal(jax.random.key(3), (3, 8))
+
+    @jax.jit
+    def read(rows, tokens):
+        changed = {"params": {**variables["params"], "memory_tokens": rows}}
+        hidden, aux = encoder.apply(changed, tokens, mask=mask, method="encode")
+        return hidden, aux.arrays["memory"]
+
+    hidden, memory = read(rows, tokens)
+    assert hidden.shape == (2, 6, 8) and memory.shape == (2, 3, 8)
+    # They have no order: moving them moves what comes out of them, and texts do not notice.
+    moved, other = read(rows[::-1], tokens)
+    np.testing.assert_allclose(np.where(mask[..., None], moved, 0), np.where(mask[..., None], hidden, 0), atol=1e-5)
+    np.testing.assert_allclose(other, memory[:, ::-1], atol=1e-5)
+    assert np.abs(read(2 * rows, tokens)[0] - hidden).max() > 1e-2
+    # They read the text, but not its padding, and not the other rows of the batch.
+    changed = read(rows, tokens.at[1, 4:].add(1).at[0, 0].add(1))[1]
+    np.testing.assert_array_equal(changed[1], memory[1])
+    assert np.abs(changed[0] - memory[0]).max() > 1e-3
+    plain = init_variables(make_text_encoder(make_model(), MLM, VOCAB), jax.random.key(0), 6)
+    assert variables["params"].keys() - plain["params"].keys() == {"memory_tokens"}
