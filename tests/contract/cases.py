@@ -187,6 +187,7 @@ CASES = [
     ),
     Case(
         name="transformer_xl_same_length",
+        is_variant=True,
         make=transformer_xl(same_length=True),
         capacity=8,
         fifos=hidden_fifo,
@@ -195,6 +196,7 @@ CASES = [
     ),
     Case(
         name="transformer_xl_zeros",
+        is_variant=True,
         make=transformer_xl(empty_memory="zeros"),
         slots=XL_SLOTS,
         exempt={"capacity": "compatibility: a new document finds a memory full of zeros"},
@@ -218,6 +220,7 @@ CASES = [
     ),
     Case(
         name="compressive_most_used",
+        is_variant=True,
         make=compressive(compression="most_used", norm="pre_sonnet"),
         capacity=8,
         fifos=hidden_fifo,
@@ -232,6 +235,7 @@ CASES = [
     ),
     Case(
         name="compressive_zeros",
+        is_variant=True,
         make=compressive(compression="mean", loss_reduction="norm", empty_memory="zeros"),
         slots=COMPRESSED_SLOTS,
         exempt={"capacity": "compatibility: a new document finds memories full of zeros"},
@@ -252,6 +256,7 @@ CASES = [
     ),
     Case(
         name="memorizing_threshold",
+        is_variant=True,
         make=memorizing(retrieval="threshold", memory_length=10, cache_length=6),
         capacity=10,
         fifos=lambda state: [ring(state), cache(state)],
@@ -259,6 +264,7 @@ CASES = [
     ),
     Case(
         name="memorizing_approximate",
+        is_variant=True,
         make=memorizing(retrieval="approximate", cache_length=4, track_positions=True, merge="add"),
         capacity=8,
         fifos=lambda state: [ring(state), cache(state)],
@@ -266,6 +272,7 @@ CASES = [
     ),
     Case(
         name="memorizing_window",
+        is_variant=True,
         make=memorizing(
             memory_length=3, num_neighbors=2, cache_length=4, window=5, merge="joint", retrieval="threshold"
         ),
@@ -305,6 +312,7 @@ CASES = [
     ),
     Case(
         name="memsizer_cross",
+        is_variant=True,
         make=linear_cross(MemSizerAttention, num_slots=3, frozen_queries=True),
         site="cross",
         granularity="token",
@@ -320,7 +328,7 @@ CASES = [
     Case(name="memory_tokens", make=memory_tokens(), site="stack", causal=False),
     Case(name="memory_bottleneck", make=memory_tokens(1, kind="bottleneck"), site="stack", causal=False),
     Case(name="product_key", make=product_key(dense_scale=0.0)),
-    Case(name="product_key_residual", make=product_key(norm="post")),
+    Case(name="product_key_residual", is_variant=True, make=product_key(norm="post")),
     Case(
         name="continuous_cache",
         make=continuous_cache(),
@@ -353,6 +361,7 @@ CASES = [
     ),
     Case(
         name="model_compressive",
+        is_variant=True,
         make=MODELS["compressive"],
         site="model",
         capacity=4,
@@ -361,6 +370,7 @@ CASES = [
     ),
     Case(
         name="model_memorizing",
+        is_variant=True,
         make=MODELS["memorizing"],
         site="model",
         capacity=4,
@@ -369,13 +379,16 @@ CASES = [
     ),
     Case(
         name="model_memory_tokens",
+        is_variant=True,
         make=MODELS["memory_tokens"],
         site="model",
         capacity=8,
         fifos=lambda state: hidden_fifo(layer_of(state.stack, 0, 0)),
         slots=XL_SLOTS,
     ),
-    Case(name="model_memsizer", make=MODELS["memsizer"], site="model", slots={"products": 2}, **LINEAR),
+    Case(
+        name="model_memsizer", is_variant=True, make=MODELS["memsizer"], site="model", slots={"products": 2}, **LINEAR
+    ),
     Case(
         name="toy_slots",
         make=toy(SlotMemory),
