@@ -29,8 +29,8 @@ SEGMENTS = 20
 TASKS = {
     "cola": ("bert_glue", "$MEMJAX_GLUE_COLA", 1000, 16, 24, ("matthews", "accuracy")),
     "sst2": ("bert_glue", "$MEMJAX_GLUE_SST2", 200, 16, 40, ("accuracy",)),
-    "qnli": ("bert_glue", "$MEMJAX_GLUE_QNLI", 200, 16, 96, ("accuracy",)),
-    "squad": ("bert_squad", "$MEMJAX_SQUAD", 200, 8, 256, ("exact_match", "f1")),
+    "qnli": ("bert_glue", "$MEMJAX_GLUE_QNLI", 150, 16, 96, ("accuracy",)),
+    "squad": ("bert_squad", "$MEMJAX_SQUAD", 100, 8, 256, ("exact_match", "f1")),
 }
 """task -> configuration, data, steps, rows, tokens of a text, measures"""
 MODELS = {
