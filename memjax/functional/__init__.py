@@ -59,6 +59,7 @@ from memjax.functional.positions import (
     sinusoids,
 )
 from memjax.functional.product_keys import lookup_rows
+from memjax.functional.replay import Replay, mrbp_value_and_grad, scan_with_replay
 from memjax.functional.scopes import operation
 from memjax.functional.sharded import (
     Partial,
@@ -73,6 +74,7 @@ from memjax.functional.sharded import (
 
 __all__ = [
     "Partial",
+    "Replay",
     "advance",
     "attention",
     "attention_reconstruction",
@@ -98,6 +100,7 @@ __all__ = [
     "mean_pool",
     "merge_partials",
     "most_used",
+    "mrbp_value_and_grad",
     "neighbor_attention",
     "num_shards",
     "operation",
@@ -112,6 +115,7 @@ __all__ = [
     "ring_append",
     "ring_order",
     "scale_queries",
+    "scan_with_replay",
     "select_neighbors",
     "select_window",
     "sharded_append",
