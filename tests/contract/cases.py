@@ -9,12 +9,13 @@ import numpy as np
 from memjax import config
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
+from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.language_model import make_language_model
 from memjax.models.transformer import Layer, Stack
-from tests.contract.harness import DIM, Case, Fifo
+from tests.contract.harness import DIM, LENGTH, Case, Fifo
 from tests.contract.outputs import Recalls
 from tests.contract.toys import (
     CrossMemory,
@@ -30,6 +31,7 @@ NOISE = {"dropout": 0.2, "attention_dropout": 0.2}
 XL_SLOTS = {"hidden": 1}
 COMPRESSED_SLOTS = {"hidden": 1, "compressed": 1}
 MEMORY_SLOTS = {"memory/keys": 2, "memory/values": 2}
+SIGNAL = {"coefficients": 1, "previous": 1}
 CACHE_SLOTS = {"cache/keys": 1, "cache/values": 1}
 
 
@@ -46,6 +48,14 @@ def compressive(**fields: Any) -> Callable[[Any], CompressiveAttention]:
 def memorizing(**fields: Any) -> Callable[[Any], MemorizingAttention]:
     fields = {**HEADS, **NOISE, "memory_length": 8, "num_neighbors": 3, **fields}
     return lambda dtype: MemorizingAttention(**fields, dtype=dtype)
+
+
+def infinity_former(**fields: Any) -> Callable[[Any], InfinityFormerAttention]:
+    attention = {**HEADS, **NOISE, "memory_length": fields.pop("memory_length", 0)}
+    sizes = {"segment_length": LENGTH, "num_basis": 6, "widths": (0.1, 0.2), "num_samples": 5, "num_bins": 4}
+    fields = {**HEADS, **sizes, **fields}
+    make = lambda dtype: LongTermMemory(**fields, dtype=dtype)
+    return lambda dtype: InfinityFormerAttention(**attention, long_term=make(dtype), dtype=dtype)
 
 
 def continuous_cache(**fields: Any) -> Callable[[Any], Any]:
@@ -232,6 +242,15 @@ CASES = [
         slots=MEMORY_SLOTS | CACHE_SLOTS,
     ),
     Case(name="full_attention", make=memorizing(memory_length=0)),
+    Case(name="infinity_former", make=infinity_former(), fixed_length=True, slots=SIGNAL),
+    Case(
+        name="infinity_former_sticky",
+        make=infinity_former(memory_length=4, sticky="sample", jitter=True, reset_after=12),
+        fixed_length=True,
+        capacity=4,
+        fifos=lambda state: hidden_fifo(state.short),
+        slots=SIGNAL | XL_SLOTS | {"histogram": 1},
+    ),
     Case(
         name="continuous_cache",
         make=continuous_cache(),
