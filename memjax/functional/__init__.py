@@ -66,6 +66,7 @@ from memjax.functional.neighbors import (
     threshold_mask,
 )
 from memjax.functional.positions import (
+    bidirectional_bias,
     bucket_bias,
     relative_buckets,
     relative_distances,
@@ -85,6 +86,11 @@ from memjax.functional.sharded import (
     sharded_restore,
     sharded_save,
 )
+from memjax.functional.slots import (
+    count_slot_types,
+    normalize_slots,
+    slot_attention,
+)
 
 __all__ = [
     "GaussianBasis",
@@ -96,12 +102,14 @@ __all__ = [
     "attention_reconstruction",
     "attention_with_weights",
     "auto_encoding",
+    "bidirectional_bias",
     "bin_masses",
     "bucket_bias",
     "candidate_log_prob",
     "candidate_log_probs",
     "candidate_log_total",
     "candidate_log_weights",
+    "count_slot_types",
     "cross_entropy_sum",
     "dilated_convolutions",
     "distance_scores",
@@ -124,6 +132,7 @@ __all__ = [
     "most_used",
     "mrbp_value_and_grad",
     "neighbor_attention",
+    "normalize_slots",
     "num_shards",
     "operation",
     "order_after",
@@ -148,6 +157,7 @@ __all__ = [
     "sharded_save",
     "shift_append",
     "sinusoids",
+    "slot_attention",
     "stop_forward",
     "strided_convolution",
     "threshold_attention",

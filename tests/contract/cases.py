@@ -11,10 +11,11 @@ from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
 from memjax.memory.knn_lm import KNNMemory
+from memjax.memory.memformer import EncoderLayer, HeadAttention, MemformerEncoder
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.language_model import make_language_model
-from memjax.models.transformer import Layer, Stack
+from memjax.models.transformer import FeedForward, Layer, Stack
 from tests.contract.harness import DIM, LENGTH, Case, Fifo
 from tests.contract.outputs import Recalls
 from tests.contract.toys import (
@@ -56,6 +57,17 @@ def infinity_former(**fields: Any) -> Callable[[Any], InfinityFormerAttention]:
     fields = {**HEADS, **sizes, **fields}
     make = lambda dtype: LongTermMemory(**fields, dtype=dtype)
     return lambda dtype: InfinityFormerAttention(**attention, long_term=make(dtype), dtype=dtype)
+
+
+def memformer(num_layers: int = 2, **fields: Any) -> Callable[[Any], MemformerEncoder]:
+    def make(dtype: Any) -> MemformerEncoder:
+        heads = lambda: HeadAttention(**HEADS, attention_dropout=0.2, dtype=dtype)
+        feed_forward = lambda: FeedForward(DIM, 12, norm_kind="layer", dropout=0.2, dtype=dtype)
+        layer = lambda: EncoderLayer(heads(), feed_forward(), heads(), dropout=0.2, dtype=dtype)
+        sizes = {"dim": DIM, "num_slots": 3, "num_heads": 2, "writer_heads": 2, "num_buckets": 8, "max_distance": 6}
+        return MemformerEncoder(tuple(layer() for _ in range(num_layers)), **{**sizes, **fields}, dtype=dtype)
+
+    return make
 
 
 def continuous_cache(**fields: Any) -> Callable[[Any], Any]:
@@ -250,6 +262,24 @@ CASES = [
         capacity=4,
         fifos=lambda state: hidden_fifo(state.short),
         slots=SIGNAL | XL_SLOTS | {"histogram": 1},
+    ),
+    Case(
+        name="memformer",
+        make=memformer(scan_layers=True),
+        site="stack",
+        causal=False,
+        stops_gradient=False,
+        slots={"slots": 1},
+    ),
+    Case(
+        name="memformer_one_slot",
+        make=memformer(
+            num_layers=1, num_slots=1, writer_heads=1, temperature=1.0, forgetting=False, num_classification_tokens=0
+        ),
+        site="stack",
+        causal=False,
+        stops_gradient=False,
+        slots={"slots": 1},
     ),
     Case(
         name="continuous_cache",
