@@ -119,7 +119,69 @@ class Memorizing:
     """'meliad' as the authors' code: no bias in memory layers, strict causality, unmasked empty slots"""
 
 
-Attention = FullAttention | TransformerXL | Compressive | Memorizing
+@dataclasses.dataclass(slots=True, kw_only=True)
+class InfinityFormer:
+    """infinity-former (Martins et al. 2022): the whole past as a signal of constant size, beside the attention."""
+
+    segment_length: int = 128
+    """tokens of a segment: the same as data.segment_length"""
+    host: Literal["transformer_xl", "gpt2"] = "transformer_xl"
+    """the attention it stands beside: relative positions and a short-term memory, or GPT-2's"""
+    layers: tuple[int, ...] = ()
+    """layers with the long-term memory, 0-based, negative from the end; () = all"""
+    num_basis: int = 512
+    """basis functions of the signal, a multiple of the number of widths; 0 = the host alone"""
+    widths: tuple[float, ...] = (0.01, 0.05)
+    """standard deviations of the basis functions; (0.005, 0.01) in the paper's GPT-2"""
+    num_samples: int = 512
+    """points at which the past is read when it is contracted"""
+    contraction: float = 0.5
+    """share of the signal that the past keeps at every update"""
+    ridge: float = 0.5
+    """penalty of the regression; 1.0 in the published code for sorting"""
+    sticky: Literal["none", "sample", "quantile"] = "none"
+    """sticky memories: read the past where the last queries looked, at random in training or at its quantiles"""
+    num_bins: int = 128
+    """bins of the histogram of where they looked"""
+    jitter: bool = False
+    """of 'sample': draw inside a bin instead of its left edge"""
+    reset_after: int = 0
+    """tokens after which the signal begins anew (2048 in the published GPT-2 code); 0 = never inside a document"""
+    prior_stddev: float = 0.05
+    """standard deviation that the regulariser draws the densities to; 0.1 for a model from scratch"""
+    kl_weight: float = 1e-6
+    """coefficient of the regulariser; 1e-5 in the paper for sorting"""
+    min_variance: float = 1e-4
+    """smallest variance of a density; 1e-6 in the published code for sorting"""
+    memory_length: int = 0
+    """slots (tokens) of the short-term memory of a Transformer-XL host, a multiple of the segment; 0 = none"""
+    norm: Literal["post", "pre"] = "post"
+    """place of the layer norm of a Transformer-XL host"""
+    final_norm: bool = True
+    """a norm after the last layer where norm is 'pre'"""
+    tied_biases: bool = False
+    """of a Transformer-XL host: share the biases u and v between all layers"""
+    clamp_length: int = 0
+    """of a Transformer-XL host, tokens; distances beyond it are treated as it; 0 = no clamping"""
+    num_positions: int = 1024
+    """learned positions of a GPT-2 host, at least a segment"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class GPT2:
+    """GPT-2 (Radford et al. 2019): learned positions inside the segment; alone or with a compressed memory."""
+
+    num_positions: int = 1024
+    """learned positions, at least a segment"""
+    compressed_memory_length: int = 0
+    """slots of the compressed memory of each layer; 0 = none"""
+    compression_rate: int = 4
+    """tokens that one slot stands for, a divisor of data.segment_length"""
+    loss_weight: float = 1.0
+    """coefficient of the attention-reconstruction loss; it reaches the compression only"""
+
+
+Attention = FullAttention | TransformerXL | Compressive | Memorizing | InfinityFormer | GPT2
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -343,7 +405,17 @@ class Words:
     """White-space words of the training split (WikiText's protocol)."""
 
 
-Tokenizer = Bytes | SentencePiece | Words
+@dataclasses.dataclass(slots=True, kw_only=True)
+class BytePairs:
+    """A byte-level byte-pair tokenizer, as GPT-2 has one; decodes every text exactly. Needs the extra `hf`."""
+
+    path: str = ""
+    """a tokenizer.json, or a folder with GPT-2's vocab.json and merges.txt; '' = train one on the training split"""
+    vocab_size: int = 4096
+    """entries, when one is trained"""
+
+
+Tokenizer = Bytes | SentencePiece | Words | BytePairs
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -586,6 +658,8 @@ def validate(config: Config) -> None:
     _validate_attention(model)
     if isinstance(model.attention, Compressive):
         _validate_compressive(model.attention, data.segment_length)
+    if isinstance(model.attention, InfinityFormer | GPT2):
+        _validate_segment(config)
     if isinstance(model.output, AdaptiveSoftmax):
         _validate_adaptive(model.output, model.dim)
     _validate_cache(config.evaluation.cache, model.output)
@@ -621,6 +695,14 @@ def _learns_through_memory(attention: Compressive) -> bool:
 
 def _validate_attention(model: Model) -> None:
     attention, field = model.attention, "model.attention."
+    if isinstance(attention, InfinityFormer):
+        _validate_infinity_former(attention, model)
+        return
+    if isinstance(attention, GPT2):
+        slots = attention.compressed_memory_length
+        _require(slots >= 0, field + "compressed_memory_length", slots, "0 (none) or more slots")
+        _require(attention.loss_weight >= 0, field + "loss_weight", attention.loss_weight, "0 (logged only) or more")
+        return
     if not isinstance(attention, FullAttention):
         _require(attention.memory_length >= 0, field + "memory_length", attention.memory_length, "0 or more slots")
     if isinstance(attention, TransformerXL | Compressive):
@@ -659,6 +741,47 @@ def _validate_compressive(attention: Compressive, segment_length: int) -> None:
             f"a divisor of data.segment_length = {segment_length}, or up to {field}memory_length + 1 = {memory + 1}"
         )
         _require(rate <= memory + 1, field + "compression_rate", rate, allowed)
+
+
+def _validate_infinity_former(attention: InfinityFormer, model: Model) -> None:
+    field, widths = "model.attention.", attention.widths
+    _require(len(widths) > 0 and min(widths) > 0, field + "widths", widths, "one or more numbers above 0")
+    allowed = f"0 (none) or a multiple of the {len(widths)} widths"
+    basis = attention.num_basis
+    _require(basis >= 0 and basis % len(widths) == 0, field + "num_basis", basis, allowed)
+    _require(attention.num_samples >= 1, field + "num_samples", attention.num_samples, "at least 1")
+    _require(0 < attention.contraction < 1, field + "contraction", attention.contraction, "above 0 and below 1")
+    _require(attention.num_bins >= 1, field + "num_bins", attention.num_bins, "at least 1")
+    _require(attention.reset_after >= 0, field + "reset_after", attention.reset_after, "0 (never) or more tokens")
+    _require(attention.kl_weight >= 0, field + "kl_weight", attention.kl_weight, "0 (logged only) or more")
+    for name in ("ridge", "prior_stddev", "min_variance"):
+        _require(getattr(attention, name) > 0, field + name, getattr(attention, name), "above 0")
+    for layer in attention.layers:
+        allowed = f"layers from {-model.num_layers} to {model.num_layers - 1}"
+        _require(-model.num_layers <= layer < model.num_layers, field + "layers", attention.layers, allowed)
+    slots, length = attention.memory_length, attention.segment_length
+    _require(slots >= 0 and slots % length == 0, field + "memory_length", slots, f"0 or a multiple of {length} tokens")
+    if attention.host == "gpt2":
+        _require(slots == 0, field + "memory_length", slots, "0 with host = 'gpt2', which has no short-term memory")
+    else:
+        _require(model.dim % 2 == 0, "model.dim", model.dim, "an even number (sines and cosines of positions)")
+
+
+def _validate_segment(config: Config) -> None:
+    """What depends on the length of a segment."""
+    attention, length, field = config.model.attention, config.data.segment_length, "model.attention."
+    if isinstance(attention, InfinityFormer):
+        own, scored = attention.segment_length, config.evaluation.segment_length or length
+        _require(own == length, field + "segment_length", own, f"data.segment_length = {length}")
+        _require(scored == length, "evaluation.segment_length", scored, f"0 or data.segment_length = {length}")
+    learned = isinstance(attention, GPT2) or (isinstance(attention, InfinityFormer) and attention.host == "gpt2")
+    if learned:
+        positions = attention.num_positions
+        _require(positions >= length, field + "num_positions", positions, f"at least data.segment_length = {length}")
+    if isinstance(attention, GPT2) and attention.compressed_memory_length:
+        rate = attention.compression_rate
+        allowed = f"a divisor of data.segment_length = {length}"
+        _require(rate >= 1 and length % rate == 0, field + "compression_rate", rate, allowed)
 
 
 def _validate_memorizing(attention: Memorizing, num_layers: int) -> None:

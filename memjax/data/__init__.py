@@ -2,6 +2,7 @@
 
 from memjax.data.annotations import AnnotatedDocuments
 from memjax.data.builders import python_library_builder, tfds_texts
+from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.datasets import Datasets, make_datasets, make_tokenizer, open_texts, prepare
 from memjax.data.documents import ArrayDocuments, Documents
 from memjax.data.identifiers import distant_identifiers, identifier_distances
@@ -34,6 +35,7 @@ from memjax.data.tokenizers import (
 __all__ = [
     "AnnotatedDocuments",
     "ArrayDocuments",
+    "BytePairTokenizer",
     "ByteTokenizer",
     "Datasets",
     "Documents",
@@ -71,6 +73,7 @@ __all__ = [
     "seqio_tokenizer",
     "text_files",
     "tfds_texts",
+    "train_byte_pairs",
     "train_sentencepiece",
     "wikitext",
     "write_token_file",

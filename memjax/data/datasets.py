@@ -15,6 +15,7 @@ from typing import Any
 
 from memjax import config as configs
 from memjax.data import sources
+from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.python_sources import python_sources
@@ -155,6 +156,16 @@ def make_tokenizer(tokenizer: configs.Tokenizer, train: Any, folder: Path, *, pr
                 return SentencePieceTokenizer(path)
             report("train the tokenizer", 0, 1)
             trained = train_sentencepiece(_only_texts(train), path, vocab_size=tokenizer.vocab_size)
+            report("train the tokenizer", 1, 1)
+            return trained
+        case configs.BytePairs(path=path) if path:
+            return BytePairTokenizer(path)
+        case configs.BytePairs():
+            path = folder / f"byte-pairs-{tokenizer.vocab_size}-{_digest(train.fingerprint)}.json"
+            if path.exists():
+                return BytePairTokenizer(path)
+            report("train the tokenizer", 0, 1)
+            trained = train_byte_pairs(_only_texts(train), path, vocab_size=tokenizer.vocab_size)
             report("train the tokenizer", 1, 1)
             return trained
         case configs.Words():

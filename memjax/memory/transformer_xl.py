@@ -208,6 +208,11 @@ class TransformerXLAttention(nn.Module):
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
+        self._setup_projections()
+        self.layer_norm = make_norm(self.norm_kind, self.dtype)
+        self.drop = nn.Dropout(self.dropout)
+
+    def _setup_projections(self) -> None:
         init, heads = matrix_init(self.init_stddev), (self.num_heads, self.head_dim)
         inner = named(init, "embed", "heads", None)
         self.query = self.param("query", inner, (self.dim, *heads))
@@ -216,8 +221,6 @@ class TransformerXLAttention(nn.Module):
         self.output = self.param("output", named(init, "heads", None, "embed"), (*heads, self.dim))
         if not self.tied_biases:
             self.biases = RelativeBiases(self.num_heads, self.head_dim)
-        self.layer_norm = make_norm(self.norm_kind, self.dtype)
-        self.drop = nn.Dropout(self.dropout)
 
     @nn.nowrap
     def shared_module(self) -> nn.Module | None:
@@ -257,7 +260,7 @@ class TransformerXLAttention(nn.Module):
         mask = broadcast_mask(mask, batch, length)
         state = self._reset(state, start_of_document)
         y, u_v = self.normed(x), self._biases(shared)
-        queries, (keys, values) = project(y, self.query), self._keys_values(y)
+        queries, (keys, values) = self._queries(y), self._keys_values(y)
         parts, valid = self._slots(state)
         if parts:
             # Apart from the segment: as one product, the backward pass would also work out the gradient to the memory.
@@ -299,7 +302,7 @@ class TransformerXLAttention(nn.Module):
             keys=ring_append(segment.keys, key, position + self._num_slots, active),
             values=ring_append(segment.values, value, position + self._num_slots, active),
         )
-        query = project(y, self.query)
+        query = self._queries(y)
         z, weights = self._read_token(query, segment, memory, position, self._biases(shared))
         add = lambda sums, more: sums + more.astype(sums.dtype)  # noqa: E731
         attended = jax.tree.map(add, segment.attended, self._attended(weights, active[:, None]))
@@ -454,6 +457,9 @@ class TransformerXLAttention(nn.Module):
         by_distance = jnp.einsum("blhe,me->bhlm", folded, self._positions(total).astype(query.dtype))
         column = jnp.clip(total - 1 - distance, 0, total - 1)[:, None, None, :]
         return jnp.take_along_axis(by_distance, jnp.broadcast_to(column, (*by_distance.shape[:3], columns)), axis=-1)
+
+    def _queries(self, hidden: Array) -> Array:
+        return project(hidden, self.query)
 
     def _keys_values(self, hidden: Array) -> tuple[Array, Array]:
         both = project(hidden, self.key_value)

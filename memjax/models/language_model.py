@@ -12,14 +12,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax import config
-from memjax.axes import MODEL, constrain
+from memjax.axes import MODEL, constrain, named
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.contract import StackState
+from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs, recalled_log_prob
 from memjax.memory.projections import make_norm
 from memjax.memory.transformer_xl import TransformerXLAttention
+from memjax.models.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
 from memjax.models.transformer import FeedForward, Layer, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
 from memjax.typing import Aux, EmptyState, Sum
@@ -45,7 +47,7 @@ class LanguageModelState:
     mixtures: tuple[Any, ...] = ()
 
 
-_RELATIVE = (config.TransformerXL, config.Compressive)
+_RELATIVE = (config.TransformerXL, config.Compressive, config.InfinityFormer, config.GPT2)
 """what is made of Transformer-XL's attention, with its norms and initial values"""
 
 
@@ -62,6 +64,7 @@ class LanguageModel(nn.Module):
       mixtures: memories at the output site that propose tokens (`Recalled`); their distributions are mixed in one after
         the other.
       final_norm: norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
+      num_positions: learned positions of the tokens in their segment, added to the embeddings; 0 = none.
       dropout: rate on embeddings and on the last hidden state.
       features: inner tensors to return in `Aux.arrays`: `output` (before the final norm), `output_normed`; those of
         layers are named in the stack.
@@ -74,6 +77,7 @@ class LanguageModel(nn.Module):
     output_memory: nn.Module | None = None
     mixtures: tuple[nn.Module, ...] = ()
     final_norm: str = "rms"
+    num_positions: int = 0
     dropout: float = 0.0
     features: tuple[str, ...] = ()
     dtype: Any = jnp.float32
@@ -83,6 +87,9 @@ class LanguageModel(nn.Module):
         if self.final_norm:
             self.layer_norm = make_norm(self.final_norm, self.dtype)
         self.drop = nn.Dropout(self.dropout)
+        if self.num_positions:
+            init, dim = named(nn.initializers.normal(0.02), None, "embed"), self.stack.layers[0].attention.dim  # type: ignore[attr-defined]
+            self.positions_table = self.param("positions", init, (self.num_positions, dim))
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> LanguageModelState:
@@ -149,7 +156,7 @@ class LanguageModel(nn.Module):
           features.
         """
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
-        x = self.drop(self.vocabulary.embed(tokens), deterministic=deterministic)  # type: ignore[attr-defined]
+        x = self.drop(self._embed_in_segment(tokens), deterministic=deterministic)
         x = constrain(x, "batch", None, None)
         x, stack, aux = self.stack(x, state.stack, **named)
         hidden, output = self._normed(x), EmptyState()
@@ -180,7 +187,8 @@ class LanguageModel(nn.Module):
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"] | Prediction, LanguageModelState]:
         """Reads one token of every active row; inactive rows keep their state."""
-        x, stack, features = self.stack.decode_features(self.vocabulary.embed(tokens), state.stack, active=active)  # type: ignore[attr-defined]
+        x = self._embed_in_segment(tokens, state.stack)
+        x, stack, features = self.stack.decode_features(x, state.stack, active=active)
         hidden, output = self._normed(x), EmptyState()
         features |= self._own_features(x, hidden)
         inputs = {"tokens": tokens, "features": features, "embed_output": self.embed_output, **(extras or {})}
@@ -244,6 +252,23 @@ class LanguageModel(nn.Module):
     def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
         """Output weights of the ids."""
         return self.vocabulary.embed_output(ids)  # type: ignore[attr-defined]
+
+    def _embed_in_segment(self, tokens: Array, decode_state: Any = None) -> Array:
+        """Embeddings with the learned positions: from 0 on, or where each row stands in its segment."""
+        x = self.vocabulary.embed(tokens)  # type: ignore[attr-defined]
+        if not self.num_positions:
+            return x
+        length = tokens.shape[1]
+        if length > self.num_positions:
+            raise ValueError(
+                f"tokens: given {length} in a segment, allowed: up to num_positions = {self.num_positions}"
+            )
+        if decode_state is None:
+            return x + self.positions_table[:length].astype(x.dtype)[None]
+        # Every layer counts the tokens of the running segment; the first of a scanned group does for all.
+        position = decode_state.groups[0].attention.position
+        places = position[0] if decode_state.sizes[0] else position
+        return x + jnp.take(self.positions_table, places, axis=0, mode="clip").astype(x.dtype)[:, None]
 
     def _normed(self, x: Array) -> Array:
         return self.layer_norm(x) if self.final_norm else x
@@ -310,6 +335,7 @@ def make_language_model(
         stack=stack,
         vocabulary=_make_vocabulary(model, vocab_size, vocab_multiple, dtype),
         final_norm=kind if final_norm else "",
+        num_positions=_num_positions(model.attention),
         dropout=model.dropout,
         features=tuple(name for name in features if name not in inner),
         dtype=dtype,
@@ -341,11 +367,47 @@ def _make_attention(model: config.Model, index: int, dtype: Any, memory_sharding
                 return MemorizingAttention(**common, **fields)
             slot_axis = MODEL if memory_sharding == "slots" else ""
             return MemorizingAttention(**common, **fields, write_policy=part.write, slot_axis=slot_axis)
+        case config.InfinityFormer() as part:
+            return _make_infinity_former(model, part, index, common)
+        case config.GPT2() as part:
+            common["init_stddev"] = 0.02
+            if not part.compressed_memory_length:
+                return GPT2Attention(**common)
+            sizes = {"compressed_memory_length": part.compressed_memory_length}
+            return GPT2CompressiveAttention(**common, **sizes, compression_rate=part.compression_rate)
         case config.FullAttention() as part:
             return MemorizingAttention(**common, **_fields(part))
     raise ValueError(
         f"model.attention: given {type(model.attention).__name__}, allowed: one of memjax.config.Attention"
     )
+
+
+def _make_infinity_former(model: config.Model, part: config.InfinityFormer, index: int, common: Any) -> nn.Module:
+    """The part of one layer: with the long-term memory, or its host alone."""
+    host: dict[str, Any] = {**common}
+    if part.host == "transformer_xl":
+        names = ("norm", "tied_biases", "clamp_length")
+        host |= {"memory_length": part.memory_length, **{name: getattr(part, name) for name in names}}
+    chosen = {layer % model.num_layers for layer in part.layers} or set(range(model.num_layers))
+    if index not in chosen or not part.num_basis:
+        return (TransformerXLAttention if part.host == "transformer_xl" else GPT2Attention)(**host)
+    names = ("segment_length", "num_basis", "widths", "num_samples", "contraction", "ridge", "sticky", "num_bins")
+    names += ("jitter", "prior_stddev", "min_variance")
+    memory = LongTermMemory(
+        **{name: common[name] for name in ("dim", "num_heads", "head_dim", "dtype")},
+        **{name: getattr(part, name) for name in names},
+        reset_after=part.reset_after or None,
+        init_stddev=0.02,
+    )
+    kind = InfinityFormerAttention if part.host == "transformer_xl" else GPT2InfinityFormerAttention
+    return kind(**host, long_term=memory)
+
+
+def _num_positions(attention: config.Attention) -> int:
+    """Learned positions of the model."""
+    if isinstance(attention, config.InfinityFormer):
+        return attention.num_positions if attention.host == "gpt2" else 0
+    return attention.num_positions if isinstance(attention, config.GPT2) else 0
 
 
 def _make_feed_forward(model: config.Model, dtype: Any) -> nn.Module:
@@ -384,8 +446,10 @@ def _make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype:
 
 
 def _norms(attention: config.Attention) -> tuple[str, str]:
+    if isinstance(attention, config.GPT2) or getattr(attention, "host", "") == "gpt2":
+        return "pre", "layer"
     if isinstance(attention, _RELATIVE):
-        return "post" if attention.norm == "post" else "pre", "layer"
+        return "post" if attention.norm == "post" else "pre", "layer"  # type: ignore[union-attr]
     return "pre", "rms"
 
 

@@ -1,7 +1,7 @@
 """Memformer as a language model: an encoder with a memory reads what was, a decoder predicts the segment after it.
 
 Wu et al. 2020, "Memformer: A Memory-Augmented Transformer for Sequence Modeling", https://arxiv.org/abs/2010.06891.
-The model has the methods of `memjax.models.language_model.LanguageModel`: the trainer, evaluation and generation take it.
+The model has the methods of a `LanguageModel`: the trainer, evaluation and generation take it.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION
 from memjax.data.streams import Streams
 from memjax.memory.compressive import LOSSES
+from memjax.memory.infinity_former import LOSS as KL
 from memjax.models.language_model import make_language_model, make_mixtures
 from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, num_padding
@@ -218,6 +219,10 @@ def make_coefficients(attention: configs.Attention) -> dict[str, float]:
     match attention:
         case configs.Compressive(memory_length=memory, compressed_memory_length=slots) if memory and slots:
             return {LOSSES[attention.loss]: attention.loss_weight} if attention.loss in LOSSES else {}
+        case configs.GPT2(compressed_memory_length=slots) if slots:
+            return {LOSSES["attention"]: attention.loss_weight}
+        case configs.InfinityFormer(num_basis=basis) if basis:
+            return {KL: attention.kl_weight}
     return {}
 
 

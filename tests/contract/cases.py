@@ -14,6 +14,7 @@ from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.memformer import EncoderLayer, HeadAttention, MemformerEncoder
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
+from memjax.models.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
 from memjax.models.language_model import make_language_model
 from memjax.models.transformer import FeedForward, Layer, Stack
 from tests.contract.harness import DIM, LENGTH, Case, Fifo
@@ -68,6 +69,15 @@ def memformer(num_layers: int = 2, **fields: Any) -> Callable[[Any], MemformerEn
         return MemformerEncoder(tuple(layer() for _ in range(num_layers)), **{**sizes, **fields}, dtype=dtype)
 
     return make
+
+
+def gpt2(**fields: Any) -> Callable[[Any], GPT2Attention]:
+    kind = GPT2CompressiveAttention if "compressed_memory_length" in fields else GPT2Attention
+    return lambda dtype: kind(**HEADS, **NOISE, **fields, dtype=dtype)
+
+
+def gpt2_infinity_former(dtype: Any) -> GPT2InfinityFormerAttention:
+    return GPT2InfinityFormerAttention(**HEADS, **NOISE, long_term=infinity_former()(dtype).long_term, dtype=dtype)
 
 
 def continuous_cache(**fields: Any) -> Callable[[Any], Any]:
@@ -142,6 +152,7 @@ MODELS = {
         config.Compressive(memory_length=4, compressed_memory_length=2, compression_rate=2, tied_biases=True),
         num_layers=3,
     ),
+    "gpt2": language_model(config.GPT2(num_positions=16), num_layers=2, scale_embeddings=False),
     "memorizing": language_model(
         config.Memorizing(layers=(-1,), memory_length=8, num_neighbors=3, cache_length=4),
         num_layers=3,
@@ -263,6 +274,14 @@ CASES = [
         fifos=lambda state: hidden_fifo(state.short),
         slots=SIGNAL | XL_SLOTS | {"histogram": 1},
     ),
+    Case(name="gpt2", make=gpt2()),
+    Case(name="gpt2_infinity_former", make=gpt2_infinity_former, fixed_length=True, slots=SIGNAL),
+    Case(
+        name="gpt2_compressive",
+        make=gpt2(compressed_memory_length=3, compression_rate=2),
+        fixed_length=True,
+        slots={"slots": 1},
+    ),
     Case(
         name="memformer",
         make=memformer(scan_layers=True),
@@ -313,6 +332,7 @@ CASES = [
         fifos=lambda state: hidden_fifo(layer_of(state.stack, 0, 0)),
         slots=COMPRESSED_SLOTS,
     ),
+    Case(name="model_gpt2", make=MODELS["gpt2"], site="model"),
     Case(
         name="model_memorizing",
         make=MODELS["memorizing"],

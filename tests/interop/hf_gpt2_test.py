@@ -1,0 +1,219 @@
+"""GPT-2: the numbers of Hugging Face's class, generation, memories added to imported weights."""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from memjax import config
+from memjax.inference.decoding import generate
+from memjax.inference.sampling import Sampling
+from memjax.interop import hf_gpt2 as hf
+from memjax.models.language_model import make_language_model
+from memjax.models.transformer import split_layers
+from memjax.training.experiment import make_coefficients
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+WEIGHTS = GOLDEN / "gpt2_tiny.safetensors"
+FEATURES = ("layer_00/attention_input", "layer_01/attention_input", "output_normed")
+
+
+@functools.cache
+def golden() -> dict[str, np.ndarray]:
+    with np.load(GOLDEN / "gpt2_tiny.npz") as file:
+        return {name: file[name] for name in file.files}
+
+
+def description() -> config.Model:
+    model = hf.model_config(json.loads(str(golden()["config_json"])))
+    return dataclasses.replace(model, dropout=0.0, attention_dropout=0.0)
+
+
+def logits_of(model, params, hidden):
+    return model.apply({"params": params}, hidden, method=lambda module, h: module.vocabulary.logits(h))
+
+
+@functools.cache
+def imported():
+    model, params = description(), hf.import_params(WEIGHTS, description())
+    return make_language_model(model, hf.vocab_size(params), features=FEATURES), params
+
+
+def forward(params, ids, mask=None):
+    model, start = imported()[0], jnp.ones(ids.shape[0], bool)
+    hidden, _, aux = model.apply({"params": params}, ids, model.init_state(2), start_of_document=start, mask=mask)
+    return logits_of(model, params, hidden), aux.arrays
+
+
+def test_logits_and_hidden_states_are_the_published_ones():
+    ids = jnp.asarray(golden()["ids"], jnp.int32)
+    logits, features = jax.jit(forward)(imported()[1], ids)
+    np.testing.assert_allclose(logits, golden()["logits"], atol=2e-6, rtol=0)
+    for index, name in enumerate(FEATURES):
+        np.testing.assert_allclose(features[name], golden()[f"hidden{index}"], atol=2e-6, rtol=0, err_msg=name)
+
+
+def test_padding_changes_nothing_before_it():
+    mask = golden()["mask"].astype(bool)
+    logits, _ = jax.jit(forward)(imported()[1], jnp.asarray(golden()["ids"], jnp.int32), jnp.asarray(mask))
+    np.testing.assert_allclose(np.asarray(logits)[mask], golden()["logits_masked_right_pad"][mask], atol=2e-6, rtol=0)
+
+
+def test_loss_and_gradients_are_the_published_ones():
+    ids = jnp.asarray(golden()["ids"], jnp.int32)
+
+    def loss(params):
+        logits = jax.nn.log_softmax(forward(params, ids)[0][:, :-1])
+        return -jnp.take_along_axis(logits, ids[:, 1:, None], axis=-1).mean()
+
+    value, gradients = jax.jit(jax.value_and_grad(loss))(imported()[1])
+    np.testing.assert_allclose(value, golden()["loss"], atol=2e-6)
+    np.testing.assert_allclose(gradients["vocabulary"]["embedding"], golden()["grad_wte"], atol=2e-6, rtol=0)
+    exported = hf.export_params(jax.tree.map(np.asarray, gradients), description())
+    np.testing.assert_allclose(
+        exported["transformer.h.0.attn.c_attn.weight"], golden()["grad_h0_c_attn"], atol=2e-6, rtol=0
+    )
+
+
+def test_decoding_token_by_token_gives_the_published_logits():
+    model, params = make_language_model(description(), 61), imported()[1]
+    ids = jnp.asarray(golden()["ids"], jnp.int32)
+    state = model.init_decode_state(model.init_state(2), 16, 2)
+
+    @jax.jit
+    def step(state, token):
+        hidden, state = model.apply(
+            {"params": params}, token[:, None], state, active=jnp.ones(2, bool), method="decode"
+        )
+        return state, logits_of(model, params, hidden)[:, 0]
+
+    logits = []
+    for token in ids.T:
+        state, one = step(state, token)
+        logits.append(one)
+    found = np.stack(logits, axis=1)
+    np.testing.assert_allclose(found, golden()["logits"], atol=5e-6, rtol=0)
+    np.testing.assert_allclose(found[:, -5:], golden()["logits_chunk2_with_cache"], atol=5e-6, rtol=0)
+
+
+def test_greedy_generation_follows_the_logits():
+    model, params = make_language_model(description(), 61), imported()[1]
+    prompt = [int(token) for token in golden()["ids"][0, :6]]
+    new = generate(
+        model,
+        {"params": params},
+        [prompt],
+        segment_length=16,
+        max_tokens=3,
+        sampling=Sampling(temperature=0.0),
+        block=3,
+    )[0]
+    padded = jnp.zeros((2, 16), jnp.int32).at[0, : len(prompt) + 3].set(jnp.asarray(prompt + new))
+    logits, _ = jax.jit(forward)(params, padded)
+    for index, token in enumerate(new):
+        assert int(np.argmax(logits[0, len(prompt) + index - 1])) == token
+
+
+def test_export_is_the_inverse_of_import(tmp_path):
+    params = imported()[1]
+    hf.save_pretrained(tmp_path, params, description())
+    model, again = hf.load_pretrained(tmp_path)
+    assert (model.attention, model.dim, model.feed_forward) == (
+        config.GPT2(num_positions=32),
+        24,
+        description().feed_forward,
+    )
+    jax.tree.map(np.testing.assert_array_equal, params, again)
+    written, published = (safetensors.numpy.load_file(path) for path in (tmp_path / "model.safetensors", WEIGHTS))
+    assert written.keys() == published.keys()
+    for name in published:
+        np.testing.assert_array_equal(written[name], published[name])
+
+
+def with_memory(kind: str) -> config.Model:
+    model = description()
+    model.attention = {
+        "infinity_former": config.InfinityFormer(
+            host="gpt2", segment_length=4, num_positions=32, num_basis=8, widths=(0.1, 0.2), num_samples=6
+        ),
+        "compressive": config.GPT2(num_positions=32, compressed_memory_length=4, compression_rate=2),
+    }[kind]
+    return model
+
+
+@pytest.mark.parametrize("kind", ["infinity_former", "compressive"])
+def test_memories_are_added_to_imported_weights(kind):
+    described = with_memory(kind)
+    model = make_language_model(described, 61)
+    ids = jnp.asarray(golden()["ids"], jnp.int32)[:, :12].reshape(2, 3, 4).swapaxes(0, 1)
+    start = jnp.ones(2, bool)
+    init = lambda: model.init(jax.random.key(0), ids[0], model.init_state(2), start_of_document=start)
+    initial = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.01, leaf.dtype), jax.eval_shape(init))["params"]
+    params = hf.import_params(WEIGHTS, described, initial=initial)
+    assert jax.tree.structure(params) == jax.tree.structure(initial)
+    layer = split_layers(params["stack"], model.stack.groups())["layer_01"]["attention"]
+    own = split_layers(imported()[1]["stack"], imported()[0].stack.groups())["layer_01"]["attention"]
+    np.testing.assert_array_equal(layer["query"], own["query"])
+    added = {"infinity_former": "long_term", "compressive": "compression_kernel"}[kind]
+    assert set(layer) - set(own) == {added}
+
+    @jax.jit
+    def over(params):
+        state, outputs, losses = model.init_state(2), [], []
+        for index, segment in enumerate(ids):
+            named = {"start_of_document": start & (index == 0)}
+            hidden, state, aux = model.apply({"params": params}, segment, state, **named)
+            outputs.append(logits_of(model, params, hidden))
+            losses.append({name.partition("/")[2]: loss.mean() for name, loss in aux.losses.items()})
+        return outputs, losses
+
+    outputs, losses = over(params)
+    alone = forward(imported()[1], ids[0])[0]
+    np.testing.assert_allclose(outputs[0], alone, atol=5e-6)  # before anything is remembered it is GPT-2
+    assert np.abs(outputs[2] - forward(imported()[1], ids[2])[0]).max() > 1e-4
+    assert set(losses[2]) == set(make_coefficients(described.attention))
+    assert all(np.isfinite(value) and value > 0 for value in losses[2].values())
+    exported = hf.export_params(params, described)
+    np.testing.assert_array_equal(
+        exported["transformer.wte.weight"], safetensors.numpy.load_file(WEIGHTS)["transformer.wte.weight"]
+    )
+
+
+def test_a_memory_needs_its_initial_parameters():
+    with pytest.raises(ValueError, match="initial: given None for a model with a memory"):
+        hf.import_params(WEIGHTS, with_memory("compressive"))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"activation_function": "relu"}, "hf_config\\['activation_function'\\]: given 'relu', allowed: 'gelu_new'"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "allowed: False"),
+    ],
+)
+def test_other_variants_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        hf.model_config({**json.loads(str(golden()["config_json"])), **change})
+
+
+def test_weights_of_another_shape_or_name_are_refused():
+    weights = safetensors.numpy.load_file(WEIGHTS)
+    with pytest.raises(ValueError, match=r"weights\['wpe.weight'\]: given shape \(31, 24\), allowed: \(32, 24\)"):
+        hf.import_params({**weights, "transformer.wpe.weight": np.zeros((31, 24), np.float32)}, description())
+    with pytest.raises(ValueError, match=r"weights: given \['more'\] too"):
+        hf.import_params({**weights, "more": np.zeros(1, np.float32)}, description())
+    with pytest.raises(ValueError, match="'ln_f.bias' is missing"):
+        hf.import_params({k: v for k, v in weights.items() if k != "transformer.ln_f.bias"}, description())
+
+
+def test_a_model_without_gpt2s_attention_is_refused():
+    model = description()
+    model.attention = config.FullAttention()
+    with pytest.raises(ValueError, match="model.attention: given FullAttention, allowed: GPT2"):
+        hf.export_config(model, 61)
