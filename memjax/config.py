@@ -501,6 +501,8 @@ class Training:
     """update rule"""
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
     """learning rate"""
+    memory_learning_rate: float = 0.0
+    """peak for the parameters that a memory adds to its host, on the same schedule; 0 = that of all others"""
     clip_norm: float = 1.0
     """global gradient norm; 0 = no clipping"""
     seed: int = 0
@@ -651,6 +653,8 @@ def validate(config: Config) -> None:
         training.schedule.learning_rate,
         "more than 0",
     )
+    rate = training.memory_learning_rate
+    _require(rate >= 0, "training.memory_learning_rate", rate, "0 (that of all others) or more")
     _require(training.clip_norm >= 0, "training.clip_norm", training.clip_norm, "0 (off) or more")
     _validate_choices("", config)
     _require(model.head_dim >= 0, "model.head_dim", model.head_dim, "0 (dim / num_heads) or more")

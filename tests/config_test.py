@@ -1,11 +1,13 @@
 import pytest
 
 from memjax.config import (
+    GPT2,
     AdaptiveSoftmax,
     Compressive,
     Config,
     Dense,
     FullAttention,
+    InfinityFormer,
     Memorizing,
     Model,
     TransformerXL,
@@ -16,7 +18,8 @@ from memjax.config import (
 
 def test_the_defaults_are_valid():
     without = Memorizing(memory_length=0, cache_length=0), Compressive(memory_length=0)
-    for attention in (FullAttention(), TransformerXL(), Memorizing(), Compressive(), *without):
+    hosts = InfinityFormer(memory_length=128), InfinityFormer(host="gpt2"), InfinityFormer(num_basis=0), GPT2()
+    for attention in (FullAttention(), TransformerXL(), Memorizing(), Compressive(), *without, *hosts):
         validate(Config(model=Model(attention=attention)))
     ties = (False, True, True, True)
     validate(Config(model=Model(output=AdaptiveSoftmax(div_val=4, tie_projections=ties))))
@@ -50,6 +53,34 @@ def small_memory(**fields) -> Memorizing:
         (
             {"attention": TransformerXL(), "dim": 15, "num_heads": 1},
             "model.dim: given 15, allowed: an even number (sines and cosines of TransformerXL)",
+        ),
+        (
+            {"attention": InfinityFormer(num_basis=5)},
+            "model.attention.num_basis: given 5, allowed: 0 (none) or a multiple of the 2 widths",
+        ),
+        (
+            {"attention": InfinityFormer(memory_length=100)},
+            "model.attention.memory_length: given 100, allowed: 0 or a multiple of 128 tokens",
+        ),
+        (
+            {"attention": InfinityFormer(segment_length=64)},
+            "model.attention.segment_length: given 64, allowed: data.segment_length = 128",
+        ),
+        (
+            {"attention": InfinityFormer(host="gpt2", memory_length=128)},
+            "model.attention.memory_length: given 128, allowed: 0 with host = 'gpt2', which has no short-term memory",
+        ),
+        (
+            {"attention": InfinityFormer(contraction=1.0)},
+            "model.attention.contraction: given 1.0, allowed: above 0 and below 1",
+        ),
+        (
+            {"attention": GPT2(num_positions=100)},
+            "model.attention.num_positions: given 100, allowed: at least data.segment_length = 128",
+        ),
+        (
+            {"attention": GPT2(compressed_memory_length=8, compression_rate=3)},
+            "model.attention.compression_rate: given 3, allowed: a divisor of data.segment_length = 128",
         ),
         (
             {"attention": TransformerXL(memory_length=-1)},

@@ -40,6 +40,18 @@ COLLECTIONS = {
 """Linen collection -> where its arrays stand in a checkpoint"""
 
 
+MEMORY_PARAMETERS = (
+    "compressed_position",
+    "compressed_relative",
+    "compression_kernel",
+    "decompression_kernel",
+    "dilated_kernels",
+    "gate",
+    "long_term",
+)
+"""what memories add to the parameters of a model without them (`training.memory_learning_rate`)"""
+
+
 @dataclasses.dataclass(frozen=True)
 class Experiment:
     """A configuration with the objects it describes.
@@ -146,7 +158,7 @@ def local_window(config: Config) -> int:
     match config.model.attention:
         case configs.Memorizing() as part:
             return part.window or part.cache_length + config.data.segment_length
-        case configs.TransformerXL() | configs.Compressive() as part:
+        case configs.TransformerXL() | configs.Compressive() | configs.InfinityFormer() as part:
             return part.memory_length + config.data.segment_length
     return config.data.segment_length
 
@@ -211,6 +223,9 @@ def make_optimizer(training: configs.Training, scanned: Sequence[str] = ()) -> o
             )
         case other:
             raise ValueError(f"training.optimizer: given {type(other).__name__}, allowed: Adam, Adafactor")
+    if training.memory_learning_rate:
+        factor = training.memory_learning_rate / training.schedule.learning_rate
+        chain = optax.chain(chain, optimizers.scale_updates(MEMORY_PARAMETERS, factor))
     return optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every)
 
 
