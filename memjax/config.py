@@ -259,6 +259,29 @@ class Model:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
+class Memformer(Model):
+    """Memformer (Wu et al. 2020): an encoder with a memory of slots, and a decoder of `num_layers` layers.
+
+    Of the fields of `Model`, `attention`, `head_dim`, `memory_dtype` and the options of `output` have no effect.
+    """
+
+    encoder_layers: int = 4
+    """layers that read the memory; 0 = a decoder alone, which knows its own segment only (ablation)"""
+    num_slots: int = 64
+    """slots of the memory, one memory for all layers; 0 = the encoder reads the segment before only (ablation)"""
+    temperature: float = 0.25
+    """of the writer's attention; 1 is the ablation"""
+    forgetting: bool = True
+    """move every slot towards its learned bias at each update; False is the ablation"""
+    single_head: bool = False
+    """one head in memory reader and writer (ablation)"""
+    num_classification_tokens: int = 1
+    """learned tokens after each segment in the encoder"""
+    segment_length: int = 128
+    """tokens of a segment: the same as data.segment_length"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
 class PythonLibrary:
     """The interpreter's standard library in source, one document per top-level module or package."""
 
@@ -595,7 +618,7 @@ class Config:
     """name of the experiment; its runs go to workdir/name"""
     workdir: str = "runs"
     """folder of run directories"""
-    model: Model = dataclasses.field(default_factory=Model)
+    model: Model | Memformer = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)
     training: Training = dataclasses.field(default_factory=Training)
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
@@ -664,6 +687,8 @@ def validate(config: Config) -> None:
         _validate_compressive(model.attention, data.segment_length)
     if isinstance(model.attention, InfinityFormer | GPT2):
         _validate_segment(config)
+    if isinstance(model, Memformer):
+        _validate_memformer(model, config)
     if isinstance(model.output, AdaptiveSoftmax):
         _validate_adaptive(model.output, model.dim)
     _validate_cache(config.evaluation.cache, model.output)
@@ -672,13 +697,19 @@ def validate(config: Config) -> None:
 def warnings(config: Config) -> list[str]:
     """Lines about settings that are allowed but rarely meant."""
     lines, attention, segments = [], config.model.attention, config.training.segments_per_update
-    through_memory = isinstance(attention, Compressive) and _learns_through_memory(attention)
+    slots = isinstance(config.model, Memformer) and config.model.num_slots > 0 and config.model.encoder_layers > 0
+    through_memory = slots or (isinstance(attention, Compressive) and _learns_through_memory(attention))
+    if segments == 1 and slots:
+        lines.append(
+            "training.segments_per_update = 1: the writer of Memformer learns from later segments of the same update "
+            "only; with 1 it never does"
+        )
     if segments > 1 and not through_memory:
         lines.append(
             f"training.segments_per_update = {segments}: {type(attention).__name__} stops gradients between segments, "
             "so more than 1 costs memory and buys no gradient"
         )
-    if segments == 1 and through_memory:
+    if segments == 1 and through_memory and not slots:
         lines.append(
             "training.segments_per_update = 1: with model.attention.loss = 'none' the compression learns from later "
             "segments of the same update only; with 1 it never does"
@@ -769,6 +800,19 @@ def _validate_infinity_former(attention: InfinityFormer, model: Model) -> None:
         _require(slots == 0, field + "memory_length", slots, "0 with host = 'gpt2', which has no short-term memory")
     else:
         _require(model.dim % 2 == 0, "model.dim", model.dim, "an even number (sines and cosines of positions)")
+
+
+def _validate_memformer(model: Memformer, config: Config) -> None:
+    for name, least in (("encoder_layers", 0), ("num_slots", 0), ("num_classification_tokens", 0)):
+        value = getattr(model, name)
+        _require(value >= least, f"model.{name}", value, f"{least} or more")
+    _require(model.temperature > 0, "model.temperature", model.temperature, "above 0")
+    length, scored = config.data.segment_length, config.evaluation.segment_length
+    _require(
+        model.segment_length == length, "model.segment_length", model.segment_length, f"data.segment_length = {length}"
+    )
+    _require(scored in (0, length), "evaluation.segment_length", scored, f"0 or data.segment_length = {length}")
+    _require(isinstance(model.output, Softmax), "model.output", type(model.output).__name__, "Softmax")
 
 
 def _validate_segment(config: Config) -> None:

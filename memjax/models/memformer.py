@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from memjax import config
 from memjax.axes import axes_of, constrain, named
 from memjax.functional.attention import visibility
 from memjax.functional.fifo import ring_append
@@ -22,6 +23,7 @@ from memjax.functional.positions import bucket_bias, relative_distances
 from memjax.memory.contract import StackState, broadcast_mask, next_position, where_rows
 from memjax.memory.memformer import Encoded, EncoderLayer, HeadAttention, MemformerEncoder, run_layers
 from memjax.memory.projections import make_norm
+from memjax.models.language_model import make_language_model
 from memjax.models.transformer import FeedForward
 from memjax.models.vocabulary import Vocabulary
 from memjax.typing import Aux, Batch, EmptyState, Leaf, Sum
@@ -431,6 +433,7 @@ def make_memformer(
     attention_dropout: float = 0.0,
     scan_layers: bool = False,
     rematerialize: bool = False,
+    vocab_multiple: int = 1,
     dtype: Any = jnp.float32,
 ) -> Memformer:
     """Builds the model, and the paper's ablations of it.
@@ -454,6 +457,7 @@ def make_memformer(
       attention_dropout: rate on attention weights.
       scan_layers: one scan over each stack; False unrolls.
       rematerialize: recompute each layer in the backward pass.
+      vocab_multiple: of which the tables of the vocabulary have rows; 1 = no padding.
       dtype: of the computation.
 
     Raises:
@@ -493,11 +497,40 @@ def make_memformer(
     return Memformer(
         encoder=encoder,
         decoder=tuple(DecoderLayer(heads(num_heads), feed_forward(), cross(), **common) for _ in range(decoder_layers)),
-        vocabulary=Vocabulary(vocab_size, dim, scale=dim**0.5, init_stddev=dim**-0.5, dtype=dtype),
+        vocabulary=Vocabulary(
+            vocab_size, dim, scale=dim**0.5, init_stddev=dim**-0.5, multiple=vocab_multiple, dtype=dtype
+        ),
         segment_length=segment_length,
         scan_layers=scan_layers,
         rematerialize=rematerialize,
         **common,
+    )
+
+
+def make_model(model: config.Model, vocab_size: int, **settings: Any) -> Any:
+    """The model that a configuration describes: a Memformer, or a language model.
+
+    Args:
+      model: the configuration.
+      vocab_size: entries of the tokenizer.
+      **settings: of `make_language_model`; of them a Memformer takes `rematerialize` and `vocab_multiple`.
+    """
+    if not isinstance(model, config.Memformer):
+        return make_language_model(model, vocab_size, **settings)
+    if settings.get("features"):
+        raise ValueError(f"features: given {settings['features']}, allowed: none with Memformer")
+    names = ("encoder_layers", "num_slots", "temperature", "forgetting", "single_head", "segment_length")
+    names += ("num_classification_tokens", "dim", "num_heads", "dropout", "attention_dropout")
+    return make_memformer(
+        vocab_size=vocab_size,
+        vocab_multiple=settings.get("vocab_multiple", 1),
+        hidden_dim=model.feed_forward.dim or 4 * model.dim,
+        activation=model.feed_forward.activation,
+        decoder_layers=model.num_layers,
+        scan_layers=model.num_layers >= 6 if model.scan_layers is None else model.scan_layers,
+        rematerialize=settings.get("rematerialize", "none") in ("per_layer", "segment_nested"),
+        dtype=jnp.dtype(model.compute_dtype),
+        **{name: getattr(model, name) for name in names},
     )
 
 

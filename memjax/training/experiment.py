@@ -21,7 +21,8 @@ from memjax.data.identifiers import ANNOTATION
 from memjax.data.streams import Streams
 from memjax.memory.compressive import LOSSES
 from memjax.memory.infinity_former import LOSS as KL
-from memjax.models.language_model import make_language_model, make_mixtures
+from memjax.models.language_model import make_mixtures
+from memjax.models.memformer import make_model
 from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, num_padding
 from memjax.training import optimizers
@@ -143,7 +144,7 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
     """
     configs.validate(config)
     data = make_datasets(config.data, progress=progress)
-    model = make_language_model(
+    model = make_model(
         config.model,
         data.vocab_size,
         rematerialize=config.training.rematerialize,
