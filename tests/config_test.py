@@ -8,6 +8,7 @@ from memjax.config import (
     Dense,
     FullAttention,
     InfinityFormer,
+    Memformer,
     Memorizing,
     Model,
     TransformerXL,
@@ -21,6 +22,8 @@ def test_the_defaults_are_valid():
     hosts = InfinityFormer(memory_length=128), InfinityFormer(host="gpt2"), InfinityFormer(num_basis=0), GPT2()
     for attention in (FullAttention(), TransformerXL(), Memorizing(), Compressive(), *without, *hosts):
         validate(Config(model=Model(attention=attention)))
+    for model in (Memformer(), Memformer(encoder_layers=0), Memformer(num_slots=0)):
+        validate(Config(model=model))
     ties = (False, True, True, True)
     validate(Config(model=Model(output=AdaptiveSoftmax(div_val=4, tie_projections=ties))))
 
@@ -249,3 +252,27 @@ def test_windows_across_segments_are_warned_about():
     config = Config(model=Model(attention=Compressive(compression_rate=3)))
     (line,) = warnings(config)
     assert line.startswith("data.segment_length = 128: not a multiple of model.attention.compression_rate = 3")
+
+
+@pytest.mark.parametrize(
+    "fields, line",
+    [
+        ({"num_slots": -1}, "model.num_slots: given -1, allowed: 0 or more"),
+        ({"temperature": 0.0}, "model.temperature: given 0.0, allowed: above 0"),
+        ({"segment_length": 64}, "model.segment_length: given 64, allowed: data.segment_length = 128"),
+        ({"output": AdaptiveSoftmax()}, "model.output: given 'AdaptiveSoftmax', allowed: Softmax"),
+    ],
+)
+def test_a_memformer_that_cannot_be_is_refused(fields, line):
+    with pytest.raises(ValueError) as error:
+        validate(Config(model=Memformer(**fields)))
+    assert str(error.value) == line
+
+
+def test_a_memformer_wants_a_time_horizon():
+    config = Config(model=Memformer())
+    assert [line.partition(":")[0] for line in warnings(config)] == ["training.segments_per_update = 1"]
+    config.training.segments_per_update = 4
+    assert warnings(config) == []
+    config.model = Memformer(num_slots=0)
+    assert [line.partition(":")[0] for line in warnings(config)] == ["training.segments_per_update = 4"]

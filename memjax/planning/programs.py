@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.config import Config
-from memjax.models.language_model import make_language_model, make_mixtures
+from memjax.models.language_model import make_mixtures
+from memjax.models.memformer import make_model
 from memjax.training.evaluation import make_score
 from memjax.training.experiment import make_coefficients, make_optimizer, padding_of, scanned_groups
 from memjax.training.sharding import Layout, check_rows, train_state_names
@@ -185,7 +186,7 @@ def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
 
 
 def _make_model(config: Config, model: configs.Model, vocab_size: int) -> Any:
-    return make_language_model(
+    return make_model(
         model,
         vocab_size,
         rematerialize=config.training.rematerialize,

@@ -182,7 +182,7 @@ def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation
     attention.memory_length = evaluation.memory_length
     configs.validate(dataclasses.replace(experiment.config, model=model))
     sharding = experiment.config.sharding
-    return make_language_model(
+    return make_model(
         model,
         experiment.model.vocabulary.vocab_size,
         memory_sharding=sharding.memory,
