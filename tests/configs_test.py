@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from memjax.config import Bytes, Config, KeyValueRecall, SentencePiece, Words, validate, warnings
-from memjax.models.language_model import make_language_model
+from memjax.config import BytePairs, Bytes, Config, KeyValueRecall, SentencePiece, Words, validate, warnings
+from memjax.models.memformer import make_model
 from memjax.overrides import load_config
 
 FOLDER = Path(__file__).parent.parent / "configs"
@@ -57,7 +57,7 @@ def test_an_unknown_variant_names_the_known_ones():
 
 def vocab_size(config: Config) -> int:
     match config.data.tokenizer:
-        case SentencePiece(vocab_size=size):
+        case SentencePiece(vocab_size=size) | BytePairs(vocab_size=size):
             return size
         case Bytes():
             return 259
@@ -68,8 +68,8 @@ def vocab_size(config: Config) -> int:
 
 def count_parameters(config: Config) -> int:
     """Parameters of the model, without making them."""
-    model = make_language_model(config.model, vocab_size(config))
-    length = 2  # parameters do not depend on it
+    model = make_model(config.model, vocab_size(config))
+    length = config.data.segment_length  # parameters do not depend on it, some models take no other
     shapes = jax.eval_shape(
         lambda: model.init(
             {"params": jax.random.key(0)},

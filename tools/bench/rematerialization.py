@@ -302,8 +302,8 @@ def section(model: str, settings: dict[str, Any], records: Sequence[dict[str, An
     parts = [
         f"### {model}",
         f"{_num_layers(model, settings)} scanned layers of width {settings['dim']} with {settings['heads']} heads, "
-        f"vocabulary {settings['vocab']}, {records[0]['parameters'] / 1e6:.1f} M parameters; {memory}. {settings['batch']} rows, "
-        f"segments of {settings['length']} tokens, computed in {settings['dtype']}.",
+        f"vocabulary {settings['vocab']}, {records[0]['parameters'] / 1e6:.1f} M parameters; {memory}. "
+        f"{settings['batch']} rows, segments of {settings['length']} tokens, computed in {settings['dtype']}.",
         table(records),
         "Machine code, from the fewest segments to more of them: "
         f"at most {max(record.get('code_growth', 1) for record in records):.2f} times as much.",

@@ -215,7 +215,8 @@ def main(argv: list[str] | None = None) -> int:
         [
             "# Gradients of Memformer over segments",
             f"{device.platform} ({device.device_kind}), {platform.machine()}; {versions}; commit "
-            f"{harness.commit(ROOT)}; `{command}`. Sizes: {', '.join(f'{name} {value}' for name, value in settings.items())}.",
+            f"{harness.commit(ROOT)}; `{command}`. Sizes: "
+            f"{', '.join(f'{name} {value}' for name, value in settings.items())}.",
             "Temporaries are the compiler's, without parameters and the gradients returned; FLOPs are counted from the "
             "jaxpr; speed is of the median of steps that took turns in one process. Shares are of the first row's.",
             table(records),
