@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from memjax.functional.scopes import operation
 from memjax.typing import Leaf
 
 __all__ = ["Replay", "mrbp_value_and_grad", "scan_with_replay"]
@@ -57,6 +58,7 @@ class Replay:
         return jax.tree.map(after, self.memories, self.memory)
 
 
+@operation
 def scan_with_replay(
     step: Callable[[Any, Any, Any], tuple[Any, Any]],
     params: Any,
@@ -105,6 +107,7 @@ def scan_with_replay(
     return jax.lax.scan(lambda carry, item: once(params, carry, item), _as_arrays(memory), items)
 
 
+@operation
 def mrbp_value_and_grad(
     encode: Callable[[Any, Any, Any], tuple[Any, Any]],
     head: Callable[[Any, Any, Any], tuple[Any, Any]],

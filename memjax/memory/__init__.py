@@ -15,7 +15,14 @@ from memjax.memory.contract import (
     take_rows,
     where_rows,
 )
+from memjax.memory.infinity_former import (
+    InfinityFormerAttention,
+    InfinityFormerState,
+    LongTermMemory,
+    LongTermState,
+)
 from memjax.memory.knn_lm import KNNMemory
+from memjax.memory.memformer import Encoded, MemformerEncoder, MemformerState
 from memjax.memory.memorizing import LongMemory, MemorizingAttention, MemorizingState, Tokens
 from memjax.memory.mixtures import Prediction, Recalled
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
@@ -26,9 +33,16 @@ __all__ = [
     "ContinuousCache",
     "ContinuousCacheState",
     "DecodeState",
+    "Encoded",
+    "InfinityFormerAttention",
+    "InfinityFormerState",
     "KNNMemory",
     "LayerState",
     "LongMemory",
+    "LongTermMemory",
+    "LongTermState",
+    "MemformerEncoder",
+    "MemformerState",
     "MemorizingAttention",
     "MemorizingState",
     "MemoryModule",

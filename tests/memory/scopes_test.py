@@ -48,6 +48,18 @@ EXPECTED = {
         config.Compressive(memory_length=6, compressed_memory_length=4, compression_rate=2, compression="most_used"),
         {"compressive.note_usage", "compression.most_used", "attention.attention_with_weights"},
     ),
+    "infinity_former": (
+        config.InfinityFormer(
+            segment_length=LENGTH, num_basis=8, num_samples=4, sticky="sample", num_bins=4, memory_length=LENGTH
+        ),
+        {f"infinity_former.{name}" for name in ("reset", "gate", "update", "densities", "read")}
+        | {"basis.expected_basis", "basis.evaluate_basis", "basis.sample_positions", "basis.bin_masses"}
+        | {"basis.kl_to_prior", "transformer_xl.read", "transformer_xl.write"},
+    ),
+    "gpt2": (
+        config.GPT2(num_positions=8, compressed_memory_length=4, compression_rate=2),
+        {"gpt2.write", "compression.strided_convolution", "compression.attention_reconstruction"},
+    ),
     "no memory": (config.FullAttention(), {"attention.attention"}),
 }
 """what a train step calls; a new kind of attention gets a row"""
@@ -109,6 +121,11 @@ def test_operations_stand_under_the_layer_and_the_operation_that_called_them():
 
 
 ON_THE_HOST = {
+    "basis.fit_matrix",
+    "basis.gaussian_basis",
+    "basis.token_positions",
+    "basis.update_matrices",
+    "memformer.run_layers",
     "sharded.num_shards",
     "positions.relative_distances",
     "scopes.operation",
