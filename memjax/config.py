@@ -394,6 +394,18 @@ class KeyValueRecall:
     """documents of the training split; validation and test have an eighth each"""
 
 
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Sorting:
+    """Synthetic documents whose symbols are to be named at the end by how often they occurred (Martins et al. 2022)."""
+
+    length: int = 4000
+    """symbols to sort; 4,000 to 16,000 in the paper"""
+    num_symbols: int = 20
+    """different symbols"""
+    num_documents: int = 8000
+    """documents of the training split; validation and test have a tenth each"""
+
+
 Source = (
     PythonLibrary
     | TextFiles
@@ -405,6 +417,7 @@ Source = (
     | TfdsBuilder
     | SeqioTask
     | KeyValueRecall
+    | Sorting
 )
 
 

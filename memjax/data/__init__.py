@@ -7,6 +7,7 @@ from memjax.data.datasets import Datasets, make_datasets, make_tokenizer, open_t
 from memjax.data.documents import ArrayDocuments, Documents
 from memjax.data.identifiers import distant_identifiers, identifier_distances
 from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
+from memjax.data.sorting import Sorting
 from memjax.data.sources import (
     Texts,
     TextSource,
@@ -42,6 +43,7 @@ __all__ = [
     "KeyValueRecall",
     "SentencePieceTokenizer",
     "SeqioVocabulary",
+    "Sorting",
     "StreamingDecoder",
     "Streams",
     "TextSource",

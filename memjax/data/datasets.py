@@ -19,6 +19,7 @@ from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.python_sources import python_sources
+from memjax.data.sorting import Sorting
 from memjax.data.synthetic import KeyValueRecall
 from memjax.data.token_files import Progress, write_token_file
 from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, WordTokenizer, train_sentencepiece
@@ -57,6 +58,8 @@ def make_datasets(data: configs.Data, *, progress: Progress | None = None) -> Da
     source = data.source
     if isinstance(source, configs.KeyValueRecall):
         return _recall(source)
+    if isinstance(source, configs.Sorting):
+        return _sorting(source)
     folder = cache_folder(data)
     if isinstance(source, configs.SeqioTask):
         return _seqio(source, data, folder, progress)
@@ -196,6 +199,14 @@ def _recall(source: configs.KeyValueRecall) -> Datasets:
 
     example = documents("train")
     return Datasets(documents, None, example.vocab_size, example.begin_id)
+
+
+def _sorting(source: configs.Sorting) -> Datasets:
+    def documents(split: str) -> Sorting:
+        count = source.num_documents if split == "train" else max(source.num_documents // 10, 1)
+        return Sorting(count, length=source.length, num_symbols=source.num_symbols, seed=SPLITS.index(split))
+
+    return Datasets(documents, None, documents("train").vocab_size, Sorting.begin_id)
 
 
 def _seqio(source: configs.SeqioTask, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:

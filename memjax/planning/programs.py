@@ -59,7 +59,7 @@ def vocab_size_of(data: configs.Data) -> int:
       ValueError: only the data tells.
     """
     source, tokenizer = data.source, data.tokenizer
-    if isinstance(source, configs.KeyValueRecall):
+    if isinstance(source, configs.KeyValueRecall | configs.Sorting):
         from memjax.data.datasets import make_datasets
 
         return make_datasets(data).vocab_size
@@ -197,8 +197,9 @@ def _make_model(config: Config, model: configs.Model, vocab_size: int) -> Any:
 
 def _evaluation_model(config: Config, vocab_size: int) -> Any:
     """The model with the memory size and the cache of the evaluation."""
-    model = _evaluated(config)
-    return _make_model(config, model, vocab_size).clone(mixtures=make_mixtures(config.evaluation, model))
+    described = _evaluated(config)
+    model, mixtures = _make_model(config, described, vocab_size), make_mixtures(config.evaluation, described)
+    return model.clone(mixtures=mixtures) if mixtures else model
 
 
 def _evaluated(config: Config) -> configs.Model:
