@@ -3,6 +3,9 @@
     memjax train --config wikitext2_memories --variant compressive --data.source.path DIR
     python -m tools.results run wikitext2_memories        # all variants; MEMJAX_WIKITEXT2=DIR
 
+`spalm` needs `--data.neighbors FOLDER`: for each split, `memjax datastore neighbors --run RUN --path STORE --to FOLDER`
+with a trained `knn_lm_wikitext` and its store (`tools.results.knn_lm` builds it).
+
 Paper: none; each variant's memory has its own, named in its class of `memjax.config`.
 Paper's number: none at this size.
 Our number: the results table (tools/results).
@@ -12,15 +15,18 @@ Where the values come from
   ours        all: four layers, 128 wide, adaptive clusters, segments of 64, 16 contiguous streams, 8,000 steps of
               1,024 tokens, one learning rate (`knn_lm_wikitext`, its `default` is this one).
               `compressive` attends to as many slots as `default`: 32 of the memory and 32 compressed ones,
-              which stand for 128 tokens
+              which stand for 128 tokens. `spalm` has the memory of `default`, and 4 neighbours as the paper of
+              SPALM
 """
 
-from memjax.config import Compressive, Config, TransformerXL
+from memjax.config import Compressive, Config, Spalm, TransformerXL, softmax_of
 from memjax.overrides import load_config
 
 VARIANTS = {
     "default": "Transformer-XL, memory of 64 tokens in every layer",
+    "no_memory": "segments of 64 tokens alone",
     "compressive": "memory of 32 tokens and 32 compressed slots, 4 tokens each",
+    "spalm": "Transformer-XL and the tokens after 4 similar contexts of the training split",
     "smoke": "seconds: 2 layers, 32 wide, subwords of Python sources in contiguous streams",
 }
 
@@ -32,8 +38,13 @@ def get_config(variant: str = "default") -> Config:
     match variant:
         case "default":
             config.model.attention = TransformerXL(memory_length=64, norm="pre")
+        case "no_memory":
+            config.model.attention = TransformerXL(memory_length=0, norm="pre")
         case "compressive":
             config.model.attention = Compressive(memory_length=32, compressed_memory_length=32, norm="pre")
+        case "spalm":
+            config.model.attention = TransformerXL(memory_length=64, norm="pre")
+            config.model.output = Spalm(softmax=softmax_of(config.model.output), num_neighbors=4, gate_bins=10)
         case "smoke":
             config.model.attention = Compressive(memory_length=8, compressed_memory_length=8, norm="pre")
         case _:

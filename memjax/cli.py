@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from memjax.compilation import keep_programs
-from memjax.config import Config, Evaluation, validate
+from memjax.config import Config, Evaluation, Spalm, validate
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config
 
 DEFAULT_CONFIG = "memorizing_python"
-PLACE_FIELDS = ("data.source.", "data.cache_dir")
+PLACE_FIELDS = ("data.source.", "data.cache_dir", "data.neighbors")
 """What may differ wherever a run is read: where its data is."""
 EVALUATION_FIELDS = ("evaluation.", "model.attention.", *PLACE_FIELDS)
 """What `memjax eval` may change; of the attention only what changes no parameter."""
@@ -148,6 +148,8 @@ def _generate(arguments: list[str]) -> int:
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
     options, config = _with_config(parser, arguments, only=GENERATION_FIELDS)
+    if isinstance(config.model.output, Spalm):
+        raise UsageError("model.output: given Spalm, whose frozen model is not in the run; see spalm_recall")
     from memjax.console import print_continuations, read_prompts
     from memjax.inference import Sampling
     from memjax.training.experiment import load_run, make_evaluation_model
@@ -190,25 +192,39 @@ def _data(arguments: list[str]) -> int:
 def _datastore(arguments: list[str]) -> int:
     """Keys and next tokens of a split, as a trained model sees it: what it will cost, building it, and its indices."""
     parser = _Parser("datastore")
-    actions = ("plan", "build", "index", "verify", "stats")
-    told = "plan: bytes and time; build: or go on building; index; verify: checksums, recall of an index; stats"
+    actions = ("plan", "build", "index", "verify", "stats", "neighbors")
+    told = "plan: bytes and time; build: or go on building; index; verify: checksums, recall of an index; stats; "
+    told += "neighbors: of every token of a split, for SPALM"
     parser.add_argument("action", choices=actions, help=told)
     parser.add_argument("--path", required=True, metavar="DIR", help="the folder of the store")
-    parser.add_argument("--run", metavar="DIR", help="plan, build: a run directory; its config has the fields below")
-    parser.add_argument("--split", default="train", help="plan, build: of the run's data (default: train)")
+    parser.add_argument(
+        "--run", metavar="DIR", help="plan, build, neighbors: a run directory; its config has the fields below"
+    )
+    parser.add_argument("--split", default="train", help="plan, build, neighbors: of the run's data (default: train)")
     parser.add_argument("--key", default="", metavar="TAP", help="plan, build: the inner tensor that is the key")
     parser.add_argument("--key-dtype", default="float16", help="plan, build: of stored keys (default: float16)")
-    parser.add_argument("--backend", default="scann", choices=["scann", "faiss"], help="index, verify (default: scann)")
+    parser.add_argument("--backend", default="scann", choices=["scann", "faiss", "exact"], help="(default: scann)")
+    leaves = "verify, neighbors: leaves of ScaNN's tree that are searched (default: a twentieth)"
+    parser.add_argument("--leaves", type=int, default=0, metavar="N", help=leaves)
     parser.add_argument("--metric", default="squared_l2", choices=["squared_l2", "inner_product"], help="index, verify")
     parser.add_argument("--sample", type=int, default=1000, metavar="N", help="verify: keys that are searched for")
-    parser.add_argument("--num-neighbors", type=int, default=32, metavar="K", help="verify: of each (default: 32)")
+    parser.add_argument("--num-neighbors", type=int, metavar="K", help="verify, neighbors: of each (default: 32; 4)")
+    parser.add_argument("--to", metavar="DIR", help="neighbors: the folder that data.neighbors names")
+    far = "neighbors: none from so many tokens before and after, where the store is of the same split (default: 0)"
+    parser.add_argument("--apart", type=int, default=0, metavar="N", help=far)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     if {"-h", "--help"} & set(arguments):
         _with_config(parser, arguments, only=EVALUATION_FIELDS)  # prints what it has to, and exits
     given, config = parser.parse_known_args(arguments)[0], None
-    if (given.run is not None) != (given.action in ("plan", "build")):
+    if (given.run is not None) != (given.action in ("plan", "build", "neighbors")):
         needed = "needed" if given.run is None else "not used"
-        raise UsageError(f"--run: {needed} by {given.action}; plan and build read a run, the others a store")
+        raise UsageError(f"--run: {needed} by {given.action}; plan, build and neighbors read a run, the others a store")
+    if (given.to is not None) != (given.action == "neighbors"):
+        raise UsageError(f"--to: {'needed' if given.to is None else 'not used'} by {given.action}")
+    if given.backend == "exact" and given.action == "index":
+        raise UsageError("--backend: given 'exact', allowed: scann, faiss (an exact search needs no index)")
+    if given.leaves and given.backend != "scann":
+        raise UsageError(f"--leaves: given with --backend {given.backend}, allowed: with scann")
     if given.run is None:
         options = parser.read(arguments)
     else:

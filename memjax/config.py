@@ -223,7 +223,28 @@ class AdaptiveSoftmax:
     """an output bias per vocabulary entry"""
 
 
-Output = Softmax | AdaptiveSoftmax
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Spalm:
+    """SPALM (Yogatama et al. 2021): the tokens after similar contexts, gated into the last hidden state."""
+
+    softmax: Softmax | AdaptiveSoftmax = dataclasses.field(default_factory=Softmax)
+    """embeddings and softmax"""
+    num_neighbors: int = 4
+    """similar contexts of each position; they come with the data (data.neighbors)"""
+    gate: Literal["scalar", "vector"] = "scalar"
+    """one gate per position, as published, or one per dimension"""
+    gate_bias: float | None = None
+    """initial value of a learned bias of the gate; None = no bias, as published (the gate begins at 1/2)"""
+    gate_bins: int = 0
+    """report the share of tokens whose gate lies in each of so many equal bins; 0 = the mean only"""
+
+
+Output = Softmax | AdaptiveSoftmax | Spalm
+
+
+def softmax_of(output: Output) -> Softmax | AdaptiveSoftmax:
+    """The softmax of an output, with a memory or without."""
+    return output.softmax if isinstance(output, Spalm) else output
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -472,6 +493,8 @@ class Data:
     """reset memory at document starts, or cut the corpus into `rows` contiguous streams that never reset"""
     min_document_length: int = 1
     """tokens; shorter documents are left out"""
+    neighbors: str = ""
+    """folder with the neighbours of every token of each split, which Spalm needs (`memjax datastore neighbors`)"""
     seed: int = 0
     """order of the documents"""
 
@@ -702,9 +725,12 @@ def validate(config: Config) -> None:
         _validate_segment(config)
     if isinstance(model, Memformer):
         _validate_memformer(model, config)
-    if isinstance(model.output, AdaptiveSoftmax):
-        _validate_adaptive(model.output, model.dim)
-    _validate_cache(config.evaluation.cache, model.output)
+    softmax = softmax_of(model.output)
+    if isinstance(softmax, AdaptiveSoftmax):
+        _validate_adaptive(softmax, model.dim, "model.output." + "softmax." * isinstance(model.output, Spalm))
+    if isinstance(model.output, Spalm):
+        _validate_spalm(model.output)
+    _validate_cache(config.evaluation.cache, softmax)
 
 
 def warnings(config: Config) -> list[str]:
@@ -864,19 +890,24 @@ def _validate_memorizing(attention: Memorizing, num_layers: int) -> None:
         _require(attention.cache_length > 0, field + "write", "evicted", "'current' when cache_length is 0")
 
 
-def _validate_adaptive(output: AdaptiveSoftmax, dim: int) -> None:
+def _validate_adaptive(output: AdaptiveSoftmax, dim: int, field: str) -> None:
     cutoffs, ties, tails = output.cutoffs, output.tie_projections, len(output.cutoffs)
     ascending = list(cutoffs) == sorted(set(cutoffs)) and all(cutoff > 0 for cutoff in cutoffs)
-    _require(ascending and tails > 0, "model.output.cutoffs", cutoffs, "positive ids in ascending order, at least one")
-    _require(output.div_val >= 1, "model.output.div_val", output.div_val, "an integer of at least 1")
+    _require(ascending and tails > 0, field + "cutoffs", cutoffs, "positive ids in ascending order, at least one")
+    _require(output.div_val >= 1, field + "div_val", output.div_val, "an integer of at least 1")
     narrow = dim // output.div_val**tails >= 1
-    _require(narrow, "model.output.div_val", output.div_val, f"model.dim = {dim} divided {tails} times is at least 1")
+    _require(narrow, field + "div_val", output.div_val, f"model.dim = {dim} divided {tails} times is at least 1")
     allowed = f"() or one entry for each of the {tails + 1} clusters"
-    _require(len(ties) in (0, tails + 1), "model.output.tie_projections", ties, allowed)
-    _require(not any(ties) or output.div_val > 1, "model.output.tie_projections", ties, "() where div_val is 1")
+    _require(len(ties) in (0, tails + 1), field + "tie_projections", ties, allowed)
+    _require(not any(ties) or output.div_val > 1, field + "tie_projections", ties, "() where div_val is 1")
 
 
-def _validate_cache(cache: ContinuousCache, output: Output) -> None:
+def _validate_spalm(output: Spalm) -> None:
+    _require(output.num_neighbors >= 1, "model.output.num_neighbors", output.num_neighbors, "1 or more")
+    _require(output.gate_bins >= 0, "model.output.gate_bins", output.gate_bins, "0 (the mean only) or more")
+
+
+def _validate_cache(cache: ContinuousCache, output: Softmax | AdaptiveSoftmax) -> None:
     field, weight = "evaluation.cache.", cache.interpolation_weight
     _require(cache.memory_length >= 0, field + "memory_length", cache.memory_length, "0 (no cache) or more tokens")
     _require(0 <= weight <= 1, field + "interpolation_weight", weight, "a share from 0 to 1")

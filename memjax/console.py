@@ -134,6 +134,8 @@ def datastore_facts(options: Any, config: Config | None) -> dict[str, Any]:
     """
     from memjax.datastore.store import Store
 
+    if options.action == "neighbors":
+        return _write_neighbors(options, config)
     if config is not None:
         from memjax.training.datastores import build_datastore, plan_datastore
         from memjax.training.experiment import load_run
@@ -158,10 +160,47 @@ def datastore_facts(options: Any, config: Config | None) -> dict[str, Any]:
 
     facts: dict[str, Any] = {"entries": store.entries, "problems": list(store.problems(preparation()))}
     if not facts["problems"]:
-        index = open_index(store, options.backend, metric=options.metric)
-        found = recall(index, store, options.sample, options.num_neighbors)
-        facts |= {"backend": options.backend, f"recall@{options.num_neighbors}": found, "sample": options.sample}
+        index = open_index(store, options.backend, metric=options.metric, **_search_options(options))
+        count = options.num_neighbors or 32
+        found = recall(index, store, options.sample, count)
+        facts |= {"backend": options.backend, f"recall@{count}": found, "sample": options.sample}
     return facts
+
+
+def _search_options(options: Any) -> dict[str, Any]:
+    return {"leaves_to_search": options.leaves} if options.leaves else {}
+
+
+def _write_neighbors(options: Any, config: Config | None) -> dict[str, Any]:
+    """The neighbours of every token of a split, into a folder for `data.neighbors`."""
+    from memjax.data.annotations import write_neighbors
+    from memjax.datastore.index import open_index
+    from memjax.datastore.store import Store
+    from memjax.training.experiment import load_run
+    from memjax.training.keys import TAP, make_key_source
+    from memjax.training.precomputation import near, neighbors_of_split
+
+    store = Store(Path(options.path).expanduser())
+    source = make_key_source(
+        load_run(options.run, config), options.run, str(store.header.protocol.get("key", options.key or TAP))
+    )
+    approximate = options.backend != "exact"
+    settings = _search_options(options)
+    index = open_index(store, options.backend, metric=options.metric, exact_scores=approximate, **settings)
+    count = options.num_neighbors or 4
+    values = neighbors_of_split(
+        source,
+        options.split,
+        store,
+        index,
+        count,
+        exclude=near(options.apart) if options.apart else None,
+        progress=preparation(),
+    )
+    documents = source.run.experiment.documents(options.split)
+    write_neighbors(options.to, options.split, values, documents, store=store.fingerprint)
+    there = float((values >= 0).mean()) if values.size else 0.0
+    return {"folder": options.to, "split": options.split, "tokens": len(values), "neighbors": count, "found": there}
 
 
 def _build_index(store: Any, backend: str, metric: Any) -> dict[str, Any]:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from memjax.cli import main
+from memjax.config import Spalm
 from memjax.training.loop import Stopped
+from memjax.training.runs import config_to_dict, load_config, write_json
 
 CONFIG = """
 from memjax.config import *
@@ -268,3 +270,11 @@ def test_the_command_line_starts_without_jax():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_run_of_spalm_is_not_continued_without_its_neighbors(here, capsys):
+    config = load_config(here / "runs" / "tiny_default")
+    config.model.output = Spalm()
+    (here / "runs" / "spalm").mkdir()
+    write_json(here / "runs" / "spalm" / "config.json", config_to_dict(config))
+    assert "model.output: given Spalm" in refuse(["generate", "--run", "runs/spalm", "--prompt", "x"], capsys)

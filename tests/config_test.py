@@ -11,7 +11,10 @@ from memjax.config import (
     Memformer,
     Memorizing,
     Model,
+    Softmax,
+    Spalm,
     TransformerXL,
+    softmax_of,
     validate,
     warnings,
 )
@@ -218,6 +221,52 @@ def test_other_parts_get_one_line(part, fields, line):
     with pytest.raises(ValueError) as error:
         validate(config)
     assert str(error.value) == line
+
+
+@pytest.mark.parametrize(
+    "output, cache, line",
+    [
+        (Spalm(num_neighbors=0), {}, "model.output.num_neighbors: given 0, allowed: 1 or more"),
+        (Spalm(gate_bins=-1), {}, "model.output.gate_bins: given -1, allowed: 0 (the mean only) or more"),
+        (
+            Spalm(softmax=AdaptiveSoftmax(cutoffs=())),
+            {},
+            "model.output.softmax.cutoffs: given (), allowed: positive ids in ascending order, at least one",
+        ),
+        (
+            assigned(Spalm(), gate="wide"),
+            {},
+            "model.output.gate: given 'wide', allowed: one of 'scalar', 'vector'",
+        ),
+        (
+            Softmax(),
+            {"memory_length": -1},
+            "evaluation.cache.memory_length: given -1, allowed: 0 (no cache) or more tokens",
+        ),
+        (
+            Softmax(),
+            {"interpolation_weight": 1.5},
+            "evaluation.cache.interpolation_weight: given 1.5, allowed: a share from 0 to 1",
+        ),
+        (
+            Spalm(softmax=AdaptiveSoftmax()),
+            {"mixing": "global"},
+            "evaluation.cache.mixing: given 'global', "
+            "allowed: 'linear' with AdaptiveSoftmax (it has no single softmax)",
+        ),
+    ],
+)
+def test_memories_at_the_output_get_one_line(output, cache, line):
+    config = Config(model=Model(output=output))
+    assigned(config.evaluation.cache, **cache)
+    with pytest.raises(ValueError) as error:
+        validate(config)
+    assert str(error.value) == line
+
+
+def test_the_softmax_of_an_output():
+    softmax = AdaptiveSoftmax()
+    assert softmax_of(softmax) is softmax and softmax_of(Spalm(softmax=softmax)) is softmax
 
 
 def test_a_long_horizon_is_warned_about():

@@ -1,6 +1,6 @@
 """Documents, tokenizers and the streams of segments that training and evaluation read."""
 
-from memjax.data.annotations import AnnotatedDocuments
+from memjax.data.annotations import AnnotatedDocuments, open_neighbors, write_neighbors
 from memjax.data.builders import python_library_builder, tfds_texts
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.datasets import Datasets, make_datasets, make_tokenizer, open_texts, prepare
@@ -64,6 +64,7 @@ __all__ = [
     "make_tokenizer",
     "merge_positions",
     "novels",
+    "open_neighbors",
     "open_texts",
     "prepare",
     "python_library_builder",
@@ -78,6 +79,7 @@ __all__ = [
     "train_byte_pairs",
     "train_sentencepiece",
     "wikitext",
+    "write_neighbors",
     "write_token_file",
     "write_tokens",
 ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ from memjax.data.documents import Documents
 
 NUMBER = "target_number"
 """The annotation that says which token of the split a target is: int64, counted in the order of the documents."""
+NEIGHBORS = "neighbor_values"
+"""The annotation with the tokens after the contexts that are similar to that before a target: int32 `[neighbors]`,
+nearest first, -1 = none."""
 
 
 class AnnotatedDocuments:
@@ -25,13 +30,21 @@ class AnnotatedDocuments:
       {'score': array([0.3]), 'target_number': array([2])}
     """
 
-    def __init__(self, documents: Documents, arrays: Mapping[str, Any] | None = None, *, numbers: bool = False):
+    def __init__(
+        self,
+        documents: Documents,
+        arrays: Mapping[str, Any] | None = None,
+        *,
+        numbers: bool = False,
+        version: str = "",
+    ):
         """Reads nothing yet but the lengths of the documents.
 
         Args:
           documents: tokens, and annotations of their own, which stay.
           arrays: name -> array with one entry per token of the split (a memory-mapped one is read in pieces).
           numbers: also annotate each token with its number, under `NUMBER`.
+          version: of the arrays; documents of another one have another fingerprint.
 
         Raises:
           ValueError: an array of another length, or a name that the documents have already.
@@ -47,7 +60,7 @@ class AnnotatedDocuments:
             raise ValueError(f"arrays: given {sorted(taken)[0]!r}, which the documents have; give it another name")
         names = "/".join([*sorted(self._arrays), *([NUMBER] if numbers else [])])
         own = getattr(documents, "fingerprint", None)
-        self.fingerprint = own and hashlib.sha256(f"{own}/{names}".encode()).hexdigest()[:16]
+        self.fingerprint = own and hashlib.sha256(f"{own}/{names}{version}".encode()).hexdigest()[:16]
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -96,6 +109,62 @@ class AnnotatedDocuments:
     def _more(self, begin: int, end: int) -> dict[str, np.ndarray]:
         arrays = {name: np.asarray(array[begin:end]) for name, array in self._arrays.items()}
         return {**arrays, **({NUMBER: np.arange(begin, end)} if self._numbers else {})}
+
+
+def write_neighbors(folder: Path | str, split: str, values: Any, documents: Documents, *, store: str = "") -> None:
+    """Keeps the neighbours of every token of a split, for `open_neighbors`; see `memjax.training.precomputation`.
+
+    Args:
+      folder: is made where it is missing.
+      split: 'train', 'validation' or 'test'.
+      values: int `[tokens, neighbors]`, tokens after similar contexts, nearest first; -1 = none.
+      documents: whose tokens they belong to, in their order.
+      store: which one they were found in (`Store.fingerprint`); a folder holds those of one.
+
+    Raises:
+      ValueError: another number of tokens, what are no tokens, or a folder with neighbours from another store.
+    """
+    values = np.asarray(values)
+    total = sum(_num_tokens(documents, index) for index in range(len(documents)))
+    if values.ndim != 2 or len(values) != total or values.dtype.kind != "i":
+        given = f"{values.dtype} {list(values.shape)}"
+        raise ValueError(f"values: given {given}, allowed: integers [{total}, neighbours], one row for each token")
+    if values.size and values.min() < -1:
+        raise ValueError(f"values: given {values.min()}, allowed: tokens, and -1 where there is none")
+    folder = Path(folder).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    for other in sorted(folder.glob("*.json")):
+        if other.stem != split and (theirs := json.loads(other.read_text(encoding="utf-8"))["store"]) != store:
+            raise ValueError(f"store: given {store!r}, allowed: {theirs!r}, the one of {other}")
+    values = np.ascontiguousarray(values, np.int32)
+    (folder / f"{split}.json").unlink(missing_ok=True)  # written last: without it the file is not finished
+    np.save(folder / f"{split}.npy", values)
+    about = {
+        "documents": getattr(documents, "fingerprint", None),
+        "neighbors": values.shape[1],
+        "store": store,
+        "sha256": hashlib.sha256(values.data).hexdigest(),
+    }
+    (folder / f"{split}.json").write_text(json.dumps(about) + "\n", encoding="utf-8")
+
+
+def open_neighbors(folder: Path | str, split: str, documents: Documents) -> AnnotatedDocuments:
+    """The documents of a split with their neighbours, which stay on disk.
+
+    Raises:
+      ValueError: the folder has none for this split, or those of other documents.
+    """
+    path = Path(folder).expanduser() / f"{split}.json"
+    if not path.is_file():
+        raise ValueError(
+            f"neighbors: {folder} has none for the split {split}, allowed: a folder from `memjax datastore neighbors`"
+        )
+    about = json.loads(path.read_text(encoding="utf-8"))
+    own = getattr(documents, "fingerprint", None)
+    if about["documents"] != own:
+        raise ValueError(f"neighbors: {path} is of other documents ({about['documents']}, not {own})")
+    values = np.load(path.with_suffix(".npy"), mmap_mode="r")
+    return AnnotatedDocuments(documents, {NEIGHBORS: values}, version=about["sha256"])
 
 
 def _num_tokens(documents: Documents, index: int) -> int:

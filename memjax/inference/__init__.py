@@ -1,12 +1,13 @@
 """Generation: decoding with explicit state, and sampling."""
 
-from memjax.inference.decoding import Prefix, generate, prefill, stream_tokens
-from memjax.inference.neighbors import knn_recall
+from memjax.inference.decoding import Prefix, Recall, generate, prefill, stream_tokens
+from memjax.inference.neighbors import knn_recall, spalm_recall
 from memjax.inference.sampling import Sampling, greedy, keep_top_k, keep_top_p, row_keys, sample
 from memjax.inference.texts import continue_texts
 
 __all__ = [
     "Prefix",
+    "Recall",
     "Sampling",
     "continue_texts",
     "generate",
@@ -17,5 +18,6 @@ __all__ = [
     "prefill",
     "row_keys",
     "sample",
+    "spalm_recall",
     "stream_tokens",
 ]

@@ -39,6 +39,11 @@ class Prefix:
     state: Any
 
 
+Recall = Callable[[Prefix, Sequence[Sequence[int]]], Prefix]
+"""Given the rows and the tokens that they have read since the last call (first the prompts), gives the rows with what
+was found for them."""
+
+
 def prefill(
     model: Any,
     variables: Any,
@@ -86,7 +91,7 @@ def prefill(
     hidden = jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _output_shapes(model, variables, decode_state, rows)
     )
-    return _read_tokens(model, variables, tails, rest, Prefix(hidden, decode_state))
+    return read_tokens(model, variables, tails, rest, Prefix(hidden, decode_state))
 
 
 def stream_tokens(
@@ -102,7 +107,7 @@ def stream_tokens(
     finished: Callable[[list[list[int]]], Sequence[bool]] | None = None,
     block: int = 16,
     dtype: Any = None,
-    recall: Callable[[Prefix], Prefix] | None = None,
+    recall: Recall | None = None,
 ) -> Iterator[list[list[int]]]:
     """Continues every prompt and yields the new tokens of each row after every `block` tokens.
 
@@ -118,8 +123,7 @@ def stream_tokens(
       finished: asked after every block with all tokens generated so far; True ends a row (stop texts).
       block: tokens generated between two looks at the host.
       dtype: of the activations in a new memory; None = the model's own.
-      recall: called on the host before every token with what the rows have read, gives the same with what was found
-        for it (`memjax.inference.neighbors`); `block` is then 1.
+      recall: called on the host before every token (`memjax.inference.neighbors`); `block` is then 1.
     """
     block = 1 if recall else block
     if max_tokens < 0:
@@ -129,16 +133,17 @@ def stream_tokens(
     stops = jnp.asarray(list(stop_tokens) or [NO_TOKEN])
     done = jnp.zeros(len(prompts), bool)
     so_far: list[list[int]] = [[] for _ in prompts]
+    new: Sequence[Sequence[int]] = prompts
     for start in range(0, max_tokens, block):
         limit = jnp.asarray(min(block, max_tokens - start))
-        prefix = recall(prefix) if recall else prefix
+        prefix = recall(prefix, new) if recall else prefix
         prefix, done, tokens = _generate_block(
             model, variables, prefix, done, keys, jnp.asarray(start), limit, stops, sampling or Sampling(), block
         )
         new = [[int(token) for token in row if token != NO_TOKEN] for row in np.asarray(tokens)]
         for row, more in zip(so_far, new, strict=True):
             row.extend(more)
-        yield new
+        yield [list(row) for row in new]
         if finished is not None:
             done = done | jnp.asarray(finished(so_far))
         if bool(done.all()):
@@ -165,10 +170,10 @@ def _read_segment(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _read_tokens(
+def read_tokens(
     model: Any, variables: Any, tokens: Int[Array, "batch length"], lengths: Int[Array, " batch"], prefix: Prefix
 ) -> Prefix:
-    """Token by token the first `lengths` tokens of every row."""
+    """Reads token by token the first `lengths` tokens of every row."""
 
     def read(carry: tuple[Array, Prefix]) -> tuple[Array, Prefix]:
         index, prefix = carry

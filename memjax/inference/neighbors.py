@@ -1,24 +1,27 @@
-"""Generation with a datastore: between two tokens the host searches with what the model has just computed."""
+"""Generation with a datastore: between two tokens the host searches for what the rows have read."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.inference.decoding import Prefix
+from memjax.inference.decoding import Prefix, Recall, prefill, read_tokens
+from memjax.memory.contract import DecodeState
 from memjax.memory.knn_lm import KNNMemory, Search, ValuesOf, search_neighbors
 from memjax.memory.mixtures import Prediction
+from memjax.memory.spalm import Spalm
+from memjax.models.features import add_mixtures, regroup
+from memjax.typing import EmptyState
 
 
-def knn_recall(
-    model: Any, search: Search, values: ValuesOf, *, metric: str = "squared_l2"
-) -> Callable[[Prefix], Prefix]:
-    """What `stream_tokens` calls before every token (`recall`): it searches a store for each row's neighbours.
+def knn_recall(model: Any, search: Search, values: ValuesOf, *, metric: str = "squared_l2") -> Recall:
+    """The `recall` of `stream_tokens` for kNN-LM: searches with what the model itself has just computed.
 
     Args:
       model: a language model with a `KNNMemory` among its mixtures (`memjax.models.add_mixtures`).
@@ -35,7 +38,7 @@ def knn_recall(
     place, memory = places[0], model.mixtures[places[0]]
     read = jax.jit(memory.recall)
 
-    def recall(prefix: Prefix) -> Prefix:
+    def recall(prefix: Prefix, _: Sequence[Sequence[int]]) -> Prefix:
         prediction: Prediction = prefix.hidden
         before = prediction.recalled[place]
         there = search_neighbors(np.asarray(before.query), search, values, memory.num_neighbors, metric=metric)
@@ -46,3 +49,67 @@ def knn_recall(
         return Prefix(dataclasses.replace(prediction, recalled=recalled), prefix.state)
 
     return recall
+
+
+def spalm_recall(
+    model: Any,
+    variables: Any,
+    key_model: Any,
+    key_variables: Any,
+    search: Search,
+    values: ValuesOf,
+    *,
+    segment_length: int,
+    feature: str = "output_normed",
+    metric: str = "squared_l2",
+) -> Recall:
+    """The `recall` of `stream_tokens` for SPALM: a frozen model reads along, and searches with what it computes.
+
+    For one call of `stream_tokens`: it holds what the frozen model has read.
+
+    Args:
+      model: a language model with `Spalm`.
+      variables: its variables.
+      key_model: the frozen model, with the same vocabulary.
+      key_variables: its variables.
+      search: as in `search_neighbors`, like `values` and `metric`.
+      values: ids to tokens.
+      segment_length: of the frozen model's segments.
+      feature: its inner tensor that the keys of the store are.
+      metric: of the scores.
+
+    Raises:
+      ValueError: a model without `Spalm`, or with mixtures, which would have read hidden states without neighbours.
+    """
+    if not isinstance(model.output_memory, Spalm) or model.mixtures:
+        kind, more = type(model.output_memory).__name__, len(model.mixtures)
+        raise ValueError(f"model: given one with {kind} and {more} mixtures, allowed: with Spalm and none")
+    reader = add_mixtures(key_model, KNNMemory(num_neighbors=1, feature=feature))
+    key_variables = regroup(key_variables, key_model, reader)
+    held: Prefix | None = None
+
+    def recall(prefix: Prefix, new: Sequence[Sequence[int]]) -> Prefix:
+        nonlocal held
+        if held is None:
+            keys = prefill(reader, key_variables, new, segment_length=segment_length)
+        else:
+            tokens = jnp.asarray([list(row) or [0] for row in new], jnp.int32)
+            keys = read_tokens(reader, key_variables, tokens, jnp.asarray([len(row) for row in new]), held)
+        held, query = keys, keys.hidden.recalled[-1].query
+        found = search_neighbors(np.asarray(query), search, values, model.output_memory.num_neighbors, metric=metric)
+        return Prefix(_refine(model, variables, prefix.hidden, jnp.asarray(found.values)), prefix.state)
+
+    return recall
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _refine(model: Any, variables: Any, hidden: Any, values: Any) -> Any:
+    """The last hidden states with their neighbours, which decoding alone leaves out."""
+    nothing = DecodeState(EmptyState(), EmptyState(), jnp.zeros(len(hidden), jnp.int32))
+    active = jnp.ones(len(hidden), bool)
+
+    def read(module: Any) -> Any:
+        named = {"active": active, "embed_output": module.embed_output, "neighbor_values": values[:, None]}
+        return module.output_memory.decode(hidden[:, None], nothing, **named)[0][:, 0]
+
+    return model.apply(variables, method=read)

@@ -61,7 +61,7 @@ def model_config(hf_config: Mapping[str, Any]) -> config.Model:
     cutoffs, div_val = tuple(given["cutoffs"]), int(given["div_val"])
     if div_val > 1 and not cutoffs:
         raise ValueError(f"hf_config['div_val']: given {div_val}, allowed: 1 where there are no cutoffs")
-    output: config.Output = config.Softmax(tied=True, bias=True)
+    output: config.Softmax | config.AdaptiveSoftmax = config.Softmax(tied=True, bias=True)
     if cutoffs:
         ties = tuple(map(bool, given["tie_projs"])) if div_val > 1 else ()
         output = config.AdaptiveSoftmax(cutoffs=cutoffs, div_val=div_val, tie_projections=ties)
@@ -292,7 +292,9 @@ def _export_layer(layer: Mapping[str, Any], prefix: str, shared: Mapping[str, An
     return {prefix + name: weight for name, weight in weights.items()}
 
 
-def _import_vocabulary(source: _Source, dim: int, output: config.Output) -> dict[str, np.ndarray]:
+def _import_vocabulary(
+    source: _Source, dim: int, output: config.Softmax | config.AdaptiveSoftmax
+) -> dict[str, np.ndarray]:
     embedding, layer = "transformer.word_emb.emb_layers.{}.weight".format, "crit.out_layers.{}.{}".format
     if isinstance(output, config.Softmax):
         table = source.take(embedding(0), (-1, dim))
@@ -326,7 +328,9 @@ def _import_vocabulary(source: _Source, dim: int, output: config.Output) -> dict
     return params
 
 
-def _export_vocabulary(params: Mapping[str, Any], output: config.Output) -> dict[str, np.ndarray]:
+def _export_vocabulary(
+    params: Mapping[str, Any], output: config.Softmax | config.AdaptiveSoftmax
+) -> dict[str, np.ndarray]:
     params = {name: np.asarray(value) for name, value in params.items()}
     embedding, layer = "transformer.word_emb.emb_layers.{}.weight".format, "crit.out_layers.{}.{}".format
     if isinstance(output, config.Softmax):
@@ -346,11 +350,13 @@ def _export_vocabulary(params: Mapping[str, Any], output: config.Output) -> dict
     return weights
 
 
-def _parts(model: config.Model) -> tuple[config.TransformerXL, config.Output]:
+def _parts(model: config.Model) -> tuple[config.TransformerXL, config.Softmax | config.AdaptiveSoftmax]:
     """The parts that matter here, after a check that Hugging Face's class can express the model."""
     attention, output, dense = model.attention, model.output, model.feed_forward
     if not isinstance(attention, config.TransformerXL):
         raise ValueError(f"model.attention: given {type(attention).__name__}, allowed: TransformerXL")
+    if isinstance(output, config.Spalm):
+        raise ValueError("model.output: given Spalm, allowed: Softmax or AdaptiveSoftmax")
     checks = [
         ("model.scale_embeddings", model.scale_embeddings, True),
         ("model.output.bias", output.bias, True),

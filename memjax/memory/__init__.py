@@ -25,6 +25,7 @@ from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.memformer import Encoded, MemformerEncoder, MemformerState
 from memjax.memory.memorizing import LongMemory, MemorizingAttention, MemorizingState, Tokens
 from memjax.memory.mixtures import Prediction, Recalled
+from memjax.memory.spalm import Spalm
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "MemoryModule",
     "Prediction",
     "Recalled",
+    "Spalm",
     "StackState",
     "Tokens",
     "TransformerXLAttention",

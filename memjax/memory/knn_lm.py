@@ -168,6 +168,12 @@ class KNNMemory(nn.Module):
         """Nothing is remembered between tokens."""
         return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
 
+    @nn.nowrap
+    def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes of what a batch must have."""
+        shape = (batch_size, length, self.num_neighbors)
+        return {DISTANCES: jax.ShapeDtypeStruct(shape, jnp.float32), VALUES: jax.ShapeDtypeStruct(shape, jnp.int32)}
+
     def __call__(
         self,
         x: Float[Array, "batch length dim"],

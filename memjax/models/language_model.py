@@ -20,6 +20,7 @@ from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemor
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs, recalled_log_prob
 from memjax.memory.projections import make_norm
+from memjax.memory.spalm import Spalm
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
 from memjax.models.transformer import FeedForward, Layer, Stack
@@ -111,6 +112,13 @@ class LanguageModel(nn.Module):
         )
         stack = self.stack.init_decode_state(state.stack, segment_length, batch_size)
         return LanguageModelState(stack, output, mixtures)
+
+    @nn.nowrap
+    def example_extras(self, batch_size: int, length: int) -> dict[str, Any]:
+        """Shapes of what a batch must have for the memories at the output site."""
+        asking = [memory for memory in self._output_memories() if hasattr(type(memory), "example_extras")]
+        shapes = [memory.example_extras(batch_size, length) for memory in asking]  # type: ignore[attr-defined]
+        return {name: shape for one in shapes for name, shape in one.items()}
 
     @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,6 +342,7 @@ def make_language_model(
     return LanguageModel(
         stack=stack,
         vocabulary=_make_vocabulary(model, vocab_size, vocab_multiple, dtype),
+        output_memory=_make_output_memory(model, dtype),
         final_norm=kind if final_norm else "",
         num_positions=_num_positions(model.attention),
         dropout=model.dropout,
@@ -437,12 +446,19 @@ def _make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype:
         "multiple": multiple,
         "dtype": dtype,
     }
-    match model.output:
+    match config.softmax_of(model.output):
         case config.Softmax() as part:
             return Vocabulary(**common, tied=part.tied, bias=part.bias)
         case config.AdaptiveSoftmax() as part:
             return AdaptiveVocabulary(**common, **_fields(part))
     raise ValueError(f"model.output: given {type(model.output).__name__}, allowed: one of memjax.config.Output")
+
+
+def _make_output_memory(model: config.Model, dtype: Any) -> nn.Module | None:
+    match model.output:
+        case config.Spalm() as part:
+            return Spalm(dim=model.dim, **_fields(part, but=("softmax",)), dtype=dtype)
+    return None
 
 
 def _norms(attention: config.Attention) -> tuple[str, str]:

@@ -73,7 +73,7 @@ class Vocabulary(nn.Module):
 
     def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
         """The output weights of the ids: what a hidden state is compared with."""
-        return self._take(self.embedding if self.tied else self.output, ids)
+        return self._take(constrain(self.embedding if self.tied else self.output, "vocab", None), ids)
 
     def logits(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens vocab"]:
         """Scores of every entry, at least float32."""

@@ -105,7 +105,7 @@ def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
         mask=shape(rows, length, dtype=bool),
         weights=shape(rows, length, dtype=jnp.float32),
         start_of_document=shape(rows, dtype=bool),
-        extras={},
+        extras={name: shape(*x.shape, dtype=x.dtype) for name, x in model.example_extras(rows, length).items()},
     )
     key = lambda: jax.random.key(training.seed)
 
@@ -147,10 +147,11 @@ def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     start = jax.ShapeDtypeStruct((rows,), bool)
     held, row = layout.memory(memory), layout.rows()
     arguments = {"inputs": tokens, "targets": tokens, "mask": mask, "start_of_document": start}
+    extras = model.example_extras(rows, length)
     return Program(
         make_score(model, accuracy=evaluation.accuracy),
-        {"variables": variables, "memory": memory, **arguments},
-        (places, held, row, row, row, row),
+        {"variables": variables, "memory": memory, **arguments, "extras": extras},
+        (places, held, row, row, row, row, row),
         (held, layout.replicated, layout.replicated),
         names,
         donated=(1,),

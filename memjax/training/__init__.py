@@ -23,6 +23,7 @@ from memjax.training.neighbors import (
     tune,
 )
 from memjax.training.optimizers import adafactor, adam, make_optimizer, make_schedule, matrices
+from memjax.training.precomputation import near, precompute_neighbors, same_document
 from memjax.training.progress import Event, Progress
 from memjax.training.retrieved import describe_retrieved, largest_gains, read_retrieved
 from memjax.training.runs import config_from_dict, config_to_dict, load_config, run_path
@@ -85,9 +86,12 @@ __all__ = [
     "make_train_step",
     "matrices",
     "model_variables",
+    "near",
+    "precompute_neighbors",
     "read_metrics",
     "read_retrieved",
     "run_path",
+    "same_document",
     "score_mixture",
     "score_targets",
     "segment_keys",

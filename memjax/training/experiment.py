@@ -15,6 +15,7 @@ import optax
 
 from memjax import config as configs
 from memjax.config import Config
+from memjax.data.annotations import open_neighbors
 from memjax.data.datasets import make_datasets
 from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION
@@ -143,6 +144,8 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
       ValueError: the configuration is not valid, or its data cannot be read.
     """
     configs.validate(config)
+    if isinstance(config.model.output, configs.Spalm) and not config.data.neighbors:
+        raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
     data = make_datasets(config.data, progress=progress)
     model = make_model(
         config.model,
@@ -151,7 +154,12 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
         memory_sharding=config.sharding.memory,
         vocab_multiple=config.sharding.vocab_multiple,
     )
-    return Experiment(config, model, functools.cache(data.documents), data.begin_token, data.tokenizer)
+
+    def documents(split: str) -> Documents:
+        plain = data.documents(split)
+        return open_neighbors(config.data.neighbors, split, plain) if config.data.neighbors else plain
+
+    return Experiment(config, model, functools.cache(documents), data.begin_token, data.tokenizer)
 
 
 def local_window(config: Config) -> int:

@@ -7,17 +7,21 @@ number, token and score belong together whoever reads.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.documents import Documents
 from memjax.data.streams import Streams
+from memjax.models.features import add_features, add_mixtures
 from memjax.models.language_model import make_language_model
 from memjax.training.checkpoints import flatten, unflatten
+from memjax.training.evaluation import Evaluator, make_score
 from memjax.training.experiment import LoadedRun, load_variables
 from memjax.training.runs import config_to_dict
 
@@ -67,10 +71,10 @@ class KeyReader:
         """Prepares a pass.
 
         Args:
-          model: a language model made with the tap as its only feature.
+          model: a language model that shows the tap.
           variables: of that model.
           documents: the split.
-          tap: name of the feature.
+          tap: name of the inner tensor, as the model has it.
           rows: streams side by side, over all hosts.
           segment_length: tokens of a segment.
           protocol: 'separate' or 'contiguous'.
@@ -98,10 +102,11 @@ class KeyReader:
             position=progress,
         )
         start, stop = host_rows or (0, rows)
-        self._variables = variables
+        self._variables, self._tap = variables, tap
+        self._choose_extras = getattr(model, "choose_extras", lambda extras: {})
         empty = model.init_state(stop - start)
         self._memory = empty if state is None else jax.tree.map(jnp.asarray, unflatten(empty, state))
-        self._read = jax.jit(_make_read(model, tap), donate_argnums=1)
+        self._read = jax.jit(make_score(model, features=(tap,)), donate_argnums=1)
 
     @property
     def progress(self) -> dict[str, Any]:
@@ -115,25 +120,12 @@ class KeyReader:
     def __iter__(self) -> Iterator[Entries]:
         for batch in self._stream:
             one = jax.tree.map(lambda leaf: leaf[0], batch)
-            self._memory, keys, nats = self._read(
-                self._variables, self._memory, one.inputs, one.targets, one.mask, one.start_of_document
-            )
-            scored = one.weights > 0
-            keys, nats = jax.device_get((keys, nats))
-            yield Entries(keys[scored], one.targets[scored], nats[scored])
-
-
-def _make_read(model: Any, tap: str) -> Callable[..., Any]:
-    def read(variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any) -> Any:
-        hidden, memory, aux = model.apply(
-            variables, inputs, memory, start_of_document=start, mask=mask, deterministic=True
-        )
-        (name,) = (name for name in aux.arrays if name.endswith(tap.partition("/")[2] or tap))
-        keys = aux.arrays[name]
-        nats = model.apply(variables, hidden, targets, method="token_nll")
-        return memory, keys.astype(jnp.promote_types(keys.dtype, jnp.float32)), nats
-
-    return read
+            arrays = (one.inputs, one.targets, one.mask, one.start_of_document, self._choose_extras(one.extras))
+            self._memory, scored, _ = self._read(self._variables, self._memory, *arrays)
+            scored, chosen = jax.device_get(scored), one.weights > 0
+            keys = scored.features[self._tap][chosen]
+            wide = keys.astype(jnp.promote_types(keys.dtype, jnp.float32))
+            yield Entries(wide, one.targets[chosen], scored.nats[chosen])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +145,12 @@ class KeySource:
     tap: str
 
     @property
+    def feature(self) -> str:
+        """The tap as the model names it."""
+        (name,) = (*self.model.stack.features, *self.model.features)
+        return name
+
+    @property
     def dim(self) -> int:
         """Width of a key: every tap is of the residual stream."""
         return self.run.experiment.config.model.dim
@@ -169,6 +167,31 @@ class KeySource:
             "key": self.tap,
         }
 
+    def numbers(self, split: str, *, num_shards: int = 1) -> np.ndarray:
+        """Which token of the split each entry is, int64 `[entries]`, counted through the documents in their order.
+
+        Args:
+          split: of the run's data.
+          num_shards: of the store; each holds the entries of an equal share of the rows.
+        """
+        config, protocol = self.run.experiment.config, self.protocol()
+        documents, rows = AnnotatedDocuments(self.run.experiment.documents(split), numbers=True), config.evaluation.rows
+        share, parts = rows // num_shards, []
+        for first in range(0, rows, share):
+            stream = Streams(
+                documents,
+                rows=rows,
+                segment_length=protocol["segment_length"],
+                protocol=protocol["documents"],
+                shuffle=False,
+                begin_token=self.run.experiment.begin_token,
+                score_first=protocol["score_first"],
+                host_rows=(first, first + share),
+                epochs=1,
+            )
+            parts += [batch.extras[NUMBER][0][batch.weights[0] > 0] for batch in stream]
+        return np.concatenate(parts).astype(np.int64)
+
     def reader(self, split: str, **arguments: Any) -> KeyReader:
         """A reader of a split of the run's data; see `KeyReader` for more arguments."""
         config, protocol = self.run.experiment.config, self.protocol()
@@ -176,13 +199,30 @@ class KeySource:
             self.model,
             self.variables,
             self.run.experiment.documents(split),
-            tap=self.tap,
+            tap=self.feature,
             rows=config.evaluation.rows,
             segment_length=protocol["segment_length"],
             protocol=protocol["documents"],
             begin_token=self.run.experiment.begin_token,
             score_first=protocol["score_first"],
             **arguments,
+        )
+
+    def evaluator(self, split: str, *mixtures: nn.Module, documents: Documents | None = None) -> Evaluator:
+        """Scores a split as `reader` reads it, and shows the tap: for `find_neighbors` and `score_targets`.
+
+        Args:
+          split: of the run's data; `evaluation.max_segments` of the configuration is all that is read of it.
+          *mixtures: memories laid over the model; what each says of every target is shown too.
+          documents: the split with more annotations, numbers among them.
+        """
+        experiment = self.run.experiment
+        return experiment.evaluator(
+            dataclasses.replace(experiment.config.evaluation, split=split),
+            model=add_mixtures(self.model, *mixtures),
+            documents=documents or AnnotatedDocuments(experiment.documents(split), numbers=True),
+            features=(self.feature,),
+            parts=bool(mixtures),
         )
 
 
@@ -203,8 +243,8 @@ def make_key_source(run: LoadedRun, path: Any, tap: str = TAP) -> KeySource:
     model = make_language_model(
         config.model,
         run.experiment.model.vocabulary.vocab_size,
-        features=(tap,),
         memory_sharding=config.sharding.memory,
         vocab_multiple=config.sharding.vocab_multiple,
     )
+    model = add_features(model, tap)
     return KeySource(run, model, load_variables(path, model, config.data.segment_length), tap)

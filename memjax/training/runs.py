@@ -30,7 +30,7 @@ from memjax.config import Config
 from memjax.training.processes import is_first
 
 IGNORED = (
-    *("workdir", "data.cache_dir"),
+    *("workdir", "data.cache_dir", "data.neighbors"),
     *("sharding.data", "sharding.fsdp", "sharding.model", "sharding.memory", "sharding.timeout"),
 )
 """fields that may differ when a run goes on: where things are"""
@@ -138,7 +138,7 @@ def check_directory(path: Path, config: Config, *, reset_memory: bool = False) -
                 "give another name or workdir"
             )
         return
-    there, here = read_json(path / "config.json"), config_to_dict(config)
+    there, here = config_to_dict(load_config(path)), config_to_dict(config)
     difference = describe_difference(there, here, (*IGNORED, *MEMORY_FIELDS) if reset_memory else IGNORED)
     if difference:
         hint = "give another name, or remove the directory"

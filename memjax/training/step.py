@@ -59,8 +59,10 @@ say about one segment. `variables` has the collections params, tables, batch_sta
 
 def language_model_loss(model: Any) -> SegmentLoss:
     """The negative log likelihood of a language model in training mode."""
+    choose_extras = getattr(model, "choose_extras", lambda extras: {})
 
     def loss(variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array) -> tuple[Any, Any, Sum, Aux]:
+        extras = choose_extras(segment.extras)
         (hidden, memory, aux), written = model.apply(
             variables,
             segment.inputs,
@@ -70,6 +72,7 @@ def language_model_loss(model: Any) -> SegmentLoss:
             deterministic=False,
             rngs={name: jax.random.fold_in(key, i) for i, name in enumerate(RANDOM_STREAMS)},
             mutable=["batch_stats"],
+            **({"extras": extras} if extras else {}),
         )
         nll = model.apply(variables, hidden, segment.targets, segment.weights, method="nll")
         return memory, written.get("batch_stats", {}), nll, aux

@@ -13,12 +13,13 @@ from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemor
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.memformer import EncoderLayer, HeadAttention, MemformerEncoder
 from memjax.memory.memorizing import MemorizingAttention
+from memjax.memory.spalm import Spalm
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
 from memjax.models.language_model import make_language_model
 from memjax.models.transformer import FeedForward, Layer, Stack
 from tests.contract.harness import DIM, LENGTH, Case, Fifo
-from tests.contract.outputs import Recalls
+from tests.contract.outputs import AtOutput
 from tests.contract.toys import (
     CrossMemory,
     LinearMemory,
@@ -81,7 +82,7 @@ def gpt2_infinity_former(dtype: Any) -> GPT2InfinityFormerAttention:
 
 
 def continuous_cache(**fields: Any) -> Callable[[Any], Any]:
-    return lambda dtype: Recalls(ContinuousCache(dim=DIM, **{"memory_length": 8, **fields}, dtype=dtype))
+    return lambda dtype: AtOutput(ContinuousCache(dim=DIM, **{"memory_length": 8, **fields}, dtype=dtype))
 
 
 def toy(kind: type, **fields: Any) -> Callable[[Any], Any]:
@@ -312,7 +313,13 @@ CASES = [
     ),
     Case(
         name="knn_lm",
-        make=lambda dtype: Recalls(KNNMemory(feature="key", dtype=dtype)),
+        make=lambda dtype: AtOutput(KNNMemory(feature="key", dtype=dtype)),
+        site="output",
+        granularity="token",
+    ),
+    Case(
+        name="spalm",
+        make=lambda dtype: AtOutput(Spalm(dim=DIM, num_neighbors=3, gate_bias=0.5, dtype=dtype)),
         site="output",
         granularity="token",
     ),

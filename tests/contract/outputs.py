@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from memjax.functional.mixing import candidate_log_weights
+from memjax.memory.mixtures import Recalled
 
 VOCAB, NEIGHBORS = 16, 3
 
@@ -19,12 +20,17 @@ def inputs_of(memory: nn.Module, x: Any) -> dict[str, Any]:
         "features": {"key": x},
         "knn_distances": jnp.abs(x[..., 1 : 1 + NEIGHBORS]),
         "knn_values": jnp.where(tokens[..., None] % 5 == 0, -1, values),
+        "neighbor_values": jnp.where(tokens[..., None] % 5 == 0, -1, values),
+        "neighbor_mask": values % 3 > 0,
     }
-    return {name: inputs[name] for name in memory.inputs}
+    return {name: inputs[name] for name in memory.inputs if name in inputs}
 
 
-class Recalls(nn.Module):
-    """A memory that proposes tokens; its output is the mean embedding of what it proposes, with dropout."""
+class AtOutput(nn.Module):
+    """A memory that is given what a model has; the output of one that proposes tokens is their mean embedding.
+
+    With dropout, so that law 13 is not empty.
+    """
 
     memory: nn.Module
     dim: int = 8
@@ -44,14 +50,20 @@ class Recalls(nn.Module):
 
     def __call__(self, x, state, *, start_of_document, mask=None, deterministic=True):
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
-        recalled, state, aux = self.memory(x, state, **inputs_of(self.memory, x), **named)
-        return x + self.drop(self._mean(x, recalled), deterministic=deterministic), state, aux
+        y, state, aux = self.memory(x, state, **self._inputs(x), **named)
+        return x + self.drop(self._mean(x, y), deterministic=deterministic), state, aux
 
     def decode(self, x, decode_state, *, active):
-        recalled, decode_state = self.memory.decode(x, decode_state, active=active, **inputs_of(self.memory, x))
-        return x + self._mean(x, recalled), decode_state
+        y, decode_state = self.memory.decode(x, decode_state, active=active, **self._inputs(x))
+        return x + self._mean(x, y), decode_state
+
+    def _inputs(self, x):
+        embed = {"embed_output": lambda ids: self.table[ids]} if "embed_output" in self.memory.inputs else {}
+        return inputs_of(self.memory, x) | embed
 
     def _mean(self, x, recalled):
+        if not isinstance(recalled, Recalled):
+            return recalled
         weights = jnp.exp(candidate_log_weights(recalled.scores))
         embedded = self.table.astype(weights.dtype)[recalled.tokens]
         embedded = jnp.broadcast_to(embedded, (*weights.shape, self.dim))

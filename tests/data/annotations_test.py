@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from memjax.data.annotations import NUMBER, AnnotatedDocuments
+from memjax.data.annotations import NEIGHBORS, NUMBER, AnnotatedDocuments, open_neighbors, write_neighbors
 from memjax.data.documents import ArrayDocuments
 from memjax.data.streams import Streams
 from memjax.data.token_files import TokenFile, TokenizedDocument, write_tokens
@@ -67,3 +67,32 @@ def test_fingerprints_and_mistakes():
         AnnotatedDocuments(plain, {"pairs": PAIRS[1:]})
     with pytest.raises(ValueError, match="arrays: given 'target_bytes', which the documents have"):
         AnnotatedDocuments(ArrayDocuments(TOKENS, annotations=OWN), {"target_bytes": PAIRS})
+
+
+def test_neighbors_of_a_split_are_kept_on_disk(tmp_path):
+    values = np.arange(-1, 25).reshape(13, 2)
+    documents = ArrayDocuments(TOKENS, annotations=OWN)
+    write_neighbors(tmp_path / "neighbors", "train", values, documents)
+    opened = open_neighbors(tmp_path / "neighbors", "train", documents)
+    found = opened.annotate(2)
+    np.testing.assert_array_equal(found[NEIGHBORS], values[6:])
+    assert found[NEIGHBORS].dtype == np.int32 and set(found) == {NEIGHBORS, "target_bytes"}
+    with pytest.raises(ValueError, match="neighbors: .* has none for the split test"):
+        open_neighbors(tmp_path / "neighbors", "test", documents)
+    with pytest.raises(ValueError, match=r"train.json is of other documents"):
+        open_neighbors(tmp_path / "neighbors", "train", ArrayDocuments(TOKENS[:2]))
+    write_neighbors(tmp_path / "neighbors", "train", -values // 2 % 9, documents)
+    again = open_neighbors(tmp_path / "neighbors", "train", documents)
+    assert len({documents.fingerprint, opened.fingerprint, again.fingerprint}) == 3  # a run does not go on with others
+    with pytest.raises(ValueError, match="store: given 'b', allowed: '', the one of .*train.json"):
+        write_neighbors(tmp_path / "neighbors", "validation", values, documents, store="b")
+    for wrong, line in [
+        (values[1:], r"values: given int64 \[12, 2\], allowed: integers \[13, neighbours\]"),
+        (values.astype(float), "values: given float64"),
+        (values - 1, "values: given -2, allowed: tokens, and -1"),
+    ]:
+        with pytest.raises(ValueError, match=line):
+            write_neighbors(tmp_path / "neighbors", "train", wrong, documents)
+    (tmp_path / "neighbors" / "train.json").unlink()  # as an interrupted write leaves it
+    with pytest.raises(ValueError, match="has none for the split train"):
+        open_neighbors(tmp_path / "neighbors", "train", documents)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.inference import Sampling, generate, knn_recall, stream_tokens
+from memjax.inference import Sampling, generate, knn_recall, spalm_recall, stream_tokens
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.knn_lm import KNNMemory, search_neighbors
 from memjax.models import add_mixtures, make_language_model
@@ -88,3 +88,67 @@ def test_without_a_search_the_model_is_alone():
 def test_a_model_without_neighbors_is_refused():
     with pytest.raises(ValueError, match="model: given 0 KNNMemory among its mixtures, allowed: 1"):
         knn_recall(models()[0], STORE.search, STORE.values)
+
+
+# SPALM: a frozen model reads along
+
+
+@functools.cache
+def spalm_models():
+    make = lambda output: make_language_model(
+        config.Model(dim=8, num_layers=1, num_heads=2, attention=MODEL.attention, output=output), VOCAB
+    )
+    tokens, start = jnp.zeros((1, SEGMENT), jnp.int32), jnp.ones(1, bool)
+    found = []
+    for seed, model in enumerate([make(config.Spalm(softmax=config.Softmax(tied=False))), make(config.Softmax())]):
+        params = params_of(model, tokens, model.init_state(1), start_of_document=start, seed=seed, dtype=np.float32)
+        found += [model, {"params": jax.tree.map(jnp.asarray, params)}]
+    return found
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def read(model, variables, tokens, state, start, mask, extras):
+    named = {"start_of_document": start, "mask": mask, **({"extras": extras} if extras else {})}
+    hidden, state, _ = model.apply(variables, tokens, state, **named)
+    return hidden, model.apply(variables, hidden, method="log_probs"), state
+
+
+def next_of_spalm(tokens: list[int]) -> int:
+    """The most probable one, from segment forward passes of both models over the whole text."""
+    model, variables, key_model, key_variables = spalm_models()
+    states, start = [model.init_state(1), key_model.init_state(1)], jnp.ones(1, bool)
+    for begin in range(0, len(tokens), SEGMENT):
+        piece = tokens[begin : begin + SEGMENT]
+        padded = jnp.array([piece + [0] * (SEGMENT - len(piece))])
+        mask = jnp.arange(SEGMENT)[None] < len(piece)
+        keys, _, states[1] = read(key_model, key_variables, padded, states[1], start, mask, {})
+        found = search_neighbors(np.asarray(keys[0]), STORE.search, STORE.values, 4)
+        extras = {"neighbor_values": jnp.asarray(found.values)[None]}
+        _, log_probs, states[0] = read(model, variables, padded, states[0], start, mask, extras)
+        start = jnp.zeros(1, bool)
+    return int(log_probs[0, len(piece) - 1].argmax())
+
+
+def test_spalm_generates_with_a_frozen_model_beside_it():
+    model, variables, key_model, key_variables = spalm_models()
+    settings = {"segment_length": SEGMENT, "max_tokens": 5, "sampling": Sampling(temperature=0)}
+    recall = spalm_recall(
+        model, variables, key_model, key_variables, STORE.search, STORE.values, segment_length=SEGMENT
+    )
+    rows = generate(model, variables, PROMPTS, **settings, recall=recall)
+    assert rows != generate(model, variables, PROMPTS, **settings)
+    for prompt, row in zip(PROMPTS, rows, strict=True):
+        tokens = list(prompt)
+        for token in row:
+            assert token == next_of_spalm(tokens)
+            tokens.append(token)
+
+
+def test_other_models_are_refused_for_spalm():
+    model, variables, key_model, key_variables = spalm_models()
+    settings = {"segment_length": SEGMENT}
+    with pytest.raises(ValueError, match="model: given one with NoneType and 0 mixtures, allowed: with Spalm"):
+        spalm_recall(key_model, variables, key_model, key_variables, STORE.search, STORE.values, **settings)
+    cached = add_mixtures(model, ContinuousCache(dim=8, memory_length=6))
+    with pytest.raises(ValueError, match="model: given one with Spalm and 1 mixtures"):
+        spalm_recall(cached, variables, key_model, key_variables, STORE.search, STORE.values, **settings)

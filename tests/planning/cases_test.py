@@ -17,6 +17,7 @@ from memjax.config import (
     SentencePiece,
     SeqioTask,
     Sharding,
+    Spalm,
     Training,
     Words,
 )
@@ -116,6 +117,23 @@ def test_operations_are_those_of_a_count_by_hand():
     by_hand = tokens * (6 * weights + 12 * attention + 2 * search + 12 * neighbors)
     assert program.tokens == tokens
     assert flops == pytest.approx(by_hand, rel=1e-3)
+
+
+@pytest.mark.parametrize("what", ["train", "eval", "decode"])
+def test_memories_at_the_output_are_in_the_program(what):
+    config = tiny()
+    config.model.output = Spalm(num_neighbors=3)
+    config.evaluation.cache.memory_length = 10
+    program = make_program(config, what, 50, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))
+    shapes = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
+        for path, leaf in jax.tree_util.tree_flatten_with_path(dict(program.arguments))[0]
+    }
+    neighbors = {name: shape for name, shape in shapes.items() if name.endswith("neighbor_values")}
+    assert list(neighbors.values()) == {"train": [(1, 4, 8, 3)], "eval": [(4, 8, 3)], "decode": []}[what]
+    cached = [shape for name, shape in shapes.items() if name.endswith("hidden") and "mixtures" in name]
+    assert cached == ([] if what == "train" else [(4, 10, 16)])
+    jax.eval_shape(program.function, *program.arguments.values())
 
 
 def test_without_libtpu_the_extra_is_named(monkeypatch):

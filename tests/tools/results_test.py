@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
+import subprocess
 
 import pytest
 
-from tools.results import records
+from tools.results import recipes, records
 from tools.results.recipes import RECIPES
 from tools.results.records import Record
 
@@ -82,9 +83,44 @@ def test_a_table_that_was_edited_is_found(folder):
     assert len(records.check()) == 1
 
 
+def test_a_recipe_with_evaluations_reads_its_numbers_off_them(folder, monkeypatch):
+    def memjax(command, **arguments):
+        if command[3] == "eval":
+            split = command[-1]
+            score = {"perplexity": {"validation": 40.0, "test": 50.0}[split], "targets": 9, "memory_bytes": 8}
+            return subprocess.CompletedProcess(command, 0, stdout=json.dumps(score))
+        directory = folder / "r-memory-seed0"
+        directory.mkdir()
+        (directory / "finished.json").write_text(json.dumps({"results": {"parameters": 7}}))
+        return subprocess.CompletedProcess(command, 0)
+
+    for name in ("commit", "hardware"):
+        monkeypatch.setattr(recipes, name, lambda: "")
+    monkeypatch.setattr(subprocess, "run", memjax)
+    made = recipes.record("r", "memory", 0, [], str(folder), "r/memory-seed0", evaluations=recipes.BOTH_SPLITS)
+    assert made.numbers["validation perplexity"] == 40 and made.numbers["test perplexity"] == 50
+    records.write_table()
+    assert records.check() == []
+    (folder / "logs" / made.log / "evaluation_test.json").unlink()
+    assert records.check() == ["r/memory-seed0: test perplexity not in its log"]
+
+
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_recipes_name_variants_that_exist(recipe):
     from memjax.overrides import load_config
 
     for variant in recipe.variants.values():
-        assert load_config(recipe.config, variant).name
+        assert load_config(recipe.config, variant.split()[0]).name
+
+
+def test_rows_may_have_arguments_and_paths_of_their_own(folder, monkeypatch):
+    ran = []
+    recipe = recipes.Recipe("", "c", {"two": "v --k 2 --d $PLACE", "four": "v --k 4"}, 5, 0, (0.1,), seeds=(0,))
+    monkeypatch.setattr(recipes, "RECIPES", {"r": recipe})
+    monkeypatch.setattr(recipes, "record", lambda *given, **more: ran.append((given[3][2:7], given[5])))
+    with pytest.raises(SystemExit, match="PLACE: not set"):
+        recipes.run("r", str(folder))
+    monkeypatch.setenv("PLACE", "/here")
+    recipes.run("r", str(folder))
+    assert ran[0] == (["--variant", "v", "--k", "2", "--d"], "r/v-2-seed0") and ran[1][1] == "r/v-4-seed0"
+    assert recipes._arguments(recipe, recipe.variants["two"], 5, 0.1, 0)[6:8] == ["--d", "/here"]

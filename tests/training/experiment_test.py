@@ -20,9 +20,11 @@ from memjax.config import (
     Memorizing,
     Model,
     Schedule,
+    Spalm,
     Training,
     TransformerXL,
 )
+from memjax.data.annotations import write_neighbors
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import (
     init_from,
@@ -38,7 +40,7 @@ from memjax.training.experiment import (
     scanned_groups,
     split_state,
 )
-from memjax.training.runs import config_to_dict, write_json
+from memjax.training.runs import config_from_dict, config_to_dict, write_json
 from memjax.training.step import TrainState, init_variables
 from memjax.training.tables import Tables
 
@@ -137,6 +139,41 @@ def test_a_run_is_loaded_also_with_another_memory(tmp_path):
     plain = make_experiment(make_config(tmp_path, FullAttention(), "plain"))
     with pytest.raises(ValueError, match="evaluation.memory_length: given 4, allowed: None with FullAttention"):
         make_evaluation_model(plain, Evaluation(memory_length=4))
+
+
+def test_a_cache_of_the_evaluation_needs_no_other_variables(tmp_path):
+    run, variables = save_run(make_config(tmp_path, long_memory(layers=(-1,))))
+    evaluation = Evaluation()
+    assert make_evaluation_model(run, evaluation) is run.model
+    evaluation.cache.memory_length = 12
+    for length in (None, 4):
+        evaluation.memory_length = length
+        model = make_evaluation_model(run, evaluation)
+        shapes = jax.eval_shape(lambda model=model: init_variables(model, jax.random.key(0), 8))
+        jax.tree.map(lambda leaf, own: np.testing.assert_array_equal(leaf.shape, own.shape), shapes, variables)
+        assert model.init_state(2).mixtures[0].hidden.shape == (2, 12, 8)
+
+
+def test_neighbors_come_with_the_documents(tmp_path):
+    """A run of SPALM: its neighbours lie in a folder, one file a split."""
+    config = make_config(tmp_path, TransformerXL(memory_length=8), output=Spalm(num_neighbors=2))
+    plain = make_experiment(make_config(tmp_path, TransformerXL(memory_length=8)))
+    for split in ("train", "validation"):
+        documents = plain.documents(split)
+        total = sum(documents.num_tokens(i) for i in range(len(documents)))
+        write_neighbors(tmp_path / "neighbors", split, np.arange(3 * total).reshape(total, 3) % 7, documents)
+    with pytest.raises(ValueError, match="data.neighbors: given '', allowed: a folder"):
+        make_experiment(config)
+    config.data.neighbors = str(tmp_path / "neighbors")
+    assert config_from_dict(config_to_dict(config)) == config
+    experiment = make_experiment(config)
+    batch = next(experiment.stream())
+    assert batch.extras["neighbor_values"].shape == (1, 2, 8, 3)
+    assert set(experiment.model.choose_extras(batch.extras)) == {"neighbor_values"}
+    result = experiment.evaluator(Evaluation(max_segments=1, rows=2))(random_variables(experiment.model))
+    assert 0 < result.metrics["output_memory/gate"] < 1
+    with pytest.raises(ValueError, match="neighbors: .* has none for the split test"):
+        experiment.documents("test")
 
 
 def test_a_compressive_run_is_loaded_with_other_memories(tmp_path):

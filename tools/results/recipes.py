@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from memjax.training.runs import read_json
@@ -25,13 +28,16 @@ class Recipe:
     Attributes:
       description: what is compared, for the table.
       config: configuration of all contenders.
-      variants: row of the table -> variant of the configuration.
+      variants: row of the table -> variant of the configuration, and further arguments of its runs where there are
+        any: `'spalm --model.output.num-neighbors 2'`; `$NAME` is an environment variable with a path.
       steps: updates of a recorded run.
       search_steps: updates of a run of the learning-rate search.
       learning_rates: the search's grid, the same for every contender; a single one is not searched.
       seeds: recorded runs of each contender.
       arguments: further arguments of all runs.
       data_path: environment variable with the path of the data, '' = none is needed.
+      evaluations: what is read off each finished run -> arguments of `memjax eval`; none = bits per byte of the
+        evaluation at the end of training.
     """
 
     description: str
@@ -43,7 +49,10 @@ class Recipe:
     seeds: tuple[int, ...] = (0, 1)
     arguments: tuple[str, ...] = ()
     data_path: str = ""
+    evaluations: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
+
+BOTH_SPLITS = {split: ("--evaluation.split", split) for split in ("validation", "test")}
 
 RECIPES = {
     "memory_gain_python": Recipe(
@@ -71,6 +80,47 @@ RECIPES = {
         arguments=("--evaluation.max-segments", "2000"),
         data_path="MEMJAX_NOVELS",
     ),
+    "wikitext2_memories": Recipe(
+        description=(
+            "WikiText-2 at word level, perplexity per token of the whole validation and test splits; contiguous "
+            "streams, every token scored once. Equal text, steps and learning rate; memories attend to 64 slots."
+        ),
+        config="wikitext2_memories",
+        variants={
+            "no memory": "no_memory",
+            "Transformer-XL": "default",
+            "Compressive": "compressive",
+            "SPALM": "spalm --data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS",
+        },
+        steps=8000,
+        search_steps=0,
+        learning_rates=(2e-3,),
+        seeds=(0,),
+        data_path="MEMJAX_WIKITEXT2",
+        evaluations=BOTH_SPLITS,
+    ),
+    "wikitext2_spalm_neighbors": Recipe(
+        description=(
+            "SPALM with 1 to 16 neighbours, each trained and evaluated with as many; WikiText-2 as above, fewer steps. "
+            "All have the same neighbours, from ScaNN and a frozen Transformer-XL (`tools.results.knn_lm.spalm`)."
+        ),
+        config="wikitext2_memories",
+        variants={
+            "Transformer-XL": "default",
+            **{
+                f"SPALM, {count}": f"spalm --model.output.num-neighbors {count} "
+                "--data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS"
+                for count in (4, 16, 1, 2, 8)
+            },
+            "SPALM, 4, gate bias 2": "spalm --model.output.gate-bias 2 --data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS",
+        },
+        steps=1000,
+        search_steps=0,
+        learning_rates=(2e-3,),
+        seeds=(0,),
+        data_path="MEMJAX_WIKITEXT2",
+        evaluations=BOTH_SPLITS,
+    ),
 }
 
 
@@ -85,17 +135,32 @@ def run(name: str, workdir: str, only: str = "") -> None:
         for seed in recipe.seeds:
             if (name, row, seed) not in done:
                 arguments = _arguments(recipe, variant, recipe.steps, rate, seed)
-                record(name, row, seed, arguments, workdir, f"{name}/{variant}-seed{seed}")
+                log = f"{name}/{_label(variant)}-seed{seed}"
+                record(name, row, seed, arguments, workdir, log, evaluations=recipe.evaluations)
 
 
-def record(recipe: str, row: str, seed: int, arguments: list[str], workdir: str, log: str) -> records.Record:
-    """Runs `memjax train` to its end and records the result."""
+def record(
+    recipe: str,
+    row: str,
+    seed: int,
+    arguments: list[str],
+    workdir: str,
+    log: str,
+    *,
+    evaluations: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> records.Record:
+    """Runs `memjax train` to its end, then each of the evaluations, and records the results."""
     run_name = log.replace("/", "-")
     command = ["memjax", "train", *arguments, "--name", run_name, "--workdir", workdir]
     print("==", shlex.join(command), flush=True)
     subprocess.run([sys.executable, "-m", "memjax.cli", *command[1:]], check=True)
     directory = Path(workdir) / run_name
     finished = read_json(directory / "finished.json")
+    scores = {}
+    for label, further in evaluations.items():
+        score = _memjax("eval", "--run", str(directory), "--json", *further)
+        (directory / f"evaluation_{label}.json").write_text(score, encoding="utf-8")
+        scores[label] = json.loads(score)
     made = records.Record(
         recipe=recipe,
         row=row,
@@ -104,7 +169,7 @@ def record(recipe: str, row: str, seed: int, arguments: list[str], workdir: str,
         commit=commit(),
         hardware=hardware(),
         log=log,
-        numbers=_numbers(finished["results"]),
+        numbers=_perplexities(finished["results"], scores) if scores else _numbers(finished["results"]),
     )
     records.add(made, directory)
     return made
@@ -125,22 +190,36 @@ def _search(name: str, recipe: Recipe, row: str, variant: str, workdir: str, don
         label = f"{row}, {rate:g}"
         if (section, label, SEARCH_SEED) not in done:
             arguments = _arguments(recipe, variant, recipe.search_steps, rate, SEARCH_SEED)
-            record(section, label, SEARCH_SEED, arguments, workdir, f"{name}/search-{variant}-{rate:g}")
+            record(section, label, SEARCH_SEED, arguments, workdir, f"{name}/search-{_label(variant)}-{rate:g}")
         found = [r for r in records.read() if (r.recipe, r.row) == (section, label)]
         scores[rate] = found[-1].numbers["bits per byte"]
     return min(scores, key=lambda rate: scores[rate])
 
 
 def _arguments(recipe: Recipe, variant: str, steps: int, rate: float, seed: int) -> list[str]:
-    arguments = ["--config", recipe.config, "--variant", variant, "--training.steps", str(steps)]
+    arguments = ["--config", recipe.config, "--variant", *_words(recipe, variant), "--training.steps", str(steps)]
     arguments += ["--training.schedule.learning-rate", f"{rate:g}"]
     arguments += ["--training.seed", str(seed), "--data.seed", str(seed), *recipe.arguments]
     if recipe.data_path:
-        path = os.environ.get(recipe.data_path)
-        if not path:
-            raise SystemExit(f"{recipe.data_path}: not set; give the path of the data, see configs/{recipe.config}.py")
-        arguments += ["--data.source.path", path]
+        arguments += ["--data.source.path", _path(recipe, recipe.data_path)]
     return arguments
+
+
+def _words(recipe: Recipe, variant: str) -> list[str]:
+    """The variant and its further arguments."""
+    return [_path(recipe, word[1:]) if word.startswith("$") else word for word in variant.split()]
+
+
+def _label(variant: str) -> str:
+    """The variant and the values of its further arguments, but for paths, for the name of a run."""
+    return "-".join(word for word in variant.split() if word[0] not in "-$")
+
+
+def _path(recipe: Recipe, name: str) -> str:
+    path = os.environ.get(name)
+    if not path:
+        raise SystemExit(f"{name}: not set; give the path of the data, see configs/{recipe.config}.py")
+    return path
 
 
 def _numbers(results: dict[str, Any]) -> dict[str, float]:
@@ -154,6 +233,20 @@ def _numbers(results: dict[str, Any]) -> dict[str, float]:
         "parameters": results["parameters"],
         "memory bytes per row": evaluation["memory_bytes"],
     }
+
+
+def _perplexities(results: dict[str, Any], scores: dict[str, dict[str, Any]]) -> dict[str, float]:
+    numbers = {}
+    for label, score in scores.items():
+        numbers |= {f"{label} perplexity": score["perplexity"], f"{label} targets": score["targets"]}
+    first = next(iter(scores.values()))
+    return {**numbers, "parameters": results["parameters"], "memory bytes per row": first["memory_bytes"]}
+
+
+def _memjax(*arguments: str) -> str:
+    """What a command prints."""
+    command = [sys.executable, "-m", "memjax.cli", *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _without_paths(command: list[str]) -> list[str]:

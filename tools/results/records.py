@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent
 RECORDS = ROOT / "records.jsonl"
 LOGS = ROOT / "logs"
 TABLE = ROOT / "README.md"
-LOGGED = ("config.json", "metrics.jsonl", "versions.json", "finished.json")
+LOGGED = ("config.json", "metrics.jsonl", "versions.json", "finished.json", "evaluation_*.json")
 
 _PATH = re.compile(r'"/(?:[^"/]*/)*([^"/]*)"')  # where the data lay is no part of a result
 
@@ -63,10 +63,9 @@ def add(record: Record, run_directory: Path) -> None:
     """Keeps the log of a finished run and appends its record; an older record of the same run is replaced."""
     target = LOGS / record.log
     target.mkdir(parents=True, exist_ok=True)
-    for name in LOGGED:
-        if (run_directory / name).exists():
-            text = (run_directory / name).read_text(encoding="utf-8")
-            (target / name).write_text(_PATH.sub(r'"\1"', text), encoding="utf-8")
+    for file in (file for pattern in LOGGED for file in sorted(run_directory.glob(pattern))):
+        text = file.read_text(encoding="utf-8")
+        (target / file.name).write_text(_PATH.sub(r'"\1"', text), encoding="utf-8")
     others = [r for r in read() if (r.recipe, r.row, r.seed) != (record.recipe, record.row, record.seed)]
     lines = [json.dumps(dataclasses.asdict(r), sort_keys=True) + "\n" for r in (*others, record)]
     RECORDS.write_text("".join(lines), encoding="utf-8")
@@ -113,7 +112,8 @@ def check() -> list[str]:
         if not finished.exists():
             problems.append(f"{record.log}: no finished.json; the record has no log")
             continue
-        logged = _numbers(json.loads(finished.read_text(encoding="utf-8")))
+        files = [finished, *finished.parent.glob("evaluation_*.json")]
+        logged = set().union(*(_numbers(json.loads(file.read_text(encoding="utf-8"))) for file in files))
         lost = [name for name, value in record.numbers.items() if value not in logged]
         if lost:
             problems.append(f"{record.log}: {', '.join(lost)} not in its log")

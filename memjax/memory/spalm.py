@@ -1,0 +1,208 @@
+"""SPALM: the tokens after similar contexts, gated into the last hidden state.
+
+Yogatama, de Masson d'Autume, Kong 2021, "Adaptive Semiparametric Language Models", TACL 9,
+https://arxiv.org/abs/2102.02557. Its short-term memory is Transformer-XL's; this file is the long-term one. Which
+contexts are similar is decided by another, frozen model, before training: `memjax.training.precomputation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from memjax.axes import named
+from memjax.functional.attention import masked_softmax
+from memjax.functional.scopes import operation
+from memjax.memory.contract import DecodeState, broadcast_mask
+from memjax.typing import Aux, EmptyState, Sum
+
+VALUES, MASK = "neighbor_values", "neighbor_mask"
+"""The extras of a batch with the tokens after the contexts that are similar to each target's; a token of -1, or a mask
+that is False, = no neighbour."""
+GATES = ("scalar", "vector")
+
+
+@operation
+def read(
+    hidden: Float[Array, "batch length dim"],
+    embedded: Float[Array, "batch length neighbors dim"],
+    valid: Bool[Array, "batch length neighbors"],
+) -> Float[Array, "batch length dim"]:
+    """`m_t = sum_k softmax_k(y_k h_t) y_k`, the neighbours' output weights weighed by how well they fit.
+
+    Args:
+      hidden: `h_t`.
+      embedded: `y_k`, in the space that the hidden state is compared with the vocabulary in; not scaled.
+      valid: which neighbours there are.
+
+    Returns:
+      At least float32; 0 where there is no neighbour.
+    """
+    dtype = jnp.promote_types(jnp.promote_types(hidden.dtype, embedded.dtype), jnp.float32)
+    hidden, embedded = hidden.astype(dtype), embedded.astype(dtype)
+    weights = masked_softmax(jnp.einsum("bld,blkd->blk", hidden, embedded), valid)
+    return jnp.einsum("blk,blkd->bld", weights, jnp.where(valid[..., None], embedded, 0))
+
+
+@operation
+def mix(
+    hidden: Float[Array, "batch length dim"],
+    memory: Float[Array, "batch length dim"],
+    gate: Float[Array, "batch length #dim"],
+    present: Bool[Array, "batch length"],
+) -> Float[Array, "batch length dim"]:
+    """`z_t = (1 - g_t) m_t + g_t h_t`, and `h_t` where there is no neighbour; in the dtype of `hidden`.
+
+    Example:
+      >>> one = jnp.ones((1, 2, 1))
+      >>> mix(2 * one, 6 * one, 0.25 * one, jnp.array([[True, False]])).ravel().tolist()
+      [5.0, 2.0]
+    """
+    mixed = (1 - gate) * memory + gate * hidden.astype(memory.dtype)
+    return jnp.where(present[..., None], mixed.astype(hidden.dtype), hidden)
+
+
+class Spalm(nn.Module):
+    """The long-term memory of SPALM (Yogatama et al. 2021, https://arxiv.org/abs/2102.02557), at the output site.
+
+    What is stored: nothing here; a datastore, made by a frozen model, holds a key and the token after it for every
+    position of a corpus, and the tokens of each target's neighbours come with the batch. What is differentiable: the
+    neighbours' output weights, the gate and the hidden state; not which neighbours they are. When reset: never.
+
+    Symbols: `h_t^R -> x`, `y_k -> embed_output(neighbor_values)`, `w_g -> weight`.
+
+    Differs from the paper or its code (none is published): the output weights of neighbours are taken as they are,
+    while Transformer-XL scales its input embeddings; without any neighbour the hidden state passes unchanged; a gate
+    for each dimension and a bias can be chosen. The weights of the gate begin at 0, the gate thus at 1/2.
+
+    Attributes:
+      dim: width of the hidden states.
+      num_neighbors: of those that come with the batch, the nearest so many.
+      gate: 'scalar' = one gate per position, `sigmoid(w_g h_t)` with `dim` parameters; 'vector' = one per dimension,
+        from a matrix.
+      gate_bias: initial value of a learned bias of the gate, such as 2; None = no bias, as published.
+      gate_bins: report the share of tokens whose gate lies in each of so many equal bins; 0 = the mean only.
+      dtype: of the computation.
+    """
+
+    dim: int
+    num_neighbors: int = 4
+    gate: str = "scalar"
+    gate_bias: float | None = None
+    gate_bins: int = 0
+    dtype: Any = jnp.float32
+
+    inputs = ("embed_output", VALUES, MASK)
+    """what the model gives beside the contract's arguments"""
+    needs = (VALUES,)
+    """what a batch must have"""
+
+    def setup(self) -> None:
+        size = self.dim if self.gate == "vector" else 1
+        shape = (self.dim, size) if self.gate == "vector" else (self.dim,)
+        names = ("embed", None)[: len(shape)]
+        self.weight = self.param("weight", named(nn.initializers.zeros, *names), shape)
+        if self.gate_bias is not None:
+            self.bias = self.param("bias", named(nn.initializers.constant(self.gate_bias), None), (size,))
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
+        """Nothing is remembered between segments."""
+        for name, allowed, fits in [
+            ("num_neighbors", "1 or more", self.num_neighbors >= 1),
+            ("gate", " or ".join(map(repr, GATES)), self.gate in GATES),
+            ("gate_bins", "0 (none) or more", self.gate_bins >= 0),
+        ]:
+            if not fits:
+                raise ValueError(f"{name}: given {getattr(self, name)!r}, allowed: {allowed}")
+        return EmptyState()
+
+    @nn.nowrap
+    def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> DecodeState:
+        """Nothing is remembered between tokens."""
+        return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+
+    @nn.nowrap
+    def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes of what a batch must have."""
+        return {VALUES: jax.ShapeDtypeStruct((batch_size, length, self.num_neighbors), jnp.int32)}
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: EmptyState,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        embed_output: Callable[[Array], Array],
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+        neighbor_values: Int[Array, "batch length neighbors"] | None = None,
+        neighbor_mask: Bool[Array, "batch length neighbors"] | None = None,
+    ) -> tuple[Float[Array, "batch length dim"], EmptyState, Aux]:
+        """Mixes the neighbours of every position into its hidden state.
+
+        Args:
+          x: last hidden states.
+          state: `EmptyState`.
+          start_of_document: not used: a store has no documents.
+          embed_output: ids to output weights, of the model that carries this memory.
+          mask: real tokens.
+          deterministic: not used, nothing is drawn.
+          neighbor_values: tokens after the neighbours, nearest first; -1 = no neighbour. None = there are none at all.
+          neighbor_mask: which of them count.
+        """
+        y, gate, present = self._mix(x, embed_output, neighbor_values, neighbor_mask)
+        return y, EmptyState(), self._metrics(gate, present & broadcast_mask(mask, *x.shape[:2]))
+
+    def decode(
+        self,
+        x: Float[Array, "batch 1 dim"],
+        decode_state: DecodeState,
+        *,
+        active: Bool[Array, " batch"],
+        embed_output: Callable[[Array], Array],
+        neighbor_values: Int[Array, "batch 1 neighbors"] | None = None,
+        neighbor_mask: Bool[Array, "batch 1 neighbors"] | None = None,
+    ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
+        """The same for one token of every active row."""
+        y = self._mix(x, embed_output, neighbor_values, neighbor_mask)[0]
+        position = decode_state.position + active.astype(jnp.int32)
+        return y, DecodeState(EmptyState(), EmptyState(), position)
+
+    def _mix(self, x: Array, embed: Callable[[Array], Array], values: Any, mask: Any) -> tuple[Array, Array, Array]:
+        """The new hidden states, the gates, and which positions have any neighbour."""
+        gate = self._gate(x)
+        if values is None:
+            return x, gate, jnp.zeros(x.shape[:2], bool)
+        if values.shape[-1] < self.num_neighbors:
+            raise ValueError(f"{VALUES}: given {values.shape[-1]} neighbours, num_neighbors = {self.num_neighbors}")
+        values = values[..., : self.num_neighbors]
+        valid = values >= 0 if mask is None else (values >= 0) & mask[..., : self.num_neighbors]
+        present = valid.any(axis=-1)
+        return mix(x, read(x, embed(jnp.where(valid, values, 0)), valid), gate, present), gate, present
+
+    def _gate(self, x: Array) -> Array:
+        """`[batch, length, 1 or dim]`, at least float32."""
+        dtype = jnp.promote_types(x.dtype, jnp.float32)
+        weight = self.weight.astype(dtype).reshape(self.dim, -1)
+        scores = jnp.einsum("bld,de->ble", x.astype(dtype), weight)
+        if self.gate_bias is not None:
+            scores = scores + self.bias.astype(dtype)[None, None]
+        return jax.nn.sigmoid(scores)
+
+    def _metrics(self, gate: Array, counted: Array) -> Aux:
+        weight = counted.sum().astype(gate.dtype)
+        mean = jax.lax.stop_gradient(gate).mean(axis=-1)
+        metrics = {"gate": Sum(jnp.where(counted, mean, 0).sum(), weight)}
+        edges = np.linspace(0, 1, self.gate_bins + 1)[1:] if self.gate_bins else []
+        # What lies on an edge is in the lower bin.
+        below = [(jnp.where(counted, mean, 2) <= edge).sum().astype(gate.dtype) for edge in edges]
+        for index, total in enumerate(below):
+            metrics[f"gate_up_to_{edges[index]:.2f}"] = Sum(total - (below[index - 1] if index else 0), weight)
+        return Aux(metrics=metrics)

@@ -1,0 +1,133 @@
+"""What the tables of kNN-LM are made of: texts, parts of stores, tuned settings, pages."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from memjax.datastore.store import Header
+from memjax.datastore.writer import ShardWriter, create_store, finish_store
+from memjax.training.neighbors import CachedNeighbors, Targets
+from tools.results.knn_lm import experiment
+from tools.results.knn_lm.both import tune_both, with_cache
+from tools.results.knn_lm.distances import share
+from tools.results.knn_lm.experiment import Found
+from tools.results.knn_lm.novels import as_wikitext, authors, make_documents
+
+
+def found(seed=0, count=40, neighbors=4):
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, 5, count).astype(np.int32)
+    values = rng.integers(0, 5, (count, neighbors)).astype(np.int32)
+    distances = np.sort(rng.random((count, neighbors)).astype(np.float32), axis=1)
+    targets = Targets(np.arange(count), tokens, np.log(rng.uniform(0.05, 0.5, count)).astype(np.float32))
+    return Found(targets, CachedNeighbors(distances, values, np.arange(count * neighbors).reshape(values.shape)))
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("It's 1,000.5 two-fold -- yes!", " It 's 1 @,@ 000 @.@ 5 two @-@ fold \u2014 yes ! \n"),
+        ("\ufeffMr. Fox. \u201cNo\u2026\u201d\n\n_Well_ -", ' Mr. Fox . " No ... " \n Well \u2014 \n'),
+        ("'Tis the boys' 'home', can't", " ' Tis the boys ' ' home ' , can 't \n"),
+        ("the etc. and Etc.", " the etc. and Etc. \n".replace("etc. and", "etc . and")),
+    ],
+)
+def test_novels_take_the_form_of_wikitext(text, expected):
+    assert as_wikitext(text, {"Mr.", "etc.", "Etc."}) == expected
+
+
+class Words:
+    """A tokenizer: one id a word."""
+
+    words = ()
+
+    def encode(self, text):
+        return np.array([hash(word) % 97 for word in text.split()], np.int32)
+
+
+def test_beginnings_of_books_have_as_many_tokens_as_were_asked_for(tmp_path):
+    names = [f"Author{i}_Title_1900.txt" for i in range(60)]
+    for name in names:
+        (tmp_path / name).write_text("one two three four five six\n" * 5)
+    documents, read = make_documents(tmp_path, "train", Words(), tokens=200)
+    assert sum(map(len, (documents[i] for i in range(len(documents))))) == 200
+    assert set(read) < set(names) and len(documents) == len(read)
+    assert {len(documents[i]) for i in range(len(documents) - 1)} == {-(-200 // len(read))}
+    whole, others = make_documents(tmp_path, "test", Words())
+    assert len(whole[0]) == 30 and not set(others) & set(read)
+    assert authors(["A_b_1.txt", "A_c_2.txt", "B_d_3.txt"]) == {"A", "B"}
+
+
+def test_a_store_of_the_first_entries(tmp_path):
+    keys = np.arange(20, dtype=np.float32).reshape(10, 2)
+    create_store(tmp_path / "whole", Header(dim=2, model="m", tokenizer="t", data="d", protocol={}))
+    with ShardWriter(tmp_path / "whole") as writer:
+        writer.append(keys, np.arange(10))
+        writer.finish()
+    part = experiment.first_entries(finish_store(tmp_path / "whole"), tmp_path / "part", 4)
+    again = experiment.first_entries(finish_store(tmp_path / "whole"), tmp_path / "part", 4)
+    assert part.entries == again.entries == 4
+    np.testing.assert_array_equal(part.keys(np.arange(4)), keys[:4])
+    np.testing.assert_array_equal(part.values(np.arange(4)), np.arange(4))
+
+
+def test_targets_without_one_token_are_those_that_are_not_it(tmp_path):
+    one = found()
+    less = one.without(3)
+    assert 0 < len(less.targets) < len(one.targets) and not (less.targets.tokens == 3).any()
+    kept = one.targets.tokens != 3
+    np.testing.assert_array_equal(less.neighbors.values, one.neighbors.values[kept])
+    row = {"weight": 0.3, "temperature": 1.0}
+    parts = [experiment.score(Found(dataclasses.replace(one.targets), one.neighbors), row), experiment.score(less, row)]
+    other = Found(
+        Targets(*(array[~kept] for array in (one.targets.numbers, one.targets.tokens, one.targets.log_probs))),
+        CachedNeighbors(
+            *(array[~kept] for array in (one.neighbors.distances, one.neighbors.values, one.neighbors.ids))
+        ),
+    )
+    total = parts[1] * kept.sum() + experiment.score(other, row) * (~kept).sum()
+    assert parts[0] * len(kept) == pytest.approx(total)
+    experiment.save(tmp_path / "a.npz", one)
+    np.testing.assert_array_equal(experiment.load(tmp_path / "a.npz").neighbors.ids, one.neighbors.ids)
+
+
+def test_the_setting_is_the_best_on_validation_and_read_off_on_test():
+    validation, test = found(0), found(1)
+    row = experiment.tuned(validation, test)
+    assert row["test"] == experiment.score(test, row)
+    assert row["validation"] == pytest.approx(experiment.score(validation, row))
+    assert row["validation"] <= experiment.base({"validation": validation})["validation"]
+
+
+def test_cache_and_neighbours_together_are_at_least_as_good_as_each():
+    one = found()
+    cache = np.log(np.random.default_rng(5).uniform(0.01, 0.9, len(one.targets)))
+    targets = dataclasses.replace(one.targets, parts=np.stack([one.targets.log_probs, cache]))
+    both = tune_both(Found(targets, one.neighbors))
+    alone = experiment.tuned(one, one)["validation"]
+    own = min(-with_cache(targets, weight).log_probs.mean() for weight in experiment.WEIGHTS)
+    assert both["validation"] <= min(alone, own) + 1e-9
+    mixed = with_cache(targets, both["cache_weight"])
+    assert experiment.score(Found(mixed, one.neighbors), both) == pytest.approx(both["validation"])
+    expected = 0.75 * np.exp(one.targets.log_probs) + 0.25 * np.exp(cache)
+    np.testing.assert_allclose(np.exp(with_cache(targets, 0.25).log_probs), expected, rtol=1e-6)
+
+
+def test_the_share_of_true_neighbours():
+    one = found(neighbors=4)
+    ids = one.neighbors.ids.copy()
+    ids[:, 0] = -1
+    assert share(Found(one.targets, dataclasses.replace(one.neighbors, ids=ids)), one) == pytest.approx(0.75)
+
+
+def test_a_page_has_command_commit_and_hardware_and_no_paths(tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment, "OUT", tmp_path)
+    given = ["x", "/home/me/runs/a", "--workdir", "/fast/disk", "--data.source.path", "/data/wikitext-2"]
+    monkeypatch.setattr("sys.argv", given)
+    experiment.write("a", "both", {"rows": [1]}, "Title", "Text.", experiment.as_table(["x"], [[1]]))
+    page, facts = (tmp_path / "a.md").read_text(), json.loads((tmp_path / "a.json").read_text())
+    assert "`python -m tools.results.knn_lm.both RUN --data.source.path wikitext-2`" in page
+    assert page.endswith("| x |\n| --- |\n| 1 |\n") and facts["rows"] == [1]
+    assert "/home/me" not in page + json.dumps(facts) and "/fast" not in page + json.dumps(facts)

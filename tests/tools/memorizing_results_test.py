@@ -1,0 +1,67 @@
+"""The tables of what a longer memory improves, and of a memory that is added later."""
+
+import json
+
+import numpy as np
+import pytest
+
+from memjax.data.annotations import AnnotatedDocuments
+from memjax.data.documents import ArrayDocuments
+from memjax.overrides import load_config
+from memjax.training.experiment import load_run
+from memjax.training.loop import train
+from tools.results.memorizing import fine_tuning, gains
+
+
+def test_what_came_after_a_retrieved_place_is_the_token_of_that_number():
+    documents = AnnotatedDocuments(ArrayDocuments([[5, 6, 7], [8, 9, 10, 11]]))
+    # Of the second document: position 0 is the begin token, after which 8 came.
+    places = np.array([[0, -1], [0, 2], [1, 2]])
+    nothing, numbers, tokens = np.zeros(3), np.array([2, 5, 6]), np.array([7, 10, 11])
+    scores = gains.Scores(numbers, tokens, nothing, nothing, places, np.ones((3, 2)))
+    assert gains.followers(scores, documents).tolist() == [[5, -1], [8, 10], [9, 10]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    config = load_config("memory_gain", "smoke")
+    config.workdir = str(tmp_path_factory.mktemp("runs"))
+    config.training.steps = 2
+    return train(config, on_event=lambda event: None).path
+
+
+def test_gains_are_differences_and_places_lie_before_their_targets(run):
+    loaded = load_run(run)
+    config = loaded.experiment.config
+    short, long = gains.evaluate(str(run), config, 16), gains.evaluate(str(run), config, 64, track=True)
+    np.testing.assert_array_equal(short.numbers, long.numbers)
+    documents = AnnotatedDocuments(loaded.experiment.documents("validation"))
+    first = documents.offsets[np.searchsorted(documents.offsets, long.numbers, side="right") - 1]
+    there = long.places >= 0
+    # The begin token is read at position 0, a segment retrieves from earlier segments, and a row's memory is its own.
+    segment_begin = (long.numbers - first) // config.data.segment_length * config.data.segment_length
+    assert there.any() and (long.places < segment_begin[:, None])[there].all()
+    found = there.any(axis=1)
+    np.testing.assert_allclose(long.weights.sum(axis=1)[found], 1, rtol=1e-5)
+    facts = gains.measure(loaded, str(run), (16, 64))
+    assert [row["nats_per_token"] for row in facts["growth"]] == pytest.approx([short.nats.mean(), long.nats.mean()])
+    whole = facts["groups"]["all"]
+    assert whole["targets"] == len(long.tokens)
+    assert whole["gain"] == pytest.approx((short.nats - long.nats).mean(), abs=1e-6)
+    best = facts["examples"][0]["probabilities"]
+    assert np.log(best[1] / best[0]) == pytest.approx((short.nats - long.nats).max(), rel=1e-4)
+    page = gains.as_markdown(facts)
+    assert page.count("tokens ago") and "/tmp" not in page
+
+
+def test_the_gap_that_is_closed(tmp_path):
+    lines = [
+        {"step": 100, "kind": "train", "nats_per_token": 9.0},
+        {"step": 100, "kind": "evaluation", "nats_per_token": 3.5},
+        {"step": 200, "kind": "evaluation", "nats_per_token": 3.25},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curve = fine_tuning.evaluations(tmp_path)
+    assert curve == {100: 3.5, 200: 3.25}
+    page = fine_tuning.as_markdown({"cache": 4.0, "memory": 3.0, "cache_memory": curve, "cache_cache": curve})
+    assert "| 100 | 3.5000 | 50 % | 3.5000 |" in page and "| 200 | 3.2500 | 75 % | 3.2500 |" in page

@@ -1,0 +1,227 @@
+"""The tokens whose loss improves most when the memory of a Memorizing Transformer grows, and what it retrieved there.
+
+    python -m tools.results run memory_gain_python          # or one run of it
+    python -m tools.results.memorizing.gains RUN
+
+The run is evaluated with memories of several lengths, its own the longest; the parameters are the same. Writes
+`gains_NAME.json` and `gains_NAME.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memjax.cli import EVALUATION_FIELDS
+from memjax.config import Config, Memorizing
+from memjax.data.annotations import NUMBER, AnnotatedDocuments
+from memjax.data.identifiers import ANNOTATION
+from memjax.overrides import apply_overrides
+from memjax.training.evaluation import Scored
+from memjax.training.experiment import LoadedRun, load_run, make_evaluation_model
+from memjax.training.runs import load_config, versions
+from memjax.typing import Batch
+from tools.results.recipes import commit, hardware
+
+OUT = Path(__file__).parent
+SHOWN, MANY, PLACES, WIDTH = 12, 1000, 3, 8
+"""targets in the list; those that are counted; retrieved places of each, and tokens before a place that are shown"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Every scored target of a split, in the order of the documents.
+
+    Attributes:
+      numbers: int64 `[targets]`, of the tokens of the split.
+      tokens: int32 `[targets]`.
+      nats: `[targets]`.
+      distances: int32 `[targets]`, tokens since the identifier was last seen; 0 = no identifier, or its first time.
+      places: int32 `[targets, retrieved]`, document positions that were retrieved by all heads; -1 = none.
+      weights: `[targets, retrieved]`, the share of each among those of all heads.
+    """
+
+    numbers: np.ndarray
+    tokens: np.ndarray
+    nats: np.ndarray
+    distances: np.ndarray
+    places: np.ndarray
+    weights: np.ndarray
+
+
+def evaluate(path: str, config: Config, memory_length: int, *, track: bool = False) -> Scores:
+    """Scores the split of a run with another length of memory.
+
+    Args:
+      path: of its directory.
+      config: of the run.
+      memory_length: slots.
+      track: also collect what is retrieved.
+    """
+    config = copy.deepcopy(config)
+    attention = _memorizing(config)
+    config.evaluation.memory_length, attention.track_positions = memory_length, track
+    loaded = load_run(path, config)
+    layer = attention.layers[-1] % config.model.num_layers
+    names = [f"layer_{layer:02d}/neighbor_{kind}" for kind in ("positions", "weights")] if track else []
+    documents = AnnotatedDocuments(loaded.experiment.documents(config.evaluation.split), numbers=True)
+    model = make_evaluation_model(loaded.experiment, config.evaluation)
+    evaluator = loaded.experiment.evaluator(documents=documents, model=model, features=names)
+    parts: list[tuple[np.ndarray, ...]] = []
+
+    def observe(batch: Batch, scored: Scored) -> None:
+        chosen = batch.weights > 0
+        distances = batch.extras.get(ANNOTATION, np.zeros_like(batch.targets))
+        found = [np.moveaxis(scored.features[name], 1, 2)[chosen] for name in names]  # [targets, heads, neighbors]
+        flat = [array.reshape(len(array), -1) for array in found] or [np.zeros((chosen.sum(), 0))] * 2
+        own = (batch.extras[NUMBER], batch.targets, scored.nats, distances)
+        parts.append((*(array[chosen] for array in own), flat[0], flat[1] / (found[1].shape[1] if found else 1)))
+
+    evaluator(loaded.variables, observe=observe)
+    joined = [np.concatenate(part) for part in zip(*parts, strict=True)]
+    order = np.argsort(joined[0], kind="stable")
+    return Scores(*(array[order] for array in joined))
+
+
+def followers(scores: Scores, documents: AnnotatedDocuments) -> np.ndarray:
+    """The token that came after each retrieved place, `[targets, retrieved]`; -1 = none.
+
+    Position p of a document is the token that was read p-th, the begin token first: what came after it is token p.
+    """
+    first = documents.offsets[np.searchsorted(documents.offsets, scores.numbers, side="right") - 1]
+    tokens = np.concatenate([documents[i] for i in range(len(documents))])
+    places = np.where(scores.places >= 0, first[:, None] + scores.places, 0)
+    return np.where(scores.places >= 0, tokens[places], -1)
+
+
+def measure(run: LoadedRun, path: str, lengths: tuple[int, ...]) -> dict[str, Any]:
+    """Every number of the tables, and the list."""
+    documents = AnnotatedDocuments(run.experiment.documents(run.experiment.config.evaluation.split))
+    decode = run.experiment.tokenizer.decode
+    growth, short = [], None
+    for length in lengths:
+        scores = evaluate(path, run.experiment.config, length, track=length == lengths[-1])
+        short = short or scores
+        growth.append({"memory_length": length, "nats_per_token": float(scores.nats.mean(dtype=np.float64))})
+    assert short is not None
+    gains = short.nats - scores.nats
+    best = np.argsort(-gains, kind="stable")
+    after = followers(scores, documents)
+    hits = after == scores.tokens[:, None]
+    share = np.where(hits, scores.weights, 0).sum(axis=1)
+
+    def kind(chosen: Any) -> dict[str, float]:
+        return {
+            "targets": int(len(scores.tokens[chosen])),
+            "gain": float(gains[chosen].mean()),
+            "retrieved": float(hits[chosen].any(axis=1).mean()),
+            "weight": float(share[chosen].mean()),
+            "identifiers_seen_before": float((scores.distances[chosen] > 0).mean()),
+        }
+
+    examples = []
+    for row in best[:SHOWN].tolist():
+        number = int(scores.numbers[row])
+        index = int(np.searchsorted(documents.offsets, number, side="right")) - 1
+        first = int(documents.offsets[index])
+        places = scores.places[row]
+        total = {int(p): float(scores.weights[row][places == p].sum()) for p in np.unique(places[places >= 0])}
+        nearest = sorted(total, key=lambda p: -total[p])[:PLACES]
+        retrieved = [
+            {
+                "before": decode(documents[index][max(p - WIDTH, 0) : p].tolist()),
+                "token": decode([int(documents[index][p])]),
+                "tokens_ago": number - first - p,
+                "weight": total[p],
+            }
+            for p in nearest
+        ]
+        examples.append(
+            {
+                "document": index,
+                "before": decode(documents.before(number, 2 * WIDTH).tolist()),
+                "token": decode([int(scores.tokens[row])]),
+                "probabilities": [float(np.exp(-one.nats[row])) for one in (short, scores)],
+                "retrieved": retrieved,
+            }
+        )
+    groups = {"all": slice(None), f"the {MANY:,} that improve most": best[:MANY]}
+    return {"growth": growth, "groups": {name: kind(chosen) for name, chosen in groups.items()}, "examples": examples}
+
+
+def as_markdown(facts: dict[str, Any]) -> str:
+    """The tables and the list."""
+    lengths = [row["memory_length"] for row in facts["growth"]]
+    lines = ["| memory | nats per token |", "| --- | --- |"]
+    lines += [f"| {row['memory_length']:,} | {row['nats_per_token']:.4f} |" for row in facts["growth"]]
+    lines += ["", f"What the {lengths[-1]:,} slots retrieve, by target:", ""]
+    lines += [
+        "| targets | number | mean gain in nats | target came after a retrieved token | weight of such | identifiers |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, row in facts["groups"].items():
+        cells = [f"{row[field]:.3f}" for field in ("gain", "retrieved", "weight", "identifiers_seen_before")]
+        lines.append("| " + " | ".join([name, f"{row['targets']:,}", *cells]) + " |")
+    lines += ["", f"The targets that gain most from {lengths[0]:,} to {lengths[-1]:,} slots, each with what its heads"]
+    lines[-1] += " weighted most:"
+    lines += ["", "```text"]
+    for one in facts["examples"]:
+        before, after = one["probabilities"]
+        lines.append(f"{_line(one['before'], 44)} | {_line(one['token'])}   ({before:.4f} -> {after:.4f})")
+        for found in one["retrieved"]:
+            text = f"{_line(found['before'], 30)} | {_line(found['token'])}"
+            lines.append(f"    {found['weight']:.2f}  {found['tokens_ago']:>4} tokens ago   {text}")
+    return "\n".join([*lines, "```", ""])
+
+
+def _memorizing(config: Config) -> Memorizing:
+    attention = config.model.attention
+    if not isinstance(attention, Memorizing):
+        raise ValueError(f"run: its attention is {type(attention).__name__}, allowed: Memorizing")
+    return attention
+
+
+def _line(text: str, width: int = 0) -> str:
+    text = text.replace("\n", "\\n").replace("`", "'")
+    return f"{text[-width:]:>{width}}" if width else text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="memorizing.gains", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run", help="run directory")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[32, 128], help="of memory, beside the run's own")
+    options, rest = parser.parse_known_args()
+    config = apply_overrides(load_config(options.run), rest, prog="gains", only=EVALUATION_FIELDS)
+    run = load_run(options.run, config)
+    lengths = (*sorted(options.lengths), _memorizing(config).memory_length)
+    facts = measure(run, options.run, lengths)
+    name, evaluation = Path(options.run).name, config.evaluation
+    first = f", the first {evaluation.max_segments} segments of every row" if evaluation.max_segments else ""
+    extra = f" {' '.join(rest)}" if rest else ""
+    known = {
+        "command": f"python -m tools.results.memorizing.gains RUN{extra}",
+        "commit": commit(),
+        "hardware": hardware(),
+        "training_steps": config.training.steps,
+        "versions": versions(),
+    }
+    head = (
+        f"# Memorizing Transformer: what a longer memory improves ({name})\n\n`{known['command']}`; commit "
+        f"{known['commit']}; {known['hardware']}. The run (`memory_gain`, {config.training.steps:,} steps, a memory of "
+        f"{lengths[-1]:,}) is evaluated with shorter memories too: {evaluation.split} split"
+        f"{first}, separate documents, {evaluation.rows} rows, segments of {config.data.segment_length}, "
+        f"{facts['groups']['all']['targets']:,} targets.\n\n"
+    )
+    (OUT / f"gains_{name}.json").write_text(json.dumps({**facts, **known}, indent=1) + "\n")
+    (OUT / f"gains_{name}.md").write_text(head + as_markdown(facts))
+    print(head + as_markdown(facts))
+
+
+if __name__ == "__main__":
+    main()
