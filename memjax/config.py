@@ -427,6 +427,14 @@ class Sorting:
     """documents of the training split; validation and test have a tenth each"""
 
 
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Mnist:
+    """Grey images in the files of MNIST, one token a pixel; the last 5,000 of training are the validation split."""
+
+    path: str = ""
+    """the folder of train-images-idx3-ubyte and t10k-images-idx3-ubyte (also .gz)"""
+
+
 Source = (
     PythonLibrary
     | TextFiles
@@ -439,6 +447,7 @@ Source = (
     | SeqioTask
     | KeyValueRecall
     | Sorting
+    | Mnist
 )
 
 

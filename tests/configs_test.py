@@ -8,7 +8,18 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from memjax.config import BytePairs, Bytes, Config, KeyValueRecall, SentencePiece, Sorting, Words, validate, warnings
+from memjax.config import (
+    BytePairs,
+    Bytes,
+    Config,
+    KeyValueRecall,
+    Mnist,
+    SentencePiece,
+    Sorting,
+    Words,
+    validate,
+    warnings,
+)
 from memjax.models.memformer import make_model
 from memjax.overrides import load_config
 
@@ -56,6 +67,8 @@ def test_an_unknown_variant_names_the_known_ones():
 
 
 def vocab_size(config: Config) -> int:
+    if isinstance(config.data.source, Mnist):
+        return 259
     match config.data.tokenizer:
         case SentencePiece(vocab_size=size) | BytePairs(vocab_size=size):
             return size

@@ -6,6 +6,7 @@ from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.datasets import Datasets, make_datasets, make_tokenizer, open_texts, prepare
 from memjax.data.documents import ArrayDocuments, Documents
 from memjax.data.identifiers import distant_identifiers, identifier_distances
+from memjax.data.images import ImageDocuments, images_of, mnist, png_grid
 from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
 from memjax.data.sorting import Sorting
 from memjax.data.sources import (
@@ -40,6 +41,7 @@ __all__ = [
     "ByteTokenizer",
     "Datasets",
     "Documents",
+    "ImageDocuments",
     "KeyValueRecall",
     "SentencePieceTokenizer",
     "SeqioVocabulary",
@@ -59,13 +61,16 @@ __all__ = [
     "enwik8",
     "epoch_order",
     "identifier_distances",
+    "images_of",
     "json_lines",
     "make_datasets",
     "make_tokenizer",
     "merge_positions",
+    "mnist",
     "novels",
     "open_neighbors",
     "open_texts",
+    "png_grid",
     "prepare",
     "python_library_builder",
     "python_version",

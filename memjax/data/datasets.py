@@ -18,6 +18,7 @@ from memjax.data import sources
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION, identifier_distances
+from memjax.data.images import ImageDocuments, mnist
 from memjax.data.python_sources import python_sources
 from memjax.data.sorting import Sorting
 from memjax.data.synthetic import KeyValueRecall
@@ -60,6 +61,9 @@ def make_datasets(data: configs.Data, *, progress: Progress | None = None) -> Da
         return _recall(source)
     if isinstance(source, configs.Sorting):
         return _sorting(source)
+    if isinstance(source, configs.Mnist):
+        documents = lambda split: mnist(source.path, split)  # noqa: E731
+        return Datasets(documents, None, ImageDocuments.vocab_size, ImageDocuments.begin_id)
     folder = cache_folder(data)
     if isinstance(source, configs.SeqioTask):
         return _seqio(source, data, folder, progress)

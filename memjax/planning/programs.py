@@ -63,6 +63,8 @@ def vocab_size_of(data: configs.Data) -> int:
         from memjax.data.datasets import make_datasets
 
         return make_datasets(data).vocab_size
+    if isinstance(source, configs.Mnist):
+        return 259
     known = isinstance(tokenizer, configs.Bytes | configs.SentencePiece)
     if isinstance(source, configs.SeqioTask) or not known:
         kind = type(source if isinstance(source, configs.SeqioTask) else tokenizer).__name__
