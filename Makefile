@@ -10,12 +10,15 @@ BIN := $(VENV)/bin
 LOCK := requirements-py311.txt
 VENV313 := .venv313
 LOCK313 := requirements-py313.txt
+VENV_BEAM := .venv-beam
+LOCK_BEAM := requirements-beam.txt
 
 # A stamp holds the hash of its lock: editing the lock, and nothing else, makes the installation run again.
 hash = $(shell cat $(1) | sha256sum | cut -c1-16)
 STAMP := $(VENV)/.stamp-$(call hash,$(LOCK))
 PROJECT_STAMP := $(STAMP)-$(call hash,pyproject.toml)
 STAMP313 := $(VENV313)/.stamp-$(call hash,$(LOCK313))-$(call hash,pyproject.toml)
+STAMP_BEAM := $(VENV_BEAM)/.stamp-$(call hash,$(LOCK_BEAM))-$(call hash,pyproject.toml)
 
 PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
 PARALLEL := -n $(PYTEST_WORKERS) --dist loadgroup
@@ -23,7 +26,7 @@ PARALLEL := -n $(PYTEST_WORKERS) --dist loadgroup
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow test-gpu test-py313 lint format lock bench clean distclean
+.PHONY: help install run test test-slow test-gpu test-py313 test-beam lint format lock bench clean distclean
 
 help:  ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -63,6 +66,11 @@ $(STAMP313):
 	$(call install_project,$(VENV313))
 	@touch $@
 
+$(STAMP_BEAM):
+	$(call install_lock,$(PYTHON),$(VENV_BEAM),$(LOCK_BEAM))
+	$(call install_project,$(VENV_BEAM))
+	@touch $@
+
 install: $(PROJECT_STAMP)  ## make .venv from the hashed lock, with every extra (does nothing when it is up to date)
 	@echo "== $(VENV) is up to date with $(LOCK)"
 
@@ -87,6 +95,10 @@ test-py313: $(STAMP313)  ## the fast tests that need no TensorFlow, with Python 
 	@JAX_PLATFORMS=cpu $(VENV313)/bin/python -m pytest $(PARALLEL) --jaxtyping \
 		-m "not slow and not gpu and not tensorflow" $(ARGS)
 
+test-beam: $(STAMP_BEAM)  ## the tests that need Apache Beam, in an environment of its own
+	@echo "== tests with Apache Beam"
+	@JAX_PLATFORMS=cpu $(VENV_BEAM)/bin/python -m pytest -m beam tests/datastore tests/training $(ARGS)
+
 lint: install  ## check format, style and types
 	@echo "== ruff format --check"
 	@$(BIN)/ruff format --check .
@@ -108,11 +120,12 @@ UV_COMPILE := .cache/uv/bin/uv pip compile --quiet --no-config --upgrade --gener
 	--python-platform x86_64-manylinux_2_31
 
 lock:  ## resolve both lock files again, with the newest versions that fit together
-	@echo "== $(LOCK), $(LOCK313)"
+	@echo "== $(LOCK), $(LOCK313), $(LOCK_BEAM)"
 	@test -x .cache/uv/bin/uv || { $(PYTHON) -m venv .cache/uv && .cache/uv/bin/python -m pip install --quiet uv; }
 	@$(UV_COMPILE) --python-version 3.11 --extra all --extra dev pyproject.toml -o $(LOCK) > /dev/null
 	@$(UV_COMPILE) --python-version 3.13 --extra tb --extra plots --extra hf --extra dev pyproject.toml -o $(LOCK313) > /dev/null
-	@git --no-pager diff --stat -- $(LOCK) $(LOCK313) || true
+	@$(UV_COMPILE) --python-version 3.11 --extra beam --extra knn --extra dev pyproject.toml -o $(LOCK_BEAM) > /dev/null
+	@git --no-pager diff --stat -- $(LOCK) $(LOCK313) $(LOCK_BEAM) || true
 
 clean:  ## remove caches and builds (runs and environments stay)
 	@echo "== removing caches and builds"
@@ -120,5 +133,5 @@ clean:  ## remove caches and builds (runs and environments stay)
 	@find memjax configs tests tools colabs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean  ## also remove the environments
-	@echo "== removing $(VENV), $(VENV313)"
-	@rm -rf $(VENV) $(VENV313)
+	@echo "== removing $(VENV), $(VENV313), $(VENV_BEAM)"
+	@rm -rf $(VENV) $(VENV313) $(VENV_BEAM)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import errno
 import json
 import os
 import shlex
@@ -30,6 +31,8 @@ EVALUATION_FIELDS = ("evaluation.", "model.attention.", *PLACE_FIELDS)
 """What `memjax eval` may change; of the attention only what changes no parameter."""
 GENERATION_FIELDS = ("evaluation.cache.", *PLACE_FIELDS)
 """What `memjax generate` may change."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says of a full disk."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,10 +84,7 @@ def _train(arguments: list[str]) -> int:
     parser.add_argument("--profile", metavar="FIRST:LAST", help=steps)
     memories = "go on with empty memories, also with another data.rows; rows begin their next epoch"
     parser.add_argument("--reset-memory", action="store_true", help=memories)
-    where = "host:port of process 0 where several processes are one run; 'auto' asks Slurm, Open MPI or Kubernetes"
-    parser.add_argument("--coordinator", default="", metavar="ADDRESS", help=f"{where}; TPU pods need none")
-    parser.add_argument("--num-processes", type=int, metavar="N", help="processes of the run, with an address")
-    parser.add_argument("--process-id", type=int, metavar="I", help="this one, from 0, with an address")
+    _add_processes(parser)
     options, config = _with_config(parser, arguments)
     from memjax.training import processes
     from memjax.training.loop import Stopped, train
@@ -92,8 +92,7 @@ def _train(arguments: list[str]) -> int:
     from memjax.training.runs import run_path
 
     profile = read_steps(options.profile) if options.profile else None
-    coordinator = options.coordinator or ("auto" if _tpu_may_be_here() else "")
-    processes.connect(coordinator, options.num_processes, options.process_id, timeout=config.sharding.timeout)
+    _connect(options, config)
     path = run_path(config)
     is_new = not path.exists()
     try:
@@ -105,6 +104,20 @@ def _train(arguments: list[str]) -> int:
             _remove_unstarted(path)
         raise
     return 0
+
+
+def _add_processes(parser: argparse.ArgumentParser) -> None:
+    where = "host:port of process 0 where several processes are one run; 'auto' asks Slurm, Open MPI or Kubernetes"
+    parser.add_argument("--coordinator", default="", metavar="ADDRESS", help=f"{where}; TPU pods need none")
+    parser.add_argument("--num-processes", type=int, metavar="N", help="processes of the run, with an address")
+    parser.add_argument("--process-id", type=int, metavar="I", help="this one, from 0, with an address")
+
+
+def _connect(options: argparse.Namespace, config: Config) -> None:
+    from memjax.training import processes
+
+    coordinator = options.coordinator or ("auto" if _tpu_may_be_here() else "")
+    processes.connect(coordinator, options.num_processes, options.process_id, timeout=config.sharding.timeout)
 
 
 def _eval(arguments: list[str]) -> int:
@@ -191,49 +204,94 @@ def _data(arguments: list[str]) -> int:
 
 def _datastore(arguments: list[str]) -> int:
     """Keys and next tokens of a split, as a trained model sees it: what it will cost, building it, and its indices."""
-    parser = _Parser("datastore")
-    actions = ("plan", "build", "index", "verify", "stats", "neighbors")
-    told = "plan: bytes and time; build: or go on building; index; verify: checksums, recall of an index; stats; "
-    told += "neighbors: of every token of a split, for SPALM"
-    parser.add_argument("action", choices=actions, help=told)
-    parser.add_argument("--path", required=True, metavar="DIR", help="the folder of the store")
-    parser.add_argument(
-        "--run", metavar="DIR", help="plan, build, neighbors: a run directory; its config has the fields below"
-    )
-    parser.add_argument("--split", default="train", help="plan, build, neighbors: of the run's data (default: train)")
-    parser.add_argument("--key", default="", metavar="TAP", help="plan, build: the inner tensor that is the key")
-    parser.add_argument("--key-dtype", default="float16", help="plan, build: of stored keys (default: float16)")
-    parser.add_argument("--backend", default="scann", choices=["scann", "faiss", "exact"], help="(default: scann)")
-    leaves = "verify, neighbors: leaves of ScaNN's tree that are searched (default: a twentieth)"
-    parser.add_argument("--leaves", type=int, default=0, metavar="N", help=leaves)
-    parser.add_argument("--metric", default="squared_l2", choices=["squared_l2", "inner_product"], help="index, verify")
-    parser.add_argument("--sample", type=int, default=1000, metavar="N", help="verify: keys that are searched for")
-    parser.add_argument("--num-neighbors", type=int, metavar="K", help="verify, neighbors: of each (default: 32; 4)")
-    parser.add_argument("--to", metavar="DIR", help="neighbors: the folder that data.neighbors names")
-    far = "neighbors: none from so many tokens before and after, where the store is of the same split (default: 0)"
-    parser.add_argument("--apart", type=int, default=0, metavar="N", help=far)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    if {"-h", "--help"} & set(arguments):
+    if not arguments or arguments[0] not in DATASTORE_ACTIONS:  # help, or a mistake
+        parser = _Parser("datastore")
+        told = "; ".join(f"{name}: {about}" for name, about in DATASTORE_ACTIONS.items())
+        parser.add_argument("action", choices=list(DATASTORE_ACTIONS), help=f"{told}; ACTION --help tells its options")
+        parser.parse_args(arguments)
+    action, arguments = arguments[0], arguments[1:]
+    parser = _datastore_parser(action)
+    if {"-h", "--help"} & set(arguments) and "--run" in parser._option_string_actions:
         _with_config(parser, arguments, only=EVALUATION_FIELDS)  # prints what it has to, and exits
     given, config = parser.parse_known_args(arguments)[0], None
-    if (given.run is not None) != (given.action in ("plan", "build", "neighbors")):
-        needed = "needed" if given.run is None else "not used"
-        raise UsageError(f"--run: {needed} by {given.action}; plan, build and neighbors read a run, the others a store")
-    if (given.to is not None) != (given.action == "neighbors"):
-        raise UsageError(f"--to: {'needed' if given.to is None else 'not used'} by {given.action}")
-    if given.backend == "exact" and given.action == "index":
-        raise UsageError("--backend: given 'exact', allowed: scann, faiss (an exact search needs no index)")
-    if given.leaves and given.backend != "scann":
+    runner, shards = getattr(given, "runner", ""), getattr(given, "shards", 0)
+    if getattr(given, "leaves", 0) and given.backend != "scann":
         raise UsageError(f"--leaves: given with --backend {given.backend}, allowed: with scann")
-    if given.run is None:
+    if action == "index" and given.backend == "faiss" and (runner or given.parts > 1 or given.part is not None):
+        raise UsageError("--backend: given 'faiss', allowed: scann where there are parts")
+    if runner and getattr(given, "coordinator", ""):
+        raise UsageError("--runner: given with --coordinator, allowed: one of the two")
+    if runner and action == "build" and not shards:
+        raise UsageError("--shards: needed with --runner, a divisor of evaluation.rows: each is made by one worker")
+    if getattr(given, "run", None) is None:
         options = parser.read(arguments)
     else:
         options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
+    speaks = lambda: True
+    if config is not None and action == "build" and not runner:
+        from memjax.training.processes import is_first as speaks
+
+        _connect(options, config)
     from memjax.console import datastore_facts, describe_facts
 
-    facts = datastore_facts(options, config)
-    print(json.dumps(facts) if options.json else describe_facts(facts))
+    facts = datastore_facts(action, options, config)
+    if speaks():
+        print(json.dumps(facts) if options.json else describe_facts(facts))
     return 0 if facts.get("problems", []) == [] else 1
+
+
+DATASTORE_ACTIONS = {
+    "plan": "bytes and time before building",
+    "build": "or go on building",
+    "index": "for approximate search",
+    "verify": "checksums, and the recall of an index",
+    "neighbors": "of every token of a split, for SPALM",
+    "stats": "what a store is",
+}
+
+
+def _datastore_parser(action: str) -> _Parser:
+    parser = _Parser("datastore", action)
+    add = parser.add_argument
+    add("--path", required=True, metavar="DIR", help="the folder of the store")
+    if action in ("plan", "build", "verify", "neighbors"):
+        run = "a run directory; its config has the fields below"
+        add("--run", required=action != "verify", metavar="DIR", help=run)
+        split = "validation" if action == "verify" else "train"
+        add("--split", default=split, help=f"of the run's data (default: {split})")
+        add("--key", default="", metavar="TAP", help="the inner tensor that is the key (default: that of kNN-LM)")
+    if action in ("plan", "build"):
+        add("--key-dtype", default="float16", help="of stored keys (default: float16)")
+    if action == "build":
+        add("--shards", type=int, default=0, metavar="N", help="of the store (default: one for each process)")
+        _add_processes(parser)
+    if action in ("index", "verify", "neighbors"):
+        backends = ["scann", "faiss"] if action == "index" else ["scann", "faiss", "exact"]
+        add("--backend", default="scann", choices=backends, help="(default: scann)")
+        add("--metric", default="squared_l2", choices=["squared_l2", "inner_product"], help="(default: squared_l2)")
+    if action == "index":
+        parts = "parts of a scann index, searched one by one and merged (default: 1)"
+        add("--parts", type=int, default=1, metavar="N", help=parts)
+        add("--part", type=int, metavar="I", help="build only this one, as one host of several does")
+    if action in ("build", "index"):
+        runner = f"{'shards' if action == 'build' else 'parts'} are made by an Apache Beam pipeline with this runner"
+        add("--runner", default="", metavar="NAME", help=runner)
+        value = "an option of the pipeline; may be repeated"
+        add("--runner-option", action="append", default=[], metavar="NAME=VALUE", help=value)
+    if action in ("verify", "neighbors"):
+        leaves = "leaves of ScaNN's tree that are searched (default: a twentieth)"
+        add("--leaves", type=int, default=0, metavar="N", help=leaves)
+        count = 32 if action == "verify" else 4
+        add("--num-neighbors", type=int, default=count, metavar="K", help=f"of each (default: {count})")
+    if action == "verify":
+        sample = "queries: stored keys, or with --run what its model asks at tokens of the split (default: 1000)"
+        add("--sample", type=int, default=1000, metavar="N", help=sample)
+    if action == "neighbors":
+        add("--to", required=True, metavar="DIR", help="the folder that data.neighbors will name")
+        far = "none from so many tokens before and after, where the store is of the same split (default: 0)"
+        add("--apart", type=int, default=0, metavar="N", help=far)
+    add("--json", action="store_true", help="print one JSON object")
+    return parser
 
 
 def _plan(arguments: list[str]) -> int:
@@ -304,11 +362,11 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """The options of a verb; a mistake is a `UsageError`."""
+    """The options of a verb, or of one of its actions; a mistake is a `UsageError`."""
 
-    def __init__(self, verb: str):
-        description = VERBS[verb][0].__doc__
-        super().__init__(prog=f"memjax {verb}", description=description, allow_abbrev=False)
+    def __init__(self, verb: str, action: str = ""):
+        description = DATASTORE_ACTIONS[action] if action else VERBS[verb][0].__doc__
+        super().__init__(prog=f"memjax {verb} {action}".rstrip(), description=description, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(" ".join(message.split()))
@@ -359,7 +417,7 @@ def _with_config(parser: _Parser, arguments: list[str], only: Sequence[str] = ()
 
 def _remove_unstarted(path: Path) -> None:
     """Removes the directory of a run that has not begun, so that the corrected command may use its name."""
-    if path.is_dir() and {entry.name for entry in path.iterdir()} <= {"config.json", ".lock"}:
+    if path.is_dir() and {entry.name for entry in path.iterdir()} <= {"config.json", "config.tmp", ".lock"}:
         for entry in path.iterdir():
             entry.unlink()
         path.rmdir()
@@ -391,7 +449,8 @@ def _mistake(error: Exception) -> str | None:
     """The line about a user's mistake; None for an error of the program.
 
     A `ValueError` counts where memjax itself raised it (in JAX or NumPy it is a fault of the program), an `OSError`
-    where it names a file, a missing module where an extra brings it.
+    where it names a file, a missing module where an extra brings it. A full disk is nobody's mistake, and gets its line
+    from `_loss`.
     """
     line = " ".join(str(error).split())
     if isinstance(error, UsageError):
@@ -402,7 +461,7 @@ def _mistake(error: Exception) -> str | None:
         extra = extra_of(error.name or "")
         return extra and f"{error.name} is not installed ({extra[1]}), allowed: pip install 'memjax[{extra[0]}]'"
     if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename is not None else None
+        return _of_file(error) if error.errno not in FULL else None
     if isinstance(error, ValueError):
         package = Path(__file__).parent
         own = (str(package), str(package.parent / "configs"), "configs")
@@ -412,12 +471,18 @@ def _mistake(error: Exception) -> str | None:
 
 
 def _loss(error: Exception) -> str | None:
-    """The line about another process of the run that is gone; None for any other error."""
+    """The line about a full disk, or another process of the run that is gone; None for any other error."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        return _of_file(error)
     if "memjax.training.processes" not in sys.modules:
         return None
     from memjax.training import processes
 
     return str(error) if isinstance(error, processes.Missing) else processes.explain(error)
+
+
+def _of_file(error: OSError) -> str | None:
+    return f"{error.filename}: {error.strerror}" if error.filename is not None else None
 
 
 def _leave(code: int) -> None:

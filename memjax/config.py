@@ -242,8 +242,8 @@ class Spalm:
 Output = Softmax | AdaptiveSoftmax | Spalm
 
 
-def softmax_of(output: Output) -> Softmax | AdaptiveSoftmax:
-    """The softmax of an output, with a memory or without."""
+def softmax_of(output: Any) -> Any:
+    """The softmax of an output, with a memory or without; what is neither is given back for the caller to refuse."""
     return output.softmax if isinstance(output, Spalm) else output
 
 

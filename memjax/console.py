@@ -125,95 +125,127 @@ def describe_data(config: Config, datasets: Any) -> str:
     return "\n".join(lines)
 
 
-def datastore_facts(options: Any, config: Config | None) -> dict[str, Any]:
+def datastore_facts(action: str, options: Any, config: Config | None) -> dict[str, Any]:
     """Does what `memjax datastore` was asked for, and says what came out.
 
     Args:
+      action: of the datastore.
       options: of the command line.
-      config: of the run, for plan and build.
+      config: of the run, where one was given.
     """
     from memjax.datastore.store import Store
 
-    if options.action == "neighbors":
-        return _write_neighbors(options, config)
-    if config is not None:
-        from memjax.training.datastores import build_datastore, plan_datastore
-        from memjax.training.experiment import load_run
-        from memjax.training.keys import TAP, make_key_source
-
-        source = make_key_source(load_run(options.run, config), options.run, options.key or TAP)
-        if options.action == "plan":
-            plan = plan_datastore(source, options.path, split=options.split, key_dtype=options.key_dtype)
-            return {**dataclasses.asdict(plan), "store_bytes": plan.store_bytes, "fits": plan.fits}
-        store = build_datastore(
-            source, options.path, split=options.split, key_dtype=options.key_dtype, progress=preparation()
-        )
-        return store.describe()
+    if action in ("plan", "build"):
+        return _plan_or_build(action, options, config)
     store = Store(Path(options.path).expanduser())
-    match options.action:
-        case "stats":
-            return store.describe()
+    match action:
         case "index":
-            return {"backend": options.backend, **_build_index(store, options.backend, options.metric)}
+            return _build_index(store, options)
+        case "verify":
+            return _verify(store, options, config)
+        case "neighbors":
+            return _write_neighbors(store, options, config)
+    return store.describe()
+
+
+def _plan_or_build(action: str, options: Any, config: Config | None) -> dict[str, Any]:
+    from memjax.training.datastores import build_datastore, build_with_beam, plan_datastore
+    from memjax.training.keys import TAP
+
+    chosen = {"split": options.split, "key_dtype": options.key_dtype}
+    if action == "plan":
+        plan = plan_datastore(_key_source(options, config), options.path, **chosen)
+        return {**dataclasses.asdict(plan), "store_bytes": plan.store_bytes, "fits": plan.fits}
+    chosen |= {"num_shards": options.shards, "progress": preparation()}
+    if options.runner:
+        return build_with_beam(
+            options.run,
+            options.path,
+            runner=options.runner,
+            config=config,
+            tap=options.key or TAP,
+            runner_options=options.runner_option,
+            **chosen,
+        ).describe()
+    return build_datastore(_key_source(options, config), options.path, **chosen).describe()
+
+
+def _key_source(options: Any, config: Config | None, store: Any = None) -> Any:
+    """The run whose inner tensor is the key: the one that was asked for, or that of the store."""
+    from memjax.training.experiment import load_run
+    from memjax.training.keys import TAP, make_key_source
+
+    key = options.key or (TAP if store is None else str(store.header.protocol.get("key", TAP)))
+    return make_key_source(load_run(options.run, config), options.run, key)
+
+
+def _open_index(store: Any, options: Any, **chosen: Any) -> Any:
     from memjax.datastore.index import open_index
+
+    leaves = {"leaves_to_search": options.leaves} if options.leaves else {}
+    return open_index(store, options.backend, metric=options.metric, **leaves, **chosen)
+
+
+def _verify(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
+    """Damage of the store and its indices; where there is none, the recall of one of them."""
+    from memjax.datastore.artefacts import artefact_problems
     from memjax.datastore.verification import recall
 
-    facts: dict[str, Any] = {"entries": store.entries, "problems": list(store.problems(preparation()))}
-    if not facts["problems"]:
-        index = open_index(store, options.backend, metric=options.metric, **_search_options(options))
-        count = options.num_neighbors or 32
-        found = recall(index, store, options.sample, count)
-        facts |= {"backend": options.backend, f"recall@{count}": found, "sample": options.sample}
+    sample: Any = options.sample
+    if config is not None:
+        from memjax.training.datastores import check_store, sample_queries
+
+        source = _key_source(options, config, store)
+        check_store(source, store)
+        sample = sample_queries(source, options.split, options.sample)
+    problems = [*store.problems(preparation()), *artefact_problems(store)]
+    facts: dict[str, Any] = {"entries": store.entries, "problems": problems}
+    if not problems:
+        found = recall(_open_index(store, options), store, sample, options.num_neighbors)
+        count = min(sample, store.entries) if isinstance(sample, int) else len(sample)
+        facts |= {"backend": options.backend, f"recall@{options.num_neighbors}": found, "sample": count}
+        facts |= {"queries": "stored keys" if config is None else f"{options.split} split"}
     return facts
 
 
-def _search_options(options: Any) -> dict[str, Any]:
-    return {"leaves_to_search": options.leaves} if options.leaves else {}
-
-
-def _write_neighbors(options: Any, config: Config | None) -> dict[str, Any]:
+def _write_neighbors(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
     """The neighbours of every token of a split, into a folder for `data.neighbors`."""
     from memjax.data.annotations import write_neighbors
-    from memjax.datastore.index import open_index
-    from memjax.datastore.store import Store
-    from memjax.training.experiment import load_run
-    from memjax.training.keys import TAP, make_key_source
     from memjax.training.precomputation import near, neighbors_of_split
 
-    store = Store(Path(options.path).expanduser())
-    source = make_key_source(
-        load_run(options.run, config), options.run, str(store.header.protocol.get("key", options.key or TAP))
-    )
-    approximate = options.backend != "exact"
-    settings = _search_options(options)
-    index = open_index(store, options.backend, metric=options.metric, exact_scores=approximate, **settings)
-    count = options.num_neighbors or 4
+    source = _key_source(options, config, store)
     values = neighbors_of_split(
         source,
         options.split,
         store,
-        index,
-        count,
+        _open_index(store, options, exact_scores=options.backend != "exact"),
+        options.num_neighbors,
         exclude=near(options.apart) if options.apart else None,
         progress=preparation(),
     )
     documents = source.run.experiment.documents(options.split)
     write_neighbors(options.to, options.split, values, documents, store=store.fingerprint)
     there = float((values >= 0).mean()) if values.size else 0.0
-    return {"folder": options.to, "split": options.split, "tokens": len(values), "neighbors": count, "found": there}
+    facts = {"folder": options.to, "split": options.split, "tokens": len(values)}
+    return {**facts, "neighbors": options.num_neighbors, "found": there}
 
 
-def _build_index(store: Any, backend: str, metric: Any) -> dict[str, Any]:
-    start = time.monotonic()
-    if backend == "scann":
-        from memjax.datastore.scann import build_scann
-
-        index: Any = build_scann(store, metric=metric)
-    else:
+def _build_index(store: Any, options: Any) -> dict[str, Any]:
+    start, metric, parts = time.monotonic(), options.metric, options.parts
+    facts: dict[str, Any] = {"backend": options.backend, "metric": metric, "entries": store.entries}
+    if options.backend == "faiss":
         from memjax.datastore.faiss import build_faiss
 
-        index = build_faiss(store, metric=metric)
-    return {"entries": index.entries, "metric": metric, "seconds": round(time.monotonic() - start, 2)}
+        build_faiss(store, metric=metric)
+    else:
+        from memjax.datastore.scann import build_scann_parts
+
+        chosen = range(parts) if options.part is None else [options.part]
+        complete = build_scann_parts(
+            store, chosen, parts, metric=metric, runner=options.runner, runner_options=options.runner_option
+        )
+        facts |= {"parts": parts, "built": list(chosen), "complete": complete}
+    return {**facts, "seconds": round(time.monotonic() - start, 2)}
 
 
 def describe_facts(facts: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "eval": ("BLEU, ROUGE and the other published metrics", ("sacrebleu", "rouge-score", "nltk", "scikit-learn")),
     "hf": ("Hugging Face tokenizers", ("tokenizers",)),
     "faiss": ("indices in the faiss format", ("faiss-cpu",)),
-    "beam": ("building large TFDS data sets on several machines", ("apache-beam",)),
+    "beam": ("building datastores and TFDS data sets on several machines", ("apache-beam",)),
     "wandb": ("logging to Weights & Biases", ("wandb",)),
     "tb": ("TensorBoard event files", ("tensorboardX",)),
     "docs": ("building the documentation", ("mkdocs-material", "mkdocstrings")),

@@ -36,7 +36,10 @@ ALLOWED: dict[str, set[str]] = {
 FUNCTIONAL_MAY_IMPORT = {"jax", "jaxtyping", "numpy", "memjax.typing", "memjax.functional"}
 ORBAX_FILES = (PACKAGE / "training" / "checkpoints.py", PACKAGE / "training" / "processes.py")  # for its barriers
 
-HEAVY = ("tensorflow", "tensorflow_text", "seqio", "scann", "tensorflow_datasets", "orbax", "faiss", "matplotlib")
+HEAVY = (
+    *("tensorflow", "tensorflow_text", "seqio", "scann", "tensorflow_datasets", "orbax", "faiss", "matplotlib"),
+    "apache_beam",
+)
 LIGHT_PACKAGES = ("memjax", "memjax.functional", "memjax.memory", "memjax.datastore", "memjax.models", "memjax.config")
 MAY_LOAD_ORBAX = ("memjax.training", "memjax.lifelong")
 

@@ -147,6 +147,7 @@ class Streams:
         epochs: int | None = None,
         position: Mapping[str, Any] | None = None,
         score_first: bool = True,
+        in_step: bool = True,
     ):
         """Opens the streams at their beginning or at `position`.
 
@@ -163,6 +164,8 @@ class Streams:
           epochs: how often each document is read; None = for ever.
           position: of this stream, from `position` or `merge_positions`.
           score_first: score the first token (needs `begin_token`).
+          in_step: give all-padding segments until the rows of all hosts are through; False ends with this host's own,
+            and `position` need not have the others.
 
         Raises:
           ValueError: no documents, a document without tokens, or arguments that do not fit each other.
@@ -189,7 +192,7 @@ class Streams:
             self._restore(position)
         # Hosts must take the same number of steps, so a host that does not see all rows counts the others' segments.
         self._others_need = 0
-        if epochs is not None and (start, stop) != (0, rows):
+        if in_step and epochs is not None and (start, stop) != (0, rows):
             self._others_need = self._segments_left([*range(start), *range(stop, rows)], position)
 
     @property

@@ -3,6 +3,7 @@
 from memjax.datastore.exact import ExactIndex, StreamedIndex, half_squared_norms, nearest_entries
 from memjax.datastore.faiss import FaissIndex, build_faiss, open_faiss
 from memjax.datastore.files import DiskFull
+from memjax.datastore.hosts import HostsIndex
 from memjax.datastore.index import (
     Backend,
     Index,
@@ -15,7 +16,7 @@ from memjax.datastore.index import (
     rescore,
 )
 from memjax.datastore.plan import StorePlan, measure_write_speed, plan_store
-from memjax.datastore.scann import ScannIndex, ScannSettings, build_scann, open_scann
+from memjax.datastore.scann import ScannIndex, ScannSettings, build_scann, build_scann_parts, open_scann
 from memjax.datastore.sharded import ShardedIndex, nearest_entries_sharded
 from memjax.datastore.store import Block, Header, Store
 from memjax.datastore.verification import recall
@@ -28,6 +29,7 @@ __all__ = [
     "ExactIndex",
     "FaissIndex",
     "Header",
+    "HostsIndex",
     "Index",
     "MergedIndex",
     "Metric",
@@ -41,6 +43,7 @@ __all__ = [
     "StreamedIndex",
     "build_faiss",
     "build_scann",
+    "build_scann_parts",
     "create_store",
     "exact_scores",
     "finish_store",

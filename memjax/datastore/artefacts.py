@@ -13,7 +13,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,21 @@ def open_artefact(store: Store, name: str) -> tuple[Path, dict[str, Any]]:
     return folder, value["about"]
 
 
+def artefact_problems(store: Store) -> Iterator[str]:
+    """Reads all saved indices and yields one line for every one that cannot be opened."""
+    for name in artefact_names(store):
+        try:
+            open_artefact(store, name)
+        except ValueError as error:
+            yield str(error)
+
+
+def remove_artefact(store: Store, name: str) -> None:
+    """Deletes a saved index; after a crash it is there in full or not at all."""
+    (store.path / "indices" / f"{name}.json").unlink(missing_ok=True)
+    remove_leftovers(store, name)
+
+
 def artefact_names(store: Store) -> list[str]:
     """Names of all saved indices of a store."""
     return sorted(path.stem for path in (store.path / "indices").glob("*.json"))
@@ -106,7 +121,10 @@ def artefact_names(store: Store) -> list[str]:
 def remove_leftovers(store: Store, name: str) -> None:
     """Deletes the folders of an index that its JSON file does not name."""
     path = store.path / "indices" / f"{name}.json"
-    kept = read_json(path)["folder"] if path.is_file() else ""
+    try:
+        kept = read_json(path)["folder"] if path.is_file() else ""
+    except ValueError:  # it is damaged and names nothing any more
+        kept = ""
     for folder in path.parent.glob(f"{name}-????????"):
         if folder.name != kept:
             shutil.rmtree(folder)

@@ -12,16 +12,18 @@ merges the parts that are opened.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped
 
-from memjax.datastore.artefacts import artefact_names, open_artefact, save_artefact
+from memjax.datastore.artefacts import artefact_names, open_artefact, remove_artefact, save_artefact
 from memjax.datastore.index import (
     Index,
     MergedIndex,
@@ -132,6 +134,8 @@ def build_scann(
     settings = settings or ScannSettings()
     if not 0 <= part < num_parts:
         raise ValueError(f"part: given {part} of {num_parts}, allowed: 0 to {num_parts - 1}")
+    if num_parts > max(1, store.entries):
+        raise ValueError(f"num_parts: given {num_parts}, allowed: 1 to {store.entries}, the entries of {store.path}")
     first, last = (store.entries * p // num_parts for p in (part, part + 1))
     scann = import_scann()
     keys = _load_float32(store, first, last)
@@ -181,7 +185,7 @@ def open_scann(
     Args:
       store: whose keys it was built from.
       metric: as it was built.
-      part: only this one, as on a host of several whose results are merged by `merge_neighbors`; None = all parts.
+      part: only this one, as on a host of several (`memjax.datastore.HostsIndex` merges what they find); None = all.
       leaves_to_search: see `ScannIndex`.
       reorder: see `ScannIndex`.
 
@@ -201,6 +205,64 @@ def open_scann(
         folder, about = open_artefact(store, _name(metric, number, num_parts))
         found.append(ScannIndex(_load(folder), about, leaves_to_search=leaves_to_search, reorder=reorder))
     return found[0] if len(found) == 1 else MergedIndex(found)
+
+
+def build_scann_parts(
+    store: Store,
+    parts: Sequence[int],
+    num_parts: int,
+    *,
+    metric: Metric = "squared_l2",
+    settings: ScannSettings | None = None,
+    runner: str = "",
+    runner_options: Sequence[str] = (),
+) -> bool:
+    """Builds and saves several parts, here one after the other or as an Apache Beam pipeline.
+
+    Args:
+      store: its keys.
+      parts: the numbers of those to build, from 0.
+      num_parts: in which the whole store is indexed.
+      metric: "squared_l2" or "inner_product".
+      settings: None = the defaults.
+      runner: of Beam, see `memjax.datastore.beam`; '' = this process.
+      runner_options: of the pipeline.
+
+    Returns:
+      Whether all parts are there now. Indices of other numbers of parts are deleted then.
+
+    Raises:
+      ValueError: as `build_scann`.
+      DiskFull: as `build_scann`.
+    """
+    load = functools.partial(_load_work, store.path.absolute(), metric, settings, num_parts)
+    if runner:
+        from memjax.datastore.beam import run_pipeline
+
+        run_pipeline(load, parts, runner=runner, options=runner_options)
+    else:
+        for part in parts:
+            build_scann(store, metric=metric, settings=settings, part=part, num_parts=num_parts)
+    return _keep_division(store, metric, num_parts)
+
+
+def _load_work(
+    path: Path, metric: Metric, settings: ScannSettings | None, num_parts: int
+) -> Callable[[int], ScannIndex]:
+    store = Store(path)
+    return lambda part: build_scann(store, metric=metric, settings=settings, part=part, num_parts=num_parts)
+
+
+def _keep_division(store: Store, metric: Metric, num_parts: int) -> bool:
+    """Deletes the indices of other numbers of parts if all of this number are there."""
+    names = [name for name in artefact_names(store) if name.startswith(f"scann_{metric}_")]
+    wanted = {_name(metric, part, num_parts) for part in range(num_parts)}
+    if not wanted <= set(names):
+        return False
+    for name in names:
+        if name not in wanted:
+            remove_artefact(store, name)
+    return True
 
 
 def import_scann() -> Any:

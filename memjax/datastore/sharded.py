@@ -17,7 +17,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Shaped
 
 from memjax.datastore.exact import (
-    BLOCK_ENTRIES,
     LARGEST_ID,
     QUERY_BATCH,
     half_squared_norms,
@@ -47,7 +46,7 @@ def nearest_entries_sharded(
     metric: Metric = "squared_l2",
     centre: Float[Array, " dim"] | None = None,
     half_norms: Float[Array, " rows"] | None = None,
-    block_entries: int = BLOCK_ENTRIES,
+    block_entries: int = 0,
     precision: Any = "highest",
     mesh: Mesh | None = None,
 ) -> Neighbors:
@@ -151,7 +150,7 @@ class ShardedIndex:
         mesh: Mesh,
         axis: Axis = "data",
         metric: Metric = "squared_l2",
-        block_entries: int = BLOCK_ENTRIES,
+        block_entries: int = 0,
         query_batch: int = QUERY_BATCH,
     ):
         """Takes keys that are on the devices already; `from_store` puts them there.
@@ -162,7 +161,7 @@ class ShardedIndex:
           mesh: with `axis`.
           axis: name of the mesh axis, or several names.
           metric: "squared_l2" or "inner_product".
-          block_entries: compared at once on a device.
+          block_entries: compared at once on a device; 0 as in `nearest_entries`.
           query_batch: queries searched at once.
         """
         check_metric(metric)

@@ -52,6 +52,8 @@ class Header:
       key_dtype: one of `KEY_DTYPES`.
       num_shards: shards, each with one writer.
       block_entries: entries under one checksum.
+      rows: streams side by side in which the texts were read, an equal share of them in each shard; 0 = not known.
+        With other rows a shard would hold other entries.
     """
 
     dim: int
@@ -62,6 +64,7 @@ class Header:
     key_dtype: str = "float16"
     num_shards: int = 1
     block_entries: int = 8192
+    rows: int = 0
 
     def __post_init__(self):
         if self.key_dtype not in KEY_DTYPES:
@@ -330,7 +333,8 @@ def read_header(path: Path) -> tuple[Header, dict[str, Any]]:
             f"path: {path} has format {meta['format']}, allowed: {FORMAT}; read it with the version of memjax that "
             "has written it"
         )
-    return Header(**{field.name: meta[field.name] for field in dataclasses.fields(Header)}), meta
+    names = [field.name for field in dataclasses.fields(Header) if field.name in meta]
+    return Header(**{name: meta[name] for name in names}), meta
 
 
 def _mapped(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

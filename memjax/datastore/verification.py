@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from memjax.datastore.exact import StreamedIndex
-from memjax.datastore.index import Index, check_num_neighbors, exact_scores
+from memjax.datastore.index import Index, Neighbors, check_num_neighbors, exact_scores
 from memjax.datastore.store import Store
 
 TOLERANCE = 1e-5
@@ -22,6 +22,7 @@ def recall(
     num_neighbors: int,
     *,
     seed: int = 0,
+    true: Neighbors | None = None,
 ) -> float:
     """The share of the nearest entries of a sample of queries that an index finds.
 
@@ -35,6 +36,7 @@ def recall(
         (each finds itself, so that is the easier test).
       num_neighbors: of each query.
       seed: of the draw.
+      true: what exact search finds for the same queries, for recalls of several indices; None = it is searched.
 
     Raises:
       ValueError: an index of another width, or no queries.
@@ -45,7 +47,8 @@ def recall(
     if not len(queries) or not store.entries:
         raise ValueError(f"sample: {len(queries)} queries for {store.entries} entries, allowed: at least one of each")
     sign = 1 if index.metric == "squared_l2" else -1
-    true = StreamedIndex(store, metric=index.metric).search(queries, num_neighbors)
+    if true is None:
+        true = StreamedIndex(store, metric=index.metric).search(queries, num_neighbors)
     found = index.search(queries, num_neighbors)
     ids = _without_repetitions(found.ids)
     scores = sign * exact_scores(queries, store, ids, index.metric)

@@ -113,7 +113,7 @@ def read_cursor(path: str | Path, shard: int) -> dict[str, Any]:
     """How far a shard is: `entries`, `complete`, `progress` and what the writer keeps for itself."""
     file = shard_folder(Path(path), shard) / "cursor.json"
     if not file.is_file():
-        return {"entries": 0, "complete": False, "progress": None, "state": None, "commits": 0}
+        return {"entries": 0, "complete": False, "progress": None, "state": None, "commits": 0, "open_block": None}
     return read_json(file)
 
 
@@ -158,6 +158,12 @@ class ShardWriter:
                 self._pending: list[bytes] = []
                 self._begin_block()
                 self._hash(*self._read_open_block())
+                if cursor.get("open_block") not in (None, self._open_digests()):
+                    first = self.entries - self._hashed
+                    raise ValueError(
+                        f"datastore: {self._folder} is damaged: entries {first} to {self.entries - 1} of the shard are "
+                        f"not what was written; {REMEDY}"
+                    )
             self._stack = stack.pop_all()
 
     def __enter__(self) -> ShardWriter:
@@ -277,6 +283,7 @@ class ShardWriter:
                 "progress": progress,
                 "state": self._state,
                 "commits": self._commits,
+                "open_block": None if complete else self._open_digests(),
             }
             if complete:
                 cursor["sha256"] = file_checksum(self._folder / "blocks.bin")
@@ -320,6 +327,10 @@ class ShardWriter:
     def _end_block(self) -> None:
         self._pending.append(b"".join(self._hashes[name].digest() for name in ("keys", "values")))
         self._begin_block()
+
+    def _open_digests(self) -> list[str]:
+        """Of the block that is not full yet: who goes on with it sees that it is what was written."""
+        return [self._hashes[name].hexdigest() for name in ("keys", "values")]
 
     def _hash(self, keys: np.ndarray, values: np.ndarray) -> None:
         while len(keys):

@@ -100,6 +100,7 @@ class KeyReader:
             host_rows=host_rows,
             epochs=1,
             position=progress,
+            in_step=False,
         )
         start, stop = host_rows or (0, rows)
         self._variables, self._tap = variables, tap
@@ -167,15 +168,17 @@ class KeySource:
             "key": self.tap,
         }
 
-    def numbers(self, split: str, *, num_shards: int = 1) -> np.ndarray:
+    def numbers(self, split: str, *, rows: int = 0, num_shards: int = 1) -> np.ndarray:
         """Which token of the split each entry is, int64 `[entries]`, counted through the documents in their order.
 
         Args:
           split: of the run's data.
+          rows: in which the store was read; 0 = those of the run's evaluation.
           num_shards: of the store; each holds the entries of an equal share of the rows.
         """
         config, protocol = self.run.experiment.config, self.protocol()
-        documents, rows = AnnotatedDocuments(self.run.experiment.documents(split), numbers=True), config.evaluation.rows
+        documents = AnnotatedDocuments(self.run.experiment.documents(split), numbers=True)
+        rows = rows or config.evaluation.rows
         share, parts = rows // num_shards, []
         for first in range(0, rows, share):
             stream = Streams(
@@ -188,6 +191,7 @@ class KeySource:
                 score_first=protocol["score_first"],
                 host_rows=(first, first + share),
                 epochs=1,
+                in_step=False,
             )
             parts += [batch.extras[NUMBER][0][batch.weights[0] > 0] for batch in stream]
         return np.concatenate(parts).astype(np.int64)

@@ -18,7 +18,7 @@ from memjax.data.annotations import AnnotatedDocuments
 from memjax.datastore.index import Index
 from memjax.datastore.store import Store
 from memjax.memory.knn_lm import Neighbors, Search, ValuesOf, search_neighbors
-from memjax.training.datastores import make_header
+from memjax.training.datastores import check_store, make_header
 from memjax.training.keys import KeySource
 
 Exclude = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -84,10 +84,10 @@ def neighbors_of_split(
     Raises:
       ValueError: a store of another model, tokenizer or protocol, or `exclude` for another split.
     """
-    header = make_header(source, split)
-    store.check(model=header.model, tokenizer=header.tokenizer, protocol=header.protocol)
-    stored = store.header.data == header.data
-    numbers = source.numbers(split, num_shards=store.header.num_shards if stored else 1)
+    check_store(source, store)
+    stored = store.header.data == make_header(source, split, num_shards=1).data
+    layout = {"rows": store.header.rows, "num_shards": store.header.num_shards} if stored else {}
+    numbers = source.numbers(split, **layout)
     total = int(AnnotatedDocuments(source.run.experiment.documents(split)).offsets[-1])
     values, done = np.full((total, num_neighbors), -1, np.int32), 0
     for keys, own in _stored_pieces(store) if stored else ((part.keys, None) for part in source.reader(split)):

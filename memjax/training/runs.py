@@ -131,7 +131,8 @@ def check_directory(path: Path, config: Config, *, reset_memory: bool = False) -
     if not path.is_dir():
         raise ValueError(f"{path}: is a file, allowed: a directory; give another name or workdir")
     if not (path / "config.json").exists():
-        others = sorted(entry.name for entry in path.iterdir() if entry.name != ".lock")
+        # Another process may just be writing the config, and a kill may have left it half written.
+        others = sorted(entry.name for entry in path.iterdir() if entry.name not in (".lock", "config.tmp"))
         if others:
             raise ValueError(
                 f"{path}: not empty ({others[0]}{', ...' if len(others) > 1 else ''}) and not a run directory; "

@@ -318,8 +318,13 @@ def test_a_position_without_the_rows_is_refused():
         Streams(**settings, position=position)
     with pytest.raises(ValueError, match=r"no rows \[1\]"):
         Streams(**settings, position=position, host_rows=(0, 1), epochs=1)
+    own = {**settings, "host_rows": (0, 1), "epochs": 1, "shuffle": False}  # 5 tokens; those of row 1 are 3
+    position = Streams(**own).position
+    assert len(list(Streams(**own, position=position, in_step=False))) == 2
+    own["host_rows"] = (1, 2)
+    assert [len(list(Streams(**own, in_step=alike))) for alike in (True, False)] == [2, 1]
     with pytest.raises(ValueError, match="different streams, seed"):
-        merge_positions([position, Streams(**settings, seed=1).position])
+        merge_positions([Streams(**settings).position, Streams(**settings, seed=1).position])
 
 
 @pytest.mark.parametrize(

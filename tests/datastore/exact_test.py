@@ -168,6 +168,12 @@ def test_memory_follows_the_block():
     assert temporaries(1 << 17, block_entries=4096) > 4 * temporaries(1 << 17, block_entries=512)
 
 
+def test_few_neighbors_take_small_blocks_on_a_cpu():
+    few, many = temporaries(1 << 17, block_entries=0), temporaries(1 << 17, block_entries=0, num_neighbors=1000)
+    assert few < temporaries(1 << 17, block_entries=1 << 16) / 4
+    assert many >= temporaries(1 << 17, block_entries=1 << 16)
+
+
 def test_norms_need_no_copy_of_the_keys():
     keys = jax.ShapeDtypeStruct((1 << 16, 64), jnp.float16)
     found = jax.jit(half_squared_norms).lower(keys).compile().memory_analysis()

@@ -63,6 +63,15 @@ def test_any_of_equal_entries_counts(tmp_path):
     assert recall(Changed(exact, lambda ids: (ids + 10) % 300), store, 20, 5) == 0
 
 
+def test_the_truth_may_be_given(tmp_path):
+    store, queries = make_store(tmp_path / "s", clusters(60, 6)), clusters(5, 6, seed=1)
+    exact = ExactIndex.from_store(store)
+    true = exact.search(queries, 4)
+    assert recall(exact, store, queries, 4, true=true) == 1
+    nearer = true._replace(scores=np.zeros_like(true.scores))
+    assert recall(exact, store, queries, 4, true=nearer) < 0.1, "it is what was given"
+
+
 def test_a_sample_is_needed(tmp_path):
     store = make_store(tmp_path / "s", clusters(10, 6))
     with pytest.raises(ValueError, match="sample: 0 queries for 10 entries, allowed: at least one of each"):

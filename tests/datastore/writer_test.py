@@ -321,6 +321,26 @@ def test_files_shorter_than_the_cursor_are_named(tmp_path):
         ShardWriter(tmp_path / "s")
 
 
+@pytest.mark.parametrize("file, byte", [("keys.bin", 16 * 8 + 3), ("values.bin", 16 * 4)])
+def test_damage_between_two_writers_is_named(tmp_path, file, byte):
+    """A bit of the block that the next writer goes on with: it would vouch for it."""
+    create_store(tmp_path / "s", HEADER)
+    with ShardWriter(tmp_path / "s") as writer:
+        writer.append(KEYS, VALUES)
+        writer.commit(1)
+    path = tmp_path / "s" / "shard_00000" / file
+    intact = path.read_bytes()
+    path.write_bytes(intact[:byte] + bytes([intact[byte] ^ 2]) + intact[byte + 1 :])
+    with pytest.raises(
+        ValueError, match="shard_00000 is damaged: entries 15 to 16 of the shard are not what was written"
+    ):
+        ShardWriter(tmp_path / "s")
+    path.write_bytes(intact)
+    with ShardWriter(tmp_path / "s") as writer:
+        writer.finish()
+    assert list(finish_store(tmp_path / "s").problems()) == []
+
+
 def test_a_store_of_another_header_is_refused(tmp_path):
     create_store(tmp_path / "s", HEADER)
     other = make_header(model="n", protocol={"segment_length": 9})

@@ -1,6 +1,7 @@
 """The benchmark harness, with workers that pretend to measure."""
 
 import json
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -153,8 +154,15 @@ def test_suites_compare_equal_sizes():
         assert suite.name == name and len(set(names)) == len(names)
         assert {suite.baseline, suite.reference} <= set(names)
         settings = [json.loads(entry.command[-1]) for entry in suite.entries if entry.name != suite.reference]
-        ours = {"scan_layers": 0, "retrieval": "exact"}  # ways to compute the same
+        # Ways to compute the same; in contenders of their own also what a peer has by default, or its reference.
+        ours = {"scan_layers": 0, "retrieval": "exact", "gated": False, "activation": ""}
         assert all({**one, **ours} == {**settings[0], **ours} for one in settings)
+
+
+def test_peers_run_as_a_file_and_hide_no_standard_module():
+    code = "import runpy, sys; sys.path.insert(0, {0!r}); runpy.run_path({1!r}); import cProfile"
+    code = code.format(str(Path(peers.__file__).parent), peers.__file__)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 def test_command_rejects_unknown_suites_and_reports_failures(fake, tmp_path, monkeypatch, capsys):

@@ -6,10 +6,15 @@ import json
 import numpy as np
 import pytest
 
+from memjax import config as configs
+from memjax.datastore.exact import ExactIndex
 from memjax.datastore.store import Header
 from memjax.datastore.writer import ShardWriter, create_store, finish_store
+from memjax.training.experiment import load_run
+from memjax.training.keys import make_key_source
+from memjax.training.loop import train
 from memjax.training.neighbors import CachedNeighbors, Targets
-from tools.results.knn_lm import experiment
+from tools.results.knn_lm import experiment, key_positions
 from tools.results.knn_lm.both import tune_both, with_cache
 from tools.results.knn_lm.distances import share
 from tools.results.knn_lm.experiment import Found
@@ -131,3 +136,27 @@ def test_a_page_has_command_commit_and_hardware_and_no_paths(tmp_path, monkeypat
     assert "`python -m tools.results.knn_lm.both RUN --data.source.path wikitext-2`" in page
     assert page.endswith("| x |\n| --- |\n| 1 |\n") and facts["rows"] == [1]
     assert "/home/me" not in page + json.dumps(facts) and "/fast" not in page + json.dumps(facts)
+
+
+def test_six_positions_are_read_at_once_each_as_a_reader_of_its_own_gives_it(tmp_path):
+    source = configs.KeyValueRecall(num_documents=6, filler_length=12, num_pairs=2)
+    attention = configs.TransformerXL(memory_length=8, norm="pre")
+    config = configs.Config(
+        name="tiny",
+        workdir=str(tmp_path),
+        model=configs.Model(dim=16, num_layers=2, num_heads=2, attention=attention),
+        data=configs.Data(source=source, rows=2, segment_length=8, protocol="contiguous"),
+        training=configs.Training(steps=1, log_every=0),
+        evaluation=configs.Evaluation(rows=2),
+    )
+    run = load_run(train(config, on_event=lambda event: None).path)
+    targets, keys = key_positions.read(run, run.experiment.documents("train"), 0)
+    assert list(keys) == list(key_positions.POSITIONS)
+    assert len({array.tobytes() for array in keys.values()}) == 6
+    for tap in ("layer_-1/attention_input", "output_normed"):
+        read = list(make_key_source(run, tmp_path / "tiny", tap).reader("train"))
+        np.testing.assert_allclose(keys[tap], np.concatenate([part.keys for part in read]), rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(targets.tokens, np.concatenate([part.targets for part in read]))
+    near = key_positions.search(ExactIndex(keys["output"]), targets.tokens, keys["output"][:4])
+    np.testing.assert_array_equal(near.ids[:, 0], np.arange(4))
+    np.testing.assert_array_equal(near.values[:, 0], targets.tokens[:4])

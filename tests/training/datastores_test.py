@@ -1,21 +1,40 @@
 """Building a datastore: every entry once, whatever interrupts it; the command line."""
 
+import dataclasses
+import errno
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from memjax.cli import main
 from memjax.config import Spalm
+from memjax.datastore import Store
 from memjax.datastore.index import open_index
-from memjax.datastore.writer import ShardWriter
-from memjax.training.datastores import build_datastore, count_entries, plan_datastore
+from memjax.datastore.writer import ShardWriter, create_store, finish_store, read_cursor
+from memjax.training.datastores import (
+    build_datastore,
+    build_shard,
+    count_entries,
+    make_header,
+    plan_datastore,
+    sample_queries,
+)
 from memjax.training.experiment import load_run, make_experiment
 from memjax.training.keys import KeyReader, make_key_source
 from memjax.training.loop import train
 from memjax.training.precomputation import near, neighbors_of_split
 from memjax.training.runs import load_config
+from tests.datastore.beam_test import needs_beam
 from tests.training.keys_test import joined, make_config
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +96,265 @@ def test_a_store_of_another_model_split_or_key_is_refused(source, run, tmp_path)
     other = make_key_source(load_run(run), run, "layer_-1/attention_input")
     with pytest.raises(ValueError, match="is a store of .*protocol"):
         build_datastore(other, tmp_path / "store")
+
+
+KILLED = """
+import json, os, random, signal, sys, time
+from memjax.datastore.writer import ShardWriter, read_cursor
+from memjax.training.datastores import build_datastore
+from memjax.training.experiment import load_run
+from memjax.training.keys import make_key_source
+
+run, path, rounds, rng = sys.argv[1], sys.argv[2], int(sys.argv[3]), random.Random(0)
+append, seen = ShardWriter.append, []
+
+def build(begun):
+    def slow(self, *arguments):
+        os.write(begun, b"!")
+        append(self, *arguments)
+        time.sleep(0.01)
+
+    ShardWriter.append = slow
+    build_datastore(make_key_source(load_run(run), run), path, num_shards=3, commit_seconds=0.0)
+
+for _ in range(rounds):
+    read, begun = os.pipe()
+    child = os.fork()
+    if not child:
+        build(begun)
+        os._exit(0)
+    os.close(begun)
+    os.read(read, 1)
+    time.sleep(rng.uniform(0, 0.1))
+    os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.close(read)
+    seen.append([status, sum(read_cursor(path, shard)["entries"] for shard in range(3))])
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_at_random_moments_of_a_build(source, run, tmp_path):
+    """SIGKILL of the process that builds, four times; then the store is the same, to the last bit."""
+    whole = build_datastore(source, tmp_path / "whole", num_shards=3)
+    command = [sys.executable, "-W", "ignore", "-c", KILLED, str(run), str(tmp_path / "store"), "4"]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert killed.returncode == 0, killed.stderr
+    seen = json.loads(killed.stdout.splitlines()[-1])
+    entries = [done for _, done in seen]
+    assert [status for status, _ in seen].count(-signal.SIGKILL) >= 2, seen
+    assert entries == sorted(entries) and 0 < entries[-1], seen
+    again = build_datastore(source, tmp_path / "store", num_shards=3)
+    assert again.fingerprint == whole.fingerprint and list(again.problems()) == []
+    ids = np.arange(whole.entries)
+    assert np.array_equal(again.keys(ids), whole.keys(ids)) and np.array_equal(again.values(ids), whole.values(ids))
+
+
+def test_shards_hold_the_rows_of_the_split(source, tmp_path):
+    """One entry for each scored token, in as many shards as are asked for."""
+    one = build_datastore(source, tmp_path / "one")
+    told = []
+    three = build_datastore(source, tmp_path / "three", num_shards=3, progress=lambda *event: told.append(event))
+    assert three.entries == one.entries and three.header.num_shards == 3 and three.header.rows == 3
+    assert told[-1][1] == three.entries and [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    ids = np.arange(one.entries)
+    assert sorted(three.values(ids).tolist()) == sorted(one.values(ids).tolist())
+    parts = [joined(source.reader("train", host_rows=(row, row + 1))) for row in range(3)]
+    for first, (keys, targets, _) in zip(three.offsets, parts, strict=False):
+        place = np.arange(first, first + len(targets))
+        assert np.array_equal(three.values(place), targets)
+        assert np.array_equal(three.keys(place), keys.astype(np.float16))
+    with pytest.raises(ValueError, match="evaluation.rows: given 3, allowed: a multiple of the 2 shards"):
+        build_datastore(source, tmp_path / "two", num_shards=2)
+
+
+def test_other_rows_are_refused(source, run, tmp_path):
+    """They would put other entries into the shards that are still to be made."""
+    config = make_config(run.parent, run.name)
+    config.evaluation.rows = 6
+    other = make_key_source(load_run(run, config), run)
+    create_store(tmp_path / "store", make_header(source, "train", num_shards=3))
+    build_shard(source, tmp_path / "store", 0, split="train")
+    with pytest.raises(ValueError, match="is a store of rows 3, given 6"):
+        build_datastore(other, tmp_path / "store", num_shards=3)
+
+
+PIPELINE = """
+import os, signal, sys
+from memjax.datastore.writer import ShardWriter
+from memjax.training.datastores import build_with_beam
+
+run, path, mode, left = *sys.argv[1:4], int(sys.argv[4])
+commit = ShardWriter.commit
+
+def counted(self, *arguments):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    commit(self, *arguments)
+
+ShardWriter.commit = counted
+options = ["direct_num_workers=2", f"direct_running_mode={mode}"]
+build_with_beam(run, path, runner="DirectRunner", num_shards=3, commit_seconds=0.0, runner_options=options)
+"""
+
+
+@needs_beam
+@pytest.mark.beam
+@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
+def test_a_pipeline_makes_the_same_store(source, run, tmp_path, mode):
+    """Also when it was killed twice: no entry is lost or doubled, to the last bit."""
+    whole = build_datastore(source, tmp_path / "whole", num_shards=3)
+    arguments = [str(run), str(tmp_path / "store"), mode]
+    if mode == "multi_threading":  # the workers are threads of the process that is killed
+        for commits in (2, 4):
+            command = [sys.executable, "-c", PIPELINE, *arguments, str(commits)]
+            assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == -signal.SIGKILL
+        done = sum(read_cursor(tmp_path / "store", shard)["entries"] for shard in range(3))
+        assert 0 < done < whole.entries
+    command = [sys.executable, "-m", "memjax.cli", "datastore", "build", *("--run", str(run)), "--json"]
+    command += ["--path", str(tmp_path / "store"), "--shards", "3", "--runner", "DirectRunner"]
+    command += ["--runner-option", "direct_num_workers=2", "--runner-option", f"direct_running_mode={mode}"]
+    for _ in range(2):  # the second finds it finished
+        built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert built.returncode == 0, built.stderr
+        assert json.loads(built.stdout.splitlines()[-1])["fingerprint"] == whole.fingerprint
+    assert list(Store(tmp_path / "store").problems()) == []
+    refused = subprocess.run([*command, "--split", "validation"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and "is a store of" in refused.stderr.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def store(source, tmp_path_factory):
+    return build_datastore(source, tmp_path_factory.mktemp("stores") / "store")
+
+
+@pytest.mark.parametrize(
+    "changes, told",
+    [
+        ({"model": "another"}, "model 'another', given '"),
+        ({"tokenizer": "another"}, "tokenizer 'another', given '"),
+        ({"segment_length": 4}, "protocol.segment_length 4, given 8"),
+        ({"documents": "separate"}, "protocol.documents 'separate', given 'contiguous'"),
+    ],
+)
+def test_a_store_of_another_model_is_refused_by_the_command_line(source, run, tmp_path, capsys, changes, told):
+    """Before anything is searched or written: exit code 2, and one line that names what differs."""
+    header = make_header(source, "train")
+    protocol = {**header.protocol, **{name: value for name, value in changes.items() if name in header.protocol}}
+    changed = {name: value for name, value in changes.items() if name not in protocol}
+    create_store(tmp_path / "store", dataclasses.replace(header, protocol=protocol, **changed))
+    with ShardWriter(tmp_path / "store") as writer:
+        writer.append(np.zeros((5, header.dim)), np.arange(5))
+        writer.finish()
+    finish_store(tmp_path / "store")
+    for action, start in (("verify", "was made with"), ("build", "is a store of")):
+        assert main(["datastore", action, "--run", str(run), "--path", str(tmp_path / "store")]) == 2
+        error = capsys.readouterr().err
+        assert len(error.splitlines()) == 1 and start in error
+        assert told in error or (action == "build" and "protocol {" in error)
+
+
+def test_another_way_of_reading_is_refused_by_the_command_line(store, run, capsys):
+    line = ["datastore", "verify", "--run", str(run), "--path", str(store.path)]
+    assert main([*line, "--evaluation.segment-length", "4"]) == 2
+    assert "protocol.segment_length 8, given 4; give what it was made with" in capsys.readouterr().err
+    assert main([*line, "--model.attention.memory-length", "16"]) == 2
+    assert "protocol.attention {" in capsys.readouterr().err
+
+
+def test_recall_at_what_the_model_asks(source, store, run, capsys):
+    """Not stored keys, but those of a split that is not in the store."""
+    keys, _, _ = joined(source.reader("train"))
+    queries = sample_queries(source, "train", 30, seed=1)
+    assert queries.shape == (30, 16) and len(np.unique(queries, axis=0)) > 1
+    assert all((query == keys).all(axis=1).any() for query in queries)
+    assert np.array_equal(sample_queries(source, "train", 10**6), keys)
+    line = ["datastore", "verify", "--path", str(store.path), "--sample", "30", "--json"]
+    assert main(["datastore", "index", "--path", str(store.path)]) == 0
+    capsys.readouterr()
+    assert main([*line, "--run", str(run)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    held_out = len(joined(source.reader("validation"))[0])
+    assert found["queries"] == "validation split" and found["sample"] == held_out < 30 and found["recall@32"] == 1
+
+
+def test_a_full_disk_by_the_command_line(source, store, run, tmp_path, capsys, monkeypatch):
+    """One line that says what is there and what to do, exit code 1; the same command goes on."""
+    line = ["datastore", "build", "--run", str(run), "--path", str(tmp_path / "store"), "--json"]
+    write, space = os.write, [2000]
+
+    def limited(descriptor, data):
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(tmp_path)):
+            data = memoryview(data)[: space[0]]
+            if not data:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            space[0] -= len(data)
+        return write(descriptor, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", limited)
+        assert main(line) == 1
+    error = capsys.readouterr().err
+    assert "no space is left on the disk; shard 0 has 0 entries; free some and run the same command again" in error
+    assert len(error.splitlines()) == 1
+    with pytest.raises(ValueError, match="is not finished"):
+        Store(tmp_path / "store")
+    assert main(line) == 0
+    assert json.loads(capsys.readouterr().out)["fingerprint"] == store.fingerprint
+
+
+FULL = """
+import json, subprocess, sys
+from memjax.cli import main
+from memjax.datastore import DiskFull, read_cursor
+from memjax.training.datastores import build_datastore
+from memjax.training.experiment import load_run
+from memjax.training.keys import make_key_source
+
+run, folder = sys.argv[1:]
+source, path, seen = make_key_source(load_run(run), run), f"{folder}/store", []
+
+def mount(options):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
+
+mount("size=8k")
+for pages in range(2, 40, 3):
+    mount(f"remount,size={4 * pages}k")
+    try:
+        build_datastore(source, path, num_shards=3, commit_seconds=0.0)
+        break
+    except DiskFull as error:
+        try:
+            done = sum(read_cursor(path, shard)["entries"] for shard in range(3))
+        except ValueError:
+            done = 0
+        seen.append([error.strerror, done])
+mount("remount,size=1m")
+code = main(["datastore", "build", "--run", run, "--path", path, "--shards", "3", "--json"])
+print(json.dumps([code, seen]))
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_really_full(source, run, tmp_path):
+    """A file system of a few pages that grows: every failure is named, no entry that was committed is lost."""
+    space = [shutil.which("unshare") or "unshare", "--map-root-user", "--mount"]
+    if not shutil.which("unshare") or subprocess.run([*space, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a file system: unshare --map-root-user --mount")
+    whole = build_datastore(source, tmp_path / "whole", num_shards=3)
+    (tmp_path / "small").mkdir()
+    command = [*space, sys.executable, "-W", "ignore", "-c", FULL, str(run), str(tmp_path / "small")]
+    full = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert full.returncode == 0, full.stderr
+    *_, built, outcome = full.stdout.splitlines()
+    code, seen = json.loads(outcome)
+    assert code == 0 and json.loads(built)["fingerprint"] == whole.fingerprint
+    lines, entries = zip(*seen, strict=True)
+    assert all("no space is left on the disk" in line and "run the same command again" in line for line in lines)
+    assert list(entries) == sorted(entries) and len(entries) >= 3 and entries[0] < entries[-1]
 
 
 def test_a_plan_measures_and_leaves_nothing(source, tmp_path):
@@ -152,14 +430,17 @@ def test_a_store_of_another_key_gives_no_neighbors(source, run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["neighbors", "--path", "x", "--run", "y"], "--to: needed by neighbors"),
-        (["neighbors", "--path", "x", "--to", "y"], "--run: needed by neighbors"),
-        (["index", "--path", "x", "--backend", "exact"], "--backend: given 'exact'"),
+        (["neighbors", "--path", "x", "--run", "y"], "required: --to"),
+        (["neighbors", "--path", "x", "--to", "y"], "required: --run"),
+        (["index", "--path", "x", "--backend", "exact"], "argument --backend: invalid choice: 'exact'"),
         (["verify", "--path", "x", "--backend", "faiss", "--leaves", "3"], "--leaves: given with --backend faiss"),
-        (["build", "--path", "x"], "--run: needed by build"),
-        (["stats", "--path", "x", "--run", "y"], "--run: not used by stats"),
+        (["build", "--path", "x"], "required: --run"),
+        (["stats", "--path", "x", "--run", "y"], "--run: no such option of memjax datastore stats"),
         (["sell", "--path", "x"], "invalid choice"),
         (["stats", "--path", "/nowhere"], "/nowhere"),
+        (["index", "--path", "x", "--run", "y"], "--run: no such option of memjax datastore index"),
+        (["index", "--path", "x", "--backend", "faiss", "--parts", "2"], "--backend: given 'faiss'"),
+        (["build", "--path", "x", "--run", "y", "--runner", "DirectRunner"], "--shards: needed with --runner"),
     ],
 )
 def test_mistakes_are_one_line(arguments, told, capsys):

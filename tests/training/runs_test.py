@@ -52,6 +52,15 @@ def test_a_run_directory_is_made_and_opened_again(tmp_path):
     assert again.finished() == {"step": 9, "attempts": 2, "results": {"a": 1}}
 
 
+def test_a_config_that_is_being_written_is_no_foreign_file(tmp_path):
+    """As another process of the run finds the directory, or the same command after a kill."""
+    config = make_config(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.tmp").write_text('{"na')
+    RunDirectory(config).close()
+    assert load_config(tmp_path / "run").name == "run"
+
+
 def test_foreign_directories_are_refused(tmp_path):
     config = make_config(tmp_path)
     (tmp_path / "run").mkdir()

@@ -44,6 +44,7 @@ class Suite:
     reference: str | None = None
     modes: Sequence[str] = ("infer", "train")  # training last: the peak of a process never falls
     note: str = ""
+    unit: str = "tokens"  # what a step works through
 
 
 class Worker:
@@ -225,7 +226,8 @@ def run_suite(suite: Suite, *, rounds: int, warm: int, command: str, root: Path)
                         **w.description,
                         "seconds": {**quartiles(own["seconds"]), "all": own["seconds"]},
                         "cpu_seconds": quartiles(own["cpu_seconds"]),
-                        "tokens_per_second": w.description["tokens_per_step"] / statistics.median(own["seconds"]),
+                        f"{suite.unit}_per_second": w.description[f"{suite.unit}_per_step"]
+                        / statistics.median(own["seconds"]),
                         "first_step_seconds": warmed[w.name][0],
                         # What the first step took beyond a usual one: tracing and compiling.
                         "compile_seconds": max(0.0, warmed[w.name][0] - statistics.median(own["seconds"])),
@@ -263,15 +265,16 @@ def table(suite: Suite, records: Sequence[dict]) -> str:
         "Time: median (quartiles). Ratio: how many times faster (95 % interval); by CPU time it says who computes "
         f"less, whatever else the machine did (load {first['load_at_start']:.1f} at the start).",
         "",
-        f"| mode | contender | parameters | ms per step | tokens/s | x {suite.baseline} | x {suite.reference or '-'} "
-        f"| CPU ms per step | x {suite.baseline} by CPU | first step s | peak RSS MiB |",
+        f"| mode | contender | parameters | ms per step | {suite.unit}/s | x {suite.baseline} "
+        f"| x {suite.reference or '-'} | CPU ms per step | x {suite.baseline} by CPU | first step s | peak RSS MiB |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in records:
+        pace = r[f"{suite.unit}_per_second"]
         seconds = {key: 1000 * r["seconds"][key] for key in ("median", "low", "high")}
         lines.append(
             f"| {r['mode']} | {r['contender']} | {r['parameters'] / 1e6:.2f} M "
-            f"| {seconds['median']:.1f} ({seconds['low']:.1f}-{seconds['high']:.1f}) | {r['tokens_per_second']:.0f} "
+            f"| {seconds['median']:.1f} ({seconds['low']:.1f}-{seconds['high']:.1f}) | {pace:.0f} "
             f"| {_ratio_cell(r, suite.baseline)} | {_ratio_cell(r, suite.reference)} "
             f"| {1000 * r['cpu_seconds']['median']:.1f} | {_ratio_cell(r, suite.baseline, 'cpu_ratios')} "
             f"| {r['first_step_seconds']:.1f} | {r['peak_rss_mib']:.0f} |"

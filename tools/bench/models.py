@@ -15,6 +15,7 @@ import optax
 
 from memjax import config
 from memjax.models.language_model import make_language_model
+from memjax.training.experiment import make_coefficients
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.typing import Batch
 from tools.bench import worker
@@ -29,6 +30,17 @@ def model_config(kind: str, settings: dict[str, Any]) -> config.Model:
         # Post-norm, u and v per layer, tied embeddings with an output bias: what the peer computes.
         attention = config.TransformerXL(memory_length=settings["memory_length"])
         output = config.Softmax(tied=True, bias=True)
+    elif kind == "compressive":
+        # What the peer computes: norms before the parts, memories of normed inputs, one row of positions.
+        attention = config.Compressive(
+            memory_length=settings["memory_length"],
+            compressed_memory_length=settings["compressed_memory_length"],
+            compression_rate=settings["compression_rate"],
+            positions="contiguous",
+            norm="pre_sonnet",
+            final_norm=False,
+        )
+        output = config.Softmax(tied=False, bias=True)
     else:
         attention = config.Memorizing(
             layers=(settings["memory_layer"],),
@@ -56,7 +68,8 @@ class Model:
     def __init__(self, kind: str, settings: dict[str, Any]):
         self.settings = settings
         batch, length = settings["batch"], settings["length"]
-        self.model = make_language_model(model_config(kind, settings), settings["vocab"])
+        model = model_config(kind, settings)
+        self.model = make_language_model(model, settings["vocab"])
         variables = init_variables(self.model, jax.random.key(0), length)
         self.parameters = sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
         self.pool = np.random.default_rng(0).integers(1, settings["vocab"], (POOL, batch, length + 1), np.int32)
@@ -66,7 +79,7 @@ class Model:
         state = self._filled(self.model.init_state(batch))
         self.prepare("train")
         self.state = init_train_state(loss, optimizer, variables, state, self.batch, jax.random.key(1))
-        self.train_step = make_train_step(loss, optimizer)
+        self.train_step = make_train_step(loss, optimizer, coefficients=make_coefficients(model.attention))
         # Parameters of its own: a training step donates its state.
         self.variables = jax.tree.map(jnp.copy, variables)
         self.memory = self._filled(self.model.init_state(batch))
@@ -115,7 +128,7 @@ class Model:
 def main(argv: list[str] | None = None) -> int:
     """Serves the model of the given kind and settings."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench.models", description=__doc__.splitlines()[0])
-    parser.add_argument("kind", choices=["transformer_xl", "memorizing"])
+    parser.add_argument("kind", choices=["transformer_xl", "compressive", "memorizing"])
     parser.add_argument("settings", help="JSON object")
     arguments = parser.parse_args(argv)
     return worker.serve(lambda: Model(arguments.kind, json.loads(arguments.settings)))

@@ -3,9 +3,10 @@
     python -m tools.bench.peers install            makes .venv-peers (once per requirements file)
     .venv-peers/bin/python tools/bench/peers.py transfo_xl '{"memory_length": 512}'
 
-Published versions, unchanged: transformers 4.35.2 (its TransfoXL left the library later) and
-memorizing-transformers-pytorch 0.4.1. The latter declares faiss-gpu, which a machine without CUDA cannot use, so
-everything but torch is installed without dependencies, from the pinned file beside this one.
+Published versions, unchanged: transformers 4.35.2 (its TransfoXL left the library later),
+compressive-transformer-pytorch 0.4.0 and memorizing-transformers-pytorch 0.4.1. The latter declares faiss-gpu, which a
+machine without CUDA cannot use, so everything but torch is installed without dependencies, from the pinned file beside
+this one.
 """
 
 import argparse
@@ -18,7 +19,8 @@ import tempfile
 from pathlib import Path
 
 if __package__ in (None, ""):  # run as a file by the peers' interpreter, which has no `tools` package on its path
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    # In place of this folder: its profile.py would hide the standard library's, which torch imports.
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from tools.bench import worker
 
@@ -207,6 +209,53 @@ class TransfoXL(TorchContender):
         return out.loss
 
 
+class Compressive(TorchContender):
+    """compressive-transformer-pytorch: strided convolutions, attention reconstruction; GELU, memories of normed inputs.
+
+    Both memories are filled, outside the timer, with what the model itself wrote.
+    """
+
+    packages = ("torch", "compressive-transformer-pytorch", "numpy")
+
+    def make_model(self, settings):
+        """`CompressiveTransformer`, all layers with memories; GRU gates, its default, where `gated` asks for them."""
+        from compressive_transformer_pytorch import CompressiveTransformer
+
+        self.memory = None
+        return CompressiveTransformer(
+            num_tokens=settings["vocab"],
+            dim=settings["dim"],
+            depth=settings["layers"],
+            heads=settings["heads"],
+            seq_len=settings["length"],
+            mem_len=settings["memory_length"],
+            cmem_len=settings["compressed_memory_length"],
+            cmem_ratio=settings["compression_rate"],
+            gru_gated_residual=settings.get("gated", False),
+        )
+
+    def prepare(self, mode):
+        """Also fills the memories before the first step."""
+        super().prepare(mode)
+        if self.memory is None:
+            compressed = self.settings["compressed_memory_length"] * self.settings["compression_rate"]
+            self.model.eval()
+            with self.torch.no_grad():
+                for _ in range(-(-(self.settings["memory_length"] + compressed) // self.settings["length"])):
+                    self.forward(self.inputs)
+            self.model.train(mode == "train")
+
+    def forward(self, inputs):
+        """Logits of the segment."""
+        logits, self.memory, self.auxiliary = self.model(inputs, memories=self.memory)
+        return logits
+
+    def loss(self, inputs, targets):
+        """Mean cross-entropy and the loss of the compression; its memories are detached by itself."""
+        logits = self.forward(inputs)
+        return self.torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()) + self.auxiliary.sum()
+
+
 class Memorizing(TorchContender):
     """memorizing-transformers-pytorch: one shared key/value head, approximate (HNSW) search, joint softmax.
 
@@ -269,7 +318,7 @@ class Memorizing(TorchContender):
         return loss
 
 
-PEERS = {"vanilla": Vanilla, "transfo_xl": TransfoXL, "memorizing": Memorizing}
+PEERS = {"vanilla": Vanilla, "transfo_xl": TransfoXL, "compressive": Compressive, "memorizing": Memorizing}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -118,7 +118,7 @@ def table(name: str, mode: str, total: float, times: dict[str, float], rows: int
 def main(argv: list[str] | None = None) -> int:
     """Profiles the memjax contenders of a suite."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench.profile", description=__doc__.splitlines()[0])
-    parser.add_argument("suite", choices=sorted(SUITES))
+    parser.add_argument("suite", choices=[name for name in SUITES if not name.startswith("search")])
     parser.add_argument("--steps", type=int, default=10, help="traced steps")
     parser.add_argument("--rows", type=int, default=12, help="rows of the table")
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "bench", help="folder of the table")

@@ -19,8 +19,11 @@ def _peer(name: str, kind: str, settings: dict[str, Any]) -> Entry:
 
 
 def _memjax(name: str, kind: str, settings: dict[str, Any]) -> Entry:
-    command = [sys.executable, "-m", "tools.bench.models", kind, json.dumps(settings)]
-    return Entry(name, command, {"JAX_PLATFORMS": "cpu"})
+    return _own(name, "tools.bench.models", kind, settings)
+
+
+def _own(name: str, module: str, kind: str, settings: dict[str, Any]) -> Entry:
+    return Entry(name, [sys.executable, "-m", module, kind, json.dumps(settings)], {"JAX_PLATFORMS": "cpu"})
 
 
 def transformer_xl() -> Suite:
@@ -37,6 +40,29 @@ def transformer_xl() -> Suite:
         baseline="HF TransfoXL",
         reference=REFERENCE,
         note="Memory 512, tied embeddings, post-norm, ReLU, Adam. The reference has no memory.",
+    )
+
+
+def compressive() -> Suite:
+    """Compressive Transformer beside compressive-transformer-pytorch, all memories full."""
+    settings = {**SIZES, "memory_length": 384, "compressed_memory_length": 128, "compression_rate": 4}
+    settings |= {"activation": "gelu_exact"}  # the only one that the peer has
+    return Suite(
+        "compressive",
+        [
+            _peer(REFERENCE, "vanilla", SIZES),
+            _peer("compressive-transformer-pytorch", "compressive", settings),
+            _peer("the same, GRU gates", "compressive", {**settings, "gated": True}),
+            _memjax("memjax Compressive", "compressive", settings),
+            _memjax("memjax, ReLU", "compressive", {**settings, "activation": "relu"}),
+        ],
+        baseline="compressive-transformer-pytorch",
+        reference=REFERENCE,
+        note="Memory 384 and 128 compressed slots, one for 4 tokens, by convolution; losses of the model and of "
+        "attention reconstruction. Pre-norm, GELU, plain residuals; GRU gates are the peer's default, ReLU is what the "
+        "reference has. From the first compressed segment on the peer no longer trains its key/value projections, so "
+        "it does not compute their gradients; its reconstruction attends to all 384 slots, memjax's, as in the "
+        "paper, to the 128 that are compressed. The reference has no memory.",
     )
 
 
@@ -69,4 +95,36 @@ def memorizing_8192() -> Suite:
     return _memorizing(8192, few=False)
 
 
-SUITES = {function.__name__: function for function in (transformer_xl, memorizing_512, memorizing_8192)}
+def _search(dim: int) -> Suite:
+    settings = {"entries": 100_000, "dim": dim, "queries": 256}
+    return Suite(
+        f"search_{dim}",
+        [
+            _own("bare matrix product", "tools.bench.searches", "product", settings),
+            _own("faiss Flat", "tools.bench.searches", "faiss", settings),
+            _own("memjax exact", "tools.bench.searches", "exact", settings),
+        ],
+        baseline="faiss Flat",
+        reference="bare matrix product",
+        modes=("32", "1024"),
+        unit="queries",
+        note=f"256 queries at a time, squared L2, exact, 100,000 clustered float32 keys of {dim} dimensions "
+        '("parameters" are their numbers). The mode is the number of neighbours. faiss with '
+        "`distance_compute_blas_threshold` 20; the bare product, by XLA, keeps all scores and selects nothing.",
+    )
+
+
+def search_64() -> Suite:
+    """Exact search among 100,000 keys of 64 dimensions."""
+    return _search(64)
+
+
+def search_128() -> Suite:
+    """Exact search among 100,000 keys of 128 dimensions."""
+    return _search(128)
+
+
+SUITES = {
+    function.__name__: function
+    for function in (transformer_xl, compressive, memorizing_512, memorizing_8192, search_64, search_128)
+}

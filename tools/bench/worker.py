@@ -38,7 +38,7 @@ class Contender(Protocol):
     """What a worker measures."""
 
     def describe(self) -> dict:
-        """`parameters`, `tokens_per_step` (int) and `settings` (dict)."""
+        """`parameters`, `tokens_per_step` (int; the suite's unit) and `settings` (dict)."""
         ...
 
     def prepare(self, mode: str) -> None:
@@ -46,7 +46,7 @@ class Contender(Protocol):
         ...
 
     def step(self, mode: str) -> None:
-        """One step of `mode` ("train" or "infer"); returns when its results are there."""
+        """One step of `mode` ("train" or "infer", or another of the suite); returns when its results are there."""
         ...
 
 

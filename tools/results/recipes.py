@@ -112,7 +112,7 @@ RECIPES = {
                 "--data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS"
                 for count in (4, 16, 1, 2, 8)
             },
-            "SPALM, 4, gate bias 2": "spalm --model.output.gate-bias 2 --data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS",
+            "SPALM, 4, gate bias 2": "spalm --model.output.gate-bias 2.0 --data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS",
         },
         steps=1000,
         search_steps=0,

@@ -93,6 +93,12 @@ def table(records: list[Record]) -> str:
                 link = f"[{run.log}](logs/{run.log})"
                 cells = [run.row, str(run.seed), f"`{run.command}`", run.commit, run.hardware, link]
                 parts.append(_line(cells))
+    parts.append(
+        "\n## Tables of their own\n\nEach names its command, commit and hardware, and has its numbers beside it.\n\n"
+    )
+    for file in sorted(ROOT.glob("*/*.md")):
+        title = file.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        parts.append(f"- [{file.parent.name}: {title}]({file.relative_to(ROOT)})\n")
     return "".join(parts)
 
 

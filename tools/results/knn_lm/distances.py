@@ -89,25 +89,13 @@ def measure(source: KeySource, workdir: Path) -> dict[str, Any]:
         true = true or found["validation"]
         shared = share(found["validation"], true) if row.metric == "squared_l2" else None
         rows.append({**row._asdict(), "found": shared, **experiment.tuned(*found.values())})
-    return {
-        "entries": store.entries,
-        "base": experiment.base(found),
-        "targets": {split: len(one.targets) for split, one in found.items()},
-        "rows": rows,
-        "protocol": source.protocol(),
-    }
+    return {"entries": store.entries, **experiment.facts_of(found, rows, source.protocol())}
 
 
 def main() -> None:
     options, config = experiment.parse("distances", __doc__)
     facts = measure(experiment.open_source(options.run, config), options.workdir)
-    base = facts["base"]
-    table = [["base model", "", "", "", *map(experiment.perplexity, base.values()), ""]]
-    for row in facts["rows"]:
-        nats = [experiment.perplexity(row[split]) for split in experiment.SPLITS]
-        shown = "" if row["found"] is None else f"{row['found']:.3f}"
-        cells = [row["label"], shown, row["weight"], f"{row['temperature']:g}", *nats]
-        table.append([*cells, experiment.change(row["test"], base["test"])])
+    shown = lambda share: "" if share is None else f"{share:.3f}"
     experiment.write(
         f"distances_{Path(options.run).name}",
         "distances",
@@ -116,7 +104,12 @@ def main() -> None:
         f"Store of the first quarter of every stream of the training split, {facts['entries']:,} entries; "
         f"{experiment.NEIGHBORS} neighbours. Product codes: faiss, {LISTS:,} lists, {PROBES} searched. Found: share of "
         f"the true neighbours of the validation tokens; {experiment.protocol_text(facts, config)}",
-        experiment.as_table(["distances", "found", "weight", "temperature", "validation", "test", "change"], table),
+        experiment.tuned_table(
+            ["distances", "found"],
+            facts,
+            ["base model", ""],
+            lambda row: [row["label"], shown(row["found"])],
+        ),
     )
 
 

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +198,37 @@ def score(found: Found, row: Mapping[str, Any]) -> float:
 def base(found: Mapping[str, Found]) -> dict[str, float]:
     """Nats per token of the model alone, by split."""
     return {split: -float(one.targets.log_probs.mean(dtype=np.float64)) for split, one in found.items()}
+
+
+def facts_of(
+    found: Mapping[str, Found], rows: Sequence[Mapping[str, Any]], protocol: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The numbers of a table: what the model alone says of the targets that were found, and the rows."""
+    targets = {split: len(one.targets) for split, one in found.items()}
+    return {"base": base(found), "targets": targets, "rows": rows, "protocol": protocol}
+
+
+def tuned_table(
+    columns: Sequence[str],
+    facts: Mapping[str, Any],
+    alone: Sequence[Any],
+    label: Callable[[Mapping[str, Any]], Sequence[Any]],
+) -> str:
+    """The model alone, and every row with its weight, temperature and perplexities, in Markdown.
+
+    Args:
+      columns: the first ones, which say what a row is.
+      facts: from `facts_of`, the rows with `tuned`.
+      alone: in these columns, of the model alone.
+      label: of a row, in these columns.
+    """
+    before = facts["base"]
+    show = lambda nats: [perplexity(nats[split]) for split in SPLITS]
+    lines = [[*alone, "", "", *show(before), ""]]
+    for row in facts["rows"]:
+        setting = [row["weight"], f"{row['temperature']:g}"]
+        lines.append([*label(row), *setting, *show(row), change(row["test"], before["test"])])
+    return as_table([*columns, "weight", "temperature", "validation", "test", "change"], lines)
 
 
 def protocol_text(facts: Mapping[str, Any], config: Any) -> str:

@@ -48,24 +48,13 @@ def measure(source: KeySource, corpus: str, workdir: Path) -> dict[str, Any]:
         index = open_index(store, "exact")
         found = {s: experiment.find(source, store, index, s, workdir, name="exact") for s in experiment.SPLITS}
         rows.append({"store": name, "entries": store.entries, **experiment.tuned(*found.values())})
-    return {
-        "base": experiment.base(found),
-        "targets": {split: len(one.targets) for split, one in found.items()},
-        "rows": rows,
-        "protocol": source.protocol(),
-    }
+    return experiment.facts_of(found, rows, source.protocol())
 
 
 def main() -> None:
     corpus = ("--corpus", {"required": True, "help": "folder of the whole corpus"})
     options, config = experiment.parse("larger_store", __doc__, corpus)
     facts = measure(experiment.open_source(options.run, config), options.corpus, options.workdir)
-    base = facts["base"]
-    table = [["none", 0, "", "", *map(experiment.perplexity, base.values()), ""]]
-    for row in facts["rows"]:
-        nats = [experiment.perplexity(row[split]) for split in experiment.SPLITS]
-        cells = [row["store"], f"{row['entries']:,}", row["weight"], f"{row['temperature']:g}", *nats]
-        table.append([*cells, experiment.change(row["test"], base["test"])])
     experiment.write(
         f"larger_store_{Path(options.run).name}",
         "larger_store",
@@ -73,7 +62,12 @@ def main() -> None:
         "kNN-LM: the store of a larger corpus than the model was trained on",
         f"The model was trained on one article in {PART} of the training split ({config.training.steps:,} steps); "
         f"exact search, {experiment.NEIGHBORS} neighbours; {experiment.protocol_text(facts, config)}",
-        experiment.as_table(["store", "entries", "weight", "temperature", "validation", "test", "change"], table),
+        experiment.tuned_table(
+            ["store", "entries"],
+            facts,
+            ["none", 0],
+            lambda row: [row["store"], f"{row['entries']:,}"],
+        ),
     )
 
 

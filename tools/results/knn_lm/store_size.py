@@ -31,24 +31,12 @@ def measure(source: KeySource, workdir: Path) -> dict[str, Any]:
         index = open_index(store, "exact")
         found = {s: experiment.find(source, store, index, s, workdir, name="exact") for s in experiment.SPLITS}
         rows.append({"part": part, "entries": store.entries, **experiment.tuned(*found.values())})
-    return {
-        "base": experiment.base(found),
-        "targets": {split: len(one.targets) for split, one in found.items()},
-        "rows": rows,
-        "protocol": source.protocol(),
-    }
+    return experiment.facts_of(found, rows, source.protocol())
 
 
 def main() -> None:
     options, config = experiment.parse("store_size", __doc__)
     facts = measure(experiment.open_source(options.run, config), options.workdir)
-    base = facts["base"]
-    table = [["none", 0, "", "", *map(experiment.perplexity, base.values()), ""]]
-    for row in facts["rows"]:
-        part = f"1/{row['part']}" if row["part"] > 1 else "all"
-        nats = [experiment.perplexity(row[split]) for split in experiment.SPLITS]
-        cells = [part, f"{row['entries']:,}", row["weight"], f"{row['temperature']:g}", *nats]
-        table.append([*cells, experiment.change(row["test"], base["test"])])
     experiment.write(
         f"store_size_{Path(options.run).name}",
         "store_size",
@@ -56,7 +44,12 @@ def main() -> None:
         "kNN-LM: size of the store",
         "Parts of the store of the training split (the beginnings of its streams), exact search, "
         f"{experiment.NEIGHBORS} neighbours; {experiment.protocol_text(facts, config)}",
-        experiment.as_table(["store", "entries", "weight", "temperature", "validation", "test", "change"], table),
+        experiment.tuned_table(
+            ["store", "entries"],
+            facts,
+            ["none", 0],
+            lambda row: [f"1/{row['part']}" if row["part"] > 1 else "all", f"{row['entries']:,}"],
+        ),
     )
 
 

@@ -2,8 +2,9 @@
 
     python -m tools.results.memorizing.fine_tuning --workdir runs/results
 
-Four runs of `memory_gain`, each trained where it is not finished yet: the local cache only, the memory from the start,
-and from the parameters of the first one both the memory and, as a control, the cache only for as many steps again.
+Four runs of `memory_gain`, each trained where it is not finished yet: the local cache only, and the memory from the
+start, half as long as those of the recipe `memory_gain_python`. From the parameters of the first one go on, for a few
+steps, one with the memory and, as a control, one with the cache only.
 Writes `fine_tuning.json` and `fine_tuning.md`.
 """
 
@@ -22,31 +23,33 @@ from memjax.training.runs import load_config
 from tools.results.recipes import commit, hardware
 
 OUT = Path(__file__).parent
-STEPS, MORE, EVERY = 8000, 1000, 100
+STEPS, MORE, EVERY = 15000, 1000, 100
 """of training, of going on, and between evaluations"""
 SHARED = ("--config", "memory_gain", "--training.seed", "1", "--data.seed", "1")
 FROM_START = ("--training.steps", str(STEPS), "--training.schedule.learning-rate", "0.006")
 GOING_ON = (
     *("--training.steps", str(MORE), "--training.evaluate-every", str(EVERY)),
-    *("--training.schedule.learning-rate", "0.003", "--training.schedule.warmup-steps", "50"),
+    *("--training.schedule.learning-rate", "0.0005", "--training.schedule.warmup-steps", "50"),
 )
+BASE = "fine_tuning-before"
 RUNS = {
-    "cache": ("cache_only", FROM_START),
-    "memory": ("default", FROM_START),
-    "cache_memory": ("default", GOING_ON),
-    "cache_cache": ("cache_only", GOING_ON),
+    "cache": (BASE, "cache_only", FROM_START),
+    "memory": ("fine_tuning-from_start", "default", FROM_START),
+    "cache_memory": ("fine_tuning-default", "default", GOING_ON),
+    "cache_cache": ("fine_tuning-cache_only", "cache_only", GOING_ON),
 }
+"""part of the table -> name, variant, arguments"""
 
 
 def train(name: str, workdir: Path, segments: int) -> Path:
     """One run, if it is not finished; its directory."""
-    directory = workdir / f"fine_tuning-{name}"
+    run_name, variant, arguments = RUNS[name]
+    directory = workdir / run_name
     if not (directory / "finished.json").exists():
-        variant, arguments = RUNS[name]
         command = ["train", *SHARED, "--variant", variant, *arguments]
         command += ["--name", directory.name, "--workdir", str(workdir)]
         if arguments is GOING_ON:
-            command += ["--training.init-from", str(workdir / "fine_tuning-cache")]
+            command += ["--training.init-from", str(workdir / BASE)]
             command += ["--evaluation.max-segments", str(segments)]
         print("== memjax", *command, file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "memjax.cli", *command], check=True)
@@ -98,9 +101,9 @@ def main() -> None:
         "# Memorizing Transformer: the memory added to a model trained without it\n\n"
         f"`{command}`; commit {known['commit']}; {known['hardware']}. `memory_gain` on Python documents, one seed; "
         f"nats per token of {targets:,} validation targets (separate documents, the first {options.max_segments} "
-        f"segments of every row). {STEPS:,} steps with the local cache only, then {MORE:,} steps at half the peak "
-        "learning rate from those parameters, with the memory of 512 tokens (its gates are new) and, as a control, "
-        "without. The gap is that to the model that had the memory from the start.\n\n"
+        f"segments of every row). {STEPS:,} steps with the local cache only, then {MORE:,} steps at a twelfth of "
+        "the peak learning rate from those parameters, with the memory of 512 tokens (its gates are new) and, as a "
+        "control, without. The gap is that to the model that had the memory from the start.\n\n"
     )
     (OUT / "fine_tuning.md").write_text(page + as_markdown(facts))
     print(page + as_markdown(facts))

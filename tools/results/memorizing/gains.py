@@ -1,7 +1,7 @@
 """The tokens whose loss improves most when the memory of a Memorizing Transformer grows, and what it retrieved there.
 
-    python -m tools.results run memory_gain_python          # or one run of it
-    python -m tools.results.memorizing.gains RUN
+    python -m tools.results.memorizing.fine_tuning --workdir runs/results
+    python -m tools.results.memorizing.gains runs/results/fine_tuning-from_start
 
 The run is evaluated with memories of several lengths, its own the longest; the parameters are the same. Writes
 `gains_NAME.json` and `gains_NAME.md`.
@@ -197,6 +197,8 @@ def main() -> None:
     parser.add_argument("run", help="run directory")
     parser.add_argument("--lengths", type=int, nargs="+", default=[32, 128], help="of memory, beside the run's own")
     options, rest = parser.parse_known_args()
+    if not (Path(options.run) / "finished.json").exists():
+        parser.error(f"run: {options.run} is not finished; train it to its end")
     config = apply_overrides(load_config(options.run), rest, prog="gains", only=EVALUATION_FIELDS)
     run = load_run(options.run, config)
     lengths = (*sorted(options.lengths), _memorizing(config).memory_length)
