@@ -69,7 +69,7 @@ class MemformerDecodeState:
     """State between two tokens.
 
     Attributes:
-      state: at the start of the running segment.
+      state: at the start of the running segment, a `MemformerModelState`; `EmptyState` without an encoder.
       written: the memory that the running segment's encoding of the one before has left.
       layers: `DecoderBuffers` of all layers, a `StackState` of one group.
       source_mask: bool `[batch, encoded]`.
@@ -77,7 +77,7 @@ class MemformerDecodeState:
       position: int32 `[batch]`, tokens of it already read.
     """
 
-    state: MemformerModelState
+    state: Any
     written: Any
     layers: StackState
     source_mask: Leaf

@@ -18,6 +18,7 @@ from memjax.interop import hf_gpt2 as hf
 from memjax.models.language_model import make_language_model
 from memjax.models.transformer import split_layers
 from memjax.training.experiment import make_coefficients
+from tests.reference.parameters import random_params
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 WEIGHTS = GOLDEN / "gpt2_tiny.safetensors"
@@ -154,7 +155,7 @@ def test_memories_are_added_to_imported_weights(kind):
     ids = jnp.asarray(golden()["ids"], jnp.int32)[:, :12].reshape(2, 3, 4).swapaxes(0, 1)
     start = jnp.ones(2, bool)
     init = lambda: model.init(jax.random.key(0), ids[0], model.init_state(2), start_of_document=start)
-    initial = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.01, leaf.dtype), jax.eval_shape(init))["params"]
+    initial = random_params(jax.eval_shape(init)["params"], dtype=np.float32)
     params = hf.import_params(WEIGHTS, described, initial=initial)
     assert jax.tree.structure(params) == jax.tree.structure(initial)
     layer = split_layers(params["stack"], model.stack.groups())["layer_01"]["attention"]

@@ -41,14 +41,16 @@ def random(seed: int, *shape: int):
 def memory_params():
     module, mask = memory(), jnp.ones((ROWS, LENGTH), bool)
     queries = jnp.zeros((ROWS, LENGTH, HEADS, HEAD_DIM))
-    return params_of(module, queries, module.init_state(ROWS, jnp.float64), mask=mask)
+    arrays = params_of(module, queries, module.init_state(ROWS, jnp.float64), mask=mask)
+    return jax.tree.map(jnp.asarray, arrays)
 
 
 @functools.cache
 def part_params(memory_length: int = 0):
     module = part(memory_length)
     x = jnp.zeros((ROWS, LENGTH, DIM))
-    return params_of(module, x, module.init_state(ROWS, jnp.float64), start_of_document=STARTS)
+    arrays = params_of(module, x, module.init_state(ROWS, jnp.float64), start_of_document=STARTS)
+    return jax.tree.map(jnp.asarray, arrays)
 
 
 def store(state, hidden, rows=True):

@@ -37,10 +37,9 @@ def random(seed: int, *shape: int):
 
 @functools.cache
 def params():
-    module = encoder()
-    return params_of(
-        module, jnp.zeros((ROWS, LENGTH, DIM)), module.init_state(ROWS, jnp.float64), start_of_document=NONE
-    )
+    module, x = encoder(), jnp.zeros((ROWS, LENGTH, DIM))
+    arrays = params_of(module, x, module.init_state(ROWS, jnp.float64), start_of_document=NONE)
+    return jax.tree.map(jnp.asarray, arrays)
 
 
 @functools.cache
@@ -53,7 +52,7 @@ def test_the_memory_equals_loops():
     p, x = jax.tree.map(np.asarray, params()), random(0, ROWS, LENGTH, DIM)
     state = MemformerState(random(1, ROWS, SLOTS, DIM), jnp.ones(ROWS, bool))
     module = encoder()
-    encoded, new, _ = module.apply({"params": p}, x, state, start_of_document=NONE, method="encode")
+    encoded, new, _ = module.apply({"params": params()}, x, state, start_of_document=NONE, method="encode")
     hidden, slots = np.asarray(encoded.hidden), np.asarray(state.slots)
     assert hidden.shape == (ROWS, LENGTH + 1, DIM)
     for b, i in np.ndindex(ROWS, SLOTS):
