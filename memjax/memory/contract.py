@@ -189,7 +189,10 @@ def save_state(state: State, start_of_document: Bool[Array, " batch"], length: i
     for leaf in leaves:
         if isinstance(leaf, StackState):
             one = lambda group: save_state(group, start_of_document, length)
-            groups = [(jax.vmap(one) if size else one)(g) for g, size in zip(leaf.groups, leaf.sizes, strict=True)]
+            groups = [
+                (jax.vmap(one, axis_size=size) if size else one)(group)
+                for group, size in zip(leaf.groups, leaf.sizes, strict=True)
+            ]
             pairs.append(tuple(StackState(tuple(part), leaf.sizes) for part in zip(*groups, strict=True)))
         else:
             pairs.append(leaf.save(start_of_document, length) if hasattr(leaf, "save") else (leaf, leaf))
@@ -209,8 +212,11 @@ def restore_state(ok: Bool[Array, ""], new: State, saved: Any) -> State:
     def restore(n: Any, kept: Any) -> Any:
         if isinstance(n, StackState):
             one = lambda a, b: restore_state(ok, a, b)
-            groups = zip(n.groups, kept.groups, n.sizes, strict=True)
-            return StackState(tuple((jax.vmap(one) if size else one)(g, k) for g, k, size in groups), n.sizes)
+            groups = [
+                (jax.vmap(one, axis_size=size) if size else one)(group, old)
+                for group, old, size in zip(n.groups, kept.groups, n.sizes, strict=True)
+            ]
+            return StackState(tuple(groups), n.sizes)
         return n.restore(ok, kept) if hasattr(n, "restore") else jnp.where(ok, n, kept)
 
     return jax.tree.map(restore, new, saved, is_leaf=_has_own_way)

@@ -269,7 +269,7 @@ CASES = [
     Case(name="infinity_former", make=infinity_former(), fixed_length=True, slots=SIGNAL),
     Case(
         name="infinity_former_sticky",
-        make=infinity_former(memory_length=4, sticky="sample", jitter=True, reset_after=12),
+        make=infinity_former(memory_length=4, sticky="sample", jitter=True, reset_after=20),
         fixed_length=True,
         capacity=4,
         fifos=lambda state: hidden_fifo(state.short),

@@ -109,7 +109,7 @@ def test_the_gate_is_a_convolution_of_three_positions():
 
 def test_without_its_output_matrix_the_layer_is_its_host():
     params = part_params(4)
-    closed = {**params, "long_term": {**params["long_term"], "output": np.zeros_like(params["long_term"]["output"])}}
+    closed = {**params, "long_term": {**params["long_term"], "output": jnp.zeros_like(params["long_term"]["output"])}}
     host = TransformerXLAttention(DIM, HEADS, HEAD_DIM, 4, norm="pre", dtype=jnp.float64)
     own = {name: value for name, value in params.items() if name != "long_term"}
     state, other = part(4).init_state(ROWS, jnp.float64), host.init_state(ROWS, jnp.float64)
@@ -193,16 +193,17 @@ def test_reset_after_begins_the_signal_anew():
 
 
 def test_sticky_updates_read_where_queries_looked():
-    module, params = memory(sticky="quantile", num_bins=4), memory_params()
+    # Many samples: quantiles lie in the middle of their shares, even samples at the ends.
+    module, params = memory(sticky="quantile", num_bins=4, num_samples=64), memory_params()
     state = read_segments(module, random(5, 3, ROWS, LENGTH, HEADS, HEAD_DIM), random(6, 3, ROWS, LENGTH, DIM))[2]
     weights = module.bind({"params": params}).weights()
     at = lambda *masses: dataclasses.replace(state, histogram=jnp.asarray([masses] * ROWS))
     early, late = (module.updated(weights, at(*m), None).coefficients for m in ((1.0, 0, 0, 0), (0, 0, 0, 1.0)))
     assert not np.allclose(early, late)
-    even = memory().updated(weights, dataclasses.replace(state, histogram=state.histogram), None).coefficients
+    even = memory(num_samples=64).updated(weights, state, None).coefficients
     spread = module.updated(weights, at(1.0, 1.0, 1.0, 1.0), None).coefficients
     difference = lambda a, b: float(np.abs(a - b).max())
-    assert difference(spread, even) < 0.5 * difference(early, even)
+    assert difference(spread, even) < 0.1 * difference(early, even)
 
 
 def test_samples_follow_their_key():

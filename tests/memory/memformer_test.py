@@ -108,7 +108,7 @@ def test_slots_are_a_set():
 def test_a_reader_without_output_is_no_reader():
     x = random(0, ROWS, LENGTH, DIM)
     layer = params()["layers_0"]
-    closed = {**layer, "reader": {**layer["reader"], "output": np.zeros_like(layer["reader"]["output"])}}
+    closed = {**layer, "reader": {**layer["reader"], "output": jnp.zeros_like(layer["reader"]["output"])}}
     state = MemformerState(random(1, ROWS, SLOTS, DIM), jnp.ones(ROWS, bool))
     y = step()({**params(), "layers_0": closed}, x, state)[0]
     without = {name: value for name, value in layer.items() if not name.startswith("reader")}
