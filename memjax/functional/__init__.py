@@ -90,6 +90,7 @@ from memjax.functional.slots import (
     count_slot_types,
     normalize_slots,
     slot_attention,
+    slot_types,
 )
 
 __all__ = [
@@ -158,6 +159,7 @@ __all__ = [
     "shift_append",
     "sinusoids",
     "slot_attention",
+    "slot_types",
     "stop_forward",
     "strided_convolution",
     "threshold_attention",

@@ -5,6 +5,8 @@ Wu et al. 2020, "Memformer: A Memory-Augmented Transformer for Sequence Modeling
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -12,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from memjax.functional.attention import masked_softmax
 from memjax.functional.scopes import operation
 
-__all__ = ["count_slot_types", "normalize_slots", "slot_attention"]
+__all__ = ["count_slot_types", "normalize_slots", "slot_attention", "slot_types"]
 
 
 @operation
@@ -25,7 +27,7 @@ def slot_attention(
     mask: Bool[Array, "batch length"] | None = None,
     *,
     temperature: float = 1.0,
-) -> tuple[Float[Array, "batch slots heads head_dim"], Float[Array, "batch heads slots"]]:
+) -> tuple[Float[Array, "batch slots heads head_dim"], Float[Array, "batch heads slots sources"]]:
     """Every slot attends to itself and to all tokens, and to no other slot.
 
     The cost is that of `slots x (1 + length)` scores: no mask over pairs of slots is ever built.
@@ -40,13 +42,14 @@ def slot_attention(
       temperature: divides the scores, besides `sqrt(head_dim)`; below 1 slots decide for few tokens.
 
     Returns:
-      The new slots in the dtype of `own_values`, and the weight of each slot on itself, in at least float32.
+      The new slots in the dtype of `own_values`, and the weights of each slot on itself, then on the tokens, in at
+      least float32.
 
     Example:
       >>> slots, tokens = jnp.zeros((1, 1, 1, 2)), jnp.ones((1, 3, 1, 2))
-      >>> new, own = slot_attention(slots, slots, tokens, slots, tokens, jnp.array([[True, True, False]]))
-      >>> print(new.ravel().round(3), own.ravel().round(3))
-      [0.667 0.667] [0.333]
+      >>> new, weights = slot_attention(slots, slots, tokens, slots, tokens, jnp.array([[True, True, False]]))
+      >>> print(new.ravel().round(3), weights.ravel().round(3))
+      [0.667 0.667] [0.333 0.333 0.333 0.   ]
     """
     dtype = jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
     queries = queries.astype(dtype) * (queries.shape[-1] ** -0.5 / temperature)
@@ -58,7 +61,7 @@ def slot_attention(
     weights = masked_softmax(scores, mask)
     kept = weights[..., 0].swapaxes(1, 2)[..., None] * own_values.astype(dtype)  # [b, n, h, d]
     read = jnp.einsum("bhnl,blhd->bnhd", weights[..., 1:].astype(values.dtype), values, preferred_element_type=dtype)
-    return (kept + read).astype(own_values.dtype), weights[..., 0]
+    return (kept + read).astype(own_values.dtype), weights
 
 
 @operation
@@ -85,7 +88,7 @@ def count_slot_types(
     At least 0.9 is retaining, at most 0.1 rewriting, the rest aggregates old and new.
 
     Args:
-      own_weights: from `slot_attention`.
+      own_weights: the first weight of each slot, from `slot_attention`.
       rows: that count.
 
     Example:
@@ -94,5 +97,18 @@ def count_slot_types(
       1 1 2
     """
     own = own_weights.mean(axis=1)
-    count = lambda chosen: (chosen & rows[:, None]).sum()
-    return count(own >= 0.9), count((own < 0.9) & (own > 0.1)), count(own <= 0.1)
+    retaining, aggregating, rewriting = ((chosen & rows[:, None]).sum() for chosen in slot_types(own))
+    return retaining, aggregating, rewriting
+
+
+def slot_types(own: Any) -> tuple[Any, Any, Any]:
+    """Which slots retain, aggregate and rewrite: masks of the shape of `own`, JAX or NumPy.
+
+    Args:
+      own: the weight of each slot on itself, averaged over heads.
+
+    Example:
+      >>> print(*slot_types(jnp.array([0.95, 0.5, 0.05])))
+      [ True False False] [False  True False] [False False  True]
+    """
+    return own >= 0.9, (own < 0.9) & (own > 0.1), own <= 0.1

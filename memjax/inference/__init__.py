@@ -1,6 +1,7 @@
-"""Generation: decoding with explicit state, and sampling."""
+"""Generation: decoding with explicit state, and sampling; maps of what memories look at."""
 
 from memjax.inference.decoding import Prefix, Recall, generate, prefill, stream_tokens
+from memjax.inference.memory_maps import SignalMap, SlotMap, attend_places, signal_map, slot_map, token_space
 from memjax.inference.neighbors import knn_recall, spalm_recall
 from memjax.inference.sampling import Sampling, greedy, keep_top_k, keep_top_p, row_keys, sample
 from memjax.inference.texts import continue_texts
@@ -9,6 +10,9 @@ __all__ = [
     "Prefix",
     "Recall",
     "Sampling",
+    "SignalMap",
+    "SlotMap",
+    "attend_places",
     "continue_texts",
     "generate",
     "greedy",
@@ -18,6 +22,9 @@ __all__ = [
     "prefill",
     "row_keys",
     "sample",
+    "signal_map",
+    "slot_map",
     "spalm_recall",
     "stream_tokens",
+    "token_space",
 ]

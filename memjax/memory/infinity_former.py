@@ -244,6 +244,9 @@ class LongTermMemory(nn.Module):
       prior_stddev: sigma_0 of the regulariser.
       min_variance: smallest variance of a density.
       init_stddev: of the matrices; None = scaled by fan-in.
+      track_attention: `Aux.arrays` has what `memjax.inference.memory_maps` reads: `infinity_former/mean` and
+        `infinity_former/variance` `[batch, heads, length]`, `infinity_former/updated` bool `[batch]`, and where updates
+        are sticky `infinity_former/positions` `[batch, samples]`, the quantiles of the histogram.
       dtype: of the computation.
     """
 
@@ -263,6 +266,7 @@ class LongTermMemory(nn.Module):
     prior_stddev: float = 0.05
     min_variance: float = 1e-4
     init_stddev: float | None = None
+    track_attention: bool = False
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
@@ -319,10 +323,10 @@ class LongTermMemory(nn.Module):
         y, found = self.read(weights, queries, *self.projected(weights, new.coefficients))
         y = jnp.where(new.valid[:, None, None], y, 0)
         counted = mask & new.valid[:, None]
-        losses = {LOSS: self._divergence(found, counted)}
+        losses, arrays = {LOSS: self._divergence(found, counted)}, self._tracked(found, state)
         new = dataclasses.replace(new, histogram=self.masses(found, counted))
         new = jax.lax.stop_gradient(where_rows(mask.any(axis=1), new, state))
-        return y, new, Aux(losses=losses)
+        return y, new, Aux(losses=losses, arrays=arrays)
 
     def weights(self) -> LongTermWeights:
         """The parameters, for the functions of decoding, which stand inside conditionals."""
@@ -333,17 +337,10 @@ class LongTermMemory(nn.Module):
         """The state with `previous` in the signal; `key` draws the positions of a sticky update, None = quantiles."""
         tokens = jnp.where(state.previous_valid[..., None], state.previous, 0).astype(self.dtype)
         kernel, bias = (leaf.astype(self.dtype) for leaf in (weights.gate_kernel, weights.gate_bias))
-        positions = None
-        if self.sticky != "none":
-            positions = (
-                quantile_positions(state.histogram, self.num_samples)
-                if key is None
-                else sample_positions(key, state.histogram, self.num_samples, jitter=self.jitter)
-            )
         return update(
             state,
             gate(tokens, kernel, bias),
-            positions,
+            self._positions(state, key),
             basis=self._basis,
             num_samples=self.num_samples,
             contraction=self.contraction,
@@ -372,6 +369,23 @@ class LongTermMemory(nn.Module):
             return EmptyState()
         by_query = bin_masses(*jax.lax.stop_gradient(found), self.num_bins)  # [b, h, l, bins]
         return jnp.where(counted[:, None, :, None], by_query, 0).sum(axis=(1, 2))
+
+    @nn.nowrap
+    def _positions(self, state: LongTermState, key: Array | None) -> Array | None:
+        """Where a sticky update reads the old signal."""
+        if self.sticky == "none":
+            return None
+        if key is None:
+            return quantile_positions(state.histogram, self.num_samples)
+        return sample_positions(key, state.histogram, self.num_samples, jitter=self.jitter)
+
+    def _tracked(self, found: Densities, state: LongTermState) -> dict[str, Array]:
+        if not self.track_attention:
+            return {}
+        arrays = {"mean": found.mean, "variance": found.variance, "updated": state.previous_valid.any(axis=1)}
+        positions = self._positions(state, None)
+        arrays |= {} if positions is None else {"positions": positions}
+        return {f"infinity_former/{name}": array for name, array in arrays.items()}
 
     def _divergence(self, found: Densities, counted: Array) -> Sum:
         by_token = kl_to_prior(found.variance, self.prior_stddev).mean(axis=1)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from memjax.axes import named
-from memjax.functional.attention import attention
+from memjax.functional.attention import attention, attention_with_weights
 from memjax.functional.positions import bidirectional_bias
 from memjax.functional.scopes import operation
 from memjax.functional.slots import count_slot_types, normalize_slots, slot_attention
@@ -130,6 +130,12 @@ class HeadAttention(nn.Module):
         y = attention(project(x, self.query), keys, values, mask=mask, bias=bias, **dropout)
         return project(y, self.output, axes=2)
 
+    def weights(
+        self, x: Float[Array, "batch length dim"], keys: Float[Array, "batch source heads head_dim"]
+    ) -> Float[Array, "batch heads length source"]:
+        """What `__call__` gives to each source where all may be seen and there is no bias."""
+        return attention_with_weights(project(x, self.query), keys, keys)[1]
+
 
 class EncoderLayer(nn.Module):
     """Self-attention, memory reader, feed-forward; each with a norm in front and a residual connection.
@@ -164,16 +170,23 @@ class EncoderLayer(nn.Module):
         mask: Bool[Array, "batch length"],
         bias: Float[Array, "1 heads length length"] | None,
         deterministic: bool,
-    ) -> Float[Array, "batch length dim"]:
-        """One segment; `slots` at the size of activations, not at unit length."""
+        track: bool = False,
+    ) -> tuple[Float[Array, "batch length dim"], Float[Array, "batch heads length slots"] | None]:
+        """One segment; `slots` at the size of activations, not at unit length.
+
+        With `track` the weights of the reader come too.
+        """
+        weights = None
         y = self.attention_norm(x)
         seen = mask[:, None, None, :]
         y = self.attention(y, *self.attention.keys_values(y), mask=seen, bias=bias, deterministic=deterministic)
         x = x + self.drop(y, deterministic=deterministic)
         if self.reader is not None and slots is not None:
-            y = self.reader(self.reader_norm(x), *self.reader.keys_values(slots), deterministic=deterministic)
+            y, (keys, values) = self.reader_norm(x), self.reader.keys_values(slots)
+            weights = self.reader.weights(y, keys) if track else None
+            y = self.reader(y, keys, values, deterministic=deterministic)
             x = x + self.drop(y, deterministic=deterministic)
-        return self.feed_forward(x, EmptyState(), deterministic=deterministic)[0]
+        return self.feed_forward(x, EmptyState(), deterministic=deterministic)[0], weights
 
 
 class MemformerEncoder(nn.Module):
@@ -207,7 +220,8 @@ class MemformerEncoder(nn.Module):
       max_distance: tokens from which on all distances share the last bucket.
       scan_layers: one scan over all layers; False unrolls.
       rematerialize: recompute each layer in the backward pass.
-      track_attention: `Aux.arrays` has `own_attention` `[batch, writer_heads, slots]`, each slot's weight on itself.
+      track_attention: `Aux.arrays` has `memformer/writer` `[batch, writer_heads, slots, 1 + encoded]`, each slot's
+        weights on itself and on what was encoded, and `memformer/reader` `[layers, batch, heads, encoded, slots]`.
       norm_kind: 'layer' or 'rms'.
       dtype: of the computation.
     """
@@ -290,14 +304,15 @@ class MemformerEncoder(nn.Module):
         bias = None
         if self.num_buckets:
             bias = bidirectional_bias(self.position_bias, x.shape[1], max_distance=self.max_distance)[None]
-        x = self._run(x, slots, mask=mask, bias=bias, deterministic=deterministic)
+        settings = {"mask": mask, "bias": bias, "deterministic": deterministic, "track": self.track_attention}
+        x, reader = self._run(x, slots, **settings)
         hidden = self.layer_norm(x)
         if not isinstance(read, MemformerState) or slots is None:
             return Encoded(hidden, mask), state, Aux()
-        written, own = self._written(read.slots, slots, hidden, mask)
+        written, writer = self._written(read.slots, slots, hidden, mask)
         new = write(read, written, self.forget if self.forgetting else None, rows)
         new = where_rows(rows, new, state)
-        return Encoded(hidden, mask), new, self._report(own, rows)
+        return Encoded(hidden, mask), new, self._report(writer, reader, rows)
 
     def _with_classification(self, x: Array, mask: Array) -> tuple[Array, Array]:
         """The segment and the classification tokens, which rows of padding do not have."""
@@ -308,14 +323,16 @@ class MemformerEncoder(nn.Module):
         real = jnp.broadcast_to(mask.any(axis=1)[:, None], (x.shape[0], count))
         return jnp.concatenate([x.astype(self.dtype), tokens], axis=1), jnp.concatenate([mask, real], axis=1)
 
-    def _run(self, x: Array, slots: Array | None, **named: Any) -> Array:
-        def body(layer: EncoderLayer, y: Array, _: None) -> tuple[Array, None]:
-            return layer(y, slots, **named), None
+    def _run(self, x: Array, slots: Array | None, **named: Any) -> tuple[Array, Array | None]:
+        """The output of the last layer, and the weights of all readers where they are tracked."""
 
-        return run_layers(body, self.layers, x, None, scan_layers=self.scan_layers, rematerialize=self.rematerialize)[0]
+        def body(layer: EncoderLayer, y: Array, _: None) -> tuple[Array, Array | None]:
+            return layer(y, slots, **named)
+
+        return run_layers(body, self.layers, x, None, scan_layers=self.scan_layers, rematerialize=self.rematerialize)
 
     def _written(self, unit: Array, slots: Array, hidden: Array, mask: Array) -> tuple[Array, Array]:
-        """M' of every slot, and its weight on itself."""
+        """M' of every slot, and its weights."""
         own = unit.reshape(*unit.shape[:2], self.writer_heads, -1)  # [b, n, h, d], the slot itself
         return _join(
             slot_attention(
@@ -329,12 +346,14 @@ class MemformerEncoder(nn.Module):
             )
         )
 
-    def _report(self, own: Array, rows: Array) -> Aux:
+    def _report(self, writer: Array, reader: Array | None, rows: Array) -> Aux:
+        own = writer[..., 0]
         slots = (rows.sum() * self.num_slots).astype(own.dtype)
         names = ("retaining", "aggregating", "rewriting")
         counts = zip(names, count_slot_types(own, rows), strict=True)
         metrics = {f"memformer/{name}": Sum(count.astype(own.dtype), slots) for name, count in counts}
-        return Aux(metrics=metrics, arrays={"own_attention": own} if self.track_attention else {})
+        arrays = {"memformer/writer": writer, "memformer/reader": reader} if self.track_attention else {}
+        return Aux(metrics=metrics, arrays=arrays)
 
 
 def run_layers(
@@ -372,5 +391,5 @@ def run_layers(
 
 
 def _join(result: tuple[Array, Array]) -> tuple[Array, Array]:
-    slots, own = result
-    return slots.reshape(*slots.shape[:2], -1), own
+    slots, weights = result
+    return slots.reshape(*slots.shape[:2], -1), weights

@@ -27,7 +27,7 @@ def test_equals_loops_over_slots(temperature):
     queries, own_keys, keys, own_values, values = map(np.asarray, arrays())
     lengths = (4, 2)
     mask = jnp.asarray([[t < length for t in range(TOKENS)] for length in lengths])
-    new, own = slot_attention(*arrays(), mask, temperature=temperature)
+    new, found = slot_attention(*arrays(), mask, temperature=temperature)
     for b, i, h in np.ndindex(ROWS, SLOTS, HEADS):
         pairs = [(own_keys[b, i, h], own_values[b, i, h])]
         pairs += [(keys[b, t, h], values[b, t, h]) for t in range(lengths[b])]
@@ -35,7 +35,8 @@ def test_equals_loops_over_slots(temperature):
         weights = np.exp(scores) / np.exp(scores).sum()
         expected = sum(weight * value for weight, (_, value) in zip(weights, pairs, strict=True))
         np.testing.assert_allclose(new[b, i, h], expected, atol=1e-12)
-        np.testing.assert_allclose(own[b, h, i], weights[0], atol=1e-12)
+        np.testing.assert_allclose(found[b, h, i, 0], weights[0], atol=1e-12)
+        np.testing.assert_allclose(found[b, h, i].sum(), 1, atol=1e-12)
 
 
 def test_a_slot_does_not_depend_on_other_slots():
@@ -56,9 +57,9 @@ def test_scores_of_slots_with_slots_are_never_built():
 
 def test_without_tokens_a_slot_stays_as_it_is():
     slots = arrays()
-    new, own = slot_attention(*slots, jnp.zeros((ROWS, TOKENS), bool))
+    new, weights = slot_attention(*slots, jnp.zeros((ROWS, TOKENS), bool))
     np.testing.assert_array_equal(new, slots[3])
-    np.testing.assert_array_equal(own, np.ones((ROWS, HEADS, SLOTS)))
+    np.testing.assert_array_equal(weights[..., 0], np.ones((ROWS, HEADS, SLOTS)))
 
 
 def test_slots_have_unit_length_and_zero_stays_finite():
