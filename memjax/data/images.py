@@ -26,6 +26,7 @@ class ImageDocuments:
 
     begin_id = 1
     pad_id = 0
+    first_pixel = 3
     vocab_size = 259
 
     def __init__(self, images: np.ndarray):
@@ -40,7 +41,7 @@ class ImageDocuments:
         return len(self._images)
 
     def __getitem__(self, index: int, /) -> np.ndarray:
-        return 3 + self._images[index].reshape(-1).astype(np.int32)
+        return self.first_pixel + self._images[index].reshape(-1).astype(np.int32)
 
     def num_tokens(self, index: int, /) -> int:
         """Every image has the same size."""
@@ -93,7 +94,11 @@ def read_idx(path: str | Path) -> np.ndarray:
 
 def images_of(ids: np.ndarray, height: int, width: int) -> np.ndarray:
     """Pixels `[images, height, width]` of generated ids `[images, height * width]`; special ids are black."""
-    return np.clip(np.asarray(ids, np.int64) - 3, 0, 255).astype(np.uint8).reshape(-1, height, width)
+    return (
+        np.clip(np.asarray(ids, np.int64) - ImageDocuments.first_pixel, 0, 255)
+        .astype(np.uint8)
+        .reshape(-1, height, width)
+    )
 
 
 def png_grid(images: np.ndarray, columns: int = 8) -> bytes:

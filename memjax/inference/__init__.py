@@ -1,6 +1,7 @@
 """Generation: decoding with explicit state, and sampling; maps of what memories look at."""
 
 from memjax.inference.decoding import Prefix, Recall, generate, prefill, stream_tokens
+from memjax.inference.images import sample_images
 from memjax.inference.memory_maps import SignalMap, SlotMap, attend_places, signal_map, slot_map, token_space
 from memjax.inference.neighbors import knn_recall, spalm_recall
 from memjax.inference.sampling import Sampling, greedy, keep_top_k, keep_top_p, row_keys, sample
@@ -22,6 +23,7 @@ __all__ = [
     "prefill",
     "row_keys",
     "sample",
+    "sample_images",
     "signal_map",
     "slot_map",
     "spalm_recall",
