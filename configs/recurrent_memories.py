@@ -15,6 +15,8 @@ Where the values come from
               slots, infinity-former to 32 and a signal of 64 basis functions over everything older
 """
 
+from typing import Any
+
 from memjax.config import (
     Compressive,
     Config,
@@ -46,7 +48,7 @@ VARIANTS = {
     "smoke": "seconds: 1 + 1 layers, 32 wide, subwords of Python sources",
 }
 
-SIZES = {"dim": 96, "num_heads": 4}
+SIZES: dict[str, Any] = {"dim": 96, "num_heads": 4}
 TOKENS = 2048
 LENGTH = 64
 

@@ -155,12 +155,13 @@ def signal_map(
     Raises:
       ValueError: no layer has a signal, or the signal begins anew inside a document (`reset_after`).
     """
-    memories = [getattr(layer.attention, "long_term", None) for layer in model.stack.layers]
-    layers = tuple(index for index, memory in enumerate(memories) if memory is not None)
+    memories = {index: getattr(layer.attention, "long_term", None) for index, layer in enumerate(model.stack.layers)}
+    layers = tuple(index for index, memory in memories.items() if memory is not None)
     if not layers:
         raise ValueError("model: given a model without infinity-former, allowed: one with it in some layer")
-    if memories[layers[0]].reset_after:
-        raise ValueError(f"reset_after: given {memories[layers[0]].reset_after}, allowed: None for a map of the signal")
+    signal: Any = memories[layers[0]]
+    if signal.reset_after:
+        raise ValueError(f"reset_after: given {signal.reset_after}, allowed: None for a map of the signal")
 
     def tracking(layer: Any) -> Any:
         memory = getattr(layer.attention, "long_term", None)
@@ -171,7 +172,7 @@ def signal_map(
     stack = model.stack.clone(layers=tuple(tracking(layer) for layer in model.stack.layers))
     arrays = _run(model.clone(stack=stack), params, tokens, start_of_document, mask)
     of = lambda name: np.stack([arrays[f"layer_{layer:02d}/infinity_former/{name}"] for layer in layers])
-    updated, sticky = of("updated"), memories[layers[0]].sticky != "none"
+    updated, sticky = of("updated"), signal.sticky != "none"
     real = np.ones(tokens.shape, bool) if mask is None else np.asarray(mask)
     return SignalMap(
         layers,
@@ -179,7 +180,7 @@ def signal_map(
         of("variance"),
         updated,
         of("positions") if sticky else None,
-        memories[layers[0]].contraction,
+        signal.contraction,
         real[None] & _filled(updated, np.asarray(start_of_document))[..., None],
     )
 

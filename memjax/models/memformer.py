@@ -552,14 +552,15 @@ def replay_parts(model: Memformer, *, deterministic: bool = False) -> tuple[Call
     def encode(params: Any, state: Any, segment: tuple[Batch, Any]) -> tuple[Any, Any]:
         batch, key = segment
         settings = {"start_of_document": batch.start_of_document, "mask": batch.mask, **noise(key, 0)}
-        encoded, state, _ = model.apply({"params": params}, batch.inputs, state, **settings, method="encode")
+        result: Any = model.apply({"params": params}, batch.inputs, state, **settings, method="encode")
+        encoded, state, _ = result
         return state, encoded
 
     def head(params: Any, encoded: Any, segment: tuple[Batch, Any]) -> tuple[Any, Sum]:
         batch, key = segment
         settings = {"mask": batch.mask, **noise(key, 1)}
         hidden = model.apply({"params": params}, batch.inputs, encoded, **settings, method="read")
-        nll = model.apply({"params": params}, hidden, batch.targets, batch.weights, method="nll")
+        nll: Any = model.apply({"params": params}, hidden, batch.targets, batch.weights, method="nll")
         return nll.total, nll
 
     return encode, head

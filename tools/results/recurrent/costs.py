@@ -75,7 +75,7 @@ def measure(kind: str, memory: int, length: int, sizes: dict[str, Any], *, compi
     record["state_bytes"] = _bytes(shapes[1]) // sizes["batch"]
     record["parameter_bytes"] = _bytes(shapes[0])
     if compiled:
-        analysis = jax.jit(loss).lower(*shapes).compile().memory_analysis()
+        analysis: Any = jax.jit(loss).lower(*shapes).compile().memory_analysis()
         record["temp_bytes"] = analysis.temp_size_in_bytes
     return record
 
