@@ -101,6 +101,7 @@ def count_slot_types(
     return retaining, aggregating, rewriting
 
 
+@operation
 def slot_types(own: Any) -> tuple[Any, Any, Any]:
     """Which slots retain, aggregate and rewrite: masks of the shape of `own`, JAX or NumPy.
 

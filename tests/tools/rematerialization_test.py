@@ -67,7 +67,9 @@ def test_operations_of_memformer():
         return count_flops(gradient, *arguments)
 
     plain, segment, mrbp = (flops(policy) for policy in ("none", "segment", "mrbp"))
-    assert plain < mrbp < segment <= plain * 4 / 3 + 1  # one more forward pass, or that of the encoder alone
+    # One more forward pass, or that of the encoder alone; a backward pass is a little less than two forward ones, as
+    # nothing goes to the inputs of the first layer.
+    assert plain < mrbp < segment < 1.35 * plain
     assert mrbp - plain < 0.6 * (segment - plain)
 
 
