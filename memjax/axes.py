@@ -28,6 +28,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "mlp": (MODEL,),
     "vocab": (MODEL,),
     "table_rows": (MODEL,),
+    "table_columns": (MODEL,),
     "memory_heads": (MODEL,),
     "memory": (),
 }

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from memjax.compilation import keep_programs
-from memjax.config import Config, Evaluation, Spalm, validate
+from memjax.config import Config, Evaluation, LanguageModeling, Spalm, validate
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config
 
 DEFAULT_CONFIG = "memorizing_python"
-PLACE_FIELDS = ("data.source.", "data.cache_dir", "data.neighbors")
+PLACE_FIELDS = ("data.source.", "data.cache_dir", "data.neighbors", "data.tokenizer.vocab")
 """What may differ wherever a run is read: where its data is."""
-EVALUATION_FIELDS = ("evaluation.", "model.attention.", *PLACE_FIELDS)
-"""What `memjax eval` may change; of the attention only what changes no parameter."""
+EVALUATION_FIELDS = ("evaluation.", "model.attention.", "task.", *PLACE_FIELDS)
+"""What `memjax eval` may change; of the attention and the task only what changes no parameter."""
 GENERATION_FIELDS = ("evaluation.cache.", *PLACE_FIELDS)
 """What `memjax generate` may change."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -146,6 +146,21 @@ def _eval(arguments: list[str]) -> int:
     return 0
 
 
+def _usage(arguments: list[str]) -> int:
+    """Shows how many slots of its value tables (product keys) a run uses on a split, and how evenly."""
+    parser = _Parser("usage")
+    parser.add_argument("--run", required=True, metavar="DIR", help="a run directory; its config has the fields below")
+    every = "every checkpoint that the run has kept, and at which of them a slot was last in use"
+    parser.add_argument("--checkpoints", action="store_true", help=every)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
+    from memjax.console import describe_usage, usage_facts
+
+    facts = usage_facts(options.run, config, checkpoints=options.checkpoints)
+    print(json.dumps(facts) if options.json else describe_usage(facts))
+    return 0
+
+
 def _generate(arguments: list[str]) -> int:
     """Continues prompts with the newest checkpoint of a run; several prompts of any lengths are one batch."""
     parser = _Parser("generate")
@@ -161,6 +176,7 @@ def _generate(arguments: list[str]) -> int:
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
     options, config = _with_config(parser, arguments, only=GENERATION_FIELDS)
+    _check_generates(config)
     if isinstance(config.model.output, Spalm):
         raise UsageError("model.output: given Spalm, whose frozen model is not in the run; see spalm_recall")
     from memjax.console import print_continuations, read_prompts
@@ -184,6 +200,21 @@ def _generate(arguments: list[str]) -> int:
     return 0
 
 
+def _import(arguments: list[str]) -> int:
+    """Makes a run directory of weights of Hugging Face (BERT, DistilBERT, MiniLM), for training.init_from and eval."""
+    parser = _Parser("import")
+    files = "a folder with config.json, model.safetensors and vocab.txt or tokenizer.json"
+    parser.add_argument("--weights", required=True, metavar="DIR", help=files)
+    parser.add_argument("--run", required=True, metavar="DIR", help="the run directory to make")
+    options = parser.read(arguments)
+    from memjax.interop.hf_bert import save_run
+
+    config = save_run(options.weights, options.run)
+    model = config.model
+    print(f"{options.run}: {type(config.task).__name__}, {model.num_layers} layers, {model.dim} wide")
+    return 0
+
+
 def _data(arguments: list[str]) -> int:
     """Reads the data of a config, trains its tokenizer where it has none, and writes its token files."""
     parser = _config_parser("data")
@@ -198,7 +229,8 @@ def _data(arguments: list[str]) -> int:
     from memjax.console import describe_data, preparation
     from memjax.data.datasets import make_datasets
 
-    print(describe_data(config, make_datasets(config.data, progress=preparation())))
+    data = make_datasets(config.data, task=config.task, progress=preparation())
+    print(describe_data(config, data))
     return 0
 
 
@@ -227,6 +259,8 @@ def _datastore(arguments: list[str]) -> int:
         options = parser.read(arguments)
     else:
         options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
+    if config is not None:
+        _check_generates(config)
     speaks = lambda: True
     if config is not None and action == "build" and not runner:
         from memjax.training.processes import is_first as speaks
@@ -352,7 +386,9 @@ def _demo(arguments: list[str]) -> int:
 VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "train": (_train, "train a model, or go on with its run"),
     "eval": (_eval, "score a split, with another memory length if wanted"),
+    "usage": (_usage, "how much of a value table a split uses"),
     "generate": (_generate, "continue prompts"),
+    "import": (_import, "make a run directory of weights of Hugging Face"),
     "data": (_data, "read the data, train the tokenizer, write token files"),
     "datastore": (_datastore, "keys and next tokens of a split, and their indices"),
     "plan": (_plan, "what a step needs on TPUs that are not here"),
@@ -413,6 +449,12 @@ def _with_config(parser: _Parser, arguments: list[str], only: Sequence[str] = ()
     config = apply_overrides(config, rest, prog=parser.prog, only=only, others=others)
     validate(config)
     return options, config
+
+
+def _check_generates(config: Config) -> None:
+    """Refuses the run of a text encoder."""
+    if not isinstance(config.task, LanguageModeling):
+        raise UsageError(f"run: its task is {type(config.task).__name__}, allowed: LanguageModeling")
 
 
 def _remove_unstarted(path: Path) -> None:

@@ -181,7 +181,90 @@ class GPT2:
     """coefficient of the attention-reconstruction loss; it reaches the compression only"""
 
 
-Attention = FullAttention | TransformerXL | Compressive | Memorizing | InfinityFormer | GPT2
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Bidirectional:
+    """BERT (Devlin et al. 2019): every token sees the whole text; for tasks other than LanguageModeling.
+
+    Post-norm, learned positions, embeddings that are normed and not scaled, output weights tied to them with a bias.
+    """
+
+    positions: int = 512
+    """learned positions (tokens): the longest text"""
+    token_types: int = 2
+    """learned types of tokens, one for each text of a pair; 0 = none, as DistilBERT"""
+    pooler: bool = True
+    """a dense layer and tanh over the first token, which Classification reads; DistilBERT has none"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class LinearTransformer:
+    """Linear Transformer (Katharopoulos et al. 2020): sums over all tokens so far, features elu(x) + 1."""
+
+    chunk_length: int = 128
+    """tokens multiplied with each other at once; a longer segment carries the sums from chunk to chunk"""
+    bias: bool = True
+    """biases of all projections"""
+    norm: Literal["pre", "post"] = "pre"
+    """place of the norm"""
+    norm_kind: Literal["layer", "rms"] = "layer"
+    """kind of the norm, in the feed-forward part too"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class RFA(LinearTransformer):
+    """Random feature attention (Peng et al. 2021): sums over all tokens, features estimate the kernel of a softmax."""
+
+    num_directions: int = 64
+    """random directions of a head; features are twice as many"""
+    temperature: float = 1.0
+    """divides the directions"""
+    gate: bool = False
+    """let the sums decay by a gate per head and token"""
+    gate_bias_init: float = 3.0
+    """initial bias of the gate"""
+    orthogonal: bool = False
+    """directions orthogonal in blocks of the head's width"""
+    redraw: bool = False
+    """new directions in every training segment; no state then crosses a segment in training"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class T2R(LinearTransformer):
+    """T2R (Kasai et al. 2021): sums over all tokens, learned features; goes on from a model with softmax attention."""
+
+    num_features: int = 32
+    """width of the feature map of a head"""
+    folded: bool = False
+    """the parameters are those that `memjax.memory.t2r.fold` returns (inference)"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class MemSizer(LinearTransformer):
+    """MemSizer (Zhang & Cai 2022): a memory of few slots whose keys are parameters, one for all heads."""
+
+    num_slots: int = 32
+    """slots of the memory (the paper's k)"""
+    frozen_queries: bool = False
+    """the keys of the slots keep their random initial values"""
+    query_init_scale: float = 32.0
+    """the slots' initial keys have Xavier's size divided by its root"""
+    source_init_scale: float = 1.0
+    """the same of the two adaptors"""
+
+
+Attention = (
+    FullAttention
+    | TransformerXL
+    | Compressive
+    | Memorizing
+    | InfinityFormer
+    | GPT2
+    | Bidirectional
+    | LinearTransformer
+    | RFA
+    | T2R
+    | MemSizer
+)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -196,7 +279,36 @@ class Dense:
     """biases in both layers"""
 
 
-FeedForward = Dense
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ProductKey(Dense):
+    """Product keys (Lample et al. 2019) in the place of the feed-forward network, or beside it (Kim & Jung 2020).
+
+    In some layers; `dim`, `activation` and `bias` are those of the ordinary network.
+    """
+
+    layers: tuple[int, ...] = (-2,)
+    """layers with a memory, 0-based, negative from the end; () = all"""
+    num_keys: int = 512
+    """sub-keys of each half; num_keys ** 2 slots"""
+    memory_heads: int = 4
+    """heads of the memory, each with sub-keys of its own; all share the values"""
+    num_neighbors: int = 32
+    """slots read per token and head"""
+    key_dim: int = 256
+    """width of one head's query, two halves"""
+    query_hidden: tuple[int, ...] = ()
+    """widths of hidden layers of the query network; () = a linear one"""
+    query_norm: Literal["batch", "layer", "none"] = "batch"
+    """of queries; 'batch' raises the share of slots in use"""
+    key_dropout: float = 0.0
+    """rate on sub-keys"""
+    dense_scale: float = 0.0
+    """weight of the ordinary network in layers with a memory (the paper's alpha); 0 = the memory replaces it"""
+    memory_scale: float = 1.0
+    """weight of the memory (the paper's beta); 0 = none"""
+
+
+FeedForward = Dense | ProductKey
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -248,8 +360,22 @@ def softmax_of(output: Any) -> Any:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
+class MemoryTokens:
+    """Memory tokens (Burtsev et al. 2020): learned rows before the sequence that all layers read and write."""
+
+    num_tokens: int = 10
+    """memory tokens"""
+    kind: Literal["transformer", "control", "bottleneck"] = "transformer"
+    """ordinary layers over both; layers of its own for the memory; or those, and tokens that read the memory alone"""
+    shared: bool = False
+    """of 'control' and 'bottleneck': one layer for the memory instead of one beside every layer"""
+    init_stddev: float = 0.02
+    """of the learned rows"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
 class Model:
-    """A decoder-only language model."""
+    """A decoder-only language model, or a text encoder where `attention` is Bidirectional."""
 
     dim: int = 256
     """width of the residual stream"""
@@ -265,6 +391,8 @@ class Model:
     """rate on attention weights"""
     scale_embeddings: bool = True
     """multiply input embeddings by sqrt(dim)"""
+    positions: Literal["none", "sinusoids"] = "none"
+    """'sinusoids' of the place in the document are added to embeddings, for attention without positions of its own"""
     scan_layers: bool | None = None
     """one scan over equal neighbouring layers (compile time independent of depth); None = from 6 layers up"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -277,13 +405,85 @@ class Model:
     """the feed-forward part of the layers"""
     output: Output = dataclasses.field(default_factory=Softmax)
     """embeddings and softmax"""
+    memory_tokens: MemoryTokens | None = None
+    """memory tokens: of the encoder, or before every segment of a Transformer-XL; None = no memory tokens"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class EncoderDecoder(Model):
+    """A translation model: an encoder, and a decoder that also attends to the source. `attention` is the decoder's."""
+
+    attention: Attention = dataclasses.field(default_factory=lambda: FullAttention(query_key_norm=False, num_buckets=0))
+    """causal attention of the decoder's layers"""
+    cross_attention: FullAttention | LinearTransformer | RFA | T2R | MemSizer = dataclasses.field(
+        default_factory=lambda: FullAttention(query_key_norm=False, num_buckets=0)
+    )
+    """attention of the decoder to the source; of FullAttention no field has an effect"""
+    positions: Literal["none", "sinusoids"] = "sinusoids"
+    """added to the embeddings of source and target"""
+    encoder_layers: int = 0
+    """layers of the encoder; 0 = num_layers"""
+    norm: Literal["post", "pre"] = "post"
+    """place of the layer norms; in front, both stacks end with one"""
+    label_smoothing: float = 0.1
+    """share of the target distribution spread over the vocabulary, in training"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ParallelText:
+    """Sentence pairs: a folder of files STEM.LANGUAGE with a sentence a line (also .xz / .gz), as Multi30k has them."""
+
+    path: str = ""
+    """the folder"""
+    source_language: str = "en"
+    """ending of the files to translate"""
+    target_language: str = "de"
+    """ending of their translations"""
+    train: str = "train"
+    """stem of the training files"""
+    validation: str = "val"
+    """stem of the validation files"""
+    test: str = "test_2016_flickr"
+    """stem of the test files"""
+    max_length: int = 64
+    """tokens, the end included; pairs with a longer side are left out"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class TfdsTranslation:
+    """Sentence pairs of a TFDS translation builder. Needs the extra `data`."""
+
+    name: str = "wmt14_translate/de-en"
+    """builder name, with config and version where wanted"""
+    source_language: str = "en"
+    """feature to translate"""
+    target_language: str = "de"
+    """feature that holds the translation"""
+    max_length: int = 128
+    """tokens, the end included; pairs with a longer side are left out"""
+    data_dir: str = ""
+    """prepared data sets; '' = the library's default"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class NumberWords:
+    """Synthetic sentence pairs: numbers in English words, and in German ones."""
+
+    num_documents: int = 2048
+    """pairs of the training split; validation and test have an eighth each"""
+    max_length: int = 96
+    """tokens, the end included; pairs with a longer side are left out"""
+
+
+Translation = ParallelText | TfdsTranslation | NumberWords
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Memformer(Model):
     """Memformer (Wu et al. 2020): an encoder with a memory of slots, and a decoder of `num_layers` layers.
 
-    Of the fields of `Model`, `attention`, `head_dim`, `memory_dtype` and the options of `output` have no effect.
+    Of the fields of `Model`, `attention`, `head_dim`, `memory_dtype`, `positions`, `memory_tokens` and the options of
+    `output` have no effect.
     """
 
     encoder_layers: int = 4
@@ -435,6 +635,44 @@ class Mnist:
     """the folder of train-images-idx3-ubyte and t10k-images-idx3-ubyte (also .gz)"""
 
 
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Glue:
+    """A task of GLUE (Wang et al. 2019), for Classification. Where test has no labels it is the validation split."""
+
+    name: Literal["cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli"] = "sst2"
+    """which task; 'mnli' is scored on matched genres"""
+    path: str = ""
+    """the folder of its TSV files (also .xz / .gz); '' = `glue/NAME` of TensorFlow Datasets (needs the extra `data`)"""
+    data_dir: str = ""
+    """prepared TFDS data sets; '' = the library's default"""
+    validation_percent: int = 10
+    """share of the examples held out, by a hash of the text, where the folder has only one of the files"""
+    test_percent: int = 10
+    """likewise for the test split"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Squad:
+    """SQuAD 1.1 (Rajpurkar et al. 2016), for QuestionAnswering. Its test set is hidden: `test` is then validation."""
+
+    path: str = ""
+    """the folder of its JSON files (also .xz / .gz); '' = `squad` of TensorFlow Datasets (needs the extra `data`)"""
+    data_dir: str = ""
+    """prepared TFDS data sets; '' = the library's default"""
+    validation_percent: int = 10
+    """share of the articles held out, by a hash of the title, where the folder has only one of the files"""
+    test_percent: int = 10
+    """likewise for the test split"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Templates:
+    """Synthetic sentences about who lives where, for Classification and QuestionAnswering."""
+
+    num_examples: int = 512
+    """examples of the training split; validation and test have an eighth each"""
+
+
 Source = (
     PythonLibrary
     | TextFiles
@@ -448,6 +686,12 @@ Source = (
     | KeyValueRecall
     | Sorting
     | Mnist
+    | Glue
+    | Squad
+    | Templates
+    | ParallelText
+    | TfdsTranslation
+    | NumberWords
 )
 
 
@@ -481,7 +725,19 @@ class BytePairs:
     """entries, when one is trained"""
 
 
-Tokenizer = Bytes | SentencePiece | Words | BytePairs
+@dataclasses.dataclass(slots=True, kw_only=True)
+class WordPiece:
+    """BERT's tokenizer. Needs the extra `hf`."""
+
+    vocab: str = ""
+    """vocab.txt or tokenizer.json (also .xz / .gz); '' = train one on the training split"""
+    vocab_size: int = 4096
+    """pieces, when one is trained"""
+    lowercase: bool = True
+    """the vocab.txt, or the one that is trained, is uncased"""
+
+
+Tokenizer = Bytes | SentencePiece | Words | BytePairs | WordPiece
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -549,6 +805,22 @@ class Schedule:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
+class TableAdam:
+    """Adam of value tables (product keys), updated in every step: no decay, outside the global gradient norm."""
+
+    learning_rate: float = 1e-3
+    """constant"""
+    b1: float = 0.9
+    """decay of the first moment"""
+    b2: float = 0.999
+    """decay of the second moment"""
+    eps: float = 1e-8
+    """added to the root of the second moment"""
+    form: Literal["auto", "lazy", "dense"] = "auto"
+    """'lazy' updates the rows that a step reads, 'dense' all; 'auto' = dense for a table of at most 4 rows a lookup"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
 class Training:
     """How the parameters are fitted."""
 
@@ -567,16 +839,22 @@ class Training:
     """steps whose gradients are averaged before one optimiser update; memory advances every step"""
     optimizer: Adam | Adafactor = dataclasses.field(default_factory=Adam)
     """update rule"""
+    tables: TableAdam = dataclasses.field(default_factory=TableAdam)
+    """update rule of value tables"""
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
     """learning rate"""
     memory_learning_rate: float = 0.0
     """peak for the parameters that a memory adds to its host, on the same schedule; 0 = that of all others"""
+    frozen: tuple[str, ...] = ()
+    """parts of the paths of parameters and tables that stay as they are, such as feed_forward/memory/"""
     clip_norm: float = 1.0
     """global gradient norm; 0 = no clipping"""
     seed: int = 0
     """parameters and dropout"""
     init_from: str = ""
     """run directory whose newest parameters are the start; parts it lacks keep their initialisation and are listed"""
+    reinitialized: tuple[str, ...] = ()
+    """parts of the paths of parameters that keep their initialisation with init_from although the run has them"""
     log_every: int = 20
     """steps between lines of metrics"""
     checkpoint_every: int = 200
@@ -587,6 +865,48 @@ class Training:
     """steps between evaluations; 0 = only at the end"""
     tensorboard: bool = False
     """also write TensorBoard event files (needs the extra `tb`)"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class LanguageModeling:
+    """Predict every next token."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class MaskedLanguageModeling:
+    """Predict tokens that were hidden: other ones in every epoch, the same ones in every evaluation."""
+
+    rate: float = 0.15
+    """share of the tokens of a text that are predicted"""
+    masked: float = 0.8
+    """share of them that read as the mask token"""
+    random: float = 0.1
+    """share of them that read as a random token; the rest stays as it is"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Classification:
+    """The class of a text, or of a pair of texts, from its first token."""
+
+    num_classes: int = 2
+    """classes of the data"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class QuestionAnswering:
+    """The span of a text that answers a question (SQuAD); long texts are read in windows."""
+
+    stride: int = 128
+    """tokens from one window to the next"""
+    max_question_length: int = 64
+    """tokens of a question; the rest is cut off"""
+    max_answer_length: int = 30
+    """tokens of an answer that is given"""
+    num_best: int = 20
+    """most probable starts and ends of each window that are combined"""
+
+
+Task = LanguageModeling | MaskedLanguageModeling | Classification | QuestionAnswering
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -649,6 +969,8 @@ class Sharding:
     """devices that split heads, feed-forward width and vocabulary; 0 = what is left"""
     memory: Literal["heads", "slots"] = "heads"
     """what `model` splits of a long memory: 'slots' for one too large for a device"""
+    tables: Literal["rows", "columns"] = "rows"
+    """what `model` splits of a value table (product keys)"""
     vocab_multiple: int = 128
     """rows of the vocabulary's tables are padded to a multiple of it, to divide over `model`; 1 = no padding"""
     timeout: float = 300.0
@@ -663,7 +985,9 @@ class Config:
     """name of the experiment; its runs go to workdir/name"""
     workdir: str = "runs"
     """folder of run directories"""
-    model: Model | Memformer = dataclasses.field(default_factory=Model)
+    task: Task = dataclasses.field(default_factory=LanguageModeling)
+    """what is learned"""
+    model: Model | EncoderDecoder | Memformer = dataclasses.field(default_factory=Model)
     data: Data = dataclasses.field(default_factory=Data)
     training: Training = dataclasses.field(default_factory=Training)
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
@@ -724,10 +1048,16 @@ def validate(config: Config) -> None:
     rate = training.memory_learning_rate
     _require(rate >= 0, "training.memory_learning_rate", rate, "0 (that of all others) or more")
     _require(training.clip_norm >= 0, "training.clip_norm", training.clip_norm, "0 (off) or more")
+    started = bool(training.init_from) or not training.reinitialized
+    _require(started, "training.reinitialized", training.reinitialized, "() without training.init_from")
     _validate_choices("", config)
+    _validate_translation(config)
     _require(model.head_dim >= 0, "model.head_dim", model.head_dim, "0 (dim / num_heads) or more")
     _require(model.feed_forward.dim >= 0, "model.feed_forward.dim", model.feed_forward.dim, "0 (4 * dim) or more")
     _validate_attention(model)
+    if isinstance(model.feed_forward, ProductKey):
+        _validate_product_key(model.feed_forward, model.num_layers)
+    _validate_tables(training.tables)
     if isinstance(model.attention, Compressive):
         _validate_compressive(model.attention, data.segment_length)
     if isinstance(model.attention, InfinityFormer | GPT2):
@@ -740,6 +1070,7 @@ def validate(config: Config) -> None:
     if isinstance(model.output, Spalm):
         _validate_spalm(model.output)
     _validate_cache(config.evaluation.cache, softmax)
+    _validate_task(config)
 
 
 def warnings(config: Config) -> list[str]:
@@ -752,7 +1083,7 @@ def warnings(config: Config) -> list[str]:
             "training.segments_per_update = 1: the writer of Memformer learns from later segments of the same update "
             "only; with 1 it never does"
         )
-    if segments > 1 and not through_memory:
+    if segments > 1 and not through_memory and not isinstance(attention, LinearTransformer):
         lines.append(
             f"training.segments_per_update = {segments}: {type(attention).__name__} stops gradients between segments, "
             "so more than 1 costs memory and buys no gradient"
@@ -778,6 +1109,8 @@ def _learns_through_memory(attention: Compressive) -> bool:
 
 def _validate_attention(model: Model) -> None:
     attention, field = model.attention, "model.attention."
+    if model.positions == "sinusoids":
+        _require(model.dim % 2 == 0, "model.dim", model.dim, "an even number (sines and cosines of model.positions)")
     if isinstance(attention, InfinityFormer):
         _validate_infinity_former(attention, model)
         return
@@ -785,6 +1118,11 @@ def _validate_attention(model: Model) -> None:
         slots = attention.compressed_memory_length
         _require(slots >= 0, field + "compressed_memory_length", slots, "0 (none) or more slots")
         _require(attention.loss_weight >= 0, field + "loss_weight", attention.loss_weight, "0 (logged only) or more")
+        return
+    if isinstance(attention, LinearTransformer):
+        _validate_linear(attention)
+        return
+    if isinstance(attention, Bidirectional):
         return
     if not isinstance(attention, FullAttention):
         _require(attention.memory_length >= 0, field + "memory_length", attention.memory_length, "0 or more slots")
@@ -809,6 +1147,57 @@ def _validate_attention(model: Model) -> None:
         _require(attention.max_distance > buckets // 2, field + "max_distance", attention.max_distance, allowed)
     if isinstance(attention, Memorizing):
         _validate_memorizing(attention, model.num_layers)
+
+
+def _validate_translation(config: Config) -> None:
+    model, source = config.model, config.data.source
+    translates = isinstance(source, Translation)
+    kind = type(source).__name__
+    if not isinstance(model, EncoderDecoder):
+        _require(not translates, "data.source", kind, "texts, where model is no EncoderDecoder")
+        _validate_memory_tokens(model)
+        return
+    _require(translates, "data.source", kind, "ParallelText, TfdsTranslation or NumberWords with an EncoderDecoder")
+    memory = isinstance(model.feed_forward, ProductKey)
+    _require(not memory, "model.feed_forward", "ProductKey", "Dense in a translation model")
+    assert isinstance(source, Translation)
+    _require(source.max_length >= 2, "data.source.max_length", source.max_length, "2 or more tokens")
+    _require(config.data.protocol == "separate", "data.protocol", config.data.protocol, "'separate' for sentence pairs")
+    _require(isinstance(model.output, Softmax), "model.output", type(model.output).__name__, "Softmax")
+    _require(model.encoder_layers >= 0, "model.encoder_layers", model.encoder_layers, "0 (num_layers) or more")
+    smoothing = model.label_smoothing
+    _require(0 <= smoothing < 1, "model.label_smoothing", smoothing, "a share in [0, 1)")
+    if isinstance(model.cross_attention, LinearTransformer):
+        _validate_linear(model.cross_attention, "model.cross_attention.")
+    tokens = model.memory_tokens
+    if tokens is not None:
+        least = int(tokens.kind != "transformer")
+        allowed = f"{least} or more for {tokens.kind!r}"
+        _require(tokens.num_tokens >= least, "model.memory_tokens.num_tokens", tokens.num_tokens, allowed)
+
+
+def _validate_memory_tokens(model: Model) -> None:
+    """Those of a language model or text encoder."""
+    tokens, field = model.memory_tokens, "model.memory_tokens"
+    if tokens is None:
+        return
+    attention = type(model.attention).__name__
+    allowed = f"None with {attention}, or TransformerXL or Bidirectional"
+    _require(attention in ("TransformerXL", "Bidirectional"), field, "MemoryTokens", allowed)
+    _require(tokens.kind == "transformer", field + ".kind", tokens.kind, "'transformer' but in translation")
+    _require(tokens.num_tokens >= 0, field + ".num_tokens", tokens.num_tokens, "0 or more")
+
+
+def _validate_linear(attention: LinearTransformer, field: str = "model.attention.") -> None:
+    _require(
+        attention.chunk_length >= 0, field + "chunk_length", attention.chunk_length, "0 (the segment) or more tokens"
+    )
+    for name in ("num_directions", "num_features", "num_slots"):
+        size = getattr(attention, name, 1)
+        _require(size >= 1, field + name, size, "an integer of at least 1")
+    for name in ("temperature", "query_init_scale", "source_init_scale"):
+        size = getattr(attention, name, 1.0)
+        _require(size > 0, field + name, size, "more than 0")
 
 
 def _validate_compressive(attention: Compressive, segment_length: int) -> None:
@@ -839,9 +1228,7 @@ def _validate_infinity_former(attention: InfinityFormer, model: Model) -> None:
     _require(attention.kl_weight >= 0, field + "kl_weight", attention.kl_weight, "0 (logged only) or more")
     for name in ("ridge", "prior_stddev", "min_variance"):
         _require(getattr(attention, name) > 0, field + name, getattr(attention, name), "above 0")
-    for layer in attention.layers:
-        allowed = f"layers from {-model.num_layers} to {model.num_layers - 1}"
-        _require(-model.num_layers <= layer < model.num_layers, field + "layers", attention.layers, allowed)
+    _validate_layers(field, attention.layers, model.num_layers)
     slots, length = attention.memory_length, attention.segment_length
     _require(slots >= 0 and slots % length == 0, field + "memory_length", slots, f"0 or a multiple of {length} tokens")
     if attention.host == "gpt2":
@@ -861,6 +1248,9 @@ def _validate_memformer(model: Memformer, config: Config) -> None:
     )
     _require(scored in (0, length), "evaluation.segment_length", scored, f"0 or data.segment_length = {length}")
     _require(isinstance(model.output, Softmax), "model.output", type(model.output).__name__, "Softmax")
+    part, task = type(model.feed_forward).__name__, type(config.task).__name__
+    _require(part == "Dense", "model.feed_forward", part, "Dense in a Memformer")
+    _require(task == "LanguageModeling", "task", task, "LanguageModeling with a Memformer")
 
 
 def _validate_segment(config: Config) -> None:
@@ -872,7 +1262,7 @@ def _validate_segment(config: Config) -> None:
         _require(scored == length, "evaluation.segment_length", scored, f"0 or data.segment_length = {length}")
     learned = isinstance(attention, GPT2) or (isinstance(attention, InfinityFormer) and attention.host == "gpt2")
     if learned:
-        positions = attention.num_positions
+        positions = attention.num_positions  # type: ignore[union-attr]
         _require(positions >= length, field + "num_positions", positions, f"at least data.segment_length = {length}")
     if isinstance(attention, GPT2) and attention.compressed_memory_length:
         rate = attention.compression_rate
@@ -892,11 +1282,92 @@ def _validate_memorizing(attention: Memorizing, num_layers: int) -> None:
             attention.num_neighbors,
             f"1 to {field}memory_length = {attention.memory_length}",
         )
-    for layer in attention.layers:
-        allowed = f"layers from {-num_layers} to {num_layers - 1}"
-        _require(-num_layers <= layer < num_layers, field + "layers", attention.layers, allowed)
+    _validate_layers(field, attention.layers, num_layers)
     if attention.write == "evicted":
         _require(attention.cache_length > 0, field + "write", "evicted", "'current' when cache_length is 0")
+
+
+def _validate_task(config: Config) -> None:
+    task, attention, data, evaluation = config.task, config.model.attention, config.data, config.evaluation
+    kind, source = type(task).__name__, type(data.source).__name__
+    examples = {Classification: (Glue, Templates), QuestionAnswering: (Squad, Templates)}
+    if isinstance(task, LanguageModeling):
+        given = type(attention).__name__
+        allowed = "a decoder's; with Bidirectional set task to MaskedLanguageModeling or another one of a text encoder"
+        _require(not isinstance(attention, Bidirectional), "model.attention", given, allowed)
+        _require(not isinstance(data.source, Glue | Squad | Templates), "data.source", source, "a source of documents")
+        return
+    _require(
+        isinstance(attention, Bidirectional), "model.attention", type(attention).__name__, f"Bidirectional ({kind})"
+    )
+    assert isinstance(attention, Bidirectional)
+    _require(attention.positions >= 1, "model.attention.positions", attention.positions, "1 or more tokens")
+    _require(attention.token_types >= 0, "model.attention.token_types", attention.token_types, "0 (none) or more")
+    allowed = f"at most model.attention.positions = {attention.positions}: a segment is a text"
+    _require(data.segment_length <= attention.positions, "data.segment_length", data.segment_length, allowed)
+    _require(isinstance(config.model.output, Softmax), "model.output", type(config.model.output).__name__, "Softmax")
+    _require(isinstance(data.tokenizer, WordPiece), "data.tokenizer", type(data.tokenizer).__name__, "WordPiece")
+    if type(task) in examples:
+        names = " or ".join(source.__name__ for source in examples[type(task)])
+        _require(isinstance(data.source, examples[type(task)]), "data.source", source, f"{names} ({kind})")
+        _require(data.protocol == "separate", "data.protocol", data.protocol, f"'separate' ({kind})")
+    else:
+        texts = not isinstance(data.source, Glue | Squad | Templates | KeyValueRecall | SeqioTask)
+        _require(texts, "data.source", source, f"a source of texts ({kind})")
+    unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first": True, "memory_length": None}
+    for field, default in unset.items():
+        value = getattr(evaluation, field)
+        _require(value == default, f"evaluation.{field}", value, f"{default!r} ({kind})")
+    _require(not evaluation.cache.memory_length, "evaluation.cache.memory_length", evaluation.cache.memory_length, "0")
+    if isinstance(task, MaskedLanguageModeling):
+        _require(data.segment_length >= 3, "data.segment_length", data.segment_length, "3 or more tokens")
+        _require(0 < task.rate < 1, "task.rate", task.rate, "a share between 0 and 1")
+        for field, value in [("masked", task.masked), ("random", task.random)]:
+            _require(0 <= value <= 1, f"task.{field}", value, "a share from 0 to 1")
+        _require(
+            task.masked + task.random <= 1, "task.random", task.random, f"at most 1 - masked = {1 - task.masked:g}"
+        )
+    if isinstance(task, Classification):
+        _require(task.num_classes >= 2, "task.num_classes", task.num_classes, "2 or more")
+    if isinstance(task, QuestionAnswering):
+        for field in ("stride", "max_question_length", "max_answer_length", "num_best"):
+            _require(getattr(task, field) >= 1, f"task.{field}", getattr(task, field), "1 or more")
+        room = data.segment_length - task.max_question_length - 3
+        _require(room >= 1, "task.max_question_length", task.max_question_length, "less than data.segment_length - 3")
+        _require(task.stride <= room, "task.stride", task.stride, f"at most {room}: windows must not leave gaps")
+
+
+def _validate_product_key(part: ProductKey, num_layers: int) -> None:
+    field = "model.feed_forward."
+    for name in ("num_keys", "memory_heads", "key_dim"):
+        _require(getattr(part, name) >= 1, field + name, getattr(part, name), "an integer of at least 1")
+    _require(part.key_dim % 2 == 0, field + "key_dim", part.key_dim, "an even number (two halves)")
+    allowed = f"1 to {field}num_keys = {part.num_keys}"
+    _require(1 <= part.num_neighbors <= part.num_keys, field + "num_neighbors", part.num_neighbors, allowed)
+    _require(part.num_keys**2 < 2**31, field + "num_keys", part.num_keys, "up to 46340 (slots have 32-bit numbers)")
+    _require(all(width >= 1 for width in part.query_hidden), field + "query_hidden", part.query_hidden, "widths from 1")
+    _require(0 <= part.key_dropout < 1, field + "key_dropout", part.key_dropout, "a rate in [0, 1)")
+    _require(
+        part.dense_scale != 0 or part.memory_scale != 0,
+        field + "memory_scale",
+        part.memory_scale,
+        f"another number than 0 where {field}dense_scale is 0",
+    )
+    _validate_layers(field, part.layers, num_layers)
+
+
+def _validate_tables(tables: TableAdam) -> None:
+    field = "training.tables."
+    _require(tables.learning_rate > 0, field + "learning_rate", tables.learning_rate, "more than 0")
+    for name in ("b1", "b2"):
+        _require(0 <= getattr(tables, name) < 1, field + name, getattr(tables, name), "a number in [0, 1)")
+    _require(tables.eps > 0, field + "eps", tables.eps, "more than 0")
+
+
+def _validate_layers(field: str, layers: tuple[int, ...], num_layers: int) -> None:
+    for layer in layers:
+        allowed = f"layers from {-num_layers} to {num_layers - 1}"
+        _require(-num_layers <= layer < num_layers, field + "layers", layers, allowed)
 
 
 def _validate_adaptive(output: AdaptiveSoftmax, dim: int, field: str) -> None:

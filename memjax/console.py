@@ -113,6 +113,45 @@ def describe_evaluation(values: Mapping[str, Any]) -> str:
     return "\n".join(f"{name:{width}}  {value}" for name, value in lines)
 
 
+def usage_facts(run: str, config: Config, *, checkpoints: bool = False) -> dict[str, Any]:
+    """What `memjax usage` prints: numbers of every table, and with `checkpoints` those of all of them.
+
+    Args:
+      run: the directory.
+      config: of the run, with another split if wanted.
+      checkpoints: all that are kept instead of the newest.
+    """
+    from memjax.training.experiment import checkpoint_steps, load_variables, make_experiment
+    from memjax.training.usage import describe_counts, measure_usage, staleness
+
+    experiment = make_experiment(config)
+    load = lambda step: load_variables(run, experiment.model, config.data.segment_length, step)
+    facts: dict[str, Any] = {"run": run, "split": config.evaluation.split}
+    if not checkpoints:
+        return {**facts, "tables": describe_counts(measure_usage(experiment, load(None)))}
+    steps = checkpoint_steps(run)
+    measured = {step: measure_usage(experiment, load(step)) for step in steps or [None]}  # which has a line of its own
+    facts["tables"] = describe_counts(measured[steps[-1]])
+    facts["checkpoints"] = {str(step): describe_counts(counts) for step, counts in measured.items()}
+    for table, values in facts["tables"].items():
+        slots = staleness([measured[step][table][""].top for step in steps])
+        values["last_used"] = dict(zip(["never", *map(str, steps)], slots.tolist(), strict=True))
+    return facts
+
+
+def describe_usage(facts: Mapping[str, Any]) -> str:
+    """The numbers of every table, one a line."""
+    lines = [f"{facts['split']} split of {facts['run']}"]
+    for table, values in facts["tables"].items():
+        flat = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
+        flat |= {f"last used at {step}": slots for step, slots in values.get("last_used", {}).items()}
+        for subset, numbers in values.get("subsets", {}).items():
+            flat |= {f"{subset}: {name}": value for name, value in numbers.items()}
+        shown = {k.replace("_", " "): round(v, 4) if isinstance(v, float) else v for k, v in flat.items()}
+        lines += ["", table, describe_facts(shown)]
+    return "\n".join(lines)
+
+
 def describe_data(config: Config, datasets: Any) -> str:
     """Documents, tokens and bytes of each split, and the vocabulary."""
     source, tokenizer = type(config.data.source).__name__, type(config.data.tokenizer).__name__

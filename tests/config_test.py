@@ -2,18 +2,39 @@ import pytest
 
 from memjax.config import (
     GPT2,
+    RFA,
+    T2R,
     AdaptiveSoftmax,
+    Bidirectional,
+    Classification,
     Compressive,
     Config,
+    ContinuousCache,
+    Data,
     Dense,
+    EncoderDecoder,
     FullAttention,
+    Glue,
     InfinityFormer,
+    KeyValueRecall,
+    LinearTransformer,
+    MaskedLanguageModeling,
     Memformer,
     Memorizing,
+    MemoryTokens,
+    MemSizer,
     Model,
+    NumberWords,
+    ProductKey,
+    QuestionAnswering,
     Softmax,
     Spalm,
+    Squad,
+    TableAdam,
+    Templates,
+    TextFiles,
     TransformerXL,
+    WordPiece,
     softmax_of,
     validate,
     warnings,
@@ -22,11 +43,13 @@ from memjax.config import (
 
 def test_the_defaults_are_valid():
     without = Memorizing(memory_length=0, cache_length=0), Compressive(memory_length=0)
+    linear = LinearTransformer(), RFA(), T2R(), MemSizer()
     hosts = InfinityFormer(memory_length=128), InfinityFormer(host="gpt2"), InfinityFormer(num_basis=0), GPT2()
-    for attention in (FullAttention(), TransformerXL(), Memorizing(), Compressive(), *without, *hosts):
+    for attention in (FullAttention(), TransformerXL(), Memorizing(), Compressive(), *linear, *without, *hosts):
         validate(Config(model=Model(attention=attention)))
     for model in (Memformer(), Memformer(encoder_layers=0), Memformer(num_slots=0)):
         validate(Config(model=model))
+    validate(Config(model=Model(feed_forward=ProductKey())))
     ties = (False, True, True, True)
     validate(Config(model=Model(output=AdaptiveSoftmax(div_val=4, tie_projections=ties))))
 
@@ -173,6 +196,66 @@ def small_memory(**fields) -> Memorizing:
             "model.attention.recall_target: given 0.0, allowed: above 0, up to 1",
         ),
         (
+            {"attention": RFA(num_directions=0)},
+            "model.attention.num_directions: given 0, allowed: an integer of at least 1",
+        ),
+        ({"attention": RFA(temperature=0.0)}, "model.attention.temperature: given 0.0, allowed: more than 0"),
+        ({"attention": MemSizer(num_slots=0)}, "model.attention.num_slots: given 0, allowed: an integer of at least 1"),
+        (
+            {"attention": LinearTransformer(chunk_length=-1)},
+            "model.attention.chunk_length: given -1, allowed: 0 (the segment) or more tokens",
+        ),
+        (
+            {"positions": "sinusoids", "dim": 15, "num_heads": 1},
+            "model.dim: given 15, allowed: an even number (sines and cosines of model.positions)",
+        ),
+        (
+            {"memory_tokens": MemoryTokens()},
+            "model.memory_tokens: given 'MemoryTokens', allowed: None with FullAttention, or TransformerXL or "
+            "Bidirectional",
+        ),
+        (
+            {"memory_tokens": MemoryTokens(kind="control"), "attention": TransformerXL()},
+            "model.memory_tokens.kind: given 'control', allowed: 'transformer' but in translation",
+        ),
+        (
+            {"feed_forward": ProductKey(num_neighbors=33, num_keys=32)},
+            "model.feed_forward.num_neighbors: given 33, allowed: 1 to model.feed_forward.num_keys = 32",
+        ),
+        (
+            {"feed_forward": ProductKey(key_dim=7)},
+            "model.feed_forward.key_dim: given 7, allowed: an even number (two halves)",
+        ),
+        (
+            {"feed_forward": ProductKey(memory_heads=0)},
+            "model.feed_forward.memory_heads: given 0, allowed: an integer of at least 1",
+        ),
+        (
+            {"feed_forward": ProductKey(num_keys=50_000)},
+            "model.feed_forward.num_keys: given 50000, allowed: up to 46340 (slots have 32-bit numbers)",
+        ),
+        (
+            {"feed_forward": ProductKey(query_hidden=(8, 0))},
+            "model.feed_forward.query_hidden: given (8, 0), allowed: widths from 1",
+        ),
+        (
+            {"feed_forward": ProductKey(key_dropout=1.0)},
+            "model.feed_forward.key_dropout: given 1.0, allowed: a rate in [0, 1)",
+        ),
+        (
+            {"feed_forward": ProductKey(memory_scale=0.0)},
+            "model.feed_forward.memory_scale: given 0.0, allowed: another number than 0 where "
+            "model.feed_forward.dense_scale is 0",
+        ),
+        (
+            {"feed_forward": ProductKey(layers=(4,))},
+            "model.feed_forward.layers: given (4,), allowed: layers from -4 to 3",
+        ),
+        (
+            {"feed_forward": assigned(ProductKey(), query_norm="rms")},
+            "model.feed_forward.query_norm: given 'rms', allowed: one of 'batch', 'layer', 'none'",
+        ),
+        (
             {"output": AdaptiveSoftmax(cutoffs=(40, 20))},
             "model.output.cutoffs: given (40, 20), allowed: positive ids in ascending order, at least one",
         ),
@@ -207,7 +290,19 @@ def test_a_wrong_model_gets_one_line(model, line):
         ("data", {"rows": 0}, "data.rows: given 0, allowed: an integer of at least 1"),
         ("data", {"protocol": "mixed"}, "data.protocol: given 'mixed', allowed: one of 'separate', 'contiguous'"),
         ("training", {"accumulate": 3}, "training.accumulate: given 3, allowed: a divisor of data.rows = 8"),
+        (
+            "training",
+            {"tables": TableAdam(learning_rate=0.0)},
+            "training.tables.learning_rate: given 0.0, allowed: more than 0",
+        ),
+        ("training", {"tables": TableAdam(b2=1.0)}, "training.tables.b2: given 1.0, allowed: a number in [0, 1)"),
+        ("training", {"tables": TableAdam(eps=0.0)}, "training.tables.eps: given 0.0, allowed: more than 0"),
         ("training", {"clip_norm": -1.0}, "training.clip_norm: given -1.0, allowed: 0 (off) or more"),
+        (
+            "training",
+            {"reinitialized": ("a/",)},
+            "training.reinitialized: given ('a/',), allowed: () without training.init_from",
+        ),
         (
             "evaluation",
             {"split": "dev"},
@@ -221,6 +316,48 @@ def test_other_parts_get_one_line(part, fields, line):
     with pytest.raises(ValueError) as error:
         validate(config)
     assert str(error.value) == line
+
+
+@pytest.mark.parametrize(
+    "fields, line",
+    [
+        (
+            {"cross_attention": T2R(num_features=0)},
+            "model.cross_attention.num_features: given 0, allowed: an integer of at least 1",
+        ),
+        (
+            {"feed_forward": ProductKey()},
+            "model.feed_forward: given 'ProductKey', allowed: Dense in a translation model",
+        ),
+        ({"label_smoothing": 1.0}, "model.label_smoothing: given 1.0, allowed: a share in [0, 1)"),
+        ({"output": AdaptiveSoftmax()}, "model.output: given 'AdaptiveSoftmax', allowed: Softmax"),
+        (
+            {"memory_tokens": MemoryTokens(num_tokens=0, kind="bottleneck")},
+            "model.memory_tokens.num_tokens: given 0, allowed: 1 or more for 'bottleneck'",
+        ),
+    ],
+)
+def test_a_wrong_translation_model_gets_one_line(fields, line):
+    data = Data(source=NumberWords())
+    validate(Config(model=EncoderDecoder(), data=data))
+    with pytest.raises(ValueError) as error:
+        validate(Config(model=assigned(EncoderDecoder(), **fields), data=data))
+    assert str(error.value) == line
+
+
+def test_a_translation_model_and_sentence_pairs_belong_together():
+    with pytest.raises(ValueError, match="data.source: given 'NumberWords', allowed: texts, where model is no Enc"):
+        validate(Config(data=Data(source=NumberWords())))
+    with pytest.raises(ValueError, match="data.source: given 'PythonLibrary', allowed: ParallelText, TfdsTransl"):
+        validate(Config(model=EncoderDecoder()))
+    with pytest.raises(ValueError, match="data.protocol: given 'contiguous', allowed: 'separate' for sentence pairs"):
+        validate(Config(model=EncoderDecoder(), data=Data(source=NumberWords(), protocol="contiguous")))
+
+
+def test_gradients_of_linear_states_cross_segments():
+    config = Config(model=Model(attention=MemSizer()))
+    config.training.segments_per_update = 4
+    assert warnings(config) == []
 
 
 @pytest.mark.parametrize(
@@ -325,3 +462,86 @@ def test_a_memformer_wants_a_time_horizon():
     assert warnings(config) == []
     config.model = Memformer(num_slots=0)
     assert [line.partition(":")[0] for line in warnings(config)] == ["training.segments_per_update = 4"]
+
+
+def encoder(task, source=None, *, data=None, evaluation=None, **attention) -> Config:
+    """A valid configuration of a text encoder, but for what is given."""
+    sources = {Classification: Glue(), QuestionAnswering: Squad(), MaskedLanguageModeling: TextFiles()}
+    given = {"source": source or sources[type(task)], "tokenizer": WordPiece(), "segment_length": 128, **(data or {})}
+    config = Config(task=task, model=Model(attention=Bidirectional(**attention)), data=Data(**given))
+    for name, value in (evaluation or {}).items():
+        setattr(config.evaluation, name, value)
+    return config
+
+
+def test_tasks_of_a_text_encoder_are_valid():
+    for task in (MaskedLanguageModeling(), Classification(), QuestionAnswering(stride=32)):
+        validate(encoder(task))
+    validate(encoder(Classification(), Templates()))
+    validate(encoder(MaskedLanguageModeling(), data={"protocol": "contiguous"}, token_types=0, pooler=False))
+
+
+@pytest.mark.parametrize(
+    "config, line",
+    [
+        (
+            Config(model=Model(attention=Bidirectional())),
+            "model.attention: given 'Bidirectional', allowed: a decoder's; with Bidirectional set task to "
+            "MaskedLanguageModeling or another one of a text encoder",
+        ),
+        (Config(data=Data(source=Glue())), "data.source: given 'Glue', allowed: a source of documents"),
+        (
+            Config(task=MaskedLanguageModeling()),
+            "model.attention: given 'FullAttention', allowed: Bidirectional (MaskedLanguageModeling)",
+        ),
+        (
+            encoder(Classification(), data={"segment_length": 129}, positions=128),
+            "data.segment_length: given 129, allowed: at most model.attention.positions = 128: a segment is a text",
+        ),
+        (encoder(Classification(), positions=0), "model.attention.positions: given 0, allowed: 1 or more tokens"),
+        (encoder(Classification(), token_types=-1), "model.attention.token_types: given -1, allowed: 0 (none) or more"),
+        (
+            encoder(Classification(), data={"tokenizer": Data().tokenizer}),
+            "data.tokenizer: given 'SentencePiece', allowed: WordPiece",
+        ),
+        (encoder(Classification(), Squad()), "data.source: given 'Squad', allowed: Glue or Templates (Classification)"),
+        (
+            encoder(QuestionAnswering(), Glue()),
+            "data.source: given 'Glue', allowed: Squad or Templates (QuestionAnswering)",
+        ),
+        (
+            encoder(MaskedLanguageModeling(), KeyValueRecall()),
+            "data.source: given 'KeyValueRecall', allowed: a source of texts (MaskedLanguageModeling)",
+        ),
+        (
+            encoder(Classification(), data={"protocol": "contiguous"}),
+            "data.protocol: given 'contiguous', allowed: 'separate' (Classification)",
+        ),
+        (
+            encoder(Classification(), evaluation={"protocol": "sliding_window"}),
+            "evaluation.protocol: given 'sliding_window', allowed: '' (Classification)",
+        ),
+        (
+            encoder(Classification(), evaluation={"cache": ContinuousCache(memory_length=4)}),
+            "evaluation.cache.memory_length: given 4, allowed: 0",
+        ),
+        (encoder(Classification(num_classes=1)), "task.num_classes: given 1, allowed: 2 or more"),
+        (encoder(MaskedLanguageModeling(rate=0.0)), "task.rate: given 0.0, allowed: a share between 0 and 1"),
+        (
+            encoder(MaskedLanguageModeling(masked=0.8, random=0.3)),
+            "task.random: given 0.3, allowed: at most 1 - masked = 0.2",
+        ),
+        (
+            encoder(QuestionAnswering(), data={"segment_length": 128}),
+            "task.stride: given 128, allowed: at most 61: windows must not leave gaps",
+        ),
+        (
+            encoder(QuestionAnswering(max_question_length=126)),
+            "task.max_question_length: given 126, allowed: less than data.segment_length - 3",
+        ),
+    ],
+)
+def test_a_task_that_does_not_fit_gets_one_line(config, line):
+    with pytest.raises(ValueError) as error:
+        validate(config)
+    assert str(error.value) == line

@@ -16,12 +16,13 @@ from memjax.config import (
     Mnist,
     SentencePiece,
     Sorting,
+    WordPiece,
     Words,
     validate,
     warnings,
 )
-from memjax.models.memformer import make_model
 from memjax.overrides import load_config
+from memjax.training.experiment import make_model
 
 FOLDER = Path(__file__).parent.parent / "configs"
 FILES = sorted(path for path in FOLDER.glob("*.py") if path.stem[0] != "_")
@@ -76,12 +77,14 @@ def vocab_size(config: Config) -> int:
             return 259
         case Words():
             return 33_278 if config.name.endswith("wikitext2") else 267_735
+        case WordPiece():
+            return 30_522  # BERT's
     raise AssertionError(config.data.tokenizer)
 
 
 def count_parameters(config: Config) -> int:
     """Parameters of the model, without making them."""
-    model = make_model(config.model, vocab_size(config))
+    model = make_model(config, vocab_size(config), vocab_multiple=1)
     length = config.data.segment_length  # parameters do not depend on it, some models take no other
     shapes = jax.eval_shape(
         lambda: model.init(
@@ -101,8 +104,15 @@ PUBLISHED = {
     ("transformer_xl_wikitext", "large"): (285_205_322, 0.001),
     ("transformer_xl_enwik8", "default"): (41_055_436, 0.003),
     ("transformer_xl_enwik8", "large"): (277_231_820, 0.003),
+    # Softmax attention has 448,473,088. Ours has a norm after the last layer, and 9 ids less, each of 64 numbers.
+    ("memsizer_wikitext", "default"): (448_473_088 - 91_247_616 + 2_048 - 9 * 64, 0),
     # 151,023,464 without embeddings, and 32,000 of 1,024.
     ("memorizing_pg19", "default"): (151_023_464 + 32_000 * 1024, 0.001),
+    # BERT-base with the masked-token head and the pooler: 110M.
+    ("bert_mlm_wikitext", "default"): (110_104_890, 0),
+    # With memories, as Kim & Jung 2020 count them; here the running statistics of their queries are counted too.
+    ("bert_mlm_wikitext", "pkm"): (505_940_794, 1e-5),
+    ("bert_mlm_wikitext", "resm"): (515_385_658, 1e-5),
 }
 
 LARGE = {
@@ -111,6 +121,14 @@ LARGE = {
     ("compressive_pg19", "default"): 640e6,
     ("compressive_pg19", "transformer_xl"): 525e6,
     ("compressive_wikitext", "default"): 380e6,
+    ("memsizer_wikitext", "linear_transformer"): 450e6,
+    ("memsizer_wikitext", "rfa"): 460e6,
+    ("memsizer_wikitext", "rfa_gate"): 460e6,
+    ("memsizer_wikitext", "t2r"): 460e6,
+    ("memsizer_wikitext", "softmax"): 450e6,
+    ("product_key_news", "default"): 490e6,
+    ("product_key_news", "two"): 800e6,
+    ("product_key_news", "deeper"): 370e6,
 }
 """upper bounds of models that are not trained on one device"""
 

@@ -1,12 +1,14 @@
 """Documents, tokenizers and the streams of segments that training and evaluation read."""
 
 from memjax.data.annotations import AnnotatedDocuments, open_neighbors, write_neighbors
-from memjax.data.builders import python_library_builder, tfds_texts
+from memjax.data.builders import python_library_builder, tfds_examples, tfds_texts
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
+from memjax.data.classification import LabelledText, LabelledTexts, glue_texts, tfds_glue_texts
 from memjax.data.datasets import Datasets, make_datasets, make_tokenizer, open_texts, prepare
-from memjax.data.documents import ArrayDocuments, Documents
+from memjax.data.documents import ArrayDocuments, Documents, Measure
 from memjax.data.identifiers import distant_identifiers, identifier_distances
 from memjax.data.images import ImageDocuments, images_of, mnist, png_grid
+from memjax.data.masking import MaskedTexts
 from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
 from memjax.data.sorting import Sorting
 from memjax.data.sources import (
@@ -20,6 +22,7 @@ from memjax.data.sources import (
     text_files,
     wikitext,
 )
+from memjax.data.squad import Question, QuestionWindows, squad_questions, tfds_squad_questions
 from memjax.data.streams import Streams, epoch_order, merge_positions
 from memjax.data.synthetic import KeyValueRecall
 from memjax.data.tasks import register_tasks, seqio_documents, seqio_tokenizer
@@ -33,6 +36,7 @@ from memjax.data.tokenizers import (
     WordTokenizer,
     train_sentencepiece,
 )
+from memjax.data.wordpiece import WordPieceTokenizer
 
 __all__ = [
     "AnnotatedDocuments",
@@ -43,6 +47,12 @@ __all__ = [
     "Documents",
     "ImageDocuments",
     "KeyValueRecall",
+    "LabelledText",
+    "LabelledTexts",
+    "MaskedTexts",
+    "Measure",
+    "Question",
+    "QuestionWindows",
     "SentencePieceTokenizer",
     "SeqioVocabulary",
     "Sorting",
@@ -54,12 +64,14 @@ __all__ = [
     "TokenizedDocument",
     "TokenizedTexts",
     "Tokenizer",
+    "WordPieceTokenizer",
     "WordTokenizer",
     "corpus_sha256",
     "directories",
     "distant_identifiers",
     "enwik8",
     "epoch_order",
+    "glue_texts",
     "identifier_distances",
     "images_of",
     "json_lines",
@@ -79,7 +91,11 @@ __all__ = [
     "register_tasks",
     "seqio_documents",
     "seqio_tokenizer",
+    "squad_questions",
     "text_files",
+    "tfds_examples",
+    "tfds_glue_texts",
+    "tfds_squad_questions",
     "tfds_texts",
     "train_byte_pairs",
     "train_sentencepiece",

@@ -149,10 +149,10 @@ def write_neighbors(folder: Path | str, split: str, values: Any, documents: Docu
 
 
 def open_neighbors(folder: Path | str, split: str, documents: Documents) -> AnnotatedDocuments:
-    """The documents of a split with their neighbours, which stay on disk.
+    """The documents of a split with their neighbours, which stay on disk and are compared with their checksum once.
 
     Raises:
-      ValueError: the folder has none for this split, or those of other documents.
+      ValueError: the folder has none for this split, those of other documents, or damaged ones.
     """
     path = Path(folder).expanduser() / f"{split}.json"
     if not path.is_file():
@@ -163,7 +163,15 @@ def open_neighbors(folder: Path | str, split: str, documents: Documents) -> Anno
     own = getattr(documents, "fingerprint", None)
     if about["documents"] != own:
         raise ValueError(f"neighbors: {path} is of other documents ({about['documents']}, not {own})")
-    values = np.load(path.with_suffix(".npy"), mmap_mode="r")
+    try:
+        values = np.load(path.with_suffix(".npy"), mmap_mode="r")
+        whole = hashlib.sha256(values.data).hexdigest() == about["sha256"]
+    except (OSError, EOFError, ValueError):  # not there, or not of the length that it begins with
+        whole = False
+    if not whole:
+        raise ValueError(
+            f"neighbors: {path.with_suffix('.npy')} is damaged; find them again by `memjax datastore neighbors`"
+        )
     return AnnotatedDocuments(documents, {NEIGHBORS: values}, version=about["sha256"])
 
 

@@ -212,6 +212,30 @@ def tfds_texts(
     return Texts(names, lambda i: decode_text(source[i][field], f"{builder.info.full_name} {names[i]}"), fingerprint)
 
 
+def tfds_examples(name: str, *, split: str, data_dir: str | os.PathLike[str] | None = None) -> Iterator[dict[str, Any]]:
+    """The examples of a prepared builder as NumPy, feature by feature, in the order of its files.
+
+    Args:
+      name: builder, with configuration: `glue/cola`, `squad`.
+      split: of the builder.
+      data_dir: where prepared data sets lie; TFDS's own default if None.
+
+    Raises:
+      ValueError: an unknown builder, one that is not prepared, or one without that split.
+    """
+    tfds = import_tfds()
+    with quiet():
+        builder = _open_builder(tfds, name, data_dir, download=False)
+        available = sorted(builder.info.splits)
+        if split not in available:
+            raise ValueError(f"split: given {split!r}, allowed: {', '.join(available)} ({name})")
+        if builder.info.file_format.value == "array_record":
+            yield from builder.as_data_source(split=split)
+            return
+        read = tfds.ReadConfig(interleave_cycle_length=1)
+        yield from tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False, read_config=read))
+
+
 def _open_builder(tfds: Any, name: str, data_dir: str | os.PathLike[str] | None, download: bool) -> Any:
     try:
         builder = tfds.builder(name, data_dir=data_dir)

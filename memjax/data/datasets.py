@@ -16,14 +16,20 @@ from typing import Any
 from memjax import config as configs
 from memjax.data import sources
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
+from memjax.data.classification import GLUE, LabelledTexts, glue_texts, tfds_glue_texts
 from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments, mnist
+from memjax.data.masking import MaskedTexts
 from memjax.data.python_sources import python_sources
 from memjax.data.sorting import Sorting
+from memjax.data.squad import QuestionWindows, squad_questions, tfds_squad_questions
 from memjax.data.synthetic import KeyValueRecall
+from memjax.data.templates import template_questions, template_texts
 from memjax.data.token_files import Progress, write_token_file
 from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, WordTokenizer, train_sentencepiece
+from memjax.data.translation import BothSides, EndingTokenizer, SentencePairs, number_words, parallel_texts
+from memjax.data.wordpiece import WordPieceTokenizer
 
 SPLITS = ("train", "validation", "test")
 
@@ -45,11 +51,14 @@ class Datasets:
     begin_token: int
 
 
-def make_datasets(data: configs.Data, *, progress: Progress | None = None) -> Datasets:
+def make_datasets(
+    data: configs.Data, *, task: configs.Task | None = None, progress: Progress | None = None
+) -> Datasets:
     """The documents and the tokenizer that a configuration describes.
 
     Args:
       data: the configuration.
+      task: what is asked of the documents; None = every next token.
       progress: told what is prepared, how much is done, and of how much.
 
     Raises:
@@ -65,8 +74,12 @@ def make_datasets(data: configs.Data, *, progress: Progress | None = None) -> Da
         documents = lambda split: mnist(source.path, split)  # noqa: E731
         return Datasets(documents, None, ImageDocuments.vocab_size, ImageDocuments.begin_id)
     folder = cache_folder(data)
+    if isinstance(source, configs.Glue | configs.Squad | configs.Templates):
+        return _examples(data, task, folder, progress)
     if isinstance(source, configs.SeqioTask):
         return _seqio(source, data, folder, progress)
+    if isinstance(source, configs.Translation):
+        return _translation(source, data, folder, progress)
     texts = lambda split: open_texts(source, split, articles=data.protocol == "separate")  # noqa: E731
     train = texts("train")
     tokenizer = make_tokenizer(data.tokenizer, train, folder, progress=progress)
@@ -85,16 +98,21 @@ def make_datasets(data: configs.Data, *, progress: Progress | None = None) -> Da
             progress=progress,
         )
 
-    return Datasets(documents, tokenizer, tokenizer.vocab_size, tokenizer.begin_id)
+    if isinstance(task, configs.MaskedLanguageModeling):
+        return Datasets(_masked(data, task, documents, tokenizer), tokenizer, *_ids(tokenizer))
+    return Datasets(documents, tokenizer, *_ids(tokenizer))
 
 
-def prepare(data: configs.Data, *, progress: Progress | None = None) -> dict[str, dict[str, int]]:
+def prepare(
+    data: configs.Data, *, task: configs.Task | None = None, progress: Progress | None = None
+) -> dict[str, dict[str, int]]:
     """Makes everything that a run with this configuration reads: the tokenizer and the token file of each split.
 
     What is there already is opened, what was interrupted goes on.
 
     Args:
       data: the configuration.
+      task: as in `make_datasets`.
       progress: told what is prepared, how much is done, and of how much.
 
     Returns:
@@ -103,7 +121,7 @@ def prepare(data: configs.Data, *, progress: Progress | None = None) -> dict[str
     Raises:
       ValueError: see `make_datasets`.
     """
-    datasets = make_datasets(data, progress=progress)
+    datasets = make_datasets(data, task=task, progress=progress)
     return {split: _count(datasets.documents(split)) for split in SPLITS}
 
 
@@ -183,6 +201,8 @@ def make_tokenizer(tokenizer: configs.Tokenizer, train: Any, folder: Path, *, pr
                 WordTokenizer.train(_only_texts(train)).save(partial)
                 partial.replace(path)
             return WordTokenizer.load(path)
+        case configs.WordPiece():
+            return _wordpiece(tokenizer, train, folder)
     raise ValueError(f"data.tokenizer: given {type(tokenizer).__name__}, allowed: one of memjax.config.Tokenizer")
 
 
@@ -191,6 +211,82 @@ def cache_folder(data: configs.Data) -> Path:
     if data.cache_dir:
         return Path(data.cache_dir).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memjax" / "data"
+
+
+def _wordpiece(tokenizer: configs.WordPiece, train: Any, folder: Path) -> Any:
+    if tokenizer.vocab:
+        return WordPieceTokenizer(tokenizer.vocab, lowercase=tokenizer.lowercase)
+    case = "uncased" if tokenizer.lowercase else "cased"
+    path = folder / f"wordpiece-{tokenizer.vocab_size}-{case}-{_digest(train.fingerprint)}.json"
+    if not path.exists():
+        trained = WordPieceTokenizer.train(
+            _only_texts(train), vocab_size=tokenizer.vocab_size, lowercase=tokenizer.lowercase
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        trained.save(partial)
+        partial.replace(path)
+    return WordPieceTokenizer(path)
+
+
+def _masked(
+    data: configs.Data, task: configs.MaskedLanguageModeling, documents: Callable[[str], Documents], tokenizer: Any
+) -> Callable[[str], Documents]:
+    """Documents as frames of which tokens are hidden."""
+    fields = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+
+    def masked(split: str) -> MaskedTexts:
+        # Evaluations of all runs ask for the same tokens; training for those of its seed.
+        seed = {"seed": data.seed if split == "train" else 0}
+        packed = data.protocol == "contiguous"
+        return MaskedTexts(documents(split), tokenizer, length=data.segment_length, packed=packed, **fields, **seed)
+
+    return masked
+
+
+def _examples(data: configs.Data, task: configs.Task | None, folder: Path, progress: Progress | None) -> Datasets:
+    """Labelled texts, or questions with their texts."""
+    read = lambda split: _read_examples(data.source, task, split)
+    train = read("train")
+    if isinstance(task, configs.QuestionAnswering):
+        lines = [text for question in train for text in (question.question, question.context)]
+    else:
+        lines = [text for example in train for text in example.texts]
+    texts = sources.Texts.from_mapping({str(number): line for number, line in enumerate(lines)})
+    tokenizer = make_tokenizer(data.tokenizer, texts, folder, progress=progress)
+
+    def documents(split: str) -> Documents:
+        examples: Any = train if split == "train" else read(split)
+        if isinstance(task, configs.QuestionAnswering):
+            fields = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+            return QuestionWindows(examples, tokenizer, length=data.segment_length, **fields)
+        assert isinstance(task, configs.Classification)
+        metrics = GLUE[data.source.name].metrics if isinstance(data.source, configs.Glue) else ()
+        length = data.segment_length
+        return LabelledTexts(examples, tokenizer, length=length, num_classes=task.num_classes, metrics=metrics)
+
+    return Datasets(documents, tokenizer, *_ids(tokenizer))
+
+
+def _read_examples(source: configs.Source, task: configs.Task | None, split: str) -> Any:
+    asks = isinstance(task, configs.QuestionAnswering)
+    match source:
+        case configs.Templates():
+            number = source.num_examples if split == "train" else max(source.num_examples // 8, 1)
+            return (template_questions if asks else template_texts)(number, seed=SPLITS.index(split))
+        case configs.Glue() if not asks:
+            if not source.path:
+                return tfds_glue_texts(source.name, split=split, data_dir=source.data_dir)
+            return glue_texts(source.name, source.path, split=split, **_shares(source))
+        case configs.Squad() if asks:
+            if not source.path:
+                return tfds_squad_questions(split=split, data_dir=source.data_dir)
+            return squad_questions(source.path, split=split, **_shares(source))
+    raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source of the task's examples")
+
+
+def _ids(tokenizer: Any) -> tuple[int, int]:
+    return tokenizer.vocab_size, tokenizer.begin_id
 
 
 def _recall(source: configs.KeyValueRecall) -> Datasets:
@@ -211,6 +307,39 @@ def _sorting(source: configs.Sorting) -> Datasets:
         return Sorting(count, length=source.length, num_symbols=source.num_symbols, seed=SPLITS.index(split))
 
     return Datasets(documents, None, documents("train").vocab_size, Sorting.begin_id)
+
+
+def _translation(source: configs.Translation, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:
+    train = open_sides(source, "train")
+    tokenizer = make_tokenizer(data.tokenizer, BothSides(*train), folder, progress=progress)
+    ending = EndingTokenizer(tokenizer)
+
+    def documents(split: str) -> SentencePairs:
+        def write(texts: Any) -> Documents:
+            name = _digest(texts.fingerprint, ending.fingerprint)
+            return write_token_file(
+                folder / f"{type(source).__name__}-{split}-{name}", texts, ending, progress=progress
+            )
+
+        sources, targets = train if split == "train" else open_sides(source, split)
+        return SentencePairs(write(sources), write(targets), source.max_length)
+
+    return Datasets(documents, tokenizer, tokenizer.vocab_size, tokenizer.begin_id)
+
+
+def open_sides(source: configs.Translation, split: str) -> tuple[Any, Any]:
+    """Texts to translate and their translations, entry by entry."""
+    match source:
+        case configs.ParallelText():
+            read = lambda language: parallel_texts(source.path, getattr(source, split), language)
+            return read(source.source_language), read(source.target_language)
+        case configs.NumberWords():
+            count = source.num_documents if split == "train" else max(source.num_documents // 8, 1)
+            return number_words(count, split, "en"), number_words(count, split, "de")
+    from memjax.data.builders import tfds_texts
+
+    read = lambda field: tfds_texts(source.name, split=split, field=field, data_dir=source.data_dir or None)
+    return read(source.source_language), read(source.target_language)
 
 
 def _seqio(source: configs.SeqioTask, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:

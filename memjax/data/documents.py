@@ -8,12 +8,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from memjax.typing import Batch
+
 
 @runtime_checkable
 class Documents(Protocol):
     """Random access to tokenised documents.
 
-    Three more members are used where they exist:
+    More members are used where they exist:
 
     - `annotate(i) -> dict[str, array]`: arrays with one entry per token of document i, the same names for every
       document; an entry is a number or an array of one shape. They come out in `Batch.extras`, aligned to the targets,
@@ -21,7 +23,13 @@ class Documents(Protocol):
       `Batch.weights` instead (0 = not scored).
     - `num_tokens(i) -> int`: the length without reading the document.
     - `window(i, start, stop) -> (tokens, annotations)`: a slice, so that one document may be larger than memory.
+    - `context(i) -> dict[str, array]`: arrays of one shape for every document, such as the source of a translation.
+      They come out in `Batch.extras` as they are, with every segment of the document, zeros where a row has none.
     - `fingerprint: str`: what the tokens are; a position of other documents is then refused.
+    - `ask(batch, epochs) -> Batch`: what a batch of them asks of a model, where that is not every next token. The
+      targets and weights it returns are `[segments, batch, targets]`; `epochs` `[segments, batch]` says how often the
+      document of each row has been read before.
+    - `make_measure() -> Measure`: how the answers of a whole split are measured (see `Measure`).
     """
 
     def __len__(self) -> int: ...
@@ -32,6 +40,19 @@ class Documents(Protocol):
 
     def num_bytes(self, index: int, /) -> int:
         """UTF-8 bytes of the text of one document."""
+        ...
+
+
+@runtime_checkable
+class Measure(Protocol):
+    """A measure of a model's answers that is no mean over targets: it sees a whole split, then says its numbers."""
+
+    def observe(self, batch: Batch, output: np.ndarray) -> None:
+        """Takes in one batch without segments, as `ask` made it, and what the model gave for it."""
+        ...
+
+    def result(self) -> dict[str, float]:
+        """Name -> number."""
         ...
 
 

@@ -101,6 +101,7 @@ class _Piece:
     targets: np.ndarray
     annotations: dict[str, np.ndarray]
     start: bool
+    context: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 class Streams:
@@ -179,6 +180,9 @@ class Streams:
         self._seed, self._protocol, self._shuffle, self._epochs = seed, protocol, shuffle, epochs
         self._begin = int(begin_token) if score_first and begin_token is not None else None
         self._extras = {name: like for name, like in _annotation_types(documents).items() if name != "weights"}
+        self._context = {name: np.zeros_like(array) for name, array in _context(documents, 0).items()}
+        if self._context and protocol == "contiguous":
+            raise ValueError("protocol: 'contiguous' given; documents with a context allow 'separate'")
         self._orders: dict[tuple[int, int], np.ndarray] = {}
         self._ends: dict[int, np.ndarray] = {}
         self._lengths: np.ndarray | None = None
@@ -216,14 +220,17 @@ class Streams:
             mask=np.zeros(shape, bool),
             weights=np.zeros(shape, np.float32),
             start_of_document=np.zeros(shape[:2], bool),
-            extras={name: np.zeros((*shape, *like.shape), like.dtype) for name, like in self._extras.items()},
+            extras={name: np.zeros((*shape, *like.shape), like.dtype) for name, like in self._extras.items()}
+            | {name: np.zeros((*shape[:2], *like.shape), like.dtype) for name, like in self._context.items()},
         )
+        epochs = np.zeros(shape[:2], np.int64)
         for segment in range(self.segments_per_update):
             for slot, row in enumerate(self._host):
+                epochs[segment, slot] = row.epoch
                 if self._has_more(row):
                     self._write(batch, segment, slot, self._next_piece(row))
         self._others_need -= self.segments_per_update
-        return batch
+        return self._documents.ask(batch, epochs) if hasattr(self._documents, "ask") else batch  # type: ignore[attr-defined]
 
     # Documents of a row
 
@@ -292,6 +299,7 @@ class Streams:
         begin = unscored + row.offset
         end = min(begin + self.segment_length, total)
         piece = self._piece(row, *self._read(row, document, max(begin - 1, 0), end), end - begin, start=row.offset == 0)
+        piece = dataclasses.replace(piece, context=_context(self._documents, document))
         row.offset += end - begin
         if end == total:
             row.offset, row.index = 0, row.index + 1
@@ -362,8 +370,10 @@ class Streams:
         batch.mask[segment, slot, :size] = True
         batch.weights[segment, slot, :size] = piece.annotations.get("weights", 1)
         batch.start_of_document[segment, slot] = piece.start
-        for name, array in batch.extras.items():
-            array[segment, slot, :size] = piece.annotations[name]
+        for name in self._extras:
+            batch.extras[name][segment, slot, :size] = piece.annotations[name]
+        for name, array in piece.context.items():
+            batch.extras[name][segment, slot] = array
 
     def _segments_left(self, rows: Sequence[int], position: Mapping[str, Any] | None) -> int:
         """The largest number of segments that any of `rows` (of other hosts) still has to give."""
@@ -411,6 +421,10 @@ def _check_arguments(
 
 def _annotate(documents: Documents, index: int) -> dict[str, np.ndarray]:
     return documents.annotate(index) if hasattr(documents, "annotate") else {}  # type: ignore[attr-defined]
+
+
+def _context(documents: Documents, index: int) -> dict[str, np.ndarray]:
+    return documents.context(index) if hasattr(documents, "context") else {}  # type: ignore[attr-defined]
 
 
 def _annotation_types(documents: Documents) -> dict[str, np.ndarray]:

@@ -46,6 +46,18 @@ from memjax.functional.fifo import (
     shift_append,
     write_window,
 )
+from memjax.functional.linear_attention import (
+    LinearState,
+    causal_linear_attention,
+    draw_directions,
+    elu_features,
+    init_linear_state,
+    random_features,
+    read_linear_state,
+    relu_features,
+    reset_linear_state,
+    summarize_source,
+)
 from memjax.functional.losses import cross_entropy_sum, token_cross_entropy
 from memjax.functional.mixing import (
     candidate_log_prob,
@@ -73,7 +85,16 @@ from memjax.functional.positions import (
     relative_shift,
     sinusoids,
 )
-from memjax.functional.product_keys import lookup_rows
+from memjax.functional.product_keys import (
+    candidate_pairs,
+    gradient_of_rows,
+    lookup_rows,
+    select_product_keys,
+    sum_rows,
+    table_shards,
+    top_slots,
+    update_rows,
+)
 from memjax.functional.replay import Replay, mrbp_value_and_grad, scan_with_replay
 from memjax.functional.scopes import operation
 from memjax.functional.sharded import (
@@ -94,6 +115,7 @@ from memjax.functional.slots import (
 )
 
 __all__ = [
+    "LinearState",
     "GaussianBasis",
     "Partial",
     "Replay",
@@ -110,17 +132,23 @@ __all__ = [
     "candidate_log_probs",
     "candidate_log_total",
     "candidate_log_weights",
+    "candidate_pairs",
+    "causal_linear_attention",
     "count_slot_types",
     "cross_entropy_sum",
     "dilated_convolutions",
     "distance_scores",
+    "draw_directions",
+    "elu_features",
     "evaluate_basis",
     "expected_basis",
     "fit_matrix",
     "gather_bucket_slots",
     "gather_slots",
     "gaussian_basis",
+    "gradient_of_rows",
     "head_gate",
+    "init_linear_state",
     "interpolate_log_probs",
     "join_log_probs",
     "joint_attention",
@@ -139,10 +167,14 @@ __all__ = [
     "order_after",
     "partial_attention",
     "quantile_positions",
+    "random_features",
+    "read_linear_state",
     "read_window",
     "relative_buckets",
     "relative_distances",
     "relative_shift",
+    "relu_features",
+    "reset_linear_state",
     "reset_rows",
     "ring_ages",
     "ring_append",
@@ -151,6 +183,7 @@ __all__ = [
     "scale_queries",
     "scan_with_replay",
     "select_neighbors",
+    "select_product_keys",
     "select_window",
     "sharded_append",
     "sharded_neighbors",
@@ -162,12 +195,17 @@ __all__ = [
     "slot_types",
     "stop_forward",
     "strided_convolution",
+    "summarize_source",
+    "sum_rows",
+    "table_shards",
     "threshold_attention",
     "threshold_mask",
     "token_cross_entropy",
     "token_positions",
+    "top_slots",
     "transposed_convolution",
     "update_matrices",
+    "update_rows",
     "visibility",
     "window_validity",
     "write_window",

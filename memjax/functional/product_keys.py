@@ -1,12 +1,118 @@
-"""Large tables of values of which one step touches few rows."""
+"""Large tables of values of which one step touches few rows, and product keys that choose the rows.
+
+Lample et al. 2019, "Large Memory Layers with Product Keys", https://arxiv.org/abs/1907.05242. Slot `i * keys + j` has
+the key `(first[i], second[j])`, so that the best of `keys ** 2` slots are found with two searches among `keys`.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from memjax.functional.scopes import operation
 
-__all__ = ["lookup_rows"]
+__all__ = [
+    "candidate_pairs",
+    "gradient_of_rows",
+    "lookup_rows",
+    "select_product_keys",
+    "sum_rows",
+    "table_shards",
+    "top_slots",
+    "update_rows",
+]
+
+LOOKUPS = 1 << 14
+"""rows that are gathered at once, unless a caller says otherwise"""
+
+Split = Literal["rows", "columns"]
+
+
+def candidate_pairs(num_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ranks in two descending lists whose sums can be among the `num_neighbors` largest: `i * j <= num_neighbors`.
+
+    A pair at the 1-based ranks (i, j) is no better than the `i * j` pairs at or before it, so where that is more than
+    `num_neighbors`, it is not needed: 119 pairs instead of 1,024 for 32 neighbours, and nothing is lost.
+
+    Returns:
+      0-based ranks in the first and in the second list, in the order of the first, then of the second.
+
+    Example:
+      >>> [array.tolist() for array in candidate_pairs(3)]
+      [[0, 0, 0, 1, 2], [0, 1, 2, 0, 0]]
+    """
+    ranks = np.arange(1, num_neighbors + 1)
+    first, second = np.nonzero(ranks[:, None] * ranks[None, :] <= num_neighbors)
+    return first.astype(np.int32), second.astype(np.int32)
+
+
+@operation
+def select_product_keys(
+    queries: Float[Array, "*batch heads 2 half"], keys: Float[Array, "heads 2 keys half"], num_neighbors: int
+) -> tuple[Int[Array, "*batch heads neighbors"], Float[Array, "*batch heads neighbors"]]:
+    """The `num_neighbors` slots of the largest scores `q_1 . first[i] + q_2 . second[j]`, exactly.
+
+    The choice is made on stopped gradients; the scores are taken from the two products once more, so that queries and
+    keys learn through what was chosen and no gradient passes through a search.
+
+    Args:
+      queries: both halves of each head's query.
+      keys: both codebooks of each head.
+      num_neighbors: slots per query and head, at most `keys`.
+
+    Returns:
+      int32 numbers of slots, `first * keys + second`, best first, and their scores, at least float32.
+
+    Raises:
+      ValueError: `num_neighbors` below 1 or above `keys`.
+
+    Example:
+      >>> keys = jnp.array([[[[0.0], [1.0], [5.0]], [[2.0], [0.0], [1.0]]]])
+      >>> ids, scores = select_product_keys(jnp.ones((1, 2, 1)), keys, 3)
+      >>> print(ids, scores)
+      [[6 8 7]] [[7. 6. 5.]]
+    """
+    num_keys = keys.shape[2]
+    if not 1 <= num_neighbors <= num_keys:
+        raise ValueError(
+            f"num_neighbors: given {num_neighbors}, allowed: 1 to {num_keys}, the sub-keys of each half; use more "
+            "sub-keys or fewer neighbours"
+        )
+    dtype = jnp.promote_types(queries.dtype, jnp.float32)
+    products = jnp.einsum("...hpd,hpkd->...hpk", queries, keys.astype(queries.dtype), preferred_element_type=dtype)
+    best, places = lax.top_k(lax.stop_gradient(products), num_neighbors)
+    first, second = candidate_pairs(num_neighbors)
+    sums = best[..., 0, first] + best[..., 1, second]
+    chosen = lax.top_k(sums, num_neighbors)[1]
+    pairs = jnp.stack([jnp.asarray(first)[chosen], jnp.asarray(second)[chosen]], axis=-2)  # [..., h, 2, k]
+    places = jnp.take_along_axis(places, pairs, axis=-1)
+    scores = jnp.take_along_axis(products, places, axis=-1).sum(axis=-2)
+    return (places[..., 0, :] * num_keys + places[..., 1, :]).astype(jnp.int32), scores
+
+
+@operation
+def top_slots(ids: Int[Array, "*batch lookups"], weights: Float[Array, "*batch lookups"]) -> Int[Array, "*batch"]:
+    """The slot of the largest weight of each token, the weights of a slot that several heads chose added up.
+
+    Args:
+      ids: slots of all heads of a token.
+      weights: of the lookups.
+
+    Example:
+      >>> print(top_slots(jnp.array([[4, 7, 4]]), jnp.array([[0.3, 0.4, 0.2]])))
+      [4]
+    """
+    same = ids[..., :, None] == ids[..., None, :]
+    merged = jnp.sum(jnp.where(same, weights[..., None, :], 0), axis=-1)
+    best = jnp.argmax(merged, axis=-1)
+    return jnp.take_along_axis(ids, best[..., None], axis=-1)[..., 0]
 
 
 @operation
@@ -31,10 +137,149 @@ def lookup_rows(
              [ 0.,  2.]], dtype=float32)
     """
     if sink is None:
-        return jax.lax.stop_gradient(_take(table, ids))
+        return lax.stop_gradient(_take(table, ids))
     if sink.shape != (*ids.shape, table.shape[-1]):
         raise ValueError(f"sink: given shape {sink.shape}, allowed: the result's, {(*ids.shape, table.shape[-1])}")
     return _lookup(table, ids, sink)
+
+
+@operation
+def sum_rows(
+    table: Float[Array, "rows dim"],
+    ids: Int[Array, "*bags lookups"],
+    weights: Float[Array, "*bags lookups"],
+    sink: Float[Array, "*bags dim"] | None = None,
+    *,
+    axis: str = "",
+    split: Split = "rows",
+    lookups_at_once: int = LOOKUPS,
+) -> Float[Array, "*bags dim"]:
+    """`sum_l weights[l] * table[ids[l]]` for every bag, without the rows of all bags ever being in memory at once.
+
+    The table has no gradient: that of row r is the sum of `weight * gradient of sink` over all lookups of r, from which
+    a row-sparse optimiser updates it. The weights have one; the rows are read again for it.
+
+    Where a mesh is set (`jax.set_mesh`, automatic axes) bags stay where they are, and of a split table every device
+    reads its own part: between devices go sums, never rows.
+
+    Args:
+      table: the rows.
+      ids: of every bag, the first axis (batch rows) split over the other mesh axes.
+      weights: of the lookups.
+      sink: an array of the result's shape whose values do not matter; None where the table does not learn.
+      axis: name of the mesh axis that splits the table; "" = it is whole.
+      split: what of the table it splits.
+      lookups_at_once: rows gathered at a time on a device, rounded down to whole bags.
+
+    Returns:
+      In the dtype of the table, at least float32.
+
+    Raises:
+      ValueError: a sink of another shape.
+
+    Example:
+      >>> table = jnp.arange(6.0).reshape(3, 2)
+      >>> print(sum_rows(table, jnp.array([[2, 0]]), jnp.array([[0.5, 1.0]])))
+      [[2.  3.5]]
+    """
+    shape = (*ids.shape[:-1], table.shape[-1])
+    if sink is not None and sink.shape != shape:
+        raise ValueError(f"sink: given shape {sink.shape}, allowed: the result's, {shape}")
+    sink = jnp.zeros(shape, table.dtype) if sink is None else sink
+    parts = _Parts(axis, split, lookups_at_once)
+    return _sum_rows(parts, lax.stop_gradient(table), ids, weights.astype(table.dtype), sink)
+
+
+def table_shards(axis: str, table: Float[Array, "rows dim"], split: Split) -> int:
+    """Into how many parts the mesh that is set splits a table; 1 = it is whole.
+
+    Args:
+      axis: name of the mesh axis; "" = none.
+      table: or its shape.
+      split: its rows, or its columns.
+
+    Example:
+      >>> with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((2, 4), ("data", "model"))):
+      ...     table_shards("model", jnp.zeros((8, 6)), "rows"), table_shards("model", jnp.zeros((8, 6)), "columns")
+      (4, 1)
+    """
+    size = dict(jax.sharding.get_abstract_mesh().shape).get(axis, 1)
+    return 1 if table.shape[0 if split == "rows" else 1] % size else size
+
+
+@operation
+def update_rows(
+    arrays: tuple[Float[Array, "rows dim"], ...],
+    ids: Int[Array, "bags lookups"],
+    weights: Float[Array, "bags lookups"],
+    gradients: Float[Array, "bags dim"],
+    rule: Callable[[tuple[Array, ...], Array], tuple[Array, ...]],
+    *,
+    axis: str = "",
+    split: Split = "rows",
+    lookups_at_once: int = LOOKUPS,
+) -> tuple[Float[Array, "rows dim"], ...]:
+    """Applies an update rule to the rows that were looked up, each once with its whole gradient.
+
+    Lookups are sorted by row and worked through some at a time, in a loop that carries the arrays: neither time nor
+    temporary memory depends on the number of rows, and donated arrays change in place. Lookups of weight or gradient 0
+    touch nothing. Where a mesh is set, every device updates its own part of the arrays; it gets the gradients of all
+    bags (as many as activations), never rows.
+
+    Args:
+      arrays: the table and what the rule keeps of its rows.
+      ids: as in `sum_rows`; those beyond the table are left out.
+      weights: of the lookups.
+      gradients: of the sums, that is, of the sink.
+      rule: `rule(rows of each array, gradient of the rows) -> new rows`, `[some rows, dim]` each.
+      axis: as in `sum_rows`.
+      split: as in `sum_rows`.
+      lookups_at_once: lookups worked through at a time.
+
+    Returns:
+      The new arrays.
+
+    Example:
+      >>> table = jnp.zeros((4, 1))
+      >>> step = lambda rows, gradient: (rows[0] - gradient,)
+      >>> ids, weights = jnp.array([[2, 0], [2, 1]]), jnp.array([[0.5, 1.0], [1.0, 0.0]])
+      >>> print(update_rows((table,), ids, weights, jnp.array([[2.0], [4.0]]), step)[0].ravel())
+      [-2.  0. -5.  0.]
+    """
+    gradients = gradients.astype(arrays[0].dtype)
+    ids = _live(arrays[0], ids, weights, gradients)
+    run = functools.partial(_update_part, rule=rule, lookups_at_once=lookups_at_once)
+    return _with_all_bags(run, arrays, ids, weights.astype(arrays[0].dtype), gradients, axis, split)
+
+
+@operation
+def gradient_of_rows(
+    table: Float[Array, "rows dim"],
+    ids: Int[Array, "bags lookups"],
+    weights: Float[Array, "bags lookups"],
+    gradients: Float[Array, "bags dim"],
+    *,
+    axis: str = "",
+    split: Split = "rows",
+    lookups_at_once: int = LOOKUPS,
+) -> Float[Array, "rows dim"]:
+    """The gradient of a table as an array of its size: for tables that are small, and for comparison.
+
+    Args:
+      table: or another array of its shape and dtype.
+      ids: as in `update_rows`, as are the others.
+
+    Example:
+      >>> ids, weights = jnp.array([[2, 0], [2, 1]]), jnp.array([[0.5, 1.0], [1.0, 0.0]])
+      >>> print(gradient_of_rows(jnp.zeros((4, 1)), ids, weights, jnp.array([[2.0], [4.0]])).ravel())
+      [2. 0. 5. 0.]
+    """
+    run = functools.partial(_gradient_part, lookups_at_once=lookups_at_once)
+    gradients, weights = gradients.astype(table.dtype), weights.astype(table.dtype)
+    return _with_all_bags(run, (table,), ids, weights, gradients, axis, split)[0]
+
+
+# A table that is read row by row
 
 
 def _take(table: Array, ids: Array) -> Array:
@@ -57,3 +302,187 @@ def _lookup_backward(_: None, gradient: Array) -> tuple[None, None, Array]:
 
 
 _lookup.defvjp(_lookup_forward, _lookup_backward)
+
+
+# Weighted sums of rows
+
+
+class _Parts(NamedTuple):
+    """How a table is split, and how much of it is read at once."""
+
+    axis: str
+    split: Split
+    lookups_at_once: int
+
+
+def _on_parts(parts: _Parts, function: Callable[..., Array], table: Array, *bags: Array, rows_out: bool) -> Array:
+    """`function(part of the table, bags of this device, total)`, over the devices where a mesh is set.
+
+    Args:
+      parts: how the table is split.
+      function: of arrays whose leading axes are merged; `total` adds over the parts of the table.
+      table: the table.
+      *bags: ids first, made those of the part (beyond it where they are in another).
+      rows_out: the result has the table's columns at its last axis.
+    """
+    shards = table_shards(parts.axis, table, parts.split)
+    flat = lambda x: x.reshape(-1, x.shape[-1])
+    lead = bags[0].shape[:-1]
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or math.prod(mesh.shape.values()) == 1:
+        return function(table, *map(flat, bags), lambda x: x).reshape(*lead, -1)
+    by_rows, by_columns = shards > 1 and parts.split == "rows", shards > 1 and parts.split == "columns"
+    others = {name: size for name, size in mesh.shape.items() if name != parts.axis}
+    divides = lead[0] % math.prod(others.values()) == 0
+    rows = tuple(name for name, size in others.items() if size > 1) if divides else ()
+    held = PartitionSpec(parts.axis if by_rows else None, parts.axis if by_columns else None)
+    by_bag = PartitionSpec(rows or None)
+    with_columns = PartitionSpec(rows or None, *(None,) * (len(lead) - 1), parts.axis if by_columns else None)
+
+    def on_shard(table: Array, ids: Array, *bags: Array) -> Array:
+        if by_rows:
+            ids = _local_ids(ids, table.shape[0], parts.axis)
+        adds = by_rows or (by_columns and not rows_out)
+        total = (lambda x: lax.psum(x, parts.axis)) if adds else (lambda x: x)
+        out = function(table, flat(ids), *map(flat, bags), total)
+        return out.reshape(*ids.shape[:-1], -1)
+
+    # The last of the bags of a backward pass is a gradient with the table's columns.
+    specs = (held, by_bag, by_bag if rows_out else with_columns)
+    return jax.shard_map(on_shard, in_specs=specs, out_specs=with_columns if rows_out else by_bag)(table, *bags)
+
+
+def _in_chunks(function: Callable[..., Array], ids: Array, other: Array, lookups_at_once: int) -> Array:
+    """`function(ids, other)` of some bags after the other, on `[bags, ...]`."""
+    bags, lookups = ids.shape
+    size = max(lookups_at_once // lookups, 1)
+    if bags <= size:
+        return function(ids, other)
+    padded = lambda x: jnp.pad(x, [(0, -bags % size), (0, 0)]).reshape(-1, size, x.shape[1])
+    out = lax.map(lambda chunk: function(*chunk), (padded(ids), padded(other)))
+    return out.reshape(-1, out.shape[-1])[:bags]
+
+
+def _rows(table: Array, ids: Array) -> Array:
+    """`table[ids]`, 0 beyond the table."""
+    return jnp.take(table, ids, axis=0, mode="fill", fill_value=0)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sum_rows(parts: _Parts, table: Array, ids: Array, weights: Array, sink: Array) -> Array:
+    del sink
+
+    def one(table: Array, ids: Array, weights: Array, total: Callable[[Array], Array]) -> Array:
+        add = lambda ids, weights: jnp.einsum("nl,nld->nd", weights, _rows(table, ids))
+        return total(_in_chunks(add, ids, weights, parts.lookups_at_once))
+
+    return _on_parts(parts, one, table, ids, weights, rows_out=True)
+
+
+def _sum_rows_forward(parts: _Parts, table: Array, ids: Array, weights: Array, sink: Array) -> tuple[Array, tuple]:
+    return _sum_rows(parts, table, ids, weights, sink), (table, ids)
+
+
+def _sum_rows_backward(parts: _Parts, kept: tuple, gradient: Array) -> tuple[None, None, Array, Array]:
+    def one(table: Array, ids: Array, gradient: Array, total: Callable[[Array], Array]) -> Array:
+        compare = lambda ids, gradient: jnp.einsum("nd,nld->nl", gradient, _rows(table, ids))
+        return total(_in_chunks(compare, ids, gradient, parts.lookups_at_once))
+
+    to_weights = _on_parts(parts, one, *kept, gradient, rows_out=False)
+    return None, None, to_weights, gradient
+
+
+_sum_rows.defvjp(_sum_rows_forward, _sum_rows_backward)
+
+
+# Updates of rows
+
+
+def _local_ids(ids: Array, size: int, axis: str) -> Array:
+    """Inside a `shard_map`: numbers of rows in this device's part of a table, `size` for those that are elsewhere."""
+    ids = ids - lax.axis_index(axis).astype(ids.dtype) * size
+    return jnp.where((ids >= 0) & (ids < size), ids, size)
+
+
+def _live(table: Array, ids: Array, weights: Array, gradients: Array) -> Array:
+    """The ids, beyond the table where a lookup has no gradient."""
+    live = (weights != 0) & (gradients != 0).any(axis=-1)[:, None] & (ids >= 0) & (ids < table.shape[0])
+    return jnp.where(live, ids, table.shape[0])
+
+
+def _with_all_bags(
+    run: Callable[..., tuple[Array, ...]],
+    arrays: tuple[Array, ...],
+    ids: Array,
+    weights: Array,
+    gradients: Array,
+    axis: str,
+    split: Split,
+) -> tuple[Array, ...]:
+    """`run(arrays, ids, weights, gradients)`, on every device with its part of the arrays where a mesh is set."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or math.prod(mesh.shape.values()) == 1:
+        return run(arrays, ids, weights, gradients)
+    shards = table_shards(axis, arrays[0], split)
+    by_rows, by_columns = shards > 1 and split == "rows", shards > 1 and split == "columns"
+    held = PartitionSpec(axis if by_rows else None, axis if by_columns else None)
+    whole, columns = PartitionSpec(), PartitionSpec(None, axis if by_columns else None)
+
+    def on_shard(arrays: tuple[Array, ...], ids: Array, weights: Array, gradients: Array) -> tuple[Array, ...]:
+        ids = _local_ids(ids, arrays[0].shape[0], axis) if by_rows else ids
+        return run(arrays, ids, weights, gradients)
+
+    # Every device of the other axes does the same; nothing is sent, so there is nothing to check.
+    return jax.shard_map(on_shard, in_specs=(held, whole, whole, columns), out_specs=held, check_vma=False)(
+        arrays, ids, weights, gradients
+    )
+
+
+def _update_part(
+    arrays: tuple[Array, ...],
+    ids: Array,
+    weights: Array,
+    gradients: Array,
+    rule: Callable[..., Any],
+    lookups_at_once: int,
+) -> tuple[Array, ...]:
+    rows, total, lookups = arrays[0].shape[0], ids.size, ids.shape[1]
+    size = min(lookups_at_once, total)
+    padding = size - total % size  # at least one: a lookup of nothing ends the last row
+    ids = jnp.pad(ids.reshape(-1), (0, padding), constant_values=rows)
+    weights = jnp.pad(weights.reshape(-1), (0, padding))
+    sorted_ids, order = lax.sort((ids, lax.iota(jnp.int32, ids.size)), num_keys=1)
+
+    def body(chunk: Array, carry: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
+        arrays, last_id, unfinished = carry
+        here = lax.dynamic_slice(sorted_ids, (chunk * size,), (size,))
+        places = lax.dynamic_slice(order, (chunk * size,), (size,))
+        parts = weights[places][:, None] * _rows(gradients, places // lookups)
+        number = jnp.cumsum(here != jnp.concatenate([last_id[None], here[:-1]]))  # of the row, 0 = that before
+        sums = jax.ops.segment_sum(parts, number, size + 1, indices_are_sorted=True).at[0].add(unfinished)
+        row = jnp.full(size + 1, rows, here.dtype).at[0].set(last_id).at[number].set(here)
+        # The last row may go on in the next chunk. What is not written has a place of its own beyond the table.
+        nth = lax.iota(row.dtype, size + 1)
+        row = jnp.where((nth < number[-1]) & (row < rows), row, rows + nth)
+        new = rule(tuple(_rows(array, row) for array in arrays), sums)
+        write = lambda array, values: array.at[row].set(values.astype(array.dtype), mode="drop", unique_indices=True)
+        return tuple(map(write, arrays, new)), here[-1], sums[number[-1]]
+
+    start = (arrays, jnp.asarray(rows, ids.dtype), jnp.zeros(arrays[0].shape[1], arrays[0].dtype))
+    return lax.fori_loop(0, (ids < rows).sum() // size + 1, body, start)[0]
+
+
+def _gradient_part(
+    arrays: tuple[Array, ...], ids: Array, weights: Array, gradients: Array, lookups_at_once: int
+) -> tuple[Array, ...]:
+    bags, lookups = ids.shape
+    rows = arrays[0].shape[0]
+    size = min(max(lookups_at_once // lookups, 1), bags)
+    chunks = lambda x, fill: jnp.pad(x, [(0, -bags % size), (0, 0)], constant_values=fill).reshape(-1, size, x.shape[1])
+
+    def add(sums: Array, chunk: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        ids, weights, gradients = chunk
+        return sums.at[ids].add(weights[..., None] * gradients[:, None], mode="drop"), None
+
+    start = jnp.zeros_like(arrays[0])
+    return (lax.scan(add, start, (chunks(ids, rows), chunks(weights, 0), chunks(gradients, 0)))[0],)

@@ -6,6 +6,7 @@ from memjax.inference.memory_maps import SignalMap, SlotMap, attend_places, sign
 from memjax.inference.neighbors import knn_recall, spalm_recall
 from memjax.inference.sampling import Sampling, greedy, keep_top_k, keep_top_p, row_keys, sample
 from memjax.inference.texts import continue_texts
+from memjax.inference.translation import beam_search, detokenized_bleu, tokenized_bleu, translate
 
 __all__ = [
     "Prefix",
@@ -14,7 +15,9 @@ __all__ = [
     "SignalMap",
     "SlotMap",
     "attend_places",
+    "beam_search",
     "continue_texts",
+    "detokenized_bleu",
     "generate",
     "greedy",
     "keep_top_k",
@@ -29,4 +32,6 @@ __all__ = [
     "spalm_recall",
     "stream_tokens",
     "token_space",
+    "tokenized_bleu",
+    "translate",
 ]

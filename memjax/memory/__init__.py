@@ -15,6 +15,7 @@ from memjax.memory.contract import (
     take_rows,
     where_rows,
 )
+from memjax.memory.cross_attention import CrossAttention, CrossAttentionState
 from memjax.memory.infinity_former import (
     InfinityFormerAttention,
     InfinityFormerState,
@@ -22,10 +23,17 @@ from memjax.memory.infinity_former import (
     LongTermState,
 )
 from memjax.memory.knn_lm import KNNMemory
+from memjax.memory.linear_transformer import LinearCrossAttention, LinearCrossState, LinearTransformerAttention
 from memjax.memory.memformer import Encoded, MemformerEncoder, MemformerState
 from memjax.memory.memorizing import LongMemory, MemorizingAttention, MemorizingState, Tokens
+from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens, resize_memory
+from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
+from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.mixtures import Prediction, Recalled
+from memjax.memory.product_key import ProductKeyMemory
+from memjax.memory.rfa import RFAAttention
 from memjax.memory.spalm import Spalm
+from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
 
 __all__ = [
@@ -33,29 +41,42 @@ __all__ = [
     "CompressiveState",
     "ContinuousCache",
     "ContinuousCacheState",
+    "CrossAttention",
+    "CrossAttentionState",
     "DecodeState",
     "Encoded",
     "InfinityFormerAttention",
     "InfinityFormerState",
+    "EncoderLayer",
     "KNNMemory",
     "LayerState",
+    "LinearCrossAttention",
+    "LinearCrossState",
+    "LinearTransformerAttention",
     "LongMemory",
     "LongTermMemory",
     "LongTermState",
     "MemformerEncoder",
     "MemformerState",
+    "MemSizerAttention",
     "MemorizingAttention",
     "MemorizingState",
     "MemoryModule",
+    "MemoryTokenXLAttention",
+    "MemoryTokens",
     "Prediction",
+    "RFAAttention",
+    "ProductKeyMemory",
     "Recalled",
     "Spalm",
     "StackState",
+    "T2RAttention",
     "Tokens",
     "TransformerXLAttention",
     "TransformerXLState",
     "Usage",
     "num_rows",
+    "resize_memory",
     "restore_state",
     "save_state",
     "select_state",

@@ -137,7 +137,7 @@ class HeadAttention(nn.Module):
         return attention_with_weights(project(x, self.query), keys, keys)[1]
 
 
-class EncoderLayer(nn.Module):
+class MemformerLayer(nn.Module):
     """Self-attention, memory reader, feed-forward; each with a norm in front and a residual connection.
 
     Attributes:
@@ -226,7 +226,7 @@ class MemformerEncoder(nn.Module):
       dtype: of the computation.
     """
 
-    layers: tuple[EncoderLayer, ...]
+    layers: tuple[MemformerLayer, ...]
     dim: int
     num_slots: int
     num_heads: int
@@ -326,7 +326,7 @@ class MemformerEncoder(nn.Module):
     def _run(self, x: Array, slots: Array | None, **named: Any) -> tuple[Array, Array | None]:
         """The output of the last layer, and the weights of all readers where they are tracked."""
 
-        def body(layer: EncoderLayer, y: Array, _: None) -> tuple[Array, Array | None]:
+        def body(layer: MemformerLayer, y: Array, _: None) -> tuple[Array, Array | None]:
             return layer(y, slots, **named)
 
         return run_layers(body, self.layers, x, None, scan_layers=self.scan_layers, rematerialize=self.rematerialize)

@@ -15,11 +15,18 @@ from memjax.axes import named
 
 
 def make_norm(kind: str, dtype: Any) -> nn.Module:
-    """The norm of a part: 'layer' (epsilon 1e-5) or 'rms' (no mean, no bias, epsilon 1e-6); statistics in float32."""
+    """The norm of a part; statistics in float32.
+
+    Args:
+      kind: 'layer' (epsilon 1e-5), 'layer_exact' (epsilon 1e-12, as BERT) or 'rms' (no mean, no bias, epsilon 1e-6).
+      dtype: of the result.
+    """
     ones = named(nn.initializers.ones, "embed")
-    if kind == "layer":
-        zeros = named(nn.initializers.zeros, "embed")
-        return nn.LayerNorm(epsilon=1e-5, dtype=dtype, scale_init=ones, bias_init=zeros)
+    if kind.startswith("layer"):
+        zeros, exact = named(nn.initializers.zeros, "embed"), kind == "layer_exact"
+        epsilon = 1e-12 if exact else 1e-5
+        # So small an epsilon needs a variance that cannot come out negative.
+        return nn.LayerNorm(epsilon, dtype=dtype, scale_init=ones, bias_init=zeros, use_fast_variance=not exact)
     return nn.RMSNorm(epsilon=1e-6, dtype=dtype, scale_init=ones)
 
 
@@ -36,6 +43,21 @@ def matrix_init(
     if stddev is None:
         return nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", in_axis=in_axis, out_axis=out_axis)
     return nn.initializers.normal(stddev)
+
+
+def xavier_init(
+    gain: float | None, in_axis: int | tuple[int, ...] = 0, out_axis: int | tuple[int, ...] = -1
+) -> Callable[..., Array]:
+    """Xavier's uniform matrix times a gain, or `matrix_init(None)` where the gain is None.
+
+    Args:
+      gain: multiplies the values, or None.
+      in_axis: input axes of the matrix, for the fan.
+      out_axis: output axes of the matrix.
+    """
+    if gain is None:
+        return matrix_init(None, in_axis, out_axis)
+    return nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform", in_axis=in_axis, out_axis=out_axis)
 
 
 def project(x: Array, matrix: Array, axes: int = 1) -> Array:

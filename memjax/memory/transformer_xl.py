@@ -428,6 +428,13 @@ class TransformerXLAttention(nn.Module):
         self, query: Array, segment: TransformerXLSegment, memory: Any, position: Array, biases: tuple[Array, Array]
     ) -> tuple[Array, Array]:
         """Attention of one token per row over memory and its segment so far, rows out of phase, and its weights."""
+        bias, visible = self._token_scores(query, segment, memory, position, biases)
+        return read(query, segment.keys, segment.values, bias, biases[0], visible)
+
+    def _token_scores(
+        self, query: Array, segment: TransformerXLSegment, memory: Any, position: Array, biases: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        """Position scores of one token per row `[batch, heads, 1, total]`, and what it sees `[batch, 1, 1, total]`."""
         batch, total = segment.keys.shape[:2]
         distance = position[:, None] + self._num_slots - jnp.arange(total)[None, :]  # [b, m]
         visible = jnp.broadcast_to(distance >= 0, (batch, total))
@@ -442,7 +449,7 @@ class TransformerXLAttention(nn.Module):
             columns = run[0] + segment_length if index == len(runs) - 1 else run[0]
             scores.append(self._score_token(query, run, columns, run[0] + segment_length, position))
         bias = scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=-1)
-        return read(query, segment.keys, segment.values, bias, biases[0], visible[:, None, None, :])
+        return bias, visible[:, None, None, :]
 
     def _score_token(
         self, query: Array, run: tuple[int, Array, Array], columns: int, total: int, position: Array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -13,15 +13,24 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax import config
 from memjax.axes import MODEL, constrain, named
+from memjax.functional.positions import sinusoids
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
-from memjax.memory.contract import StackState
+from memjax.memory.contract import StackState, broadcast_mask
 from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
+from memjax.memory.linear_transformer import LinearTransformerAttention
 from memjax.memory.memorizing import MemorizingAttention
+from memjax.memory.memory_tokens import MEMORY
+from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
+from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs, recalled_log_prob
+from memjax.memory.product_key import ProductKeyMemory
 from memjax.memory.projections import make_norm
+from memjax.memory.rfa import RFAAttention
 from memjax.memory.spalm import Spalm
+from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
+from memjax.models.bidirectional import BidirectionalAttention
 from memjax.models.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
 from memjax.models.transformer import FeedForward, Layer, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
@@ -41,11 +50,13 @@ class LanguageModelState:
       stack: that of its layers.
       output: that of a memory at the output site, or `EmptyState`.
       mixtures: of each memory whose candidates are mixed in.
+      position: int32 `[batch]`, tokens of the document read so far, or `EmptyState` where nothing depends on it.
     """
 
     stack: StackState
     output: Any
     mixtures: tuple[Any, ...] = ()
+    position: Any = EmptyState()
 
 
 _RELATIVE = (config.TransformerXL, config.Compressive, config.InfinityFormer, config.GPT2)
@@ -66,6 +77,10 @@ class LanguageModel(nn.Module):
         the other.
       final_norm: norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
       num_positions: learned positions of the tokens in their segment, added to the embeddings; 0 = none.
+      positions: 'sinusoids' of the place in the document are added to the embeddings, or 'none'.
+      memory_tokens: learned rows before every segment, which come out as `memory` in `Aux.arrays`; for layers that know
+        of them (`MemoryTokenXLAttention`).
+      memory_stddev: of their initial values.
       dropout: rate on embeddings and on the last hidden state.
       features: inner tensors to return in `Aux.arrays`: `output` (before the final norm), `output_normed`; those of
         layers are named in the stack.
@@ -79,6 +94,9 @@ class LanguageModel(nn.Module):
     mixtures: tuple[nn.Module, ...] = ()
     final_norm: str = "rms"
     num_positions: int = 0
+    positions: str = "none"
+    memory_tokens: int = 0
+    memory_stddev: float = 0.02
     dropout: float = 0.0
     features: tuple[str, ...] = ()
     dtype: Any = jnp.float32
@@ -91,6 +109,11 @@ class LanguageModel(nn.Module):
         if self.num_positions:
             init, dim = named(nn.initializers.normal(0.02), None, "embed"), self.stack.layers[0].attention.dim  # type: ignore[attr-defined]
             self.positions_table = self.param("positions", init, (self.num_positions, dim))
+        if self.memory_tokens:
+            if self.features or self.stack.features:
+                raise ValueError("features: given with memory_tokens, allowed: none (they have rows of their own)")
+            init = named(nn.initializers.normal(self.memory_stddev), None, "embed")
+            self.memory_rows = self.param("memory_tokens", init, (self.memory_tokens, self.vocabulary.dim))  # type: ignore[attr-defined]
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> LanguageModelState:
@@ -98,7 +121,8 @@ class LanguageModel(nn.Module):
         dtype = dtype or self.memory_dtype
         output = self.output_memory.init_state(batch_size, dtype) if self.output_memory else EmptyState()  # type: ignore[attr-defined]
         mixtures = tuple(memory.init_state(batch_size, dtype) for memory in self.mixtures)  # type: ignore[attr-defined]
-        return LanguageModelState(self.stack.init_state(batch_size, dtype), output, mixtures)
+        position = jnp.zeros((batch_size,), jnp.int32) if self.positions != "none" else EmptyState()
+        return LanguageModelState(self.stack.init_state(batch_size, dtype), output, mixtures, position)
 
     @nn.nowrap
     def init_decode_state(self, state: LanguageModelState, segment_length: int, batch_size: int) -> LanguageModelState:
@@ -111,7 +135,7 @@ class LanguageModel(nn.Module):
             for memory, one in zip(self.mixtures, state.mixtures, strict=True)
         )
         stack = self.stack.init_decode_state(state.stack, segment_length, batch_size)
-        return LanguageModelState(stack, output, mixtures)
+        return LanguageModelState(stack, output, mixtures, state.position)
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, Any]:
@@ -164,9 +188,10 @@ class LanguageModel(nn.Module):
           features.
         """
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
-        x = self.drop(self._embed_in_segment(tokens), deterministic=deterministic)
+        position = jax.tree.map(lambda read: jnp.where(start_of_document, 0, read), state.position)
+        x = self.drop(self._embed(tokens, position), deterministic=deterministic)
         x = constrain(x, "batch", None, None)
-        x, stack, aux = self.stack(x, state.stack, **named)
+        x, stack, aux = self._run_stack(x, state.stack, **named)
         hidden, output = self._normed(x), EmptyState()
         aux = aux + Aux(arrays=self._own_features(x, hidden))
         inputs = {"tokens": tokens, "features": aux.arrays, "embed_output": self.embed_output, **(extras or {})}
@@ -184,7 +209,9 @@ class LanguageModel(nn.Module):
             recalled.append(part)
             mixtures.append(after)
             aux = aux + more
-        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures)), aux
+        real = broadcast_mask(mask, *tokens.shape).sum(axis=1, dtype=jnp.int32)
+        position = jax.tree.map(lambda new, old: jnp.where(real > 0, new + real, old), position, state.position)
+        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position), aux
 
     def decode(
         self,
@@ -195,8 +222,9 @@ class LanguageModel(nn.Module):
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"] | Prediction, LanguageModelState]:
         """Reads one token of every active row; inactive rows keep their state."""
-        x = self._embed_in_segment(tokens, state.stack)
+        x = self._with_memory(self._embed(tokens, state.position, state.stack))
         x, stack, features = self.stack.decode_features(x, state.stack, active=active)
+        x = x[:, self.memory_tokens :] if self.memory_tokens else x
         hidden, output = self._normed(x), EmptyState()
         features |= self._own_features(x, hidden)
         inputs = {"tokens": tokens, "features": features, "embed_output": self.embed_output, **(extras or {})}
@@ -208,7 +236,8 @@ class LanguageModel(nn.Module):
             part, after = memory.decode(hidden, before, active=active, **_asked(memory, inputs))  # type: ignore[attr-defined]
             recalled.append(part)
             mixtures.append(after)
-        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures))
+        position = jax.tree.map(lambda read: read + active.astype(read.dtype), state.position)
+        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position)
 
     def token_nll(
         self, hidden: Float[Array, "batch length dim"] | Prediction, targets: Int[Array, "batch length"]
@@ -261,12 +290,16 @@ class LanguageModel(nn.Module):
         """Output weights of the ids."""
         return self.vocabulary.embed_output(ids)  # type: ignore[attr-defined]
 
-    def _embed_in_segment(self, tokens: Array, decode_state: Any = None) -> Array:
-        """Embeddings with the learned positions: from 0 on, or where each row stands in its segment."""
-        x = self.vocabulary.embed(tokens)  # type: ignore[attr-defined]
+    def _embed(self, tokens: Array, position: Any, decode_state: Any = None) -> Array:
+        """Embeddings with the positions there are: in the document, and in the running segment.
+
+        In decoding (`decode_state`) each row stands at a place of its own in its segment.
+        """
+        x, length = self.vocabulary.embed(tokens), tokens.shape[1]  # type: ignore[attr-defined]
+        if self.positions == "sinusoids":
+            x = x + sinusoids(position[:, None] + jnp.arange(length)[None], x.shape[-1]).astype(x.dtype)
         if not self.num_positions:
             return x
-        length = tokens.shape[1]
         if length > self.num_positions:
             raise ValueError(
                 f"tokens: given {length} in a segment, allowed: up to num_positions = {self.num_positions}"
@@ -274,9 +307,24 @@ class LanguageModel(nn.Module):
         if decode_state is None:
             return x + self.positions_table[:length].astype(x.dtype)[None]
         # Every layer counts the tokens of the running segment; the first of a scanned group does for all.
-        position = decode_state.groups[0].attention.position
-        places = position[0] if decode_state.sizes[0] else position
-        return x + jnp.take(self.positions_table, places, axis=0, mode="clip").astype(x.dtype)[:, None]
+        place = decode_state.groups[0].attention.position
+        place = place[0] if decode_state.sizes[0] else place
+        return x + jnp.take(self.positions_table, place, axis=0, mode="clip").astype(x.dtype)[:, None]
+
+    def _run_stack(self, x: Array, state: StackState, *, mask: Array | None, **named: Any) -> tuple[Array, Any, Aux]:
+        """All layers over one segment, behind the memory tokens where there are any."""
+        own = self.memory_tokens
+        if not own:
+            return self.stack(x, state, mask=mask, **named)
+        mask = mask if mask is None else jnp.pad(mask, [(0, 0), (own, 0)], constant_values=True)
+        rows, state, aux = self.stack(self._with_memory(x), state, mask=mask, **named)
+        return rows[:, own:], state, aux + Aux(arrays={MEMORY: rows[:, :own]})
+
+    def _with_memory(self, x: Array) -> Array:
+        if not self.memory_tokens:
+            return x
+        rows = jnp.broadcast_to(self.memory_rows.astype(x.dtype)[None], (x.shape[0], *self.memory_rows.shape))
+        return jnp.concatenate([rows, x], axis=1)
 
     def _normed(self, x: Array) -> Array:
         return self.layer_norm(x) if self.final_norm else x
@@ -312,6 +360,7 @@ def make_language_model(
     features: tuple[str, ...] = (),
     rematerialize: str = "none",
     memory_sharding: str = "heads",
+    table_sharding: Literal["rows", "columns"] = "rows",
     vocab_multiple: int = 1,
 ) -> LanguageModel:
     """Builds the model that a configuration describes.
@@ -322,34 +371,62 @@ def make_language_model(
       features: inner tensors to return, `layer_<index>/<tap>` or `output`, `output_normed`.
       rematerialize: 'per_layer' and 'segment_nested' recompute each layer in the backward pass.
       memory_sharding: what the mesh axis `model` splits of a long memory, 'heads' or 'slots'.
+      table_sharding: what it splits of a value table, 'rows' or 'columns'.
       vocab_multiple: of which the tables of the vocabulary have rows, to divide over `model`; 1 = no padding, as in
         published models.
     """
-    if memory_sharding not in ("heads", "slots"):
-        raise ValueError(f"memory_sharding: given {memory_sharding!r}, allowed: 'heads' or 'slots'")
-    dtype = jnp.dtype(model.compute_dtype)
-    scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
-    layers = tuple(
-        Layer(_make_attention(model, index, dtype, memory_sharding), _make_feed_forward(model, dtype))
-        for index in range(model.num_layers)
-    )
+    if isinstance(model.attention, config.Bidirectional):
+        raise ValueError("model.attention: given Bidirectional, allowed: a decoder's; see make_text_encoder")
+    if isinstance(model, config.EncoderDecoder):
+        raise ValueError("model: given EncoderDecoder, allowed: Model; see make_encoder_decoder")
     inner = tuple(name for name in features if name.startswith("layer_"))
-    stack = Stack(
-        layers, scan_layers=scan, rematerialize=rematerialize in ("per_layer", "segment_nested"), features=inner
+    stack = make_stack(
+        model,
+        features=inner,
+        rematerialize=rematerialize,
+        memory_sharding=memory_sharding,
+        table_sharding=table_sharding,
     )
+    dtype = jnp.dtype(model.compute_dtype)
     norm, kind = _norms(model.attention)
     final_norm = norm == "pre" and getattr(model.attention, "final_norm", True)
     return LanguageModel(
         stack=stack,
-        vocabulary=_make_vocabulary(model, vocab_size, vocab_multiple, dtype),
+        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple, dtype),
         output_memory=_make_output_memory(model, dtype),
         final_norm=kind if final_norm else "",
         num_positions=_num_positions(model.attention),
+        positions=model.positions,
+        **memory_fields(model.memory_tokens),
         dropout=model.dropout,
         features=tuple(name for name in features if name not in inner),
         dtype=dtype,
         memory_dtype=jnp.dtype(model.memory_dtype),
     )
+
+
+def make_stack(
+    model: config.Model,
+    *,
+    features: tuple[str, ...] = (),
+    rematerialize: str = "none",
+    memory_sharding: str = "heads",
+    table_sharding: Literal["rows", "columns"] = "rows",
+) -> Stack:
+    """The layers that a configuration describes, of a decoder or of a text encoder; arguments as there."""
+    if memory_sharding not in ("heads", "slots"):
+        raise ValueError(f"memory_sharding: given {memory_sharding!r}, allowed: 'heads' or 'slots'")
+    dtype = jnp.dtype(model.compute_dtype)
+    scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
+    layers = tuple(
+        Layer(
+            make_attention(model, index, dtype, memory_sharding),
+            _make_feed_forward(model, index, dtype, table_sharding),
+        )
+        for index in range(model.num_layers)
+    )
+    per_layer = rematerialize in ("per_layer", "segment_nested")
+    return Stack(layers, scan_layers=scan, rematerialize=per_layer, features=features)
 
 
 def make_mixtures(evaluation: config.Evaluation, model: config.Model) -> tuple[nn.Module, ...]:
@@ -360,18 +437,22 @@ def make_mixtures(evaluation: config.Evaluation, model: config.Model) -> tuple[n
     return (ContinuousCache(dim=model.dim, **_fields(cache), dtype=jnp.dtype(model.compute_dtype)),)
 
 
-def _make_attention(model: config.Model, index: int, dtype: Any, memory_sharding: str) -> nn.Module:
+def make_attention(model: config.Model, index: int, dtype: Any, memory_sharding: str = "heads") -> nn.Module:
+    """The attention part of one layer."""
     heads = {"dim": model.dim, "num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
     common = {**heads, "dropout": model.dropout, "attention_dropout": model.attention_dropout, "dtype": dtype}
     match model.attention:
         case config.TransformerXL() as part:
-            return TransformerXLAttention(**common, **_fields(part, but=("final_norm",)))
+            fields = {**common, **_fields(part, but=("final_norm",))}
+            if model.memory_tokens and not isinstance(model, config.EncoderDecoder):
+                return MemoryTokenXLAttention(**fields, num_tokens=model.memory_tokens.num_tokens)
+            return TransformerXLAttention(**fields)
         case config.Compressive() as part:
             return CompressiveAttention(**common, **_fields(part, but=("final_norm", "loss_weight")))
         case config.Memorizing() as part:
             fields = _fields(part, but=("layers", "write"))
-            chosen = {layer % model.num_layers for layer in part.layers} or set(range(model.num_layers))
-            if index not in chosen or not part.memory_length:  # equal fields let neighbours share one scanned group
+            chosen = _is_chosen(index, part.layers, model.num_layers)
+            if not chosen or not part.memory_length:  # equal fields let neighbours share one scanned group
                 fields |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
                 return MemorizingAttention(**common, **fields)
             slot_axis = MODEL if memory_sharding == "slots" else ""
@@ -382,10 +463,17 @@ def _make_attention(model: config.Model, index: int, dtype: Any, memory_sharding
             common["init_stddev"] = 0.02
             if not part.compressed_memory_length:
                 return GPT2Attention(**common)
-            sizes = {"compressed_memory_length": part.compressed_memory_length}
-            return GPT2CompressiveAttention(**common, **sizes, compression_rate=part.compression_rate)
+            return GPT2CompressiveAttention(
+                **common,
+                compressed_memory_length=part.compressed_memory_length,
+                compression_rate=part.compression_rate,
+            )
         case config.FullAttention() as part:
             return MemorizingAttention(**common, **_fields(part))
+        case config.Bidirectional():
+            return BidirectionalAttention(**common)
+        case config.LinearTransformer() as part:
+            return make_linear_attention(part, **common)
     raise ValueError(
         f"model.attention: given {type(model.attention).__name__}, allowed: one of memjax.config.Attention"
     )
@@ -397,8 +485,7 @@ def _make_infinity_former(model: config.Model, part: config.InfinityFormer, inde
     if part.host == "transformer_xl":
         names = ("norm", "tied_biases", "clamp_length")
         host |= {"memory_length": part.memory_length, **{name: getattr(part, name) for name in names}}
-    chosen = {layer % model.num_layers for layer in part.layers} or set(range(model.num_layers))
-    if index not in chosen or not part.num_basis:
+    if not _is_chosen(index, part.layers, model.num_layers) or not part.num_basis:
         return (TransformerXLAttention if part.host == "transformer_xl" else GPT2Attention)(**host)
     names = ("segment_length", "num_basis", "widths", "num_samples", "contraction", "ridge", "sticky", "num_bins")
     names += ("jitter", "prior_stddev", "min_variance")
@@ -419,9 +506,41 @@ def _num_positions(attention: config.Attention) -> int:
     return attention.num_positions if isinstance(attention, config.GPT2) else 0
 
 
-def _make_feed_forward(model: config.Model, dtype: Any) -> nn.Module:
+def make_linear_attention(part: config.LinearTransformer, **common: Any) -> LinearTransformerAttention:
+    """The attention part of a linear attention's configuration; only MemSizer has weights to drop."""
+    match part:
+        case config.MemSizer():
+            return MemSizerAttention(**common, **_fields(part))
+    common.pop("attention_dropout", None)
+    match part:
+        case config.RFA():
+            return RFAAttention(**common, **_fields(part))
+        case config.T2R():
+            return T2RAttention(**common, **_fields(part))
+    return LinearTransformerAttention(**common, **_fields(part))
+
+
+def _make_feed_forward(
+    model: config.Model, index: int, dtype: Any, table_sharding: Literal["rows", "columns"]
+) -> nn.Module:
     norm, kind = _norms(model.attention)
     part = model.feed_forward
+    memory: dict[str, Any] = {}
+    if isinstance(part, config.ProductKey) and _is_chosen(index, part.layers, model.num_layers):
+        memory["dense_scale"] = part.dense_scale
+        if part.memory_scale:
+            memory["memory_scale"] = part.memory_scale
+            memory["memory"] = ProductKeyMemory(
+                dim=model.dim,
+                num_keys=part.num_keys,
+                num_heads=part.memory_heads,
+                num_neighbors=part.num_neighbors,
+                key_dim=part.key_dim,
+                query_hidden=part.query_hidden,
+                query_norm=part.query_norm,
+                key_dropout=part.key_dropout,
+                split=table_sharding,
+            )
     return FeedForward(
         dim=model.dim,
         hidden_dim=part.dim or 4 * model.dim,
@@ -430,12 +549,20 @@ def _make_feed_forward(model: config.Model, dtype: Any) -> nn.Module:
         norm_kind=kind,
         bias=part.bias,
         dropout=model.dropout,
-        init_stddev=0.02 if isinstance(model.attention, _RELATIVE) else None,
+        hidden_dropout=not isinstance(model.attention, config.Bidirectional),
+        init_stddev=0.02 if isinstance(model.attention, (*_RELATIVE, config.Bidirectional)) else None,
         dtype=dtype,
+        **memory,
     )
 
 
-def _make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype: Any) -> nn.Module:
+def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
+    """Whether a layer is among `layers`, of which negative ones count from the end; () = all are."""
+    return not layers or index in {layer % num_layers for layer in layers}
+
+
+def make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype: Any) -> nn.Module:
+    """Embeddings and softmax of a model."""
     published = isinstance(model.attention, _RELATIVE)
     common = {
         "vocab_size": vocab_size,
@@ -454,6 +581,11 @@ def _make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype:
     raise ValueError(f"model.output: given {type(model.output).__name__}, allowed: one of memjax.config.Output")
 
 
+def memory_fields(tokens: config.MemoryTokens | None) -> dict[str, Any]:
+    """Fields of a model with memory tokens before its segments or texts."""
+    return {"memory_tokens": tokens.num_tokens, "memory_stddev": tokens.init_stddev} if tokens else {}
+
+
 def _make_output_memory(model: config.Model, dtype: Any) -> nn.Module | None:
     match model.output:
         case config.Spalm() as part:
@@ -465,7 +597,11 @@ def _norms(attention: config.Attention) -> tuple[str, str]:
     if isinstance(attention, config.GPT2) or getattr(attention, "host", "") == "gpt2":
         return "pre", "layer"
     if isinstance(attention, _RELATIVE):
-        return "post" if attention.norm == "post" else "pre", "layer"  # type: ignore[union-attr]
+        return "post" if attention.norm == "post" else "pre", "layer"
+    if isinstance(attention, config.Bidirectional):
+        return "post", "layer_exact"
+    if isinstance(attention, config.LinearTransformer):
+        return attention.norm, attention.norm_kind
     return "pre", "rms"
 
 

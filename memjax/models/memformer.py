@@ -21,9 +21,8 @@ from memjax.functional.attention import visibility
 from memjax.functional.fifo import ring_append
 from memjax.functional.positions import bucket_bias, relative_distances
 from memjax.memory.contract import StackState, broadcast_mask, next_position, where_rows
-from memjax.memory.memformer import Encoded, EncoderLayer, HeadAttention, MemformerEncoder, run_layers
+from memjax.memory.memformer import Encoded, HeadAttention, MemformerEncoder, MemformerLayer, run_layers
 from memjax.memory.projections import make_norm
-from memjax.models.language_model import make_language_model
 from memjax.models.transformer import FeedForward
 from memjax.models.vocabulary import Vocabulary
 from memjax.typing import Aux, Batch, EmptyState, Leaf, Sum
@@ -480,7 +479,7 @@ def make_memformer(
         reader = lambda: heads(memory_heads) if num_slots else None  # noqa: E731
         encoder = MemformerEncoder(
             layers=tuple(
-                EncoderLayer(heads(num_heads), feed_forward(), reader(), **common) for _ in range(encoder_layers)
+                MemformerLayer(heads(num_heads), feed_forward(), reader(), **common) for _ in range(encoder_layers)
             ),
             dim=dim,
             num_slots=num_slots,
@@ -507,28 +506,27 @@ def make_memformer(
     )
 
 
-def make_model(model: config.Model, vocab_size: int, **settings: Any) -> Any:
-    """The model that a configuration describes: a Memformer, or a language model.
+def memformer_of(
+    model: config.Memformer, vocab_size: int, *, rematerialize: str = "none", vocab_multiple: int = 1
+) -> Memformer:
+    """The model that a configuration describes.
 
     Args:
       model: the configuration.
       vocab_size: entries of the tokenizer.
-      **settings: of `make_language_model`; of them a Memformer takes `rematerialize` and `vocab_multiple`.
+      rematerialize: as in `make_language_model`.
+      vocab_multiple: as in `make_language_model`.
     """
-    if not isinstance(model, config.Memformer):
-        return make_language_model(model, vocab_size, **settings)
-    if settings.get("features"):
-        raise ValueError(f"features: given {settings['features']}, allowed: none with Memformer")
     names = ("encoder_layers", "num_slots", "temperature", "forgetting", "single_head", "segment_length")
     names += ("num_classification_tokens", "dim", "num_heads", "dropout", "attention_dropout")
     return make_memformer(
         vocab_size=vocab_size,
-        vocab_multiple=settings.get("vocab_multiple", 1),
+        vocab_multiple=vocab_multiple,
         hidden_dim=model.feed_forward.dim or 4 * model.dim,
         activation=model.feed_forward.activation,
         decoder_layers=model.num_layers,
         scan_layers=model.num_layers >= 6 if model.scan_layers is None else model.scan_layers,
-        rematerialize=settings.get("rematerialize", "none") in ("per_layer", "segment_nested"),
+        rematerialize=rematerialize in ("per_layer", "segment_nested"),
         dtype=jnp.dtype(model.compute_dtype),
         **{name: getattr(model, name) for name in names},
     )

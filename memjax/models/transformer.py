@@ -31,18 +31,26 @@ TAPS = ("attention_input", "attention_input_normed", "feed_forward_input", "feed
 
 
 class FeedForward(nn.Module):
-    """The ordinary feed-forward part: norm, two matrices, residual. Remembers nothing.
+    """The feed-forward part: norm, two matrices, residual; with a memory in their place or beside them.
+
+    `x + dense_scale * dense(norm(x)) + memory_scale * memory(norm(x))`, or the norm of the sum where it is 'post'. With
+    the scales (1, 0) it is the ordinary part, with (0, 1) the memory replaces the matrices (PKM), with (1, 1) both read
+    the same input (ResM, Kim & Jung 2020, where the scales are alpha and beta).
 
     Attributes:
       dim: width of the residual stream.
       hidden_dim: width of the hidden layer.
       activation: 'relu', 'gelu' (tanh), 'gelu_exact' or 'swiglu' (the hidden layer is gated, a third matrix).
       norm: 'pre' or 'post'.
-      norm_kind: 'layer' or 'rms'.
+      norm_kind: as in `make_norm`.
       bias: biases in both layers.
       dropout: rate after each layer.
+      hidden_dropout: False = after the second layer only.
       init_stddev: of both matrices; None = variance scaling by fan-in.
       dtype: of the computation.
+      memory: a memory in parameters, such as `ProductKeyMemory`, or None.
+      dense_scale: of the two matrices; 0 = there are none.
+      memory_scale: of the memory; 0 = there is none.
     """
 
     dim: int
@@ -52,8 +60,12 @@ class FeedForward(nn.Module):
     norm_kind: str = "rms"
     bias: bool = True
     dropout: float = 0.0
+    hidden_dropout: bool = True
     init_stddev: float | None = None
     dtype: Any = jnp.float32
+    memory: nn.Module | None = None
+    dense_scale: float = 1.0
+    memory_scale: float = 1.0
 
     def setup(self) -> None:
         init = matrix_init(self.init_stddev)
@@ -83,16 +95,28 @@ class FeedForward(nn.Module):
         deterministic: bool = True,
     ) -> tuple[Float[Array, "batch length dim"], EmptyState, Aux]:
         """Applies the part to every position alone."""
+        normed, aux = self.normed(x), Aux()
+        y = self._dense(normed, deterministic) if self.dense_scale else jnp.zeros_like(x)
+        if self.dense_scale not in (0, 1):
+            y = self.dense_scale * y
+        if self.memory is not None and self.memory_scale:
+            named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
+            recalled, _, aux = self.memory(normed, EmptyState(), **named)
+            y = y + self.memory_scale * recalled
+        y = x + self.drop(y, deterministic=deterministic)
+        return (self.layer_norm(y) if self.norm == "post" else y), EmptyState(), aux
+
+    def _dense(self, x: Array, deterministic: bool) -> Array:
+        """The two matrices."""
         # Products of plain matrices: a CPU runs them faster than products with a batch and a length axis.
-        y = self.wide(self.normed(x).reshape(-1, self.dim))
+        y = self.wide(x.reshape(-1, self.dim))
         if self.activation == "swiglu":
             gate, y = jnp.split(y, 2, axis=-1)
             y = nn.silu(gate) * y
         else:
             y = ACTIVATIONS[self.activation](y)
-        y = self.narrow(self.drop(y, deterministic=deterministic)).reshape(x.shape)
-        y = x + self.drop(y, deterministic=deterministic)
-        return (self.layer_norm(y) if self.norm == "post" else y), EmptyState(), Aux()
+        y = self.drop(y, deterministic=deterministic or not self.hidden_dropout)
+        return self.narrow(y).reshape(x.shape)
 
     def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
         """What the first matrix sees of the residual stream `x`."""
@@ -158,20 +182,20 @@ class Layer(nn.Module):
         return x, LayerState(attention, feed_forward), aux
 
     def decode(
-        self, x: Float[Array, "batch 1 dim"], state: LayerState, *, active: Bool[Array, " batch"], shared: Any = None
-    ) -> tuple[Float[Array, "batch 1 dim"], LayerState]:
-        """One token of every active row."""
+        self, x: Float[Array, "batch rows dim"], state: LayerState, *, active: Bool[Array, " batch"], shared: Any = None
+    ) -> tuple[Float[Array, "batch rows dim"], LayerState]:
+        """One token of every active row, behind the model's memory tokens where it has any."""
         return self.decode_features(x, state, active=active, shared=shared)[:2]
 
     def decode_features(
         self,
-        x: Float[Array, "batch 1 dim"],
+        x: Float[Array, "batch rows dim"],
         state: LayerState,
         *,
         active: Bool[Array, " batch"],
         shared: Any = None,
         taps: tuple[str, ...] = (),
-    ) -> tuple[Float[Array, "batch 1 dim"], LayerState, dict[str, Array]]:
+    ) -> tuple[Float[Array, "batch rows dim"], LayerState, dict[str, Array]]:
         """`decode`, and the inner tensors that `taps` names."""
         tapped = _tap("attention_input", self.attention, x, taps)
         x, attention = self.attention.decode(x, state.attention, active=active, **_shared_argument(shared))  # type: ignore[attr-defined]
@@ -234,7 +258,8 @@ class Stack(nn.Module):
     @nn.nowrap
     def groups(self) -> tuple[tuple[int, int], ...]:
         """(first layer, number of layers) of each group; a layer that stands alone has the number 0."""
-        return group_layers(self.layers, scan_layers=self.scan_layers, alone=tuple(self.taps()))
+        alone = [index for index, layer in enumerate(self.layers) if _stands_alone(layer.feed_forward)]
+        return group_layers(self.layers, scan_layers=self.scan_layers, alone=(*self.taps(), *alone))
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> StackState:
@@ -286,14 +311,14 @@ class Stack(nn.Module):
         return x, StackState(tuple(new_groups), state.sizes), total
 
     def decode(
-        self, x: Float[Array, "batch 1 dim"], state: StackState, *, active: Bool[Array, " batch"]
-    ) -> tuple[Float[Array, "batch 1 dim"], StackState]:
-        """One token of every active row through all layers."""
+        self, x: Float[Array, "batch rows dim"], state: StackState, *, active: Bool[Array, " batch"]
+    ) -> tuple[Float[Array, "batch rows dim"], StackState]:
+        """One token of every active row through all layers, behind the model's memory tokens where it has any."""
         return self.decode_features(x, state, active=active)[:2]
 
     def decode_features(
-        self, x: Float[Array, "batch 1 dim"], state: StackState, *, active: Bool[Array, " batch"]
-    ) -> tuple[Float[Array, "batch 1 dim"], StackState, dict[str, Array]]:
+        self, x: Float[Array, "batch rows dim"], state: StackState, *, active: Bool[Array, " batch"]
+    ) -> tuple[Float[Array, "batch rows dim"], StackState, dict[str, Array]]:
         """`decode`, and the inner tensors that `features` names."""
         shared = None if self.shared is None else self.shared()
         taps, groups, features = self.taps(), [], {}
@@ -353,6 +378,12 @@ def group_layers(
         else:
             groups.append([index])
     return tuple((group[0], len(group) if len(group) > 1 else 0) for group in groups)
+
+
+def _stands_alone(part: Any) -> bool:
+    """Whether a part holds a memory that wants no layer axis before its own."""
+    # Asked of the class, as in `Stack.setup`.
+    return hasattr(type(part), "memory") and getattr(type(part.memory), "stands_alone", False)
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -15,9 +15,15 @@ from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.models.language_model import make_mixtures
-from memjax.models.memformer import make_model
 from memjax.training.evaluation import make_score
-from memjax.training.experiment import make_coefficients, make_optimizer, padding_of, scanned_groups
+from memjax.training.experiment import (
+    make_coefficients,
+    make_model,
+    make_optimizer,
+    make_table_optimizer,
+    padding_of,
+    scanned_groups,
+)
 from memjax.training.sharding import Layout, check_rows, train_state_names
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.typing import Batch
@@ -88,6 +94,8 @@ def make_program(config: Config, what: What, vocab_size: int, layout: Layout) ->
     Raises:
       ValueError: rows that do not divide over the mesh.
     """
+    if not isinstance(config.task, configs.LanguageModeling):
+        raise ValueError(f"task: given {type(config.task).__name__}, allowed in a plan: LanguageModeling")
     if what == "train":
         check_rows(config.data.rows, layout.mesh)
         return _train_program(config, vocab_size, layout)
@@ -97,8 +105,9 @@ def make_program(config: Config, what: What, vocab_size: int, layout: Layout) ->
 
 def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     training, data = config.training, config.data
-    model = _make_model(config, config.model, vocab_size)
+    model = make_model(config, vocab_size)
     loss, optimizer = language_model_loss(model), make_optimizer(training, scanned_groups(model))
+    tables = make_table_optimizer(config)
     rows, length, segments = data.rows, data.segment_length, training.segments_per_update
     shape = lambda *sizes, dtype: jax.ShapeDtypeStruct((segments, *sizes), dtype)
     batch = Batch(
@@ -113,7 +122,8 @@ def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
 
     def init() -> Any:
         variables = init_variables(model, key(), length)
-        return init_train_state(loss, optimizer, variables, model.init_state(rows), batch, key())
+        memory = model.init_state(rows)
+        return init_train_state(loss, optimizer, variables, memory, batch, key(), table_optimizer=tables)
 
     state = jax.eval_shape(init)
     names = train_state_names(state, parameter_names(lambda: init_variables(model, key(), length)))
@@ -124,6 +134,7 @@ def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
         accumulate=training.accumulate,
         rematerialize=training.rematerialize,
         segments_per_checkpoint=training.segments_per_checkpoint,
+        table_optimizer=tables,
         jit=False,
     )
     places = layout.of(names, state)
@@ -188,20 +199,11 @@ def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     )
 
 
-def _make_model(config: Config, model: configs.Model, vocab_size: int) -> Any:
-    return make_model(
-        model,
-        vocab_size,
-        rematerialize=config.training.rematerialize,
-        memory_sharding=config.sharding.memory,
-        vocab_multiple=config.sharding.vocab_multiple,
-    )
-
-
 def _evaluation_model(config: Config, vocab_size: int) -> Any:
     """The model with the memory size and the cache of the evaluation."""
     described = _evaluated(config)
-    model, mixtures = _make_model(config, described, vocab_size), make_mixtures(config.evaluation, described)
+    model = make_model(dataclasses.replace(config, model=described), vocab_size)
+    mixtures = make_mixtures(config.evaluation, described)
     return model.clone(mixtures=mixtures) if mixtures else model
 
 

@@ -10,6 +10,7 @@ from memjax.training.experiment import (
     load_run,
     load_variables,
     make_experiment,
+    make_model,
 )
 from memjax.training.loop import Hook, StepInfo, Stopped, TrainingResult, every, train, training_steps
 from memjax.training.metrics import read_metrics
@@ -37,7 +38,8 @@ from memjax.training.step import (
     make_train_step,
     model_variables,
 )
-from memjax.training.tables import TableOptimizer, Tables, TouchedRows, sparse_sgd
+from memjax.training.tables import TableOptimizer, Tables, TouchedRows, sparse_sgd, table_adam
+from memjax.training.usage import SlotCounts, class_divergence, class_overlap, count_usage, measure_usage, staleness
 
 __all__ = [
     "CachedNeighbors",
@@ -51,6 +53,7 @@ __all__ = [
     "Progress",
     "Score",
     "SegmentLoss",
+    "SlotCounts",
     "StepInfo",
     "Stopped",
     "TableOptimizer",
@@ -63,9 +66,12 @@ __all__ = [
     "adafactor",
     "adam",
     "add_segments",
+    "class_divergence",
+    "class_overlap",
     "config_from_dict",
     "config_to_dict",
     "count_flops",
+    "count_usage",
     "describe_retrieved",
     "evaluate",
     "every",
@@ -81,10 +87,12 @@ __all__ = [
     "load_variables",
     "loss_over_segments",
     "make_experiment",
+    "make_model",
     "make_optimizer",
     "make_schedule",
     "make_train_step",
     "matrices",
+    "measure_usage",
     "model_variables",
     "near",
     "precompute_neighbors",
@@ -96,6 +104,8 @@ __all__ = [
     "score_targets",
     "segment_keys",
     "sparse_sgd",
+    "staleness",
+    "table_adam",
     "train",
     "training_steps",
     "tune",

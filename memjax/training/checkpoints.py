@@ -147,13 +147,17 @@ class Checkpoints:
         step, arrays, manifest = found
         return Restored(step, unflatten(expected, arrays, manifest["keys"]), manifest["extra"])
 
-    def load(self, prefix: str | tuple[str, ...] = "params/") -> tuple[int, dict[str, np.ndarray], Any]:
-        """(step, name -> array, extra) of the arrays under `prefix` in the newest intact checkpoint.
+    def load(
+        self, prefix: str | tuple[str, ...] = "params/", *, step: int | None = None
+    ) -> tuple[int, dict[str, np.ndarray], Any]:
+        """(step, name -> array, extra) of the arrays under `prefix` in the newest intact checkpoint, or that of `step`.
 
         Raises:
           ValueError: there is no intact checkpoint.
         """
-        found = self._newest(lambda arrays, step: [name for name in arrays if name.startswith(prefix)])
+        if step is not None and step not in self.steps():
+            raise ValueError(f"step: given {step}, allowed: steps with a checkpoint, {self.steps()}")
+        found = self._newest(lambda arrays, _: [name for name in arrays if name.startswith(prefix)], only=step)
         if found is None:
             raise ValueError(f"{self.directory}: has no checkpoint; give the directory of a run that has saved one")
         return found[0], found[1], found[2]["extra"]
@@ -167,8 +171,9 @@ class Checkpoints:
         self,
         select: Callable[[Mapping[str, Any], int], list[str]],
         shardings: Mapping[str, Any] | None = None,
+        only: int | None = None,
     ) -> tuple[int, dict[str, Any], Any] | None:
-        steps = self.steps()
+        steps = self.steps() if only is None else [only]
         for step in reversed(steps):
             manifest, reason = _attempt("its manifest cannot be read", lambda step=step: self._read_manifest(step))
             if reason:  # Whatever damage makes the library raise, the next older one may be intact.

@@ -40,12 +40,14 @@ class Scored:
       parts: `[1 + mixtures, batch, length]`, log-probability of each target under the model alone and under the
         candidates of each memory laid over it, or None where it was not asked for.
       features: name -> `[batch, length, dim]`, the inner tensors that were asked for.
+      output: what the model gave (the scores of a task's head), or None where it was not asked for.
     """
 
     nats: Any
     correct: Any = None
     parts: Any = None
     features: dict[str, Any] = dataclasses.field(default_factory=dict)
+    output: Any = None
 
 
 Observe = Callable[[Batch, Scored], None]
@@ -119,6 +121,7 @@ class EvaluationResult(Score):
       complete: the whole split was scored.
       subsets: name -> score of the targets in that subset.
       metrics: name -> mean of what the model reports.
+      measures: name -> number, by the measure of the documents (`Documents.make_measure`), where they have one.
       tokens_per_second: tokens read (for `sliding_window` tokens scored), without the first batch, which compiles; 0
         for a single batch.
       memory_bytes: of the memory state of one row.
@@ -132,11 +135,15 @@ class EvaluationResult(Score):
     complete: bool = True
     subsets: Mapping[str, Score] = dataclasses.field(default_factory=dict)
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    measures: Mapping[str, float] = dataclasses.field(default_factory=dict)
     tokens_per_second: float = 0.0
     memory_bytes: int = 0
 
     def merge(self, other: EvaluationResult) -> EvaluationResult:
-        """The result of two hosts that have scored different rows of one split (rates add, metrics are this host's)."""
+        """The result of two hosts that have scored different rows of one split.
+
+        Rates add, metrics and measures are this host's.
+        """
         both = self.plus(other)
         return dataclasses.replace(
             self,
@@ -146,13 +153,14 @@ class EvaluationResult(Score):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as JSON values; subsets under `subsets`."""
+        """Everything as JSON values; subsets under `subsets`, measures beside the sums."""
         own = {field.name for field in dataclasses.fields(EvaluationResult)} - {
             field.name for field in dataclasses.fields(Score)
         }
-        values = {name: getattr(self, name) for name in sorted(own - {"subsets", "metrics"})}
+        values = {name: getattr(self, name) for name in sorted(own - {"subsets", "metrics", "measures"})}
         subsets = {name: score.as_dict() for name, score in self.subsets.items()}
-        return {**super().as_dict(), **values, "metrics": dict(self.metrics), "subsets": subsets}
+        values |= {"metrics": dict(self.metrics), "subsets": subsets}
+        return {**super().as_dict(), **self.measures, **values}
 
 
 def evaluate(model: Any, variables: Mapping[str, Any], documents: Documents, **arguments: Any) -> EvaluationResult:
@@ -225,7 +233,8 @@ class Evaluator:
         self.host_rows = host_rows or (0, rows)
         self._accuracy, self._layout, self._held = accuracy, layout, None
         self._choose_extras = getattr(model, "choose_extras", lambda extras: {})
-        score = make_score(model, accuracy=accuracy, parts=parts, features=features)
+        measured = hasattr(documents, "make_measure")
+        score = make_score(model, accuracy=accuracy, parts=parts, features=features, output=measured)
         if layout is None:
             self._score = jax.jit(score, donate_argnums=1)
             return
@@ -269,6 +278,7 @@ class Evaluator:
         memory = self._start(num_rows)
         memory_bytes = count_bytes(memory) // num_rows
         total, subsets, chosen = _Total(self._accuracy), {}, {}
+        measure = self.documents.make_measure() if hasattr(self.documents, "make_measure") else None  # type: ignore[attr-defined]
         sums: Any = None
         pending: tuple[Batch, Any] | None = None
         complete, seconds, timed, started, number = True, 0.0, 0, 0.0, 0
@@ -279,6 +289,8 @@ class Evaluator:
             total.add(batch.weights > 0, nats, correct, batch.extras)
             for name, subset in subsets.items():
                 subset.add((batch.weights > 0) & chosen[name](batch.extras), nats, correct, batch.extras)
+            if measure is not None:
+                measure.observe(batch, scored.output)
             observe(batch, scored)
 
         for batch in self._batches():
@@ -306,7 +318,8 @@ class Evaluator:
             take(*pending)
             seconds = time.perf_counter() - started
         score = total.score()
-        if not score.bytes and complete and score.targets == _num_tokens(self.documents):
+        every_token = not hasattr(self.documents, "ask") and score.targets == _num_tokens(self.documents)
+        if not score.bytes and complete and every_token:
             num_bytes = sum(self.documents.num_bytes(i) for i in range(len(self.documents)))
             score = dataclasses.replace(score, bytes=num_bytes)
         means = {} if sums is None else {name: float(jax.device_get(s.mean())) for name, s in sums.items()}
@@ -320,6 +333,7 @@ class Evaluator:
             complete=complete,
             subsets={name: subset.score() for name, subset in subsets.items()},
             metrics=means,
+            measures={} if measure is None or pending is None else measure.result(),
             tokens_per_second=timed / seconds if timed else 0.0,
             memory_bytes=memory_bytes,
         )
@@ -352,7 +366,8 @@ class Evaluator:
             return dict(self.subsets)
         names = self.subsets
         if names is None:
-            names = sorted(name for name, array in batch.extras.items() if array.dtype == bool)
+            shape = batch.mask.shape  # what is not of the targets, such as a source, is no subset of them
+            names = sorted(n for n, array in batch.extras.items() if array.dtype == bool and array.shape == shape)
         unknown = [name for name in names if name not in batch.extras]
         if unknown:
             raise ValueError(
@@ -362,7 +377,7 @@ class Evaluator:
 
 
 def make_score(
-    model: Any, *, accuracy: bool = False, parts: bool = False, features: Sequence[str] = ()
+    model: Any, *, accuracy: bool = False, parts: bool = False, features: Sequence[str] = (), output: bool = False
 ) -> Callable[..., Any]:
     """`score(variables, memory, inputs, targets, mask, start_of_document, extras) -> (memory, Scored, metrics)`.
 
@@ -373,6 +388,7 @@ def make_score(
       accuracy: with `Scored.correct`.
       parts: with `Scored.parts`.
       features: with these inner tensors.
+      output: with `Scored.output`.
     """
 
     def score(variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any, extras: Any = None) -> Any:
@@ -387,7 +403,8 @@ def make_score(
         else:
             nats = model.apply(variables, hidden, targets, method="token_nll")
         each = model.apply(variables, hidden, targets, method="token_log_probs") if parts else None
-        return memory, Scored(nats, correct, each, {name: aux.arrays[name] for name in features}), aux.metrics
+        named_features = {name: aux.arrays[name] for name in features}
+        return memory, Scored(nats, correct, each, named_features, hidden if output else None), aux.metrics
 
     return score
 

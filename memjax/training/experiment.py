@@ -22,8 +22,10 @@ from memjax.data.identifiers import ANNOTATION
 from memjax.data.streams import Streams
 from memjax.memory.compressive import LOSSES
 from memjax.memory.infinity_former import LOSS as KL
-from memjax.models.language_model import make_mixtures
-from memjax.models.memformer import make_model
+from memjax.models.encoder_decoder import make_encoder_decoder
+from memjax.models.language_model import make_language_model, make_mixtures
+from memjax.models.memformer import memformer_of
+from memjax.models.text_encoder import make_text_encoder
 from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, num_padding
 from memjax.training import optimizers
@@ -32,6 +34,8 @@ from memjax.training.evaluation import Evaluator, Subset
 from memjax.training.runs import load_config
 from memjax.training.sharding import Layout
 from memjax.training.step import TrainState, init_variables
+from memjax.training.tables import TableOptimizer, freeze_tables, table_adam
+from memjax.training.usage import count_usage
 
 COLLECTIONS = {
     "params": "params/",
@@ -60,7 +64,7 @@ class Experiment:
 
     Attributes:
       config: the configuration.
-      model: a Linen language model.
+      model: a Linen language model, or a text encoder with the head of its task.
       documents: split -> its documents.
       begin_token: id read before the first token of a document.
       tokenizer: of the documents, or None where they have none.
@@ -81,7 +85,7 @@ class Experiment:
             segment_length=data.segment_length,
             segments_per_update=self.config.training.segments_per_update,
             seed=data.seed,
-            protocol=data.protocol,
+            protocol=stream_protocol(self.config),
             begin_token=self.begin_token,
             host_rows=host_rows,
             position=position,
@@ -125,7 +129,7 @@ class Experiment:
             documents or self.documents(evaluation.split),
             rows=evaluation.rows,
             segment_length=evaluation.segment_length or self.config.data.segment_length,
-            protocol=evaluation.protocol or self.config.data.protocol,
+            protocol=evaluation.protocol or stream_protocol(self.config),
             stride=evaluation.stride,
             begin_token=self.begin_token,
             score_first=evaluation.score_first,
@@ -146,20 +150,43 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
     configs.validate(config)
     if isinstance(config.model.output, configs.Spalm) and not config.data.neighbors:
         raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
-    data = make_datasets(config.data, progress=progress)
-    model = make_model(
-        config.model,
-        data.vocab_size,
-        rematerialize=config.training.rematerialize,
-        memory_sharding=config.sharding.memory,
-        vocab_multiple=config.sharding.vocab_multiple,
-    )
+    data = make_datasets(config.data, task=config.task, progress=progress)
+    model = make_model(config, data.vocab_size)
 
     def documents(split: str) -> Documents:
         plain = data.documents(split)
         return open_neighbors(config.data.neighbors, split, plain) if config.data.neighbors else plain
 
     return Experiment(config, model, functools.cache(documents), data.begin_token, data.tokenizer)
+
+
+def make_model(config: Config, vocab_size: int, *, vocab_multiple: int | None = None) -> Any:
+    """The Linen model that a configuration describes: a language model, a Memformer, an encoder-decoder, or a text
+    encoder with the head of its task.
+
+    Args:
+      config: the configuration.
+      vocab_size: entries of the tokenizer.
+      vocab_multiple: instead of that of the configuration; 1 = no padding.
+    """
+    common: Any = {
+        "rematerialize": config.training.rematerialize,
+        "table_sharding": config.sharding.tables,
+        "vocab_multiple": vocab_multiple or config.sharding.vocab_multiple,
+    }
+    if isinstance(config.model, configs.EncoderDecoder):
+        return make_encoder_decoder(config.model, vocab_size, vocab_multiple=common["vocab_multiple"])
+    if isinstance(config.model, configs.Memformer):
+        common.pop("table_sharding")
+        return memformer_of(config.model, vocab_size, **common)
+    if isinstance(config.task, configs.LanguageModeling):
+        return make_language_model(config.model, vocab_size, memory_sharding=config.sharding.memory, **common)
+    return make_text_encoder(config.model, config.task, vocab_size, **common)
+
+
+def stream_protocol(config: Config) -> str:
+    """How documents are cut into rows: what a task asks about comes as one document a text."""
+    return config.data.protocol if isinstance(config.task, configs.LanguageModeling) else "separate"
 
 
 def local_window(config: Config) -> int:
@@ -188,14 +215,9 @@ def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation
             f"evaluation.memory_length: given {evaluation.memory_length}, allowed: None with {type(attention).__name__}"
         )
     attention.memory_length = evaluation.memory_length
-    configs.validate(dataclasses.replace(experiment.config, model=model))
-    sharding = experiment.config.sharding
-    return make_model(
-        model,
-        experiment.model.vocabulary.vocab_size,
-        memory_sharding=sharding.memory,
-        vocab_multiple=sharding.vocab_multiple,
-    ).clone(mixtures=mixtures)
+    config = dataclasses.replace(experiment.config, model=model)
+    configs.validate(config)
+    return make_model(config, experiment.model.vocabulary.vocab_size).clone(mixtures=mixtures)
 
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:
@@ -235,7 +257,30 @@ def make_optimizer(training: configs.Training, scanned: Sequence[str] = ()) -> o
     if training.memory_learning_rate:
         factor = training.memory_learning_rate / training.schedule.learning_rate
         chain = optax.chain(chain, optimizers.scale_updates(MEMORY_PARAMETERS, factor))
-    return optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every)
+    rule = optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every)
+    return optimizers.freeze(rule, training.frozen) if training.frozen else rule
+
+
+def make_table_optimizer(config: Config) -> TableOptimizer:
+    """The update rule of value tables, with counters of their slots."""
+    rule = config.training.tables
+    adam = table_adam(
+        optimizers.make_schedule(rule.learning_rate, steps=1, decay="constant"),
+        b1=rule.b1,
+        b2=rule.b2,
+        eps=rule.eps,
+        form=rule.form,
+        split=config.sharding.tables,
+    )
+    return count_usage(freeze_tables(adam, config.training.frozen))
+
+
+def check_frozen(names: Sequence[str], state: TrainState) -> None:
+    """Raises `ValueError` for a name of `training.frozen` that no parameter has."""
+    paths = [*flatten(state.params), *flatten(state.tables.values)]
+    for name in names:
+        if not any(optimizers.is_named(path, [name]) for path in paths):
+            raise ValueError(f"training.frozen: given {name!r}, allowed: a part of a parameter's path, as {paths[0]}")
 
 
 def make_coefficients(attention: configs.Attention) -> dict[str, float]:
@@ -298,28 +343,48 @@ def join_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
     return {**collection, "stack": join_layers(collection["stack"], groups)}
 
 
-def init_from(run: Path | str, variables: Mapping[str, Any], model: Any) -> tuple[dict[str, Any], list[str]]:
+def init_from(
+    run: Path | str, variables: Mapping[str, Any], model: Any, *, reinitialized: Sequence[str] = ()
+) -> tuple[dict[str, Any], list[str]]:
     """Starts a model from the newest checkpoint of another run, matching arrays by name and layer index.
 
     For a model trained without memory that goes on with one, or with another memory size: memory states are not
-    parameters, so only what the memory adds keeps its initial values.
+    parameters, so only what the memory adds keeps its initial values. The matrices of a feed-forward network that a
+    memory has replaced are left out. An encoder that goes on with another task begins with what the tasks share: heads
+    (`TextEncoder.task_parameters`) that do not fit are left out.
 
     Args:
       run: a run directory.
       variables: fresh ones of the model, in its own grouping of layers.
       model: the Linen language model.
+      reinitialized: parts of the paths of arrays that keep their initial values although the checkpoint has them.
 
     Returns:
-      The variables, and the names of arrays that the checkpoint lacks and that keep their initial values.
+      The variables, and the names of arrays that keep their initial values.
 
     Raises:
-      ValueError: no checkpoint, an array that the model lacks, or one of another shape.
+      ValueError: no checkpoint, an array that the model lacks, one of another shape, or a name of `reinitialized` that
+        no array has.
     """
     groups = layer_groups(model)
     split = {name: split_collection(collection, groups) for name, collection in variables.items()}
     ours = {COLLECTIONS[name] + path: leaf for name, tree in split.items() for path, leaf in flatten(tree).items()}
     theirs = _load_collections(run)
-    unexpected = [name for name in theirs if name not in ours]
+    for part in reinitialized:
+        if not any(optimizers.is_named(name, [part]) for name in theirs):
+            allowed = f"a part of a parameter's path, as {next(iter(theirs))}"
+            raise ValueError(f"training.reinitialized: given {part!r}, allowed: {allowed}")
+    theirs = {name: leaf for name, leaf in theirs.items() if not optimizers.is_named(name, reinitialized)}
+    heads = tuple(COLLECTIONS["params"] + name for name in getattr(model, "task_parameters", ()))
+    fits = lambda name: name in ours and ours[name].shape == theirs[name].shape
+    theirs = {name: leaf for name, leaf in theirs.items() if not name.startswith(heads) or fits(name)}
+    replaced = tuple(
+        f"params/stack/layer_{index:02d}/feed_forward/{matrix}/"
+        for index, layer in enumerate(model.stack.layers if groups else ())
+        for matrix in ("wide", "narrow")
+        if getattr(layer.feed_forward, "dense_scale", 1) == 0
+    )
+    unexpected = [name for name in theirs if name not in ours and not name.startswith(replaced)]
     shapes = [
         f"{name} {list(theirs[name].shape)} there and {list(leaf.shape)} here"
         for name, leaf in ours.items()
@@ -337,13 +402,14 @@ def init_from(run: Path | str, variables: Mapping[str, Any], model: Any) -> tupl
     return joined, [name for name in ours if name not in theirs]
 
 
-def load_variables(run: Path | str, model: Any, segment_length: int) -> dict[str, Any]:
+def load_variables(run: Path | str, model: Any, segment_length: int, step: int | None = None) -> dict[str, Any]:
     """The variables of the newest intact checkpoint of a run.
 
     Args:
       run: a run directory.
       model: the Linen language model of the run, or one with another memory size.
       segment_length: tokens, as in training.
+      step: of another checkpoint.
 
     Raises:
       ValueError: no checkpoint, or one of another architecture (the line lists the difference).
@@ -356,7 +422,7 @@ def load_variables(run: Path | str, model: Any, segment_length: int) -> dict[str
 
     shapes = jax.eval_shape(split)
     expected = {COLLECTIONS[n] + path: leaf for n, tree in shapes.items() for path, leaf in flatten(tree).items()}
-    theirs = _load_collections(run)
+    theirs = _load_collections(run, step)
     difference = describe_difference(expected, {n: (str(a.dtype), list(a.shape)) for n, a in theirs.items()})
     if difference:
         raise ValueError(f"{run}: the checkpoint is of another architecture: {difference}")
@@ -388,11 +454,20 @@ def load_run(run: Path | str, config: Config | None = None) -> LoadedRun:
     return LoadedRun(experiment, variables)
 
 
-def _load_collections(run: Path | str) -> dict[str, Any]:
-    """Name -> array of all collections in the newest intact checkpoint, names as in the checkpoint."""
+def checkpoint_steps(run: Path | str) -> list[int]:
+    """Steps of the checkpoints that a run has kept, ascending."""
     checkpoints = Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True)
     try:
-        return checkpoints.load(tuple(COLLECTIONS.values()))[1]
+        return checkpoints.steps()
+    finally:
+        checkpoints.close()
+
+
+def _load_collections(run: Path | str, step: int | None = None) -> dict[str, Any]:
+    """Name -> array of all collections in a checkpoint, the newest intact one if None; names as there."""
+    checkpoints = Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True)
+    try:
+        return checkpoints.load(tuple(COLLECTIONS.values()), step=step)[1]
     finally:
         checkpoints.close()
 

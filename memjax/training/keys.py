@@ -248,6 +248,7 @@ def make_key_source(run: LoadedRun, path: Any, tap: str = TAP) -> KeySource:
         config.model,
         run.experiment.model.vocabulary.vocab_size,
         memory_sharding=config.sharding.memory,
+        table_sharding=config.sharding.tables,
         vocab_multiple=config.sharding.vocab_multiple,
     )
     model = add_features(model, tap)

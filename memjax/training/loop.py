@@ -21,6 +21,7 @@ from memjax.training.checkpoints import Checkpoints, Restored
 from memjax.training.evaluation import EvaluationResult, Evaluator, Interrupted
 from memjax.training.experiment import (
     Experiment,
+    check_frozen,
     init_from,
     join_state,
     layer_groups,
@@ -28,6 +29,7 @@ from memjax.training.experiment import (
     make_experiment,
     make_optimizer,
     make_schedule,
+    make_table_optimizer,
     padding_of,
     scanned_groups,
     split_state,
@@ -46,6 +48,7 @@ from memjax.training.step import (
     make_train_step,
     model_variables,
 )
+from memjax.training.usage import pull_usage
 from memjax.typing import Batch, Sum
 
 
@@ -248,6 +251,7 @@ class _Run:
         self.groups = layer_groups(experiment.model)
         self.schedule = make_schedule(training)
         self.optimizer = make_optimizer(training, scanned_groups(experiment.model))
+        self.table_optimizer = make_table_optimizer(config)
         self.loss = language_model_loss(experiment.model)
         self.checkpoints = Checkpoints(
             run.checkpoints_path, keep=training.keep_checkpoints, on_warning=lambda line: self._tell("note", 0, line)
@@ -308,9 +312,11 @@ class _Run:
 
         def fresh(values: Any) -> TrainState:
             memory = model.init_state(rows)
-            return init_train_state(self.loss, self.optimizer, values, memory, example, jax.random.fold_in(key, 1))
+            arguments = (self.loss, self.optimizer, values, memory, example, jax.random.fold_in(key, 1))
+            return init_train_state(*arguments, table_optimizer=self.table_optimizer)
 
         shapes = jax.eval_shape(lambda: fresh(variables()))
+        check_frozen(training.frozen, shapes)
         self.places = _Places(self.layout, shapes, variables, example, self.groups)
         self.train_step = self.places.compile(self._make_step())
         restored = self._restore()
@@ -327,7 +333,7 @@ class _Run:
         else:
             step, position, values = 0, None, self.places.run(variables)
             if training.init_from:
-                values, new = init_from(training.init_from, values, model)
+                values, new = init_from(training.init_from, values, model, reinitialized=training.reinitialized)
                 notes.append(f"parameters from {training.init_from}")
                 notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
             state = self.places.run(fresh, values)
@@ -370,6 +376,7 @@ class _Run:
             accumulate=training.accumulate,
             rematerialize=training.rematerialize,
             segments_per_checkpoint=training.segments_per_checkpoint,
+            table_optimizer=self.table_optimizer,
             jit=False,
         )
 
@@ -398,10 +405,12 @@ class _Run:
     def _log(self, info: StepInfo) -> None:
         """Pulls the totals: the only place where training waits for the device."""
         totals, applied = jax.device_get((info.state.totals, info.state.step))
-        info.state = dataclasses.replace(info.state, totals=jax.tree.map(jnp.zeros_like, info.state.totals))
+        usage, tables = pull_usage(info.state.tables)
+        none = jax.tree.map(jnp.zeros_like, info.state.totals)
+        info.state = dataclasses.replace(info.state, totals=none, tables=tables)
         seconds, steps = self.clock.seconds(), self.clock.steps
         counted = max(float(totals["skipped"].weight), 1.0)
-        line: dict[str, Any] = describe_totals(totals)
+        line: dict[str, Any] = {**describe_totals(totals), **usage}
         updates = int(applied) // self.config.training.apply_every
         line["learning_rate"] = float(self.schedule(max(updates - 1, 0)))
         # The first step of an attempt is not timed, and the totals of a resumed run reach back before it.

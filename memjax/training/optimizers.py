@@ -143,6 +143,34 @@ def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransf
     return optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(scale, updates))
 
 
+def freeze(rule: optax.GradientTransformation, names: Collection[str]) -> optax.GradientTransformation:
+    """A rule for all parameters but those whose path contains one of `names`.
+
+    These stay as they are, bit for bit: no decay, no moments, no part in the norm that is clipped.
+
+    Args:
+      rule: of the other parameters.
+      names: parts of paths, such as `feed_forward/memory/`.
+    """
+
+    def labels(params: Any) -> Any:
+        where = lambda path: jax.tree_util.keystr(path, simple=True, separator="/")
+        label = lambda path, _: "frozen" if is_named(where(path), names) else "trained"
+        return jax.tree_util.tree_map_with_path(label, params)
+
+    return optax.multi_transform({"trained": rule, "frozen": optax.set_to_zero()}, labels)  # type: ignore[return-value]
+
+
+def is_named(path: str, names: Collection[str]) -> bool:
+    """Whether a path contains one of `names`.
+
+    Example:
+      >>> is_named("stack/layers_3/feed_forward/memory/keys", ["feed_forward/memory/"])
+      True
+    """
+    return any(name in path for name in names)
+
+
 def matrices(scanned: Collection[str] = ()) -> Callable[[Any], Any]:
     """A decay mask: True for matrices, False for vectors and scalars.
 

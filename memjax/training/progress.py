@@ -82,6 +82,7 @@ def describe_numbers(values: Mapping[str, Any]) -> str:
       'loss 2.0000  bits/byte 1.5000  12,346 tokens/s'
     """
     shown = [("nats_per_token", "loss {:.4f}"), ("bits_per_byte", "bits/byte {:.4f}"), ("accuracy", "accuracy {:.3f}")]
+    shown += [("matthews", "Matthews {:.3f}"), ("exact_match", "exact match {:.2f}"), ("f1", "F1 {:.2f}")]
     shown += [("tokens_per_second", "{:,.0f} tokens/s")]
     return "  ".join(form.format(values[name]) for name, form in shown if values.get(name) is not None)
 

@@ -6,20 +6,32 @@ A module keeps its table in the Linen collection `tables` and reads it through
 (same path as the table; absent outside training). The ids of the rows leave the module through `Aux.arrays`, named
 `<variable>/ids`, and a `TableOptimizer` brings rows and gradients together. A stack prefixes those names with
 `layer_<index>/` and stores layers under `layers_<first index of the group>`; `ids_of` knows both.
+
+A module that reads weighted sums of rows (`sum_rows`) names the weights too, `<variable>/weights`. Then a sink has the
+shape of the sums, and a row's gradient is that of the sums it is in, times its weights: nothing of the size of all the
+rows that a step reads is ever made.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from memjax.axes import MODEL
+from memjax.functional.product_keys import Split, gradient_of_rows, update_rows
+from memjax.training.optimizers import is_named
+
 Path = tuple[str, ...]
+Schedule = Callable[[Any], Any]
+
+DENSE_UP_TO = 4
+"""rows a lookup, up to which a table is updated as a whole: most of its rows are touched, and a sort costs more"""
 
 
 @jax.tree_util.register_dataclass
@@ -41,12 +53,17 @@ class Tables:
 class TouchedRows:
     """The rows of one table that a step has looked up; a row may stand in it many times.
 
+    The gradient of lookup l of bag b is `weights[b, l] * gradients[b]`. Rows that are read one by one are bags of one.
+
     Attributes:
-      ids: int32 `[layers?, lookups]`, with a leading axis of layers for the table of a scanned group.
-      gradients: `[layers?, lookups, dim]`, the gradient of each lookup.
+      ids: int32 `[layers?, bags, lookups]`, with a leading axis of layers for the table of a scanned group; ids beyond
+        the table stand for nothing.
+      weights: `[layers?, bags, lookups]`.
+      gradients: `[layers?, bags, dim]`, the gradient of each bag.
     """
 
     ids: Any
+    weights: Any
     gradients: Any
 
 
@@ -64,21 +81,118 @@ class TableOptimizer(NamedTuple):
     update: Callable[..., tuple[Any, Any]]
 
 
-def sparse_sgd(learning_rate: Callable[[Any], Any]) -> TableOptimizer:
+def sparse_sgd(learning_rate: Schedule) -> TableOptimizer:
     """Stochastic gradient descent on the touched rows: `row -= learning_rate(step) * sum of its gradients`."""
 
     def update(
         values: Any, moments: Any, touched: Mapping[Path, TouchedRows], *, step: Int[Array, ""], ok: Bool[Array, ""]
     ) -> tuple[Any, Any]:
+        rule = lambda rows, gradient: (rows[0] - learning_rate(step) * gradient,)
+
         def one(path: Path, table: Array) -> Array:
-            rows = touched[path]
-            change = jnp.where(ok, -learning_rate(step) * rows.gradients, 0).astype(table.dtype)
-            add = lambda t, ids, c: t.at[ids].add(c)  # noqa: E731
-            return jax.vmap(add)(table, rows.ids, change) if rows.ids.ndim == 2 else add(table, rows.ids, change)
+            return _over_layers(lambda table, rows: update_rows((table,), *_of(rows, ok), rule), table, touched[path])[
+                0
+            ]
 
         return map_tables(one, values), moments
 
     return TableOptimizer(lambda values: {}, update)
+
+
+def table_adam(
+    learning_rate: Schedule,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    form: Literal["auto", "lazy", "dense"] = "auto",
+    axis: str = MODEL,
+    split: Split = "rows",
+) -> TableOptimizer:
+    """Adam for value tables, lazy or dense.
+
+    Lazy Adam changes the rows that have a gradient in a step, once each with their whole gradient, and leaves the
+    others and their moments as they are; bias correction goes by the steps of the run, as in PyTorch's `SparseAdam`. A
+    step costs what it reads, whatever the size of the table. It is Adam (Kingma & Ba 2015) where every row has a
+    gradient in every step. The dense form is Adam: moments decay in every step and rows go on moving by them.
+
+    The moments of both are the same, so a run may go on with the other form.
+
+    Args:
+      learning_rate: of a step; step 0 is the first.
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      eps: added to the root of the second moment.
+      form: "auto" is dense for tables of at most `DENSE_UP_TO` rows a lookup of the step.
+      axis: name of the mesh axis that splits the tables.
+      split: what of them it splits.
+    """
+    if form not in ("auto", "lazy", "dense"):
+        raise ValueError(f"form: given {form!r}, allowed: 'auto', 'lazy' or 'dense'")
+    places: dict[str, Any] = {"axis": axis, "split": split}
+
+    def init(values: Any) -> Any:
+        return {"mu": jax.tree.map(jnp.zeros_like, values), "nu": jax.tree.map(jnp.zeros_like, values)}
+
+    def update(
+        values: Any, moments: Any, touched: Mapping[Path, TouchedRows], *, step: Int[Array, ""], ok: Bool[Array, ""]
+    ) -> tuple[Any, Any]:
+        def rule(rows: tuple[Array, ...], gradient: Array) -> tuple[Array, ...]:
+            row, mu, nu = rows
+            time = (step + 1).astype(row.dtype)
+            mu, nu = b1 * mu + (1 - b1) * gradient, b2 * nu + (1 - b2) * gradient**2
+            size = (mu / (1 - b1**time)) / (jnp.sqrt(nu / (1 - b2**time)) + eps)
+            return row - learning_rate(step) * size, mu, nu
+
+        def one(arrays: tuple[Array, ...], rows: TouchedRows) -> tuple[Array, ...]:
+            if not is_dense(arrays[0].shape[0], rows.ids.size, form):
+                return update_rows(arrays, *_of(rows, ok), rule, **places)
+            new = rule(arrays, gradient_of_rows(arrays[0], *_of(rows, ok), **places))
+            return tuple(jnp.where(ok, n.astype(o.dtype), o) for n, o in zip(new, arrays, strict=True))
+
+        leaves, structure = jax.tree.flatten(values)
+        others = [jax.tree.leaves(moments[name]) for name in ("mu", "nu")]
+        paths = [path for path, _ in _flatten(values)]
+        new = [
+            _over_layers(one, a, touched[path])
+            for path, a in zip(paths, zip(leaves, *others, strict=True), strict=True)
+        ]
+        values, mu, nu = (structure.unflatten([arrays[i] for arrays in new]) for i in range(3))
+        return values, {"mu": mu, "nu": nu}
+
+    return TableOptimizer(init, update)
+
+
+def freeze_tables(optimizer: TableOptimizer, names: Collection[str]) -> TableOptimizer:
+    """The rule for all tables but those whose path contains one of `names`, which stay as they are."""
+
+    def update(values: Any, moments: Any, touched: Mapping[Path, TouchedRows], **named: Any) -> tuple[Any, Any]:
+        new, moments = optimizer.update(values, moments, touched, **named)
+        kept = lambda path, old, changed: old if is_named("/".join(_names(path)), names) else changed
+        return jax.tree_util.tree_map_with_path(kept, values, new), moments
+
+    return TableOptimizer(optimizer.init, update)
+
+
+def is_dense(rows: int, lookups: int, form: str = "auto") -> bool:
+    """Whether `table_adam` updates a table of so many rows as a whole, given the lookups of a step.
+
+    Example:
+      >>> is_dense(2**16, 2**15), is_dense(2**18, 2**15)
+      (True, False)
+    """
+    return form == "dense" or (form == "auto" and rows <= DENSE_UP_TO * lookups)
+
+
+def _of(rows: TouchedRows, ok: Array) -> tuple[Array, Array, Array]:
+    """What was looked up; of no weight where the step does not count."""
+    finite = jnp.where(ok, rows.gradients, 0)
+    return rows.ids, jnp.where(ok, rows.weights, 0), finite
+
+
+def _over_layers(function: Callable[..., Any], arrays: Any, rows: TouchedRows) -> Any:
+    """`function(arrays, rows)`, for each layer where they have an axis of layers."""
+    return jax.vmap(function)(arrays, rows) if rows.ids.ndim == 3 else function(arrays, rows)
 
 
 def ids_of(path: Path, table: Any, arrays: Mapping[str, Any]) -> Any:
@@ -95,20 +209,40 @@ def ids_of(path: Path, table: Any, arrays: Mapping[str, Any]) -> Any:
     Raises:
       ValueError: a lookup did not report its ids.
     """
-    first = next((int(m[1]) for part in path if (m := re.fullmatch(r"layers_(\d+)", part))), None)
-    layers = table.shape[0] if first is not None and len(table.shape) == 3 else 1
-    names = [f"{path[-1]}/ids" if first is None else f"layer_{first + i:02d}/{path[-1]}/ids" for i in range(layers)]
+    names = [f"{prefix}{path[-1]}/ids" for prefix in layer_prefixes(path, table)]
     missing = [name for name in names if name not in arrays]
     if missing:
         raise ValueError(
             f"tables: {'/'.join(path)} reports no ids, given Aux.arrays {sorted(arrays)}; put them there as "
             f"{missing[0]!r}"
         )
+    return _stacked(names, table, arrays)
+
+
+def weights_of(path: Path, table: Any, arrays: Mapping[str, Any]) -> Any:
+    """The weights of the lookups, as `ids_of` has the ids; None for rows that are read one by one."""
+    names = [f"{prefix}{path[-1]}/weights" for prefix in layer_prefixes(path, table)]
+    return _stacked(names, table, arrays) if set(names) <= set(arrays) else None
+
+
+def layer_prefixes(path: Path, table: Any) -> list[str]:
+    """What stands before the names in `Aux` of each layer that a table has: `layer_<index>/`, or nothing.
+
+    Example:
+      >>> layer_prefixes(("stack", "layers_2", "feed_forward", "values"), jax.ShapeDtypeStruct((2, 9, 4), jnp.float32))
+      ['layer_02/', 'layer_03/']
+    """
+    first = next((int(m[1]) for part in path if (m := re.fullmatch(r"layers_(\d+)", part))), None)
+    layers = table.shape[0] if first is not None and len(table.shape) == 3 else 1
+    return [""] if first is None else [f"layer_{first + i:02d}/" for i in range(layers)]
+
+
+def _stacked(names: list[str], table: Any, arrays: Mapping[str, Any]) -> Any:
     return jnp.stack([arrays[name] for name in names]) if len(table.shape) == 3 else arrays[names[0]]
 
 
 def make_sinks(values: Any, arrays: Mapping[str, Any], num_segments: int) -> Any:
-    """Zeros for what every lookup of one row group returns, `[segments, layers?, ..., dim]`, in the tables' structure.
+    """Zeros for what the lookups of one row group return, `[segments, layers?, ..., dim]`, in the tables' structure.
 
     Args:
       values: the collection `tables`.
@@ -117,8 +251,9 @@ def make_sinks(values: Any, arrays: Mapping[str, Any], num_segments: int) -> Any
     """
 
     def zeros(path: Path, table: Any) -> Array:
-        ids = jax.eval_shape(lambda a: ids_of(path, table, a), dict(arrays))
-        return jnp.zeros((num_segments, *ids.shape, table.shape[-1]), table.dtype)
+        shapes = jax.eval_shape(lambda a: (ids_of(path, table, a), weights_of(path, table, a)), dict(arrays))
+        bags = shapes[0].shape if shapes[1] is None else shapes[0].shape[:-1]
+        return jnp.zeros((num_segments, *bags, table.shape[-1]), table.dtype)
 
     return map_tables(zeros, values)
 
@@ -135,14 +270,20 @@ def touched_rows(values: Any, sink_gradients: Any, arrays: Mapping[str, Any]) ->
     touched = {}
     for path, table in _flatten(values):
         stacked = len(table.shape) == 3
-        per_layer = {name: jnp.reshape(array, -1) for name, array in arrays.items() if name.endswith("/ids")}
-        ids = ids_of(path, table, per_layer)
+        weighed = weights_of(path, table, arrays) is not None
+        flat = {name: array.reshape(-1, array.shape[-1] if weighed else 1) for name, array in _lookups(arrays).items()}
+        ids = ids_of(path, table, flat)
+        weights = weights_of(path, table, flat) if weighed else jnp.ones(ids.shape, table.dtype)
         gradients = leaves[path]
         if stacked:
             gradients = jnp.moveaxis(gradients, 2, 0)  # [layers, groups, segments, ..., dim]
-        shape: tuple[int, ...] = (*ids.shape, table.shape[-1])
-        touched[path] = TouchedRows(ids, jnp.reshape(gradients, shape))
+        shape: tuple[int, ...] = (*ids.shape[:-1], table.shape[-1])
+        touched[path] = TouchedRows(ids, weights, jnp.reshape(gradients, shape))
     return touched
+
+
+def _lookups(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: array for name, array in arrays.items() if name.endswith(("/ids", "/weights"))}
 
 
 def map_tables(function: Callable[[Path, Any], Any], values: Any) -> Any:

@@ -9,16 +9,23 @@ import numpy as np
 from memjax import config
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
+from memjax.memory.cross_attention import CrossAttention
 from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
 from memjax.memory.knn_lm import KNNMemory
-from memjax.memory.memformer import EncoderLayer, HeadAttention, MemformerEncoder
+from memjax.memory.linear_transformer import LinearCrossAttention, LinearTransformerAttention
+from memjax.memory.memformer import HeadAttention, MemformerEncoder, MemformerLayer
 from memjax.memory.memorizing import MemorizingAttention
+from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens
+from memjax.memory.memsizer import MemSizerAttention
+from memjax.memory.product_key import ProductKeyMemory
+from memjax.memory.rfa import RFAAttention
 from memjax.memory.spalm import Spalm
+from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
 from memjax.models.language_model import make_language_model
 from memjax.models.transformer import FeedForward, Layer, Stack
-from tests.contract.harness import DIM, LENGTH, Case, Fifo
+from tests.contract.harness import DIM, LENGTH, SOURCE, Case, Fifo
 from tests.contract.outputs import AtOutput
 from tests.contract.toys import (
     CrossMemory,
@@ -35,6 +42,7 @@ XL_SLOTS = {"hidden": 1}
 COMPRESSED_SLOTS = {"hidden": 1, "compressed": 1}
 MEMORY_SLOTS = {"memory/keys": 2, "memory/values": 2}
 SIGNAL = {"coefficients": 1, "previous": 1}
+LINEAR_SLOTS = {"products": 2, "normalizer": 2}
 CACHE_SLOTS = {"cache/keys": 1, "cache/values": 1}
 
 
@@ -65,9 +73,35 @@ def memformer(num_layers: int = 2, **fields: Any) -> Callable[[Any], MemformerEn
     def make(dtype: Any) -> MemformerEncoder:
         heads = lambda: HeadAttention(**HEADS, attention_dropout=0.2, dtype=dtype)
         feed_forward = lambda: FeedForward(DIM, 12, norm_kind="layer", dropout=0.2, dtype=dtype)
-        layer = lambda: EncoderLayer(heads(), feed_forward(), heads(), dropout=0.2, dtype=dtype)
+        layer = lambda: MemformerLayer(heads(), feed_forward(), heads(), dropout=0.2, dtype=dtype)
         sizes = {"dim": DIM, "num_slots": 3, "num_heads": 2, "writer_heads": 2, "num_buckets": 8, "max_distance": 6}
         return MemformerEncoder(tuple(layer() for _ in range(num_layers)), **{**sizes, **fields}, dtype=dtype)
+
+    return make
+
+
+def linear(kind: type = LinearTransformerAttention, **fields: Any) -> Callable[[Any], Any]:
+    return lambda dtype: kind(**HEADS, dropout=0.2, **fields, dtype=dtype)
+
+
+def linear_cross(kind: type = LinearTransformerAttention, **fields: Any) -> Callable[[Any], LinearCrossAttention]:
+    return lambda dtype: LinearCrossAttention(linear(kind, **fields)(dtype))
+
+
+def cross_attention(**fields: Any) -> Callable[[Any], CrossAttention]:
+    return lambda dtype: CrossAttention(**HEADS, **NOISE, source_length=SOURCE, **fields, dtype=dtype)
+
+
+def memory_tokens(own_layers: int = 0, **fields: Any) -> Callable[[Any], MemoryTokens]:
+    """Two layers, and as many of the memory's own."""
+
+    def make(dtype: Any) -> MemoryTokens:
+        layer = lambda: EncoderLayer(
+            CrossAttention(**HEADS, **NOISE, norm="post", dtype=dtype),
+            FeedForward(DIM, 12, dropout=0.2, norm="post", norm_kind="layer", dtype=dtype),
+        )
+        own = tuple(layer() for _ in range(own_layers))
+        return MemoryTokens((layer(), layer()), DIM, own, num_tokens=3, **fields, dtype=dtype)
 
     return make
 
@@ -79,6 +113,12 @@ def gpt2(**fields: Any) -> Callable[[Any], GPT2Attention]:
 
 def gpt2_infinity_former(dtype: Any) -> GPT2InfinityFormerAttention:
     return GPT2InfinityFormerAttention(**HEADS, **NOISE, long_term=infinity_former()(dtype).long_term, dtype=dtype)
+
+
+def product_key(*, norm: str = "pre", **scales: float) -> Callable[[Any], FeedForward]:
+    # Running statistics of the harness are random, and no variance is negative: queries are normalised by layer.
+    memory = ProductKeyMemory(dim=DIM, num_keys=4, num_heads=2, num_neighbors=3, key_dim=8, query_norm="layer")
+    return lambda dtype: FeedForward(DIM, 6, norm=norm, dropout=0.2, dtype=dtype, memory=memory, **scales)
 
 
 def continuous_cache(**fields: Any) -> Callable[[Any], Any]:
@@ -159,7 +199,15 @@ MODELS = {
         num_layers=3,
         output_memory=toy(OutputMemory),
     ),
+    "memory_tokens": language_model(
+        config.TransformerXL(memory_length=8, tied_biases=True),
+        num_layers=2,
+        memory_tokens=config.MemoryTokens(num_tokens=2),
+    ),
+    "memsizer": language_model(config.MemSizer(num_slots=3), num_layers=3, positions="sinusoids"),
 }
+
+LINEAR = {"stops_gradient": False, "granularity": "token"}
 
 CASES = [
     Case(name="transformer_xl", make=transformer_xl(), capacity=8, fifos=hidden_fifo, slots=XL_SLOTS),
@@ -301,6 +349,46 @@ CASES = [
         stops_gradient=False,
         slots={"slots": 1},
     ),
+    Case(name="linear_transformer", make=linear(chunk_length=3), slots=LINEAR_SLOTS, **LINEAR),
+    Case(name="rfa", make=linear(RFAAttention, num_directions=5), slots=LINEAR_SLOTS, **LINEAR),
+    Case(
+        name="rfa_gate_post_norm",
+        make=linear(RFAAttention, num_directions=4, gate=True, norm="post", chunk_length=3),
+        slots=LINEAR_SLOTS,
+        **LINEAR,
+    ),
+    Case(name="t2r", make=linear(T2RAttention, num_features=6), slots=LINEAR_SLOTS, **LINEAR),
+    Case(
+        name="memsizer",
+        make=linear(MemSizerAttention, num_slots=3, attention_dropout=0.2),
+        slots={"products": 2},
+        **LINEAR,
+    ),
+    Case(
+        name="linear_transformer_cross",
+        make=linear_cross(bias=False, norm_kind="rms"),
+        site="cross",
+        granularity="token",
+        slots=LINEAR_SLOTS,
+    ),
+    Case(
+        name="memsizer_cross",
+        make=linear_cross(MemSizerAttention, num_slots=3, frozen_queries=True),
+        site="cross",
+        granularity="token",
+        slots={"products": 2},
+    ),
+    Case(
+        name="cross_attention",
+        make=cross_attention(),
+        site="cross",
+        granularity="token",
+        slots={"keys": 1, "values": 1},
+    ),
+    Case(name="memory_tokens", make=memory_tokens(), site="stack", causal=False),
+    Case(name="memory_bottleneck", make=memory_tokens(1, kind="bottleneck"), site="stack", causal=False),
+    Case(name="product_key", make=product_key(dense_scale=0.0)),
+    Case(name="product_key_residual", make=product_key(norm="post")),
     Case(
         name="continuous_cache",
         make=continuous_cache(),
@@ -348,6 +436,15 @@ CASES = [
         fifos=lambda state: [cache(layer_of(state.stack, 0, 0))],
         slots=MEMORY_SLOTS | CACHE_SLOTS | {"output/hidden": 1},
     ),
+    Case(
+        name="model_memory_tokens",
+        make=MODELS["memory_tokens"],
+        site="model",
+        capacity=8,
+        fifos=lambda state: hidden_fifo(layer_of(state.stack, 0, 0)),
+        slots=XL_SLOTS,
+    ),
+    Case(name="model_memsizer", make=MODELS["memsizer"], site="model", slots={"products": 2}, **LINEAR),
     Case(
         name="toy_slots",
         make=toy(SlotMemory),

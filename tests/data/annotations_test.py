@@ -93,6 +93,12 @@ def test_neighbors_of_a_split_are_kept_on_disk(tmp_path):
     ]:
         with pytest.raises(ValueError, match=line):
             write_neighbors(tmp_path / "neighbors", "train", wrong, documents)
+    file = tmp_path / "neighbors" / "train.npy"
+    whole = file.read_bytes()
+    for damaged in (whole[:-3] + bytes([whole[-3] ^ 16]) + whole[-2:], whole[:-8], b""):
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"train.npy is damaged; find them again"):
+            open_neighbors(tmp_path / "neighbors", "train", documents)
     (tmp_path / "neighbors" / "train.json").unlink()  # as an interrupted write leaves it
     with pytest.raises(ValueError, match="has none for the split train"):
         open_neighbors(tmp_path / "neighbors", "train", documents)

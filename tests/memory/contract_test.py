@@ -153,6 +153,12 @@ def test_a_segment_can_be_taken_back_in_scanned_groups():
     assert not np.array_equal(new.groups[0].attention.memory.keys, scanned.memory.keys)
 
 
+def test_scanned_groups_without_arrays_can_be_taken_back():
+    state = StackState((LayerState(EmptyState(), EmptyState()),), sizes=(LAYERS,))
+    same, saved = save_state(state, jnp.array([False, True]), 4)
+    assert same == state and restore_state(jnp.array(False), state, saved) == state
+
+
 def test_taking_back_copies_no_ring():
     """With the state donated, the program needs less room than one ring beside its arguments."""
     memory = 4096

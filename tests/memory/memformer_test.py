@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.memory.memformer import EncoderLayer, HeadAttention, MemformerEncoder, MemformerState, start, write
+from memjax.memory.memformer import HeadAttention, MemformerEncoder, MemformerLayer, MemformerState, start, write
 from memjax.models.transformer import FeedForward
 from tests.reference.parameters import params_of
 
@@ -25,7 +25,7 @@ def encoder(layers: int = 1, reads: bool = True, **fields) -> MemformerEncoder:
     heads = lambda: HeadAttention(DIM, HEADS, HEAD_DIM, dtype=jnp.float64)
     feed_forward = lambda: FeedForward(DIM, 12, norm_kind="layer", dtype=jnp.float64)
     parts = tuple(
-        EncoderLayer(heads(), feed_forward(), heads() if reads else None, dtype=jnp.float64) for _ in range(layers)
+        MemformerLayer(heads(), feed_forward(), heads() if reads else None, dtype=jnp.float64) for _ in range(layers)
     )
     sizes = {"num_slots": SLOTS, "num_heads": HEADS, "writer_heads": HEADS, "num_buckets": 8, "max_distance": 6}
     return MemformerEncoder(parts, DIM, **{**sizes, **fields}, dtype=jnp.float64)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +104,30 @@ def test_a_recipe_with_evaluations_reads_its_numbers_off_them(folder, monkeypatc
     assert records.check() == []
     (folder / "logs" / made.log / "evaluation_test.json").unlink()
     assert records.check() == ["r/memory-seed0: test perplexity not in its log"]
+
+
+def test_a_recipe_with_scripts_records_their_numbers(folder, monkeypatch):
+    def run(command, **arguments):
+        directory = folder / "r-memory-seed0"
+        if "tools.results.translation" in command:
+            file = Path(command[command.index("--out") + 1])
+            file.write_text(json.dumps({"numbers": {"test BLEU": 12.5}}))
+        else:
+            directory.mkdir()
+            results = {"evaluation": {"bits_per_byte": 1.0, "subsets": {}, "nats_per_token": 2.0, "targets": 3}}
+            results["evaluation"]["memory_bytes"], results["parameters"] = 4, 5
+            (directory / "finished.json").write_text(json.dumps({"results": results}))
+        return subprocess.CompletedProcess(command, 0)
+
+    for name in ("commit", "hardware"):
+        monkeypatch.setattr(recipes, name, lambda: "")
+    monkeypatch.setattr(subprocess, "run", run)
+    scripts = ("tools.results.translation",)
+    made = recipes.record("r", "memory", 0, [], str(folder), "r/memory-seed0", scripts=scripts)
+    assert made.numbers["test BLEU"] == 12.5 and made.numbers["parameters"] == 5
+    assert (folder / "logs" / made.log / "evaluation_translation.json").exists()
+    records.write_table()
+    assert records.check() == []
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)

@@ -420,6 +420,21 @@ def test_neighbors_of_the_stores_own_split_and_of_another(source, tmp_path):
         neighbors_of_split(source, "validation", store, index, 2, exclude=near(1))
 
 
+def test_neighbors_are_of_the_rows_that_the_store_was_read_in(run, source, tmp_path):
+    """A run that is opened with other rows, or shards, numbers the entries as the store has them."""
+    store = build_datastore(source, tmp_path / "store")
+    config = load_config(run)
+    config.evaluation.rows = 1
+    other = make_key_source(load_run(run, config), run)
+    layout = {"rows": store.header.rows, "num_shards": store.header.num_shards}
+    assert not np.array_equal(other.numbers("train"), other.numbers("train", **layout))
+    tokens = np.concatenate([other.run.experiment.documents("train")[i] for i in range(10)])
+    np.testing.assert_array_equal(tokens[other.numbers("train", **layout)], store.values(np.arange(store.entries)))
+    index = open_index(store, "exact")
+    found = [neighbors_of_split(one, "train", store, index, 2) for one in (source, other)]
+    np.testing.assert_array_equal(*found)
+
+
 def test_a_store_of_another_key_gives_no_neighbors(source, run, tmp_path):
     store = build_datastore(source, tmp_path / "store")
     other = make_key_source(load_run(run), run, "layer_-1/attention_input")

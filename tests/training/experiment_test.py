@@ -19,6 +19,7 @@ from memjax.config import (
     KeyValueRecall,
     Memorizing,
     Model,
+    ProductKey,
     Schedule,
     Spalm,
     Training,
@@ -86,6 +87,26 @@ def experiment_path(config):
 
 def long_memory(layers=(-1,), **kwargs):
     return Memorizing(layers=layers, memory_length=16, num_neighbors=2, cache_length=8, **kwargs)
+
+
+@pytest.mark.parametrize("dense_scale", [0.0, 1.0])
+def test_a_model_without_memory_goes_on_with_product_keys(tmp_path, dense_scale):
+    _, variables = save_run(make_config(tmp_path, name="old"))
+    part = ProductKey(layers=(1,), num_keys=4, memory_heads=2, num_neighbors=2, key_dim=4, dense_scale=dense_scale)
+    new = make_experiment(make_config(tmp_path, name="new", feed_forward=part))
+    fresh = random_variables(new.model, 1)
+    merged, names = init_from(tmp_path / "old", fresh, new.model)
+    assert len(names) == 8 and all("/layer_01/feed_forward/memory/" in name for name in names)
+    assert {name.split("/")[0] for name in names} == {"params", "tables", "batch_stats"}
+    np.testing.assert_array_equal(*(jax.tree.leaves(v["tables"])[0] for v in (merged, fresh)))
+    source, stack = variables["params"]["stack"]["layers_0"], merged["params"]["stack"]
+    for index in range(3):
+        own, expected = stack[f"layers_{index}"], jax.tree.map(lambda leaf, i=index: leaf[i], source)
+        if index == 1:
+            own["feed_forward"].pop("memory")
+            if not dense_scale:  # the memory has replaced them
+                expected["feed_forward"] = {"layer_norm": expected["feed_forward"]["layer_norm"]}
+        jax.tree.map(np.testing.assert_array_equal, own, expected)
 
 
 def test_layers_are_addressed_by_index_whatever_the_grouping(tmp_path):

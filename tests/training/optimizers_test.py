@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 
-from memjax.training.optimizers import adafactor, adam, make_optimizer, make_schedule, matrices, scale_updates
+from memjax.training.optimizers import adafactor, adam, freeze, make_optimizer, make_schedule, matrices, scale_updates
 
 
 def test_schedules():
@@ -81,3 +81,16 @@ def test_memories_have_a_learning_rate_of_their_own():
     params = {"layer": {"long_term": {"key": jnp.zeros(1)}, "query": jnp.zeros(1)}}
     updates = first_update(rule, params, jax.tree.map(lambda leaf: leaf + 2.0, params))["layer"]
     np.testing.assert_allclose([updates["long_term"]["key"][0], updates["query"][0]], [-0.5, -0.1], rtol=1e-5)
+
+
+def test_frozen_parameters_stay_and_are_not_in_the_norm():
+    optimizer = freeze(make_optimizer(optax.sgd(1.0), clip_norm=1.0), ["memory/"])
+    params = {"memory": {"keys": jnp.ones(1)}, "wide": jnp.ones(2)}
+    gradients = {"memory": {"keys": jnp.array([1e3])}, "wide": jnp.array([3.0, 4.0])}
+    updates = first_update(optimizer, params, gradients)
+    np.testing.assert_allclose(updates["wide"], [-0.6, -0.8], rtol=1e-6)
+    assert float(updates["memory"]["keys"][0]) == 0.0
+    decayed = freeze(adam(make_schedule(0.1, steps=9), weight_decay=0.5), ["keys"])
+    both = {"keys": jnp.ones((2, 2)), "wide": jnp.ones((2, 2))}
+    updates = first_update(decayed, both, jax.tree.map(jnp.ones_like, both))
+    assert (updates["keys"] == 0).all() and (updates["wide"] != 0).all()

@@ -156,8 +156,9 @@ def sparse_adam(learning_rate, b1=0.9, b2=0.999, eps=1e-8):
     def update(values, moments, touched, *, step, ok):
         def one(path, table, mu, nu):
             rows = touched[path]
-            gradient = jnp.zeros_like(table).at[rows.ids].add(rows.gradients)
-            used = jnp.zeros(table.shape[0], bool).at[rows.ids].set(True)[:, None] & ok
+            every = rows.weights[..., None] * rows.gradients[:, None]
+            gradient = jnp.zeros_like(table).at[rows.ids].add(every, mode="drop")
+            used = jnp.any(gradient != 0, axis=-1, keepdims=True) & ok
             new_mu, new_nu = b1 * mu + (1 - b1) * gradient, b2 * nu + (1 - b2) * gradient**2
             time = (step + 1).astype(table.dtype)
             size = (new_mu / (1 - b1**time)) / (jnp.sqrt(new_nu / (1 - b2**time)) + eps)

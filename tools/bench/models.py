@@ -16,7 +16,9 @@ import optax
 from memjax import config
 from memjax.models.language_model import make_language_model
 from memjax.training.experiment import make_coefficients
+from memjax.training.metrics import count_parameters
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
+from memjax.training.tables import table_adam
 from memjax.typing import Batch
 from tools.bench import worker
 
@@ -41,6 +43,9 @@ def model_config(kind: str, settings: dict[str, Any]) -> config.Model:
             final_norm=False,
         )
         output = config.Softmax(tied=False, bias=True)
+    elif kind == "product_key":
+        attention = config.FullAttention(query_key_norm=False)
+        output = config.Softmax(tied=False, bias=True)
     else:
         attention = config.Memorizing(
             layers=(settings["memory_layer"],),
@@ -57,8 +62,23 @@ def model_config(kind: str, settings: dict[str, Any]) -> config.Model:
         head_dim=settings["head_dim"],
         scan_layers=settings.get("scan_layers", False),
         attention=attention,
-        feed_forward=config.Dense(dim=settings["feed_forward"], activation=settings.get("activation", "relu")),
+        feed_forward=_feed_forward(kind, settings),
         output=output,
+    )
+
+
+def _feed_forward(kind: str, settings: dict[str, Any]) -> config.FeedForward:
+    shared = {"dim": settings["feed_forward"], "activation": settings.get("activation", "relu")}
+    if kind != "product_key":
+        return config.Dense(**shared)
+    return config.ProductKey(
+        **shared,
+        layers=(settings["memory_layer"],),
+        num_keys=settings["num_keys"],
+        memory_heads=settings["memory_heads"],
+        num_neighbors=settings["num_neighbors"],
+        key_dim=settings["key_dim"],
+        query_norm="layer",
     )
 
 
@@ -71,15 +91,16 @@ class Model:
         model = model_config(kind, settings)
         self.model = make_language_model(model, settings["vocab"])
         variables = init_variables(self.model, jax.random.key(0), length)
-        self.parameters = sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
+        self.parameters = count_parameters([variables["params"], variables.get("tables", ())])
         self.pool = np.random.default_rng(0).integers(1, settings["vocab"], (POOL, batch, length + 1), np.int32)
         self.turn = 0
         self.ready: Any = None
         loss, optimizer = language_model_loss(self.model), optax.adam(LEARNING_RATE)
         state = self._filled(self.model.init_state(batch))
         self.prepare("train")
-        self.state = init_train_state(loss, optimizer, variables, state, self.batch, jax.random.key(1))
-        self.train_step = make_train_step(loss, optimizer, coefficients=make_coefficients(model.attention))
+        tables = {"table_optimizer": table_adam(lambda step: LEARNING_RATE)} if "tables" in variables else {}
+        self.state = init_train_state(loss, optimizer, variables, state, self.batch, jax.random.key(1), **tables)
+        self.train_step = make_train_step(loss, optimizer, coefficients=make_coefficients(model.attention), **tables)
         # Parameters of its own: a training step donates its state.
         self.variables = jax.tree.map(jnp.copy, variables)
         self.memory = self._filled(self.model.init_state(batch))
@@ -128,7 +149,7 @@ class Model:
 def main(argv: list[str] | None = None) -> int:
     """Serves the model of the given kind and settings."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench.models", description=__doc__.splitlines()[0])
-    parser.add_argument("kind", choices=["transformer_xl", "compressive", "memorizing"])
+    parser.add_argument("kind", choices=["transformer_xl", "compressive", "memorizing", "product_key"])
     parser.add_argument("settings", help="JSON object")
     arguments = parser.parse_args(argv)
     return worker.serve(lambda: Model(arguments.kind, json.loads(arguments.settings)))

@@ -95,6 +95,73 @@ def memorizing_8192() -> Suite:
     return _memorizing(8192, few=False)
 
 
+def _product_keys(name: str, num_keys: int) -> Suite:
+    settings = {
+        **SIZES,
+        "num_keys": num_keys,
+        "num_neighbors": 32,
+        "memory_heads": 4,
+        "key_dim": 256,
+        "memory_layer": 2,
+    }
+    return Suite(
+        name,
+        [
+            _peer(REFERENCE, "vanilla", SIZES),
+            _peer("product-key-memory", "product_keys", settings),
+            _memjax("memjax product keys", "product_key", settings),
+        ],
+        baseline="product-key-memory",
+        reference=REFERENCE,
+        note=f"{num_keys**2:,} slots instead of the feed-forward network of the third of 4 layers; 4 heads, 32 "
+        "neighbours, queries of 256 normalised by layer. The peer updates the whole table by Adam in every step; "
+        "memjax chooses: the whole table where it is small against the rows that a step reads, otherwise those rows. "
+        "The reference has no memory.",
+    )
+
+
+def product_keys_16k() -> Suite:
+    """Product keys with 16,384 slots."""
+    return _product_keys("product_keys_16k", 128)
+
+
+def product_keys_1m() -> Suite:
+    """Product keys with 1,048,576 slots."""
+    return _product_keys("product_keys_1m", 1024)
+
+
+def linear_attention() -> Suite:
+    """The causal kernel of linear attention beside the compiled one of pytorch-fast-transformers."""
+    settings = {"batch": 4, "length": 1024, "heads": 8, "head_dim": 64}
+    return Suite(
+        "linear_attention",
+        [
+            _peer("pytorch-fast-transformers", "causal_product", settings),
+            _own("memjax ELU", "tools.bench.kernels", "elu", settings),
+            _own("memjax ELU, one product", "tools.bench.kernels", "elu", {**settings, "chunk_length": 1024}),
+        ],
+        baseline="pytorch-fast-transformers",
+        note="The kernel alone, `elu(x) + 1`, 8 heads of 64, 4 rows of 1,024 tokens, float32, nothing before them; "
+        '"train" is forward and backward. memjax in chunks of its default length; the last contender forms all scores '
+        "of the segment.",
+    )
+
+
+def sentences() -> Suite:
+    """MiniLM sentence embeddings beside sentence-transformers."""
+    settings = {"batch": 16, "length": 64, "vocab": 30522}
+    return Suite(
+        "sentences",
+        [
+            _peer("sentence-transformers", "sentences", settings),
+            _own("memjax TextEncoder", "tools.bench.kernels", "sentences", settings),
+        ],
+        baseline="sentence-transformers",
+        modes=("infer",),
+        note="all-MiniLM-L6-v2 with its weights, 16 texts of 64 tokens, ids to unit vectors; no tokenizer.",
+    )
+
+
 def _search(dim: int) -> Suite:
     settings = {"entries": 100_000, "dim": dim, "queries": 256}
     return Suite(
@@ -126,5 +193,16 @@ def search_128() -> Suite:
 
 SUITES = {
     function.__name__: function
-    for function in (transformer_xl, compressive, memorizing_512, memorizing_8192, search_64, search_128)
+    for function in (
+        transformer_xl,
+        compressive,
+        memorizing_512,
+        memorizing_8192,
+        product_keys_16k,
+        product_keys_1m,
+        linear_attention,
+        sentences,
+        search_64,
+        search_128,
+    )
 }

@@ -38,6 +38,8 @@ class Recipe:
       data_path: environment variable with the path of the data, '' = none is needed.
       evaluations: what is read off each finished run -> arguments of `memjax eval`; none = bits per byte of the
         evaluation at the end of training.
+      scripts: modules that measure each finished run further: `python -m MODULE RUN --out FILE` writes JSON whose
+        `numbers` go to the record.
     """
 
     description: str
@@ -50,6 +52,7 @@ class Recipe:
     arguments: tuple[str, ...] = ()
     data_path: str = ""
     evaluations: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    scripts: tuple[str, ...] = ()
 
 
 _SMALL_SIGNAL = (
@@ -205,6 +208,89 @@ RECIPES = {
         data_path="MEMJAX_MNIST",
         evaluations={"test": ("--evaluation.split", "test")},
     ),
+    "linear_states_wikitext2": Recipe(
+        description=(
+            "WikiText-2 at word level, perplexity per token of the whole validation and test splits; whole articles as "
+            "documents, every token scored once. Two layers, 128 wide, segments of 64 tokens; equal text, steps and "
+            "learning rate. Linear states go on over an article, `softmax` sees its segment, Transformer-XL one more."
+        ),
+        config="linear_states_wikitext2",
+        variants={
+            "softmax, one segment": "softmax",
+            "Transformer-XL": "transformer_xl",
+            "Transformer-XL, 20 memory tokens": "memory_tokens",
+            "Linear Transformer (ELU)": "default",
+            "RFA": "rfa",
+            "RFA with a gate": "rfa_gate",
+            "T2R, from scratch": "t2r",
+            "MemSizer, 32 slots": "memsizer",
+        },
+        steps=1000,
+        search_steps=0,
+        learning_rates=(2e-3,),
+        seeds=(0,),
+        arguments=("--model.num-layers", "2", "--data.segment-length", "64"),
+        data_path="MEMJAX_WIKITEXT2",
+        evaluations=BOTH_SPLITS,
+    ),
+    "multi30k_translation": Recipe(
+        description=(
+            "Multi30k, English to German: perplexity per subword, and BLEU of the 2016 test set (beam 5, length "
+            "penalty 1) of detokenised text (sacrebleu, 13a) and of lower-cased words (no tokenizer); the signatures "
+            "are in the logs. 2 + 2 layers, 128 wide, 3,000 subwords, pairs of at most 32 of them; equal pairs, steps "
+            "and learning rate. Memory tokens are the encoder's; with layers of its own a model has more parameters."
+        ),
+        config="multi30k",
+        variants={
+            "softmax": "default",
+            "Linear Transformer (ELU)": "linear_transformer",
+            "Linear Transformer, causal only": "linear_causal",
+            "Linear Transformer, cross only": "linear_cross",
+            "MemSizer, 4 and 32 slots": "memsizer",
+            **{f"{n} memory tokens": f"memory_tokens --model.memory-tokens.num-tokens {n}" for n in (5, 10, 20)},
+            "10 memory tokens, own layers": "control",
+            "10 memory tokens, one own layer": "control_shared",
+            "10 memory tokens, bottleneck": "bottleneck",
+        },
+        steps=1000,
+        search_steps=0,
+        learning_rates=(2e-3,),
+        seeds=(0,),
+        arguments=(
+            *("--model.num-layers", "2", "--model.dim", "128", "--model.feed-forward.dim", "256"),
+            *("--model.dropout", "0.1", "--data.tokenizer.vocab-size", "3000", "--data.rows", "32"),
+            *("--data.source.max-length", "32", "--data.segment-length", "32"),
+            *("--training.schedule.warmup-steps", "100"),
+        ),
+        data_path="MEMJAX_MULTI30K",
+        evaluations=BOTH_SPLITS,
+        scripts=("tools.results.translation",),
+    ),
+    "product_key_python": Recipe(
+        description=(
+            "Decoders with product-key memories of 16,384 slots instead of feed-forward networks, beside deeper ones; "
+            "Python standard library, bits per byte of the validation split. Equal text, steps and learning rate."
+        ),
+        config="product_key_python",
+        variants={
+            "4 layers": "dense",
+            "one memory": "default",
+            "8 layers": "deeper",
+            "two memories": "two",
+            "three memories": "three",
+            "one memory beside the network (ResM)": "residual",
+            "one memory, queries normalised by layer": "layer_norm",
+            "one memory, queries not normalised": "default --model.feed-forward.query-norm none",
+            "one memory, first layer": "default --model.feed-forward.layers 0",
+            "one memory, 1 head": "default --model.feed-forward.memory-heads 1",
+            "one memory, 4 neighbours": "default --model.feed-forward.num-neighbors 4",
+            "one memory, 262,144 slots": "large",
+        },
+        steps=600,
+        search_steps=0,
+        learning_rates=(2e-3,),
+        seeds=(0,),
+    ),
 }
 
 
@@ -220,7 +306,8 @@ def run(name: str, workdir: str, only: str = "") -> None:
             if (name, row, seed) not in done:
                 arguments = _arguments(recipe, variant, recipe.steps, rate, seed)
                 log = f"{name}/{_label(variant)}-seed{seed}"
-                record(name, row, seed, arguments, workdir, log, evaluations=recipe.evaluations)
+                more = {"evaluations": recipe.evaluations, "scripts": recipe.scripts}
+                record(name, row, seed, arguments, workdir, log, **more)
 
 
 def record(
@@ -232,8 +319,9 @@ def record(
     log: str,
     *,
     evaluations: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    scripts: tuple[str, ...] = (),
 ) -> records.Record:
-    """Runs `memjax train` to its end, then each of the evaluations, and records the results."""
+    """Runs `memjax train` to its end, then each of the evaluations and scripts, and records the results."""
     run_name = log.replace("/", "-")
     command = ["memjax", "train", *arguments, "--name", run_name, "--workdir", workdir]
     print("==", shlex.join(command), flush=True)
@@ -245,6 +333,11 @@ def record(
         score = _memjax("eval", "--run", str(directory), "--json", *further)
         (directory / f"evaluation_{label}.json").write_text(score, encoding="utf-8")
         scores[label] = json.loads(score)
+    numbers = _perplexities(finished["results"], scores) if scores else _numbers(finished["results"])
+    for module in scripts:
+        file = directory / f"evaluation_{module.rpartition('.')[2]}.json"
+        subprocess.run([sys.executable, "-m", module, str(directory), "--out", str(file)], check=True)
+        numbers |= read_json(file)["numbers"]
     made = records.Record(
         recipe=recipe,
         row=row,
@@ -253,7 +346,7 @@ def record(
         commit=commit(),
         hardware=hardware(),
         log=log,
-        numbers=_perplexities(finished["results"], scores) if scores else _numbers(finished["results"]),
+        numbers=numbers,
     )
     records.add(made, directory)
     return made

@@ -59,13 +59,18 @@ def read(path: Path = RECORDS) -> list[Record]:
     return [Record(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def add(record: Record, run_directory: Path) -> None:
-    """Keeps the log of a finished run and appends its record; an older record of the same run is replaced."""
-    target = LOGS / record.log
+def keep_log(run_directory: Path, log: str) -> None:
+    """Copies what a run has written about itself to `logs/LOG`, without the paths that lie on one machine only."""
+    target = LOGS / log
     target.mkdir(parents=True, exist_ok=True)
     for file in (file for pattern in LOGGED for file in sorted(run_directory.glob(pattern))):
         text = file.read_text(encoding="utf-8")
         (target / file.name).write_text(_PATH.sub(r'"\1"', text), encoding="utf-8")
+
+
+def add(record: Record, run_directory: Path) -> None:
+    """Keeps the log of a finished run and appends its record; an older record of the same run is replaced."""
+    keep_log(run_directory, record.log)
     others = [r for r in read() if (r.recipe, r.row, r.seed) != (record.recipe, record.row, record.seed)]
     lines = [json.dumps(dataclasses.asdict(r), sort_keys=True) + "\n" for r in (*others, record)]
     RECORDS.write_text("".join(lines), encoding="utf-8")

@@ -29,6 +29,7 @@ from memjax.training.experiment import load_run
 from memjax.training.keys import TAP, KeySource, make_key_source
 from memjax.training.neighbors import CachedNeighbors, Targets, find_neighbors, score_mixture, tune
 from memjax.training.runs import load_config, versions
+from tools.results import records
 from tools.results.recipes import commit, hardware
 
 OUT = Path(__file__).parent
@@ -258,8 +259,10 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join([line(columns), line(["---"] * len(columns)), *map(line, rows)]) + "\n"
 
 
-def write(name: str, module: str, facts: Mapping[str, Any], title: str, text: str, table: str) -> None:
-    """Writes `NAME.json` and `NAME.md`.
+def write(
+    name: str, module: str, facts: Mapping[str, Any], title: str, text: str, table: str, runs: Sequence[str] = ()
+) -> None:
+    """Writes `NAME.json` and `NAME.md`, and keeps the logs of the runs that the table is about.
 
     Args:
       name: of both files.
@@ -268,16 +271,22 @@ def write(name: str, module: str, facts: Mapping[str, Any], title: str, text: st
       title: of the table.
       text: what was measured and how, after the command, the commit and the hardware.
       table: in Markdown.
+      runs: directories of further runs than the one of the command line.
     """
+    logs = [sys.argv[1], *runs]
+    for run in logs:
+        records.keep_log(Path(run), f"knn_lm/{Path(run).name}")
     known = {
         "command": f"python -m tools.results.knn_lm{module and '.'}{module} RUN {' '.join(_arguments())}".strip(),
         "commit": commit(),
         "hardware": hardware(),
         "python": platform.python_version(),
         "versions": versions(),
+        "logs": [f"logs/knn_lm/{Path(run).name}" for run in logs],
     }
     (OUT / f"{name}.json").write_text(json.dumps({**facts, **known}, indent=1) + "\n")
-    head = f"`{known['command']}`; commit {known['commit']}; {known['hardware']}."
+    named = ", ".join(f"[{Path(log).name}](../{log})" for log in known["logs"])
+    head = f"`{known['command']}`; commit {known['commit']}; {known['hardware']}; logs of training: {named}."
     page = f"# {title}\n\n{head} {text}\n\n{table}"
     (OUT / f"{name}.md").write_text(page)
     print(page)

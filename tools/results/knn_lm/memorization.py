@@ -88,6 +88,7 @@ def main() -> None:
         f"model, {experiment.perplexity(fit['memorising'])} by the memorising one ({other.training.steps:,} steps, "
         f"dropout {other.model.dropout:g}); {experiment.protocol_text(facts, config)}",
         experiment.as_table(["system", "weight", "validation", "test", "change"], table),
+        (options.memorized,),
     )
 
 

@@ -184,6 +184,7 @@ def main() -> None:
         f"kNN-LM: {experiment.NEIGHBORS} neighbours; weight and temperature tuned on validation. Gate "
         "1 = the hidden state alone, 0 = the neighbours alone; shares of tokens.",
         as_tables(facts),
+        (options.no_memory, options.compressive, options.spalm),
     )
 
 

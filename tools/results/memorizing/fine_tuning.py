@@ -20,6 +20,7 @@ from typing import Any
 from memjax.training.evaluation import Score
 from memjax.training.experiment import load_run
 from memjax.training.runs import load_config
+from tools.results import records
 from tools.results.recipes import commit, hardware
 
 OUT = Path(__file__).parent
@@ -90,6 +91,8 @@ def main() -> None:
     parser.add_argument("--max-segments", default=60, type=int, help="of every row in an evaluation (default: 60)")
     options = parser.parse_args()
     found = {name: train(name, options.workdir, options.max_segments) for name in RUNS}
+    for directory in found.values():
+        records.keep_log(directory, f"memorizing/{directory.name}")
     scores = {name: evaluate(found[name], options.max_segments) for name in ("cache", "memory")}
     facts: dict[str, Any] = {name: score.nats_per_token for name, score in scores.items()}
     facts |= {name: evaluations(found[name]) for name in ("cache_memory", "cache_cache")}
@@ -103,7 +106,8 @@ def main() -> None:
         f"nats per token of {targets:,} validation targets (separate documents, the first {options.max_segments} "
         f"segments of every row). {STEPS:,} steps with the local cache only, then {MORE:,} steps at a twelfth of "
         "the peak learning rate from those parameters, with the memory of 512 tokens (its gates are new) and, as a "
-        "control, without. The gap is that to the model that had the memory from the start.\n\n"
+        "control, without; logs in [logs](../logs/memorizing). The gap is that to the model that had the memory from "
+        "the start.\n\n"
     )
     (OUT / "fine_tuning.md").write_text(page + as_markdown(facts))
     print(page + as_markdown(facts))

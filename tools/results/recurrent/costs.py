@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from memjax import config
-from memjax.models.memformer import make_model
 from memjax.training.costs import count_flops
+from memjax.training.experiment import make_model
 from tools.results.recipes import commit, hardware
 
 OUT = Path(__file__).parent
@@ -48,7 +48,7 @@ def model_config(kind: str, memory: int, sizes: dict[str, Any]) -> config.Model:
 
 def program(kind: str, memory: int, length: int, sizes: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     """`loss(params, state, tokens) -> (nats, state)` of one segment of all rows, and the shapes of its arguments."""
-    model = make_model(model_config(kind, memory, sizes), sizes["vocab"])
+    model = make_model(config.Config(model=model_config(kind, memory, sizes)), sizes["vocab"], vocab_multiple=1)
     tokens = jax.ShapeDtypeStruct((sizes["batch"], length), jnp.int32)
     start = jnp.zeros(sizes["batch"], bool)
 

@@ -1,0 +1,103 @@
+"""One small language model on WikiText-2 with one linear state after the other, and with softmax attention.
+
+    memjax train --config linear_states_wikitext2 --variant memsizer --data.source.path DIR
+    memjax train --config linear_states_wikitext2 --variant t2r --data.source.path DIR \
+        --training.init-from runs/linear_states_wikitext2_softmax      # the paper's way
+    memjax train --config linear_states_wikitext2 --variant memsizer --model.attention.num-slots 128 ...
+    python -m tools.results run linear_states_wikitext2         # small models of all kinds; MEMJAX_WIKITEXT2=DIR
+
+Paper: none at this size; each variant's memory has its own, named in its class of `memjax.config`.
+Paper's number: none at this size.
+Our number: not run yet.
+Hardware: 2 CPU cores.
+
+Where the values come from
+  ours        all: four layers, 128 wide, 4 heads, segments of 128 tokens, whole articles as documents, equal steps.
+              Linear states go on over the segments of an article; `softmax` sees its segment only, and
+              `transformer_xl` one segment more. Sinusoids of the place in the article for all but `transformer_xl`
+"""
+
+from memjax.config import (
+    RFA,
+    T2R,
+    AdaptiveSoftmax,
+    Config,
+    Data,
+    Evaluation,
+    FullAttention,
+    LinearTransformer,
+    MemoryTokens,
+    MemSizer,
+    Model,
+    PythonLibrary,
+    Schedule,
+    SentencePiece,
+    Softmax,
+    Training,
+    TransformerXL,
+    WikiText,
+    Words,
+)
+
+VARIANTS = {
+    "default": "features elu(x) + 1",
+    "rfa": "random features, 32 directions",
+    "rfa_gate": "random features with a gate",
+    "t2r": "32 learned features, from scratch or from `softmax`",
+    "memsizer": "memory of 32 slots",
+    "softmax": "attention within a segment",
+    "transformer_xl": "attention over one segment more",
+    "memory_tokens": "`transformer_xl` with 20 memory tokens before every segment",
+    "smoke": "seconds: 2 layers, 32 wide, subwords of Python sources",
+}
+
+
+def get_config(variant: str = "default") -> Config:
+    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    config = Config(
+        name=f"linear_states_{variant}_wikitext2",
+        model=Model(
+            dim=128,
+            num_layers=4,
+            num_heads=4,
+            dropout=0.1,
+            attention=LinearTransformer(),
+            positions="sinusoids",
+            output=AdaptiveSoftmax(cutoffs=(2_000, 10_000), div_val=2, tie_projections=(False, True, True)),
+        ),
+        data=Data(source=WikiText(), tokenizer=Words(), rows=16, segment_length=128),
+        training=Training(
+            steps=8000,
+            schedule=Schedule(learning_rate=2e-3, warmup_steps=200),
+            log_every=200,
+            checkpoint_every=2000,
+        ),
+        evaluation=Evaluation(rows=8),
+    )
+    model = config.model
+    match variant:
+        case "default":
+            pass
+        case "rfa" | "rfa_gate":
+            model.attention = RFA(num_directions=32, gate=variant == "rfa_gate")
+        case "t2r":
+            model.attention = T2R(bias=False, norm_kind="rms")
+        case "memsizer":
+            model.attention = MemSizer(num_slots=32)
+        case "softmax":
+            model.attention = FullAttention(query_key_norm=False, num_buckets=0)
+        case "transformer_xl" | "memory_tokens":
+            model.attention, model.positions = TransformerXL(memory_length=128, norm="pre"), "none"
+            if variant == "memory_tokens":
+                model.memory_tokens = MemoryTokens(num_tokens=20)
+        case "smoke":
+            model.dim, model.num_layers, model.num_heads, model.output = 32, 2, 2, Softmax()
+            model.attention = RFA(num_directions=8, gate=True)
+            config.data = Data(
+                source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), rows=2, segment_length=16
+            )
+            config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
+            config.evaluation = Evaluation(rows=2, max_segments=4)
+        case _:
+            raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
+    return config

@@ -1,0 +1,311 @@
+"""Labelled texts and pairs of texts: GLUE by task name, and their measures.
+
+Wang, Singh, Michael, Hill, Levy and Bowman, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
+Understanding", ICLR 2019, https://arxiv.org/abs/1804.07461.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memjax.data.documents import Measure
+from memjax.data.sources import SPLITS, read_text, split_of
+from memjax.data.wordpiece import WordPieceTokenizer, join_texts, truncate_texts
+from memjax.typing import Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledText:
+    """One example: a text or a pair of texts, and its class."""
+
+    texts: tuple[str, ...]
+    label: int
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTask:
+    """What a task of GLUE looks like.
+
+    Attributes:
+      texts: columns of its files; numbers where a file has no header.
+      label: column of the class.
+      classes: names of the classes in their order; () = written as numbers.
+      features: of TFDS, where they have other names than `texts`.
+      metrics: published ones besides accuracy: 'matthews', 'f1'.
+      skips_broken: lines with too few columns are left out, as the published readers do.
+    """
+
+    texts: tuple[str | int, ...]
+    label: str | int = "label"
+    classes: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    num_classes: int = 2
+    skips_broken: bool = False
+
+
+_ENTAILMENT = ("entailment", "not_entailment")
+GLUE = {
+    "cola": GlueTask((3,), 1, features=("sentence",), metrics=("matthews",)),
+    "sst2": GlueTask(("sentence",)),
+    "mrpc": GlueTask(
+        ("#1 String", "#2 String"), "Quality", features=("sentence1", "sentence2"), metrics=("f1",), skips_broken=True
+    ),
+    "qqp": GlueTask(("question1", "question2"), "is_duplicate", metrics=("f1",), skips_broken=True),
+    "mnli": GlueTask(
+        ("sentence1", "sentence2"),
+        "gold_label",
+        ("entailment", "neutral", "contradiction"),
+        ("premise", "hypothesis"),
+        num_classes=3,
+    ),
+    "qnli": GlueTask(("question", "sentence"), classes=_ENTAILMENT),
+    "rte": GlueTask(("sentence1", "sentence2"), classes=_ENTAILMENT),
+    "wnli": GlueTask(("sentence1", "sentence2")),
+}
+"""name -> task; STS-B, which is a regression, is not here"""
+
+_FILES = {
+    "train": (("train",), ("in_domain_train",)),
+    "validation": (("dev",), ("dev_matched",), ("in_domain_dev", "out_of_domain_dev")),
+    "test": (("test",),),
+}
+"""split -> sets of files, the first complete one of which is read (the last ones are those of CoLA's own release)"""
+
+
+def glue_texts(name: str, path: str, *, split: str, validation: float, test: float) -> list[LabelledText]:
+    """One split of a task from a folder with its TSV files.
+
+    A folder that has no `train.tsv` (or nothing else) is split by a hash of the texts. Without labels in `test.tsv` the
+    test split is the validation split.
+
+    Args:
+      name: of the task.
+      path: the folder.
+      split: 'train', 'validation' or 'test'.
+      validation: share held out where there is one file only.
+      test: likewise.
+
+    Raises:
+      ValueError: an unknown task or split, a folder without its files, a line without its columns or class.
+    """
+    task = _task(name)
+    if split not in SPLITS:
+        raise ValueError(f"split: given {split!r}, allowed: {', '.join(SPLITS)}")
+    files = {part: _files(Path(path), choices) for part, choices in _FILES.items()}
+    if not files["train"] or not files["validation"]:
+        only = files["train"] or files["validation"]
+        if not only:
+            raise ValueError(f"data.source.path: {path} has no train.tsv or dev.tsv, allowed: the folder of {name}")
+        examples = [example for file in only for example in _read_tsv(file, task)]
+        return [e for e in examples if split_of("\t".join(e.texts), validation=validation, test=test) == split]
+    chosen = files[split]
+    if split == "test" and not (chosen and _has_labels(chosen[0], task)):
+        chosen = files["validation"]
+    return [example for file in chosen for example in _read_tsv(file, task)]
+
+
+def tfds_glue_texts(name: str, *, split: str, data_dir: str) -> list[LabelledText]:
+    """The same from the prepared builder `glue/NAME` of TensorFlow Datasets."""
+    from memjax.data.builders import tfds_examples
+
+    task = _task(name)
+    part = {"train": "train"}.get(split, "validation_matched" if name == "mnli" else "validation")
+    names = task.features or tuple(str(column) for column in task.texts)
+    return [
+        LabelledText(tuple(example[feature].decode("utf-8") for feature in names), int(example["label"]))
+        for example in tfds_examples(f"glue/{name}", split=part, data_dir=data_dir or None)
+    ]
+
+
+class LabelledTexts:
+    """Labelled texts as documents `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` that ask for their class.
+
+    `ask` gives one target per text, and `extras["token_types"]`.
+
+    Attributes:
+      truncated: texts that were longer than `length` and lost their end.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[LabelledText],
+        tokenizer: WordPieceTokenizer,
+        *,
+        length: int,
+        num_classes: int = 2,
+        metrics: Sequence[str] = (),
+    ):
+        """Tokenises all texts.
+
+        Args:
+          examples: the split.
+          tokenizer: of the texts.
+          length: tokens of a text with its special tokens.
+          num_classes: classes of the model.
+          metrics: besides accuracy: 'matthews', 'f1'.
+
+        Raises:
+          ValueError: no examples, or a class that the model does not have.
+          ModuleNotFoundError: scikit-learn, for a metric, is not installed.
+        """
+        if not examples:
+            raise ValueError("examples: none in this split; give more, or a larger share")
+        largest = max(example.label for example in examples)
+        if largest >= num_classes:
+            raise ValueError(
+                f"task.num_classes: given {num_classes}, allowed: at least {largest + 1}, as the data have"
+            )
+        if metrics and importlib.util.find_spec("sklearn") is None:
+            raise ModuleNotFoundError(f"scikit-learn is not installed ({', '.join(metrics)})", name="sklearn")
+        self._metrics, self._labels = tuple(metrics), np.array([example.label for example in examples], np.int32)
+        columns = [tokenizer.encode_many(list(texts)) for texts in zip(*(e.texts for e in examples), strict=True)]
+        self._texts = [join_texts(tokenizer, *truncate_texts(parts, length)) for parts in zip(*columns, strict=True)]
+        special = 1 + len(columns)
+        self.truncated = sum(sum(map(len, parts)) + special > length for parts in zip(*columns, strict=True))
+        self._bytes = [sum(len(text.encode("utf-8")) for text in example.texts) for example in examples]
+        digest = hashlib.sha256(f"{length}/".encode() + self._labels.tobytes())
+        for tokens, _ in self._texts:
+            digest.update(tokens.tobytes())
+        self.fingerprint = "labelled-" + digest.hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, index: int, /) -> np.ndarray:
+        return self._texts[index][0]
+
+    def num_tokens(self, index: int, /) -> int:
+        return len(self._texts[index][0])
+
+    def num_bytes(self, index: int, /) -> int:
+        return self._bytes[index]
+
+    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
+        tokens, types = self._texts[index]
+        return {"token_types": types, "label": np.full(len(tokens), self._labels[index])}
+
+    def ask(self, batch: Batch, epochs: np.ndarray) -> Batch:
+        """Asks for the class of every text."""
+        del epochs
+        return dataclasses.replace(
+            batch,
+            inputs=batch.targets,
+            targets=batch.extras["label"][..., :1],
+            weights=batch.mask[..., :1].astype(np.float32),
+            extras={"token_types": batch.extras["token_types"]},
+        )
+
+    def make_measure(self) -> Measure:
+        return ClassMeasure(self._metrics)
+
+
+class ClassMeasure:
+    """Accuracy of the most probable classes, and what else is published for a task, by scikit-learn.
+
+    Example:
+      >>> measure = ClassMeasure()
+      >>> measure.add(np.array([0, 1, 1]), np.array([0, 1, 0]))
+      >>> round(measure.result()["accuracy"], 3)
+      0.667
+    """
+
+    def __init__(self, metrics: Sequence[str] = ()):
+        """`metrics` besides accuracy: 'matthews' (correlation), 'f1' (of class 1)."""
+        self._metrics = tuple(metrics)
+        self._given: list[np.ndarray] = []
+        self._right: list[np.ndarray] = []
+
+    def observe(self, batch: Batch, output: np.ndarray) -> None:
+        """Takes in a batch and its scores `[batch, 1, classes]`."""
+        scored = np.asarray(batch.weights)[:, 0] > 0
+        self.add(np.argmax(output[:, 0], axis=-1)[scored], np.asarray(batch.targets)[:, 0][scored])
+
+    def add(self, given: np.ndarray, right: np.ndarray) -> None:
+        """Takes in classes that were given and those that are right."""
+        self._given.append(given)
+        self._right.append(right)
+
+    def result(self) -> dict[str, float]:
+        """Name -> number."""
+        given, right = np.concatenate(self._given), np.concatenate(self._right)
+        numbers = {"accuracy": float(np.mean(given == right))}
+        if self._metrics:
+            from sklearn.metrics import f1_score, matthews_corrcoef
+
+            without: Any = {"zero_division": 0}
+            functions = {"matthews": matthews_corrcoef, "f1": functools.partial(f1_score, **without)}
+            numbers |= {name: float(functions[name](right, given)) for name in self._metrics}
+        return numbers
+
+
+def _task(name: str) -> GlueTask:
+    if name not in GLUE:
+        raise ValueError(f"data.source.name: given {name!r}, allowed: {', '.join(GLUE)}")
+    return GLUE[name]
+
+
+def _files(folder: Path, choices: Sequence[Sequence[str]]) -> list[Path]:
+    """The first set of files that is complete, [] where none is."""
+    for names in choices:
+        there = lambda name: [f for end in ("", ".xz", ".gz") if (f := folder / f"{name}.tsv{end}").is_file()]
+        found = [there(name) for name in names]
+        if all(found):
+            return [files[0] for files in found]
+    return []
+
+
+def _columns(header: Sequence[str], task: GlueTask) -> tuple[list[int], int] | None:
+    """Places of the texts and of the class; None where a file has no class."""
+    if isinstance(task.label, int):
+        return [int(place) for place in task.texts], task.label
+    wanted = [*task.texts, task.label]
+    if any(name not in header for name in wanted):
+        return None
+    places = [list(header).index(str(name)) for name in wanted]
+    return places[:-1], places[-1]
+
+
+def _rows(file: Path) -> Iterator[list[str]]:
+    return csv.reader(read_text(file).split("\n"), delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def _has_labels(file: Path, task: GlueTask) -> bool:
+    header = next(_rows(file), [])
+    if isinstance(task.label, int):
+        return len(header) > max(task.label, *(int(place) for place in task.texts))
+    return _columns(header, task) is not None
+
+
+def _read_tsv(file: Path, task: GlueTask) -> Iterator[LabelledText]:
+    rows = _rows(file)
+    header = [] if isinstance(task.label, int) else next(rows, [])
+    columns = _columns(header, task)
+    if columns is None:
+        names = ", ".join(str(name) for name in (*task.texts, task.label))
+        raise ValueError(f"{file}: its columns are {', '.join(header) or 'none'}, allowed: with {names}")
+    texts, label = columns
+    for number, row in enumerate(rows, start=1 + bool(header)):
+        if not row or (task.skips_broken and len(row) <= max(*texts, label)):
+            continue
+        if len(row) <= max(*texts, label):
+            raise ValueError(f"{file}, line {number}: {len(row)} columns, allowed: at least {max(*texts, label) + 1}")
+        yield LabelledText(tuple(row[place] for place in texts), _class(row[label], task, file, number))
+
+
+def _class(text: str, task: GlueTask, file: Path, line: int) -> int:
+    if task.classes and text in task.classes:
+        return task.classes.index(text)
+    allowed = task.classes or tuple(str(number) for number in range(task.num_classes))
+    if not task.classes and text in allowed:
+        return int(text)
+    raise ValueError(f"{file}, line {line}: class {text!r}, allowed: {', '.join(allowed)}")

@@ -1,0 +1,137 @@
+"""Texts for masked language modelling: frames of fixed length, with other tokens hidden each time they are read."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from memjax.data.documents import Documents
+from memjax.data.wordpiece import WordPieceTokenizer
+from memjax.typing import Batch
+
+
+class MaskedTexts:
+    """Documents cut into frames `[CLS] text [SEP]`, each a document of its own, of which some tokens are to be found.
+
+    A frame of n tokens asks for `rate * n` of them, rounded, at least one (as the published code of BERT, and not each
+    token with that probability). Of these `masked` read as [MASK], `random` as a random id, the rest as they are. Which
+    ones is drawn from the seed, the epoch and the frame itself: other ones in each epoch of training, and the same
+    ones in every evaluation, whatever the rows and hosts.
+
+    `ask` gives as targets the `num_targets` places that a frame may have, `weights` 0 where it has fewer, and their
+    positions in `extras["masked_positions"]`.
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        tokenizer: WordPieceTokenizer,
+        *,
+        length: int,
+        packed: bool = False,
+        rate: float = 0.15,
+        masked: float = 0.8,
+        random: float = 0.1,
+        seed: int = 0,
+    ):
+        """Cuts the documents.
+
+        Args:
+          documents: tokenised texts.
+          tokenizer: of the texts.
+          length: tokens of a frame, [CLS] and [SEP] included.
+          packed: join all documents first; otherwise a frame never straddles two, and the last of each is shorter.
+          rate: share of tokens asked for.
+          masked: share of these that read as [MASK].
+          random: share of these that read as a random id.
+          seed: of what is asked for.
+        """
+        self._documents, self._tokenizer, self._packed = documents, tokenizer, packed
+        self._rate, self._masked, self._random, self._seed = rate, masked, random, seed
+        self._room = length - 2
+        sizes = np.array([_num_tokens(documents, index) for index in range(len(documents))], np.int64)
+        self._ends = np.cumsum(sizes)
+        frames = -(-sizes // self._room) if not packed else np.array([-(-int(sizes.sum()) // self._room)])
+        self._frame_ends = np.cumsum(frames)
+        self.num_targets = max(1, round(rate * self._room))
+        settings = f"{documents.fingerprint}/{length}/{packed}"  # type: ignore[attr-defined]
+        self.fingerprint = "masked-" + hashlib.sha256(settings.encode()).hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return int(self._frame_ends[-1])
+
+    def __getitem__(self, index: int, /) -> np.ndarray:
+        first, last = [self._tokenizer.begin_id], [self._tokenizer.end_id]
+        return np.concatenate([first, *self._parts(index), last]).astype(np.int32)
+
+    def num_tokens(self, index: int, /) -> int:
+        begin, end = self._bounds(index)
+        return end - begin + 2
+
+    def num_bytes(self, index: int, /) -> int:
+        return int(sum(self._tokenizer.token_bytes(part).sum() for part in self._parts(index)))
+
+    def ask(self, batch: Batch, epochs: np.ndarray) -> Batch:
+        """Hides tokens of every frame."""
+        tokens, shape = np.asarray(batch.targets), epochs.shape
+        inputs = tokens.copy()
+        targets, positions = (np.zeros((*shape, self.num_targets), np.int32) for _ in range(2))
+        weights = np.zeros((*shape, self.num_targets), np.float32)
+        for place in np.ndindex(*shape):
+            frame = tokens[place][batch.mask[place]]
+            if not len(frame):
+                continue
+            chosen, read = self.hide(frame, int(epochs[place]))
+            number = len(chosen)
+            inputs[place][chosen], positions[place][:number] = read, chosen
+            targets[place][:number], weights[place][:number] = frame[chosen], 1
+        return dataclasses.replace(
+            batch, inputs=inputs, targets=targets, weights=weights, extras={"masked_positions": positions}
+        )
+
+    def hide(self, frame: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Positions that are asked for, ascending, and what reads there instead."""
+        content = f"{self._seed}/{epoch}/".encode() + np.ascontiguousarray(frame, "<i4").tobytes()
+        # RandomState, and not a Generator: its stream is frozen, so the masks are the same with every NumPy.
+        random = np.random.RandomState(np.frombuffer(hashlib.sha256(content).digest(), "<u4"))
+        candidates = np.flatnonzero(~np.isin(frame, self._tokenizer.special_ids))
+        number = min(max(1, round(self._rate * len(candidates))), self.num_targets, len(candidates))
+        chosen = np.sort(random.permutation(candidates)[:number])
+        fate = random.random_sample(number)
+        others = random.randint(self._tokenizer.vocab_size, size=number)
+        read = np.where(fate < self._masked + self._random, others, frame[chosen])
+        return chosen, np.where(fate < self._masked, self._tokenizer.mask_id, read)
+
+    def _bounds(self, index: int) -> tuple[int, int]:
+        """First token of a frame in the joined corpus, and the one after its last."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"frame {index} of {len(self)}")
+        if self._packed:
+            return index * self._room, min((index + 1) * self._room, int(self._ends[-1]))
+        document = int(np.searchsorted(self._frame_ends, index, side="right"))
+        start = int(self._ends[document - 1]) if document else 0
+        before = int(self._frame_ends[document - 1]) if document else 0
+        begin = start + (index - before) * self._room
+        return begin, min(begin + self._room, int(self._ends[document]))
+
+    def _parts(self, index: int) -> list[np.ndarray]:
+        begin, end = self._bounds(index)
+        parts, document = [], int(np.searchsorted(self._ends, begin, side="right"))
+        while begin < end:
+            until, start = min(end, int(self._ends[document])), int(self._ends[document - 1]) if document else 0
+            parts.append(_read(self._documents, document, begin - start, until - start))
+            begin, document = until, document + 1
+        return parts
+
+
+def _num_tokens(documents: Any, index: int) -> int:
+    return documents.num_tokens(index) if hasattr(documents, "num_tokens") else len(documents[index])
+
+
+def _read(documents: Any, index: int, begin: int, end: int) -> np.ndarray:
+    if hasattr(documents, "window"):
+        return documents.window(index, begin, end)[0]
+    return documents[index][begin:end]

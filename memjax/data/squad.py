@@ -1,0 +1,326 @@
+"""SQuAD 1.1: questions about a text, read in windows, and the official measures of answers.
+
+Rajpurkar, Zhang, Lopyrev and Liang, "SQuAD: 100,000+ Questions for Machine Comprehension of Text", EMNLP 2016,
+https://arxiv.org/abs/1606.05250. Windows and the choice of an answer are those of BERT (Devlin et al. 2019).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import json
+import re
+import string
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memjax.data.documents import Measure
+from memjax.data.sources import SPLITS, read_text, split_of
+from memjax.data.wordpiece import WordPieceTokenizer, join_texts
+from memjax.typing import Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question about a text.
+
+    Attributes:
+      question: its words.
+      context: the text that holds the answer.
+      answers: right ones: words and their first character in the context. Training learns the first.
+    """
+
+    question: str
+    context: str
+    answers: tuple[tuple[str, int], ...]
+
+
+def squad_questions(path: str, *, split: str, validation: float, test: float) -> list[Question]:
+    """One split from a folder with `train-v1.1.json` and `dev-v1.1.json`; `test` is validation, as papers report it.
+
+    A folder with one of the files only is split by a hash of the articles' titles.
+
+    Raises:
+      ValueError: an unknown split, a folder without the files, or a file of another form.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split: given {split!r}, allowed: {', '.join(SPLITS)}")
+    files = {part: _file(Path(path), name) for part, name in [("train", "train-v1.1"), ("validation", "dev-v1.1")]}
+    there = [file for file in files.values() if file is not None]
+    if not there:
+        raise ValueError(f"data.source.path: {path} has no train-v1.1.json or dev-v1.1.json, allowed: SQuAD's folder")
+    if len(there) == 1:
+        place = lambda title: split_of(title, validation=validation, test=test)
+        return [q for title, questions in _read_json(there[0]) for q in questions if place(title) == split]
+    chosen = there[0] if split == "train" else there[1]
+    return [question for _, questions in _read_json(chosen) for question in questions]
+
+
+def tfds_squad_questions(*, split: str, data_dir: str) -> list[Question]:
+    """The same from the prepared builder `squad` of TensorFlow Datasets."""
+    from memjax.data.builders import tfds_examples
+
+    text = lambda value: value.decode("utf-8")
+    part = "train" if split == "train" else "validation"
+    answers = lambda given: tuple((text(t), int(s)) for t, s in zip(given["text"], given["answer_start"], strict=True))
+    return [
+        Question(text(example["question"]), text(example["context"]), answers(example["answers"]))
+        for example in tfds_examples("squad", split=part, data_dir=data_dir or None)
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Context:
+    """A tokenised text: ids, and the characters of each."""
+
+    ids: np.ndarray
+    offsets: np.ndarray
+
+
+class QuestionWindows:
+    """Questions as documents `[CLS] question [SEP] window of the text [SEP]` that ask for the answer's two ends.
+
+    A text that is too long is read in windows, `stride` tokens from one to the next. A window without the whole answer
+    asks for [CLS], as in the published code of BERT. `ask` gives two targets per window, the first and the last token
+    of the answer, `extras["token_types"]`, and the number of the window in `extras["window"]`.
+    """
+
+    def __init__(
+        self,
+        questions: Sequence[Question],
+        tokenizer: WordPieceTokenizer,
+        *,
+        length: int,
+        stride: int = 128,
+        max_question_length: int = 64,
+        max_answer_length: int = 30,
+        num_best: int = 20,
+    ):
+        """Tokenises all texts.
+
+        Args:
+          questions: the split.
+          tokenizer: of the texts.
+          length: tokens of a window with the question and the special tokens.
+          stride: tokens from the start of a window to that of the next.
+          max_question_length: tokens of a question; the rest is cut off.
+          max_answer_length: tokens of an answer that is given.
+          num_best: starts and ends of each window that are combined.
+
+        Raises:
+          ValueError: no questions, or windows that would leave gaps.
+        """
+        if not questions:
+            raise ValueError("questions: none in this split; give more articles, or a larger share")
+        self.questions, self._tokenizer = list(questions), tokenizer
+        self._max_answer_length, self._num_best = max_answer_length, num_best
+        texts = list(dict.fromkeys(question.context for question in questions))
+        self._contexts = {text: _Context(*tokenizer.encode_offsets(text)) for text in texts}
+        self._asked = [ids[:max_question_length] for ids in tokenizer.encode_many([q.question for q in questions])]
+        self.windows: list[tuple[int, int, int]] = []
+        """(question, first token of its text, token after the last) of every window"""
+        for number, question in enumerate(questions):
+            room = length - len(self._asked[number]) - 3
+            if room < 1 or stride > room:
+                raise ValueError(f"task.stride: given {stride}, allowed: up to {room}: windows must not leave gaps")
+            size = len(self._contexts[question.context].ids)
+            self.windows += [(number, *window) for window in windows_of(size, room, stride)]
+        settings = f"{length}/{stride}/{max_question_length}/{tokenizer.fingerprint}/"
+        digest = hashlib.sha256(settings.encode())
+        for question in questions:
+            digest.update(json.dumps(dataclasses.astuple(question)).encode())
+        self.fingerprint = "questions-" + digest.hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __getitem__(self, index: int, /) -> np.ndarray:
+        return self._joined(index)[0]
+
+    def num_tokens(self, index: int, /) -> int:
+        number, begin, end = self.windows[index]
+        return len(self._asked[number]) + end - begin + 3
+
+    def num_bytes(self, index: int, /) -> int:
+        return int(self._tokenizer.token_bytes(self[index]).sum())
+
+    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
+        tokens, types = self._joined(index)
+        first, last = self.answer_span(index)
+        full = lambda value: np.full(len(tokens), value, np.int32)
+        return {"token_types": types, "first": full(first), "last": full(last), "window": full(index)}
+
+    def answer_span(self, index: int) -> tuple[int, int]:
+        """First and last token of the answer in a window, (0, 0) where it is not whole in it."""
+        number, begin, end = self.windows[index]
+        question = self.questions[number]
+        if not question.answers:
+            return 0, 0
+        text, start = question.answers[0]
+        first, last = self._tokens_of(question, start, start + len(text))
+        if first > last or first < begin or last >= end:
+            return 0, 0
+        shift = len(self._asked[number]) + 2 - begin
+        return first + shift, last + shift
+
+    def ask(self, batch: Batch, epochs: np.ndarray) -> Batch:
+        """Asks for the two ends of every answer."""
+        del epochs
+        targets = np.stack([batch.extras[name][..., 0] for name in ("first", "last")], axis=-1)
+        return dataclasses.replace(
+            batch,
+            inputs=batch.targets,
+            targets=targets,
+            weights=np.repeat(batch.mask[..., :1], 2, axis=-1).astype(np.float32),
+            extras={"token_types": batch.extras["token_types"], "window": batch.extras["window"][..., :1]},
+        )
+
+    def make_measure(self) -> Measure:
+        return AnswerMeasure(self)
+
+    def candidates(self, index: int, scores: np.ndarray) -> list[tuple[float, str]]:
+        """The best answer of a window, with the sum of its two scores; [] where it has none.
+
+        Args:
+          index: the window.
+          scores: `[2, length]`, of every token as the first and as the last of the answer.
+        """
+        number, begin, end = self.windows[index]
+        question, context = self.questions[number], self._contexts[self.questions[number].context]
+        shift = len(self._asked[number]) + 2
+        span = scores[:, shift : shift + end - begin].astype(np.float64)
+        best = [np.argsort(-part, kind="stable")[: self._num_best] for part in span]
+        first, last = (places.reshape(shape) for places, shape in zip(best, ((-1, 1), (1, -1)), strict=True))
+        # A token that stands in several windows may begin an answer only where it has most context on both sides.
+        allowed = (first <= last) & (last - first < self._max_answer_length) & self._has_most_context(index)[first]
+        if not allowed.any():
+            return []
+        total = np.where(allowed, span[0][first] + span[1][last], -np.inf)
+        row, column = np.unravel_index(int(np.argmax(total)), total.shape)
+        ends = context.offsets[[begin + int(first[row, 0]), begin + int(last[0, column])]]
+        return [(float(total[row, column]), question.context[int(ends[0, 0]) : int(ends[1, 1])])]
+
+    def _has_most_context(self, index: int) -> np.ndarray:
+        """Which tokens of a window have no other window of the question with more context (the smaller side counts)."""
+        number, begin, end = self.windows[index]
+        tokens = np.arange(begin, end)
+
+        def context(window: tuple[int, int, int]) -> np.ndarray:
+            left, right = tokens - window[1], window[2] - 1 - tokens
+            smaller = np.minimum(left, right)
+            return np.where(smaller >= 0, smaller + 0.01 * (window[2] - window[1]), -np.inf)
+
+        mine, result = context(self.windows[index]), np.ones(end - begin, bool)
+        for step in (-1, 1):
+            other = index + step
+            while 0 <= other < len(self.windows) and self.windows[other][0] == number:
+                more = context(self.windows[other])
+                result &= (mine > more) | ((mine == more) & (step > 0))
+                other += step
+        return result
+
+    def _joined(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        number, begin, end = self.windows[index]
+        context = self._contexts[self.questions[number].context]
+        return join_texts(self._tokenizer, self._asked[number], context.ids[begin:end])
+
+    def _tokens_of(self, question: Question, begin: int, end: int) -> tuple[int, int]:
+        """First and last token that share a character with `[begin, end)` of the context."""
+        offsets = self._contexts[question.context].offsets
+        first = int(np.searchsorted(offsets[:, 1], begin, side="right"))
+        return first, int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
+
+
+def windows_of(size: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """Windows of `room` tokens that cover `size`, `stride` apart; the last one ends where the text does.
+
+    Example:
+      >>> windows_of(10, room=6, stride=3)
+      [(0, 6), (3, 9), (6, 10)]
+    """
+    windows = [(0, min(room, size))]
+    while windows[-1][1] < size:
+        begin = windows[-1][0] + stride
+        windows.append((begin, min(begin + room, size)))
+    return windows
+
+
+class AnswerMeasure:
+    """Exact match and F1 of the best answers, in percent, as the official script of SQuAD 1.1."""
+
+    def __init__(self, documents: QuestionWindows):
+        """Takes the windows that will be answered."""
+        self._documents = documents
+        self.answers: dict[int, tuple[float, str]] = {}
+        """question -> score and words of the best answer so far"""
+
+    def observe(self, batch: Batch, output: np.ndarray) -> None:
+        """Takes in a batch and its scores `[batch, 2, length]`."""
+        scored = np.flatnonzero(np.asarray(batch.weights)[:, 0] > 0)
+        for row in scored:
+            window = int(batch.extras["window"][row, 0])
+            number = self._documents.windows[window][0]
+            found = self._documents.candidates(window, output[row])
+            self.answers[number] = max([self.answers.get(number, (-np.inf, "")), *found], key=lambda item: item[0])
+
+    def result(self) -> dict[str, float]:
+        """Means over the questions that were answered."""
+        measures, numbers = {"exact_match": exact_match, "f1": f1}, {}
+        for name, measure in measures.items():
+            best = [
+                max(measure(words, right) for right, _ in self._documents.questions[number].answers)
+                for number, (_, words) in self.answers.items()
+            ]
+            numbers[name] = 100 * float(np.mean(best))
+        return numbers
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case, without punctuation and articles, single spaces: the official normalisation.
+
+    Example:
+      >>> normalize_answer("The  U.S.A., a country")
+      'usa country'
+    """
+    kept = "".join(character for character in text.lower() if character not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())
+
+
+def exact_match(given: str, right: str) -> float:
+    """1.0 where the normalised answers are equal, else 0.0."""
+    return float(normalize_answer(given) == normalize_answer(right))
+
+
+def f1(given: str, right: str) -> float:
+    """Harmonic mean of precision and recall over the words of the normalised answers, each counted as often as it is.
+
+    Example:
+      >>> f1("the cat sat", "a cat sat down")
+      0.8
+    """
+    words = [normalize_answer(text).split() for text in (given, right)]
+    common = sum((collections.Counter(words[0]) & collections.Counter(words[1])).values())
+    return 2 * common / (len(words[0]) + len(words[1])) if common else 0.0
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    files = (folder / f"{name}.json{end}" for end in ("", ".xz", ".gz"))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _read_json(file: Path) -> list[tuple[str, list[Question]]]:
+    """(title, questions) of every article."""
+    try:
+        articles = json.loads(read_text(file))["data"]
+        return [(article["title"], [q for p in article["paragraphs"] for q in _questions(p)]) for article in articles]
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{file}: not of the form of SQuAD 1.1 ({type(error).__name__}: {error})") from None
+
+
+def _questions(paragraph: Any) -> list[Question]:
+    answers = lambda entry: tuple((answer["text"], answer["answer_start"]) for answer in entry["answers"])
+    return [Question(entry["question"], paragraph["context"], answers(entry)) for entry in paragraph["qas"]]

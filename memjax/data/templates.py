@@ -1,0 +1,47 @@
+"""Synthetic sentences about who lives where: labelled pairs of texts, and questions with answers. Nothing is read."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from memjax.data.classification import LabelledText
+from memjax.data.squad import Question
+
+NAMES = ("Ada", "Boole", "Curie", "Dirac", "Euler", "Fermi", "Gauss", "Hertz")
+CITIES = ("Athens", "Berlin", "Cairo", "Delhi", "Essen", "Fes", "Genoa", "Hanoi")
+
+
+def template_texts(num_examples: int, *, seed: int) -> list[LabelledText]:
+    """Two sentences and a claim about one of them; class 1 where the claim is true, as half of them are.
+
+    Example:
+      >>> template_texts(1, seed=0)[0].texts[1].split()[1:3]
+      ['lives', 'in']
+    """
+    random, examples = _random("texts", seed), []
+    for _ in range(num_examples):
+        people, cities = (random.permutation(8)[:2] for _ in range(2))
+        who, label = random.randint(2), random.randint(2)
+        city = cities[who] if label else cities[1 - who]
+        story = " ".join(f"{NAMES[p]} lives in {CITIES[c]}." for p, c in zip(people, cities, strict=True))
+        examples.append(LabelledText((story, f"{NAMES[people[who]]} lives in {CITIES[city]}."), int(label)))
+    return examples
+
+
+def template_questions(num_examples: int, *, seed: int) -> list[Question]:
+    """Four sentences, and where one of the people lives."""
+    random, questions = _random("questions", seed), []
+    for _ in range(num_examples):
+        people, cities = (random.permutation(8)[:4] for _ in range(2))
+        context = " ".join(f"{NAMES[p]} lives in {CITIES[c]}." for p, c in zip(people, cities, strict=True))
+        who = random.randint(4)
+        city = CITIES[cities[who]]
+        questions.append(Question(f"Where does {NAMES[people[who]]} live?", context, ((city, context.index(city)),)))
+    return questions
+
+
+def _random(kind: str, seed: int) -> np.random.RandomState:
+    # RandomState, and not a Generator: its stream is frozen, so the examples are the same with every NumPy.
+    return np.random.RandomState(np.frombuffer(hashlib.sha256(f"{kind}/{seed}".encode()).digest()[:4], "<u4"))

@@ -1,0 +1,168 @@
+"""WordPiece, the tokenizer of BERT, by the library `tokenizers` (the extra `hf`)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memjax.data.sources import read_text
+from memjax.data.tokenizers import Ids
+
+PAD, UNKNOWN, CLASS, SEPARATOR, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+class WordPieceTokenizer:
+    """A WordPiece vocabulary: `vocab.txt` of BERT, or a `tokenizer.json`.
+
+    A text is cleaned, lower-cased and stripped of accents where the vocabulary is uncased, cut at white space and
+    punctuation, and each word into its longest known pieces. That loses white space and case, so `lossless` is False.
+    Special tokens that stand in a text ("[MASK]") are read as such, as BERT's tokenizer does.
+
+    Attributes:
+      begin_id: [CLS], first of every text; `end_id` [SEP] closes each text, `pad_id` fills rows, `mask_id` hides.
+      special_ids: all of them, and [UNK].
+
+    Example:
+      >>> tokenizer = WordPieceTokenizer.train(["a cat sat", "a cat ran"], vocab_size=40)
+      >>> tokenizer.decode(tokenizer.encode("A cat"))
+      'a cat'
+    """
+
+    lossless = False
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, lowercase: bool = True, content: str = ""):
+        """Loads a vocabulary.
+
+        Args:
+          path: `vocab.txt`, one piece a line, or `tokenizer.json` (also `.xz`, `.gz`).
+          lowercase: of a `vocab.txt`: it is uncased. A `tokenizer.json` says itself what it does.
+          content: of the file, instead of a path.
+
+        Raises:
+          ValueError: no such file, no WordPiece vocabulary, or one without a special token.
+        """
+        import tokenizers
+
+        if path is not None and not Path(path).is_file():
+            raise ValueError(f"vocab: {path} is not a file, allowed: a vocab.txt or a tokenizer.json")
+        text = content or read_text(Path(path))  # type: ignore[arg-type]
+        if text.lstrip().startswith("{"):
+            self._tokenizer = tokenizers.Tokenizer.from_str(text)
+            if type(self._tokenizer.model).__name__ != "WordPiece":
+                kind = type(self._tokenizer.model).__name__
+                raise ValueError(f"vocab: {path} is a tokenizer of the kind {kind}, allowed: WordPiece")
+        else:
+            self._tokenizer = _from_vocabulary(text, path, lowercase)
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        vocabulary = self._tokenizer.get_vocab()
+        missing = [token for token in SPECIAL if token not in vocabulary]
+        if missing:
+            raise ValueError(f"vocab: {path} has no {', '.join(missing)}, allowed: a vocabulary of BERT's kind")
+        self._tokenizer.add_special_tokens(list(SPECIAL))
+        self.vocab_size: int = self._tokenizer.get_vocab_size()
+        self.pad_id, self.unknown_id, self.begin_id, self.end_id, self.mask_id = (vocabulary[t] for t in SPECIAL)
+        self.special_ids = np.array(sorted(vocabulary[token] for token in SPECIAL), np.int32)
+        self.fingerprint = "wordpiece-" + hashlib.sha256(self._tokenizer.to_str().encode("utf-8")).hexdigest()[:16]
+        lengths = {i: 0 if p in SPECIAL else len(p.removeprefix("##").encode("utf-8")) for p, i in vocabulary.items()}
+        self._lengths = np.array([lengths.get(index, 0) for index in range(self.vocab_size)], np.int32)
+
+    @classmethod
+    def train(cls, texts: Iterable[str], *, vocab_size: int, lowercase: bool = True) -> WordPieceTokenizer:
+        """A vocabulary of at most `vocab_size` pieces from texts."""
+        import tokenizers
+
+        tokenizer = _empty(lowercase, {})
+        trainer = tokenizers.trainers.WordPieceTrainer(
+            vocab_size=vocab_size, special_tokens=list(SPECIAL), show_progress=False
+        )
+        tokenizer.train_from_iterator(texts, trainer)
+        return cls(content=tokenizer.to_str())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a `tokenizer.json`."""
+        Path(path).write_text(self._tokenizer.to_str(), "utf-8")
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 ids, without special tokens around them."""
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+
+    def encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """int32 ids, and for each the begin and end of its characters in the text, `[tokens, 2]`."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2)
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """`encode` of many texts at once, on several threads."""
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def decode(self, ids: Ids) -> str:
+        """Words with single spaces; special tokens are left out."""
+        return self._tokenizer.decode([int(i) for i in np.asarray(ids)], skip_special_tokens=True)
+
+    def token_bytes(self, ids: Ids) -> np.ndarray:
+        """int32 UTF-8 bytes of each piece (white space is not counted), in the shape of `ids`."""
+        return self._lengths[np.asarray(ids, np.int64)]
+
+
+def join_texts(tokenizer: WordPieceTokenizer, *texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One text, or a pair, with its special tokens: `[CLS] a [SEP] b [SEP]`, and the type of each token.
+
+    Example:
+      >>> tokenizer = WordPieceTokenizer.train(["a b"], vocab_size=20)
+      >>> join_texts(tokenizer, np.array([7]), np.array([8, 8]))[1].tolist()
+      [0, 0, 0, 1, 1, 1]
+    """
+    begin, end = np.array([tokenizer.begin_id], np.int32), np.array([tokenizer.end_id], np.int32)
+    parts = [np.concatenate([begin] * (not number) + [text, end]) for number, text in enumerate(texts)]
+    types = [np.full(len(part), number, np.int32) for number, part in enumerate(parts)]
+    return np.concatenate(parts).astype(np.int32), np.concatenate(types)
+
+
+def truncate_texts(texts: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
+    """Texts that fit into `length` tokens together with their special ones; the longest is cut first, at its end.
+
+    Raises:
+      ValueError: no room for one token of each.
+
+    Example:
+      >>> [len(text) for text in truncate_texts([np.zeros(9), np.zeros(3)], length=10)]
+      [4, 3]
+    """
+    sizes, room = [len(text) for text in texts], length - 1 - len(texts)
+    if room < len(texts):
+        raise ValueError(
+            f"segment_length: given {length}, allowed: at least {2 * len(texts) + 1} for {len(texts)} texts"
+        )
+    while sum(sizes) > room:
+        sizes[int(np.argmax(sizes))] -= 1
+    return [text[:size] for text, size in zip(texts, sizes, strict=True)]
+
+
+def _from_vocabulary(text: str, path: Any, lowercase: bool) -> Any:
+    pieces = text.rstrip("\n").split("\n")
+    if len(set(pieces)) != len(pieces) or UNKNOWN not in pieces:
+        raise ValueError(f"vocab: {path} is no list of different pieces with {UNKNOWN}, allowed: a vocab.txt of BERT")
+    return _empty(lowercase, {piece.rstrip("\r"): index for index, piece in enumerate(pieces)})
+
+
+def _empty(lowercase: bool, vocabulary: dict[str, int]) -> Any:
+    """BERT's rules around a vocabulary."""
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+    tokenizer = tokenizers.Tokenizer(
+        models.WordPiece(vocabulary or {UNKNOWN: 0}, unk_token=UNKNOWN, max_input_chars_per_word=100)
+    )
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer

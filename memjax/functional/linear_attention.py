@@ -1,0 +1,437 @@
+"""Linear attention: sums over keys and values instead of a softmax over keys, so that the state has a fixed size.
+
+One causal kernel serves every feature map. With features `q_t`, `k_t`, values `v_t` and a decay `g_t` (1 unless gated):
+
+    S_t = g_t S_{t-1} + k_t v_t^T,    z_t = g_t z_{t-1} + k_t,    out_t = S_t^T q_t / normalizer
+
+It is computed in one of three forms that give the same numbers: masked products over the whole segment (`chunk_length`
+0), products inside chunks with the state carried between them, or token by token (`chunk_length` 1, decoding). Sums run
+in at least float32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from memjax.functional.scopes import operation
+from memjax.typing import EmptyState, Leaf
+
+__all__ = [
+    "LinearState",
+    "causal_linear_attention",
+    "draw_directions",
+    "elu_features",
+    "init_linear_state",
+    "random_features",
+    "read_linear_state",
+    "relu_features",
+    "reset_linear_state",
+    "summarize_source",
+]
+
+NORMALIZERS = ("add", "clamp", "count", "none")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LinearState:
+    """What linear attention keeps of the tokens it has read, at least float32.
+
+    Attributes:
+      products: `[batch, heads, features, value_dim]`, the sum of `k v^T`.
+      normalizer: `[batch, heads, features]`, the sum of `k`; `EmptyState` where the normalizer is no sum.
+      count: int32 `[batch]`, tokens read; `EmptyState` where the normalizer is not the count.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> x = jnp.ones((1, 3, 1, 2))
+      >>> causal_linear_attention(x, x, x, normalizer="count")[1].count
+      Array([3], dtype=int32)
+    """
+
+    # The names are those of `memjax.axes`, which this package does not import.
+    products: Leaf = dataclasses.field(metadata={"axes": ("batch", "heads", None, None)})
+    normalizer: Leaf = dataclasses.field(default=EmptyState(), metadata={"axes": ("batch", "heads", None)})
+    count: Leaf = EmptyState()
+
+
+@operation
+def init_linear_state(
+    batch: int, heads: int, features: int, value_dim: int, *, normalizer: str, dtype: Any = jnp.float32
+) -> LinearState:
+    """The state in which nothing was read.
+
+    Args:
+      batch: rows.
+      heads: heads.
+      features: width of the feature map.
+      value_dim: width of a value.
+      normalizer: as in `causal_linear_attention`.
+      dtype: of the sums; narrower than float32 is float32.
+
+    Example:
+      >>> state = init_linear_state(2, 1, 4, 3, normalizer="add")
+      >>> state.products.shape, state.normalizer.shape, state.count
+      ((2, 1, 4, 3), (2, 1, 4), EmptyState())
+    """
+    _check_normalizer(normalizer)
+    dtype = jnp.promote_types(dtype, jnp.float32)
+    sums = normalizer in ("add", "clamp")
+    return LinearState(
+        jnp.zeros((batch, heads, features, value_dim), dtype),
+        jnp.zeros((batch, heads, features), dtype) if sums else EmptyState(),
+        jnp.zeros((batch,), jnp.int32) if normalizer == "count" else EmptyState(),
+    )
+
+
+@operation
+def reset_linear_state(state: LinearState, rows: Bool[Array, " batch"]) -> LinearState:
+    """The state with nothing read in `rows`.
+
+    Args:
+      state: any.
+      rows: which to empty.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> state = LinearState(jnp.ones((2, 1, 1, 1)), jnp.ones((2, 1, 1)))
+      >>> print(reset_linear_state(state, jnp.array([True, False])).normalizer.ravel())
+      [0. 1.]
+    """
+    empty = lambda leaf: jnp.where(rows.reshape(-1, *(1,) * (leaf.ndim - 1)), jnp.zeros_like(leaf), leaf)
+    return jax.tree.map(empty, state)
+
+
+@operation
+def causal_linear_attention(
+    queries: Float[Array, "batch length heads features"],
+    keys: Float[Array, "batch length heads features"],
+    values: Float[Array, "batch length heads value_dim"],
+    state: LinearState | None = None,
+    *,
+    mask: Bool[Array, "batch length"] | None = None,
+    log_decay: Float[Array, "batch length heads"] | None = None,
+    normalizer: str = "add",
+    eps: float = 1e-6,
+    chunk_length: int = 0,
+) -> tuple[Float[Array, "batch length heads value_dim"], LinearState]:
+    """Every query reads the sums over all tokens up to and including its own.
+
+    Args:
+      queries: features of the queries.
+      keys: features of the keys.
+      values: what is summed.
+      state: after the tokens before; None = there are none.
+      mask: real tokens; padding adds nothing, decays nothing and is not counted.
+      log_decay: logarithm of `g`, at most 0; None = nothing decays.
+      normalizer: what the sums are divided by: 'add' (`q z + eps`), 'clamp' (`max(|q z|, eps)`), 'count' (the root of
+        the number of tokens) or 'none'.
+      eps: of 'add' and 'clamp'.
+      chunk_length: tokens of a chunk; 0 (and at least the length) = one masked product, 1 = token by token.
+
+    Returns:
+      The output in the dtype of `values`, and the state after the segment.
+
+    Raises:
+      ValueError: an unknown normalizer, a negative chunk length.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> ones, values = jnp.ones((1, 3, 1, 1)), jnp.array([1.0, 3.0, 5.0]).reshape(1, 3, 1, 1)
+      >>> print(causal_linear_attention(ones, ones, values, eps=0.0)[0].ravel())
+      [1. 2. 3.]
+    """
+    _check_normalizer(normalizer)
+    if chunk_length < 0:
+        raise ValueError(f"chunk_length: given {chunk_length}, allowed: 0 (the whole segment) or more tokens")
+    batch, length, heads, _ = queries.shape
+    dtype = _sum_dtype(queries, keys, values)
+    if state is None:
+        sizes = (batch, heads, keys.shape[-1], values.shape[-1])
+        state = init_linear_state(*sizes, normalizer=normalizer, dtype=dtype)
+    mask = jnp.ones((batch, length), bool) if mask is None else mask
+    by_head = lambda part: jnp.swapaxes(part.astype(dtype), 1, 2)  # [b, h, l, f]
+    real = lambda part: jnp.where(mask[:, None, :, None], by_head(part), 0)
+    inputs = (by_head(queries), real(keys), real(values))
+    decay = None if log_decay is None else jnp.where(mask[:, None], jnp.swapaxes(log_decay.astype(dtype), 1, 2), 0)
+    old = (state.products, *([state.normalizer] if _has_sum(normalizer) else []))
+    sums = tuple(leaf.astype(dtype) for leaf in old)
+    sums, above, below = _read_and_sum(sums, inputs, decay, min(chunk_length or length, length))
+    counts = _counts(state, mask) if normalizer == "count" else None
+    out = _normalize(above, below, counts, normalizer, eps)
+    products, *total = (leaf.astype(state.products.dtype) for leaf in sums)
+    new = LinearState(products, total[0] if total else EmptyState(), EmptyState() if counts is None else counts[:, -1])
+    return jnp.swapaxes(out, 1, 2).astype(values.dtype), new
+
+
+@operation
+def summarize_source(
+    keys: Float[Array, "batch source heads features"],
+    values: Float[Array, "batch source heads value_dim"],
+    *,
+    mask: Bool[Array, "batch source"] | None = None,
+    normalizer: str = "add",
+) -> LinearState:
+    """The sums over a whole source, which every query of cross-attention or of an encoder reads.
+
+    Args:
+      keys: features of the keys.
+      values: what is summed.
+      mask: real tokens; padding may stand anywhere.
+      normalizer: as in `causal_linear_attention`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> keys = jnp.ones((1, 3, 1, 1))
+      >>> print(summarize_source(keys, 2 * keys, mask=jnp.array([[True, False, True]])).products.ravel())
+      [4.]
+    """
+    _check_normalizer(normalizer)
+    dtype = _sum_dtype(keys, values)
+    mask = jnp.ones(keys.shape[:2], bool) if mask is None else mask
+    keys, values = (jnp.where(mask[..., None, None], part.astype(dtype), 0) for part in (keys, values))
+    return LinearState(
+        jnp.einsum("bshf,bshe->bhfe", keys, values),
+        keys.sum(axis=1) if _has_sum(normalizer) else EmptyState(),
+        mask.sum(axis=1).astype(jnp.int32) if normalizer == "count" else EmptyState(),
+    )
+
+
+@operation
+def read_linear_state(
+    queries: Float[Array, "batch length heads features"], state: LinearState, *, normalizer: str, eps: float = 1e-6
+) -> Float[Array, "batch length heads value_dim"]:
+    """Every query reads the same sums.
+
+    Args:
+      queries: features of the queries.
+      state: the sums.
+      normalizer: as in `causal_linear_attention`.
+      eps: of 'add' and 'clamp'.
+
+    Returns:
+      In the dtype of `queries`; 0 where nothing was summed.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> keys, values = jnp.ones((1, 2, 1, 1)), jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1)
+      >>> print(read_linear_state(keys[:, :1], summarize_source(keys, values), normalizer="add", eps=0.0).ravel())
+      [2.]
+    """
+    _check_normalizer(normalizer)
+    features = jnp.swapaxes(queries.astype(state.products.dtype), 1, 2)
+    above = jnp.einsum("bhlf,bhfe->bhle", features, state.products)
+    below = jnp.einsum("bhlf,bhf->bhl", features, state.normalizer) if _has_sum(normalizer) else None
+    counts = state.count[:, None] if normalizer == "count" else None
+    return jnp.swapaxes(_normalize(above, below, counts, normalizer, eps), 1, 2).astype(queries.dtype)
+
+
+@operation
+def elu_features(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """`elu(x) + 1`, positive in every dtype (Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236).
+
+    Written as one exponential: in bfloat16 the sum `(exp(x) - 1) + 1` is 0 from -6.25 on.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(elu_features(jnp.array([-jnp.inf, 0.0, 2.0])))
+      [0. 1. 3.]
+    """
+    return jnp.where(x >= 0, x + 1, jnp.exp(jnp.minimum(x, 0)))
+
+
+@operation
+def random_features(
+    x: Float[Array, "batch length heads head_dim"],
+    directions: Float[Array, "heads directions head_dim"],
+    *,
+    scale: float = 0.1,
+) -> Float[Array, "batch length heads features"]:
+    """Sines and cosines of random projections of normalised vectors (Peng et al. 2021, https://arxiv.org/abs/2103.02143).
+
+    Inner products of features estimate `scale^2 D exp(-|x - y|^2 / 2)` for `D` directions drawn from a standard normal
+    distribution. The squared norm of every feature vector is `scale^2 D`.
+
+    Args:
+      x: queries or keys; divided by their norm + 1e-3.
+      directions: of each head.
+      scale: of the features.
+
+    Returns:
+      `[batch, length, heads, 2 * directions]`, sines first, in the dtype of `x`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> features = random_features(jnp.ones((1, 1, 1, 4)), jnp.ones((1, 100, 4)))
+      >>> features.shape, round(float((features**2).sum()), 4)
+      ((1, 1, 1, 200), 1.0)
+    """
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    # Not the norm itself: its gradient at 0 is NaN.
+    square = jnp.sum(wide**2, axis=-1, keepdims=True)
+    norm = jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+    angles = jnp.einsum("blhd,hmd->blhm", wide / (norm + 1e-3), directions.astype(wide.dtype))
+    return (scale * jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)).astype(x.dtype)
+
+
+@operation
+def draw_directions(
+    key: PRNGKeyArray, heads: int, directions: int, head_dim: int, *, orthogonal: bool = False
+) -> Float[Array, "heads directions head_dim"]:
+    """Random directions for `random_features`, standard normal.
+
+    Args:
+      key: of the draw.
+      heads: heads, drawn independently.
+      directions: of each head.
+      head_dim: width of a head.
+      orthogonal: the directions of each block of `head_dim` are orthogonal (their lengths are those of normal vectors).
+
+    Example:
+      >>> draw_directions(jax.random.key(0), 2, 6, 4).shape
+      (2, 6, 4)
+    """
+    if not orthogonal:
+        return jax.random.normal(key, (heads, directions, head_dim))
+    blocks = math.ceil(directions / head_dim)
+    turn, size = jax.random.split(key)
+    bases = jnp.linalg.qr(jax.random.normal(turn, (heads, blocks, head_dim, head_dim)))[0]
+    bases = bases.reshape(heads, blocks * head_dim, head_dim)[:, :directions]
+    lengths = jnp.linalg.norm(jax.random.normal(size, (heads, directions, head_dim)), axis=-1, keepdims=True)
+    return bases * lengths
+
+
+@operation
+def relu_features(
+    x: Float[Array, "batch length heads head_dim"],
+    kernel: Float[Array, "heads head_dim features"],
+    bias: Float[Array, "heads features"],
+) -> Float[Array, "batch length heads features"]:
+    """A learned map per head, `relu(W_h x + b_h)` (Kasai et al. 2021, https://arxiv.org/abs/2103.13076).
+
+    A query may have no feature above 0: the normalizer has to be clamped.
+
+    Args:
+      x: queries or keys.
+      kernel: W.
+      bias: b.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> x, kernel = jnp.array([2.0]).reshape(1, 1, 1, 1), jnp.array([[[1.0, -1.0]]])
+      >>> print(relu_features(x, kernel, jnp.zeros((1, 2))).ravel())
+      [2. 0.]
+    """
+    return jax.nn.relu(jnp.einsum("blhd,hdf->blhf", x, kernel.astype(x.dtype)) + bias.astype(x.dtype)[None, None])
+
+
+def _read_and_sum(
+    sums: tuple[Array, ...], inputs: tuple[Array, Array, Array], decay: Array | None, chunk: int
+) -> tuple[tuple[Array, ...], Array, Array | None]:
+    """(sums after the segment, what the queries read of `S`, of `z` or None), in chunks."""
+    queries, _, values = inputs
+    length = queries.shape[2]
+    if chunk == length and length > 1:
+        return _read_chunk(sums, inputs, decay)
+    chunks = -(-length // chunk)
+
+    def cut(part: Array) -> Array:
+        part = jnp.pad(part, [(0, 0), (0, 0), (0, chunks * chunk - length)] + [(0, 0)] * (part.ndim - 3))
+        return jnp.moveaxis(part.reshape(*part.shape[:2], chunks, chunk, *part.shape[3:]), 2, 0)
+
+    def join(parts: Array) -> Array:
+        joined = jnp.moveaxis(parts, 0, 2)
+        return joined.reshape(*joined.shape[:2], chunks * chunk, *joined.shape[4:])[:, :, :length]
+
+    read = _read_token if chunk == 1 else jax.checkpoint(_read_chunk, prevent_cse=False)
+
+    def body(sums: tuple[Array, ...], one: tuple) -> tuple:
+        sums, above, below = read(sums, *one)
+        return sums, (above, below)
+
+    if chunks == 1:
+        return read(sums, inputs, decay)
+    cut_decay = None if decay is None else cut(decay)
+    sums, (above, below) = jax.lax.scan(body, sums, (tuple(cut(part) for part in inputs), cut_decay))
+    return sums, join(above), None if below is None else join(below)
+
+
+def _read_chunk(
+    sums: tuple[Array, ...], inputs: tuple[Array, Array, Array], decay: Array | None
+) -> tuple[tuple[Array, ...], Array, Array | None]:
+    """Products over one chunk; with a decay, those of its tokens are relative to each other: no ratio overflows."""
+    queries, keys, values = inputs
+    scores = jnp.einsum("bhlf,bhmf->bhlm", queries, keys)
+    before = np.tri(queries.shape[2], dtype=bool)[None, None]
+    if decay is None:
+        scores, end = jnp.where(before, scores, 0), None
+    else:
+        since = jnp.cumsum(decay, axis=-1)  # of the state at the start of the chunk, [b, h, l]
+        between = since[..., :, None] - since[..., None, :]
+        scores = jnp.where(before, scores * jnp.exp(jnp.where(before, between, 0)), 0)
+        end = jnp.exp(since[..., -1])
+        queries = queries * jnp.exp(since)[..., None]
+        keys = keys * jnp.exp(since[..., -1:] - since)[..., None]
+    products, *total = sums
+    above = jnp.einsum("bhlm,bhme->bhle", scores, values) + jnp.einsum("bhlf,bhfe->bhle", queries, products)
+    below = scores.sum(axis=-1) + jnp.einsum("bhlf,bhf->bhl", queries, total[0]) if total else None
+    new = (jnp.einsum("bhlf,bhle->bhfe", keys, values), *([keys.sum(axis=2)] if total else []))
+    return _add(sums, new, end), above, below
+
+
+def _read_token(
+    sums: tuple[Array, ...], inputs: tuple[Array, Array, Array], decay: Array | None
+) -> tuple[tuple[Array, ...], Array, Array | None]:
+    """The recurrent form: one token, `[batch, heads, 1, ...]`."""
+    queries, keys, values = (part[:, :, 0] for part in inputs)
+    new = (keys[..., None] * values[..., None, :], *([keys] if len(sums) > 1 else []))
+    sums = _add(sums, new, None if decay is None else jnp.exp(decay[..., 0]))
+    above = jnp.einsum("bhf,bhfe->bhe", queries, sums[0])[:, :, None]
+    return sums, above, jnp.einsum("bhf,bhf->bh", queries, sums[1])[:, :, None] if len(sums) > 1 else None
+
+
+def _add(sums: tuple[Array, ...], new: tuple[Array, ...], decay: Array | None) -> tuple[Array, ...]:
+    if decay is None:
+        return tuple(old + more for old, more in zip(sums, new, strict=True))
+    spread = lambda leaf: decay.reshape(*decay.shape, *(1,) * (leaf.ndim - 2))
+    return tuple(spread(old) * old + more for old, more in zip(sums, new, strict=True))
+
+
+def _normalize(above: Array, below: Array | None, counts: Array | None, normalizer: str, eps: float) -> Array:
+    """`[batch, heads, length, value_dim]` divided by `below` `[batch, heads, length]` or the root of `counts`."""
+    match normalizer:
+        case "add":
+            assert below is not None
+            return above / (below + eps)[..., None]
+        case "clamp":
+            assert below is not None
+            return above / jnp.maximum(jnp.abs(below), eps)[..., None]
+        case "count":
+            assert counts is not None
+            return above * jax.lax.rsqrt(jnp.maximum(counts, 1).astype(above.dtype))[:, None, :, None]
+    return above
+
+
+def _counts(state: LinearState, mask: Array) -> Array:
+    """Tokens read up to and including each, `[batch, length]`."""
+    return state.count[:, None] + jnp.cumsum(mask, axis=1, dtype=jnp.int32)
+
+
+def _has_sum(normalizer: str) -> bool:
+    return normalizer in ("add", "clamp")
+
+
+def _sum_dtype(*parts: Array) -> jnp.dtype:
+    return jnp.result_type(*parts, jnp.float32)
+
+
+def _check_normalizer(normalizer: str) -> None:
+    if normalizer not in NORMALIZERS:
+        raise ValueError(f"normalizer: given {normalizer!r}, allowed: {', '.join(NORMALIZERS)}")

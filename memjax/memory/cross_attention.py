@@ -1,0 +1,204 @@
+"""Softmax attention over a source: the state is what was projected of the source, as large as the source.
+
+Vaswani et al. 2017, "Attention Is All You Need", https://arxiv.org/abs/1706.03762.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from memjax.axes import axes_of, named
+from memjax.functional.attention import attention, attention_with_weights
+from memjax.memory.contract import DecodeState, broadcast_mask, where_rows
+from memjax.memory.projections import make_norm, matrix_init, project
+from memjax.typing import Aux, EmptyState, Leaf
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CrossAttentionState:
+    """A source as cross-attention sees it.
+
+    Attributes:
+      keys: `[batch, source, heads, head_dim]`.
+      values: as `keys`.
+      mask: bool `[batch, source]`, real tokens of the source.
+      ready: bool `[batch]`, the row has read its source.
+    """
+
+    keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    mask: Leaf
+    ready: Leaf
+
+
+class CrossAttention(nn.Module):
+    """Softmax attention over a source, or of all tokens of an encoder over each other (`attend`).
+
+    What is stored: keys and values of the source. When written: by the first segment of a document. What is
+    differentiable: all of it. When reset: at `start_of_document`, where the row reads its source.
+
+    Differs from the paper or its code: no biases in the projections (`bias` adds them).
+
+    Attributes:
+      dim: width of the residual stream and of the source.
+      num_heads: heads.
+      head_dim: width of a head.
+      source_length: tokens that a state holds; shorter sources are padded. 0 = a state is only ever made by
+        `read_source`, as long as its source.
+      bias: biases of all projections.
+      norm: 'pre' or 'post', of the queries; a source is taken as it is.
+      norm_kind: 'layer' or 'rms'.
+      dropout: rate on the output.
+      attention_dropout: rate on attention weights.
+      dtype: of the computation.
+    """
+
+    dim: int
+    num_heads: int
+    head_dim: int
+    source_length: int = 0
+    bias: bool = False
+    norm: str = "pre"
+    norm_kind: str = "layer"
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        heads, zeros = (self.num_heads, self.head_dim), nn.initializers.zeros
+        inner = named(matrix_init(None, out_axis=(1, 2)), "embed", "heads", None)
+        bias = lambda name: self.param(f"{name}_bias", named(zeros, "heads", None), heads) if self.bias else None
+        self.query, self.query_bias = self.param("query", inner, (self.dim, *heads)), bias("query")
+        self.key, self.key_bias = self.param("key", inner, (self.dim, *heads)), bias("key")
+        self.value, self.value_bias = self.param("value", inner, (self.dim, *heads)), bias("value")
+        outer = named(matrix_init(None, (0, 1)), "heads", None, "embed")
+        self.output = self.param("output", outer, (*heads, self.dim))
+        self.output_bias = self.param("output_bias", named(zeros, "embed"), (self.dim,)) if self.bias else None
+        self.layer_norm = make_norm(self.norm_kind, self.dtype)
+        self.drop = nn.Dropout(self.dropout)
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> CrossAttentionState:
+        """No source was read; `dtype` is that of stored keys and values."""
+        if self.source_length < 1:
+            raise ValueError(f"source_length: given {self.source_length}, allowed: 1 or more tokens for a state")
+        shape = (batch_size, self.source_length, self.num_heads, self.head_dim)
+        mask = jnp.zeros(shape[:2], bool)
+        return CrossAttentionState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), mask, jnp.zeros(shape[0], bool))
+
+    @nn.nowrap
+    def init_decode_state(self, state: CrossAttentionState, segment_length: int, batch_size: int) -> DecodeState:
+        """Decoding with the source of `state`."""
+        return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+
+    def read_source(
+        self,
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None,
+        state: CrossAttentionState | None = None,
+    ) -> CrossAttentionState:
+        """The state of rows that have read this source, in the dtypes of `state` where one is given."""
+        batch, length, _ = source.shape
+        total = self.source_length or length
+        if length > total:
+            raise ValueError(f"source: given {length} tokens, allowed: up to source_length = {total}")
+        pad = lambda leaf: jnp.pad(leaf, [(0, 0), (0, total - length)] + [(0, 0)] * (leaf.ndim - 2))
+        keys, values = (
+            pad(self._project(source, *both)) for both in ((self.key, self.key_bias), (self.value, self.value_bias))
+        )
+        if state is not None:
+            keys, values = keys.astype(state.keys.dtype), values.astype(state.values.dtype)
+        mask = pad(broadcast_mask(source_mask, batch, length))
+        return CrossAttentionState(keys, values, mask, jnp.ones((batch,), bool))
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: CrossAttentionState,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None = None,
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch length dim"], CrossAttentionState, Aux]:
+        """Rows that start a document read their source; every token attends to it."""
+        start, mask = start_of_document | ~state.ready, broadcast_mask(mask, *x.shape[:2])
+        current = where_rows(start, self.read_source(source, source_mask, state), state)
+        return self.read(x, current, deterministic), where_rows(mask.any(axis=1), current, state), Aux()
+
+    def decode(
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Bool[Array, " batch"]
+    ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
+        """One token of every active row."""
+        position = decode_state.position + active.astype(jnp.int32)
+        return self.read(x, decode_state.memory), dataclasses.replace(decode_state, position=position)
+
+    def attend(
+        self,
+        x: Float[Array, "batch length dim"],
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch length dim"]:
+        """Every position of `x` attends to all of `source`, which is normed as `x` is: the attention of an encoder."""
+        same = source is x
+        y = self.normed(x)
+        seen = self.read_source(y if same else self.normed(source), source_mask)
+        return self.read(x, seen, deterministic, y)
+
+    def weights(
+        self,
+        x: Float[Array, "batch length dim"],
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None,
+    ) -> Float[Array, "batch heads length source"]:
+        """The weights with which `attend` reads, without dropout."""
+        seen = self.read_source(self.normed(source), source_mask)
+        queries = self._project(self.normed(x), self.query, self.query_bias)
+        return attention_with_weights(queries, seen.keys, seen.values, mask=self._visible(queries, seen))[1]
+
+    def attend_source(
+        self,
+        x: Float[Array, "batch length dim"],
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch length dim"]:
+        """Every position of `x` attends to the source as it is, without a state."""
+        return self.read(x, self.read_source(source, source_mask), deterministic)
+
+    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+        """What the projections see of the residual stream `x`."""
+        return self.layer_norm(x) if self.norm == "pre" else x
+
+    def read(
+        self, x: Array, state: CrossAttentionState, deterministic: bool = True, normed: Array | None = None
+    ) -> Array:
+        """The residual stream after attention to the source of `state`; `normed` is `x` normed, where it is at hand."""
+        queries = self._project(self.normed(x) if normed is None else normed, self.query, self.query_bias)
+        dropout = {}
+        if self.attention_dropout and not deterministic:
+            dropout = {"dropout_rate": self.attention_dropout, "dropout_key": self.make_rng("dropout")}
+        keys, values = state.keys.astype(queries.dtype), state.values.astype(queries.dtype)
+        z = attention(queries, keys, values, mask=self._visible(queries, state), **dropout)
+        y = project(z, self.output, axes=2)
+        y = y if self.output_bias is None else y + self.output_bias.astype(y.dtype)[None, None]
+        y = x + self.drop(y, deterministic=deterministic)
+        return self.layer_norm(y) if self.norm == "post" else y
+
+    def _visible(self, queries: Array, state: CrossAttentionState) -> Array:
+        """`[batch, 1, length, source]`."""
+        batch, source = state.mask.shape
+        return jnp.broadcast_to(state.mask[:, None, None], (batch, 1, queries.shape[1], source))
+
+    def _project(self, y: Array, matrix: Array, bias: Array | None) -> Array:
+        z = project(y, matrix)
+        return z if bias is None else z + bias.astype(z.dtype)[None, None]

@@ -1,0 +1,297 @@
+"""Linear Transformer: attention by sums of products of positive features, and what all linear attentions share.
+
+Katharopoulos et al. 2020, "Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention",
+https://arxiv.org/abs/2006.16236.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from memjax.axes import named
+from memjax.functional.linear_attention import (
+    LinearState,
+    causal_linear_attention,
+    elu_features,
+    init_linear_state,
+    read_linear_state,
+    reset_linear_state,
+    summarize_source,
+)
+from memjax.memory.contract import DecodeState, broadcast_mask, where_rows
+from memjax.memory.projections import make_norm, project, xavier_init
+from memjax.typing import Aux, EmptyState, Leaf
+
+
+class LinearTransformerAttention(nn.Module):
+    """Attention part of the Linear Transformer (Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236).
+
+    What is stored: the sums of `phi(k) v^T` and `phi(k)` over all tokens of the document, in at least float32: a state
+    of fixed size. When written: every token. What is differentiable: all of it, from segment to segment. When reset: at
+    `start_of_document`.
+
+    Symbols: `S_i -> state.products`, `Z_i -> state.normalizer`, `phi(x) = elu(x) + 1 -> elu_features`,
+    `W_Q, W_K, W_V -> query, key, value`.
+
+    Differs from the paper or its code: `elu(x) + 1` is evaluated so that it stays above 0 in bfloat16.
+
+    Other linear attentions are this class with `_maps`, `_queries`, `_keys_values` and `_log_decay` of their own.
+
+    Attributes:
+      dim: width of the residual stream.
+      num_heads: heads.
+      head_dim: width of a head.
+      chunk_length: tokens that are multiplied with each other at once; longer segments carry the sums from chunk to
+        chunk.
+      bias: biases of all projections.
+      norm: 'pre' or 'post'.
+      norm_kind: 'layer' or 'rms'.
+      dropout: rate on the output.
+      init_gain: of Xavier's uniform initial matrices; None = scaled by fan-in.
+      dtype: of the computation.
+    """
+
+    normalizer: ClassVar[str] = "add"
+    eps: ClassVar[float] = 1e-6
+
+    dim: int
+    num_heads: int
+    head_dim: int
+    chunk_length: int = 128
+    bias: bool = True
+    norm: str = "pre"
+    norm_kind: str = "layer"
+    dropout: float = 0.0
+    init_gain: float | None = None
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        heads = (self.num_heads, self.head_dim)
+        self.query, self.query_bias = self._projection("query")
+        self.key, self.key_bias = self._projection("key")
+        self.value, self.value_bias = self._projection("value")
+        output = named(self._matrix((0, 1)), "heads", None, "embed")
+        self.output = self.param("output", output, (*heads, self.dim))
+        if self.bias:
+            self.output_bias = self.param("output_bias", named(nn.initializers.zeros, "embed"), (self.dim,))
+        self.layer_norm = make_norm(self.norm_kind, self.dtype)
+        self.drop = nn.Dropout(self.dropout)
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LinearState:
+        """A memory in which a document starts; its sums are at least float32."""
+        return init_linear_state(batch_size, *self._state_sizes, normalizer=self.normalizer, dtype=dtype)
+
+    @nn.nowrap
+    def init_decode_state(self, state: LinearState, segment_length: int, batch_size: int) -> DecodeState:
+        """Decoding after `state`; every token is written at once, so there is no buffer."""
+        return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: LinearState,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch length dim"], LinearState, Aux]:
+        """Every token is added to the sums and reads them."""
+        mask = broadcast_mask(mask, *x.shape[:2])
+        start = jnp.ones_like(start_of_document) if self._renews(deterministic) else start_of_document
+        z, new = self._read_write(x, reset_linear_state(state, start), mask, self.chunk_length, deterministic)
+        return self._finish(x, z, deterministic), where_rows(mask.any(axis=1), new, state), Aux()
+
+    def decode(
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Bool[Array, " batch"]
+    ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
+        """One token of every active row."""
+        old = decode_state.memory
+        z, new = self._read_write(x, old, active[:, None], 1, deterministic=True)
+        position = decode_state.position + active.astype(jnp.int32)
+        return self._finish(x, z, True), DecodeState(where_rows(active, new, old), EmptyState(), position)
+
+    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+        """What the projections see of the residual stream `x`."""
+        return self.layer_norm(x) if self.norm == "pre" else x
+
+    def _read_write(
+        self, x: Array, state: LinearState, mask: Array, chunk_length: int, deterministic: bool
+    ) -> tuple[Array, LinearState]:
+        y, maps = self.normed(x), self._maps(deterministic)
+        keys, values = self._keys_values(y, maps)
+        decay = self._log_decay(y)
+        if decay is not None:  # an average: what is kept and what is added have weights g and 1 - g
+            keys = keys * (-jnp.expm1(decay)).astype(keys.dtype)[..., None]
+        return causal_linear_attention(
+            self._queries(y, maps, deterministic),
+            keys,
+            values,
+            state,
+            mask=mask,
+            log_decay=decay,
+            normalizer=self.normalizer,
+            eps=self.eps,
+            chunk_length=chunk_length,
+        )
+
+    # What a linear attention with features of its own does in a way of its own
+
+    @property
+    def _state_sizes(self) -> tuple[int, int, int]:
+        """Heads, features of a head, width of a value."""
+        return self.num_heads, self.head_dim, self.head_dim
+
+    def _maps(self, deterministic: bool) -> Any:
+        """What the feature maps of queries and keys have in common."""
+        return None
+
+    @nn.nowrap
+    def _renews(self, deterministic: bool) -> bool:
+        """Whether the feature maps of this call are new, so that sums of earlier features mean nothing."""
+        return False
+
+    def _queries(self, y: Array, maps: Any, deterministic: bool) -> Array:
+        """Features of queries, `[batch, length, heads, features]`."""
+        return elu_features(self._project(y, self.query, self.query_bias))
+
+    def _keys_values(self, y: Array, maps: Any) -> tuple[Array, Array]:
+        """Features of keys, and values."""
+        return elu_features(self._project(y, self.key, self.key_bias)), self._project(y, self.value, self.value_bias)
+
+    def _log_decay(self, y: Array) -> Array | None:
+        """Logarithm of the share of the sums that each token keeps, `[batch, length, heads]`; None = all."""
+        return None
+
+    def _combine(self, z: Array) -> Array:
+        """`[batch, length, heads, value_dim]` to `[batch, length, dim]`."""
+        y = project(z, self.output, axes=2)
+        return y + self.output_bias.astype(y.dtype)[None, None] if self.bias else y
+
+    # Parts
+
+    def _finish(self, x: Array, z: Array, deterministic: bool) -> Array:
+        y = x + self.drop(self._combine(z), deterministic=deterministic)
+        return self.layer_norm(y) if self.norm == "post" else y
+
+    def _project(self, y: Array, matrix: Array, bias: Array | None) -> Array:
+        z = project(y, matrix)
+        return z if bias is None else z + bias.astype(z.dtype)[None, None]
+
+    def _projection(self, name: str, width: int = 0) -> tuple[Array, Array | None]:
+        """A matrix from the stream to all heads, and its bias."""
+        shape = (self.num_heads, width or self.head_dim)
+        matrix = self.param(name, named(self._matrix(0, (1, 2)), "embed", "heads", None), (self.dim, *shape))
+        if not self.bias:
+            return matrix, None
+        return matrix, self.param(f"{name}_bias", named(nn.initializers.zeros, "heads", None), shape)
+
+    @nn.nowrap
+    def _matrix(self, in_axis: int | tuple[int, ...] = 0, out_axis: int | tuple[int, ...] = -1) -> Callable[..., Array]:
+        return xavier_init(self.init_gain, in_axis, out_axis)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LinearCrossState:
+    """The summary of a source.
+
+    Attributes:
+      source: its sums, whatever its length.
+      ready: bool `[batch]`, the row has read its source.
+    """
+
+    source: LinearState
+    ready: Leaf
+
+
+class LinearCrossAttention(nn.Module):
+    """A linear attention over a source: cross-attention with a state of fixed size, computed once.
+
+    What is stored: the sums over the source. When written: by the first segment of a document. What is differentiable:
+    all of it, back to the source. When reset: at `start_of_document`, where the row reads its source.
+
+    Attributes:
+      attention: the linear attention; its norm is that of the queries, the source is taken as it is. Sums of a gated
+        one do not decay.
+    """
+
+    attention: LinearTransformerAttention
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LinearCrossState:
+        """No source was read."""
+        return LinearCrossState(self.attention.init_state(batch_size, dtype), jnp.zeros((batch_size,), bool))
+
+    @nn.nowrap
+    def init_decode_state(self, state: LinearCrossState, segment_length: int, batch_size: int) -> DecodeState:
+        """Decoding with the source of `state`."""
+        return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+
+    def read_source(
+        self,
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None,
+        state: LinearCrossState | None = None,
+    ) -> LinearCrossState:
+        """The state of rows that have read this source, in the dtype of `state` where one is given."""
+        return self._read_source(source, source_mask, state, self.attention._maps(deterministic=True))
+
+    def attend_source(
+        self,
+        x: Float[Array, "batch length dim"],
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch length dim"]:
+        """Every position of `x` reads the whole source, without a state."""
+        maps = self.attention._maps(deterministic)
+        return self._read(x, self._read_source(source, source_mask, None, maps).source, maps, deterministic)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: LinearCrossState,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None = None,
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch length dim"], LinearCrossState, Aux]:
+        """Rows that start a document read their source; every token reads the sums."""
+        maps, mask = self.attention._maps(deterministic), broadcast_mask(mask, *x.shape[:2])
+        start = start_of_document | ~state.ready | self.attention._renews(deterministic)
+        current = where_rows(start, self._read_source(source, source_mask, state, maps), state)
+        y = self._read(x, current.source, maps, deterministic)
+        return y, where_rows(mask.any(axis=1), current, state), Aux()
+
+    def decode(
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Bool[Array, " batch"]
+    ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
+        """One token of every active row."""
+        y = self._read(x, decode_state.memory.source, self.attention._maps(True), deterministic=True)
+        position = decode_state.position + active.astype(jnp.int32)
+        return y, dataclasses.replace(decode_state, position=position)
+
+    def _read_source(
+        self, source: Array, source_mask: Array | None, state: LinearCrossState | None, maps: Any
+    ) -> LinearCrossState:
+        keys, values = self.attention._keys_values(source, maps)
+        sums = summarize_source(keys, values, mask=source_mask, normalizer=self.attention.normalizer)
+        if state is not None:
+            sums = jax.tree.map(lambda new, old: new.astype(old.dtype), sums, state.source)
+        return LinearCrossState(sums, jnp.ones(source.shape[0], bool))
+
+    def _read(self, x: Array, source: LinearState, maps: Any, deterministic: bool) -> Array:
+        part = self.attention
+        queries = part._queries(part.normed(x), maps, deterministic)
+        z = read_linear_state(queries, source, normalizer=part.normalizer, eps=part.eps)
+        return part._finish(x, z, deterministic)

@@ -1,0 +1,242 @@
+"""Memory tokens: learned rows before the sequence that attention reads and writes within a stack of layers.
+
+Burtsev et al. 2020, "Memory Transformer", https://arxiv.org/abs/2006.11527.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from memjax.axes import named
+from memjax.functional.scopes import operation
+from memjax.memory.contract import broadcast_mask
+from memjax.typing import Aux, EmptyState
+
+KINDS = ("transformer", "control", "bottleneck")
+MEMORY = "memory"
+"""name of the memory rows in `Aux.arrays`"""
+
+
+class EncoderLayer(nn.Module):
+    """Attention of a sequence over a sequence, and a feed-forward part.
+
+    Attributes:
+      attention: with `attend(x, source, source_mask, deterministic)`.
+      feed_forward: a part without state.
+    """
+
+    attention: nn.Module
+    feed_forward: nn.Module
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"],
+        deterministic: bool = True,
+    ) -> Float[Array, "batch length dim"]:
+        """Rows of `x` after they have read `source`."""
+        x = self.attention.attend(x, source, source_mask, deterministic)  # type: ignore[attr-defined]
+        return self.feed_forward(x, EmptyState(), deterministic=deterministic)[0]
+
+
+class MemoryTokens(nn.Module):
+    """An encoder with memory tokens (Burtsev et al. 2020, https://arxiv.org/abs/2006.11527).
+
+    What is stored: nothing between segments; the memory is `num_tokens` learned rows that pass through all layers. When
+    written: in every layer, by attention. What is differentiable: all of it. When reset: every segment begins with the
+    learned rows.
+
+    * 'transformer' (MemTransformer): ordinary layers over memory and sequence together.
+    * 'control' (MemCtrl): the memory has layers of its own, which read memory and sequence; the sequence reads both.
+    * 'bottleneck' (MemBottleneck): as 'control', but the sequence reads the updated memory only, so that tokens
+      exchange information through it alone.
+
+    Symbols: `X^mem -> memory_tokens`, `H^mem -> Aux.arrays["memory"]`, `MH^mem, FF^mem -> memory_layers`.
+
+    Differs from the paper or its code: memory rows have no positions (the paper does not say), and start as different
+    random rows. No code of the authors is published.
+
+    Attributes:
+      layers: those of the sequence (and of both, for 'transformer').
+      memory_layers: those of the memory, as many, or one that all share; () for 'transformer'.
+      dim: width of the stream.
+      num_tokens: memory tokens; 0 = an ordinary encoder.
+      kind: 'transformer', 'control' or 'bottleneck'.
+      init_stddev: of the memory tokens.
+      dtype: of the computation.
+    """
+
+    layers: tuple[EncoderLayer, ...]
+    dim: int
+    memory_layers: tuple[EncoderLayer, ...] = ()
+    num_tokens: int = 0
+    kind: str = "transformer"
+    init_stddev: float = 0.02
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        self._check()
+        if self.num_tokens:
+            init = named(nn.initializers.normal(self.init_stddev), None, "embed")
+            self.memory_tokens = self.param("memory_tokens", init, (self.num_tokens, self.dim))
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
+        """Nothing is remembered between segments."""
+        return EmptyState()
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: EmptyState,
+        *,
+        start_of_document: Bool[Array, " batch"] | None = None,
+        mask: Bool[Array, "batch length"] | None = None,
+        memory_mask: Bool[Array, "batch memory"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch length dim"], EmptyState, Aux]:
+        """The sequence after all layers; the memory rows are `Aux.arrays["memory"]`, `[batch, memory, dim]`.
+
+        Args:
+          x: embedded tokens, with their positions.
+          state: empty.
+          start_of_document: has no effect.
+          mask: real tokens.
+          memory_mask: memory rows that take part; None = all.
+          deterministic: without dropout.
+        """
+        memory, x = self.encode(x, mask, memory_mask, deterministic)
+        return x, EmptyState(), Aux(arrays={MEMORY: memory} if self.num_tokens else {})
+
+    def encode(
+        self,
+        x: Float[Array, "batch length dim"],
+        mask: Bool[Array, "batch length"] | None = None,
+        memory_mask: Bool[Array, "batch memory"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch memory dim"], Float[Array, "batch length dim"]]:
+        """Memory rows and sequence after all layers."""
+        memory, memory_mask, mask = self._start(x, mask, memory_mask)
+        for index, layer in enumerate(self.layers):
+            memory, x = self._step(index, layer, memory, x, memory_mask, mask, deterministic)
+        return memory, x
+
+    def attention_maps(
+        self, x: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"] | None = None
+    ) -> tuple[Float[Array, "batch heads rows rows"], ...]:
+        """For every layer, what each row reads of each column: memory rows first, then tokens; every row sums to 1.
+
+        Tokens of a bottleneck read the updated memory: their columns of memory mean that, and those of tokens are 0.
+        """
+        memory, memory_mask, mask = self._start(x, mask, None)
+        both_mask, maps = jnp.concatenate([memory_mask, mask], axis=1), []
+        for index, layer in enumerate(self.layers):
+            both = jnp.concatenate([memory, x], axis=1)
+            new, y = self._step(index, layer, memory, x, memory_mask, mask, deterministic=True)
+            if self.kind == "transformer":
+                maps.append(layer.attention.weights(both, both, both_mask))  # type: ignore[attr-defined]
+            else:
+                own = self._memory_layer(index).attention.weights(memory, both, both_mask)  # type: ignore[attr-defined]
+                source, seen = (both, both_mask) if self.kind == "control" else (new, memory_mask)
+                others = layer.attention.weights(x, source, seen)  # type: ignore[attr-defined]
+                unread = own.shape[-1] - others.shape[-1]
+                maps.append(jnp.concatenate([own, jnp.pad(others, [(0, 0)] * 3 + [(0, unread)])], axis=2))
+            memory, x = new, y
+        return tuple(maps)
+
+    def _start(self, x: Array, mask: Array | None, memory_mask: Array | None) -> tuple[Array, Array, Array]:
+        """The learned rows, and which rows and tokens take part."""
+        batch, length, _ = x.shape
+        memory = jnp.zeros((batch, 0, self.dim), x.dtype)
+        if self.num_tokens:
+            memory = jnp.broadcast_to(self.memory_tokens.astype(x.dtype)[None], (batch, self.num_tokens, self.dim))
+        return memory, broadcast_mask(memory_mask, batch, self.num_tokens), broadcast_mask(mask, batch, length)
+
+    def _step(
+        self,
+        index: int,
+        layer: EncoderLayer,
+        memory: Array,
+        x: Array,
+        memory_mask: Array,
+        mask: Array,
+        deterministic: bool,
+    ) -> tuple[Array, Array]:
+        """Memory rows and sequence after one layer."""
+        both = jnp.concatenate([memory, x], axis=1) if self.num_tokens else x
+        both_mask = jnp.concatenate([memory_mask, mask], axis=1)
+        if self.kind == "transformer":
+            both = layer(both, both, both_mask, deterministic)
+            return both[:, : self.num_tokens], both[:, self.num_tokens :]
+        new = self._memory_layer(index)(memory, both, both_mask, deterministic)
+        if self.kind == "control":
+            return new, layer(x, both, both_mask, deterministic)
+        return new, layer(x, new, memory_mask, deterministic)
+
+    def _memory_layer(self, index: int) -> EncoderLayer:
+        return self.memory_layers[index % len(self.memory_layers)]
+
+    @nn.nowrap
+    def _check(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind: given {self.kind!r}, allowed: {', '.join(KINDS)}")
+        least = int(self.kind != "transformer")
+        if self.num_tokens < least:
+            raise ValueError(f"num_tokens: given {self.num_tokens}, allowed: {least} or more for {self.kind!r}")
+        allowed = (0,) if self.kind == "transformer" else (1, len(self.layers))
+        if len(self.memory_layers) not in allowed:
+            raise ValueError(
+                f"memory_layers: given {len(self.memory_layers)}, allowed: {' or '.join(map(str, allowed))} "
+                f"for {self.kind!r} with {len(self.layers)} layers"
+            )
+
+
+@operation
+def resize_memory(
+    params: Mapping[str, Any], num_tokens: int, key: PRNGKeyArray, *, stddev: float = 0.02
+) -> dict[str, Any]:
+    """Parameters with another number of memory tokens: the first ones stay, new ones are drawn.
+
+    Fewer or more tokens than in training hurt until the model is trained on (Burtsev et al. 2020).
+
+    Args:
+      params: of a `MemoryTokens`, or of a model that holds one.
+      num_tokens: memory tokens afterwards.
+      key: of new tokens.
+      stddev: of new tokens.
+
+    Raises:
+      ValueError: no memory tokens in `params`, or fewer than 1 wanted.
+
+    Example:
+      >>> resize_memory({"memory_tokens": jnp.ones((2, 4))}, 3, jax.random.key(0))["memory_tokens"].shape
+      (3, 4)
+    """
+    if num_tokens < 1:
+        raise ValueError(f"num_tokens: given {num_tokens}, allowed: 1 or more")
+    found = 0
+
+    def resize(tree: Mapping[str, Any]) -> dict[str, Any]:
+        nonlocal found
+        new = {}
+        for name, value in tree.items():
+            if name == "memory_tokens":
+                found += 1
+                drawn = stddev * jax.random.normal(
+                    key, (max(num_tokens - value.shape[0], 0), value.shape[1]), value.dtype
+                )
+                value = jnp.concatenate([value[:num_tokens], drawn])
+            new[name] = resize(value) if isinstance(value, Mapping) else value
+        return new
+
+    resized = resize(params)
+    if not found:
+        raise ValueError("params: given without memory_tokens, allowed: those of a model with memory tokens")
+    return resized

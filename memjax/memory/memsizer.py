@@ -1,0 +1,92 @@
+"""MemSizer: linear attention over a memory of few slots, whose keys are parameters.
+
+Zhang & Cai 2022, "Linearizing Transformer with Key-Value Memory", https://arxiv.org/abs/2203.12644.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from memjax.axes import named
+from memjax.memory.linear_transformer import LinearTransformerAttention
+from memjax.memory.projections import make_norm, project, xavier_init
+
+
+class MemSizerAttention(LinearTransformerAttention):
+    """Attention part of MemSizer (Zhang & Cai 2022, https://arxiv.org/abs/2203.12644).
+
+    What is stored: the sum of `u_s v_s^T`, one matrix of `num_slots` by `dim` whatever the number of heads, and the
+    number of tokens. When written: every token. What is differentiable: all of it. When reset: at `start_of_document`.
+
+    Every head chooses slots by `softmax(Phi_h x + b)`, without a scale; the output is the mean over heads, which
+    commutes with reading: one vector of slot weights per token is all that is computed. There is no output projection.
+
+    Symbols: `Phi -> query`, `W_l -> slot_kernel`, `W_r -> value_kernel`, `u_s = LN(W_l x_s) -> ` keys,
+    `v_s = LN(W_r x_s) -> ` values, `k -> num_slots`, `r -> num_heads`, `V_t -> state.products / sqrt(state.count)`.
+
+    Differs from the paper or its code: as the code, against the paper's text, all three maps have biases and there is
+    no scale; the code's quantisation noise is left out, and it materialises the memory of every token.
+
+    Attributes:
+      num_slots: slots of the memory.
+      frozen_queries: the keys of the slots keep their random initial values, as constants.
+      query_init_scale: the initial matrix has Xavier's size divided by its root (the published language model: 32,
+        translation: 8).
+      source_init_scale: the same of the two adaptors (1 and 8).
+      attention_dropout: rate on the weights of the slots.
+    """
+
+    normalizer: ClassVar[str] = "count"
+
+    num_slots: int = 32
+    frozen_queries: bool = False
+    query_init_scale: float = 32.0
+    source_init_scale: float = 1.0
+    attention_dropout: float = 0.0
+
+    def setup(self) -> None:
+        heads = (self.num_heads, self.num_slots)
+        init = named(xavier_init(self.query_init_scale**-0.5, 0, (1, 2)), "embed", "heads", None)
+        zeros = named(nn.initializers.zeros, "heads", None)
+        if self.frozen_queries:
+            draw = lambda: init(self.make_rng("features"), (self.dim, *heads), jnp.float32)
+            self.query = self.variable("constants", "query", draw).value
+            self.query_bias = None
+        else:
+            self.query = self.param("query", init, (self.dim, *heads))
+            self.query_bias = self.param("query_bias", zeros, heads)
+        adaptor = xavier_init(self.source_init_scale**-0.5)
+        self.slot_kernel = self.param("slot_kernel", named(adaptor, "embed", None), (self.dim, self.num_slots))
+        self.slot_bias = self.param("slot_bias", named(nn.initializers.zeros, None), (self.num_slots,))
+        self.value_kernel = self.param("value_kernel", named(adaptor, "embed", None), (self.dim, self.dim))
+        self.value_bias = self.param("value_bias", named(nn.initializers.zeros, None), (self.dim,))
+        self.slot_norm, self.value_norm = make_norm("layer", self.dtype), make_norm("layer", self.dtype)
+        self.layer_norm = make_norm(self.norm_kind, self.dtype)
+        self.drop, self.attention_drop = nn.Dropout(self.dropout), nn.Dropout(self.attention_dropout)
+
+    @property
+    def _state_sizes(self) -> tuple[int, int, int]:
+        return 1, self.num_slots, self.dim
+
+    def _queries(self, y: Array, maps: Any, deterministic: bool) -> Array:
+        scores = self._project(y, self.query, self.query_bias)  # [b, l, heads, slots]
+        weights = jax.nn.softmax(scores.astype(jnp.promote_types(scores.dtype, jnp.float32)), axis=-1)
+        weights = self.attention_drop(weights, deterministic=deterministic)
+        return weights.mean(axis=2, keepdims=True).astype(y.dtype)
+
+    def _keys_values(self, y: Array, maps: Any) -> tuple[Array, Array]:
+        slots = self.slot_norm(self._adapt(y, self.slot_kernel, self.slot_bias))
+        values = self.value_norm(self._adapt(y, self.value_kernel, self.value_bias))
+        return slots[:, :, None], values[:, :, None]
+
+    def _adapt(self, y: Array, kernel: Array, bias: Array) -> Array:
+        z = project(y, kernel)
+        return z + bias.astype(z.dtype)[None, None]
+
+    def _combine(self, z: Array) -> Array:
+        return z[:, :, 0]

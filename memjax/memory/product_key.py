@@ -1,0 +1,220 @@
+"""Product-key memory: a large table of values in the parameters, read at the slots whose keys match best.
+
+Lample et al. 2019, "Large Memory Layers with Product Keys", https://arxiv.org/abs/1907.05242; beside a feed-forward
+network as in Kim & Jung 2020, "Large Product Key Memory for Pretrained Language Models",
+https://arxiv.org/abs/2010.03881.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from memjax.axes import MODEL, named
+from memjax.functional.product_keys import Split, select_product_keys, sum_rows
+from memjax.functional.scopes import operation
+from memjax.memory.contract import broadcast_mask
+from memjax.memory.projections import project
+from memjax.typing import Aux, EmptyState
+
+QUERY_NORMS = ("batch", "layer", "none")
+
+
+@operation
+def masked_moments(
+    x: Float[Array, "batch length *features"], mask: Bool[Array, "batch length"]
+) -> tuple[Float[Array, "*features"], Float[Array, "*features"], Float[Array, ""]]:
+    """Mean and biased variance over the real tokens of all rows, in two passes, and how many tokens there are.
+
+    Over all rows of all devices: under `jax.jit` an array is one array however it is split. Without a real token the
+    mean is 0 and the variance 1.
+    """
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    real = mask.reshape(*mask.shape, *(1,) * (x.ndim - 2))
+    count = mask.sum().astype(x.dtype)
+    divisor = jnp.maximum(count, 1)
+    mean = jnp.where(real, x, 0).sum(axis=(0, 1)) / divisor
+    variance = jnp.where(real, (x - mean[None, None]) ** 2, 0).sum(axis=(0, 1)) / divisor
+    return mean, jnp.where(count > 0, variance, 1), count
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation over the real tokens of all rows.
+
+    With the running statistics where `deterministic`. Unlike `nn.BatchNorm` it leaves them as they are in a batch
+    without a real token, notes the unbiased variance (as PyTorch), names its axes, and may be applied in training mode
+    where `batch_stats` is not mutable.
+
+    Attributes:
+      momentum: of the running statistics, per segment.
+      epsilon: added to the variance.
+    """
+
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "batch length *features"], mask: Bool[Array, "batch length"], *, deterministic: bool
+    ) -> Float[Array, "batch length *features"]:
+        """Normalises every feature; in the dtype of `x`."""
+        shape = x.shape[2:]
+        names = ("heads",) + (None,) * (len(shape) - 1)
+        make = lambda init: named(init, *names)(self.make_rng("params"), shape, jnp.float32)
+        scale = self.param("scale", named(nn.initializers.ones, *names), shape)
+        bias = self.param("bias", named(nn.initializers.zeros, *names), shape)
+        running_mean = self.variable("batch_stats", "mean", make, nn.initializers.zeros)
+        running_variance = self.variable("batch_stats", "variance", make, nn.initializers.ones)
+        mean, variance = running_mean.value, running_variance.value
+        if not deterministic and not self.is_initializing():
+            mean, variance, count = masked_moments(x, mask)
+            if self.is_mutable_collection("batch_stats"):
+                unbiased = variance * count / jnp.maximum(count - 1, 1)
+                for running, new in ((running_mean, mean), (running_variance, unbiased)):
+                    old = running.value
+                    moved = self.momentum * old + (1 - self.momentum) * new.astype(old.dtype)
+                    running.value = jnp.where(count > 1, moved, old)
+        dtype = jnp.promote_types(x.dtype, jnp.float32)
+        factor = scale * jax.lax.rsqrt(variance + self.epsilon)
+        y = (x.astype(dtype) - mean[None, None]) * factor[None, None] + bias[None, None]
+        return y.astype(x.dtype)
+
+
+class ProductKeyMemory(nn.Module):
+    """Product-key memory (Lample et al. 2019, https://arxiv.org/abs/1907.05242), a branch of a feed-forward part.
+
+    It stands in the place of the two matrices of a feed-forward network, or beside them (`memjax.models.transformer`
+    has the norm, the residual and the sum): what it returns is the weighted sum of the chosen values alone.
+
+    What is stored: `num_keys ** 2` values, in the collection `tables`. When written: by training only. What is
+    differentiable: queries and sub-keys through the weights of the chosen slots; the values have no dense gradient but
+    that of the rows read (`memjax.training.tables`). When reset: never, it belongs to the parameters.
+
+    Symbols: `q(x) -> query, hidden_0..`, `K_1, K_2 -> keys`, `v_i -> values`, `H -> num_heads`, `k -> num_neighbors`,
+    `|K| -> num_keys ** 2`, `d_q -> key_dim`.
+
+    Differs from the paper or its code: in training with `query_norm="batch"` the statistics are those of real tokens of
+    all rows (the published code leaves batch normalisation off because of padding); they mix tokens of a segment, so a
+    causal model is only strictly causal with running statistics, that is, outside training. Candidates that cannot win
+    are left out of the second search, which changes nothing.
+
+    `Aux.arrays` has `values/ids` and `values/weights`, `[batch, length, heads * neighbors]`: the slots that every token
+    has read (`num_keys ** 2` for padding) and how much.
+
+    Attributes:
+      dim: width of the values, that of the residual stream.
+      num_keys: sub-keys of each half; their square is the number of slots.
+      num_heads: heads, each with sub-keys of its own; all share the values.
+      num_neighbors: slots of each head.
+      key_dim: width of one head's query, two halves; even.
+      query_hidden: widths of hidden layers of the query network, with ReLU; () = a linear one.
+      query_norm: 'batch' (of every feature over tokens), 'layer' (of each half, one scale for all) or 'none'.
+      key_dropout: rate on sub-keys in training, the same for all tokens of a segment.
+      split: what of the values a mesh axis `model` splits, 'rows' or 'columns'.
+      lookups_at_once: rows gathered at a time.
+    """
+
+    stands_alone: ClassVar[bool] = True
+    """a scan over layers would copy the table of each"""
+
+    dim: int
+    num_keys: int = 512
+    num_heads: int = 4
+    num_neighbors: int = 32
+    key_dim: int = 256
+    query_hidden: tuple[int, ...] = ()
+    query_norm: str = "batch"
+    key_dropout: float = 0.0
+    split: Split = "rows"
+    lookups_at_once: int = 1 << 14
+
+    def setup(self) -> None:
+        if self.key_dim % 2:
+            raise ValueError(f"key_dim: given {self.key_dim}, allowed: an even number (two halves)")
+        if self.query_norm not in QUERY_NORMS:
+            raise ValueError(f"query_norm: given {self.query_norm!r}, allowed: {', '.join(QUERY_NORMS)}")
+        heads, half = self.num_heads, self.key_dim // 2
+        widths = (self.dim, *self.query_hidden)
+        self.hidden = [
+            nn.Dense(wide, kernel_init=named(_uniform(width), "embed", "mlp"), bias_init=named(_uniform(width), "mlp"))
+            for width, wide in zip(widths, self.query_hidden, strict=False)
+        ]
+        init = _uniform(widths[-1])
+        self.query = self.param("query", named(init, "embed", "heads", None), (widths[-1], heads, self.key_dim))
+        self.query_bias = self.param("query_bias", named(init, "heads", None), (heads, self.key_dim))
+        self.keys = self.param(
+            "keys", named(_uniform(half), "heads", None, None, None), (heads, 2, self.num_keys, half)
+        )
+        names = ("table_rows", None) if self.split == "rows" else (None, "table_columns")
+        draw = named(nn.initializers.normal(self.dim**-0.5), *names)
+        shape = (self.num_keys**2, self.dim)
+        self.values = self.variable("tables", "values", lambda: draw(self.make_rng("params"), shape, jnp.float32))
+        if self.query_norm == "batch":
+            self.batch_norm = BatchNorm()
+        elif self.query_norm == "layer":
+            self.layer_norm = nn.LayerNorm(
+                epsilon=1e-5,
+                scale_init=named(nn.initializers.ones, None),
+                bias_init=named(nn.initializers.zeros, None),
+            )
+        self.drop_keys = nn.Dropout(self.key_dropout)
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
+        """What is remembered is in the parameters."""
+        return EmptyState()
+
+    @nn.nowrap
+    def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> EmptyState:
+        """What is remembered is in the parameters."""
+        return EmptyState()
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: EmptyState,
+        *,
+        start_of_document: Bool[Array, " batch"] | None = None,
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch length dim"], EmptyState, Aux]:
+        """The weighted sum of values that every token finds, in the dtype of `x`."""
+        mask = broadcast_mask(mask, *x.shape[:2])
+        queries = self._queries(x, mask, deterministic)
+        keys = self.drop_keys(self.keys, deterministic=deterministic)
+        ids, scores = select_product_keys(queries, keys, self.num_neighbors)
+        flat = lambda found: found.reshape(*x.shape[:2], -1)
+        ids, weights = flat(ids), flat(jax.nn.softmax(scores, axis=-1))
+        sink = self.get_variable("sinks", "values") if self.has_variable("sinks", "values") else None
+        places = {"axis": MODEL, "split": self.split, "lookups_at_once": self.lookups_at_once}
+        y = sum_rows(self.values.value, ids, weights, sink, **places)
+        read = {
+            "values/ids": jnp.where(mask[..., None], ids, self.num_keys**2),
+            "values/weights": jnp.where(mask[..., None], jax.lax.stop_gradient(weights), 0),
+        }
+        return y.astype(x.dtype), EmptyState(), Aux(arrays=read)
+
+    def decode(self, x: Array, state: EmptyState, *, active: Array) -> tuple[Array, EmptyState]:
+        """One token: the same as a segment of length 1."""
+        return self(x, state)[0], EmptyState()
+
+    def _queries(self, x: Array, mask: Array, deterministic: bool) -> Float[Array, "batch length heads 2 half"]:
+        for layer in self.hidden:
+            x = nn.relu(layer(x).astype(x.dtype))
+        queries = project(x, self.query) + self.query_bias.astype(x.dtype)[None, None]
+        if self.query_norm == "batch":
+            queries = self.batch_norm(queries, mask, deterministic=deterministic)
+        halves = queries.reshape(*queries.shape[:3], 2, self.key_dim // 2)
+        return self.layer_norm(halves).astype(x.dtype) if self.query_norm == "layer" else halves
+
+
+def _uniform(fan_in: int) -> Callable[..., Array]:
+    """Uniform within `1 / sqrt(fan_in)`."""
+    bound = math.sqrt(1 / fan_in)
+    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)

@@ -1,0 +1,108 @@
+"""T2R: linear attention with learned features, for pre-trained Transformers that go on as recurrent networks.
+
+Kasai et al. 2021, "Finetuning Pretrained Transformers into RNNs", https://arxiv.org/abs/2103.13076.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from memjax.axes import named
+from memjax.functional.linear_attention import relu_features
+from memjax.functional.scopes import operation
+from memjax.memory.linear_transformer import LinearTransformerAttention
+from memjax.memory.projections import matrix_init
+
+
+class T2RAttention(LinearTransformerAttention):
+    """Attention part of T2R (Kasai et al. 2021, https://arxiv.org/abs/2103.13076).
+
+    What is stored: the sums of `phi(k) v^T` and `phi(k)`, a state of fixed size. When written: every token. What is
+    differentiable: all of it. When reset: at `start_of_document`.
+
+    Its parameters are those of softmax attention of equal projections, plus `feature_kernel` and `feature_bias`: with
+    `bias=False` and `norm_kind="rms"` it goes on from a model that was trained with
+    `FullAttention(query_key_norm=False, num_buckets=0)`. For inference `fold` multiplies the feature map into the
+    projections.
+
+    Symbols: `phi_h(x) = relu(W_h x + b_h) -> feature_kernel, feature_bias`, one map for queries and keys; queries are
+    divided by sqrt(head_dim) before it.
+
+    Differs from the paper or its code: none known (denominators are clamped at 1e-2, as in the code).
+
+    Attributes:
+      num_features: width of the feature map of a head.
+      folded: the parameters are those that `fold` returns.
+    """
+
+    normalizer: ClassVar[str] = "clamp"
+    eps: ClassVar[float] = 1e-2
+
+    init_gain: float | None = 8**-0.5
+    num_features: int = 32
+    folded: bool = False
+
+    def setup(self) -> None:
+        super().setup()
+        if self.folded:
+            return
+        shape = (self.num_heads, self.head_dim, self.num_features)
+        kernel = named(matrix_init(None, in_axis=1), "heads", None, None)
+        self.feature_kernel = self.param("feature_kernel", kernel, shape)
+        bias = named(nn.initializers.zeros, "heads", None)
+        self.feature_bias = self.param("feature_bias", bias, (self.num_heads, self.num_features))
+
+    @property
+    def _state_sizes(self) -> tuple[int, int, int]:
+        return self.num_heads, self.num_features, self.head_dim
+
+    def _projection(self, name: str, width: int = 0) -> tuple[Array, Array | None]:
+        if not self.folded or name == "value":
+            return super()._projection(name, width)
+        matrix, bias = super()._projection(name, self.num_features)
+        if bias is None:  # that of the feature map stays
+            shape = (self.num_heads, self.num_features)
+            bias = self.param(f"{name}_bias", named(nn.initializers.zeros, "heads", None), shape)
+        return matrix, bias
+
+    def _queries(self, y: Array, maps: Any, deterministic: bool) -> Array:
+        queries = self._project(y, self.query, self.query_bias)
+        return jax.nn.relu(queries) if self.folded else self._features(queries * self.head_dim**-0.5)
+
+    def _keys_values(self, y: Array, maps: Any) -> tuple[Array, Array]:
+        keys = self._project(y, self.key, self.key_bias)
+        keys = jax.nn.relu(keys) if self.folded else self._features(keys)
+        return keys, self._project(y, self.value, self.value_bias)
+
+    def _features(self, x: Array) -> Array:
+        return relu_features(x, self.feature_kernel, self.feature_bias)
+
+
+@operation
+def fold(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters for `folded=True`: every feature map is multiplied into the projections of queries and keys.
+
+    `relu(W_h (W_q x + b_q) + b_h)` is `relu((W_h W_q) x + (W_h b_q + b_h))`, so that no query or key is ever formed.
+
+    Args:
+      params: of a `T2RAttention`, or of a model that holds some, also in scanned groups (layers at axis 0).
+
+    Returns:
+      The same tree; where a feature map was, the projections have its width.
+    """
+    if "feature_kernel" not in params:
+        return {name: fold(value) if isinstance(value, Mapping) else value for name, value in params.items()}
+    kernel, shift = params["feature_kernel"], params["feature_bias"]  # [..., heads, head_dim, features]
+    folded = {name: value for name, value in params.items() if name not in ("feature_kernel", "feature_bias")}
+    for name, scale in (("query", kernel.shape[-2] ** -0.5), ("key", 1.0)):
+        folded[name] = scale * jnp.einsum("...xhd,...hdf->...xhf", params[name], kernel)
+        bias = params.get(f"{name}_bias")
+        moved = 0 if bias is None else scale * jnp.einsum("...hd,...hdf->...hf", bias, kernel)
+        folded[f"{name}_bias"] = moved + shift
+    return folded

@@ -1,0 +1,85 @@
+"""The attention part of BERT's layers: every token sees every other one of its text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from memjax.axes import named
+from memjax.functional.attention import attention
+from memjax.memory.projections import make_norm, matrix_init, project
+from memjax.typing import Aux, EmptyState
+
+
+class BidirectionalAttention(nn.Module):
+    """Self-attention over the whole segment, residual, norm after it (Devlin et al. 2019, Vaswani et al. 2017).
+
+    Remembers nothing: a segment is a text. It has the signature of a memory at the layer site, so that it stands in a
+    `Layer` beside any feed-forward part. Nothing decodes it token by token.
+
+    Attributes:
+      dim: width of the residual stream.
+      num_heads: heads.
+      head_dim: width of one head.
+      dropout: rate on the output.
+      attention_dropout: rate on attention weights.
+      init_stddev: of the matrices.
+      dtype: of the computation.
+    """
+
+    dim: int
+    num_heads: int
+    head_dim: int
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    init_stddev: float = 0.02
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        init, zeros = matrix_init(self.init_stddev), nn.initializers.zeros
+        heads = (self.num_heads, self.head_dim)
+        inner = named(init, "embed", None, "heads", None)
+        self.query_key_value = self.param("query_key_value", inner, (self.dim, 3, *heads))
+        # One axis, like every other bias: optimisers take what has two or more for a matrix.
+        self.biases = self.param("biases", named(zeros, None), (3 * self.num_heads * self.head_dim,))
+        self.output = self.param("output", named(init, "heads", None, "embed"), (*heads, self.dim))
+        self.output_bias = self.param("output_bias", named(zeros, "embed"), (self.dim,))
+        self.layer_norm = make_norm("layer_exact", self.dtype)
+        self.drop = nn.Dropout(self.dropout)
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
+        """Nothing is remembered."""
+        return EmptyState()
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: EmptyState,
+        *,
+        start_of_document: Bool[Array, " batch"] | None = None,
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch length dim"], EmptyState, Aux]:
+        """Reads the whole text at once; `mask` is True on real tokens."""
+        x = x.astype(self.dtype)
+        inner = project(x, self.query_key_value)  # [batch, length, 3, heads, head_dim]
+        inner += self.biases.reshape(1, 1, *inner.shape[2:]).astype(inner.dtype)
+        rate = 0.0 if deterministic else self.attention_dropout
+        y = attention(
+            inner[:, :, 0],
+            inner[:, :, 1],
+            inner[:, :, 2],
+            mask=None if mask is None else jnp.broadcast_to(mask[:, None, None], (x.shape[0], 1, *[x.shape[1]] * 2)),
+            dropout_rate=rate,
+            dropout_key=self.make_rng("dropout") if rate else None,
+        )
+        y = project(y, self.output, axes=2) + self.output_bias.reshape(1, 1, -1).astype(x.dtype)
+        return self.layer_norm(x + self.drop(y, deterministic=deterministic)), EmptyState(), Aux()
+
+    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+        """What the first matrix sees of the residual stream `x`: the norm stands after the part."""
+        return x

@@ -1,0 +1,302 @@
+"""The encoder-decoder for translation, and the factory that unpacks its configuration.
+
+A target sentence is a document: its tokens are read as a language model reads them, segment by segment, and its source
+stands in the batch's extras, `source` and `source_mask`, with every segment of it. So the trainer, the streams and the
+evaluation of language models take this model too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from memjax import config
+from memjax.axes import constrain
+from memjax.functional.losses import token_cross_entropy
+from memjax.functional.positions import sinusoids
+from memjax.memory.contract import broadcast_mask
+from memjax.memory.cross_attention import CrossAttention
+from memjax.memory.linear_transformer import LinearCrossAttention
+from memjax.memory.memory_tokens import MEMORY, EncoderLayer, MemoryTokens
+from memjax.memory.projections import make_norm
+from memjax.models.language_model import (
+    make_attention,
+    make_linear_attention,
+    make_vocabulary,
+)
+from memjax.models.transformer import FeedForward
+from memjax.typing import Aux, EmptyState, Sum
+
+SOURCE = ("source", "source_mask")
+"""extras of a batch: int32 ids `[batch, source]` and bool `[batch, source]`"""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DecoderState:
+    """State of the decoder between segments, or between tokens.
+
+    Attributes:
+      attention: of each layer's causal attention (between tokens a `DecodeState`).
+      cross: of each layer's attention to the source, between tokens; () between segments, which bring their source.
+      position: int32 `[batch]`, tokens of the target read so far.
+    """
+
+    attention: tuple[Any, ...]
+    cross: tuple[Any, ...]
+    position: Any
+
+
+class DecoderLayer(nn.Module):
+    """Causal attention, attention to the source, feed-forward.
+
+    Attributes:
+      attention: a layer-site memory.
+      cross: a cross-site memory.
+      feed_forward: a part without state.
+    """
+
+    attention: nn.Module
+    cross: nn.Module
+    feed_forward: nn.Module
+
+    def __call__(
+        self, x: Array, state: Any, source: Array, source_mask: Array, **named: Any
+    ) -> tuple[Float[Array, "batch length dim"], Any, Aux]:
+        """One segment; `named` as the contract says."""
+        x, new, aux = self.attention(x, state, **named)
+        x = self.cross.attend_source(x, source, source_mask, named["deterministic"])  # type: ignore[attr-defined]
+        x, _, more = self.feed_forward(x, EmptyState(), **named)
+        return x, new, aux + more
+
+    def decode(self, x: Array, state: Any, cross: Any, *, active: Array) -> tuple[Array, Any, Any]:
+        """One token of every active row."""
+        x, state = self.attention.decode(x, state, active=active)  # type: ignore[attr-defined]
+        x, cross = self.cross.decode(x, cross, active=active)  # type: ignore[attr-defined]
+        return self.feed_forward.decode(x, EmptyState(), active=active)[0], state, cross  # type: ignore[attr-defined]
+
+
+class EncoderDecoder(nn.Module):
+    """A Transformer for translation (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762), any of whose parts may be
+    a linear attention or have memory tokens.
+
+    Attributes:
+      encoder: the encoder, with or without memory tokens; the decoder attends to its memory rows too.
+      decoder: the decoder's layers.
+      vocabulary: embeddings and softmax of both languages.
+      final_norm: norm after both stacks: 'layer', 'rms' or '' for none (post-norm layers end with one).
+      positions: 'sinusoids' or 'none'; memory tokens have none.
+      label_smoothing: of `nll`, the training loss; `token_nll` scores without.
+      dropout: rate on embeddings.
+      dtype: of the computation.
+      memory_dtype: of the activations that memories store.
+    """
+
+    encoder: MemoryTokens
+    decoder: tuple[DecoderLayer, ...]
+    vocabulary: nn.Module
+    final_norm: str = ""
+    positions: str = "sinusoids"
+    label_smoothing: float = 0.0
+    dropout: float = 0.0
+    dtype: Any = jnp.float32
+    memory_dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        if self.final_norm:
+            self.encoder_norm = make_norm(self.final_norm, self.dtype)
+            self.decoder_norm = make_norm(self.final_norm, self.dtype)
+        self.drop = nn.Dropout(self.dropout)
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = None) -> DecoderState:
+        """The state in which a target begins in every row; needs no parameters."""
+        dtype = dtype or self.memory_dtype
+        attention = tuple(layer.attention.init_state(batch_size, dtype) for layer in self.decoder)  # type: ignore[attr-defined]
+        return DecoderState(attention, (), jnp.zeros((batch_size,), jnp.int32))
+
+    @nn.nowrap
+    def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+        """The source of a batch.
+
+        Raises:
+          ValueError: the batch has none.
+        """
+        if missing := [name for name in SOURCE if name not in extras]:
+            raise ValueError(f"extras: given {sorted(extras)}, {', '.join(missing)} missing: use sentence pairs")
+        return {name: extras[name] for name in SOURCE}
+
+    def __call__(
+        self,
+        tokens: Int[Array, "batch length"],
+        state: DecoderState,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+        extras: Mapping[str, Any] | None = None,
+    ) -> tuple[Float[Array, "batch length dim"], DecoderState, Aux]:
+        """Reads one segment of the targets.
+
+        Args:
+          tokens: of the targets.
+          state: before the segment.
+          start_of_document: rows where a new target begins; also `mask` and `deterministic` as the contract says.
+          mask: real tokens.
+          deterministic: without dropout and sampling.
+          extras: `source` and `source_mask` of every row, from `choose_extras`.
+
+        Returns:
+          The last hidden states, for `nll` and `log_probs`; the new state; sums, and the memory rows as
+          `encoder/memory`.
+        """
+        if extras is None and self.is_initializing():
+            extras = {"source": tokens, "source_mask": jnp.ones(tokens.shape, bool)}
+        given = self.choose_extras(extras or {})
+        source, source_mask, aux = self.encode(given["source"], given["source_mask"], deterministic)
+        position = jnp.where(start_of_document, 0, state.position)
+        x, states = self.drop(self._embed(tokens, position), deterministic=deterministic), []
+        x = constrain(x, "batch", None, None)
+        named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
+        for index, (layer, before) in enumerate(zip(self.decoder, state.attention, strict=True)):
+            x, after, more = layer(x, before, source, source_mask, **named)
+            states.append(after)
+            aux = aux + more.prefixed(f"layer_{index:02d}")
+        hidden = self.decoder_norm(x) if self.final_norm else x
+        if self.is_initializing():
+            self.vocabulary.log_probs(hidden[:, :1])  # type: ignore[attr-defined]
+        real = broadcast_mask(mask, *tokens.shape).sum(axis=1, dtype=jnp.int32)
+        position = jnp.where(real > 0, position + real, state.position)
+        return hidden, DecoderState(tuple(states), (), position), aux
+
+    def encode(
+        self, source: Int[Array, "batch source"], source_mask: Bool[Array, "batch source"], deterministic: bool = True
+    ) -> tuple[Float[Array, "batch rows dim"], Bool[Array, "batch rows"], Aux]:
+        """What the decoder attends to: memory rows, then tokens; and which of them are real."""
+        x = self.drop(self._embed(source, jnp.zeros(source.shape[0], jnp.int32)), deterministic=deterministic)
+        x = constrain(x, "batch", None, None)
+        memory, x = self.encoder.encode(x, source_mask, deterministic=deterministic)
+        rows = jnp.concatenate([memory, x], axis=1) if memory.shape[1] else x
+        rows = self.encoder_norm(rows) if self.final_norm else rows
+        aux = Aux(arrays={f"encoder/{MEMORY}": rows[:, : memory.shape[1]]} if memory.shape[1] else {})
+        return rows, jnp.pad(source_mask, [(0, 0), (memory.shape[1], 0)], constant_values=True), aux
+
+    def start_decoding(
+        self, source: Int[Array, "batch source"], source_mask: Bool[Array, "batch source"], segment_length: int
+    ) -> DecoderState:
+        """The state before the first token of a target; the source is read here and never again.
+
+        Args:
+          source: ids.
+          source_mask: real tokens.
+          segment_length: tokens of a segment of the target, as in training.
+        """
+        batch = source.shape[0]
+        rows, mask, _ = self.encode(source, source_mask)
+        attention, cross = [], []
+        for layer, state in zip(self.decoder, self.init_state(batch).attention, strict=True):
+            attention.append(layer.attention.init_decode_state(state, segment_length, batch))  # type: ignore[attr-defined]
+            seen = layer.cross.read_source(rows, mask)  # type: ignore[attr-defined]
+            cross.append(layer.cross.init_decode_state(seen, segment_length, batch))  # type: ignore[attr-defined]
+        return DecoderState(tuple(attention), tuple(cross), jnp.zeros((batch,), jnp.int32))
+
+    def decode(
+        self, tokens: Int[Array, "batch 1"], state: DecoderState, *, active: Bool[Array, " batch"]
+    ) -> tuple[Float[Array, "batch 1 dim"], DecoderState]:
+        """Reads one token of every active row; inactive rows keep their state."""
+        x, attention, cross = self._embed(tokens, state.position), [], []
+        for layer, before, source in zip(self.decoder, state.attention, state.cross, strict=True):
+            x, after, source = layer.decode(x, before, source, active=active)
+            attention.append(after)
+            cross.append(source)
+        hidden = self.decoder_norm(x) if self.final_norm else x
+        return hidden, DecoderState(tuple(attention), tuple(cross), state.position + active.astype(jnp.int32))
+
+    def token_nll(
+        self, hidden: Float[Array, "batch length dim"], targets: Int[Array, "batch length"]
+    ) -> Float[Array, "batch length"]:
+        """Nats of each target, at least float32."""
+        return self.vocabulary.token_nll(hidden, targets)  # type: ignore[attr-defined]
+
+    def nll(
+        self,
+        hidden: Float[Array, "batch length dim"],
+        targets: Int[Array, "batch length"],
+        weights: Float[Array, "batch length"],
+    ) -> Sum:
+        """The training loss: nats of the smoothed targets with their weights, and the sum of the weights."""
+        scored = weights != 0
+        logits = self.vocabulary.logits(jnp.where(scored[..., None], hidden, 0))  # type: ignore[attr-defined]
+        nats = token_cross_entropy(logits, jnp.where(scored, targets, -1), label_smoothing=self.label_smoothing)
+        weights = weights.astype(nats.dtype)
+        return Sum((nats * weights).sum(), weights.sum())
+
+    def log_probs(self, hidden: Float[Array, "batch length dim"]) -> Float[Array, "batch length vocab"]:
+        """Log-probabilities of the whole vocabulary, at least float32."""
+        return self.vocabulary.log_probs(hidden)  # type: ignore[attr-defined]
+
+    def _embed(self, tokens: Array, position: Array) -> Array:
+        x = self.vocabulary.embed(tokens)  # type: ignore[attr-defined]
+        if self.positions == "none":
+            return x
+        return x + sinusoids(position[:, None] + jnp.arange(tokens.shape[1])[None], x.shape[-1]).astype(x.dtype)
+
+
+def make_encoder_decoder(model: config.EncoderDecoder, vocab_size: int, *, vocab_multiple: int = 1) -> EncoderDecoder:
+    """Builds the model that a configuration describes.
+
+    Args:
+      model: the configuration.
+      vocab_size: entries of the tokenizer of both languages.
+      vocab_multiple: as in `make_language_model`.
+    """
+    dtype = jnp.dtype(model.compute_dtype)
+    norms: dict[str, Any] = {"norm": model.norm, "norm_kind": "layer"}
+    heads = {"num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
+    rates = {"dropout": model.dropout, "attention_dropout": model.attention_dropout}
+    common: dict[str, Any] = {"dim": model.dim, **heads, **rates, "dtype": dtype}
+
+    def feed_forward() -> FeedForward:
+        part = model.feed_forward
+        hidden = part.dim or 4 * model.dim
+        settings: dict[str, Any] = {
+            "activation": part.activation,
+            "bias": part.bias,
+            "dropout": model.dropout,
+            "dtype": dtype,
+        }
+        return FeedForward(model.dim, hidden, **settings, **norms)
+
+    def cross() -> nn.Module:
+        if isinstance(model.cross_attention, config.LinearTransformer):
+            return LinearCrossAttention(make_linear_attention(model.cross_attention, **common).clone(**norms))
+        return CrossAttention(**common, **norms)
+
+    encoder_layer = lambda: EncoderLayer(CrossAttention(**common, **norms), feed_forward())
+    depth, tokens = model.encoder_layers or model.num_layers, model.memory_tokens
+    memory: dict[str, Any] = {}
+    if tokens is not None:
+        own = 0 if tokens.kind == "transformer" else 1 if tokens.shared else depth
+        memory = {"num_tokens": tokens.num_tokens, "kind": tokens.kind, "init_stddev": tokens.init_stddev}
+        memory |= {"memory_layers": tuple(encoder_layer() for _ in range(own))}
+    decoder = tuple(
+        DecoderLayer(make_attention(model, index, dtype).clone(**norms), cross(), feed_forward())
+        for index in range(model.num_layers)
+    )
+    return EncoderDecoder(
+        encoder=MemoryTokens(tuple(encoder_layer() for _ in range(depth)), model.dim, **memory, dtype=dtype),
+        decoder=decoder,
+        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple, dtype),
+        final_norm="layer" if model.norm == "pre" else "",
+        positions=model.positions,
+        label_smoothing=model.label_smoothing,
+        dropout=model.dropout,
+        dtype=dtype,
+        memory_dtype=jnp.dtype(model.memory_dtype),
+    )

@@ -1,0 +1,326 @@
+"""How much of a value table is in use: counters of its slots, what they say, and where they are kept.
+
+Of a table with the slots i = 1..R, counted over tokens: how often a slot was chosen (u_i), how much weight it had
+(z_i), and how often it had the largest weight of its token (t_i). Lample et al. 2019 report the share of slots with
+u_i > 0 and the divergence of z from the uniform distribution, Kim & Jung 2020 the share of slots with t_i > 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from memjax import config as configs
+from memjax.axes import constrain
+from memjax.functional.product_keys import top_slots
+from memjax.training.tables import Path, TableOptimizer, Tables, TouchedRows, layer_prefixes
+
+COUNTERS = ("lookups", "top", "weights")
+
+
+@dataclasses.dataclass
+class SlotCounts:
+    """Exact counts of one table on the host, 64 bits each.
+
+    Attributes:
+      lookups: int64 `[slots]`, tokens and heads that chose the slot (u).
+      top: int64 `[slots]`, tokens of whose weights the slot had the largest (t); the heads of a token that chose the
+        same slot count together.
+      weights: float64 `[slots]`, sum of its weights (z).
+
+    Example:
+      >>> counts = SlotCounts.zeros(4)
+      >>> counts.add(np.array([[0, 1], [0, 3]]), np.array([[0.75, 0.25], [1.0, 0.0]]))
+      >>> counts.usage, counts.top_usage
+      (0.75, 0.25)
+    """
+
+    lookups: np.ndarray
+    top: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def zeros(cls, slots: int) -> SlotCounts:
+        """Nothing counted yet."""
+        return cls(np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots))
+
+    def add(self, ids: np.ndarray, weights: np.ndarray) -> None:
+        """Counts the lookups of some tokens.
+
+        Args:
+          ids: `[..., lookups]`, of each token; slots beyond the table stand for padding.
+          weights: `[..., lookups]`.
+        """
+        slots = len(self.lookups)
+        ids, weights = ids.reshape(-1, ids.shape[-1]), weights.reshape(-1, ids.shape[-1])
+        real = ids[:, 0] < slots
+        ids, weights = ids[real], weights[real].astype(np.float64)
+        self.lookups += np.bincount(ids.ravel(), minlength=slots)
+        self.weights += np.bincount(ids.ravel(), weights.ravel(), minlength=slots)
+        self.top += np.bincount(_top(ids, weights), minlength=slots)
+
+    def plus(self, other: SlotCounts) -> SlotCounts:
+        """The counts of both together."""
+        return SlotCounts(*(getattr(self, name) + getattr(other, name) for name in COUNTERS))
+
+    @property
+    def usage(self) -> float:
+        """Share of the slots that were chosen at all; chosen, not of a weight above 0, which may underflow."""
+        return float(np.mean(self.lookups > 0))
+
+    @property
+    def top_usage(self) -> float:
+        """Share of the slots that had the largest weight of some token."""
+        return float(np.mean(self.top > 0))
+
+    @property
+    def count_divergence(self) -> float:
+        """Nats by which the choices diverge from the uniform distribution, `log R + sum p log p` with p = u / sum u."""
+        return divergence_from_uniform(self.lookups)
+
+    @property
+    def weight_divergence(self) -> float:
+        """The same of the weights."""
+        return divergence_from_uniform(self.weights)
+
+    def as_dict(self) -> dict[str, float]:
+        """The four numbers."""
+        return {
+            "usage": self.usage,
+            "top_usage": self.top_usage,
+            "count_divergence": self.count_divergence,
+            "weight_divergence": self.weight_divergence,
+        }
+
+
+def divergence_from_uniform(counts: np.ndarray) -> float:
+    """KL(counts || uniform) in nats; 0 for no counts at all.
+
+    Example:
+      >>> divergence_from_uniform(np.ones(8)), bool(divergence_from_uniform(np.eye(8)[2]) == np.log(8))
+      (0.0, True)
+    """
+    total = counts.sum(dtype=np.float64)
+    if not total:
+        return 0.0
+    shares = counts[counts > 0] / total
+    return max(float(math.log(len(counts)) + np.sum(shares * np.log(shares))), 0.0)
+
+
+def class_divergence(first: np.ndarray, second: np.ndarray) -> float:
+    """KL(first || second) in nats of what two classes of tokens chose, 1 added to every count.
+
+    Args:
+      first: counts of the slots.
+      second: the same of the other class.
+
+    Example:
+      >>> one, other = np.array([3, 0]), np.array([0, 3])
+      >>> class_divergence(one, one), round(class_divergence(one, other), 4)
+      (0.0, 0.8318)
+    """
+    p, q = ((counts + 1.0) / (counts.sum(dtype=np.float64) + len(counts)) for counts in (first, second))
+    return float(np.sum(p * np.log(p / q)))
+
+
+def class_overlap(first: np.ndarray, second: np.ndarray) -> float:
+    """Intersection over union of what two classes chose, `sum min / sum max` of their counts; 1 for no counts at all.
+
+    Example:
+      >>> class_overlap(np.array([2, 1, 0]), np.array([1, 1, 2]))
+      0.4
+    """
+    union = np.maximum(first, second).sum(dtype=np.float64)
+    return float(np.minimum(first, second).sum(dtype=np.float64) / union) if union else 1.0
+
+
+def staleness(tops: Sequence[np.ndarray]) -> np.ndarray:
+    """How many slots had the largest weight of a token last at each of several checkpoints.
+
+    Args:
+      tops: `SlotCounts.top` of the same data at each checkpoint, oldest first.
+
+    Returns:
+      int64 `[1 + checkpoints]`: slots that never had, then those of each checkpoint.
+
+    Example:
+      >>> staleness([np.array([1, 2, 0]), np.array([0, 3, 0])]).tolist()
+      [1, 1, 1]
+    """
+    used = np.stack([np.asarray(top) > 0 for top in tops])
+    last = len(tops) - np.argmax(used[::-1], axis=0)
+    return np.bincount(np.where(used.any(axis=0), last, 0), minlength=len(tops) + 1)
+
+
+def _top(ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """As `top_slots`, some tokens at a time."""
+    tops = []
+    for start in range(0, len(ids), 512):
+        some, heavy = ids[start : start + 512], weights[start : start + 512]
+        merged = np.where(some[:, :, None] == some[:, None, :], heavy[:, None, :], 0).sum(axis=-1)
+        tops.append(np.take_along_axis(some, merged.argmax(axis=-1)[:, None], axis=-1)[:, 0])
+    return np.concatenate(tops) if tops else np.zeros(0, np.int64)
+
+
+def measure_usage(
+    experiment: Any, variables: Mapping[str, Any], evaluation: Any = None
+) -> dict[str, dict[str, SlotCounts]]:
+    """Counts of every table over the tokens of a split: those whose targets are scored, and all of a text encoder's.
+
+    Args:
+      experiment: a `memjax.training.experiment.Experiment`.
+      variables: of its model.
+      evaluation: which split, and how it is read; None = as the configuration says.
+
+    Returns:
+      Table (`layer_03/values`) -> counts, under '' of all tokens, under `name` of those whose target is in a subset (of
+      texts of a class: `class_<number>`), and under `not name` of the others.
+
+    Raises:
+      ValueError: a model without tables.
+    """
+    leaves = jax.tree_util.tree_flatten_with_path(variables.get("tables", {}))[0]
+    slots: dict[str, int] = {}
+    for keys, table in leaves:
+        path = tuple(str(key.key) for key in keys)
+        slots |= {f"{prefix}{path[-1]}": table.shape[-2] for prefix in layer_prefixes(path, table)}
+    if not slots:
+        raise ValueError("usage: the model has no value tables, allowed: one with model.feed_forward ProductKey")
+    evaluation = evaluation or experiment.config.evaluation
+    task = experiment.config.task
+    is_decoder = isinstance(task, configs.LanguageModeling)
+    subsets = experiment.subsets(evaluation)
+    if isinstance(task, configs.Classification):
+        of_class = lambda number: lambda batch: np.broadcast_to(batch.targets[:, :1] == number, batch.mask.shape)
+        choose = {f"class_{number}": of_class(number) for number in range(task.num_classes)}
+    else:
+        choose = {name: lambda batch, subset=subset: subset(batch.extras) for name, subset in subsets.items()}
+    groups = ["", *(label for name in choose for label in (name, f"not {name}"))]
+    counts = {table: {group: SlotCounts.zeros(number) for group in groups} for table, number in slots.items()}
+
+    def observe(batch: Any, scored: Any) -> None:
+        inside = {"": batch.weights > 0 if is_decoder else batch.mask}
+        for name, subset in choose.items():
+            chosen = subset(batch).astype(bool)
+            inside |= {name: inside[""] & chosen, f"not {name}": inside[""] & ~chosen}
+        for table in slots:
+            ids, weights = (scored.features[f"{table}/{what}"] for what in ("ids", "weights"))
+            for group, where in inside.items():
+                counts[table][group].add(ids[where], weights[where])
+
+    names = [f"{table}/{what}" for table in slots for what in ("ids", "weights")]
+    experiment.evaluator(evaluation, features=names)(variables, observe=observe)
+    return counts
+
+
+def describe_counts(counts: Mapping[str, Mapping[str, SlotCounts]]) -> dict[str, Any]:
+    """`measure_usage` as JSON values: of every table its numbers, and of every subset how it differs from the rest."""
+    found: dict[str, Any] = {}
+    for table, groups in counts.items():
+        whole = {"slots": len(groups[""].lookups), "lookups": int(groups[""].lookups.sum()), **groups[""].as_dict()}
+        subsets = {}
+        for name in groups:
+            if name and f"not {name}" in groups:
+                own, rest = groups[name], groups[f"not {name}"]
+                subsets[name] = {
+                    **own.as_dict(),
+                    "divergence_from_rest": class_divergence(own.lookups, rest.lookups),
+                    "overlap_with_rest": class_overlap(own.lookups, rest.lookups),
+                }
+        found[table] = {**whole, **({"subsets": subsets} if subsets else {})}
+    return found
+
+
+# In training
+
+
+def count_usage(optimizer: TableOptimizer) -> TableOptimizer:
+    """The rule, with counters of every table in its moments: those of `SlotCounts`, as int32 and float32.
+
+    They are kept and saved with the state; `pull_usage` reads them and sets them to 0.
+    """
+
+    def init(values: Any) -> Any:
+        zeros = lambda dtype: jax.tree.map(lambda table: jnp.zeros(table.shape[:-1], dtype), values)
+        dtypes = (jnp.int32, jnp.int32, jnp.float32)
+        return {"rule": optimizer.init(values), "usage": dict(zip(COUNTERS, map(zeros, dtypes), strict=True))}
+
+    def update(
+        values: Any, moments: Any, touched: Mapping[Path, TouchedRows], *, step: Int[Array, ""], ok: Bool[Array, ""]
+    ) -> tuple[Any, Any]:
+        values, rule = optimizer.update(values, moments["rule"], touched, step=step, ok=ok)
+        counted = jax.tree.map(lambda *counters: counters, *(moments["usage"][name] for name in COUNTERS))
+        new = map_counters(lambda path, counters: _count(counters, touched[path], ok), counted)
+        parts = (jax.tree.map(lambda c, i=i: c[i], new, is_leaf=_is_counters) for i in range(len(COUNTERS)))
+        return values, {"rule": rule, "usage": dict(zip(COUNTERS, parts, strict=True))}
+
+    return TableOptimizer(init, update)
+
+
+def map_counters(function: Callable[[Path, Any], Any], counters: Any) -> Any:
+    """`function(path, counters of the table)` for every table."""
+    named = lambda path, leaf: function(tuple(str(key.key) for key in path), leaf)
+    return jax.tree_util.tree_map_with_path(named, counters, is_leaf=_is_counters)
+
+
+def _is_counters(node: Any) -> bool:
+    return isinstance(node, tuple)
+
+
+def _count(counters: tuple[Array, ...], rows: TouchedRows, ok: Array) -> tuple[Array, ...]:
+    if rows.ids.ndim == 3:
+        return jax.vmap(lambda counters, rows: _count(counters, rows, ok))(counters, rows)
+    lookups, top, weights = counters
+    # On every device: counters that are split over devices would else be added up between them as a whole.
+    ids = constrain(jnp.where(ok, rows.ids, lookups.shape[0]), None, None)
+    heavy = constrain(rows.weights, None, None)
+    return (
+        lookups.at[ids].add(1, mode="drop"),
+        top.at[jax.lax.map(lambda bag: top_slots(*bag), (ids, heavy), batch_size=256)].add(1, mode="drop"),
+        weights.at[ids].add(heavy.astype(weights.dtype), mode="drop"),
+    )
+
+
+def pull_usage(tables: Tables) -> tuple[dict[str, float], Tables]:
+    """What the counters say since they were last pulled, and the tables with counters at 0.
+
+    Returns:
+      `layer_<index>/usage`, `/top_usage`, `/count_divergence` and `/weight_divergence` of every table (see
+      `SlotCounts`), {} without counters; and the tables.
+    """
+    usage = tables.moments.get("usage") if isinstance(tables.moments, dict) else None
+    if not usage or not jax.tree.leaves(usage):
+        return {}, tables
+    numbers = {name: float(value) for name, value in jax.device_get(_describe(usage)).items()}
+    moments = {**tables.moments, "usage": jax.tree.map(jnp.zeros_like, usage)}
+    return numbers, dataclasses.replace(tables, moments=moments)
+
+
+@jax.jit
+def _describe(usage: Mapping[str, Any]) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+
+    def divergence(counts: Array) -> Array:
+        shares = counts / jnp.maximum(counts.sum(dtype=jnp.float32), 1e-30)
+        terms = jnp.where(shares > 0, shares * jnp.log(jnp.where(shares > 0, shares, 1)), 0)
+        return jnp.where(counts.any(), jnp.maximum(math.log(len(counts)) + terms.sum(), 0), 0)
+
+    def one(path: Path, counters: tuple[Array, ...]) -> None:
+        stacked = [c if c.ndim == 2 else c[None] for c in counters]
+        prefixes = layer_prefixes(path, jax.ShapeDtypeStruct((*counters[0].shape, 1), jnp.float32))
+        for index, prefix in enumerate(prefixes):
+            lookups, top, weights = (c[index] for c in stacked)
+            found[f"{prefix}usage"] = jnp.mean(lookups > 0)
+            found[f"{prefix}top_usage"] = jnp.mean(top > 0)
+            found[f"{prefix}count_divergence"] = divergence(lookups)
+            found[f"{prefix}weight_divergence"] = divergence(weights)
+
+    map_counters(one, jax.tree.map(lambda *counters: counters, *(usage[name] for name in COUNTERS)))
+    return found

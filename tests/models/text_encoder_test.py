@@ -1,0 +1,244 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from memjax import config
+from memjax.models.language_model import make_language_model
+from memjax.models.text_encoder import make_text_encoder, mean_pooling
+from memjax.training.step import init_variables
+
+MLM, CLASSES, SPANS = (
+    config.MaskedLanguageModeling(),
+    config.Classification(num_classes=3),
+    config.QuestionAnswering(),
+)
+VOCAB = 11
+
+
+def make_model(**fields) -> config.Model:
+    attention = config.Bidirectional(positions=8, **fields)
+    dense = config.Dense(dim=12, activation="gelu_exact")
+    return config.Model(dim=8, num_layers=2, num_heads=2, attention=attention, feed_forward=dense)
+
+
+def make(task, **fields):
+    encoder = make_text_encoder(make_model(**fields), task, VOCAB)
+    return encoder, jiggled(init_variables(encoder, jax.random.key(0), 6))
+
+
+def jiggled(variables):
+    """No parameter is zero, so that nothing hides."""
+    return jax.tree.map(lambda leaf: leaf + 0.2 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), variables)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    tokens = jax.random.randint(jax.random.key(1), (2, 6), 0, VOCAB)
+    return tokens, jnp.array([[True] * 6, [True] * 4 + [False] * 2])
+
+
+def apply(encoder, variables, tokens, mask, **extras):
+    return jax.jit(lambda v, t: encoder.apply(v, t, encoder.init_state(2), mask=mask, extras=extras)[0])(
+        variables, tokens
+    )
+
+
+@pytest.mark.parametrize(
+    "dim, layers, heads, task, count",
+    [
+        (768, 12, 12, None, 109_482_240),
+        (768, 12, 12, MLM, 110_104_890),  # what the papers call 110M
+        (768, 12, 12, config.Classification(), 109_482_240 + 768 * 2 + 2),
+        (1024, 24, 16, MLM, 336_224_058),  # nominally 340M
+    ],
+)
+def test_parameter_counts_are_the_published_ones(dim, layers, heads, task, count):
+    model = config.Model(dim=dim, num_layers=layers, num_heads=heads, attention=config.Bidirectional())
+    encoder = make_text_encoder(model, task, 30_522)
+    shapes = jax.eval_shape(lambda: init_variables(encoder, jax.random.key(0), 4))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
+
+
+@pytest.mark.parametrize(
+    "dim, layers, heads, dense_scale, count",
+    [
+        (768, 12, 12, 0.0, 505_940_794),  # Kim & Jung 2020: 506M
+        (768, 12, 12, 1.0, 505_940_794 + 2 * 4_722_432),  # 515M
+        (1024, 24, 16, 0.0, 859_459_386),  # 860M
+        (1024, 24, 16, 1.0, 876_246_842),  # 876M
+    ],
+)
+def test_parameter_counts_with_product_keys_are_the_published_ones(dim, layers, heads, dense_scale, count):
+    memory = config.ProductKey(layers=(3, 7), dense_scale=dense_scale)
+    model = config.Model(dim=dim, num_layers=layers, num_heads=heads, attention=config.Bidirectional())
+    model.feed_forward, model.scan_layers = memory, True
+    encoder = make_text_encoder(model, MLM, 30_522)
+    shapes = jax.eval_shape(lambda: init_variables(encoder, jax.random.key(0), 4))
+    assert sum(leaf.size for name in ("params", "tables") for leaf in jax.tree.leaves(shapes[name])) == count
+
+
+def test_distilbert_has_its_count():
+    model = config.Model(num_layers=6, dim=768, num_heads=12)
+    model.attention = config.Bidirectional(token_types=0, pooler=False)
+    encoder = make_text_encoder(model, None, 30_522)
+    shapes = jax.eval_shape(lambda: init_variables(encoder, jax.random.key(0), 4))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 66_362_880
+
+
+def test_padding_is_not_read(texts):
+    tokens, mask = texts
+    other = jnp.where(mask, tokens, (tokens + 3) % VOCAB)
+    for task, keep in [(None, np.s_[1, :4]), (CLASSES, np.s_[1]), (SPANS, np.s_[1, :, :4])]:
+        encoder, variables = make(task)
+        a, b = (np.asarray(apply(encoder, variables, t, mask)) for t in (tokens, other))
+        np.testing.assert_array_equal(a[keep], b[keep])
+        assert np.isfinite(a[keep]).all()
+    assert np.isneginf(a[1, :, 4:]).all()  # padding is no end of an answer
+
+
+def test_every_token_sees_every_other_one(texts):
+    encoder, variables = make(None)
+    tokens, _ = texts
+    x = jax.nn.one_hot(tokens, VOCAB)
+    table = variables["params"]["vocabulary"]["embedding"]
+
+    def last(x):  # the embeddings as a function of the input, by a table of one entry for each token
+        own = {**variables["params"], "vocabulary": {"embedding": (x @ table).reshape(-1, 8)}}
+        ids = jnp.arange(12).reshape(2, 6)
+        wide = make_text_encoder(make_model(), None, 12)
+        return wide.apply({"params": own}, ids, wide.init_state(2))[0]
+
+    gradient = jax.grad(lambda x: jnp.square(last(x)[0, 2]).sum())(x)
+    assert (jnp.abs(gradient[0]).sum(axis=-1) > 1e-6).all()
+    assert (gradient[1] == 0).all()
+
+
+def test_only_masked_positions_are_scored_and_alike(texts):
+    encoder, variables = make(MLM)
+    tokens, mask = texts
+    places = jnp.array([[4, 1, 0], [2, 0, 0]])
+    everywhere = apply(encoder, variables, tokens, mask)
+    chosen = apply(encoder, variables, tokens, mask, masked_positions=places)
+    np.testing.assert_allclose(chosen, np.take_along_axis(np.asarray(everywhere), places[..., None], 1), atol=1e-6)
+    targets, weights = jnp.array([[3, 5, 0], [7, 0, 0]]), jnp.array([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    nll = encoder.apply(variables, chosen, targets, weights, method="nll")
+    log_probs = encoder.apply(variables, chosen, method="log_probs")
+    expected = -(log_probs[0, 0, 3] + log_probs[0, 1, 5] + log_probs[1, 0, 7])
+    np.testing.assert_allclose(nll.total, expected, rtol=1e-6)
+    assert nll.weight == 3 and log_probs.shape == (2, 3, VOCAB)
+    np.testing.assert_allclose(np.exp(log_probs).sum(axis=-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(
+        jax.nn.log_softmax(encoder.apply(variables, chosen, method="logits")), log_probs, atol=1e-5
+    )
+
+
+def test_classes_are_read_from_the_pooled_first_token(texts):
+    encoder, variables = make(CLASSES)
+    tokens, mask = texts
+    logits = apply(encoder, variables, tokens, mask)
+    hidden, _ = encoder.apply(variables, tokens, mask=mask, method="encode")
+    params = variables["params"]
+    pooled = np.tanh(hidden[:, 0] @ params["pooler"]["kernel"] + params["pooler"]["bias"][None])
+    expected = pooled @ params["head"]["classifier"]["kernel"] + params["head"]["classifier"]["bias"][None]
+    assert logits.shape == (2, 1, 3)
+    np.testing.assert_allclose(logits[:, 0], expected, atol=1e-5)
+
+
+def test_spans_are_two_softmaxes_over_tokens(texts):
+    encoder, variables = make(SPANS)
+    output = apply(encoder, variables, *texts)
+    targets = jnp.array([[1, 4], [0, 3]])
+    nll = encoder.apply(variables, output, targets, jnp.array([[1.0, 1.0], [0.0, 0.0]]), method="nll")
+    log_probs = np.asarray(encoder.apply(variables, output, method="log_probs"))
+    np.testing.assert_allclose(nll.total, -(log_probs[0, 0, 1] + log_probs[0, 1, 4]), rtol=1e-5)
+    np.testing.assert_allclose(np.exp(log_probs).sum(axis=-1), 1, rtol=1e-5)
+
+
+def test_gradients_are_finite_where_a_row_has_no_token(texts):
+    encoder, variables = make(SPANS)
+    tokens, _ = texts
+    mask = jnp.array([[True] * 6, [False] * 6])
+
+    def loss(params):
+        output, _, _ = encoder.apply({"params": params}, tokens, encoder.init_state(2), mask=mask)
+        weights = jnp.array([[1.0, 1.0], [0.0, 0.0]])
+        return encoder.apply({"params": params}, output, jnp.zeros((2, 2), int), weights, method="nll").total
+
+    gradients = jax.jit(jax.grad(loss))(variables["params"])
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
+def test_token_types_matter_and_are_optional(texts):
+    encoder, variables = make(CLASSES)
+    tokens, mask = texts
+    types = jnp.array([[0, 0, 1, 1, 1, 1]] * 2)
+    assert not np.allclose(
+        apply(encoder, variables, tokens, mask, token_types=types), apply(encoder, variables, *texts)
+    )
+    assert encoder.choose_extras({"token_types": types, "label": types}) == {"token_types": types}
+    without, _ = make(CLASSES, token_types=0)
+    assert without.choose_extras({"token_types": types}) == {}
+
+
+def test_mean_pooling_by_hand():
+    hidden = jnp.array([[[1.0, 2.0], [3.0, 6.0], [9.0, 9.0]], [[1.0, 1.0]] * 3])
+    mask = jnp.array([[True, True, False], [False] * 3])
+    np.testing.assert_allclose(mean_pooling(hidden, mask), [[5**-0.5, 2 * 5**-0.5], [0, 0]], rtol=1e-6)
+
+
+def test_dropout_draws_only_in_training(texts):
+    model = make_model()
+    model.dropout = model.attention_dropout = 0.5
+    encoder = make_text_encoder(model, CLASSES, VOCAB)
+    variables = init_variables(encoder, jax.random.key(0), 6)
+    rngs = lambda seed: {"dropout": jax.random.key(seed)}
+    train = lambda seed: encoder.apply(
+        variables, texts[0], encoder.init_state(2), deterministic=False, rngs=rngs(seed)
+    )[0]
+    assert not np.allclose(train(0), train(1))
+    np.testing.assert_array_equal(train(0), train(0))
+
+
+def test_a_text_longer_than_the_positions_is_refused():
+    encoder, variables = make(None)
+    with pytest.raises(ValueError, match="a text of 9 tokens given, allowed: up to 8, the positions"):
+        encoder.apply(variables, jnp.zeros((1, 9), jnp.int32), encoder.init_state(1))
+
+
+def test_a_decoder_is_no_encoder():
+    with pytest.raises(ValueError, match=r"model\.attention: given FullAttention, allowed: Bidirectional"):
+        make_text_encoder(config.Model(), None, VOCAB)
+    with pytest.raises(ValueError, match=r"model\.attention: given Bidirectional, allowed: a decoder's"):
+        make_language_model(make_model(), VOCAB)
+    with pytest.raises(ValueError, match="task: given LanguageModeling, allowed: a task of a text encoder"):
+        make_text_encoder(make_model(), config.LanguageModeling(), VOCAB)
+
+
+def test_memory_tokens_stand_before_every_text(texts):
+    tokens, mask = texts
+    model = make_model()
+    model.memory_tokens = config.MemoryTokens(num_tokens=3)
+    encoder = make_text_encoder(model, MLM, VOCAB)
+    variables = jiggled(init_variables(encoder, jax.random.key(0), 6))
+    rows = jax.random.normal(jax.random.key(3), (3, 8))
+
+    @jax.jit
+    def read(rows, tokens):
+        changed = {"params": {**variables["params"], "memory_tokens": rows}}
+        hidden, aux = encoder.apply(changed, tokens, mask=mask, method="encode")
+        return hidden, aux.arrays["memory"]
+
+    hidden, memory = read(rows, tokens)
+    assert hidden.shape == (2, 6, 8) and memory.shape == (2, 3, 8)
+    # They have no order: moving them moves what comes out of them, and texts do not notice.
+    moved, other = read(rows[::-1], tokens)
+    np.testing.assert_allclose(np.where(mask[..., None], moved, 0), np.where(mask[..., None], hidden, 0), atol=1e-5)
+    np.testing.assert_allclose(other, memory[:, ::-1], atol=1e-5)
+    assert np.abs(read(2 * rows, tokens)[0] - hidden).max() > 1e-2
+    # They read the text, but not its padding, and not the other rows of the batch.
+    changed = read(rows, tokens.at[1, 4:].add(1).at[0, 0].add(1))[1]
+    np.testing.assert_array_equal(changed[1], memory[1])
+    assert np.abs(changed[0] - memory[0]).max() > 1e-3
+    plain = init_variables(make_text_encoder(make_model(), MLM, VOCAB), jax.random.key(0), 6)
+    assert variables["params"].keys() - plain["params"].keys() == {"memory_tokens"}

@@ -1,0 +1,43 @@
+"""What must be constant while decoding with a linear state: one program, its state's bytes, operations per token."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from memjax import config
+from tools.results.decode_speed import CONTENDERS, Decoder, as_markdown
+
+SMALL = {"dim": 8, "num_layers": 1, "num_heads": 2}
+LENGTHS = (64, 512, 4096)
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_linear_states_cost_the_same_at_every_length(name):
+    decoder = Decoder(CONTENDERS[name], **SMALL)
+    sizes = {decoder.state_bytes(length) for length in LENGTHS}
+    flops = {decoder.flops_per_token(length) for length in LENGTHS}
+    assert decoder.constant == (name != "softmax")
+    assert (len(sizes), len(flops)) == ((1, 1) if decoder.constant else (3, 3))
+    assert min(flops) > 0
+
+
+def test_one_program_serves_all_positions_and_lengths():
+    decoder = Decoder(config.MemSizer(num_slots=4), **SMALL)
+    state, token = decoder.run(decoder.variables, decoder.start(3), jnp.asarray(3))
+    more = decoder.run(decoder.variables, decoder.start(9), jnp.asarray(9))
+    assert decoder.run._cache_size() == 1
+    assert state.position.tolist() == [3] and more[0].position.tolist() == [9]
+    assert token.shape == (1, 1)
+    described = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), s) for s in (state, more[0])]
+    assert described[0] == described[1]
+
+
+def test_the_table_has_medians_and_their_spread():
+    row = {"state_bytes": 10, "flops_per_token": 7, "programs": 1}
+    rows = [
+        {"contender": "a", "length": 64, "tokens_per_second": [3.0, 1.0, 2.0], **row},
+        {"contender": "a", "length": 128, "tokens_per_second": [4000.0, 4000.0, 4000.0], **{**row, "state_bytes": 20}},
+    ]
+    table = as_markdown(rows)
+    assert "| 64 | 2 (1 to 3) |" in table and "| 128 | 4,000 (4,000 to 4,000) |" in table
+    assert "| state bytes | 10 to 20 |" in table and "| programs | 1 |" in table

@@ -1,0 +1,121 @@
+"""Trainings of the tables of text encoders, and what is measured of them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from memjax.training.runs import read_json
+from memjax.training.usage import describe_counts, measure_usage
+from tools.results import records
+from tools.results.recipes import commit, hardware
+
+OUT = Path(__file__).parent
+USAGE = ("usage", "top_usage", "count_divergence", "weight_divergence")
+"""of a table of values, see `memjax.training.usage.SlotCounts`"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A training.
+
+    Attributes:
+      row: of the table.
+      arguments: of `memjax train`; `$NAME` stands for the environment variable with that path.
+      after: the run whose parameters it begins with; '' = fresh ones.
+    """
+
+    row: str
+    arguments: tuple[str, ...]
+    after: str = ""
+
+
+def train(runs: Mapping[str, Run], name: str, workdir: Path, further: Sequence[str] = ()) -> Path:
+    """One run if it is not finished, after those it begins with; its log is kept. Its directory.
+
+    Args:
+      runs: of the table, by name.
+      name: of the run, and of its directory.
+      workdir: of run directories; one that is there already, such as imported weights, needs no entry in `runs`.
+      further: arguments of this run alone.
+    """
+    directory = workdir / name
+    if name not in runs:
+        return directory
+    run = runs[name]
+    if not (directory / "finished.json").exists():
+        start = ["--training.init-from", str(train(runs, run.after, workdir))] if run.after else []
+        command = ["train", *map(_path, run.arguments), *further, *start, "--name", name, "--workdir", str(workdir)]
+        print("== memjax", *command, file=sys.stderr, flush=True)
+        subprocess.run([sys.executable, "-m", "memjax.cli", *command], check=True)
+    records.keep_log(directory, f"bert/{name}")
+    return directory
+
+
+def measured(directory: Path, compute: Any) -> dict[str, Any]:
+    """What `compute()` finds of a finished run; kept in its directory, so that it is computed once."""
+    file = directory / "measured.json"
+    if not file.exists():
+        partial = directory / "measured.tmp"
+        partial.write_text(json.dumps(compute()), encoding="utf-8")
+        partial.rename(file)
+    return read_json(file)
+
+
+def usage(experiment: Any, variables: Mapping[str, Any], max_segments: int = 0) -> dict[str, Any]:
+    """Numbers of every table of values on the split of the evaluation; {} for a model without.
+
+    Args:
+      experiment: of a run.
+      variables: of its model.
+      max_segments: read of every row; 0 = all.
+    """
+    if not variables.get("tables"):
+        return {}
+    evaluation = dataclasses.replace(experiment.config.evaluation, max_segments=max_segments)
+    return describe_counts(measure_usage(experiment, variables, evaluation))
+
+
+def cells(values: Sequence[Any]) -> str:
+    """A line of a table."""
+    shown = (
+        f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if type(value) is int else value
+        for value in values
+    )
+    return "| " + " | ".join(map(str, shown)) + " |"
+
+
+def write(name: str, command: str, facts: dict[str, Any], page: str) -> None:
+    """The numbers and the page, with what made them."""
+    known = {"command": command, "commit": commit(), "hardware": hardware()}
+    (OUT / f"{name}.json").write_text(json.dumps({**facts, **known}, indent=1) + "\n", encoding="utf-8")
+    title, _, rest = page.partition("\n\n")
+    made = f"`{command}`; commit {known['commit']}; {known['hardware']}; logs in [logs](../logs/bert)."
+    (OUT / f"{name}.md").write_text(f"{title}\n\n{made} {rest}", encoding="utf-8")
+    print(page)
+
+
+def parse(module: str, description: str | None, *more: tuple[str, dict[str, Any]]) -> Any:
+    """The options of a table; `--only` trains one run and writes no table."""
+    parser = argparse.ArgumentParser(prog=f"bert.{module}", description=(description or "").splitlines()[0])
+    parser.add_argument("--workdir", default="runs/results", type=Path, help="run directories")
+    parser.add_argument("--only", default="", help="runs whose name contains this text, and those they begin with")
+    for name, arguments in more:
+        parser.add_argument(name, **arguments)
+    return parser.parse_args()
+
+
+def _path(argument: str) -> str:
+    if not argument.startswith("$"):
+        return argument
+    name, _, rest = argument[1:].partition("/")
+    if not os.environ.get(name):
+        raise SystemExit(f"{name}: not set; give the path of the data")
+    return os.environ[name] + ("/" + rest if rest else "")
