@@ -405,6 +405,9 @@ class Model:
     """the feed-forward part of the layers"""
     output: Output = dataclasses.field(default_factory=Softmax)
     """embeddings and softmax"""
+    markers: int = 0
+    """last ids of the vocabulary that mark what follows them, as the speakers of a dialogue do: every token gets a
+    learned embedding of the last mark before it; 0 = none"""
     memory_tokens: MemoryTokens | None = None
     """memory tokens: of the encoder, or before every segment of a Transformer-XL; None = no memory tokens"""
 
@@ -483,7 +486,7 @@ class Memformer(Model):
     """Memformer (Wu et al. 2020): an encoder with a memory of slots, and a decoder of `num_layers` layers.
 
     Of the fields of `Model`, `attention`, `head_dim`, `memory_dtype`, `positions`, `memory_tokens` and the options of
-    `output` have no effect.
+    `output` have no effect; `markers` is 0.
     """
 
     encoder_layers: int = 4
@@ -636,6 +639,20 @@ class Mnist:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
+class CmuDog:
+    """CMU-DoG (Zhou et al. 2018): dialogues about documents on films; utterances are scored, documents are not."""
+
+    path: str = ""
+    """the folder with Conversations and WikiData, one with the archive cmu_dog.tar.xz, or the archive"""
+    document: Literal["none", "context", "memory"] = "memory"
+    """where the document stands: nowhere, before the utterances in every segment, or whole in segments before them"""
+    document_length: int = 0
+    """tokens of the document that are kept; 0 = all"""
+    max_utterance_length: int = 128
+    """tokens of an utterance that are kept"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
 class Glue:
     """A task of GLUE (Wang et al. 2019), for Classification. Where test has no labels it is the validation split."""
 
@@ -686,6 +703,7 @@ Source = (
     | KeyValueRecall
     | Sorting
     | Mnist
+    | CmuDog
     | Glue
     | Squad
     | Templates
@@ -1052,6 +1070,7 @@ def validate(config: Config) -> None:
     _require(started, "training.reinitialized", training.reinitialized, "() without training.init_from")
     _validate_choices("", config)
     _validate_translation(config)
+    _validate_dialogue(config)
     _require(model.head_dim >= 0, "model.head_dim", model.head_dim, "0 (dim / num_heads) or more")
     _require(model.feed_forward.dim >= 0, "model.feed_forward.dim", model.feed_forward.dim, "0 (4 * dim) or more")
     _validate_attention(model)
@@ -1174,6 +1193,18 @@ def _validate_translation(config: Config) -> None:
         least = int(tokens.kind != "transformer")
         allowed = f"{least} or more for {tokens.kind!r}"
         _require(tokens.num_tokens >= least, "model.memory_tokens.num_tokens", tokens.num_tokens, allowed)
+
+
+def _validate_dialogue(config: Config) -> None:
+    model, source = config.model, config.data.source
+    _require(model.markers >= 0, "model.markers", model.markers, "0 (none) or more ids")
+    decoder = type(model) is Model and isinstance(config.task, LanguageModeling)
+    _require(decoder or not model.markers, "model.markers", model.markers, "0 but in a decoder-only language model")
+    if isinstance(source, CmuDog):
+        protocol, shortest = config.data.protocol, source.max_utterance_length
+        _require(protocol == "separate", "data.protocol", protocol, "'separate' for dialogues")
+        _require(source.document_length >= 0, "data.source.document_length", source.document_length, "0 (all) or more")
+        _require(shortest >= 1, "data.source.max_utterance_length", shortest, "1 or more tokens")
 
 
 def _validate_memory_tokens(model: Model) -> None:
@@ -1312,7 +1343,9 @@ def _validate_task(config: Config) -> None:
         _require(isinstance(data.source, examples[type(task)]), "data.source", source, f"{names} ({kind})")
         _require(data.protocol == "separate", "data.protocol", data.protocol, f"'separate' ({kind})")
     else:
-        texts = not isinstance(data.source, Glue | Squad | Templates | KeyValueRecall | SeqioTask)
+        texts = not isinstance(
+            data.source, Glue | Squad | Templates | KeyValueRecall | Sorting | Mnist | CmuDog | SeqioTask
+        )
         _require(texts, "data.source", source, f"a source of texts ({kind})")
     unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first": True, "memory_length": None}
     for field, default in unset.items():

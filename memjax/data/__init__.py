@@ -5,6 +5,7 @@ from memjax.data.builders import python_library_builder, tfds_examples, tfds_tex
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.classification import LabelledText, LabelledTexts, glue_texts, tfds_glue_texts
 from memjax.data.datasets import Datasets, make_datasets, make_tokenizer, open_texts, prepare
+from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, Turn, Utterance, cmu_dog, dialogue_texts
 from memjax.data.documents import ArrayDocuments, Documents, Measure
 from memjax.data.identifiers import distant_identifiers, identifier_distances
 from memjax.data.images import ImageDocuments, images_of, mnist, png_grid
@@ -44,11 +45,14 @@ __all__ = [
     "BytePairTokenizer",
     "ByteTokenizer",
     "Datasets",
+    "Dialogue",
+    "Dialogues",
     "Documents",
     "ImageDocuments",
     "KeyValueRecall",
     "LabelledText",
     "LabelledTexts",
+    "MarkingTokenizer",
     "MaskedTexts",
     "Measure",
     "Question",
@@ -64,9 +68,13 @@ __all__ = [
     "TokenizedDocument",
     "TokenizedTexts",
     "Tokenizer",
+    "Turn",
+    "Utterance",
     "WordPieceTokenizer",
     "WordTokenizer",
+    "cmu_dog",
     "corpus_sha256",
+    "dialogue_texts",
     "directories",
     "distant_identifiers",
     "enwik8",

@@ -17,6 +17,7 @@ from memjax import config as configs
 from memjax.data import sources
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.classification import GLUE, LabelledTexts, glue_texts, tfds_glue_texts
+from memjax.data.dialogue import Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
 from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments, mnist
@@ -78,6 +79,8 @@ def make_datasets(
         return _examples(data, task, folder, progress)
     if isinstance(source, configs.SeqioTask):
         return _seqio(source, data, folder, progress)
+    if isinstance(source, configs.CmuDog):
+        return _dialogues(source, data, folder, progress)
     if isinstance(source, configs.Translation):
         return _translation(source, data, folder, progress)
     texts = lambda split: open_texts(source, split, articles=data.protocol == "separate")  # noqa: E731
@@ -307,6 +310,23 @@ def _sorting(source: configs.Sorting) -> Datasets:
         return Sorting(count, length=source.length, num_symbols=source.num_symbols, seed=SPLITS.index(split))
 
     return Datasets(documents, None, documents("train").vocab_size, Sorting.begin_id)
+
+
+def _dialogues(source: configs.CmuDog, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:
+    train = cmu_dog(source.path, "train")
+    tokenizer = MarkingTokenizer(make_tokenizer(data.tokenizer, dialogue_texts(train), folder, progress=progress))
+
+    def documents(split: str) -> Dialogues:
+        return Dialogues(
+            train if split == "train" else cmu_dog(source.path, split),
+            tokenizer,
+            layout=source.document,
+            segment_length=data.segment_length,
+            document_length=source.document_length,
+            max_utterance_length=source.max_utterance_length,
+        )
+
+    return Datasets(documents, tokenizer, tokenizer.vocab_size, tokenizer.begin_id)
 
 
 def _translation(source: configs.Translation, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -51,12 +51,14 @@ class LanguageModelState:
       output: that of a memory at the output site, or `EmptyState`.
       mixtures: of each memory whose candidates are mixed in.
       position: int32 `[batch]`, tokens of the document read so far, or `EmptyState` where nothing depends on it.
+      marker: int32 `[batch]`, 1 + the number of the last mark read, 0 = none yet; `EmptyState` without marks.
     """
 
     stack: StackState
     output: Any
     mixtures: tuple[Any, ...] = ()
     position: Any = EmptyState()
+    marker: Any = EmptyState()
 
 
 _RELATIVE = (config.TransformerXL, config.Compressive, config.InfinityFormer, config.GPT2)
@@ -78,6 +80,8 @@ class LanguageModel(nn.Module):
       final_norm: norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
       num_positions: learned positions of the tokens in their segment, added to the embeddings; 0 = none.
       positions: 'sinusoids' of the place in the document are added to the embeddings, or 'none'.
+      markers: ids that mark what follows them in the document, such as the speakers of a dialogue: every token gets a
+        learned embedding of the last of them, itself included, and another one before the first.
       memory_tokens: learned rows before every segment, which come out as `memory` in `Aux.arrays`; for layers that know
         of them (`MemoryTokenXLAttention`).
       memory_stddev: of their initial values.
@@ -95,6 +99,7 @@ class LanguageModel(nn.Module):
     final_norm: str = "rms"
     num_positions: int = 0
     positions: str = "none"
+    markers: tuple[int, ...] = ()
     memory_tokens: int = 0
     memory_stddev: float = 0.02
     dropout: float = 0.0
@@ -109,6 +114,9 @@ class LanguageModel(nn.Module):
         if self.num_positions:
             init, dim = named(nn.initializers.normal(0.02), None, "embed"), self.stack.layers[0].attention.dim  # type: ignore[attr-defined]
             self.positions_table = self.param("positions", init, (self.num_positions, dim))
+        if self.markers:
+            init = named(nn.initializers.normal(0.02), None, "embed")
+            self.marker_table = self.param("markers", init, (len(self.markers) + 1, self.vocabulary.dim))  # type: ignore[attr-defined]
         if self.memory_tokens:
             if self.features or self.stack.features:
                 raise ValueError("features: given with memory_tokens, allowed: none (they have rows of their own)")
@@ -121,8 +129,9 @@ class LanguageModel(nn.Module):
         dtype = dtype or self.memory_dtype
         output = self.output_memory.init_state(batch_size, dtype) if self.output_memory else EmptyState()  # type: ignore[attr-defined]
         mixtures = tuple(memory.init_state(batch_size, dtype) for memory in self.mixtures)  # type: ignore[attr-defined]
-        position = jnp.zeros((batch_size,), jnp.int32) if self.positions != "none" else EmptyState()
-        return LanguageModelState(self.stack.init_state(batch_size, dtype), output, mixtures, position)
+        count = lambda counts: jnp.zeros((batch_size,), jnp.int32) if counts else EmptyState()
+        counters = count(self.positions != "none"), count(self.markers)
+        return LanguageModelState(self.stack.init_state(batch_size, dtype), output, mixtures, *counters)
 
     @nn.nowrap
     def init_decode_state(self, state: LanguageModelState, segment_length: int, batch_size: int) -> LanguageModelState:
@@ -135,7 +144,7 @@ class LanguageModel(nn.Module):
             for memory, one in zip(self.mixtures, state.mixtures, strict=True)
         )
         stack = self.stack.init_decode_state(state.stack, segment_length, batch_size)
-        return LanguageModelState(stack, output, mixtures, state.position)
+        return LanguageModelState(stack, output, mixtures, state.position, state.marker)
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, Any]:
@@ -188,8 +197,11 @@ class LanguageModel(nn.Module):
           features.
         """
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
-        position = jax.tree.map(lambda read: jnp.where(start_of_document, 0, read), state.position)
-        x = self.drop(self._embed(tokens, position), deterministic=deterministic)
+        fresh = lambda count: jnp.where(start_of_document, 0, count)
+        position, marker = jax.tree.map(fresh, (state.position, state.marker))
+        real = broadcast_mask(mask, *tokens.shape)
+        x, marker = self._mark(self._embed(tokens, position), jnp.where(real, tokens, -1), marker)
+        x = self.drop(x, deterministic=deterministic)
         x = constrain(x, "batch", None, None)
         x, stack, aux = self._run_stack(x, state.stack, **named)
         hidden, output = self._normed(x), EmptyState()
@@ -209,9 +221,10 @@ class LanguageModel(nn.Module):
             recalled.append(part)
             mixtures.append(after)
             aux = aux + more
-        real = broadcast_mask(mask, *tokens.shape).sum(axis=1, dtype=jnp.int32)
-        position = jax.tree.map(lambda new, old: jnp.where(real > 0, new + real, old), position, state.position)
-        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position), aux
+        count = real.sum(axis=1, dtype=jnp.int32)
+        position = jax.tree.map(lambda new, old: jnp.where(count > 0, new + count, old), position, state.position)
+        marker = jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), marker, state.marker)
+        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position, marker), aux
 
     def decode(
         self,
@@ -222,7 +235,9 @@ class LanguageModel(nn.Module):
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"] | Prediction, LanguageModelState]:
         """Reads one token of every active row; inactive rows keep their state."""
-        x = self._with_memory(self._embed(tokens, state.position, state.stack))
+        x = self._embed(tokens, state.position, state.stack)
+        x, marker = self._mark(x, jnp.where(active[:, None], tokens, -1), state.marker)
+        x = self._with_memory(x)
         x, stack, features = self.stack.decode_features(x, state.stack, active=active)
         x = x[:, self.memory_tokens :] if self.memory_tokens else x
         hidden, output = self._normed(x), EmptyState()
@@ -237,7 +252,7 @@ class LanguageModel(nn.Module):
             recalled.append(part)
             mixtures.append(after)
         position = jax.tree.map(lambda read: read + active.astype(read.dtype), state.position)
-        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position)
+        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position, marker)
 
     def token_nll(
         self, hidden: Float[Array, "batch length dim"] | Prediction, targets: Int[Array, "batch length"]
@@ -311,6 +326,13 @@ class LanguageModel(nn.Module):
         place = place[0] if decode_state.sizes[0] else place
         return x + jnp.take(self.positions_table, place, axis=0, mode="clip").astype(x.dtype)[:, None]
 
+    def _mark(self, x: Array, tokens: Array, marker: Any) -> tuple[Array, Any]:
+        """Adds to every token the embedding of the last mark; also which mark that is at the end."""
+        if not self.markers:
+            return x, marker
+        marks = last_marks(tokens, marker, self.markers)
+        return x + jnp.take(self.marker_table, marks, axis=0).astype(x.dtype), marks[:, -1]
+
     def _run_stack(self, x: Array, state: StackState, *, mask: Array | None, **named: Any) -> tuple[Array, Any, Aux]:
         """All layers over one segment, behind the memory tokens where there are any."""
         own = self.memory_tokens
@@ -342,6 +364,24 @@ class LanguageModel(nn.Module):
     @nn.nowrap
     def _output_memories(self) -> tuple[nn.Module, ...]:
         return (() if self.output_memory is None else (self.output_memory,)) + self.mixtures
+
+
+def last_marks(
+    tokens: Int[Array, "batch length"], before: Int[Array, " batch"], markers: Sequence[int]
+) -> Int[Array, "batch length"]:
+    """1 + the number of the last mark up to each token, itself included; `before` where there is none.
+
+    Example:
+      >>> last_marks(jnp.array([[7, 3, 8, 3]]), jnp.array([2]), markers=(7, 8)).tolist()
+      [[1, 1, 2, 2]]
+      >>> last_marks(jnp.array([[3, 3, 8, 3]]), jnp.array([0]), markers=(7, 8)).tolist()
+      [[0, 0, 2, 2]]
+    """
+    equal = tokens[..., None] == jnp.array(markers, tokens.dtype)[None, None]
+    numbers = jnp.where(equal.any(axis=-1), 1 + equal.argmax(axis=-1), 0).astype(before.dtype)  # [b, l]
+    places = jnp.where(numbers > 0, 1 + jnp.arange(tokens.shape[1])[None], 0)
+    known = jnp.concatenate([before[:, None], numbers], axis=1)
+    return jnp.take_along_axis(known, jax.lax.cummax(places, axis=1), axis=1)
 
 
 def _asked(memory: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -397,6 +437,7 @@ def make_language_model(
         final_norm=kind if final_norm else "",
         num_positions=_num_positions(model.attention),
         positions=model.positions,
+        markers=tuple(range(vocab_size - model.markers, vocab_size)),
         **memory_fields(model.memory_tokens),
         dropout=model.dropout,
         features=tuple(name for name in features if name not in inner),

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.config import Config
+from memjax.data.dialogue import NUM_MARKS
 from memjax.models.language_model import make_mixtures
 from memjax.training.evaluation import make_score
 from memjax.training.experiment import (
@@ -75,11 +76,12 @@ def vocab_size_of(data: configs.Data) -> int:
     if isinstance(source, configs.SeqioTask) or not known:
         kind = type(source if isinstance(source, configs.SeqioTask) else tokenizer).__name__
         raise ValueError(f"vocab-size: given none, allowed: a number of ids, since only the data of {kind} tells it")
+    marks = NUM_MARKS if isinstance(source, configs.CmuDog) else 0
     if isinstance(tokenizer, configs.SentencePiece) and not tokenizer.model:
-        return tokenizer.vocab_size
+        return tokenizer.vocab_size + marks
     from memjax.data.datasets import make_tokenizer
 
-    return make_tokenizer(tokenizer, None, Path()).vocab_size
+    return make_tokenizer(tokenizer, None, Path()).vocab_size + marks
 
 
 def make_program(config: Config, what: What, vocab_size: int, layout: Layout) -> Program:
