@@ -1,6 +1,7 @@
 """Generation: decoding with explicit state, and sampling; maps of what memories look at."""
 
 from memjax.inference.decoding import Prefix, Recall, generate, prefill, stream_tokens
+from memjax.inference.dialogue import answer_turns, score_answers
 from memjax.inference.images import sample_images
 from memjax.inference.memory_maps import SignalMap, SlotMap, attend_places, signal_map, slot_map, token_space
 from memjax.inference.neighbors import knn_recall, spalm_recall
@@ -14,6 +15,7 @@ __all__ = [
     "Sampling",
     "SignalMap",
     "SlotMap",
+    "answer_turns",
     "attend_places",
     "beam_search",
     "continue_texts",
@@ -27,6 +29,7 @@ __all__ = [
     "row_keys",
     "sample",
     "sample_images",
+    "score_answers",
     "signal_map",
     "slot_map",
     "spalm_recall",
