@@ -639,17 +639,31 @@ class Mnist:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class CmuDog:
-    """CMU-DoG (Zhou et al. 2018): dialogues about documents on films; utterances are scored, documents are not."""
+class Dialogues:
+    """Dialogues about documents: utterances are scored, documents are not."""
 
-    path: str = ""
-    """the folder with Conversations and WikiData, one with the archive cmu_dog.tar.xz, or the archive"""
     document: Literal["none", "context", "memory"] = "memory"
     """where the document stands: nowhere, before the utterances in every segment, or whole in segments before them"""
     document_length: int = 0
     """tokens of the document that are kept; 0 = all"""
     max_utterance_length: int = 128
     """tokens of an utterance that are kept"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class CmuDog(Dialogues):
+    """CMU-DoG (Zhou et al. 2018): dialogues about films."""
+
+    path: str = ""
+    """the folder with Conversations and WikiData, one with the archive cmu_dog.tar.xz, or the archive"""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class TemplateDialogues(Dialogues):
+    """Synthetic dialogues about who lives where, which only the document tells."""
+
+    num_dialogues: int = 512
+    """dialogues of the training split; validation and test have an eighth each"""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -704,6 +718,7 @@ Source = (
     | Sorting
     | Mnist
     | CmuDog
+    | TemplateDialogues
     | Glue
     | Squad
     | Templates
@@ -1200,7 +1215,7 @@ def _validate_dialogue(config: Config) -> None:
     _require(model.markers >= 0, "model.markers", model.markers, "0 (none) or more ids")
     decoder = type(model) is Model and isinstance(config.task, LanguageModeling)
     _require(decoder or not model.markers, "model.markers", model.markers, "0 but in a decoder-only language model")
-    if isinstance(source, CmuDog):
+    if isinstance(source, Dialogues):
         protocol, shortest = config.data.protocol, source.max_utterance_length
         _require(protocol == "separate", "data.protocol", protocol, "'separate' for dialogues")
         _require(source.document_length >= 0, "data.source.document_length", source.document_length, "0 (all) or more")
@@ -1344,7 +1359,7 @@ def _validate_task(config: Config) -> None:
         _require(data.protocol == "separate", "data.protocol", data.protocol, f"'separate' ({kind})")
     else:
         texts = not isinstance(
-            data.source, Glue | Squad | Templates | KeyValueRecall | Sorting | Mnist | CmuDog | SeqioTask
+            data.source, Glue | Squad | Templates | KeyValueRecall | Sorting | Mnist | Dialogues | SeqioTask
         )
         _require(texts, "data.source", source, f"a source of texts ({kind})")
     unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first": True, "memory_length": None}

@@ -17,7 +17,7 @@ from memjax import config as configs
 from memjax.data import sources
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.classification import GLUE, LabelledTexts, glue_texts, tfds_glue_texts
-from memjax.data.dialogue import Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
+from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
 from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments, mnist
@@ -26,7 +26,7 @@ from memjax.data.python_sources import python_sources
 from memjax.data.sorting import Sorting
 from memjax.data.squad import QuestionWindows, squad_questions, tfds_squad_questions
 from memjax.data.synthetic import KeyValueRecall
-from memjax.data.templates import template_questions, template_texts
+from memjax.data.templates import template_dialogues, template_questions, template_texts
 from memjax.data.token_files import Progress, write_token_file
 from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, WordTokenizer, train_sentencepiece
 from memjax.data.translation import BothSides, EndingTokenizer, SentencePairs, number_words, parallel_texts
@@ -79,7 +79,7 @@ def make_datasets(
         return _examples(data, task, folder, progress)
     if isinstance(source, configs.SeqioTask):
         return _seqio(source, data, folder, progress)
-    if isinstance(source, configs.CmuDog):
+    if isinstance(source, configs.Dialogues):
         return _dialogues(source, data, folder, progress)
     if isinstance(source, configs.Translation):
         return _translation(source, data, folder, progress)
@@ -312,13 +312,24 @@ def _sorting(source: configs.Sorting) -> Datasets:
     return Datasets(documents, None, documents("train").vocab_size, Sorting.begin_id)
 
 
-def _dialogues(source: configs.CmuDog, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:
-    train = cmu_dog(source.path, "train")
+def open_dialogues(source: configs.Dialogues, split: str) -> list[Dialogue]:
+    """The dialogues of a split, with the documents they are about."""
+    match source:
+        case configs.CmuDog():
+            return cmu_dog(source.path, split)
+        case configs.TemplateDialogues():
+            number = source.num_dialogues if split == "train" else max(source.num_dialogues // 8, 1)
+            return template_dialogues(number, seed=SPLITS.index(split))
+    raise ValueError(f"data.source: given {type(source).__name__}, allowed: CmuDog, TemplateDialogues")
+
+
+def _dialogues(source: configs.Dialogues, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:
+    train = open_dialogues(source, "train")
     tokenizer = MarkingTokenizer(make_tokenizer(data.tokenizer, dialogue_texts(train), folder, progress=progress))
 
     def documents(split: str) -> Dialogues:
         return Dialogues(
-            train if split == "train" else cmu_dog(source.path, split),
+            train if split == "train" else open_dialogues(source, split),
             tokenizer,
             layout=source.document,
             segment_length=data.segment_length,

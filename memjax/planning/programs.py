@@ -76,7 +76,7 @@ def vocab_size_of(data: configs.Data) -> int:
     if isinstance(source, configs.SeqioTask) or not known:
         kind = type(source if isinstance(source, configs.SeqioTask) else tokenizer).__name__
         raise ValueError(f"vocab-size: given none, allowed: a number of ids, since only the data of {kind} tells it")
-    marks = NUM_MARKS if isinstance(source, configs.CmuDog) else 0
+    marks = NUM_MARKS if isinstance(source, configs.Dialogues) else 0
     if isinstance(tokenizer, configs.SentencePiece) and not tokenizer.model:
         return tokenizer.vocab_size + marks
     from memjax.data.datasets import make_tokenizer

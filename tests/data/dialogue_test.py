@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from memjax import config as configs
-from memjax.data.datasets import make_datasets
+from memjax.data.datasets import make_datasets, open_dialogues
 from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, Utterance, cmu_dog, dialogue_texts
 from memjax.data.streams import Streams
 from memjax.data.tokenizers import ByteTokenizer
@@ -151,6 +151,18 @@ def test_what_is_missing_gets_one_line(tmp_path):
         cmu_dog(tmp_path, "train")
     with pytest.raises(ValueError, match=r"^data\.source\.path: .* has no dialogues of the split 'test'$"):
         cmu_dog(tmp_path, "test")
+
+
+def test_synthetic_dialogues_are_answered_by_their_documents():
+    source = configs.TemplateDialogues(num_dialogues=16)
+    texts = {split: open_dialogues(source, split) for split in ("train", "validation", "test")}
+    assert [len(dialogues) for dialogues in texts.values()] == [16, 2, 2]
+    for dialogue in texts["train"]:
+        facts = dict(fact.split(" lives in ") for fact in dialogue.document.removesuffix(".").split(". "))
+        asked = [utterance.text.split()[2] for utterance in dialogue.utterances[::2]]
+        assert sorted(asked) == sorted(facts) and len(asked) == 4
+        assert [utterance.text for utterance in dialogue.utterances[1::2]] == [f"In {facts[name]}." for name in asked]
+    assert len({dialogue.document for dialogues in texts.values() for dialogue in dialogues}) == 20
 
 
 @pytest.mark.parametrize("document", ["none", "context", "memory"])
