@@ -43,7 +43,7 @@ def answer_turns(
     segment_length: int,
     sampling: Sampling = NUCLEUS,
     rows: int = 16,
-    max_documents: int = 0,
+    max_dialogues: int = 0,
     max_tokens: int = 64,
     seed: int = 0,
 ) -> Iterator[Answer]:
@@ -58,12 +58,13 @@ def answer_turns(
       documents: of a split.
       segment_length: tokens of a segment, as in training.
       sampling: how words are chosen; marks and begin tokens never are.
-      rows: dialogues side by side.
-      max_documents: stop after so many of `documents`; 0 = all.
+      rows: of `documents`, side by side.
+      max_dialogues: only the first so many; 0 = all.
       max_tokens: of an answer.
       seed: of sampling.
     """
-    tokenizer, count = documents.tokenizer, min(max_documents or len(documents), len(documents))
+    tokenizer, numbers = documents.tokenizer, range(len(documents))
+    count = sum(documents.turns(i)[0].dialogue < (max_dialogues or len(documents)) for i in numbers)
     special = {*range(tokenizer.separator_id, tokenizer.vocab_size), tokenizer.begin_id, tokenizer.pad_id}
     forbidden = tuple(sorted({*sampling.forbidden, *special} - {tokenizer.end_id}))
     settings = {

@@ -71,7 +71,7 @@ def test_marks_are_never_said_and_the_seed_decides():
             *(model, variables, documents()),
             sampling=NUCLEUS,
             segment_length=LENGTH,
-            max_documents=1,
+            max_dialogues=1,
             rows=1,
             max_tokens=24,
             seed=seed,
