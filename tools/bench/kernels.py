@@ -1,6 +1,6 @@
 """The memjax side of the suites that measure less than a language model.
 
-.venv/bin/python -m tools.bench.kernels elu '{"batch": 4, "length": 1024, "heads": 8, "head_dim": 64}'
+.venv/bin/python -m tools.bench.kernels sentences '{"batch": 16, "length": 64, "vocab": 30522}'
 """
 
 import argparse
@@ -24,12 +24,13 @@ class Elu:
         from memjax.functional.linear_attention import causal_linear_attention, elu_features
 
         self.settings, self.turn = settings, 0
-        chunk = {"chunk_length": settings["chunk_length"]} if "chunk_length" in settings else {}
         shape = (POOL, 3, *(settings[name] for name in ("batch", "length", "heads", "head_dim")))
         self.pool = np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
         def read(queries: Any, keys: Any, values: Any) -> Any:
-            return causal_linear_attention(elu_features(queries), elu_features(keys), values, **chunk)[0]
+            return causal_linear_attention(
+                elu_features(queries), elu_features(keys), values, chunk_length=settings["chunk_length"]
+            )[0]
 
         def energy(inputs: Any) -> Any:
             return jnp.square(read(*inputs)).sum()

@@ -137,7 +137,7 @@ def linear_attention() -> Suite:
         "linear_attention",
         [
             _peer("pytorch-fast-transformers", "causal_product", settings),
-            _own("memjax ELU", "tools.bench.kernels", "elu", settings),
+            _own("memjax ELU", "tools.bench.kernels", "elu", {**settings, "chunk_length": 128}),
             _own("memjax ELU, one product", "tools.bench.kernels", "elu", {**settings, "chunk_length": 1024}),
         ],
         baseline="pytorch-fast-transformers",

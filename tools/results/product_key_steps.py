@@ -1,6 +1,6 @@
 """Time of a training step of a model with one product-key memory against the number of its slots.
 
-    python -m tools.results.product_key_steps --rounds 7
+    python -m tools.results.product_key_steps
 
 Row-sparse Adam at every size, dense Adam beside it where it fits, all in one process: contenders take turns (a step of
 A, a step of B, ...), after warm-up. Writes `tools/results/product_keys/steps.jsonl` (a line a contender) and
@@ -130,9 +130,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--slots", type=int, nargs="+", default=[2**16, 2**18, 2**20, 2**22])
     parser.add_argument("--dense", type=int, nargs="*", default=[2**16, 2**18, 2**20], help="sizes with dense Adam")
     for name, value in {
-        "rounds": 7,
+        "rounds": 11,
         "warm": 2,
-        "dim": 64,
+        "dim": 128,
         "num_layers": 4,
         "memory_heads": 4,
         "num_neighbors": 32,

@@ -290,6 +290,7 @@ RECIPES = {
         search_steps=0,
         learning_rates=(2e-3,),
         seeds=(0,),
+        scripts=("tools.results.slot_usage",),
     ),
 }
 
