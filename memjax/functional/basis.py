@@ -249,7 +249,9 @@ def quantile_positions(masses: Float[Array, "batch bins"], num_samples: int) -> 
     """
     shares = _shares(masses)
     num_bins, dtype = shares.shape[1], shares.dtype
-    until = jnp.cumsum(shares, axis=1)
+    # A product: XLA on CPU writes a cumulative sum out inside every loop that reads it, and compiles it for minutes.
+    summing = jnp.asarray(np.triu(np.ones((num_bins, num_bins))), dtype)
+    until = jnp.matmul(shares, summing, precision=jax.lax.Precision.HIGHEST)
     levels = jnp.asarray((np.arange(num_samples) + 0.5) / num_samples, dtype) * (1 - jnp.finfo(dtype).eps)
 
     def one(share: Array, until: Array) -> Array:
