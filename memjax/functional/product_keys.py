@@ -148,7 +148,7 @@ def sum_rows(
     table: Float[Array, "rows dim"],
     ids: Int[Array, "*bags lookups"],
     weights: Float[Array, "*bags lookups"],
-    sink: Float[Array, "*bags dim"] | None = None,
+    sink: Float[Array, "..."] | None = None,
     *,
     axis: str = "",
     split: Split = "rows",

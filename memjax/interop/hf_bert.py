@@ -143,15 +143,23 @@ def find_task(weights: Mapping[str, np.ndarray] | str | Path) -> config.Task | N
 
 
 def load_pretrained(folder: str | Path, task: config.Task | None = None) -> tuple[config.Model, dict[str, Any]]:
-    """Configuration and parameters of a folder with `config.json` and `model.safetensors`."""
+    """Configuration and parameters of a folder with `config.json` and `model.safetensors`.
+
+    Raises:
+      ValueError: a file that is missing, or weights that do not fit the configuration.
+    """
     folder = Path(folder)
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         if not (folder / name).is_file():
             raise ValueError(f"folder: {folder} has no {name}, allowed: a folder as save_pretrained writes it")
     weights = _read(folder / WEIGHTS_FILE)
     pooler = any(name.endswith("pooler.dense.weight") for name in weights)
-    model = model_config(json.loads((folder / CONFIG_FILE).read_text("utf-8")), pooler=pooler)
-    return model, import_params(weights, model, task)
+    described = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
+    model = model_config(described, pooler=pooler)
+    params = import_params(weights, model, task)
+    if (rows := vocab_size(params)) != described.get("vocab_size", rows):
+        raise ValueError(f"weights: {rows} word embeddings, {CONFIG_FILE} has vocab_size {described['vocab_size']}")
+    return model, params
 
 
 def save_run(folder: str | Path, path: str | Path) -> config.Config:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +105,7 @@ def table_adam(
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
-    form: Literal["auto", "lazy", "dense"] = "auto",
+    form: str = "auto",
     axis: str = MODEL,
     split: Split = "rows",
 ) -> TableOptimizer:

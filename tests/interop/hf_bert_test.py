@@ -179,6 +179,11 @@ def test_a_folder_that_is_not_whole_is_refused(golden, tmp_path):
     (tmp_path / "run").mkdir()
     with pytest.raises(ValueError, match="run: .* exists, allowed: a new directory"):
         hf.save_run(folder, tmp_path / "run")
+    described = json.loads(str(golden["config_json"]))
+    (folder / hf.CONFIG_FILE).write_text(json.dumps({**described, "vocab_size": 60}))
+    with pytest.raises(ValueError, match=r"weights: 61 word embeddings, config\.json has vocab_size 60"):
+        hf.save_run(folder, tmp_path / "other")
+    (folder / hf.CONFIG_FILE).write_text(json.dumps(described))
     (folder / "vocab.txt").unlink()
     with pytest.raises(ValueError, match=r"has no vocab\.txt or tokenizer\.json"):
         hf.save_run(folder, tmp_path / "other")

@@ -256,7 +256,7 @@ def test_the_gradient_of_a_step_is_that_of_the_table():
             memory, nats = start.memory, 0.0
             for segment in range(2):
                 batch = jax.tree.map(lambda leaf, s=segment: jnp.asarray(leaf[s]), data[0])
-                variables = {"params": start.params, "tables": values}
+                variables = {"params": jax.tree.map(jnp.asarray, start.params), "tables": values}
                 memory, _, nll, _ = language_model_loss(model)(variables, memory, batch, jax.random.key(0))
                 nats += nll.total
             return nats / jnp.sum(data[0].weights)

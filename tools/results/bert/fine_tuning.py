@@ -111,17 +111,18 @@ def as_markdown(facts: dict[str, Any]) -> str:
 
 def main() -> None:
     weights = {"required": True, "help": "folder with config.json, model.safetensors and vocab.txt"}
-    options = parse("fine_tuning", __doc__, ("--weights", weights))
+    tasks = {"nargs": "+", "choices": sorted(TASKS), "default": sorted(TASKS), "help": "of the table (default: all)"}
+    options = parse("fine_tuning", __doc__, ("--weights", weights), ("--tasks", tasks))
     if not (options.workdir / IMPORTED).exists():
         options.workdir.mkdir(parents=True, exist_ok=True)
         save_run(options.weights, options.workdir / IMPORTED)
     every, found = runs(options.workdir), {}
     for name, run in every.items():
-        if options.only not in name:
+        task = name.removeprefix("bert_").partition("-")[0]
+        if options.only not in name or task in TASKS.keys() - set(options.tasks):
             continue
         directory = train(every, name, options.workdir)
         score = json.loads((directory / "finished.json").read_text(encoding="utf-8"))["results"]["evaluation"]
-        task = name.removeprefix("bert_").partition("-")[0]
         if task not in TASKS:
             found[name] = {"row": run.row, "scores": {"perplexity": score["perplexity"]}, "targets": score["targets"]}
             continue
@@ -135,6 +136,7 @@ def main() -> None:
     budgets = "; ".join(
         f"{task} {steps} steps of {rows} texts of {length} tokens"
         for task, (_, _, steps, rows, length, _) in TASKS.items()
+        if task in options.tasks
     )
     page = (
         "# BERT: MiniLM weights fine-tuned with and without memories\n\n"
