@@ -10,7 +10,8 @@ Paper: Zhang and Cai, "Linearizing Transformer with Key-Value Memory", EMNLP 202
 Burtsev et al., "Memory Transformer", 2020, https://arxiv.org/abs/2006.11527. Data: Elliott et al. 2016,
 https://github.com/multi30k/dataset (task 1, raw text).
 Paper's number: none on Multi30k (both have WMT; MemSizer's translation model has about 17 % fewer parameters).
-Our number: not run yet.
+Our number: not run at this size. The recipe's 2 + 2 layers of 128, 1,000 steps, BLEU of the 2016 test set: softmax
+17.1, MemSizer 9.3 (tools/results/README.md).
 Hardware: 2 CPU cores.
 
 Where the values come from

@@ -41,6 +41,11 @@ def laws_of(case: Case) -> list[tuple[str, str]]:
     return [(law, dtype) for law in LAWS if law not in case.exemptions() for dtype in dtypes_of(law)]
 
 
+def marks_of(case: Case, dtype: str) -> list[pytest.MarkDecorator]:
+    slow = [pytest.mark.slow] if case.is_variant and dtype == "float64" else []
+    return [pytest.mark.xdist_group(case.name), *slow]
+
+
 @pytest.fixture(scope="module")
 def run_of():
     """`run_of(case, dtype)`: the programs of one case at a time, compiled once for all its laws."""
@@ -60,7 +65,7 @@ def run_of():
     "case, law, dtype",
     [
         # One worker compiles a case for all its laws.
-        pytest.param(case, law, dtype, id=f"{case.name}-{law}-{dtype}", marks=pytest.mark.xdist_group(case.name))
+        pytest.param(case, law, dtype, id=f"{case.name}-{law}-{dtype}", marks=marks_of(case, dtype))
         for case in CASES
         for law, dtype in laws_of(case)
     ],

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.fifo import order_after, reset_rows, ring_ages
 from memjax.functional.scopes import operation
-from memjax.memory.contract import DecodeState, broadcast_mask
+from memjax.memory.contract import DecodeState, broadcast_mask, token_decode_state
 from memjax.memory.mixtures import MIXING, Recalled, linear_weight
 from memjax.typing import Aux, EmptyState, Leaf, Sum
 
@@ -236,7 +236,7 @@ class ContinuousCache(nn.Module):
     @nn.nowrap
     def init_decode_state(self, state: ContinuousCacheState, segment_length: int, batch_size: int) -> DecodeState:
         """Decoding from `state`; every token is written at once, so that there is no buffer."""
-        return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+        return token_decode_state(state, batch_size)
 
     def __call__(
         self,

@@ -28,7 +28,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import Names
 from memjax.functional.scopes import operation
-from memjax.typing import Aux, Leaf
+from memjax.typing import Aux, EmptyState, Leaf
 
 State = TypeVar("State")
 
@@ -92,6 +92,16 @@ class DecodeState:
     memory: Any
     segment: Any
     position: Leaf
+
+
+def token_decode_state(state: Any, batch_size: int) -> DecodeState:
+    """The decode state of a memory that has none, or that is written token by token: its state, without a buffer.
+
+    Args:
+      state: after the tokens before, or empty; any shapes with the rows first.
+      batch_size: rows; each is at the start of a segment.
+    """
+    return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
 
 
 def state_axes(state: State) -> State:

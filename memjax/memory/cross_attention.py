@@ -15,9 +15,9 @@ from jaxtyping import Array, Bool, Float
 
 from memjax.axes import axes_of, named
 from memjax.functional.attention import attention, attention_with_weights
-from memjax.memory.contract import DecodeState, broadcast_mask, where_rows
+from memjax.memory.contract import DecodeState, broadcast_mask, token_decode_state, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project
-from memjax.typing import Aux, EmptyState, Leaf
+from memjax.typing import Aux, Leaf
 
 
 @jax.tree_util.register_dataclass
@@ -96,7 +96,7 @@ class CrossAttention(nn.Module):
     @nn.nowrap
     def init_decode_state(self, state: CrossAttentionState, segment_length: int, batch_size: int) -> DecodeState:
         """Decoding with the source of `state`."""
-        return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+        return token_decode_state(state, batch_size)
 
     def read_source(
         self,

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.mixing import candidate_log_prob, candidate_log_weights, distance_scores
 from memjax.functional.scopes import operation
-from memjax.memory.contract import DecodeState, broadcast_mask
+from memjax.memory.contract import DecodeState, broadcast_mask, token_decode_state
 from memjax.memory.mixtures import Recalled, linear_weight
 from memjax.typing import Aux, EmptyState, Sum
 
@@ -166,7 +166,7 @@ class KNNMemory(nn.Module):
     @nn.nowrap
     def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> DecodeState:
         """Nothing is remembered between tokens."""
-        return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+        return token_decode_state(state, batch_size)
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:

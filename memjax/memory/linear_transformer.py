@@ -25,7 +25,7 @@ from memjax.functional.linear_attention import (
     reset_linear_state,
     summarize_source,
 )
-from memjax.memory.contract import DecodeState, broadcast_mask, where_rows
+from memjax.memory.contract import DecodeState, broadcast_mask, token_decode_state, where_rows
 from memjax.memory.projections import make_norm, project, xavier_init
 from memjax.typing import Aux, EmptyState, Leaf
 
@@ -92,7 +92,7 @@ class LinearTransformerAttention(nn.Module):
     @nn.nowrap
     def init_decode_state(self, state: LinearState, segment_length: int, batch_size: int) -> DecodeState:
         """Decoding after `state`; every token is written at once, so there is no buffer."""
-        return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+        return token_decode_state(state, batch_size)
 
     def __call__(
         self,
@@ -233,7 +233,7 @@ class LinearCrossAttention(nn.Module):
     @nn.nowrap
     def init_decode_state(self, state: LinearCrossState, segment_length: int, batch_size: int) -> DecodeState:
         """Decoding with the source of `state`."""
-        return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+        return token_decode_state(state, batch_size)
 
     def read_source(
         self,

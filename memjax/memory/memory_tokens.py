@@ -199,6 +199,23 @@ class MemoryTokens(nn.Module):
 
 
 @operation
+def prepend_memory(
+    memory_tokens: Float[Array, "memory dim"],
+    x: Float[Array, "batch length dim"],
+    mask: Bool[Array, "batch length"] | None = None,
+) -> tuple[Float[Array, "batch rows dim"], Bool[Array, "batch rows"] | None]:
+    """The memory rows and then the sequence, and which of both are real; no mask stays none.
+
+    Example:
+      >>> prepend_memory(jnp.ones((2, 4)), jnp.zeros((1, 3, 4)))[0].shape
+      (1, 5, 4)
+    """
+    rows = jnp.broadcast_to(memory_tokens.astype(x.dtype)[None], (x.shape[0], *memory_tokens.shape))
+    if mask is not None:
+        mask = jnp.pad(mask, [(0, 0), (len(memory_tokens), 0)], constant_values=True)
+    return jnp.concatenate([rows, x], axis=1), mask
+
+
 def resize_memory(
     params: Mapping[str, Any], num_tokens: int, key: PRNGKeyArray, *, stddev: float = 0.02
 ) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from memjax.axes import named
 from memjax.functional.attention import masked_softmax
 from memjax.functional.scopes import operation
-from memjax.memory.contract import DecodeState, broadcast_mask
+from memjax.memory.contract import DecodeState, broadcast_mask, token_decode_state
 from memjax.typing import Aux, EmptyState, Sum
 
 VALUES, MASK = "neighbor_values", "neighbor_mask"
@@ -126,7 +126,7 @@ class Spalm(nn.Module):
     @nn.nowrap
     def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> DecodeState:
         """Nothing is remembered between tokens."""
-        return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+        return token_decode_state(state, batch_size)
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:

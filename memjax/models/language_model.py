@@ -20,7 +20,7 @@ from memjax.memory.contract import StackState, broadcast_mask
 from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
 from memjax.memory.linear_transformer import LinearTransformerAttention
 from memjax.memory.memorizing import MemorizingAttention
-from memjax.memory.memory_tokens import MEMORY
+from memjax.memory.memory_tokens import MEMORY, prepend_memory
 from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
 from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs, recalled_log_prob
@@ -237,7 +237,8 @@ class LanguageModel(nn.Module):
         """Reads one token of every active row; inactive rows keep their state."""
         x = self._embed(tokens, state.position, state.stack)
         x, marker = self._mark(x, jnp.where(active[:, None], tokens, -1), state.marker)
-        x = self._with_memory(x)
+        if self.memory_tokens:
+            x, _ = prepend_memory(self.memory_rows, x)
         x, stack, features = self.stack.decode_features(x, state.stack, active=active)
         x = x[:, self.memory_tokens :] if self.memory_tokens else x
         hidden, output = self._normed(x), EmptyState()
@@ -338,15 +339,9 @@ class LanguageModel(nn.Module):
         own = self.memory_tokens
         if not own:
             return self.stack(x, state, mask=mask, **named)
-        mask = mask if mask is None else jnp.pad(mask, [(0, 0), (own, 0)], constant_values=True)
-        rows, state, aux = self.stack(self._with_memory(x), state, mask=mask, **named)
+        both, mask = prepend_memory(self.memory_rows, x, mask)
+        rows, state, aux = self.stack(both, state, mask=mask, **named)
         return rows[:, own:], state, aux + Aux(arrays={MEMORY: rows[:, :own]})
-
-    def _with_memory(self, x: Array) -> Array:
-        if not self.memory_tokens:
-            return x
-        rows = jnp.broadcast_to(self.memory_rows.astype(x.dtype)[None], (x.shape[0], *self.memory_rows.shape))
-        return jnp.concatenate([rows, x], axis=1)
 
     def _normed(self, x: Array) -> Array:
         return self.layer_norm(x) if self.final_norm else x

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from memjax import config
 from memjax.axes import constrain, named
 from memjax.functional.losses import token_cross_entropy
-from memjax.memory.memory_tokens import MEMORY
+from memjax.memory.memory_tokens import MEMORY, prepend_memory
 from memjax.memory.projections import make_norm, matrix_init
 from memjax.models.language_model import make_stack, memory_fields
 from memjax.models.transformer import Stack
@@ -244,9 +244,7 @@ class TextEncoder(nn.Module):
             x += jnp.take(self.token_type_embedding, types, axis=0, mode="clip").astype(self.dtype)
         x = self.drop(self.layer_norm(x), deterministic=deterministic)
         if own := self.memory_tokens:
-            memory = jnp.broadcast_to(self.memory_rows.astype(self.dtype), (batch, own, x.shape[-1]))
-            x = jnp.concatenate([memory, x], axis=1)
-            mask = mask if mask is None else jnp.pad(mask, [(0, 0), (own, 0)], constant_values=True)
+            x, mask = prepend_memory(self.memory_rows, x, mask)
         x = constrain(x, "batch", None, None)
         named_arguments = {"start_of_document": jnp.ones(batch, bool), "mask": mask, "deterministic": deterministic}
         hidden, _, aux = self.stack(x, self.stack.init_state(batch), **named_arguments)

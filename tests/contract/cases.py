@@ -220,6 +220,7 @@ CASES = [
     ),
     Case(
         name="transformer_xl_same_length",
+        is_variant=True,
         make=transformer_xl(same_length=True),
         capacity=8,
         fifos=hidden_fifo,
@@ -228,6 +229,7 @@ CASES = [
     ),
     Case(
         name="transformer_xl_zeros",
+        is_variant=True,
         make=transformer_xl(empty_memory="zeros"),
         slots=XL_SLOTS,
         exempt={"capacity": "compatibility: a new document finds a memory full of zeros"},
@@ -251,6 +253,7 @@ CASES = [
     ),
     Case(
         name="compressive_most_used",
+        is_variant=True,
         make=compressive(compression="most_used", norm="pre_sonnet"),
         capacity=8,
         fifos=hidden_fifo,
@@ -265,6 +268,7 @@ CASES = [
     ),
     Case(
         name="compressive_zeros",
+        is_variant=True,
         make=compressive(compression="mean", loss_reduction="norm", empty_memory="zeros"),
         slots=COMPRESSED_SLOTS,
         exempt={"capacity": "compatibility: a new document finds memories full of zeros"},
@@ -285,6 +289,7 @@ CASES = [
     ),
     Case(
         name="memorizing_threshold",
+        is_variant=True,
         make=memorizing(retrieval="threshold", memory_length=10, cache_length=6),
         capacity=10,
         fifos=lambda state: [ring(state), cache(state)],
@@ -292,6 +297,7 @@ CASES = [
     ),
     Case(
         name="memorizing_approximate",
+        is_variant=True,
         make=memorizing(retrieval="approximate", cache_length=4, track_positions=True, merge="add"),
         capacity=8,
         fifos=lambda state: [ring(state), cache(state)],
@@ -299,6 +305,7 @@ CASES = [
     ),
     Case(
         name="memorizing_window",
+        is_variant=True,
         make=memorizing(
             memory_length=3, num_neighbors=2, cache_length=4, window=5, merge="joint", retrieval="threshold"
         ),
@@ -373,6 +380,7 @@ CASES = [
     ),
     Case(
         name="memsizer_cross",
+        is_variant=True,
         make=linear_cross(MemSizerAttention, num_slots=3, frozen_queries=True),
         site="cross",
         granularity="token",
@@ -388,7 +396,7 @@ CASES = [
     Case(name="memory_tokens", make=memory_tokens(), site="stack", causal=False),
     Case(name="memory_bottleneck", make=memory_tokens(1, kind="bottleneck"), site="stack", causal=False),
     Case(name="product_key", make=product_key(dense_scale=0.0)),
-    Case(name="product_key_residual", make=product_key(norm="post")),
+    Case(name="product_key_residual", is_variant=True, make=product_key(norm="post")),
     Case(
         name="continuous_cache",
         make=continuous_cache(),
@@ -421,6 +429,7 @@ CASES = [
     ),
     Case(
         name="model_compressive",
+        is_variant=True,
         make=MODELS["compressive"],
         site="model",
         capacity=4,
@@ -430,6 +439,7 @@ CASES = [
     Case(name="model_gpt2", make=MODELS["gpt2"], site="model"),
     Case(
         name="model_memorizing",
+        is_variant=True,
         make=MODELS["memorizing"],
         site="model",
         capacity=4,
@@ -438,13 +448,16 @@ CASES = [
     ),
     Case(
         name="model_memory_tokens",
+        is_variant=True,
         make=MODELS["memory_tokens"],
         site="model",
         capacity=8,
         fifos=lambda state: hidden_fifo(layer_of(state.stack, 0, 0)),
         slots=XL_SLOTS,
     ),
-    Case(name="model_memsizer", make=MODELS["memsizer"], site="model", slots={"products": 2}, **LINEAR),
+    Case(
+        name="model_memsizer", is_variant=True, make=MODELS["memsizer"], site="model", slots={"products": 2}, **LINEAR
+    ),
     Case(
         name="toy_slots",
         make=toy(SlotMemory),

@@ -49,6 +49,7 @@ class Case:
       slots: end of a leaf's path -> its slot axis in a state without layers, for law 8; {} = nothing is stored.
       unread: slots that no query reads, with the reason, by the same name.
       exempt: law -> why it does not hold here.
+      is_variant: another case has the same parts: its float64 identities are left to the slow tests.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Case:
     slots: Mapping[str, int] = dataclasses.field(default_factory=dict)
     unread: Mapping[str, Mapping[int, str]] = dataclasses.field(default_factory=dict)
     exempt: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    is_variant: bool = False
 
     def exemptions(self) -> dict[str, str]:
         """Law -> reason, with those that follow from the other fields."""

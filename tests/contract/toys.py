@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from memjax.functional.attention import attention, visibility
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.product_keys import lookup_rows
-from memjax.memory.contract import DecodeState, broadcast_mask, next_position, where_rows
+from memjax.memory.contract import DecodeState, broadcast_mask, next_position, token_decode_state, where_rows
 from memjax.typing import Aux, EmptyState, Leaf, Sum
 
 FAULTS = {
@@ -216,7 +216,7 @@ class LinearMemory(nn.Module):
 
     @nn.nowrap
     def init_decode_state(self, state, segment_length, batch_size):
-        return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+        return token_decode_state(state, batch_size)
 
     def __call__(self, x, state, *, start_of_document, mask=None, deterministic=True):
         mask = broadcast_mask(mask, *x.shape[:2])
@@ -270,7 +270,7 @@ class CrossMemory(nn.Module):
 
     @nn.nowrap
     def init_decode_state(self, state, segment_length, batch_size):
-        return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
+        return token_decode_state(state, batch_size)
 
     def read_source(self, source, source_mask, state):
         """The state of rows that start a document with this source."""

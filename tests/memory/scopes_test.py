@@ -140,6 +140,7 @@ ON_THE_HOST = {
     "positions.relative_distances",
     "scopes.operation",
     "knn_lm.search_neighbors",
+    "memory_tokens.resize_memory",
 }
 NO_MEMORIES = {"contract.py", "projections.py", "__init__.py"}
 FILES = [
