@@ -18,11 +18,10 @@ from memjax.config import (
     Sorting,
     WordPiece,
     Words,
-    validate,
-    warnings,
 )
 from memjax.overrides import load_config
 from memjax.training.experiment import make_model
+from memjax.validation import validate, warnings
 
 FOLDER = Path(__file__).parent.parent / "configs"
 FILES = sorted(path for path in FOLDER.glob("*.py") if path.stem[0] != "_")

@@ -28,6 +28,7 @@ from memjax.training.experiment import (
 from memjax.training.sharding import Layout, check_rows, train_state_names
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.typing import Batch
+from memjax.validation import validate
 
 What = Literal["train", "eval", "decode"]
 """an update, one scored segment, or one generated token"""
@@ -219,7 +220,7 @@ def _evaluated(config: Config) -> configs.Model:
     if not hasattr(attention, "memory_length"):
         raise ValueError(f"evaluation.memory_length: given {length}, allowed: None with {type(attention).__name__}")
     attention.memory_length = length
-    configs.validate(dataclasses.replace(config, model=model))
+    validate(dataclasses.replace(config, model=model))
     return model
 
 

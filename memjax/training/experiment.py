@@ -36,6 +36,7 @@ from memjax.training.sharding import Layout
 from memjax.training.step import TrainState, init_variables
 from memjax.training.tables import TableOptimizer, freeze_tables, table_adam
 from memjax.training.usage import count_usage
+from memjax.validation import validate
 
 COLLECTIONS = {
     "params": "params/",
@@ -147,7 +148,7 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
     Raises:
       ValueError: the configuration is not valid, or its data cannot be read.
     """
-    configs.validate(config)
+    validate(config)
     if isinstance(config.model.output, configs.Spalm) and not config.data.neighbors:
         raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
     data = make_datasets(config.data, task=config.task, progress=progress)
@@ -216,7 +217,7 @@ def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation
         )
     attention.memory_length = evaluation.memory_length
     config = dataclasses.replace(experiment.config, model=model)
-    configs.validate(config)
+    validate(config)
     return make_model(config, experiment.model.vocabulary.vocab_size).clone(mixtures=mixtures)
 
 

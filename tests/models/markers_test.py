@@ -9,6 +9,7 @@ import pytest
 
 from memjax import config
 from memjax.models.language_model import last_marks, make_language_model
+from memjax.validation import validate
 from tests.reference.parameters import params_of
 
 VOCAB, LENGTH, SEGMENTS, ROWS = 11, 4, 4, 3
@@ -110,11 +111,11 @@ def test_decoding_gives_the_hidden_states_of_the_segment():
 )
 def test_a_dialogue_that_cannot_be_is_refused(changed, line):
     given = config.Config(data=config.Data(source=config.CmuDog()), model=config.Model(markers=3))
-    config.validate(given)
+    validate(given)
     given.model = changed.get("model", given.model)
     given.model.markers = changed.get("markers", given.model.markers)
     given.data.source = changed.get("source", given.data.source)
     given.data.protocol = changed.get("protocol", given.data.protocol)
     with pytest.raises(ValueError) as error:
-        config.validate(given)
+        validate(given)
     assert str(error.value) == line

@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from memjax.config import Classification, ProductKey, validate
+from memjax.config import Classification, ProductKey
 from memjax.overrides import apply_overrides, load_config
 from memjax.training.experiment import make_experiment
+from memjax.validation import validate
 from tests.training.tasks_test import make_config, save_run
 from tools.results.bert import fine_tuning, pretraining
 from tools.results.bert.runs import Run, measured, train, usage

@@ -36,9 +36,8 @@ from memjax.config import (
     TransformerXL,
     WordPiece,
     softmax_of,
-    validate,
-    warnings,
 )
+from memjax.validation import validate, warnings
 
 
 def test_the_defaults_are_valid():
