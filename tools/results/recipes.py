@@ -154,7 +154,7 @@ RECIPES = {
             "Memformer, no forgetting": "no_forgetting",
             "Memformer, temperature 1": "temperature_1",
         },
-        steps=2000,
+        steps=600,
         search_steps=0,
         learning_rates=(2e-3,),
         seeds=(0,),
@@ -201,12 +201,12 @@ RECIPES = {
             "Memformer, single heads": f"single_head {_SMALL_DIGITS} {_SMALL_MEMFORMER}",
             "decoder alone": f"no_encoder {_SMALL_DIGITS} --model.num-layers 3",
         },
-        steps=600,
+        steps=300,
         search_steps=0,
         learning_rates=(2e-3,),
         seeds=(0,),
         arguments=(
-            *("--training.segments-per-update", "7", "--data.rows", "16", "--training.schedule.warmup-steps", "60"),
+            *("--training.segments-per-update", "7", "--data.rows", "16", "--training.schedule.warmup-steps", "30"),
             *("--training.evaluate-every", "0"),
         ),
         data_path="MEMJAX_MNIST",
@@ -217,7 +217,7 @@ RECIPES = {
             "CMU-DoG, answers in dialogues about films: perplexity of utterances, and F1, ROUGE and METEOR (exact and "
             "stem matches, no WordNet) of what the model says instead of each utterance of the test split, drawn from "
             "a nucleus of 0.9 at temperature 0.7 and greedily; libraries are named in the logs. 4 layers, 128 wide, "
-            "4,096 byte pairs, from scratch; about one pass over the dialogues in equal steps. With a memory the "
+            "4,096 byte pairs, from scratch, equal steps. With a memory the "
             "document stands in segments before the dialogue; in the context, its first 256 tokens stand before it in "
             "every segment."
         ),
@@ -231,7 +231,7 @@ RECIPES = {
             "infinity-former": f"infinity_former {_SMALL_DIALOGUE} {_SMALL_DIALOGUE_SIGNAL}",
             "infinity-former, sticky": f"sticky {_SMALL_DIALOGUE} {_SMALL_DIALOGUE_SIGNAL}",
         },
-        steps=3000,
+        steps=1000,
         search_steps=0,
         learning_rates=(2e-3,),
         seeds=(0,),
