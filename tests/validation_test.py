@@ -2,6 +2,7 @@ import pytest
 
 from memjax.config import (
     GPT2,
+    LSTM,
     RFA,
     T2R,
     AdaptiveSoftmax,
@@ -49,6 +50,7 @@ def test_the_defaults_are_valid():
     for model in (Memformer(), Memformer(encoder_layers=0), Memformer(num_slots=0)):
         validate(Config(model=model))
     validate(Config(model=Model(feed_forward=ProductKey())))
+    validate(Config(model=Model(attention=LSTM(), dim=30)))  # no heads that would have to divide it
     ties = (False, True, True, True)
     validate(Config(model=Model(output=AdaptiveSoftmax(div_val=4, tie_projections=ties))))
 
