@@ -252,6 +252,14 @@ class MemSizer(LinearTransformer):
     """the same of the two adaptors"""
 
 
+@dataclasses.dataclass(slots=True, kw_only=True)
+class LSTM:
+    """LSTM (Hochreiter & Schmidhuber 1997) in the place of attention: layers without feed-forward part, norm, residual.
+
+    Of the model, `num_heads`, `head_dim`, `attention_dropout` and `feed_forward` have no effect.
+    """
+
+
 Attention = (
     FullAttention
     | TransformerXL
@@ -264,6 +272,7 @@ Attention = (
     | RFA
     | T2R
     | MemSizer
+    | LSTM
 )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from memjax.config import (
     GPT2,
+    LSTM,
     AdaptiveSoftmax,
     Bidirectional,
     Classification,
@@ -74,7 +75,7 @@ def validate(config: Config) -> None:
         _require(value >= 0, field, value, "0 or more")
     for field, value in [("model.dropout", model.dropout), ("model.attention_dropout", model.attention_dropout)]:
         _require(0.0 <= value < 1.0, field, value, "a rate in [0, 1)")
-    if not model.head_dim:
+    if not model.head_dim and not isinstance(model.attention, LSTM):
         _require(
             model.dim % model.num_heads == 0,
             "model.num_heads",
@@ -132,7 +133,7 @@ def warnings(config: Config) -> list[str]:
             "training.segments_per_update = 1: the writer of Memformer learns from later segments of the same update "
             "only; with 1 it never does"
         )
-    if segments > 1 and not through_memory and not isinstance(attention, LinearTransformer):
+    if segments > 1 and not through_memory and not isinstance(attention, LinearTransformer | LSTM):
         lines.append(
             f"training.segments_per_update = {segments}: {type(attention).__name__} stops gradients between segments, "
             "so more than 1 costs memory and buys no gradient"
@@ -170,6 +171,10 @@ def _validate_attention(model: Model) -> None:
         return
     if isinstance(attention, LinearTransformer):
         _validate_linear(attention)
+        return
+    if isinstance(attention, LSTM):
+        part = type(model.feed_forward).__name__
+        _require(part == "Dense", "model.feed_forward", part, "Dense (it has no effect) with LSTM")
         return
     if isinstance(attention, Bidirectional):
         return
@@ -209,6 +214,8 @@ def _validate_translation(config: Config) -> None:
     _require(translates, "data.source", kind, "ParallelText, TfdsTranslation or NumberWords with an EncoderDecoder")
     memory = isinstance(model.feed_forward, ProductKey)
     _require(not memory, "model.feed_forward", "ProductKey", "Dense in a translation model")
+    recurrent = isinstance(model.attention, LSTM)
+    _require(not recurrent, "model.attention", "LSTM", "an attention in a translation model")
     assert isinstance(source, Translation)
     _require(source.max_length >= 2, "data.source.max_length", source.max_length, "2 or more tokens")
     _require(config.data.protocol == "separate", "data.protocol", config.data.protocol, "'separate' for sentence pairs")

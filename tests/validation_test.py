@@ -2,6 +2,7 @@ import pytest
 
 from memjax.config import (
     GPT2,
+    LSTM,
     RFA,
     T2R,
     AdaptiveSoftmax,
@@ -49,6 +50,7 @@ def test_the_defaults_are_valid():
     for model in (Memformer(), Memformer(encoder_layers=0), Memformer(num_slots=0)):
         validate(Config(model=model))
     validate(Config(model=Model(feed_forward=ProductKey())))
+    validate(Config(model=Model(attention=LSTM(), dim=30)))  # no heads that would have to divide it
     ties = (False, True, True, True)
     validate(Config(model=Model(output=AdaptiveSoftmax(div_val=4, tie_projections=ties))))
 
@@ -209,6 +211,10 @@ def small_memory(**fields) -> Memorizing:
             "model.dim: given 15, allowed: an even number (sines and cosines of model.positions)",
         ),
         (
+            {"attention": LSTM(), "feed_forward": ProductKey()},
+            "model.feed_forward: given 'ProductKey', allowed: Dense (it has no effect) with LSTM",
+        ),
+        (
             {"memory_tokens": MemoryTokens()},
             "model.memory_tokens: given 'MemoryTokens', allowed: None with FullAttention, or TransformerXL or "
             "Bidirectional",
@@ -328,6 +334,7 @@ def test_other_parts_get_one_line(part, fields, line):
             {"feed_forward": ProductKey()},
             "model.feed_forward: given 'ProductKey', allowed: Dense in a translation model",
         ),
+        ({"attention": LSTM()}, "model.attention: given 'LSTM', allowed: an attention in a translation model"),
         ({"label_smoothing": 1.0}, "model.label_smoothing: given 1.0, allowed: a share in [0, 1)"),
         ({"output": AdaptiveSoftmax()}, "model.output: given 'AdaptiveSoftmax', allowed: Softmax"),
         (
@@ -353,8 +360,9 @@ def test_a_translation_model_and_sentence_pairs_belong_together():
         validate(Config(model=EncoderDecoder(), data=Data(source=NumberWords(), protocol="contiguous")))
 
 
-def test_gradients_of_linear_states_cross_segments():
-    config = Config(model=Model(attention=MemSizer()))
+@pytest.mark.parametrize("attention", (MemSizer(), LSTM()), ids=lambda part: type(part).__name__)
+def test_gradients_of_recurrent_states_cross_segments(attention):
+    config = Config(model=Model(attention=attention))
     config.training.segments_per_update = 4
     assert warnings(config) == []
 

@@ -32,7 +32,8 @@ from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.bidirectional import BidirectionalAttention
 from memjax.models.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
-from memjax.models.transformer import FeedForward, Layer, Stack
+from memjax.models.recurrent import LSTM
+from memjax.models.transformer import FeedForward, Layer, NoFeedForward, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
 from memjax.typing import Aux, EmptyState, Sum
 
@@ -510,6 +511,9 @@ def make_attention(model: config.Model, index: int, dtype: Any, memory_sharding:
             return BidirectionalAttention(**common)
         case config.LinearTransformer() as part:
             return make_linear_attention(part, **common)
+        case config.LSTM():
+            last = index == model.num_layers - 1  # whose output the model itself drops
+            return LSTM(model.dim, dropout=0.0 if last else model.dropout, dtype=dtype)
     raise ValueError(
         f"model.attention: given {type(model.attention).__name__}, allowed: one of memjax.config.Attention"
     )
@@ -559,6 +563,8 @@ def make_linear_attention(part: config.LinearTransformer, **common: Any) -> Line
 def _make_feed_forward(
     model: config.Model, index: int, dtype: Any, table_sharding: Literal["rows", "columns"]
 ) -> nn.Module:
+    if isinstance(model.attention, config.LSTM):
+        return NoFeedForward()
     norm, kind = _norms(model.attention)
     part = model.feed_forward
     memory: dict[str, Any] = {}
@@ -638,6 +644,8 @@ def _norms(attention: config.Attention) -> tuple[str, str]:
         return "post", "layer_exact"
     if isinstance(attention, config.LinearTransformer):
         return attention.norm, attention.norm_kind
+    if isinstance(attention, config.LSTM):
+        return "none", ""
     return "pre", "rms"
 
 

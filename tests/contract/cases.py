@@ -24,6 +24,7 @@ from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
 from memjax.models.language_model import make_language_model
+from memjax.models.recurrent import LSTM
 from memjax.models.transformer import FeedForward, Layer, Stack
 from tests.contract.harness import DIM, LENGTH, SOURCE, Case, Fifo
 from tests.contract.outputs import AtOutput
@@ -205,6 +206,7 @@ MODELS = {
         memory_tokens=config.MemoryTokens(num_tokens=2),
     ),
     "memsizer": language_model(config.MemSizer(num_slots=3), num_layers=3, positions="sinusoids"),
+    "lstm": language_model(config.LSTM(), num_layers=3),
 }
 
 LINEAR = {"stops_gradient": False, "granularity": "token"}
@@ -372,6 +374,12 @@ CASES = [
         **LINEAR,
     ),
     Case(
+        name="lstm",
+        make=lambda dtype: LSTM(DIM, dropout=0.2, dtype=dtype),
+        slots={"cell": 1, "hidden": 1},
+        **LINEAR,
+    ),
+    Case(
         name="linear_transformer_cross",
         make=linear_cross(bias=False, norm_kind="rms"),
         site="cross",
@@ -457,6 +465,14 @@ CASES = [
     ),
     Case(
         name="model_memsizer", is_variant=True, make=MODELS["memsizer"], site="model", slots={"products": 2}, **LINEAR
+    ),
+    Case(
+        name="model_lstm",
+        is_variant=True,
+        make=MODELS["lstm"],
+        site="model",
+        slots={"cell": 1, "hidden": 1},
+        **LINEAR,
     ),
     Case(
         name="toy_slots",

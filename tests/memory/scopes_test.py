@@ -67,6 +67,7 @@ EXPECTED = {
     "rfa": (config.RFA(num_directions=4), {"linear_attention.random_features"}),
     "t2r": (config.T2R(num_features=4), {"linear_attention.relu_features"}),
     "memsizer": (config.MemSizer(num_slots=3), {"linear_attention.causal_linear_attention"}),
+    "lstm": (config.LSTM(), {"contract.where_rows", "cell"}),
     "no memory": (config.FullAttention(), {"attention.attention"}),
 }
 """what a train step calls; a new kind of attention gets a row"""

@@ -140,12 +140,15 @@ def test_recipes_name_variants_that_exist(recipe):
 
 def test_rows_may_have_arguments_and_paths_of_their_own(folder, monkeypatch):
     ran = []
-    recipe = recipes.Recipe("", "c", {"two": "v --k 2 --d $PLACE", "four": "v --k 4"}, 5, 0, (0.1,), seeds=(0,))
+    rows = {"two": "v --k 2 --d $PLACE", "four": "v --k 4"}
+    recipe = recipes.Recipe("", "c", rows, 5, 0, (0.1,), seeds=(0,), arguments=("--k", "1"))
     monkeypatch.setattr(recipes, "RECIPES", {"r": recipe})
-    monkeypatch.setattr(recipes, "record", lambda *given, **more: ran.append((given[3][2:7], given[5])))
+    monkeypatch.setattr(recipes, "record", lambda *given, **more: ran.append((given[3], given[5])))
     with pytest.raises(SystemExit, match="PLACE: not set"):
         recipes.run("r", str(folder))
     monkeypatch.setenv("PLACE", "/here")
     recipes.run("r", str(folder))
-    assert ran[0] == (["--variant", "v", "--k", "2", "--d"], "r/v-2-seed0") and ran[1][1] == "r/v-4-seed0"
-    assert recipes._arguments(recipe, recipe.variants["two"], 5, 0.1, 0)[6:8] == ["--d", "/here"]
+    assert ran[0][0][2:4] == ["--variant", "v"]
+    # After those of all rows: a row's own arguments win.
+    assert ran[0][0][-6:] == ["--k", "1", "--k", "2", "--d", "/here"]
+    assert [name for _, name in ran] == ["r/v-2-seed0", "r/v-4-seed0"]

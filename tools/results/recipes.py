@@ -29,7 +29,8 @@ class Recipe:
       description: what is compared, for the table.
       config: configuration of all contenders.
       variants: row of the table -> variant of the configuration, and further arguments of its runs where there are
-        any: `'spalm --model.output.num-neighbors 2'`; `$NAME` is an environment variable with a path.
+        any: `'spalm --model.output.num-neighbors 2'`; `$NAME` is an environment variable with a path. They come after
+        `arguments`, which they override.
       steps: updates of a recorded run.
       search_steps: updates of a run of the learning-rate search.
       learning_rates: the search's grid, the same for every contender; a single one is not searched.
@@ -188,11 +189,15 @@ RECIPES = {
         description=(
             "MNIST as 784 tokens of 256 values, perplexity per pixel of the whole test split. Equal images, pixels per "
             "update, steps and learning rate; two layers decode, those of Memformer read one that encodes; "
-            "Transformer-XL has three."
+            "Transformer-XL and the Transformer have three, the LSTM four."
         ),
         config="memformer_mnist",
         variants={
             "Transformer-XL, 224": f"transformer_xl {_SMALL_DIGITS} --model.num-layers 3",
+            "Transformer, whole image": (
+                f"transformer {_SMALL_DIGITS} --model.num-layers 3 --training.segments-per-update 1 --data.rows 8"
+            ),
+            "LSTM": "lstm --model.dim 64 --model.dropout 0.0",
             "Memformer": f"ablation {_SMALL_DIGITS} {_SMALL_MEMFORMER}",
             "Memformer, 1 slot": f"slots_1 {_SMALL_DIGITS} {_SMALL_MEMFORMER}",
             "Memformer, no slots": f"no_memory {_SMALL_DIGITS} {_SMALL_MEMFORMER}",
@@ -411,12 +416,13 @@ def _search(name: str, recipe: Recipe, row: str, variant: str, workdir: str, don
 
 
 def _arguments(recipe: Recipe, variant: str, steps: int, rate: float, seed: int) -> list[str]:
-    arguments = ["--config", recipe.config, "--variant", *_words(recipe, variant), "--training.steps", str(steps)]
+    name, *own = _words(recipe, variant)
+    arguments = ["--config", recipe.config, "--variant", name, "--training.steps", str(steps)]
     arguments += ["--training.schedule.learning-rate", f"{rate:g}"]
     arguments += ["--training.seed", str(seed), "--data.seed", str(seed), *recipe.arguments]
     if recipe.data_path:
         arguments += ["--data.source.path", _path(recipe, recipe.data_path)]
-    return arguments
+    return [*arguments, *own]
 
 
 def _words(recipe: Recipe, variant: str) -> list[str]:
