@@ -12,9 +12,9 @@ import pytest
 import safetensors.numpy
 
 from memjax import config
+from memjax.data.dialogue import NUM_MARKS
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
-from memjax.data.dialogue import NUM_MARKS
 from memjax.interop import hf_gpt2 as hf
 from memjax.models.language_model import make_language_model
 from memjax.models.transformer import split_layers
