@@ -53,8 +53,8 @@ class SignalMap:
       layers: the layers with a signal, 0-based: axis 0 of the arrays.
       mean: `[layers, segments, batch, heads, length]`, of each query's density over [0, 1].
       variance: as `mean`.
-      tokens: `[layers, segments, batch, length, dim]`, what waited to enter the signal before the segment read it: hidden
-        states after the gate, 0 where there is none.
+      tokens: `[layers, segments, batch, length, dim]`, what waited to enter the signal before the segment read it:
+        hidden states after the gate, 0 where there is none.
       entered: bool `[layers, segments, batch, length]`, the tokens that did enter it.
       positions: `[layers, segments, batch, samples]`, where a sticky update read the old signal; None where updates are
         even.
