@@ -17,6 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from memjax.config import InfinityFormer
 from memjax.inference.regression import RegressionErrors, regression_errors
 from memjax.training.experiment import Experiment, load_run
 from memjax.training.runs import read_json
@@ -61,6 +62,8 @@ def measure(directory: Path, split: str, count: int, max_segments: int) -> tuple
     """What is said of a run, and its errors; sizes are the run's own and `SIZES` of a segment."""
     run = load_run(directory)
     signal, length = run.experiment.config.model.attention, run.experiment.config.data.segment_length
+    if not isinstance(signal, InfinityFormer):
+        raise ValueError(f"run: given {directory} with {type(signal).__name__}, allowed: one of an InfinityFormer")
     others = {max(round(share * length / len(signal.widths)), 1) * len(signal.widths) for share in SIZES}
     sizes = sorted(others | {signal.num_basis})
     tokens, mask = read_documents(run.experiment, split, count, max_segments)
