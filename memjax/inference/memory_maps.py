@@ -74,7 +74,7 @@ class SignalMap:
     @property
     def updated(self) -> Bool[np.ndarray, "layers segments batch"]:
         """Whether something entered the signal before the segment read it."""
-        return self.entered.any(axis=-1)
+        return np.any(self.entered, axis=-1)
 
     def histogram(self, num_bins: int = 128) -> Float[np.ndarray, "layers bins"]:
         """Mean mass of the queries of each layer in equal parts of [0, 1]; what lies outside is left out."""
@@ -187,7 +187,7 @@ def signal_map(
         entered,
         of("positions") if sticky else None,
         signal.contraction,
-        real[None] & _filled(entered.any(axis=-1), np.asarray(start_of_document))[..., None],
+        real[None] & _filled(np.any(entered, axis=-1), np.asarray(start_of_document))[..., None],
     )
 
 
