@@ -18,7 +18,7 @@ from tools.results.runs import Run, cells, measured, parse, train, write
 
 FOLDER = "recurrent"
 """of the table and the logs"""
-STEPS, MORE = 1200, 500
+STEPS, MORE = 1200, 400
 """of the first stage and of going on"""
 ROWS, LENGTH, SLOTS = 16, 64, 64
 """of the text, and compressed slots of 4 tokens"""
@@ -27,7 +27,7 @@ RATES = {"first": "2e-3", "going on": "2e-4", "memory": "1e-3"}
 SHARED = (
     *("--data.source.path", "$MEMJAX_WIKITEXT2", "--data.tokenizer.vocab-size", "4096"),
     *("--data.rows", str(ROWS), "--data.segment-length", str(LENGTH), "--evaluation.rows", str(ROWS)),
-    *("--model.dim", "128", "--model.num-layers", "4", "--model.num-heads", "4"),
+    *("--model.dim", "128", "--model.num-layers", "4", "--model.num-heads", "4", "--model.scan-layers", "True"),
     *("--model.dropout", "0.0", "--model.attention-dropout", "0.0", "--model.attention.num-positions", str(LENGTH)),
     *("--training.log-every", "50", "--training.evaluate-every", "0", "--training.keep-checkpoints", "1"),
 )
