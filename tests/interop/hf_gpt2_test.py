@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from memjax import config
+from memjax import cli, config
 from memjax.data.dialogue import NUM_MARKS
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
@@ -247,8 +247,11 @@ def test_a_folder_becomes_a_run_from_which_dialogues_with_a_memory_start(tmp_pat
     assert found["vocabulary"]["embedding"].shape == (128, 24)  # padded, as sharding.vocab_multiple says
     found = {**found, "vocabulary": cut_tables(found["vocabulary"], model.vocabulary)}
     jax.tree.map(np.testing.assert_array_equal, found, expected)
-    plain = hf.save_run(folder, tmp_path / "plain")
-    assert isinstance(plain.data.source, config.TextFiles)
+    assert cli.main(["import", "--weights", str(folder), "--run", str(tmp_path / "plain")]) == 0
+    assert isinstance(load_config(tmp_path / "plain").data.source, config.TextFiles)
+    (folder / hf.CONFIG_FILE).write_text(json.dumps({"model_type": "bert"}))
+    arguments = ["import", "--weights", str(folder), "--run", str(tmp_path / "bert"), "--dialogues"]
+    assert cli.main(arguments) != 0 and not (tmp_path / "bert").exists()
 
 
 def test_a_folder_that_is_not_whole_is_refused(tmp_path):
