@@ -5,6 +5,13 @@
         --training.init-from runs/cmu_dog_default                                             # document in a memory
     python -m tools.results.dialogue runs/cmu_dog_sticky                                      # F1, ROUGE, METEOR
 
+From published weights, as in the paper (the variants `gpt2_...`); W has config.json, model.safetensors and the
+tokenizer's files, and the marks of dialogues enter the vocabulary:
+
+    memjax import --weights W --run runs/gpt2 --dialogues
+    memjax train --config cmu_dog --variant gpt2_sticky --data.source.path DIR \
+        --data.tokenizer.path runs/gpt2 --training.init-from runs/gpt2
+
 DIR has the archive or the folders of CMU-DoG, https://github.com/festvox/datasets-CMU_DoG. `perplexity` is that of
 utterances with their end tokens, and the subset `is_word` that of words alone; documents are not scored. With a memory
 the document stands in segments before the dialogue and reaches it in no other way.
@@ -20,10 +27,11 @@ Hardware: not said in the paper.
 Where the values come from
   paper    GPT-2 small: 12 layers, 768 wide, 12 heads; widths 0.005 and 0.01, tau 0.5, learning rate 5e-5 with linear
            decay, 5 epochs; 512 compressed slots of 3 tokens; nucleus 0.9 at temperature 0.7
-  ours     no published weights: the default variant is trained from scratch at 2.5e-4, memories go on from it at 5e-5,
-           and at 2.5e-4 for what they add; 8 rows, 512 basis functions; segments of 510 with a memory (a multiple of 3)
-           and 1,024 without; the first 512 tokens of a document in the context; byte pairs of the training split, 8,192
-           entries; utterances up to 128 tokens
+  ours     without published weights: the default variant is trained from scratch at 2.5e-4, memories go on from it at
+           5e-5, byte pairs of the training split, 8,192 entries. Always 2.5e-4 for what memories add; 8 rows, 512 basis
+           functions; segments of 510 with a memory (a multiple of 3) and 1,024 without; the first 512 tokens of a
+           document in the context; utterances up to 128 tokens; with published weights the marks begin as the mean of
+           all entries, and their embeddings by speaker are new and learn at 5e-5
 """
 
 from memjax.config import (
@@ -48,6 +56,11 @@ VARIANTS = {
     "compressive": "the document in 512 compressed slots of every layer",
     "infinity_former": "the document in a signal of 512 basis functions in every layer",
     "sticky": "the same with sticky memories",
+    "gpt2": "published weights with the document in their context",
+    "gpt2_no_document": "published weights with the dialogue alone",
+    "gpt2_compressive": "published weights with the document in compressed slots",
+    "gpt2_infinity_former": "published weights with the document in a signal",
+    "gpt2_sticky": "the same with sticky memories",
     "smoke": "seconds: synthetic dialogues in bytes, 1 layer with sticky memories",
 }
 
@@ -85,12 +98,18 @@ def get_config(variant: str = "default") -> Config:
     signal = InfinityFormer(
         host="gpt2", segment_length=510, num_basis=512, widths=(0.005, 0.01), sticky="none", kl_weight=1e-6
     )
-    if variant in ("compressive", "infinity_former", "sticky"):
+    published = variant.startswith("gpt2")
+    layout = "default" if variant == "gpt2" else variant.removeprefix("gpt2_")
+    with_memory = layout in ("compressive", "infinity_former", "sticky")
+    if published:
+        config.data.tokenizer = BytePairs(vocab_size=50_257)  # of the published files: data.tokenizer.path
+    if published or with_memory:
+        config.training.schedule = Schedule(learning_rate=5e-5, warmup_steps=0, decay="linear")
+    if with_memory:
         config.data.source, config.data.segment_length = CmuDog(document="memory"), 510
         config.training.steps = 9000
-        config.training.schedule = Schedule(learning_rate=5e-5, warmup_steps=0, decay="linear")
         config.training.memory_learning_rate = 2.5e-4
-    match variant:
+    match layout if variant in VARIANTS else variant:
         case "default":
             pass
         case "no_document":

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.basis import bin_masses, token_positions
 from memjax.functional.slots import slot_types
+from memjax.memory.infinity_former import LongTermMemory
 from memjax.models.language_model import LanguageModel
 from memjax.models.memformer import Memformer
 
@@ -52,7 +53,9 @@ class SignalMap:
       layers: the layers with a signal, 0-based: axis 0 of the arrays.
       mean: `[layers, segments, batch, heads, length]`, of each query's density over [0, 1].
       variance: as `mean`.
-      updated: bool `[layers, segments, batch]`, tokens entered the signal before the segment read it.
+      tokens: `[layers, segments, batch, length, dim]`, what waited to enter the signal before the segment read it:
+        hidden states after the gate, 0 where there is none.
+      entered: bool `[layers, segments, batch, length]`, the tokens that did enter it.
       positions: `[layers, segments, batch, samples]`, where a sticky update read the old signal; None where updates are
         even.
       contraction: tau.
@@ -62,10 +65,16 @@ class SignalMap:
     layers: tuple[int, ...]
     mean: Float[np.ndarray, "layers segments batch heads length"]
     variance: Float[np.ndarray, "layers segments batch heads length"]
-    updated: Bool[np.ndarray, "layers segments batch"]
+    tokens: Float[np.ndarray, "layers segments batch length dim"]
+    entered: Bool[np.ndarray, "layers segments batch length"]
     positions: Float[np.ndarray, "layers segments batch samples"] | None
     contraction: float
     counted: Bool[np.ndarray, "layers segments batch length"]
+
+    @property
+    def updated(self) -> Bool[np.ndarray, "layers segments batch"]:
+        """Whether something entered the signal before the segment read it."""
+        return np.any(self.entered, axis=-1)
 
     def histogram(self, num_bins: int = 128) -> Float[np.ndarray, "layers bins"]:
         """Mean mass of the queries of each layer in equal parts of [0, 1]; what lies outside is left out."""
@@ -155,11 +164,7 @@ def signal_map(
     Raises:
       ValueError: no layer has a signal, or the signal begins anew inside a document (`reset_after`).
     """
-    memories = {index: getattr(layer.attention, "long_term", None) for index, layer in enumerate(model.stack.layers)}
-    layers = tuple(index for index, memory in memories.items() if memory is not None)
-    if not layers:
-        raise ValueError("model: given a model without infinity-former, allowed: one with it in some layer")
-    signal: Any = memories[layers[0]]
+    layers, signal = long_term_of(model)
     if signal.reset_after:
         raise ValueError(f"reset_after: given {signal.reset_after}, allowed: None for a map of the signal")
 
@@ -172,17 +177,31 @@ def signal_map(
     stack = model.stack.clone(layers=tuple(tracking(layer) for layer in model.stack.layers))
     arrays = _run(model.clone(stack=stack), params, tokens, start_of_document, mask)
     of = lambda name: np.stack([arrays[f"layer_{layer:02d}/infinity_former/{name}"] for layer in layers])
-    updated, sticky = of("updated"), signal.sticky != "none"
+    entered, sticky = of("entered"), signal.sticky != "none"
     real = np.ones(tokens.shape, bool) if mask is None else np.asarray(mask)
     return SignalMap(
         layers,
         of("mean"),
         of("variance"),
-        updated,
+        of("tokens"),
+        entered,
         of("positions") if sticky else None,
         signal.contraction,
-        real[None] & _filled(updated, np.asarray(start_of_document))[..., None],
+        real[None] & _filled(np.any(entered, axis=-1), np.asarray(start_of_document))[..., None],
     )
+
+
+def long_term_of(model: LanguageModel) -> tuple[tuple[int, ...], LongTermMemory]:
+    """The layers of a model with a signal, 0-based, and the long-term memory of the first of them.
+
+    Raises:
+      ValueError: no layer has one.
+    """
+    memories = {index: getattr(layer.attention, "long_term", None) for index, layer in enumerate(model.stack.layers)}
+    found = {index: memory for index, memory in memories.items() if memory is not None}
+    if not found:
+        raise ValueError("model: given a model without infinity-former, allowed: one with it in some layer")
+    return tuple(found), next(iter(found.values()))
 
 
 def token_space(places: Float[np.ndarray, " tokens"]) -> Float[np.ndarray, " tokens"]:

@@ -10,7 +10,8 @@ describing a model that has one and giving its initial parameters, of which thos
     variables = init_variables(make_language_model(model_config, 50257), key, 512)
     params = import_params("model.safetensors", model_config, initial=variables["params"])
 
-Nothing here imports torch or transformers.
+A model may have further entries of the vocabulary, such as the marks of dialogues (`extra_ids`). `save_run` makes a run
+directory of such a folder, from which `training.init_from` starts. Nothing here imports torch or transformers.
 """
 
 from __future__ import annotations
@@ -26,20 +27,27 @@ import numpy as np
 import safetensors.numpy
 
 from memjax import config
+from memjax.data.dialogue import NUM_MARKS
+from memjax.interop.runs import write_run
 from memjax.models.language_model import make_language_model
 from memjax.models.transformer import join_layers, split_layers
+from memjax.models.vocabulary import pad_tables
+from memjax.training.experiment import make_model
 
 __all__ = [
     "export_config",
     "export_params",
     "import_params",
+    "is_gpt2",
     "load_pretrained",
     "model_config",
     "save_pretrained",
+    "save_run",
     "vocab_size",
 ]
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+TOKENIZERS = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 
 
 def model_config(hf_config: Mapping[str, Any]) -> config.Model:
@@ -82,18 +90,29 @@ def model_config(hf_config: Mapping[str, Any]) -> config.Model:
 
 
 def import_params(
-    weights: Mapping[str, np.ndarray] | str | Path, model: config.Model, *, initial: Any = None
+    weights: Mapping[str, np.ndarray] | str | Path, model: config.Model, *, initial: Any = None, extra_ids: int = 0
 ) -> dict[str, Any]:
     """Parameters of `make_language_model(model, ...)` from the state dict of a `GPT2LMHeadModel` or `GPT2Model`.
 
+    Entries that the weights do not have come last and begin as the mean of all others. The table is the output's too:
+    rows drawn around 0 score near 0, and where all scores of a model are far below 0 they take the whole softmax. The
+    score of a mean is the mean of the scores, so that the new entries take at most their share of the vocabulary: no
+    token loses more than `log(1 + extra_ids / entries)` nats (Hewitt 2021, "Initializing new word embeddings for
+    pretrained language models", https://nlp.stanford.edu/~johnhew/vocab-expansion.html).
+
     Args:
       weights: name -> array, or a safetensors file.
-      model: as `model_config` gives it, or that with a memory or another scan setting.
-      initial: parameters of the model, of which those that GPT-2 has are replaced; needed where it has a memory.
+      model: as `model_config` gives it, or that with a memory, marks of speakers or another scan setting.
+      initial: parameters of the model, of which those that GPT-2 has are replaced; needed where it has a memory or
+        marks.
+      extra_ids: entries of the vocabulary after those of the weights.
 
     Raises:
-      ValueError: a name that is missing or left over, a wrong shape, or a memory without initial parameters.
+      ValueError: a name that is missing or left over, a wrong shape, a negative number of entries, or a memory or marks
+        without initial parameters.
     """
+    if extra_ids < 0:
+        raise ValueError(f"extra_ids: given {extra_ids}, allowed: 0 or more")
     if isinstance(weights, str | Path):
         weights = safetensors.numpy.load_file(weights)
     _check(model)
@@ -110,10 +129,11 @@ def import_params(
     }
     source.tied("lm_head.weight", params["vocabulary"]["embedding"])
     source.finish()
+    params["vocabulary"]["embedding"] = _extended(params["vocabulary"]["embedding"], extra_ids)
     groups = _groups(model)
     if initial is None:
-        if _has_memory(model):
-            raise ValueError("initial: given None for a model with a memory, allowed: its initial parameters")
+        if _has_memory(model) or model.markers:
+            raise ValueError("initial: given None for a model with a memory or marks, allowed: its initial parameters")
         params["stack"] = join_layers(stack, groups)
         return jax.tree.map(jnp.asarray, params)
     own = split_layers(initial["stack"], groups)
@@ -124,7 +144,7 @@ def import_params(
 def export_params(params: Mapping[str, Any], model: config.Model) -> dict[str, np.ndarray]:
     """The inverse of `import_params`: a state dict of `GPT2LMHeadModel` without the tied `lm_head`.
 
-    Parameters of a memory have no place in it and are left out.
+    Parameters of a memory and embeddings of marks have no place in it and are left out.
 
     Args:
       params: of `make_language_model(model, ...)`; those of a padded vocabulary after `cut_tables`.
@@ -161,10 +181,15 @@ def export_config(model: config.Model, vocab_size: int) -> dict[str, Any]:
     }
 
 
-def load_pretrained(folder: str | Path) -> tuple[config.Model, dict[str, Any]]:
-    """Configuration and parameters of a folder with `config.json` and `model.safetensors`."""
+def load_pretrained(folder: str | Path, *, extra_ids: int = 0) -> tuple[config.Model, dict[str, Any]]:
+    """Configuration and parameters of a folder with `config.json` and `model.safetensors`.
+
+    Args:
+      folder: of the two files.
+      extra_ids: entries of the vocabulary after those of the weights, see `import_params`.
+    """
     model = model_config(json.loads((Path(folder) / CONFIG_FILE).read_text()))
-    return model, import_params(Path(folder) / WEIGHTS_FILE, model)
+    return model, import_params(Path(folder) / WEIGHTS_FILE, model, extra_ids=extra_ids)
 
 
 def save_pretrained(folder: str | Path, params: Mapping[str, Any], model: config.Model) -> None:
@@ -173,6 +198,49 @@ def save_pretrained(folder: str | Path, params: Mapping[str, Any], model: config
     Path(folder).mkdir(parents=True, exist_ok=True)
     (Path(folder) / CONFIG_FILE).write_text(json.dumps(export_config(model, vocab_size(params)), indent=2) + "\n")
     safetensors.numpy.save_file(weights, Path(folder) / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def save_run(folder: str | Path, path: str | Path, *, dialogues: bool = False) -> config.Config:
+    """Makes a run directory of such a folder: `training.init_from` starts from it, `memjax eval` scores it.
+
+    The tokenizer is copied beside the configuration, whose `data.tokenizer.path` is the run directory.
+
+    Args:
+      folder: with `config.json`, `model.safetensors`, and `tokenizer.json` or `vocab.json` and `merges.txt`.
+      path: the run directory, which must not exist.
+      dialogues: the vocabulary gets the marks of dialogues (`memjax.data.dialogue`), which begin as the mean of all
+        entries.
+
+    Raises:
+      ValueError: a file that is missing, weights that do not fit, or a path that exists.
+    """
+    folder, path = Path(folder).expanduser(), Path(path).expanduser()
+    if path.exists():
+        raise ValueError(f"run: {path} exists, allowed: a new directory")
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (folder / name).is_file():
+            raise ValueError(f"folder: {folder} has no {name}, allowed: a folder as save_pretrained writes it")
+    found = [names for names in TOKENIZERS if all((folder / name).is_file() for name in names)]
+    if not found:
+        allowed = "one with its tokenizer"
+        raise ValueError(f"folder: {folder} has no tokenizer.json, or vocab.json and merges.txt, allowed: {allowed}")
+    model, params = load_pretrained(folder, extra_ids=NUM_MARKS if dialogues else 0)
+    data = config.Data(
+        source=config.CmuDog(document="context", document_length=512) if dialogues else config.TextFiles(),
+        tokenizer=config.BytePairs(path=str(path)),
+        segment_length=_attention(model).num_positions,
+    )
+    described = config.Config(name=path.name, workdir=str(path.parent), model=model, data=data)
+    decoder = make_model(described, vocab_size(params))
+    params["vocabulary"] = pad_tables(params["vocabulary"], decoder.vocabulary)
+    write_run(path, described, decoder, params, [folder / name for name in found[0]])
+    return described
+
+
+def is_gpt2(folder: str | Path) -> bool:
+    """Whether the `config.json` of a folder says that it holds a GPT-2."""
+    file = Path(folder).expanduser() / CONFIG_FILE
+    return file.is_file() and json.loads(file.read_text()).get("model_type") == "gpt2"
 
 
 def vocab_size(params: Mapping[str, Any]) -> int:
@@ -201,6 +269,12 @@ _DEFAULTS: dict[str, Any] = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
+
+
+def _extended(embedding: np.ndarray, extra_ids: int) -> np.ndarray:
+    """The table with rows that are the mean of those it has."""
+    mean = embedding.mean(axis=0, keepdims=True, dtype=np.float64).astype(embedding.dtype)
+    return np.concatenate([embedding, np.repeat(mean, extra_ids, axis=0)])
 
 
 class _Source:

@@ -245,8 +245,9 @@ class LongTermMemory(nn.Module):
       min_variance: smallest variance of a density.
       init_stddev: of the matrices; None = scaled by fan-in.
       track_attention: `Aux.arrays` has what `memjax.inference.memory_maps` reads: `infinity_former/mean` and
-        `infinity_former/variance` `[batch, heads, length]`, `infinity_former/updated` bool `[batch]`, and where updates
-        are sticky `infinity_former/positions` `[batch, samples]`, the quantiles of the histogram.
+        `infinity_former/variance` `[batch, heads, length]`, `infinity_former/tokens` `[batch, length, dim]` and
+        `infinity_former/entered` bool `[batch, length]` of what entered the signal, and where updates are sticky
+        `infinity_former/positions` `[batch, samples]`, the quantiles of the histogram.
       dtype: of the computation.
     """
 
@@ -323,7 +324,8 @@ class LongTermMemory(nn.Module):
         y, found = self.read(weights, queries, *self.projected(weights, new.coefficients))
         y = jnp.where(new.valid[:, None, None], y, 0)
         counted = mask & new.valid[:, None]
-        losses, arrays = {LOSS: self._divergence(found, counted)}, self._tracked(found, state)
+        losses = {LOSS: self._divergence(found, counted)}
+        arrays = self._tracked(weights, found, state, mask.any(axis=1))
         new = dataclasses.replace(new, histogram=self.masses(found, counted))
         new = jax.lax.stop_gradient(where_rows(mask.any(axis=1), new, state))
         return y, new, Aux(losses=losses, arrays=arrays)
@@ -335,11 +337,9 @@ class LongTermMemory(nn.Module):
     @nn.nowrap
     def updated(self, weights: LongTermWeights, state: LongTermState, key: Array | None) -> LongTermState:
         """The state with `previous` in the signal; `key` draws the positions of a sticky update, None = quantiles."""
-        tokens = jnp.where(state.previous_valid[..., None], state.previous, 0).astype(self.dtype)
-        kernel, bias = (leaf.astype(self.dtype) for leaf in (weights.gate_kernel, weights.gate_bias))
         return update(
             state,
-            gate(tokens, kernel, bias),
+            self._entering(weights, state),
             self._positions(state, key),
             basis=self._basis,
             num_samples=self.num_samples,
@@ -371,6 +371,13 @@ class LongTermMemory(nn.Module):
         return jnp.where(counted[:, None, :, None], by_query, 0).sum(axis=(1, 2))
 
     @nn.nowrap
+    def _entering(self, weights: LongTermWeights, state: LongTermState) -> Array:
+        """What waits to enter the signal, gated; 0 where there is no token."""
+        tokens = jnp.where(state.previous_valid[..., None], state.previous, 0).astype(self.dtype)
+        kernel, bias = (leaf.astype(self.dtype) for leaf in (weights.gate_kernel, weights.gate_bias))
+        return gate(tokens, kernel, bias)
+
+    @nn.nowrap
     def _positions(self, state: LongTermState, key: Array | None) -> Array | None:
         """Where a sticky update reads the old signal."""
         if self.sticky == "none":
@@ -379,10 +386,14 @@ class LongTermMemory(nn.Module):
             return quantile_positions(state.histogram, self.num_samples)
         return sample_positions(key, state.histogram, self.num_samples, jitter=self.jitter)
 
-    def _tracked(self, found: Densities, state: LongTermState) -> dict[str, Array]:
+    def _tracked(
+        self, weights: LongTermWeights, found: Densities, state: LongTermState, rows: Array
+    ) -> dict[str, Array]:
+        """What `track_attention` asks for; only `rows`, which have a real token, update their signal."""
         if not self.track_attention:
             return {}
-        arrays = {"mean": found.mean, "variance": found.variance, "updated": state.previous_valid.any(axis=1)}
+        arrays = {"mean": found.mean, "variance": found.variance}
+        arrays |= {"tokens": self._entering(weights, state), "entered": state.previous_valid & rows[:, None]}
         positions = self._positions(state, None)
         arrays |= {} if positions is None else {"positions": positions}
         return {f"infinity_former/{name}": array for name, array in arrays.items()}

@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from memjax import config
+from memjax import cli, config
+from memjax.data.dialogue import NUM_MARKS
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
 from memjax.interop import hf_gpt2 as hf
 from memjax.models.language_model import make_language_model
 from memjax.models.transformer import split_layers
-from memjax.training.experiment import make_coefficients
+from memjax.models.vocabulary import cut_tables
+from memjax.training.experiment import init_from, make_coefficients, make_model
+from memjax.training.runs import load_config
+from memjax.training.step import init_variables
 from tests.reference.parameters import random_params
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -189,6 +193,78 @@ def test_memories_are_added_to_imported_weights(kind):
 def test_a_memory_needs_its_initial_parameters():
     with pytest.raises(ValueError, match="initial: given None for a model with a memory"):
         hf.import_params(WEIGHTS, with_memory("compressive"))
+    with pytest.raises(ValueError, match="initial: given None for a model with a memory or marks"):
+        hf.import_params(WEIGHTS, dataclasses.replace(description(), markers=NUM_MARKS))
+
+
+def test_further_entries_leave_the_logits_of_the_others_as_they_were():
+    ids, more = jnp.asarray(golden()["ids"], jnp.int32), 3
+    model = make_language_model(description(), 61 + more)
+    params = hf.import_params(WEIGHTS, description(), extra_ids=more)
+    table, plain = params["vocabulary"]["embedding"], imported()[1]["vocabulary"]["embedding"]
+    assert hf.vocab_size(params) == 64
+    np.testing.assert_array_equal(table[:61], plain)
+    mean = np.asarray(plain, np.float64).mean(axis=0)
+    np.testing.assert_allclose(table[61:], np.broadcast_to(mean, (more, 24)), atol=1e-7, rtol=0)
+
+    @jax.jit
+    def scores(params):
+        hidden, _, _ = model.apply({"params": params}, ids, model.init_state(2), start_of_document=jnp.ones(2, bool))
+        return logits_of(model, params, hidden)
+
+    logits = np.asarray(scores(params))
+    np.testing.assert_allclose(logits[..., :61], golden()["logits"], atol=2e-6, rtol=0)
+    np.testing.assert_allclose(logits[..., 61:], golden()["logits"].mean(-1, keepdims=True).repeat(more, -1), atol=2e-6)
+    lost = jax.nn.log_softmax(golden()["logits"]) - jax.nn.log_softmax(logits)[..., :61]
+    assert lost.min() > 0 and lost.max() <= np.log(1 + more / 61) + 1e-6  # at most their share of the vocabulary
+    with pytest.raises(ValueError, match="extra_ids: given -1, allowed: 0 or more"):
+        hf.import_params(WEIGHTS, description(), extra_ids=-1)
+
+
+def save_folder(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / hf.CONFIG_FILE).write_text(json.dumps({**json.loads(str(golden()["config_json"])), "model_type": "gpt2"}))
+    (folder / hf.WEIGHTS_FILE).write_bytes(WEIGHTS.read_bytes())
+    for name in ("vocab.json", "merges.txt"):
+        (folder / name).write_text(name)
+    return folder
+
+
+def test_a_folder_becomes_a_run_from_which_dialogues_with_a_memory_start(tmp_path):
+    folder = save_folder(tmp_path / "weights")
+    assert hf.is_gpt2(folder) and not hf.is_gpt2(tmp_path)
+    described = hf.save_run(folder, tmp_path / "run", dialogues=True)
+    assert load_config(tmp_path / "run") == described and isinstance(described.data.source, config.CmuDog)
+    assert described.data.tokenizer == config.BytePairs(path=str(tmp_path / "run"))
+    assert (tmp_path / "run" / "merges.txt").read_text() == "merges.txt"
+    marked = dataclasses.replace(with_memory("infinity_former"), markers=NUM_MARKS)
+    model = make_model(dataclasses.replace(described, model=marked), 61 + NUM_MARKS)
+    fresh = init_variables(model, jax.random.key(0), 4)
+    start, added = init_from(tmp_path / "run", fresh, model)
+    assert "params/markers" in added and all("long_term" in name for name in set(added) - {"params/markers"})
+    expected = hf.import_params(WEIGHTS, marked, initial=fresh["params"], extra_ids=NUM_MARKS)
+    found = start["params"]
+    assert found["vocabulary"]["embedding"].shape == (128, 24)  # padded, as sharding.vocab_multiple says
+    found = {**found, "vocabulary": cut_tables(found["vocabulary"], model.vocabulary)}
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    assert cli.main(["import", "--weights", str(folder), "--run", str(tmp_path / "plain")]) == 0
+    assert isinstance(load_config(tmp_path / "plain").data.source, config.TextFiles)
+    (folder / hf.CONFIG_FILE).write_text(json.dumps({"model_type": "bert"}))
+    arguments = ["import", "--weights", str(folder), "--run", str(tmp_path / "bert"), "--dialogues"]
+    assert cli.main(arguments) != 0 and not (tmp_path / "bert").exists()
+
+
+def test_a_folder_that_is_not_whole_is_refused(tmp_path):
+    folder = save_folder(tmp_path / "weights")
+    with pytest.raises(ValueError, match="run: .* exists, allowed: a new directory"):
+        hf.save_run(folder, tmp_path)
+    (folder / "merges.txt").unlink()
+    with pytest.raises(ValueError, match=r"has no tokenizer\.json, or vocab\.json and merges\.txt"):
+        hf.save_run(folder, tmp_path / "other")
+    (folder / hf.WEIGHTS_FILE).unlink()
+    with pytest.raises(ValueError, match=r"has no model\.safetensors, allowed: a folder as save_pretrained writes it"):
+        hf.save_run(folder, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(
