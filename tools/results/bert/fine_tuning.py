@@ -24,15 +24,15 @@ from tools.results.runs import Run, cells, measured, parse, train, usage, write
 FOLDER = "bert"
 """of the table and the logs"""
 IMPORTED, PLAIN, MEMORY = "bert_minilm", "bert_minilm-mlm", "bert_minilm-mlm_resm"
-MLM_STEPS = 60
+MLM_STEPS = 300
 FROZEN = "feed_forward/memory/"
 SEGMENTS = 20
 """batches of 32 texts over which slots are counted"""
 TASKS = {
-    "cola": ("bert_glue", "$MEMJAX_GLUE_COLA", 250, 16, 32, ("matthews", "accuracy")),
-    "sst2": ("bert_glue", "$MEMJAX_GLUE_SST2", 150, 16, 40, ("accuracy",)),
-    "qnli": ("bert_glue", "$MEMJAX_GLUE_QNLI", 80, 16, 96, ("accuracy",)),
-    "squad": ("bert_squad", "$MEMJAX_SQUAD", 50, 8, 256, ("exact_match", "f1")),
+    "cola": ("bert_glue", "$MEMJAX_GLUE_COLA", 1000, 16, 24, ("matthews", "accuracy")),
+    "sst2": ("bert_glue", "$MEMJAX_GLUE_SST2", 200, 16, 40, ("accuracy",)),
+    "qnli": ("bert_glue", "$MEMJAX_GLUE_QNLI", 150, 16, 96, ("accuracy",)),
+    "squad": ("bert_squad", "$MEMJAX_SQUAD", 100, 8, 256, ("exact_match", "f1")),
 }
 """task -> configuration, data, steps, rows, tokens of a text, measures"""
 MODELS = {
