@@ -19,11 +19,6 @@ class BytePairTokenizer(_ByteTable):
 
     Documents begin and end with `<|endoftext|>` as GPT-2's do, which is the padding too. Bytes that are no UTF-8 are
     not taken: a byte-level tokenizer of that library reads texts.
-
-    Example:
-      >>> tokenizer = BytePairTokenizer("gpt2")  # doctest: +SKIP
-      >>> tokenizer.decode(tokenizer.encode(" a b"))  # doctest: +SKIP
-      ' a b'
     """
 
     lossless = True
