@@ -20,6 +20,7 @@ APPLICATIONS = {"functional", "memory", "datastore", "models"}
 ALLOWED: dict[str, set[str]] = {
     "typing": set(),
     "config": set(),
+    "validation": set(),
     "axes": set(),
     "functional": set(),
     "memory": {"functional"},
@@ -27,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": set(),
     "models": MODELS,
     "inference": APPLICATIONS | {"data"},
-    "training": APPLICATIONS | {"data"},
+    "training": APPLICATIONS | {"data", "validation"},
     "lifelong": APPLICATIONS | {"training", "data"},
 }
 """Part of memjax -> parts that it may import, besides itself and the vocabulary. A part that is not listed (`interop`,

@@ -2,12 +2,16 @@
 
 from memjax.data.annotations import AnnotatedDocuments, open_neighbors, write_neighbors
 from memjax.data.builders import python_library_builder, tfds_examples, tfds_texts
+from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.classification import LabelledText, LabelledTexts, glue_texts, tfds_glue_texts
 from memjax.data.datasets import Datasets, make_datasets, make_tokenizer, open_texts, prepare
+from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, Turn, Utterance, cmu_dog, dialogue_texts
 from memjax.data.documents import ArrayDocuments, Documents, Measure
 from memjax.data.identifiers import distant_identifiers, identifier_distances
+from memjax.data.images import ImageDocuments, images_of, mnist, png_grid
 from memjax.data.masking import MaskedTexts
 from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
+from memjax.data.sorting import Sorting
 from memjax.data.sources import (
     Texts,
     TextSource,
@@ -38,18 +42,24 @@ from memjax.data.wordpiece import WordPieceTokenizer
 __all__ = [
     "AnnotatedDocuments",
     "ArrayDocuments",
+    "BytePairTokenizer",
     "ByteTokenizer",
     "Datasets",
+    "Dialogue",
+    "Dialogues",
     "Documents",
+    "ImageDocuments",
     "KeyValueRecall",
     "LabelledText",
     "LabelledTexts",
+    "MarkingTokenizer",
     "MaskedTexts",
     "Measure",
     "Question",
     "QuestionWindows",
     "SentencePieceTokenizer",
     "SeqioVocabulary",
+    "Sorting",
     "StreamingDecoder",
     "Streams",
     "TextSource",
@@ -58,22 +68,29 @@ __all__ = [
     "TokenizedDocument",
     "TokenizedTexts",
     "Tokenizer",
+    "Turn",
+    "Utterance",
     "WordPieceTokenizer",
     "WordTokenizer",
+    "cmu_dog",
     "corpus_sha256",
+    "dialogue_texts",
     "directories",
     "distant_identifiers",
     "enwik8",
     "epoch_order",
     "glue_texts",
     "identifier_distances",
+    "images_of",
     "json_lines",
     "make_datasets",
     "make_tokenizer",
     "merge_positions",
+    "mnist",
     "novels",
     "open_neighbors",
     "open_texts",
+    "png_grid",
     "prepare",
     "python_library_builder",
     "python_version",
@@ -88,6 +105,7 @@ __all__ = [
     "tfds_glue_texts",
     "tfds_squad_questions",
     "tfds_texts",
+    "train_byte_pairs",
     "train_sentencepiece",
     "wikitext",
     "write_neighbors",

@@ -15,14 +15,18 @@ from typing import Any
 
 from memjax import config as configs
 from memjax.data import sources
+from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.classification import GLUE, LabelledTexts, glue_texts, tfds_glue_texts
+from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
 from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION, identifier_distances
+from memjax.data.images import ImageDocuments, mnist
 from memjax.data.masking import MaskedTexts
 from memjax.data.python_sources import python_sources
+from memjax.data.sorting import Sorting
 from memjax.data.squad import QuestionWindows, squad_questions, tfds_squad_questions
 from memjax.data.synthetic import KeyValueRecall
-from memjax.data.templates import template_questions, template_texts
+from memjax.data.templates import template_dialogues, template_questions, template_texts
 from memjax.data.token_files import Progress, write_token_file
 from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, WordTokenizer, train_sentencepiece
 from memjax.data.translation import BothSides, EndingTokenizer, SentencePairs, number_words, parallel_texts
@@ -65,11 +69,18 @@ def make_datasets(
     source = data.source
     if isinstance(source, configs.KeyValueRecall):
         return _recall(source)
+    if isinstance(source, configs.Sorting):
+        return _sorting(source)
+    if isinstance(source, configs.Mnist):
+        documents = lambda split: mnist(source.path, split)  # noqa: E731
+        return Datasets(documents, None, ImageDocuments.vocab_size, ImageDocuments.begin_id)
     folder = cache_folder(data)
     if isinstance(source, configs.Glue | configs.Squad | configs.Templates):
         return _examples(data, task, folder, progress)
     if isinstance(source, configs.SeqioTask):
         return _seqio(source, data, folder, progress)
+    if isinstance(source, configs.Dialogues):
+        return _dialogues(source, data, folder, progress)
     if isinstance(source, configs.Translation):
         return _translation(source, data, folder, progress)
     texts = lambda split: open_texts(source, split, articles=data.protocol == "separate")  # noqa: E731
@@ -173,6 +184,16 @@ def make_tokenizer(tokenizer: configs.Tokenizer, train: Any, folder: Path, *, pr
                 return SentencePieceTokenizer(path)
             report("train the tokenizer", 0, 1)
             trained = train_sentencepiece(_only_texts(train), path, vocab_size=tokenizer.vocab_size)
+            report("train the tokenizer", 1, 1)
+            return trained
+        case configs.BytePairs(path=path) if path:
+            return BytePairTokenizer(path)
+        case configs.BytePairs():
+            path = folder / f"byte-pairs-{tokenizer.vocab_size}-{_digest(train.fingerprint)}.json"
+            if path.exists():
+                return BytePairTokenizer(path)
+            report("train the tokenizer", 0, 1)
+            trained = train_byte_pairs(_only_texts(train), path, vocab_size=tokenizer.vocab_size)
             report("train the tokenizer", 1, 1)
             return trained
         case configs.Words():
@@ -281,6 +302,42 @@ def _recall(source: configs.KeyValueRecall) -> Datasets:
 
     example = documents("train")
     return Datasets(documents, None, example.vocab_size, example.begin_id)
+
+
+def _sorting(source: configs.Sorting) -> Datasets:
+    def documents(split: str) -> Sorting:
+        count = source.num_documents if split == "train" else max(source.num_documents // 10, 1)
+        return Sorting(count, length=source.length, num_symbols=source.num_symbols, seed=SPLITS.index(split))
+
+    return Datasets(documents, None, documents("train").vocab_size, Sorting.begin_id)
+
+
+def open_dialogues(source: configs.Dialogues, split: str) -> list[Dialogue]:
+    """The dialogues of a split, with the documents they are about."""
+    match source:
+        case configs.CmuDog():
+            return cmu_dog(source.path, split)
+        case configs.TemplateDialogues():
+            number = source.num_dialogues if split == "train" else max(source.num_dialogues // 8, 1)
+            return template_dialogues(number, seed=SPLITS.index(split))
+    raise ValueError(f"data.source: given {type(source).__name__}, allowed: CmuDog, TemplateDialogues")
+
+
+def _dialogues(source: configs.Dialogues, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:
+    train = open_dialogues(source, "train")
+    tokenizer = MarkingTokenizer(make_tokenizer(data.tokenizer, dialogue_texts(train), folder, progress=progress))
+
+    def documents(split: str) -> Dialogues:
+        return Dialogues(
+            train if split == "train" else open_dialogues(source, split),
+            tokenizer,
+            layout=source.document,
+            segment_length=data.segment_length,
+            document_length=source.document_length,
+            max_utterance_length=source.max_utterance_length,
+        )
+
+    return Datasets(documents, tokenizer, tokenizer.vocab_size, tokenizer.begin_id)
 
 
 def _translation(source: configs.Translation, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:

@@ -1,4 +1,7 @@
-"""Synthetic sentences about who lives where: labelled pairs of texts, and questions with answers. Nothing is read."""
+"""Synthetic sentences about who lives where: labelled pairs of texts, questions with answers, and dialogues.
+
+Nothing is read.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import hashlib
 import numpy as np
 
 from memjax.data.classification import LabelledText
+from memjax.data.dialogue import Dialogue, Utterance
 from memjax.data.squad import Question
 
 NAMES = ("Ada", "Boole", "Curie", "Dirac", "Euler", "Fermi", "Gauss", "Hertz")
@@ -40,6 +44,25 @@ def template_questions(num_examples: int, *, seed: int) -> list[Question]:
         city = CITIES[cities[who]]
         questions.append(Question(f"Where does {NAMES[people[who]]} live?", context, ((city, context.index(city)),)))
     return questions
+
+
+def template_dialogues(num_dialogues: int, *, seed: int) -> list[Dialogue]:
+    """A document of four sentences, and somebody without it who asks where each of the four lives.
+
+    Example:
+      >>> [utterance.text.split()[0] for utterance in template_dialogues(1, seed=0)[0].utterances[:2]]
+      ['Where', 'In']
+    """
+    random, dialogues = _random("dialogues", seed), []
+    for _ in range(num_dialogues):
+        people, cities = (random.permutation(8)[:4] for _ in range(2))
+        document = " ".join(f"{NAMES[p]} lives in {CITIES[c]}." for p, c in zip(people, cities, strict=True))
+        said = []
+        for who in random.permutation(4):
+            said.append(Utterance(0, f"Where does {NAMES[people[who]]} live?", informed=False))
+            said.append(Utterance(1, f"In {CITIES[cities[who]]}."))
+        dialogues.append(Dialogue(document, tuple(said)))
+    return dialogues
 
 
 def _random(kind: str, seed: int) -> np.random.RandomState:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from memjax.functional.scopes import operation
 
-__all__ = ["bucket_bias", "relative_buckets", "relative_distances", "relative_shift", "sinusoids"]
+__all__ = ["bidirectional_bias", "bucket_bias", "relative_buckets", "relative_distances", "relative_shift", "sinusoids"]
 
 
 @operation
@@ -165,6 +165,37 @@ def bucket_bias(
     buckets = jnp.asarray(relative_buckets(distances, num_buckets, max_distance))
     picked = jnp.take(table, buckets, axis=1)  # [heads, ..., length, total]
     return picked if distances.ndim == 2 else jnp.moveaxis(picked, 0, 1)
+
+
+@operation
+def bidirectional_bias(
+    table: Float[Array, "heads buckets"], length: int, *, max_distance: int = 128
+) -> Float[Array, "heads length length"]:
+    """The bias of T5's encoder: the first half of the buckets is for earlier tokens and the own, the other for later.
+
+    Args:
+      table: `[heads, buckets]`, an even number of buckets.
+      length: tokens, each of which sees all.
+      max_distance: as in `relative_buckets`.
+
+    Raises:
+      ValueError: an odd number of buckets.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(bidirectional_bias(jnp.arange(32.0)[None], 3))
+      [[[ 0. 17. 18.]
+        [ 1.  0. 17.]
+        [ 2.  1.  0.]]]
+    """
+    buckets = table.shape[-1]
+    if buckets % 2:
+        raise ValueError(f"table: given {buckets} buckets, allowed: an even number, half of them for later tokens")
+    half, distances = buckets // 2, relative_distances(length, length)
+    past = bucket_bias(table[:, :half], distances, max_distance=max_distance)
+    # Distances to later tokens are those to earlier ones with rows and columns exchanged.
+    future = jnp.swapaxes(bucket_bias(table[:, half:], distances, max_distance=max_distance), 1, 2)
+    return jnp.where(jnp.asarray(distances >= 0)[None], past, future)
 
 
 @functools.lru_cache(maxsize=32)

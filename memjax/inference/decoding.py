@@ -108,6 +108,7 @@ def stream_tokens(
     block: int = 16,
     dtype: Any = None,
     recall: Recall | None = None,
+    prefix: Prefix | None = None,
 ) -> Iterator[list[list[int]]]:
     """Continues every prompt and yields the new tokens of each row after every `block` tokens.
 
@@ -124,11 +125,15 @@ def stream_tokens(
       block: tokens generated between two looks at the host.
       dtype: of the activations in a new memory; None = the model's own.
       recall: called on the host before every token (`memjax.inference.neighbors`); `block` is then 1.
+      prefix: rows that have read the prompts already; it can be continued again. None = they are read.
     """
     block = 1 if recall else block
     if max_tokens < 0:
         raise ValueError(f"max_tokens: given {max_tokens!r}, allowed: 0 or more")
-    prefix = prefill(model, variables, prompts, segment_length=segment_length, dtype=dtype)
+    if prefix is None:
+        running = prefill(model, variables, prompts, segment_length=segment_length, dtype=dtype)
+    else:
+        running = jax.tree.map(jnp.copy, prefix)  # a block writes over the arrays it is given
     keys = row_keys(seed, prompts)
     stops = jnp.asarray(list(stop_tokens) or [NO_TOKEN])
     done = jnp.zeros(len(prompts), bool)
@@ -136,9 +141,9 @@ def stream_tokens(
     new: Sequence[Sequence[int]] = prompts
     for start in range(0, max_tokens, block):
         limit = jnp.asarray(min(block, max_tokens - start))
-        prefix = recall(prefix, new) if recall else prefix
-        prefix, done, tokens = _generate_block(
-            model, variables, prefix, done, keys, jnp.asarray(start), limit, stops, sampling or Sampling(), block
+        running = recall(running, new) if recall else running
+        running, done, tokens = _generate_block(
+            model, variables, running, done, keys, jnp.asarray(start), limit, stops, sampling or Sampling(), block
         )
         new = [[int(token) for token in row if token != NO_TOKEN] for row in np.asarray(tokens)]
         for row, more in zip(so_far, new, strict=True):

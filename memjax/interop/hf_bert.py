@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,11 @@ import numpy as np
 import safetensors.numpy
 
 from memjax import config
+from memjax.interop.runs import write_run
 from memjax.models.language_model import make_stack
 from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import pad_tables
-from memjax.training.checkpoints import Checkpoints
-from memjax.training.experiment import layer_groups, make_model, split_state
-from memjax.training.runs import config_to_dict, write_json
-from memjax.training.step import TrainState
-from memjax.training.tables import Tables
+from memjax.training.experiment import make_model
 
 __all__ = ["export_params", "find_task", "import_params", "load_pretrained", "model_config", "save_run", "vocab_size"]
 
@@ -194,17 +190,7 @@ def save_run(folder: str | Path, path: str | Path) -> config.Config:
     encoder = make_model(described, vocab_size(params))
     tables = encoder.vocabulary.clone(bias="bias" in params["vocabulary"])
     params["vocabulary"] = pad_tables(params["vocabulary"], tables)
-    path.mkdir(parents=True)
-    shutil.copyfile(vocabularies[0], vocab)
-    write_json(path / "config.json", config_to_dict(described))
-    empty: Any = {}
-    state = TrainState(
-        step=np.int32(0), params=params, tables=Tables(), opt_state=(), batch_stats=empty, constants=empty,
-        memory=empty, key=jax.random.key(0), totals=empty, restart=np.zeros(1, bool),
-    )  # fmt: skip
-    checkpoints = Checkpoints(path / "checkpoints")
-    checkpoints.save(0, split_state(state, layer_groups(encoder)))
-    checkpoints.close()
+    write_run(path, described, encoder, params, vocabularies[:1])
     return described
 
 

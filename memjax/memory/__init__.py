@@ -16,8 +16,15 @@ from memjax.memory.contract import (
     where_rows,
 )
 from memjax.memory.cross_attention import CrossAttention, CrossAttentionState
+from memjax.memory.infinity_former import (
+    InfinityFormerAttention,
+    InfinityFormerState,
+    LongTermMemory,
+    LongTermState,
+)
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.linear_transformer import LinearCrossAttention, LinearCrossState, LinearTransformerAttention
+from memjax.memory.memformer import Encoded, MemformerEncoder, MemformerState
 from memjax.memory.memorizing import LongMemory, MemorizingAttention, MemorizingState, Tokens
 from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens, resize_memory
 from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
@@ -37,6 +44,9 @@ __all__ = [
     "CrossAttention",
     "CrossAttentionState",
     "DecodeState",
+    "Encoded",
+    "InfinityFormerAttention",
+    "InfinityFormerState",
     "EncoderLayer",
     "KNNMemory",
     "LayerState",
@@ -44,6 +54,10 @@ __all__ = [
     "LinearCrossState",
     "LinearTransformerAttention",
     "LongMemory",
+    "LongTermMemory",
+    "LongTermState",
+    "MemformerEncoder",
+    "MemformerState",
     "MemSizerAttention",
     "MemorizingAttention",
     "MemorizingState",

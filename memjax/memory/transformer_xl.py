@@ -51,12 +51,14 @@ class TransformerXLSegment:
       values: as `keys`.
       attended: what the slots of the memory received of the segment's attention so far, where the memory notes it;
         `EmptyState` in Transformer-XL.
+      further: what a memory beside the slots keeps of the running segment; `EmptyState` in Transformer-XL.
     """
 
     hidden: Leaf
     keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
     values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
     attended: Leaf = EmptyState()
+    further: Any = EmptyState()
 
 
 class Reading(NamedTuple):
@@ -206,6 +208,11 @@ class TransformerXLAttention(nn.Module):
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
+        self._setup_projections()
+        self.layer_norm = make_norm(self.norm_kind, self.dtype)
+        self.drop = nn.Dropout(self.dropout)
+
+    def _setup_projections(self) -> None:
         init, heads = matrix_init(self.init_stddev), (self.num_heads, self.head_dim)
         inner = named(init, "embed", "heads", None)
         self.query = self.param("query", inner, (self.dim, *heads))
@@ -214,8 +221,6 @@ class TransformerXLAttention(nn.Module):
         self.output = self.param("output", named(init, "heads", None, "embed"), (*heads, self.dim))
         if not self.tied_biases:
             self.biases = RelativeBiases(self.num_heads, self.head_dim)
-        self.layer_norm = make_norm(self.norm_kind, self.dtype)
-        self.drop = nn.Dropout(self.dropout)
 
     @nn.nowrap
     def shared_module(self) -> nn.Module | None:
@@ -255,7 +260,7 @@ class TransformerXLAttention(nn.Module):
         mask = broadcast_mask(mask, batch, length)
         state = self._reset(state, start_of_document)
         y, u_v = self.normed(x), self._biases(shared)
-        queries, (keys, values) = project(y, self.query), self._keys_values(y)
+        queries, (keys, values) = self._queries(y), self._keys_values(y)
         parts, valid = self._slots(state)
         if parts:
             # Apart from the segment: as one product, the backward pass would also work out the gradient to the memory.
@@ -271,10 +276,11 @@ class TransformerXLAttention(nn.Module):
             visibility(length, valid, mask, window=window),
             **self._attention_dropout(deterministic),
         )
-        z = self._finish(x, z, deterministic)
+        further, state, more = self._read_further(queries, state, mask, deterministic)
+        z = self._finish(x, z, deterministic, further)
         attended, reading = self._attended(weights, mask), Reading(queries, keys, values)
         state, aux = self._write(state, self._stored(x, y), mask, attended, reading)
-        return z, state, aux
+        return z, state, more + aux
 
     def decode(
         self,
@@ -290,21 +296,23 @@ class TransformerXLAttention(nn.Module):
         segment = self._enter_segment(memory, segment, active & (position == 0))
         y = self.normed(x)
         key, value = self._keys_values(y)
-        segment = TransformerXLSegment(
-            ring_append(segment.hidden, self._stored(x, y).astype(segment.hidden.dtype), position, active),
-            ring_append(segment.keys, key, position + self._num_slots, active),
-            ring_append(segment.values, value, position + self._num_slots, active),
-            segment.attended,
+        segment = dataclasses.replace(
+            segment,
+            hidden=ring_append(segment.hidden, self._stored(x, y).astype(segment.hidden.dtype), position, active),
+            keys=ring_append(segment.keys, key, position + self._num_slots, active),
+            values=ring_append(segment.values, value, position + self._num_slots, active),
         )
-        z, weights = self._read_token(project(y, self.query), segment, memory, position, self._biases(shared))
+        query = self._queries(y)
+        z, weights = self._read_token(query, segment, memory, position, self._biases(shared))
         add = lambda sums, more: sums + more.astype(sums.dtype)  # noqa: E731
         attended = jax.tree.map(add, segment.attended, self._attended(weights, active[:, None]))
         segment = dataclasses.replace(segment, attended=attended)
-        z = self._finish(x, z, deterministic=True)
+        further, segment = self._read_token_further(query, segment, active)
+        z = self._finish(x, z, deterministic=True, further=further)
 
         full = active & (position + 1 == segment_length)
         rows = jnp.broadcast_to(full[:, None], (batch, segment_length))
-        write_full = lambda m: self._write(m, segment.hidden, rows, segment.attended)[0]  # noqa: E731
+        write_full = lambda m: self._write_segment(m, segment, rows)  # noqa: E731
         memory = jax.lax.cond(full.any(), write_full, lambda m: m, memory)
         return z, DecodeState(memory, segment, next_position(position, active, segment_length))
 
@@ -357,6 +365,22 @@ class TransformerXLAttention(nn.Module):
         """The state after a segment, and what there is to add to the loss where `reading` is given."""
         return write(state, stored, mask), Aux()
 
+    def _write_segment(self, state: Any, segment: TransformerXLSegment, mask: Array) -> Any:
+        """The state after a segment that was decoded token by token; `mask` is True in the rows to write."""
+        return self._write(state, segment.hidden, mask, segment.attended)[0]
+
+    def _read_further(
+        self, queries: Array, state: Any, mask: Array, deterministic: bool
+    ) -> tuple[Array | None, Any, Aux]:
+        """What a memory beside the slots adds to the output, before dropout and residual, and the state it leaves."""
+        return None, state, Aux()
+
+    def _read_token_further(
+        self, query: Array, segment: TransformerXLSegment, active: Array
+    ) -> tuple[Array | None, TransformerXLSegment]:
+        """`_read_further` for one token per row."""
+        return None, segment
+
     # The attention
 
     def _recalled(self, parts: tuple[Array, ...], dtype: Any) -> Array:
@@ -393,9 +417,8 @@ class TransformerXLAttention(nn.Module):
                 )
             )
             attended = jax.tree.map(lambda sums: jnp.where(entering[:, None], 0, sums), segment.attended)
-            return TransformerXLSegment(
-                segment.hidden, set_memory(segment.keys, keys), set_memory(segment.values, values), attended
-            )
+            keys, values = set_memory(segment.keys, keys), set_memory(segment.values, values)
+            return dataclasses.replace(segment, keys=keys, values=values, attended=attended)
 
         # Flax modules cannot be called inside lax.cond: the norm stands outside, the products inside are plain arrays.
         recalled = [self._recall(part.astype(self.dtype)) for part in parts]
@@ -442,6 +465,9 @@ class TransformerXLAttention(nn.Module):
         column = jnp.clip(total - 1 - distance, 0, total - 1)[:, None, None, :]
         return jnp.take_along_axis(by_distance, jnp.broadcast_to(column, (*by_distance.shape[:3], columns)), axis=-1)
 
+    def _queries(self, hidden: Array) -> Array:
+        return project(hidden, self.query)
+
     def _keys_values(self, hidden: Array) -> tuple[Array, Array]:
         both = project(hidden, self.key_value)
         return both[:, :, 0], both[:, :, 1]
@@ -455,7 +481,8 @@ class TransformerXLAttention(nn.Module):
             return {}
         return {"dropout_rate": self.attention_dropout, "dropout_key": self.make_rng("dropout")}
 
-    def _finish(self, x: Array, y: Array, deterministic: bool) -> Array:
+    def _finish(self, x: Array, y: Array, deterministic: bool, further: Array | None = None) -> Array:
         y = project(y, self.output, axes=2)
+        y = y if further is None else y + further
         y = x + self.drop(y, deterministic=deterministic)
         return self.layer_norm(y) if self.norm == "post" else y

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -17,6 +17,7 @@ from memjax.functional.positions import sinusoids
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.contract import StackState, broadcast_mask
+from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
 from memjax.memory.linear_transformer import LinearTransformerAttention
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.memory_tokens import MEMORY, prepend_memory
@@ -30,7 +31,9 @@ from memjax.memory.spalm import Spalm
 from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.bidirectional import BidirectionalAttention
-from memjax.models.transformer import FeedForward, Layer, Stack
+from memjax.models.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
+from memjax.models.recurrent import LSTM
+from memjax.models.transformer import FeedForward, Layer, NoFeedForward, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
 from memjax.typing import Aux, EmptyState, Sum
 
@@ -49,15 +52,17 @@ class LanguageModelState:
       output: that of a memory at the output site, or `EmptyState`.
       mixtures: of each memory whose candidates are mixed in.
       position: int32 `[batch]`, tokens of the document read so far, or `EmptyState` where nothing depends on it.
+      marker: int32 `[batch]`, 1 + the number of the last mark read, 0 = none yet; `EmptyState` without marks.
     """
 
     stack: StackState
     output: Any
     mixtures: tuple[Any, ...] = ()
     position: Any = EmptyState()
+    marker: Any = EmptyState()
 
 
-_RELATIVE = (config.TransformerXL, config.Compressive)
+_RELATIVE = (config.TransformerXL, config.Compressive, config.InfinityFormer, config.GPT2)
 """what is made of Transformer-XL's attention, with its norms and initial values"""
 
 
@@ -74,7 +79,10 @@ class LanguageModel(nn.Module):
       mixtures: memories at the output site that propose tokens (`Recalled`); their distributions are mixed in one after
         the other.
       final_norm: norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
+      num_positions: learned positions of the tokens in their segment, added to the embeddings; 0 = none.
       positions: 'sinusoids' of the place in the document are added to the embeddings, or 'none'.
+      markers: ids that mark what follows them in the document, such as the speakers of a dialogue: every token gets a
+        learned embedding of the last of them, itself included, and another one before the first.
       memory_tokens: learned rows before every segment, which come out as `memory` in `Aux.arrays`; for layers that know
         of them (`MemoryTokenXLAttention`).
       memory_stddev: of their initial values.
@@ -90,7 +98,9 @@ class LanguageModel(nn.Module):
     output_memory: nn.Module | None = None
     mixtures: tuple[nn.Module, ...] = ()
     final_norm: str = "rms"
+    num_positions: int = 0
     positions: str = "none"
+    markers: tuple[int, ...] = ()
     memory_tokens: int = 0
     memory_stddev: float = 0.02
     dropout: float = 0.0
@@ -102,6 +112,12 @@ class LanguageModel(nn.Module):
         if self.final_norm:
             self.layer_norm = make_norm(self.final_norm, self.dtype)
         self.drop = nn.Dropout(self.dropout)
+        if self.num_positions:
+            init, dim = named(nn.initializers.normal(0.02), None, "embed"), self.stack.layers[0].attention.dim  # type: ignore[attr-defined]
+            self.positions_table = self.param("positions", init, (self.num_positions, dim))
+        if self.markers:
+            init = named(nn.initializers.normal(0.02), None, "embed")
+            self.marker_table = self.param("markers", init, (len(self.markers) + 1, self.vocabulary.dim))  # type: ignore[attr-defined]
         if self.memory_tokens:
             if self.features or self.stack.features:
                 raise ValueError("features: given with memory_tokens, allowed: none (they have rows of their own)")
@@ -114,8 +130,9 @@ class LanguageModel(nn.Module):
         dtype = dtype or self.memory_dtype
         output = self.output_memory.init_state(batch_size, dtype) if self.output_memory else EmptyState()  # type: ignore[attr-defined]
         mixtures = tuple(memory.init_state(batch_size, dtype) for memory in self.mixtures)  # type: ignore[attr-defined]
-        position = jnp.zeros((batch_size,), jnp.int32) if self.positions != "none" else EmptyState()
-        return LanguageModelState(self.stack.init_state(batch_size, dtype), output, mixtures, position)
+        count = lambda counts: jnp.zeros((batch_size,), jnp.int32) if counts else EmptyState()
+        counters = count(self.positions != "none"), count(self.markers)
+        return LanguageModelState(self.stack.init_state(batch_size, dtype), output, mixtures, *counters)
 
     @nn.nowrap
     def init_decode_state(self, state: LanguageModelState, segment_length: int, batch_size: int) -> LanguageModelState:
@@ -128,7 +145,7 @@ class LanguageModel(nn.Module):
             for memory, one in zip(self.mixtures, state.mixtures, strict=True)
         )
         stack = self.stack.init_decode_state(state.stack, segment_length, batch_size)
-        return LanguageModelState(stack, output, mixtures, state.position)
+        return LanguageModelState(stack, output, mixtures, state.position, state.marker)
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, Any]:
@@ -181,8 +198,11 @@ class LanguageModel(nn.Module):
           features.
         """
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
-        position = jax.tree.map(lambda read: jnp.where(start_of_document, 0, read), state.position)
-        x = self.drop(self._embed(tokens, position), deterministic=deterministic)
+        fresh = lambda count: jnp.where(start_of_document, 0, count)
+        position, marker = jax.tree.map(fresh, (state.position, state.marker))
+        real = broadcast_mask(mask, *tokens.shape)
+        x, marker = self._mark(self._embed(tokens, position), jnp.where(real, tokens, -1), marker)
+        x = self.drop(x, deterministic=deterministic)
         x = constrain(x, "batch", None, None)
         x, stack, aux = self._run_stack(x, state.stack, **named)
         hidden, output = self._normed(x), EmptyState()
@@ -202,9 +222,10 @@ class LanguageModel(nn.Module):
             recalled.append(part)
             mixtures.append(after)
             aux = aux + more
-        real = broadcast_mask(mask, *tokens.shape).sum(axis=1, dtype=jnp.int32)
-        position = jax.tree.map(lambda new, old: jnp.where(real > 0, new + real, old), position, state.position)
-        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position), aux
+        count = real.sum(axis=1, dtype=jnp.int32)
+        position = jax.tree.map(lambda new, old: jnp.where(count > 0, new + count, old), position, state.position)
+        marker = jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), marker, state.marker)
+        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position, marker), aux
 
     def decode(
         self,
@@ -215,7 +236,8 @@ class LanguageModel(nn.Module):
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"] | Prediction, LanguageModelState]:
         """Reads one token of every active row; inactive rows keep their state."""
-        x = self._embed(tokens, state.position)
+        x = self._embed(tokens, state.position, state.stack)
+        x, marker = self._mark(x, jnp.where(active[:, None], tokens, -1), state.marker)
         if self.memory_tokens:
             x, _ = prepend_memory(self.memory_rows, x)
         x, stack, features = self.stack.decode_features(x, state.stack, active=active)
@@ -232,7 +254,7 @@ class LanguageModel(nn.Module):
             recalled.append(part)
             mixtures.append(after)
         position = jax.tree.map(lambda read: read + active.astype(read.dtype), state.position)
-        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position)
+        return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position, marker)
 
     def token_nll(
         self, hidden: Float[Array, "batch length dim"] | Prediction, targets: Int[Array, "batch length"]
@@ -285,11 +307,33 @@ class LanguageModel(nn.Module):
         """Output weights of the ids."""
         return self.vocabulary.embed_output(ids)  # type: ignore[attr-defined]
 
-    def _embed(self, tokens: Array, position: Any) -> Array:
-        x = self.vocabulary.embed(tokens)  # type: ignore[attr-defined]
-        if self.positions == "none":
+    def _embed(self, tokens: Array, position: Any, decode_state: Any = None) -> Array:
+        """Embeddings with the positions there are: in the document, and in the running segment.
+
+        In decoding (`decode_state`) each row stands at a place of its own in its segment.
+        """
+        x, length = self.vocabulary.embed(tokens), tokens.shape[1]  # type: ignore[attr-defined]
+        if self.positions == "sinusoids":
+            x = x + sinusoids(position[:, None] + jnp.arange(length)[None], x.shape[-1]).astype(x.dtype)
+        if not self.num_positions:
             return x
-        return x + sinusoids(position[:, None] + jnp.arange(tokens.shape[1])[None], x.shape[-1]).astype(x.dtype)
+        if length > self.num_positions:
+            raise ValueError(
+                f"tokens: given {length} in a segment, allowed: up to num_positions = {self.num_positions}"
+            )
+        if decode_state is None:
+            return x + self.positions_table[:length].astype(x.dtype)[None]
+        # Every layer counts the tokens of the running segment; the first of a scanned group does for all.
+        place = decode_state.groups[0].attention.position
+        place = place[0] if decode_state.sizes[0] else place
+        return x + jnp.take(self.positions_table, place, axis=0, mode="clip").astype(x.dtype)[:, None]
+
+    def _mark(self, x: Array, tokens: Array, marker: Any) -> tuple[Array, Any]:
+        """Adds to every token the embedding of the last mark; also which mark that is at the end."""
+        if not self.markers:
+            return x, marker
+        marks = last_marks(tokens, marker, self.markers)
+        return x + jnp.take(self.marker_table, marks, axis=0).astype(x.dtype), marks[:, -1]
 
     def _run_stack(self, x: Array, state: StackState, *, mask: Array | None, **named: Any) -> tuple[Array, Any, Aux]:
         """All layers over one segment, behind the memory tokens where there are any."""
@@ -316,6 +360,24 @@ class LanguageModel(nn.Module):
     @nn.nowrap
     def _output_memories(self) -> tuple[nn.Module, ...]:
         return (() if self.output_memory is None else (self.output_memory,)) + self.mixtures
+
+
+def last_marks(
+    tokens: Int[Array, "batch length"], before: Int[Array, " batch"], markers: Sequence[int]
+) -> Int[Array, "batch length"]:
+    """1 + the number of the last mark up to each token, itself included; `before` where there is none.
+
+    Example:
+      >>> last_marks(jnp.array([[7, 3, 8, 3]]), jnp.array([2]), markers=(7, 8)).tolist()
+      [[1, 1, 2, 2]]
+      >>> last_marks(jnp.array([[3, 3, 8, 3]]), jnp.array([0]), markers=(7, 8)).tolist()
+      [[0, 0, 2, 2]]
+    """
+    equal = tokens[..., None] == jnp.array(markers, tokens.dtype)[None, None]
+    numbers = jnp.where(equal.any(axis=-1), 1 + equal.argmax(axis=-1), 0).astype(before.dtype)  # [b, l]
+    places = jnp.where(numbers > 0, 1 + jnp.arange(tokens.shape[1])[None], 0)
+    known = jnp.concatenate([before[:, None], numbers], axis=1)
+    return jnp.take_along_axis(known, jax.lax.cummax(places, axis=1), axis=1)
 
 
 def _asked(memory: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -369,7 +431,9 @@ def make_language_model(
         vocabulary=make_vocabulary(model, vocab_size, vocab_multiple, dtype),
         output_memory=_make_output_memory(model, dtype),
         final_norm=kind if final_norm else "",
+        num_positions=_num_positions(model.attention),
         positions=model.positions,
+        markers=tuple(range(vocab_size - model.markers, vocab_size)),
         **memory_fields(model.memory_tokens),
         dropout=model.dropout,
         features=tuple(name for name in features if name not in inner),
@@ -430,15 +494,56 @@ def make_attention(model: config.Model, index: int, dtype: Any, memory_sharding:
                 return MemorizingAttention(**common, **fields)
             slot_axis = MODEL if memory_sharding == "slots" else ""
             return MemorizingAttention(**common, **fields, write_policy=part.write, slot_axis=slot_axis)
+        case config.InfinityFormer() as part:
+            return _make_infinity_former(model, part, index, common)
+        case config.GPT2() as part:
+            common["init_stddev"] = 0.02
+            if not part.compressed_memory_length:
+                return GPT2Attention(**common)
+            return GPT2CompressiveAttention(
+                **common,
+                compressed_memory_length=part.compressed_memory_length,
+                compression_rate=part.compression_rate,
+            )
         case config.FullAttention() as part:
             return MemorizingAttention(**common, **_fields(part))
         case config.Bidirectional():
             return BidirectionalAttention(**common)
         case config.LinearTransformer() as part:
             return make_linear_attention(part, **common)
+        case config.LSTM():
+            last = index == model.num_layers - 1  # whose output the model itself drops
+            return LSTM(model.dim, dropout=0.0 if last else model.dropout, dtype=dtype)
     raise ValueError(
         f"model.attention: given {type(model.attention).__name__}, allowed: one of memjax.config.Attention"
     )
+
+
+def _make_infinity_former(model: config.Model, part: config.InfinityFormer, index: int, common: Any) -> nn.Module:
+    """The part of one layer: with the long-term memory, or its host alone."""
+    host: dict[str, Any] = {**common}
+    if part.host == "transformer_xl":
+        names = ("norm", "tied_biases", "clamp_length")
+        host |= {"memory_length": part.memory_length, **{name: getattr(part, name) for name in names}}
+    if not _is_chosen(index, part.layers, model.num_layers) or not part.num_basis:
+        return (TransformerXLAttention if part.host == "transformer_xl" else GPT2Attention)(**host)
+    names = ("segment_length", "num_basis", "widths", "num_samples", "contraction", "ridge", "sticky", "num_bins")
+    names += ("jitter", "prior_stddev", "min_variance")
+    memory = LongTermMemory(
+        **{name: common[name] for name in ("dim", "num_heads", "head_dim", "dtype")},
+        **{name: getattr(part, name) for name in names},
+        reset_after=part.reset_after or None,
+        init_stddev=0.02,
+    )
+    kind = InfinityFormerAttention if part.host == "transformer_xl" else GPT2InfinityFormerAttention
+    return kind(**host, long_term=memory)
+
+
+def _num_positions(attention: config.Attention) -> int:
+    """Learned positions of the model."""
+    if isinstance(attention, config.InfinityFormer):
+        return attention.num_positions if attention.host == "gpt2" else 0
+    return attention.num_positions if isinstance(attention, config.GPT2) else 0
 
 
 def make_linear_attention(part: config.LinearTransformer, **common: Any) -> LinearTransformerAttention:
@@ -458,6 +563,8 @@ def make_linear_attention(part: config.LinearTransformer, **common: Any) -> Line
 def _make_feed_forward(
     model: config.Model, index: int, dtype: Any, table_sharding: Literal["rows", "columns"]
 ) -> nn.Module:
+    if isinstance(model.attention, config.LSTM):
+        return NoFeedForward()
     norm, kind = _norms(model.attention)
     part = model.feed_forward
     memory: dict[str, Any] = {}
@@ -529,12 +636,16 @@ def _make_output_memory(model: config.Model, dtype: Any) -> nn.Module | None:
 
 
 def _norms(attention: config.Attention) -> tuple[str, str]:
+    if isinstance(attention, config.GPT2) or getattr(attention, "host", "") == "gpt2":
+        return "pre", "layer"
     if isinstance(attention, _RELATIVE):
         return "post" if attention.norm == "post" else "pre", "layer"
     if isinstance(attention, config.Bidirectional):
         return "post", "layer_exact"
     if isinstance(attention, config.LinearTransformer):
         return attention.norm, attention.norm_kind
+    if isinstance(attention, config.LSTM):
+        return "none", ""
     return "pre", "rms"
 
 

@@ -127,6 +127,40 @@ class FeedForward(nn.Module):
         return self(x, state)[0], EmptyState()
 
 
+class NoFeedForward(nn.Module):
+    """Stands in the place of the feed-forward part in layers that have none, such as those of an LSTM."""
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
+        """Nothing is remembered."""
+        return EmptyState()
+
+    @nn.nowrap
+    def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> EmptyState:
+        """Nothing is remembered."""
+        return EmptyState()
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: EmptyState,
+        *,
+        start_of_document: Bool[Array, " batch"] | None = None,
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch length dim"], EmptyState, Aux]:
+        """The input."""
+        return x, EmptyState(), Aux()
+
+    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+        """The input."""
+        return x
+
+    def decode(self, x: Array, state: EmptyState, *, active: Array) -> tuple[Array, EmptyState]:
+        """The input."""
+        return x, EmptyState()
+
+
 def _dense(features: int, bias: bool, init: Any, inner: str, outer: str, dtype: Any) -> nn.Dense:
     """A dense layer with named axes."""
     bias_init = named(nn.initializers.zeros, outer)

@@ -14,10 +14,12 @@ import jax.numpy as jnp
 from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.config import Config
-from memjax.models.language_model import make_language_model, make_mixtures
+from memjax.data.dialogue import NUM_MARKS
+from memjax.models.language_model import make_mixtures
 from memjax.training.evaluation import make_score
 from memjax.training.experiment import (
     make_coefficients,
+    make_model,
     make_optimizer,
     make_table_optimizer,
     padding_of,
@@ -26,6 +28,7 @@ from memjax.training.experiment import (
 from memjax.training.sharding import Layout, check_rows, train_state_names
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.typing import Batch
+from memjax.validation import validate
 
 What = Literal["train", "eval", "decode"]
 """an update, one scored segment, or one generated token"""
@@ -64,19 +67,22 @@ def vocab_size_of(data: configs.Data) -> int:
       ValueError: only the data tells.
     """
     source, tokenizer = data.source, data.tokenizer
-    if isinstance(source, configs.KeyValueRecall):
+    if isinstance(source, configs.KeyValueRecall | configs.Sorting):
         from memjax.data.datasets import make_datasets
 
         return make_datasets(data).vocab_size
+    if isinstance(source, configs.Mnist):
+        return 259
     known = isinstance(tokenizer, configs.Bytes | configs.SentencePiece)
     if isinstance(source, configs.SeqioTask) or not known:
         kind = type(source if isinstance(source, configs.SeqioTask) else tokenizer).__name__
         raise ValueError(f"vocab-size: given none, allowed: a number of ids, since only the data of {kind} tells it")
+    marks = NUM_MARKS if isinstance(source, configs.Dialogues) else 0
     if isinstance(tokenizer, configs.SentencePiece) and not tokenizer.model:
-        return tokenizer.vocab_size
+        return tokenizer.vocab_size + marks
     from memjax.data.datasets import make_tokenizer
 
-    return make_tokenizer(tokenizer, None, Path()).vocab_size
+    return make_tokenizer(tokenizer, None, Path()).vocab_size + marks
 
 
 def make_program(config: Config, what: What, vocab_size: int, layout: Layout) -> Program:
@@ -102,7 +108,7 @@ def make_program(config: Config, what: What, vocab_size: int, layout: Layout) ->
 
 def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     training, data = config.training, config.data
-    model = _make_model(config, config.model, vocab_size)
+    model = make_model(config, vocab_size)
     loss, optimizer = language_model_loss(model), make_optimizer(training, scanned_groups(model))
     tables = make_table_optimizer(config)
     rows, length, segments = data.rows, data.segment_length, training.segments_per_update
@@ -196,21 +202,12 @@ def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     )
 
 
-def _make_model(config: Config, model: configs.Model, vocab_size: int) -> Any:
-    return make_language_model(
-        model,
-        vocab_size,
-        rematerialize=config.training.rematerialize,
-        memory_sharding=config.sharding.memory,
-        table_sharding=config.sharding.tables,
-        vocab_multiple=config.sharding.vocab_multiple,
-    )
-
-
 def _evaluation_model(config: Config, vocab_size: int) -> Any:
     """The model with the memory size and the cache of the evaluation."""
-    model = _evaluated(config)
-    return _make_model(config, model, vocab_size).clone(mixtures=make_mixtures(config.evaluation, model))
+    described = _evaluated(config)
+    model = make_model(dataclasses.replace(config, model=described), vocab_size)
+    mixtures = make_mixtures(config.evaluation, described)
+    return model.clone(mixtures=mixtures) if mixtures else model
 
 
 def _evaluated(config: Config) -> configs.Model:
@@ -223,7 +220,7 @@ def _evaluated(config: Config) -> configs.Model:
     if not hasattr(attention, "memory_length"):
         raise ValueError(f"evaluation.memory_length: given {length}, allowed: None with {type(attention).__name__}")
     attention.memory_length = length
-    configs.validate(dataclasses.replace(config, model=model))
+    validate(dataclasses.replace(config, model=model))
     return model
 
 

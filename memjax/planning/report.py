@@ -8,11 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memjax.config import Config, validate
+from memjax.config import Config
 from memjax.overrides import UsageError, apply_overrides, find_field
 from memjax.planning.advice import bytes_needed
 from memjax.planning.cases import Case
 from memjax.planning.topologies import GIB, parse_topology
+from memjax.validation import validate
 
 COLUMNS = (
     "chips",

@@ -21,8 +21,10 @@ from memjax.data.documents import Documents
 from memjax.data.identifiers import ANNOTATION
 from memjax.data.streams import Streams
 from memjax.memory.compressive import LOSSES
+from memjax.memory.infinity_former import LOSS as KL
 from memjax.models.encoder_decoder import make_encoder_decoder
 from memjax.models.language_model import make_language_model, make_mixtures
+from memjax.models.memformer import memformer_of
 from memjax.models.text_encoder import make_text_encoder
 from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, num_padding
@@ -34,6 +36,7 @@ from memjax.training.sharding import Layout
 from memjax.training.step import TrainState, init_variables
 from memjax.training.tables import TableOptimizer, freeze_tables, table_adam
 from memjax.training.usage import count_usage
+from memjax.validation import validate
 
 COLLECTIONS = {
     "params": "params/",
@@ -42,6 +45,18 @@ COLLECTIONS = {
     "constants": "constants/",
 }
 """Linen collection -> where its arrays stand in a checkpoint"""
+
+
+MEMORY_PARAMETERS = (
+    "compressed_position",
+    "compressed_relative",
+    "compression_kernel",
+    "decompression_kernel",
+    "dilated_kernels",
+    "gate",
+    "long_term",
+)
+"""what memories add to the parameters of a model without them (`training.memory_learning_rate`)"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +148,7 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
     Raises:
       ValueError: the configuration is not valid, or its data cannot be read.
     """
-    configs.validate(config)
+    validate(config)
     if isinstance(config.model.output, configs.Spalm) and not config.data.neighbors:
         raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
     data = make_datasets(config.data, task=config.task, progress=progress)
@@ -147,8 +162,8 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
 
 
 def make_model(config: Config, vocab_size: int, *, vocab_multiple: int | None = None) -> Any:
-    """The Linen model that a configuration describes: a language model, an encoder-decoder, or a text encoder
-    with the head of its task.
+    """The Linen model that a configuration describes: a language model, a Memformer, an encoder-decoder, or a text
+    encoder with the head of its task.
 
     Args:
       config: the configuration.
@@ -162,6 +177,9 @@ def make_model(config: Config, vocab_size: int, *, vocab_multiple: int | None = 
     }
     if isinstance(config.model, configs.EncoderDecoder):
         return make_encoder_decoder(config.model, vocab_size, vocab_multiple=common["vocab_multiple"])
+    if isinstance(config.model, configs.Memformer):
+        common.pop("table_sharding")
+        return memformer_of(config.model, vocab_size, **common)
     if isinstance(config.task, configs.LanguageModeling):
         return make_language_model(config.model, vocab_size, memory_sharding=config.sharding.memory, **common)
     return make_text_encoder(config.model, config.task, vocab_size, **common)
@@ -177,7 +195,7 @@ def local_window(config: Config) -> int:
     match config.model.attention:
         case configs.Memorizing() as part:
             return part.window or part.cache_length + config.data.segment_length
-        case configs.TransformerXL() | configs.Compressive() as part:
+        case configs.TransformerXL() | configs.Compressive() | configs.InfinityFormer() as part:
             return part.memory_length + config.data.segment_length
     return config.data.segment_length
 
@@ -198,15 +216,9 @@ def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation
             f"evaluation.memory_length: given {evaluation.memory_length}, allowed: None with {type(attention).__name__}"
         )
     attention.memory_length = evaluation.memory_length
-    configs.validate(dataclasses.replace(experiment.config, model=model))
-    sharding = experiment.config.sharding
-    return make_language_model(
-        model,
-        experiment.model.vocabulary.vocab_size,
-        memory_sharding=sharding.memory,
-        table_sharding=sharding.tables,
-        vocab_multiple=sharding.vocab_multiple,
-    ).clone(mixtures=mixtures)
+    config = dataclasses.replace(experiment.config, model=model)
+    validate(config)
+    return make_model(config, experiment.model.vocabulary.vocab_size).clone(mixtures=mixtures)
 
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:
@@ -243,6 +255,9 @@ def make_optimizer(training: configs.Training, scanned: Sequence[str] = ()) -> o
             )
         case other:
             raise ValueError(f"training.optimizer: given {type(other).__name__}, allowed: Adam, Adafactor")
+    if training.memory_learning_rate:
+        factor = training.memory_learning_rate / training.schedule.learning_rate
+        chain = optax.chain(chain, optimizers.scale_updates(MEMORY_PARAMETERS, factor))
     rule = optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every)
     return optimizers.freeze(rule, training.frozen) if training.frozen else rule
 
@@ -274,6 +289,10 @@ def make_coefficients(attention: configs.Attention) -> dict[str, float]:
     match attention:
         case configs.Compressive(memory_length=memory, compressed_memory_length=slots) if memory and slots:
             return {LOSSES[attention.loss]: attention.loss_weight} if attention.loss in LOSSES else {}
+        case configs.GPT2(compressed_memory_length=slots) if slots:
+            return {LOSSES["attention"]: attention.loss_weight}
+        case configs.InfinityFormer(num_basis=basis) if basis:
+            return {KL: attention.kl_weight}
     return {}
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.data.streams import merge_positions, position_of_rows
@@ -50,6 +49,7 @@ from memjax.training.step import (
 )
 from memjax.training.usage import pull_usage
 from memjax.typing import Batch, Sum
+from memjax.validation import validate, warnings
 
 
 @dataclasses.dataclass
@@ -149,7 +149,7 @@ def train(
       ValueError: the configuration, the run directory, a checkpoint or the data does not fit; nothing is lost.
       Stopped: SIGTERM or SIGINT; the run is saved.
     """
-    configs.validate(config)
+    validate(config)
     if profile is not None:
         check_steps(profile, config.training.steps)
     path, training, timeout = run_path(config), config.training, config.sharding.timeout
@@ -356,7 +356,7 @@ class _Run:
             f"{self.config.data.segment_length} tokens"
         )
         self._tell("start", step, text, {**self.sizes, "attempt": self.run.attempt})
-        for line in [*configs.warnings(self.config), *notes]:
+        for line in [*warnings(self.config), *notes]:
             self._tell("note", step, line)
         return state, step
 

@@ -121,6 +121,28 @@ def make_optimizer(
     return optax.MultiSteps(optimizer, every_k_schedule=apply_every).gradient_transformation()  # type: ignore[return-value]
 
 
+def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransformation:
+    """Multiplies the updates of some parameters: after a rule, a learning rate of their own.
+
+    Args:
+      names: of parameters or modules; what stands below one of them counts.
+      factor: their learning rate over that of the others.
+
+    Example:
+      >>> rule = scale_updates(["memory"], 5.0)
+      >>> gradients = {"memory": {"gate": jnp.ones(())}, "query": jnp.ones(())}
+      >>> updates, _ = rule.update(gradients, rule.init(gradients))
+      >>> float(updates["memory"]["gate"]), float(updates["query"])
+      (5.0, 1.0)
+    """
+    names = frozenset(names)
+
+    def scale(path: tuple[Any, ...], update: Any) -> Any:
+        return update * factor if any(getattr(key, "key", None) in names for key in path) else update
+
+    return optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(scale, updates))
+
+
 def freeze(rule: optax.GradientTransformation, names: Collection[str]) -> optax.GradientTransformation:
     """A rule for all parameters but those whose path contains one of `names`.
 

@@ -10,8 +10,10 @@ from memjax import config
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.cross_attention import CrossAttention
+from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.linear_transformer import LinearCrossAttention, LinearTransformerAttention
+from memjax.memory.memformer import HeadAttention, MemformerEncoder, MemformerLayer
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens
 from memjax.memory.memsizer import MemSizerAttention
@@ -20,9 +22,11 @@ from memjax.memory.rfa import RFAAttention
 from memjax.memory.spalm import Spalm
 from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
+from memjax.models.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
 from memjax.models.language_model import make_language_model
+from memjax.models.recurrent import LSTM
 from memjax.models.transformer import FeedForward, Layer, Stack
-from tests.contract.harness import DIM, SOURCE, Case, Fifo
+from tests.contract.harness import DIM, LENGTH, SOURCE, Case, Fifo
 from tests.contract.outputs import AtOutput
 from tests.contract.toys import (
     CrossMemory,
@@ -38,6 +42,7 @@ NOISE = {"dropout": 0.2, "attention_dropout": 0.2}
 XL_SLOTS = {"hidden": 1}
 COMPRESSED_SLOTS = {"hidden": 1, "compressed": 1}
 MEMORY_SLOTS = {"memory/keys": 2, "memory/values": 2}
+SIGNAL = {"coefficients": 1, "previous": 1}
 LINEAR_SLOTS = {"products": 2, "normalizer": 2}
 CACHE_SLOTS = {"cache/keys": 1, "cache/values": 1}
 
@@ -55,6 +60,25 @@ def compressive(**fields: Any) -> Callable[[Any], CompressiveAttention]:
 def memorizing(**fields: Any) -> Callable[[Any], MemorizingAttention]:
     fields = {**HEADS, **NOISE, "memory_length": 8, "num_neighbors": 3, **fields}
     return lambda dtype: MemorizingAttention(**fields, dtype=dtype)
+
+
+def infinity_former(**fields: Any) -> Callable[[Any], InfinityFormerAttention]:
+    attention = {**HEADS, **NOISE, "memory_length": fields.pop("memory_length", 0)}
+    sizes = {"segment_length": LENGTH, "num_basis": 6, "widths": (0.1, 0.2), "num_samples": 5, "num_bins": 4}
+    fields = {**HEADS, **sizes, **fields}
+    make = lambda dtype: LongTermMemory(**fields, dtype=dtype)
+    return lambda dtype: InfinityFormerAttention(**attention, long_term=make(dtype), dtype=dtype)
+
+
+def memformer(num_layers: int = 2, **fields: Any) -> Callable[[Any], MemformerEncoder]:
+    def make(dtype: Any) -> MemformerEncoder:
+        heads = lambda: HeadAttention(**HEADS, attention_dropout=0.2, dtype=dtype)
+        feed_forward = lambda: FeedForward(DIM, 12, norm_kind="layer", dropout=0.2, dtype=dtype)
+        layer = lambda: MemformerLayer(heads(), feed_forward(), heads(), dropout=0.2, dtype=dtype)
+        sizes = {"dim": DIM, "num_slots": 3, "num_heads": 2, "writer_heads": 2, "num_buckets": 8, "max_distance": 6}
+        return MemformerEncoder(tuple(layer() for _ in range(num_layers)), **{**sizes, **fields}, dtype=dtype)
+
+    return make
 
 
 def linear(kind: type = LinearTransformerAttention, **fields: Any) -> Callable[[Any], Any]:
@@ -81,6 +105,15 @@ def memory_tokens(own_layers: int = 0, **fields: Any) -> Callable[[Any], MemoryT
         return MemoryTokens((layer(), layer()), DIM, own, num_tokens=3, **fields, dtype=dtype)
 
     return make
+
+
+def gpt2(**fields: Any) -> Callable[[Any], GPT2Attention]:
+    kind = GPT2CompressiveAttention if "compressed_memory_length" in fields else GPT2Attention
+    return lambda dtype: kind(**HEADS, **NOISE, **fields, dtype=dtype)
+
+
+def gpt2_infinity_former(dtype: Any) -> GPT2InfinityFormerAttention:
+    return GPT2InfinityFormerAttention(**HEADS, **NOISE, long_term=infinity_former()(dtype).long_term, dtype=dtype)
 
 
 def product_key(*, norm: str = "pre", **scales: float) -> Callable[[Any], FeedForward]:
@@ -161,6 +194,7 @@ MODELS = {
         config.Compressive(memory_length=4, compressed_memory_length=2, compression_rate=2, tied_biases=True),
         num_layers=3,
     ),
+    "gpt2": language_model(config.GPT2(num_positions=16), num_layers=2, scale_embeddings=False),
     "memorizing": language_model(
         config.Memorizing(layers=(-1,), memory_length=8, num_neighbors=3, cache_length=4),
         num_layers=3,
@@ -172,6 +206,7 @@ MODELS = {
         memory_tokens=config.MemoryTokens(num_tokens=2),
     ),
     "memsizer": language_model(config.MemSizer(num_slots=3), num_layers=3, positions="sinusoids"),
+    "lstm": language_model(config.LSTM(), num_layers=3),
 }
 
 LINEAR = {"stops_gradient": False, "granularity": "token"}
@@ -288,6 +323,41 @@ CASES = [
         slots=MEMORY_SLOTS | CACHE_SLOTS,
     ),
     Case(name="full_attention", make=memorizing(memory_length=0)),
+    Case(name="infinity_former", make=infinity_former(), fixed_length=True, slots=SIGNAL),
+    Case(
+        name="infinity_former_sticky",
+        make=infinity_former(memory_length=4, sticky="sample", jitter=True, reset_after=20),
+        fixed_length=True,
+        capacity=4,
+        fifos=lambda state: hidden_fifo(state.short),
+        slots=SIGNAL | XL_SLOTS | {"histogram": 1},
+    ),
+    Case(name="gpt2", make=gpt2()),
+    Case(name="gpt2_infinity_former", make=gpt2_infinity_former, fixed_length=True, slots=SIGNAL),
+    Case(
+        name="gpt2_compressive",
+        make=gpt2(compressed_memory_length=3, compression_rate=2),
+        fixed_length=True,
+        slots={"slots": 1},
+    ),
+    Case(
+        name="memformer",
+        make=memformer(scan_layers=True),
+        site="stack",
+        causal=False,
+        stops_gradient=False,
+        slots={"slots": 1},
+    ),
+    Case(
+        name="memformer_one_slot",
+        make=memformer(
+            num_layers=1, num_slots=1, writer_heads=1, temperature=1.0, forgetting=False, num_classification_tokens=0
+        ),
+        site="stack",
+        causal=False,
+        stops_gradient=False,
+        slots={"slots": 1},
+    ),
     Case(name="linear_transformer", make=linear(chunk_length=3), slots=LINEAR_SLOTS, **LINEAR),
     Case(name="rfa", make=linear(RFAAttention, num_directions=5), slots=LINEAR_SLOTS, **LINEAR),
     Case(
@@ -301,6 +371,12 @@ CASES = [
         name="memsizer",
         make=linear(MemSizerAttention, num_slots=3, attention_dropout=0.2),
         slots={"products": 2},
+        **LINEAR,
+    ),
+    Case(
+        name="lstm",
+        make=lambda dtype: LSTM(DIM, dropout=0.2, dtype=dtype),
+        slots={"cell": 1, "hidden": 1},
         **LINEAR,
     ),
     Case(
@@ -368,6 +444,7 @@ CASES = [
         fifos=lambda state: hidden_fifo(layer_of(state.stack, 0, 0)),
         slots=COMPRESSED_SLOTS,
     ),
+    Case(name="model_gpt2", make=MODELS["gpt2"], site="model"),
     Case(
         name="model_memorizing",
         is_variant=True,
@@ -388,6 +465,14 @@ CASES = [
     ),
     Case(
         name="model_memsizer", is_variant=True, make=MODELS["memsizer"], site="model", slots={"products": 2}, **LINEAR
+    ),
+    Case(
+        name="model_lstm",
+        is_variant=True,
+        make=MODELS["lstm"],
+        site="model",
+        slots={"cell": 1, "hidden": 1},
+        **LINEAR,
     ),
     Case(
         name="toy_slots",

@@ -48,6 +48,18 @@ EXPECTED = {
         config.Compressive(memory_length=6, compressed_memory_length=4, compression_rate=2, compression="most_used"),
         {"compressive.note_usage", "compression.most_used", "attention.attention_with_weights"},
     ),
+    "infinity_former": (
+        config.InfinityFormer(
+            segment_length=LENGTH, num_basis=8, num_samples=4, sticky="sample", num_bins=4, memory_length=LENGTH
+        ),
+        {f"infinity_former.{name}" for name in ("reset", "gate", "update", "densities", "read")}
+        | {"basis.expected_basis", "basis.evaluate_basis", "basis.sample_positions", "basis.bin_masses"}
+        | {"basis.kl_to_prior", "transformer_xl.read", "transformer_xl.write"},
+    ),
+    "gpt2": (
+        config.GPT2(num_positions=8, compressed_memory_length=4, compression_rate=2),
+        {"gpt2.write", "compression.strided_convolution", "compression.attention_reconstruction"},
+    ),
     "linear transformer": (
         config.LinearTransformer(),
         {f"linear_attention.{name}" for name in ("causal_linear_attention", "elu_features", "reset_linear_state")},
@@ -55,6 +67,7 @@ EXPECTED = {
     "rfa": (config.RFA(num_directions=4), {"linear_attention.random_features"}),
     "t2r": (config.T2R(num_features=4), {"linear_attention.relu_features"}),
     "memsizer": (config.MemSizer(num_slots=3), {"linear_attention.causal_linear_attention"}),
+    "lstm": (config.LSTM(), {"contract.where_rows", "cell"}),
     "no memory": (config.FullAttention(), {"attention.attention"}),
 }
 """what a train step calls; a new kind of attention gets a row"""
@@ -117,6 +130,11 @@ def test_operations_stand_under_the_layer_and_the_operation_that_called_them():
 
 
 ON_THE_HOST = {
+    "basis.fit_matrix",
+    "basis.gaussian_basis",
+    "basis.token_positions",
+    "basis.update_matrices",
+    "memformer.run_layers",
     "product_keys.candidate_pairs",
     "product_keys.table_shards",
     "sharded.num_shards",

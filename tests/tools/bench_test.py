@@ -155,7 +155,14 @@ def test_suites_compare_equal_sizes():
         assert {suite.baseline, suite.reference} - {None} <= set(names)
         settings = [json.loads(entry.command[-1]) for entry in suite.entries if entry.name != suite.reference]
         # Ways to compute the same; in contenders of their own also what a peer has by default, or its reference.
-        ours = {"scan_layers": 0, "retrieval": "exact", "gated": False, "activation": "", "chunk_length": 0}
+        ours = {
+            "scan_layers": 0,
+            "retrieval": "exact",
+            "gated": False,
+            "activation": "",
+            "chunk_length": 0,
+            "rematerialize": "",
+        }
         assert all({**one, **ours} == {**settings[0], **ours} for one in settings)
 
 

@@ -5,12 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from memjax.config import Classification, ProductKey, validate
+from memjax.config import Classification, ProductKey
 from memjax.overrides import apply_overrides, load_config
 from memjax.training.experiment import make_experiment
+from memjax.validation import validate
 from tests.training.tasks_test import make_config, save_run
 from tools.results.bert import fine_tuning, pretraining
-from tools.results.bert.runs import Run, measured, train, usage
+from tools.results.runs import Run, measured, train, usage
 
 
 def commands():
@@ -38,14 +39,14 @@ def test_a_finished_run_is_not_trained_again_and_what_was_measured_is_kept(tmp_p
     (tmp_path / "one" / "finished.json").write_text("{}")
     kept = []
     monkeypatch.setattr("tools.results.records.keep_log", lambda directory, log: kept.append(log))
-    assert train({"one": Run("row", ())}, "one", tmp_path) == tmp_path / "one" and kept == ["bert/one"]
-    assert train({}, "imported", tmp_path) == tmp_path / "imported"
+    assert train("bert", {"one": Run("row", ())}, "one", tmp_path) == tmp_path / "one" and kept == ["bert/one"]
+    assert train("bert", {}, "imported", tmp_path) == tmp_path / "imported"
     assert [measured(tmp_path / "one", lambda answer=answer: {"answer": answer}) for answer in (1, 2)] == [
         {"answer": 1}
     ] * 2
     monkeypatch.delenv("MEMJAX_NOTHING", raising=False)
     with pytest.raises(SystemExit, match="MEMJAX_NOTHING: not set"):
-        train({"two": Run("row", ("$MEMJAX_NOTHING",))}, "two", tmp_path)
+        train("bert", {"two": Run("row", ("$MEMJAX_NOTHING",))}, "two", tmp_path)
 
 
 def test_the_table_of_masked_tokens(tmp_path):

@@ -138,14 +138,34 @@ def test_recipes_name_variants_that_exist(recipe):
         assert load_config(recipe.config, variant.split()[0]).name
 
 
+@pytest.mark.parametrize("row", RECIPES["sorting_small"].variants)
+def test_rows_of_sorting_are_valid_and_named_by_what_they_are(row):
+    from memjax.overrides import apply_overrides, load_config
+    from memjax.validation import validate
+
+    recipe = RECIPES["sorting_small"]
+    variant, *further = recipe.variants[row].split()
+    config = apply_overrides(load_config(recipe.config, variant), [*further, *recipe.arguments], prog="memjax train")
+    validate(config)
+    attention, number = config.model.attention, [int(word) for word in row.split() if word.isdigit()]
+    size = getattr(attention, "compression_rate", None) or getattr(attention, "num_basis", None)
+    assert number in ([], [size]) and attention.memory_length == (256 if row == "Transformer-XL" else 128)
+    assert getattr(attention, "loss", "attention") == ("none" if "no reconstruction" in row else "attention")
+    labels = [recipes._label(other) for other in recipe.variants.values()]
+    assert labels.count(recipes._label(recipe.variants[row])) == 1  # each run has a directory of its own
+
+
 def test_rows_may_have_arguments_and_paths_of_their_own(folder, monkeypatch):
     ran = []
-    recipe = recipes.Recipe("", "c", {"two": "v --k 2 --d $PLACE", "four": "v --k 4"}, 5, 0, (0.1,), seeds=(0,))
+    rows = {"two": "v --k 2 --d $PLACE", "four": "v --k 4"}
+    recipe = recipes.Recipe("", "c", rows, 5, 0, (0.1,), seeds=(0,), arguments=("--k", "1"))
     monkeypatch.setattr(recipes, "RECIPES", {"r": recipe})
-    monkeypatch.setattr(recipes, "record", lambda *given, **more: ran.append((given[3][2:7], given[5])))
+    monkeypatch.setattr(recipes, "record", lambda *given, **more: ran.append((given[3], given[5])))
     with pytest.raises(SystemExit, match="PLACE: not set"):
         recipes.run("r", str(folder))
     monkeypatch.setenv("PLACE", "/here")
     recipes.run("r", str(folder))
-    assert ran[0] == (["--variant", "v", "--k", "2", "--d"], "r/v-2-seed0") and ran[1][1] == "r/v-4-seed0"
-    assert recipes._arguments(recipe, recipe.variants["two"], 5, 0.1, 0)[6:8] == ["--d", "/here"]
+    assert ran[0][0][2:4] == ["--variant", "v"]
+    # After those of all rows: a row's own arguments win.
+    assert ran[0][0][-6:] == ["--k", "1", "--k", "2", "--d", "/here"]
+    assert [name for _, name in ran] == ["r/v-2-seed0", "r/v-4-seed0"]

@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 
-from memjax.training.optimizers import adafactor, adam, freeze, make_optimizer, make_schedule, matrices
+from memjax.training.optimizers import adafactor, adam, freeze, make_optimizer, make_schedule, matrices, scale_updates
 
 
 def test_schedules():
@@ -74,6 +74,13 @@ def test_apply_every_averages():
     first, state = optimizer.update({"w": jnp.array([1.0])}, state, params)
     second, state = optimizer.update({"w": jnp.array([3.0])}, state, params)
     assert float(first["w"][0]) == 0.0 and float(second["w"][0]) == -2.0
+
+
+def test_memories_have_a_learning_rate_of_their_own():
+    rule = optax.chain(adam(make_schedule(0.1, steps=9, decay="constant")), scale_updates(["long_term"], 5.0))
+    params = {"layer": {"long_term": {"key": jnp.zeros(1)}, "query": jnp.zeros(1)}}
+    updates = first_update(rule, params, jax.tree.map(lambda leaf: leaf + 2.0, params))["layer"]
+    np.testing.assert_allclose([updates["long_term"]["key"][0], updates["query"][0]], [-0.5, -0.1], rtol=1e-5)
 
 
 def test_frozen_parameters_stay_and_are_not_in_the_norm():

@@ -14,8 +14,8 @@ import numpy as np
 import optax
 
 from memjax import config
-from memjax.models.language_model import make_language_model
-from memjax.training.experiment import make_coefficients
+from memjax.inference import Sampling, generate
+from memjax.training.experiment import make_coefficients, make_model
 from memjax.training.metrics import count_parameters
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.training.tables import table_adam
@@ -28,6 +28,16 @@ POOL = 16  # different segments of random tokens that the steps cycle through
 
 def model_config(kind: str, settings: dict[str, Any]) -> config.Model:
     """The configuration that corresponds to a suite's settings."""
+    if kind == "memformer":
+        names = ("dim", "encoder_layers", "num_slots")
+        return config.Memformer(
+            **{name: settings[name] for name in names},
+            num_layers=settings["layers"],
+            num_heads=settings["heads"],
+            segment_length=settings["length"],
+            scan_layers=settings.get("scan_layers", False),
+            feed_forward=_feed_forward(kind, settings),
+        )
     if kind == "transformer_xl":
         # Post-norm, u and v per layer, tied embeddings with an output bias: what the peer computes.
         attention = config.TransformerXL(memory_length=settings["memory_length"])
@@ -43,6 +53,9 @@ def model_config(kind: str, settings: dict[str, Any]) -> config.Model:
             final_norm=False,
         )
         output = config.Softmax(tied=False, bias=True)
+    elif kind == "gpt2":
+        attention = config.GPT2(num_positions=settings["positions"])
+        output = config.Softmax(tied=True, bias=False)
     elif kind == "product_key":
         attention = config.FullAttention(query_key_norm=False)
         output = config.Softmax(tied=False, bias=True)
@@ -60,6 +73,7 @@ def model_config(kind: str, settings: dict[str, Any]) -> config.Model:
         num_layers=settings["layers"],
         num_heads=settings["heads"],
         head_dim=settings["head_dim"],
+        scale_embeddings=kind != "gpt2",
         scan_layers=settings.get("scan_layers", False),
         attention=attention,
         feed_forward=_feed_forward(kind, settings),
@@ -89,10 +103,11 @@ class Model:
         self.settings = settings
         batch, length = settings["batch"], settings["length"]
         model = model_config(kind, settings)
-        self.model = make_language_model(model, settings["vocab"])
+        self.model = make_model(config.Config(model=model), settings["vocab"], vocab_multiple=1)
         variables = init_variables(self.model, jax.random.key(0), length)
         self.parameters = count_parameters([variables["params"], variables.get("tables", ())])
-        self.pool = np.random.default_rng(0).integers(1, settings["vocab"], (POOL, batch, length + 1), np.int32)
+        shape = (POOL, batch, settings.get("segments", 1) * length + 1)
+        self.pool = np.random.default_rng(0).integers(1, settings["vocab"], shape, np.int32)
         self.turn = 0
         self.ready: Any = None
         loss, optimizer = language_model_loss(self.model), optax.adam(LEARNING_RATE)
@@ -100,7 +115,13 @@ class Model:
         self.prepare("train")
         tables = {"table_optimizer": table_adam(lambda step: LEARNING_RATE)} if "tables" in variables else {}
         self.state = init_train_state(loss, optimizer, variables, state, self.batch, jax.random.key(1), **tables)
-        self.train_step = make_train_step(loss, optimizer, coefficients=make_coefficients(model.attention), **tables)
+        self.train_step = make_train_step(
+            loss,
+            optimizer,
+            coefficients=make_coefficients(model.attention),
+            rematerialize=settings.get("rematerialize", "none"),
+            **tables,
+        )
         # Parameters of its own: a training step donates its state.
         self.variables = jax.tree.map(jnp.copy, variables)
         self.memory = self._filled(self.model.init_state(batch))
@@ -110,14 +131,17 @@ class Model:
         """Every slot valid from the start, as after a long document; the peers' memories are full too."""
         return jax.tree.map(lambda leaf: jnp.ones_like(leaf) if leaf.dtype == bool else leaf, state)
 
-    def _infer(self, variables: Any, state: Any, tokens: Any, starts: Any) -> Any:
-        hidden, state, _ = self.model.apply(variables, tokens, state, start_of_document=starts)
-        return self.model.apply(variables, hidden, method="log_probs"), state
+    def _infer(self, variables: Any, state: Any, segments: Any, starts: Any) -> Any:
+        log_probs = []
+        for tokens, start in zip(segments, starts, strict=True):
+            hidden, state, _ = self.model.apply(variables, tokens, state, start_of_document=start)
+            log_probs.append(self.model.apply(variables, hidden, method="log_probs"))
+        return log_probs, state
 
     def describe(self) -> dict[str, Any]:
         return {
             "parameters": self.parameters,
-            "tokens_per_step": self.settings["batch"] * self.settings["length"],
+            "tokens_per_step": self.pool[0, :, 1:].size,
             "versions": worker.versions_of("jax", "jaxlib", "flax", "optax"),
             "settings": self.settings,
         }
@@ -125,7 +149,8 @@ class Model:
     def prepare(self, mode: str) -> None:
         segment = self.pool[self.turn % POOL]
         self.turn += 1
-        inputs, targets = segment[None, :, :-1], segment[None, :, 1:]
+        cut = lambda tokens: tokens.reshape(len(tokens), -1, self.settings["length"]).swapaxes(0, 1)
+        inputs, targets = cut(segment[:, :-1]), cut(segment[:, 1:])
         self.batch = Batch(
             inputs=jnp.asarray(inputs),
             targets=jnp.asarray(targets),
@@ -141,18 +166,54 @@ class Model:
             self.state, _ = self.train_step(self.state, self.batch)
             jax.block_until_ready(self.state)
         else:
-            tokens, starts = self.batch.inputs[0], self.batch.start_of_document[0]
+            tokens, starts = self.batch.inputs, self.batch.start_of_document
             log_probs, self.memory = self.infer_step(self.variables, self.memory, tokens, starts)
             jax.block_until_ready((log_probs, self.memory))
+
+
+class Decoder:
+    """One memjax language model that continues its first tokens greedily, a segment at a time."""
+
+    def __init__(self, kind: str, settings: dict[str, Any]):
+        self.settings, self.turn = settings, 0
+        described = model_config(kind, settings)
+        self.model = make_model(config.Config(model=described), settings["vocab"], vocab_multiple=1)
+        self.variables = init_variables(self.model, jax.random.key(0), settings["length"])
+        self.pool = np.random.default_rng(0).integers(1, settings["vocab"], (POOL, settings["batch"], 1), np.int32)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "parameters": count_parameters([self.variables["params"]]),
+            "tokens_per_step": self.settings["batch"] * self.settings["length"],
+            "versions": worker.versions_of("jax", "jaxlib", "flax"),
+            "settings": self.settings,
+        }
+
+    def prepare(self, mode: str) -> None:
+        self.prompts = self.pool[self.turn % POOL].tolist()
+        self.turn += 1
+
+    def step(self, mode: str) -> None:
+        length = self.settings["length"]
+        generate(
+            *(self.model, self.variables, self.prompts),
+            segment_length=length,
+            max_tokens=length,
+            sampling=Sampling(temperature=0.0),
+            block=length,
+        )
 
 
 def main(argv: list[str] | None = None) -> int:
     """Serves the model of the given kind and settings."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench.models", description=__doc__.splitlines()[0])
-    parser.add_argument("kind", choices=["transformer_xl", "compressive", "memorizing", "product_key"])
+    parser.add_argument(
+        "kind", choices=["transformer_xl", "compressive", "memorizing", "product_key", "memformer", "gpt2"]
+    )
     parser.add_argument("settings", help="JSON object")
     arguments = parser.parse_args(argv)
-    return worker.serve(lambda: Model(arguments.kind, json.loads(arguments.settings)))
+    settings = json.loads(arguments.settings)
+    return worker.serve(lambda: (Decoder if settings.get("greedy") else Model)(arguments.kind, settings))
 
 
 if __name__ == "__main__":

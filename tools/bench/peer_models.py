@@ -233,6 +233,76 @@ class ProductKeys(Vanilla):
         return model
 
 
+class Memformer(TorchContender):
+    """memformer: slots that a GRU updates, exact GELU; gradients cross the segments of an update, then stop.
+
+    As in the paper, and unlike its example of translation, the encoder reads the segment before, and the decoder
+    predicts the segment after it.
+    """
+
+    packages = ("torch", "memformer", "numpy")
+
+    def make_model(self, settings):
+        """`Memformer` with equal heads everywhere."""
+        from memformer import Memformer as Peer
+
+        self.memory, self.before = None, None
+        heads, vocab, length = settings["heads"], settings["vocab"], settings["length"]
+        return Peer(
+            dim=settings["dim"],
+            num_memory_slots=settings["num_slots"],
+            mem_update_attn_heads=heads,
+            enc_num_tokens=vocab,
+            enc_max_seq_len=length,
+            enc_depth=settings["encoder_layers"],
+            enc_heads=heads,
+            dec_num_tokens=vocab,
+            dec_max_seq_len=length,
+            dec_depth=settings["layers"],
+            dec_heads=heads,
+        )
+
+    def forward(self, inputs):
+        """Logits of all segments."""
+        memory, logits = self.memory, []
+        for segment in inputs.split(self.settings["length"], dim=1):
+            before = segment if self.before is None else self.before
+            encoded, memory, _ = self.model(before, mems=memory)
+            logits.append(self.model.decoder(segment, context=encoded))
+            self.before = segment
+        self.memory = memory.detach()
+        return self.torch.cat(logits, dim=1)
+
+    def loss(self, inputs, targets):
+        """Mean cross-entropy over the segments of one update."""
+        return self.torch.nn.functional.cross_entropy(self.forward(inputs).flatten(0, 1), targets.flatten())
+
+
+class GPT2(TorchContender):
+    """GPT-2 of transformers with random weights; with `greedy` it reads one token at a time, with its cache."""
+
+    packages = ("torch", "transformers", "numpy")
+
+    def make_model(self, settings):
+        """`GPT2LMHeadModel`, of the published sizes unless the settings say others."""
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        sizes = {"n_embd": settings["dim"], "n_layer": settings["layers"], "n_head": settings["heads"]}
+        sizes |= {"n_inner": settings["feed_forward"], "n_positions": settings["positions"]}
+        drop = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+        return GPT2LMHeadModel(GPT2Config(vocab_size=settings["vocab"], **sizes, **drop))
+
+    def forward(self, inputs):
+        """Logits of the segment, or the most probable continuation of its first token."""
+        if not self.settings.get("greedy"):
+            return self.model(inputs, use_cache=False).logits
+        token, past = inputs[:, :1], None
+        for _ in range(self.settings["length"]):
+            out = self.model(token, past_key_values=past, use_cache=True)
+            token, past = out.logits[:, -1:].argmax(dim=-1), out.past_key_values
+        return token
+
+
 class FastCausalProduct:
     """pytorch-fast-transformers: causal linear attention of `elu(x) + 1`, its compiled kernel."""
 
@@ -316,6 +386,8 @@ PEERS = {
     "compressive": Compressive,
     "memorizing": Memorizing,
     "product_keys": ProductKeys,
+    "memformer": Memformer,
+    "gpt2": GPT2,
     "causal_product": FastCausalProduct,
     "sentences": SentenceEncoder,
 }

@@ -82,7 +82,7 @@ class TorchContender:
         self.torch, self.settings = torch, settings
         self.model = self.make_model(settings)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE)
-        shape = (POOL, settings["batch"], settings["length"] + 1)
+        shape = (POOL, settings["batch"], settings.get("segments", 1) * settings["length"] + 1)
         self.pool, self.turn = torch.randint(1, settings["vocab"], shape), 0
 
     def make_model(self, settings: dict):
@@ -102,7 +102,7 @@ class TorchContender:
         parameters = {id(p): p.numel() for p in self.model.parameters()}
         return {
             "parameters": sum(parameters.values()),
-            "tokens_per_step": self.settings["batch"] * self.settings["length"],
+            "tokens_per_step": self.pool[0, :, 1:].numel(),
             "versions": worker.versions_of(*self.packages),
             "settings": self.settings,
         }

@@ -1,10 +1,10 @@
 """`python -m tools.bench.rematerialization`: memory of the segment scan by policy, as the TPU compiler plans it.
 
 The value and gradient of `loss_over_segments` are compiled ahead of time, without the hardware, for a model whose small
-slot memory carries gradients between segments (`tools.bench.slots`) and for Transformer-XL. Nothing runs: bytes are the
-compiler's, operations are counted from the jaxpr. Each program is compiled in a process of its own, which takes seconds
-on idle cores, and leaves a line behind: started again, only what has no line yet is compiled. libtpu has to be
-installed (`pip install 'memjax[plan]'`).
+slot memory carries gradients between segments (`tools.bench.slots`), for Transformer-XL, and for Memformer, there with
+both forms of memory replay. Nothing runs: bytes are the compiler's, operations are counted from the jaxpr. Each program
+is compiled in a process of its own, which takes seconds on idle cores, and leaves a line behind: started again, only
+what has no line yet is compiled. libtpu has to be installed (`pip install 'memjax[plan]'`).
 """
 
 from __future__ import annotations
@@ -36,15 +36,18 @@ from memjax.training.costs import jaxpr_flops
 from memjax.training.segments import loss_over_segments, segment_keys
 from memjax.training.step import init_variables, language_model_loss
 from memjax.typing import Batch
-from tools.bench import harness
+from tools.bench import harness, replay
 from tools.bench.slots import SlotModel
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 2**20
-SLOTS, TRANSFORMER_XL = MODELS = ("slots", "transformer_xl")
+SLOTS, TRANSFORMER_XL, MEMFORMER = MODELS = ("slots", "transformer_xl", "memformer")
 POLICIES = ("none", "per_layer", "segment", "segment_nested", "offload")
+OF_MEMFORMER = (*replay.FORMS, "segment_nested")
+"""policies, and with "mrbp" the second form of memory replay"""
 SETTINGS: dict[str, Any] = {"dim": 512, "layers": 12, "heads": 8, "vocab": 8192, "length": 512, "batch": 8}
 SETTINGS |= {"slots": 64, "memory_length": 512, "dtype": "bfloat16", "topology": "v5p:2x2x1"}
+SETTINGS |= {"encoder_layers": 4, "decoder_layers": 8}
 BYTES = ("temp_size", "peak_memory", "argument_size", "output_size", "host_temp_size", "generated_code_size")
 """what is kept of the compiler's analysis, as it names them before `_in_bytes`"""
 PUBLISHED = (("BPTT", 16177), ("gradient checkpointing", 9885), ("MRBP", 7229))
@@ -68,7 +71,9 @@ class Cell:
 
 def cells(model: str, numbers: Sequence[int]) -> list[Cell]:
     """What the table of a model holds, row by row."""
-    found = [Cell(model, policy, number) for policy in POLICIES for number in numbers]
+    found = [Cell(model, policy, n) for policy in (OF_MEMFORMER if model == MEMFORMER else POLICIES) for n in numbers]
+    if model == MEMFORMER:
+        return found
     # The divisor next to the root: what is saved is one memory per part and one per segment of a part.
     most = max(numbers)
     root = next(divisor for divisor in range(math.isqrt(most), 0, -1) if most % divisor == 0)
@@ -76,7 +81,9 @@ def cells(model: str, numbers: Sequence[int]) -> list[Cell]:
 
 
 def program(cell: Cell, settings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-    """The loss over segments with the new memory, and the shapes of its arguments: parameters, memory, batch."""
+    """`gradient(params, memory, batch) -> ((value, memory), gradients)`, and the shapes of its arguments."""
+    if cell.model == MEMFORMER:
+        return replay.program(cell.policy, settings, cell.segments)
     init, init_state, step = (_slots if cell.model == SLOTS else _transformer_xl)(cell.policy, settings)
     rows = (cell.segments, settings["batch"])
     tokens = (*rows, settings["length"])
@@ -99,7 +106,8 @@ def program(cell: Cell, settings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]
         )
         return nll.mean(), memory
 
-    return objective, (jax.eval_shape(init), jax.eval_shape(init_state), batch)
+    gradient = jax.value_and_grad(objective, has_aux=True)
+    return gradient, (jax.eval_shape(init), jax.eval_shape(init_state), batch)
 
 
 def _slots(policy: str, settings: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -142,8 +150,7 @@ def _transformer_xl(policy: str, settings: dict[str, Any]) -> tuple[Any, Any, An
 def compile_cell(cell: Cell, settings: dict[str, Any]) -> dict[str, Any]:
     """What the compiler says of a cell: bytes, or how many it wants where it does not fit; and its operations."""
     chip = SingleDeviceSharding(parse_topology(settings["topology"]).devices()[0])
-    objective, arguments = program(cell, settings)
-    gradient = jax.value_and_grad(objective, has_aux=True)
+    gradient, arguments = program(cell, settings)
     started = time.monotonic()
     traced = jax.jit(gradient, in_shardings=chip, out_shardings=chip).trace(*arguments)
     lowered = traced.lower()
@@ -288,13 +295,15 @@ def section(model: str, settings: dict[str, Any], records: Sequence[dict[str, An
     """The table of a model, its sizes, and what it should show."""
     memory = {
         SLOTS: f"{settings['slots']} slots, read by every layer and written once per segment; gradients cross segments",
+        MEMFORMER: f"{settings['encoder_layers']} of them encode and share {settings['slots']} slots, "
+        f"{settings['decoder_layers']} decode; gradients cross segments",
         TRANSFORMER_XL: f"memory of {settings['memory_length']} tokens in every layer; gradients stop between segments",
     }[model]
     parts = [
         f"### {model}",
-        f"{settings['layers']} scanned layers of width {settings['dim']} with {settings['heads']} heads, vocabulary "
-        f"{settings['vocab']}, {records[0]['parameters'] / 1e6:.1f} M parameters; {memory}. {settings['batch']} rows, "
-        f"segments of {settings['length']} tokens, computed in {settings['dtype']}.",
+        f"{_num_layers(model, settings)} scanned layers of width {settings['dim']} with {settings['heads']} heads, "
+        f"vocabulary {settings['vocab']}, {records[0]['parameters'] / 1e6:.1f} M parameters; {memory}. "
+        f"{settings['batch']} rows, segments of {settings['length']} tokens, computed in {settings['dtype']}.",
         table(records),
         "Machine code, from the fewest segments to more of them: "
         f"at most {max(record.get('code_growth', 1) for record in records):.2f} times as much.",
@@ -305,9 +314,15 @@ def section(model: str, settings: dict[str, Any], records: Sequence[dict[str, An
             goal(records),
             f"Published (Memformer, Wu et al. 2022), MB of a GPU in all, as none, per_layer, segment: {published}.",
         ]
+    elif model == MEMFORMER:
+        parts.append("'mrbp' is memory replay that walks forward through encoder and writer only.")
     else:
         parts.append("No goal: every segment saves a whole memory, so what is saved grows with their number.")
     return "\n\n".join(parts)
+
+
+def _num_layers(model: str, settings: dict[str, Any]) -> int:
+    return settings["encoder_layers"] + settings["decoder_layers"] if model == MEMFORMER else settings["layers"]
 
 
 def text(tables: Mapping[str, Sequence[dict[str, Any]]]) -> str:
@@ -338,6 +353,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m tools.bench.rematerialization", description="Memory of the segment scan by policy."
     )
     parser.add_argument("--segments", type=int, nargs="+", default=[8, 32, 64], help="numbers of segments")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="tables to make")
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "bench", help="folder of records and tables")
     parser.add_argument("--compile", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
@@ -361,7 +377,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         tables = {
             model: measure(cells(model, numbers), frame, arguments.out / f"rematerialization_{model}.jsonl")
-            for model in MODELS
+            for model in arguments.models
         }
     except harness.BenchError as error:
         print(f"bench: {error}", file=sys.stderr)

@@ -130,6 +130,56 @@ def product_keys_1m() -> Suite:
     return _product_keys("product_keys_1m", 1024)
 
 
+def memformer() -> Suite:
+    """Memformer beside the memformer package, updates of four segments."""
+    settings = {**SIZES, "encoder_layers": 4, "num_slots": 64, "segments": 4, "activation": "gelu_exact"}
+    return Suite(
+        "memformer",
+        [
+            _peer("memformer", "memformer", settings),
+            _memjax("memjax Memformer", "memformer", settings),
+            _memjax("memjax, scanned layers", "memformer", {**settings, "scan_layers": True}),
+            _memjax("memjax, memory replay", "memformer", {**settings, "rematerialize": "segment"}),
+        ],
+        baseline="memformer",
+        note="4 + 4 layers, 64 slots, steps of 4 segments of 128 tokens through which gradients pass, Adam, exact "
+        "GELU. On both sides the encoder reads the segment before, the decoder predicts the segment. The peer updates "
+        "its slots by attention, a GRU and a feed-forward network, memjax by the paper's attention and norm; the peer "
+        "has embeddings of encoder, decoder and output, memjax one table. Memory replay recomputes each segment in the "
+        "backward pass.",
+    )
+
+
+_GPT2 = {"dim": 768, "layers": 12, "heads": 12, "head_dim": 64, "feed_forward": 3072, "vocab": 50257}
+_GPT2 |= {"positions": 1024, "activation": "gelu"}
+
+
+def gpt2() -> Suite:
+    """GPT-2 small beside that of transformers: logits of a segment."""
+    settings = {**_GPT2, "batch": 1, "length": 512}
+    return Suite(
+        "gpt2",
+        [_peer("HF GPT-2", "gpt2", settings), _memjax("memjax GPT-2", "gpt2", settings)],
+        baseline="HF GPT-2",
+        modes=("infer",),
+        note="GPT-2 small with random weights, 512 tokens of one row, float32; the peer gives logits, memjax "
+        "log-probabilities.",
+    )
+
+
+def gpt2_decode() -> Suite:
+    """GPT-2 small beside that of transformers: token by token."""
+    settings = {**_GPT2, "batch": 4, "length": 64, "greedy": True}
+    return Suite(
+        "gpt2_decode",
+        [_peer("HF GPT-2", "gpt2", settings), _memjax("memjax GPT-2", "gpt2", settings)],
+        baseline="HF GPT-2",
+        modes=("infer",),
+        note="GPT-2 small with random weights continues one token of 4 rows greedily by 64 tokens, float32, each side "
+        "with its cache; the peer in a plain loop without `generate`, which would cost it more.",
+    )
+
+
 def linear_attention() -> Suite:
     """The causal kernel of linear attention beside the compiled one of pytorch-fast-transformers."""
     settings = {"batch": 4, "length": 1024, "heads": 8, "head_dim": 64}
@@ -200,6 +250,9 @@ SUITES = {
         memorizing_8192,
         product_keys_16k,
         product_keys_1m,
+        memformer,
+        gpt2,
+        gpt2_decode,
         linear_attention,
         sentences,
         search_64,

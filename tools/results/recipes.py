@@ -29,7 +29,8 @@ class Recipe:
       description: what is compared, for the table.
       config: configuration of all contenders.
       variants: row of the table -> variant of the configuration, and further arguments of its runs where there are
-        any: `'spalm --model.output.num-neighbors 2'`; `$NAME` is an environment variable with a path.
+        any: `'spalm --model.output.num-neighbors 2'`; `$NAME` is an environment variable with a path. They come after
+        `arguments`, which they override.
       steps: updates of a recorded run.
       search_steps: updates of a run of the learning-rate search.
       learning_rates: the search's grid, the same for every contender; a single one is not searched.
@@ -55,6 +56,22 @@ class Recipe:
     scripts: tuple[str, ...] = ()
 
 
+_SMALL_SORTING = "compressive --model.attention.memory-length 128 --model.attention.compressed-memory-length 128"
+_SMALL_DIGITS = "--model.dim 64 --model.feed-forward.dim 128 --model.dropout 0.0"
+_SMALL_DIALOGUE = "--data.segment-length 126 --data.rows 16"
+_SMALL_DIALOGUE_SIGNAL = (
+    "--model.attention.segment-length 126 --model.attention.num-basis 256 --model.attention.num-samples 256"
+)
+
+
+def _small_signal(num_basis: int = 128) -> str:
+    return (
+        "--model.attention.segment-length 128 --model.attention.memory-length 128 "
+        f"--model.attention.num-basis {num_basis} --model.attention.num-samples 128"
+    )
+
+
+_SMALL_MEMFORMER = "--model.num-layers 2 --model.encoder-layers 1"
 BOTH_SPLITS = {split: ("--evaluation.split", split) for split in ("validation", "test")}
 
 RECIPES = {
@@ -123,6 +140,129 @@ RECIPES = {
         seeds=(0,),
         data_path="MEMJAX_WIKITEXT2",
         evaluations=BOTH_SPLITS,
+    ),
+    "recurrent_memories": Recipe(
+        description=(
+            "WikiText-2 in 1,000 subwords, bits per byte; validation split, separate documents, every token scored "
+            "once. Equal text, tokens per update, steps and learning rate; four layers each."
+        ),
+        config="recurrent_memories",
+        variants={
+            "no memory": "no_memory",
+            "Transformer-XL": "transformer_xl",
+            "Compressive": "compressive",
+            "infinity-former": "infinity_former",
+            "infinity-former, sticky": "sticky",
+            "Memformer": "default",
+            "Memformer, horizon 1": "default --training.segments-per-update 1 --data.rows 32",
+            "Memformer, horizon 16": "default --training.segments-per-update 16 --data.rows 2",
+            "Memformer, 1 slot": "slots_1",
+            "Memformer, no slots": "no_slots",
+            "Memformer, no forgetting": "no_forgetting",
+            "Memformer, temperature 1": "temperature_1",
+        },
+        steps=600,
+        search_steps=0,
+        learning_rates=(2e-3,),
+        seeds=(0,),
+        data_path="MEMJAX_WIKITEXT2",
+    ),
+    "sorting_small": Recipe(
+        description=(
+            "Sorting 2,000 symbols by how often they occurred, share of the answers that is right; validation split. "
+            "Equal documents, steps and learning rate; every memory attends to 256 slots or holds 128 tokens and 128 "
+            "basis functions or compressed slots, of 4 tokens where no rate is named. Without reconstruction loss the "
+            "compression stays as it began: with one segment an update no other gradient reaches it. Windows of 12 "
+            "cross segments. `tools.results.recurrent.regression` makes the table of the regressions' errors."
+        ),
+        config="sorting",
+        variants={
+            "Transformer-XL": "transformer_xl --model.attention.memory-length 256",
+            "Compressive": _SMALL_SORTING,
+            "Compressive, no reconstruction loss": f"{_SMALL_SORTING} --model.attention.loss none",
+            **{
+                f"Compressive, rate {rate}": f"{_SMALL_SORTING} --model.attention.compression-rate {rate}"
+                for rate in (2, 8, 12)
+            },
+            "infinity-former": f"infinity_former {_small_signal()}",
+            "infinity-former, sticky": f"default {_small_signal()}",
+            **{
+                f"infinity-former, {count} functions": (f"infinity_former {_small_signal(count)}")
+                for count in (32, 512)
+            },
+        },
+        steps=1500,
+        search_steps=0,
+        learning_rates=(1e-3,),
+        seeds=(0,),
+        arguments=(
+            *("--data.source.length", "2000", "--data.source.num-documents", "1000", "--data.segment-length", "128"),
+            *("--model.dim", "60", "--model.feed-forward.dim", "120", "--model.dropout", "0.0"),
+        ),
+    ),
+    "mnist_small": Recipe(
+        description=(
+            "MNIST as 784 tokens of 256 values, perplexity per pixel of the whole test split. Equal images, pixels per "
+            "update, steps and learning rate; two layers decode, those of Memformer read one that encodes; "
+            "Transformer-XL and the Transformer have three, the LSTM four."
+        ),
+        config="memformer_mnist",
+        variants={
+            "Transformer-XL, 224": f"transformer_xl {_SMALL_DIGITS} --model.num-layers 3",
+            "Transformer, whole image": (
+                f"transformer {_SMALL_DIGITS} --model.num-layers 3 --training.segments-per-update 1 --data.rows 8"
+            ),
+            "LSTM": "lstm --model.dim 64 --model.dropout 0.0",
+            "Memformer": f"ablation {_SMALL_DIGITS} {_SMALL_MEMFORMER}",
+            "Memformer, 1 slot": f"slots_1 {_SMALL_DIGITS} {_SMALL_MEMFORMER}",
+            "Memformer, no slots": f"no_memory {_SMALL_DIGITS} {_SMALL_MEMFORMER}",
+            "Memformer, no forgetting": f"no_forgetting {_SMALL_DIGITS} {_SMALL_MEMFORMER}",
+            "Memformer, temperature 1": f"temperature_1 {_SMALL_DIGITS} {_SMALL_MEMFORMER}",
+            "Memformer, single heads": f"single_head {_SMALL_DIGITS} {_SMALL_MEMFORMER}",
+            "decoder alone": f"no_encoder {_SMALL_DIGITS} --model.num-layers 3",
+        },
+        steps=300,
+        search_steps=0,
+        learning_rates=(2e-3,),
+        seeds=(0,),
+        arguments=(
+            *("--training.segments-per-update", "7", "--data.rows", "16", "--training.schedule.warmup-steps", "30"),
+            *("--training.evaluate-every", "0"),
+        ),
+        data_path="MEMJAX_MNIST",
+        evaluations={"test": ("--evaluation.split", "test")},
+    ),
+    "cmu_dog_small": Recipe(
+        description=(
+            "CMU-DoG, answers in dialogues about films: perplexity of utterances, and F1, ROUGE and METEOR (exact and "
+            "stem matches, no WordNet) of what the model says instead of each utterance of the test split, drawn from "
+            "a nucleus of 0.9 at temperature 0.7 and greedily; libraries are named in the logs. 4 layers, 128 wide, "
+            "4,096 byte pairs, from scratch, equal steps. With a memory the "
+            "document stands in segments before the dialogue; in the context, its first 256 tokens stand before it in "
+            "every segment."
+        ),
+        config="cmu_dog",
+        variants={
+            "no document": "no_document --data.segment-length 512 --data.rows 2",
+            "document in context": (
+                "default --data.segment-length 512 --data.rows 3 --data.source.document-length 256"
+            ),
+            "Compressive": f"compressive {_SMALL_DIALOGUE} --model.attention.compressed-memory-length 256",
+            "infinity-former": f"infinity_former {_SMALL_DIALOGUE} {_SMALL_DIALOGUE_SIGNAL}",
+            "infinity-former, sticky": f"sticky {_SMALL_DIALOGUE} {_SMALL_DIALOGUE_SIGNAL}",
+        },
+        steps=1000,
+        search_steps=0,
+        learning_rates=(2e-3,),
+        seeds=(0,),
+        arguments=(
+            *("--model.num-layers", "4", "--model.dim", "128", "--model.num-heads", "4"),
+            *("--data.tokenizer.vocab-size", "4096", "--training.schedule.warmup-steps", "100"),
+            *("--training.memory-learning-rate", "0", "--training.evaluate-every", "0"),
+        ),
+        data_path="MEMJAX_CMU_DOG",
+        evaluations=BOTH_SPLITS,
+        scripts=("tools.results.dialogue",),
     ),
     "linear_states_wikitext2": Recipe(
         description=(
@@ -291,12 +431,13 @@ def _search(name: str, recipe: Recipe, row: str, variant: str, workdir: str, don
 
 
 def _arguments(recipe: Recipe, variant: str, steps: int, rate: float, seed: int) -> list[str]:
-    arguments = ["--config", recipe.config, "--variant", *_words(recipe, variant), "--training.steps", str(steps)]
+    name, *own = _words(recipe, variant)
+    arguments = ["--config", recipe.config, "--variant", name, "--training.steps", str(steps)]
     arguments += ["--training.schedule.learning-rate", f"{rate:g}"]
     arguments += ["--training.seed", str(seed), "--data.seed", str(seed), *recipe.arguments]
     if recipe.data_path:
         arguments += ["--data.source.path", _path(recipe, recipe.data_path)]
-    return arguments
+    return [*arguments, *own]
 
 
 def _words(recipe: Recipe, variant: str) -> list[str]:
@@ -318,9 +459,10 @@ def _path(recipe: Recipe, name: str) -> str:
 
 def _numbers(results: dict[str, Any]) -> dict[str, float]:
     evaluation = results["evaluation"]
-    subsets = {name: score["bits_per_byte"] for name, score in evaluation["subsets"].items() if score["targets"]}
+    subsets = {name: score["bits_per_byte"] for name, score in evaluation["subsets"].items() if score["bytes"]}
+    quality = {"accuracy": "accuracy", "bits_per_byte": "bits per byte"}
     return {
-        "bits per byte": evaluation["bits_per_byte"],
+        **{label: evaluation[name] for name, label in quality.items() if name in evaluation},
         **{f"bits per byte of {name.replace('_', ' ')}": value for name, value in subsets.items()},
         "nats per token": evaluation["nats_per_token"],
         "targets": evaluation["targets"],

@@ -19,8 +19,10 @@ import jax
 from memjax.interop.hf_bert import save_run
 from memjax.training.experiment import Experiment, init_from, load_run
 from memjax.training.step import init_variables
-from tools.results.bert.runs import Run, cells, measured, parse, train, usage, write
+from tools.results.runs import Run, cells, measured, parse, train, usage, write
 
+FOLDER = "bert"
+"""of the table and the logs"""
 IMPORTED, PLAIN, MEMORY = "bert_minilm", "bert_minilm-mlm", "bert_minilm-mlm_resm"
 MLM_STEPS = 300
 FROZEN = "feed_forward/memory/"
@@ -112,7 +114,7 @@ def as_markdown(facts: dict[str, Any]) -> str:
 def main() -> None:
     weights = {"required": True, "help": "folder with config.json, model.safetensors and vocab.txt"}
     tasks = {"nargs": "+", "choices": sorted(TASKS), "default": sorted(TASKS), "help": "of the table (default: all)"}
-    options = parse("fine_tuning", __doc__, ("--weights", weights), ("--tasks", tasks))
+    options = parse(FOLDER, "fine_tuning", __doc__, ("--weights", weights), ("--tasks", tasks))
     if not (options.workdir / IMPORTED).exists():
         options.workdir.mkdir(parents=True, exist_ok=True)
         save_run(options.weights, options.workdir / IMPORTED)
@@ -121,7 +123,7 @@ def main() -> None:
         task = name.removeprefix("bert_").partition("-")[0]
         if options.only not in name or task in TASKS.keys() - set(options.tasks):
             continue
-        directory = train(every, name, options.workdir)
+        directory = train(FOLDER, every, name, options.workdir)
         score = json.loads((directory / "finished.json").read_text(encoding="utf-8"))["results"]["evaluation"]
         if task not in TASKS:
             found[name] = {"row": run.row, "scores": {"perplexity": score["perplexity"]}, "targets": score["targets"]}
@@ -150,7 +152,13 @@ def main() -> None:
         "overlap are those of texts of class 1 against the others.\n\n"
     )
     facts = {"runs": found}
-    write("fine_tuning", "python -m tools.results.bert.fine_tuning --weights DIR", facts, page + as_markdown(facts))
+    write(
+        FOLDER,
+        "fine_tuning",
+        "python -m tools.results.bert.fine_tuning --weights DIR",
+        facts,
+        page + as_markdown(facts),
+    )
 
 
 if __name__ == "__main__":

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from memjax.training.experiment import load_run
-from tools.results.bert.runs import USAGE, Run, cells, measured, parse, train, usage, write
+from tools.results.runs import USAGE, Run, cells, measured, parse, train, usage, write
 
+FOLDER = "bert"
+"""of the table and the logs"""
 EVERY = 100
 """steps between evaluations"""
 LAYERS = (1, 2)
@@ -105,12 +107,12 @@ def as_markdown(facts: dict[str, Any]) -> str:
 
 def main() -> None:
     about = {"type": int, "default": 500, "help": "of each of the two stages (default: 500)"}
-    options = parse("pretraining", __doc__, ("--steps", about))
+    options = parse(FOLDER, "pretraining", __doc__, ("--steps", about))
     every, found = runs(options.steps), {}
     for name, run in every.items():
         if options.only not in name:
             continue
-        directory = train(every, name, options.workdir)
+        directory = train(FOLDER, every, name, options.workdir)
         results = json.loads((directory / "finished.json").read_text(encoding="utf-8"))["results"]
         steps = options.steps * (1 if run.row == "FFN, stage 1" else 2)
         known = {"row": run.row, "steps": steps, "parameters": results["parameters"], "curve": curve(directory)}
@@ -126,7 +128,7 @@ def main() -> None:
         "beside memories begin anew.\n\n"
     )
     command = f"python -m tools.results.bert.pretraining --steps {options.steps}"
-    write("pretraining", command, {"runs": found}, page + as_markdown({"runs": found}))
+    write(FOLDER, "pretraining", command, {"runs": found}, page + as_markdown({"runs": found}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Trainings of the tables of text encoders, and what is measured of them."""
+"""Trainings that begin with each other, and what is measured of them, for tables of their own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from memjax.training.usage import describe_counts, measure_usage
 from tools.results import records
 from tools.results.recipes import commit, hardware
 
-OUT = Path(__file__).parent
 USAGE = ("usage", "top_usage", "count_divergence", "weight_divergence")
 """of a table of values, see `memjax.training.usage.SlotCounts`"""
 
@@ -37,25 +36,25 @@ class Run:
     after: str = ""
 
 
-def train(runs: Mapping[str, Run], name: str, workdir: Path, further: Sequence[str] = ()) -> Path:
+def train(folder: str, runs: Mapping[str, Run], name: str, workdir: Path) -> Path:
     """One run if it is not finished, after those it begins with; its log is kept. Its directory.
 
     Args:
+      folder: of the table and of the logs.
       runs: of the table, by name.
       name: of the run, and of its directory.
       workdir: of run directories; one that is there already, such as imported weights, needs no entry in `runs`.
-      further: arguments of this run alone.
     """
     directory = workdir / name
     if name not in runs:
         return directory
     run = runs[name]
     if not (directory / "finished.json").exists():
-        start = ["--training.init-from", str(train(runs, run.after, workdir))] if run.after else []
-        command = ["train", *map(_path, run.arguments), *further, *start, "--name", name, "--workdir", str(workdir)]
+        start = ["--training.init-from", str(train(folder, runs, run.after, workdir))] if run.after else []
+        command = ["train", *map(_path, run.arguments), *start, "--name", name, "--workdir", str(workdir)]
         print("== memjax", *command, file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "memjax.cli", *command], check=True)
-    records.keep_log(directory, f"bert/{name}")
+    records.keep_log(directory, f"{folder}/{name}")
     return directory
 
 
@@ -92,19 +91,19 @@ def cells(values: Sequence[Any]) -> str:
     return "| " + " | ".join(map(str, shown)) + " |"
 
 
-def write(name: str, command: str, facts: dict[str, Any], page: str) -> None:
+def write(folder: str, name: str, command: str, facts: dict[str, Any], page: str) -> None:
     """The numbers and the page, with what made them."""
-    known = {"command": command, "commit": commit(), "hardware": hardware()}
-    (OUT / f"{name}.json").write_text(json.dumps({**facts, **known}, indent=1) + "\n", encoding="utf-8")
+    out, known = records.ROOT / folder, {"command": command, "commit": commit(), "hardware": hardware()}
+    (out / f"{name}.json").write_text(json.dumps({**facts, **known}, indent=1) + "\n", encoding="utf-8")
     title, _, rest = page.partition("\n\n")
-    made = f"`{command}`; commit {known['commit']}; {known['hardware']}; logs in [logs](../logs/bert)."
-    (OUT / f"{name}.md").write_text(f"{title}\n\n{made} {rest}", encoding="utf-8")
+    made = f"`{command}`; commit {known['commit']}; {known['hardware']}; logs in [logs](../logs/{folder})."
+    (out / f"{name}.md").write_text(f"{title}\n\n{made} {rest}", encoding="utf-8")
     print(page)
 
 
-def parse(module: str, description: str | None, *more: tuple[str, dict[str, Any]]) -> Any:
+def parse(folder: str, module: str, description: str | None, *more: tuple[str, dict[str, Any]]) -> Any:
     """The options of a table; `--only` trains one run and writes no table."""
-    parser = argparse.ArgumentParser(prog=f"bert.{module}", description=(description or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog=f"{folder}.{module}", description=(description or "").splitlines()[0])
     parser.add_argument("--workdir", default="runs/results", type=Path, help="run directories")
     parser.add_argument("--only", default="", help="runs whose name contains this text, and those they begin with")
     for name, arguments in more:

@@ -1,6 +1,8 @@
 import pytest
 
 from memjax.config import (
+    GPT2,
+    LSTM,
     RFA,
     T2R,
     AdaptiveSoftmax,
@@ -14,9 +16,11 @@ from memjax.config import (
     EncoderDecoder,
     FullAttention,
     Glue,
+    InfinityFormer,
     KeyValueRecall,
     LinearTransformer,
     MaskedLanguageModeling,
+    Memformer,
     Memorizing,
     MemoryTokens,
     MemSizer,
@@ -33,17 +37,20 @@ from memjax.config import (
     TransformerXL,
     WordPiece,
     softmax_of,
-    validate,
-    warnings,
 )
+from memjax.validation import validate, warnings
 
 
 def test_the_defaults_are_valid():
     without = Memorizing(memory_length=0, cache_length=0), Compressive(memory_length=0)
     linear = LinearTransformer(), RFA(), T2R(), MemSizer()
-    for attention in (FullAttention(), TransformerXL(), Memorizing(), Compressive(), *linear, *without):
+    hosts = InfinityFormer(memory_length=128), InfinityFormer(host="gpt2"), InfinityFormer(num_basis=0), GPT2()
+    for attention in (FullAttention(), TransformerXL(), Memorizing(), Compressive(), *linear, *without, *hosts):
         validate(Config(model=Model(attention=attention)))
+    for model in (Memformer(), Memformer(encoder_layers=0), Memformer(num_slots=0)):
+        validate(Config(model=model))
     validate(Config(model=Model(feed_forward=ProductKey())))
+    validate(Config(model=Model(attention=LSTM(), dim=30)))  # no heads that would have to divide it
     ties = (False, True, True, True)
     validate(Config(model=Model(output=AdaptiveSoftmax(div_val=4, tie_projections=ties))))
 
@@ -76,6 +83,34 @@ def small_memory(**fields) -> Memorizing:
         (
             {"attention": TransformerXL(), "dim": 15, "num_heads": 1},
             "model.dim: given 15, allowed: an even number (sines and cosines of TransformerXL)",
+        ),
+        (
+            {"attention": InfinityFormer(num_basis=5)},
+            "model.attention.num_basis: given 5, allowed: 0 (none) or a multiple of the 2 widths",
+        ),
+        (
+            {"attention": InfinityFormer(memory_length=100)},
+            "model.attention.memory_length: given 100, allowed: 0 or a multiple of 128 tokens",
+        ),
+        (
+            {"attention": InfinityFormer(segment_length=64)},
+            "model.attention.segment_length: given 64, allowed: data.segment_length = 128",
+        ),
+        (
+            {"attention": InfinityFormer(host="gpt2", memory_length=128)},
+            "model.attention.memory_length: given 128, allowed: 0 with host = 'gpt2', which has no short-term memory",
+        ),
+        (
+            {"attention": InfinityFormer(contraction=1.0)},
+            "model.attention.contraction: given 1.0, allowed: above 0 and below 1",
+        ),
+        (
+            {"attention": GPT2(num_positions=100)},
+            "model.attention.num_positions: given 100, allowed: at least data.segment_length = 128",
+        ),
+        (
+            {"attention": GPT2(compressed_memory_length=8, compression_rate=3)},
+            "model.attention.compression_rate: given 3, allowed: a divisor of data.segment_length = 128",
         ),
         (
             {"attention": TransformerXL(memory_length=-1)},
@@ -174,6 +209,10 @@ def small_memory(**fields) -> Memorizing:
         (
             {"positions": "sinusoids", "dim": 15, "num_heads": 1},
             "model.dim: given 15, allowed: an even number (sines and cosines of model.positions)",
+        ),
+        (
+            {"attention": LSTM(), "feed_forward": ProductKey()},
+            "model.feed_forward: given 'ProductKey', allowed: Dense (it has no effect) with LSTM",
         ),
         (
             {"memory_tokens": MemoryTokens()},
@@ -295,6 +334,7 @@ def test_other_parts_get_one_line(part, fields, line):
             {"feed_forward": ProductKey()},
             "model.feed_forward: given 'ProductKey', allowed: Dense in a translation model",
         ),
+        ({"attention": LSTM()}, "model.attention: given 'LSTM', allowed: an attention in a translation model"),
         ({"label_smoothing": 1.0}, "model.label_smoothing: given 1.0, allowed: a share in [0, 1)"),
         ({"output": AdaptiveSoftmax()}, "model.output: given 'AdaptiveSoftmax', allowed: Softmax"),
         (
@@ -320,8 +360,9 @@ def test_a_translation_model_and_sentence_pairs_belong_together():
         validate(Config(model=EncoderDecoder(), data=Data(source=NumberWords(), protocol="contiguous")))
 
 
-def test_gradients_of_linear_states_cross_segments():
-    config = Config(model=Model(attention=MemSizer()))
+@pytest.mark.parametrize("attention", (MemSizer(), LSTM()), ids=lambda part: type(part).__name__)
+def test_gradients_of_recurrent_states_cross_segments(attention):
+    config = Config(model=Model(attention=attention))
     config.training.segments_per_update = 4
     assert warnings(config) == []
 
@@ -404,6 +445,30 @@ def test_windows_across_segments_are_warned_about():
     config = Config(model=Model(attention=Compressive(compression_rate=3)))
     (line,) = warnings(config)
     assert line.startswith("data.segment_length = 128: not a multiple of model.attention.compression_rate = 3")
+
+
+@pytest.mark.parametrize(
+    "fields, line",
+    [
+        ({"num_slots": -1}, "model.num_slots: given -1, allowed: 0 or more"),
+        ({"temperature": 0.0}, "model.temperature: given 0.0, allowed: above 0"),
+        ({"segment_length": 64}, "model.segment_length: given 64, allowed: data.segment_length = 128"),
+        ({"output": AdaptiveSoftmax()}, "model.output: given 'AdaptiveSoftmax', allowed: Softmax"),
+    ],
+)
+def test_a_memformer_that_cannot_be_is_refused(fields, line):
+    with pytest.raises(ValueError) as error:
+        validate(Config(model=Memformer(**fields)))
+    assert str(error.value) == line
+
+
+def test_a_memformer_wants_a_time_horizon():
+    config = Config(model=Memformer())
+    assert [line.partition(":")[0] for line in warnings(config)] == ["training.segments_per_update = 1"]
+    config.training.segments_per_update = 4
+    assert warnings(config) == []
+    config.model = Memformer(num_slots=0)
+    assert [line.partition(":")[0] for line in warnings(config)] == ["training.segments_per_update = 4"]
 
 
 def encoder(task, source=None, *, data=None, evaluation=None, **attention) -> Config:

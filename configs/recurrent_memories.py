@@ -1,0 +1,114 @@
+"""One small language model on WikiText-2 with one recurrent memory after the other: equal text, steps and tokens.
+
+    memjax train --config recurrent_memories --data.source.path DIR                       # Memformer
+    memjax train --config recurrent_memories --variant sticky --data.source.path DIR
+    python -m tools.results run recurrent_memories        # all variants; MEMJAX_WIKITEXT2=DIR
+
+Paper: none; each variant's memory has its own, named in its class of `memjax.config`.
+Paper's number: none at this size.
+Our number: not run yet.
+Hardware: 2 CPU cores.
+
+Where the values come from
+  ours        all: four layers (Memformer: one of them encodes), 96 wide, 1,000 subwords, segments of 64, 2,048 tokens
+              an update: 32 streams, for Memformer 8 streams of 4 segments. Transformer-XL and Compressive attend to 64
+              slots, infinity-former to 32 and a signal of 64 basis functions over everything older
+"""
+
+from typing import Any
+
+from memjax.config import (
+    Compressive,
+    Config,
+    Data,
+    Dense,
+    Evaluation,
+    InfinityFormer,
+    Memformer,
+    Model,
+    PythonLibrary,
+    Schedule,
+    SentencePiece,
+    Training,
+    TransformerXL,
+    WikiText,
+)
+
+VARIANTS = {
+    "default": "Memformer with 64 slots, gradients through 4 segments",
+    "slots_1": "Memformer with one slot",
+    "no_forgetting": "Memformer without biased normalisation",
+    "temperature_1": "Memformer without temperature in the writer",
+    "no_slots": "Memformer without slots: the encoder reads the segment before",
+    "no_memory": "segments alone",
+    "transformer_xl": "memory of 64 tokens in every layer",
+    "compressive": "memory of 32 tokens and 32 compressed slots, 4 tokens each",
+    "infinity_former": "segments of 32, memory of 32 tokens, and a signal of 64 basis functions",
+    "sticky": "the same, and updates read the past where the queries looked",
+    "smoke": "seconds: 1 + 1 layers, 32 wide, subwords of Python sources",
+}
+
+SIZES: dict[str, Any] = {"dim": 96, "num_heads": 4}
+TOKENS = 2048
+LENGTH = 64
+
+
+def get_config(variant: str = "default") -> Config:
+    """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
+    if variant not in VARIANTS:
+        raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
+    length, horizon = LENGTH, 4
+    model: Model = Memformer(
+        **SIZES, num_layers=3, encoder_layers=1, num_slots=64, segment_length=length, feed_forward=Dense(dim=384)
+    )
+    attention = {
+        "no_memory": TransformerXL(memory_length=0, norm="pre"),
+        "transformer_xl": TransformerXL(memory_length=64, norm="pre"),
+        "compressive": Compressive(memory_length=32, compressed_memory_length=32, norm="pre"),
+        "infinity_former": _signal("none"),
+        "sticky": _signal("sample"),
+    }.get(variant)
+    if attention is not None:
+        model, horizon = Model(**SIZES, num_layers=4, attention=attention, feed_forward=Dense(dim=384)), 1
+        length = 32 if isinstance(attention, InfinityFormer) else LENGTH
+    match variant:
+        case "slots_1":
+            model.num_slots = 1  # type: ignore[attr-defined]
+        case "no_forgetting":
+            model.forgetting = False  # type: ignore[attr-defined]
+        case "temperature_1":
+            model.temperature = 1.0  # type: ignore[attr-defined]
+        case "no_slots":
+            model.num_slots, horizon = 0, 1  # type: ignore[attr-defined]
+    config = Config(
+        name=f"recurrent_memories_{variant}",
+        model=model,
+        data=Data(
+            source=WikiText(),
+            tokenizer=SentencePiece(vocab_size=1000),
+            rows=TOKENS // length // horizon,
+            segment_length=length,
+        ),
+        training=Training(
+            steps=2000,
+            segments_per_update=horizon,
+            rematerialize="segment" if horizon > 1 else "none",
+            schedule=Schedule(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
+            log_every=100,
+            checkpoint_every=500,
+        ),
+        evaluation=Evaluation(rows=16),
+    )
+    if variant == "smoke":
+        config.model = Memformer(dim=32, num_layers=1, num_heads=2, encoder_layers=1, num_slots=4, segment_length=16)
+        config.data = Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), rows=2, segment_length=16)
+        config.training = Training(
+            steps=4, segments_per_update=2, rematerialize="segment", schedule=Schedule(warmup_steps=0), log_every=1
+        )
+        config.evaluation = Evaluation(rows=2, max_segments=4)
+    return config
+
+
+def _signal(sticky: str) -> InfinityFormer:
+    sizes = {"segment_length": 32, "memory_length": 32, "num_basis": 64, "num_samples": 64}
+    return InfinityFormer(**sizes, sticky=sticky, kl_weight=1e-5)  # type: ignore[arg-type]

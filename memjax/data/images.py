@@ -1,0 +1,127 @@
+"""Grey images as documents, one token a pixel, row by row: MNIST in its own files, and images out again."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+VALIDATION_IMAGES = 5000
+"""of the training file, its last ones"""
+FILES = {"train": "train-images-idx3-ubyte", "validation": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
+
+
+class ImageDocuments:
+    """Images as documents: pixel value v is the id 3 + v (0 pad, 1 begin, 2 unused), 259 ids in all.
+
+    Example:
+      >>> documents = ImageDocuments(np.array([[[0, 255], [7, 8]]], np.uint8))
+      >>> documents[0].tolist(), documents.shape
+      ([3, 258, 10, 11], (2, 2))
+    """
+
+    begin_id = 1
+    pad_id = 0
+    first_pixel = 3
+    vocab_size = 259
+
+    def __init__(self, images: np.ndarray):
+        """Takes `[images, height, width]` of uint8."""
+        if images.ndim != 3 or images.dtype != np.uint8 or not images.size:
+            raise ValueError(f"images: given {images.dtype} {images.shape}, allowed: uint8 [images, height, width]")
+        self._images = images
+        self.shape: tuple[int, int] = images.shape[1:]
+        self.fingerprint = "images-" + hashlib.sha256(np.ascontiguousarray(images).tobytes()).hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int, /) -> np.ndarray:
+        return self.first_pixel + self._images[index].reshape(-1).astype(np.int32)
+
+    def num_tokens(self, index: int, /) -> int:
+        """Every image has the same size."""
+        del index
+        return self.shape[0] * self.shape[1]
+
+    def num_bytes(self, index: int, /) -> int:
+        """One byte a pixel."""
+        return self.num_tokens(index)
+
+
+def mnist(folder: str | Path, split: str) -> ImageDocuments:
+    """A split of MNIST, or of a data set in its format, from the folder of its files (also .gz).
+
+    The last 5,000 images of the training file are the validation split.
+
+    Raises:
+      ValueError: no such split or file, or a file of another format.
+    """
+    if split not in FILES:
+        raise ValueError(f"split: given {split!r}, allowed: {', '.join(FILES)}")
+    plain = Path(folder).expanduser() / FILES[split]
+    path = next((path for path in (plain, plain.with_name(plain.name + ".gz")) if path.is_file()), None)
+    if path is None:
+        raise ValueError(f"data.source.path: given {str(folder)!r}, allowed: a folder with {plain.name}, also .gz")
+    images = read_idx(path)
+    if split == "test":
+        return ImageDocuments(images)
+    held_out = min(VALIDATION_IMAGES, len(images) // 2)
+    cut = len(images) - held_out
+    return ImageDocuments(images[:cut] if split == "train" else images[cut:])
+
+
+def read_idx(path: str | Path) -> np.ndarray:
+    """The images of an idx file (magic number 2051), `[images, height, width]` of uint8.
+
+    Raises:
+      ValueError: another format, or a file that is cut off.
+    """
+    content = Path(path).read_bytes()
+    if Path(path).suffix == ".gz":
+        content = gzip.decompress(content)
+    if len(content) < 16 or struct.unpack(">I", content[:4])[0] != 2051:
+        raise ValueError(f"{path}: not an idx file of images (magic number 2051)")
+    shape = struct.unpack(">III", content[4:16])
+    if len(content) != 16 + int(np.prod(shape)):
+        raise ValueError(f"{path}: {len(content)} bytes, {16 + int(np.prod(shape))} expected for {shape} images")
+    return np.frombuffer(content, np.uint8, offset=16).reshape(shape)
+
+
+def images_of(ids: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Pixels `[images, height, width]` of generated ids `[images, height * width]`; special ids are black."""
+    return (
+        np.clip(np.asarray(ids, np.int64) - ImageDocuments.first_pixel, 0, 255)
+        .astype(np.uint8)
+        .reshape(-1, height, width)
+    )
+
+
+def png_grid(images: np.ndarray, columns: int = 8) -> bytes:
+    """A PNG file with grey images side by side, a pixel apart.
+
+    Args:
+      images: `[images, height, width]` of uint8.
+      columns: images in a row.
+
+    Example:
+      >>> png_grid(np.zeros((3, 4, 5), np.uint8), columns=2)[:8]
+      b'\\x89PNG\\r\\n\\x1a\\n'
+    """
+    count, height, width = images.shape
+    rows = -(-count // columns)
+    grid = np.zeros((rows * (height + 1) - 1, columns * (width + 1) - 1), np.uint8)
+    for index, image in enumerate(images):
+        top, left = (index // columns) * (height + 1), (index % columns) * (width + 1)
+        grid[top : top + height, left : left + width] = image
+    lines = np.concatenate([np.zeros((len(grid), 1), np.uint8), grid], axis=1).tobytes()  # filter 0 before every line
+    header = struct.pack(">IIBBBBB", grid.shape[1], grid.shape[0], 8, 0, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")]
+    chunks = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)

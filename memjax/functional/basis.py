@@ -1,0 +1,372 @@
+"""Continuous signals over [0, 1] as combinations of Gaussian basis functions, and attention to them.
+
+Martins, Marinho, Martins 2022, "infinity-former: Infinite Memory Transformer", https://arxiv.org/abs/2109.00301. A
+sequence becomes coefficients by ridge regression, is contracted to make room for more, and is read by Gaussian
+densities whose expectations have a closed form. Everything that depends on sizes only is computed once in float64:
+the matrix of the regression has a condition number near 1e6, which float32 cannot solve.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from memjax.functional.scopes import operation
+
+__all__ = [
+    "GaussianBasis",
+    "UpdateMatrices",
+    "bin_masses",
+    "evaluate_basis",
+    "expected_basis",
+    "fit_matrix",
+    "gaussian_basis",
+    "kl_to_prior",
+    "quantile_positions",
+    "sample_positions",
+    "token_positions",
+    "update_matrices",
+]
+
+
+class GaussianBasis(NamedTuple):
+    """Gaussian densities, each with an area of 1.
+
+    Attributes:
+      centers: `[basis]` in [0, 1].
+      widths: `[basis]`, standard deviations.
+
+    Example:
+      >>> GaussianBasis((0.0, 1.0), (0.1, 0.1)).widths
+      (0.1, 0.1)
+    """
+
+    centers: tuple[float, ...]
+    widths: tuple[float, ...]
+
+
+class UpdateMatrices(NamedTuple):
+    """What turns old coefficients and new tokens into new coefficients.
+
+    Attributes:
+      samples: `[samples, basis]`, the basis where the old signal is read: `x_past = samples @ coefficients`.
+      past: `[samples, basis]`, part of the regression for what was read.
+      new: `[length, basis]`, part of the regression for the tokens: `coefficients = past.T @ x_past + new.T @ tokens`.
+
+    Example:
+      >>> matrices = update_matrices(gaussian_basis(4, (0.1, 0.2)), length=6, num_samples=3)
+      >>> matrices.samples.shape, matrices.past.shape, matrices.new.shape
+      ((3, 4), (3, 4), (6, 4))
+    """
+
+    samples: Float[np.ndarray, "samples basis"]
+    past: Float[np.ndarray, "samples basis"]
+    new: Float[np.ndarray, "length basis"]
+
+
+def gaussian_basis(num_basis: int, widths: tuple[float, ...] = (0.01, 0.05)) -> GaussianBasis:
+    """Evenly spaced centres from 0 to 1, each with every width.
+
+    Args:
+      num_basis: functions in all, a multiple of the number of widths.
+      widths: standard deviations; the published ones are (0.01, 0.05) and (0.005, 0.01).
+
+    Raises:
+      ValueError: no widths, a width of 0, or a number that they do not divide.
+
+    Example:
+      >>> gaussian_basis(4, (0.1, 0.2))
+      GaussianBasis(centers=(0.0, 0.0, 1.0, 1.0), widths=(0.1, 0.2, 0.1, 0.2))
+    """
+    if not widths or min(widths) <= 0:
+        raise ValueError(f"widths: given {widths}, allowed: one or more standard deviations above 0")
+    if num_basis < 1 or num_basis % len(widths):
+        raise ValueError(f"num_basis: given {num_basis}, allowed: a multiple of the {len(widths)} widths")
+    centers = np.linspace(0.0, 1.0, num_basis // len(widths)).repeat(len(widths))
+    return GaussianBasis(tuple(centers.tolist()), tuple(float(width) for width in widths) * (num_basis // len(widths)))
+
+
+@operation
+def evaluate_basis(basis: GaussianBasis, positions: Array | np.ndarray) -> Array | np.ndarray:
+    """Every basis function at every position, `N(t; mu_j, s_j^2)`.
+
+    Args:
+      basis: the functions.
+      positions: any shape; NumPy gives NumPy in float64.
+
+    Returns:
+      `[*positions.shape, basis]`.
+
+    Example:
+      >>> print(evaluate_basis(gaussian_basis(2, (0.4,)), np.array([0.0, 0.5])).round(3))
+      [[0.997 0.044]
+       [0.457 0.457]]
+    """
+    if isinstance(positions, np.ndarray):
+        centers, widths = np.asarray(basis.centers), np.asarray(basis.widths)
+        scaled = (positions[..., None].astype(np.float64) - centers) / widths
+        return np.exp(-0.5 * scaled**2) / (np.sqrt(2 * np.pi) * widths)
+    return expected_basis(basis, positions, jnp.zeros_like(positions))
+
+
+@operation
+def expected_basis(
+    basis: GaussianBasis, mean: Float[Array, "*queries"], variance: Float[Array, "*queries"]
+) -> Float[Array, "*queries basis"]:
+    """Expectation of every basis function under a Gaussian, `E[psi_j(t)] = N(mean; mu_j, variance + s_j^2)`.
+
+    The integral runs over the whole line, as in the paper, not over [0, 1]. Its gradient is the covariance formula of
+    continuous attention, `E[phi psi] - E[phi] E[psi]`.
+
+    Args:
+      basis: the functions.
+      mean: of each query.
+      variance: of each query, at least 0.
+
+    Example:
+      >>> print(np.asarray(expected_basis(gaussian_basis(2, (0.1,)), jnp.array([0.0]), jnp.array([0.15]))).round(3))
+      [[0.997 0.044]]
+    """
+    dtype = jnp.promote_types(mean.dtype, jnp.float32)
+    shape = (1,) * mean.ndim + (-1,)
+    centers = jnp.asarray(np.asarray(basis.centers), dtype).reshape(shape)
+    squares = jnp.asarray(np.asarray(basis.widths) ** 2, dtype).reshape(shape)
+    total = variance[..., None].astype(dtype) + squares
+    return jnp.exp(-0.5 * (mean[..., None].astype(dtype) - centers) ** 2 / total) * jax.lax.rsqrt(2 * np.pi * total)
+
+
+def fit_matrix(basis: GaussianBasis, length: int, ridge: float = 1.0) -> Float[np.ndarray, "length basis"]:
+    """G of the ridge regression of a sequence, `coefficients = G.T @ tokens`, with token i at `(i - 1/2) / length`.
+
+    `G = F.T (F F.T + ridge I)^-1`. As in the published code the sequence goes on as zeros over [-1/2, 0) and (1, 3/2],
+    at its own spacing; that part of G is cut off again.
+
+    Args:
+      basis: the functions.
+      length: tokens.
+      ridge: penalty on the coefficients; 1.0 and 0.5 in the published code, not given in the paper.
+
+    Returns:
+      `[length, basis]` in float64.
+
+    Raises:
+      ValueError: no tokens, or a penalty that is not above 0.
+
+    Example:
+      >>> matrix = fit_matrix(gaussian_basis(8, (0.1, 0.2)), 6, ridge=0.5)
+      >>> matrix.shape, float(matrix.sum().round(6))
+      ((6, 8), 1.024942)
+    """
+    _check(length, ridge)
+    # Middle `length` of twice as many points (one less where the number is odd): both give (i - 1/2) / length inside.
+    points, shift = (2 * length - 1, 1 / length) if length % 2 else (2 * length, 1 / (2 * length))
+    positions = np.linspace(-0.5 + shift, 1.5 - shift, points)
+    first = (points - length) // 2
+    return _regression(basis, positions, ridge)[first : first + length]
+
+
+def update_matrices(
+    basis: GaussianBasis, length: int, num_samples: int, contraction: float = 0.5, ridge: float = 1.0
+) -> UpdateMatrices:
+    """The regression of an old signal, contracted to [0, tau], followed by new tokens on (tau, 1].
+
+    The old signal is read at `m / num_samples` and placed at `tau m / num_samples`; token i stands at
+    `tau + (1 - tau) i / length` (unlike in `fit_matrix`, as in the published code). Zeros follow on both sides.
+
+    Args:
+      basis: the functions.
+      length: new tokens.
+      num_samples: points at which the old signal is read.
+      contraction: tau, the share of [0, 1] that the past keeps.
+      ridge: as in `fit_matrix`.
+
+    Raises:
+      ValueError: no tokens or samples, a penalty not above 0, a contraction not between 0 and 1.
+
+    Example:
+      >>> matrices = update_matrices(gaussian_basis(8, (0.1, 0.2)), 6, 4, contraction=0.5, ridge=0.5)
+      >>> float((matrices.past.sum() + matrices.new.sum()).round(6))
+      0.996182
+    """
+    _check(length, ridge)
+    if num_samples < 1:
+        raise ValueError(f"num_samples: given {num_samples}, allowed: at least 1")
+    if not 0 < contraction < 1:
+        raise ValueError(f"contraction: given {contraction}, allowed: between 0 and 1, both excluded")
+    read = np.arange(1, num_samples + 1) / num_samples
+    inside = [contraction * read, contraction + (1 - contraction) * np.arange(1, length + 1) / length]
+    total = length + num_samples
+    points, shift = (2 * total - 1, 1 / total) if length % 2 else (2 * total, 1 / (length + total))
+    around = np.linspace(-0.5 + shift, 1.5 - shift, points)
+    before, after = around[around < 0], around[around > 1]
+    matrix = _regression(basis, np.concatenate([before, *inside, after]), ridge)[len(before) : len(before) + total]
+    samples = evaluate_basis(basis, read)
+    return UpdateMatrices(np.asarray(samples), matrix[:num_samples], matrix[num_samples:])
+
+
+@operation
+def bin_masses(
+    mean: Float[Array, "*queries"], variance: Float[Array, "*queries"], num_bins: int
+) -> Float[Array, "*queries bins"]:
+    """Probability that a Gaussian gives to each of `num_bins` equal bins of [0, 1]; what is outside is left out.
+
+    Args:
+      mean: of each query.
+      variance: of each query, above 0.
+      num_bins: bins.
+
+    Example:
+      >>> print(np.asarray(bin_masses(jnp.array(0.5), jnp.array(0.04), 4)).round(3))
+      [0.099 0.394 0.394 0.099]
+    """
+    dtype = jnp.promote_types(mean.dtype, jnp.float32)
+    edges = np.linspace(0.0, 1.0, num_bins + 1)
+    edges[[0, -1]] += np.array([-1e-6, 1e-6])
+    shape = (1,) * mean.ndim + (-1,)
+    scale = jax.lax.rsqrt(2 * variance.astype(dtype))[..., None]
+    below = jax.lax.erf((jnp.asarray(edges, dtype).reshape(shape) - mean[..., None].astype(dtype)) * scale)
+    return 0.5 * (below[..., 1:] - below[..., :-1])
+
+
+@operation
+def quantile_positions(masses: Float[Array, "batch bins"], num_samples: int) -> Float[Array, "batch samples"]:
+    """Positions in [0, 1] that divide a histogram into equal masses: its inverse distribution at `(m - 1/2) / M`.
+
+    Mass is spread evenly inside a bin. Without any mass the positions are even. Ascending; no gradient.
+
+    Args:
+      masses: of equal bins of [0, 1], each at least 0, of any sum.
+      num_samples: positions of each row.
+
+    Example:
+      >>> print(np.asarray(quantile_positions(jnp.array([[0.0, 3.0, 1.0, 0.0]]), 4)).round(3))
+      [[0.292 0.375 0.458 0.625]]
+    """
+    shares = _shares(masses)
+    num_bins, dtype = shares.shape[1], shares.dtype
+    # A product: XLA on CPU writes a cumulative sum out inside every loop that reads it, and compiles it for minutes.
+    summing = jnp.asarray(np.triu(np.ones((num_bins, num_bins))), dtype)
+    until = jnp.matmul(shares, summing, precision=jax.lax.Precision.HIGHEST)
+    levels = jnp.asarray((np.arange(num_samples) + 0.5) / num_samples, dtype) * (1 - jnp.finfo(dtype).eps)
+
+    def one(share: Array, until: Array) -> Array:
+        bins = jnp.minimum(jnp.searchsorted(until, levels, side="right"), num_bins - 1)
+        inside = (levels - (until - share)[bins]) / share[bins]
+        return (bins.astype(dtype) + jnp.clip(inside, 0, 1)) / num_bins
+
+    return jax.vmap(one)(shares, until)
+
+
+@operation
+def sample_positions(
+    key: PRNGKeyArray, masses: Float[Array, "batch bins"], num_samples: int, *, jitter: bool = False
+) -> Float[Array, "batch samples"]:
+    """Positions drawn from a histogram over [0, 1] with replacement, ascending; no gradient.
+
+    Args:
+      key: of the draw.
+      masses: of equal bins of [0, 1], each at least 0, of any sum.
+      num_samples: positions of each row.
+      jitter: draw evenly inside a bin; otherwise its left edge is the position, as in the published code.
+
+    Example:
+      >>> masses = jnp.array([[0.0, 0.0, 1.0, 0.0]])
+      >>> print(sample_positions(jax.random.key(0), masses, 3))
+      [[0.5 0.5 0.5]]
+    """
+    shares = _shares(masses)
+    choose, spread = jax.random.split(key)
+    shape = (num_samples, shares.shape[0])
+    places = jax.random.categorical(choose, jnp.log(shares), axis=-1, shape=shape).T.astype(shares.dtype)
+    if jitter:
+        places = places + jax.random.uniform(spread, places.shape, shares.dtype)
+    return jnp.sort(places, axis=1) / shares.shape[1]
+
+
+@operation
+def kl_to_prior(variance: Float[Array, "*queries"], stddev: float) -> Float[Array, "*queries"]:
+    """KL divergence of `N(mu, variance)` from `N(mu, stddev^2)`, at least 0, and 0 where they are equal.
+
+    The formula printed in the paper has the logarithm of the ratio of standard deviations without the factor 2: it is
+    negative at its minimum, which is not at `stddev`. The published code has the divergence.
+
+    Args:
+      variance: of each query, above 0.
+      stddev: of the prior.
+
+    Example:
+      >>> print(np.asarray(kl_to_prior(jnp.array([0.01, 0.04]), 0.1)).round(3))
+      [0.    0.807]
+    """
+    ratio = variance.astype(jnp.promote_types(variance.dtype, jnp.float32)) / stddev**2
+    return 0.5 * (ratio - jnp.log(ratio) - 1)
+
+
+def token_positions(
+    num_segments: int,
+    length: int,
+    contraction: float = 0.5,
+    sampled: Float[np.ndarray, "updates samples"] | None = None,
+) -> Float[np.ndarray, "segments length"]:
+    """Where the tokens of each segment stand in the memory after all of them were written, in [0, 1].
+
+    Each update moves a token from t to `tau t`; a sticky one reads the past at other positions and moves it to where
+    the sample next to it was placed. The gap between a token and its neighbours is the space that the memory gives it.
+
+    Args:
+      num_segments: segments written since the memory was empty.
+      length: tokens of a segment.
+      contraction: tau.
+      sampled: of each update after the first, the ascending positions at which the past was read; None = evenly.
+
+    Raises:
+      ValueError: positions of another number of updates.
+
+    Example:
+      >>> print(token_positions(2, 2))
+      [[0.125 0.375]
+       [0.75  1.   ]]
+    """
+    if sampled is not None and len(sampled) != num_segments - 1:
+        raise ValueError(f"sampled: given {len(sampled)} updates, allowed: {num_segments - 1}, one less than segments")
+    places = ((np.arange(length) + 0.5) / length)[None]
+    for update in range(num_segments - 1):
+        if sampled is not None:
+            grid = np.asarray(sampled[update], np.float64)
+            nearest = np.abs(places[..., None] - grid).argmin(axis=-1)
+            places = (nearest + 1) / len(grid)
+        new = contraction + (1 - contraction) * np.arange(1, length + 1) / length
+        places = np.concatenate([contraction * places, new[None]])
+    return places
+
+
+@functools.lru_cache(maxsize=32)
+def _regression_of(basis: GaussianBasis, positions: tuple[float, ...], ridge: float) -> np.ndarray:
+    functions = np.asarray(evaluate_basis(basis, np.asarray(positions))).T  # [n, p]
+    system = functions @ functions.T + ridge * np.eye(len(functions))
+    solution = np.linalg.solve(system, functions).T
+    solution.flags.writeable = False
+    return solution
+
+
+def _regression(basis: GaussianBasis, positions: np.ndarray, ridge: float) -> np.ndarray:
+    return _regression_of(basis, tuple(positions.tolist()), float(ridge))
+
+
+def _shares(masses: Array) -> Array:
+    """Masses of sum 1 without gradient, none of them 0, in at least float32."""
+    masses = jax.lax.stop_gradient(masses).astype(jnp.promote_types(masses.dtype, jnp.float32))
+    masses = jnp.maximum(masses, 0) + 1e-12
+    return masses / masses.sum(axis=1, keepdims=True)
+
+
+def _check(length: int, ridge: float) -> None:
+    if length < 1:
+        raise ValueError(f"length: given {length}, allowed: at least 1 token")
+    if ridge <= 0:
+        raise ValueError(f"ridge: given {ridge}, allowed: above 0")

@@ -1,0 +1,115 @@
+"""Slots that attend to themselves and to tokens, and what keeps them at unit length: the writer of Memformer.
+
+Wu et al. 2020, "Memformer: A Memory-Augmented Transformer for Sequence Modeling", https://arxiv.org/abs/2010.06891.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from memjax.functional.attention import masked_softmax
+from memjax.functional.scopes import operation
+
+__all__ = ["count_slot_types", "normalize_slots", "slot_attention", "slot_types"]
+
+
+@operation
+def slot_attention(
+    queries: Float[Array, "batch slots heads head_dim"],
+    own_keys: Float[Array, "batch slots heads head_dim"],
+    keys: Float[Array, "batch length heads head_dim"],
+    own_values: Float[Array, "batch slots heads head_dim"],
+    values: Float[Array, "batch length heads head_dim"],
+    mask: Bool[Array, "batch length"] | None = None,
+    *,
+    temperature: float = 1.0,
+) -> tuple[Float[Array, "batch slots heads head_dim"], Float[Array, "batch heads slots sources"]]:
+    """Every slot attends to itself and to all tokens, and to no other slot.
+
+    The cost is that of `slots x (1 + length)` scores: no mask over pairs of slots is ever built.
+
+    Args:
+      queries: of the slots.
+      own_keys: of the slots, each for its own query.
+      keys: of the tokens.
+      own_values: what a slot that attends to itself alone becomes.
+      values: of the tokens.
+      mask: real tokens; None = all. A row without one keeps `own_values`.
+      temperature: divides the scores, besides `sqrt(head_dim)`; below 1 slots decide for few tokens.
+
+    Returns:
+      The new slots in the dtype of `own_values`, and the weights of each slot on itself, then on the tokens, in at
+      least float32.
+
+    Example:
+      >>> slots, tokens = jnp.zeros((1, 1, 1, 2)), jnp.ones((1, 3, 1, 2))
+      >>> new, weights = slot_attention(slots, slots, tokens, slots, tokens, jnp.array([[True, False, False]]))
+      >>> print(new.ravel(), weights.ravel())
+      [0.5 0.5] [0.5 0.5 0.  0. ]
+    """
+    dtype = jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
+    queries = queries.astype(dtype) * (queries.shape[-1] ** -0.5 / temperature)
+    own = (queries * own_keys.astype(dtype)).sum(axis=-1).swapaxes(1, 2)[..., None]  # [b, h, n, 1]
+    tokens = jnp.einsum("bnhd,blhd->bhnl", queries.astype(keys.dtype), keys, preferred_element_type=dtype)
+    scores = jnp.concatenate([own, tokens.astype(dtype)], axis=-1)
+    if mask is not None:
+        mask = jnp.pad(mask, [(0, 0), (1, 0)], constant_values=True)[:, None, None, :]
+    weights = masked_softmax(scores, mask)
+    kept = weights[..., 0].swapaxes(1, 2)[..., None] * own_values.astype(dtype)  # [b, n, h, d]
+    read = jnp.einsum("bhnl,blhd->bnhd", weights[..., 1:].astype(values.dtype), values, preferred_element_type=dtype)
+    return (kept + read).astype(own_values.dtype), weights
+
+
+@operation
+def normalize_slots(slots: Float[Array, "*slots dim"]) -> Float[Array, "*slots dim"]:
+    """Slots at unit length, `m * rsqrt(sum(m^2) + 1e-12)`, in at least float32 inside.
+
+    With `slots + bias` it is the biased memory normalisation of the paper: at every update each slot moves towards its
+    own learned bias, and so forgets.
+
+    Example:
+      >>> print(normalize_slots(jnp.array([[3.0, 4.0]])))
+      [[0.6 0.8]]
+    """
+    wide = slots.astype(jnp.promote_types(slots.dtype, jnp.float32))
+    return (wide * jax.lax.rsqrt(jnp.square(wide).sum(axis=-1, keepdims=True) + 1e-12)).astype(slots.dtype)
+
+
+@operation
+def count_slot_types(
+    own_weights: Float[Array, "batch heads slots"], rows: Bool[Array, " batch"]
+) -> tuple[Int[Array, ""], Int[Array, ""], Int[Array, ""]]:
+    """How many slots retain, aggregate and rewrite: by their weight on themselves, averaged over heads.
+
+    At least 0.9 is retaining, at most 0.1 rewriting, the rest aggregates old and new.
+
+    Args:
+      own_weights: the first weight of each slot, from `slot_attention`.
+      rows: that count.
+
+    Example:
+      >>> weights = jnp.array([[[0.95, 0.5, 0.05, 0.0]]])
+      >>> print(*count_slot_types(weights, jnp.array([True])))
+      1 1 2
+    """
+    own = own_weights.mean(axis=1)
+    retaining, aggregating, rewriting = ((chosen & rows[:, None]).sum() for chosen in slot_types(own))
+    return retaining, aggregating, rewriting
+
+
+@operation
+def slot_types(own: Any) -> tuple[Any, Any, Any]:
+    """Which slots retain, aggregate and rewrite: masks of the shape of `own`, JAX or NumPy.
+
+    Args:
+      own: the weight of each slot on itself, averaged over heads.
+
+    Example:
+      >>> print(*slot_types(jnp.array([0.95, 0.5, 0.05])))
+      [ True False False] [False  True False] [False False  True]
+    """
+    return own >= 0.9, (own < 0.9) & (own > 0.1), own <= 0.1

@@ -1,0 +1,545 @@
+"""infinity-former: an unbounded past as a continuous signal of constant size, beside the attention of a layer.
+
+Martins, Marinho, Martins 2022, "infinity-former: Infinite Memory Transformer", https://arxiv.org/abs/2109.00301.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from memjax.axes import axes_of, named
+from memjax.functional.basis import (
+    GaussianBasis,
+    bin_masses,
+    evaluate_basis,
+    expected_basis,
+    fit_matrix,
+    gaussian_basis,
+    kl_to_prior,
+    quantile_positions,
+    sample_positions,
+    update_matrices,
+)
+from memjax.functional.fifo import reset_rows
+from memjax.functional.scopes import operation
+from memjax.memory.contract import DecodeState, where_rows
+from memjax.memory.projections import matrix_init, project
+from memjax.memory.transformer_xl import Reading, TransformerXLAttention, TransformerXLSegment
+from memjax.typing import Aux, EmptyState, Leaf, Sum
+
+LOSS = "infinity_former/kl"
+"""name of the regulariser in `Aux.losses`"""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LongTermState:
+    """A signal over [0, 1], and the segment that will enter it next.
+
+    Attributes:
+      coefficients: `[batch, basis, dim]`, at least float32.
+      valid: bool `[batch]`, the signal holds something of the running document.
+      tokens: int32 `[batch]`, tokens written since the signal was empty.
+      histogram: `[batch, bins]`, mass that the last segment's queries gave to equal parts of [0, 1]; `EmptyState` where
+        updates are not sticky.
+      previous: `[batch, segment_length, dim]`, what leaves the attention of the layer and enters the signal before the
+        next segment reads it: its gate learns from that segment.
+      previous_valid: bool `[batch, segment_length]`.
+    """
+
+    coefficients: Leaf
+    valid: Leaf
+    tokens: Leaf
+    histogram: Leaf
+    previous: Leaf
+    previous_valid: Leaf
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LongTermSegment:
+    """What decoding keeps of the signal during a segment.
+
+    Attributes:
+      updated: the state after the update at the segment's first token, with `previous` still that of the memory.
+      pooled: `[batch, 2, heads, head_dim]` and
+      values: `[batch, basis, heads, head_dim]`, its projections.
+      histogram: `[batch, bins]`, masses of the segment's queries so far; `EmptyState` where updates are not sticky.
+    """
+
+    updated: LongTermState
+    pooled: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    histogram: Leaf
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class InfinityFormerState:
+    """State of one attention part with a long-term memory.
+
+    Attributes:
+      short: that of the attention itself.
+      long: the signal.
+    """
+
+    short: Any
+    long: LongTermState
+
+
+class LongTermWeights(NamedTuple):
+    """The parameters as plain arrays.
+
+    Attributes:
+      gate_kernel: `[3, dim, dim]`.
+      gate_bias: `[dim]`.
+      key: W^K `[dim, heads, head_dim]`.
+      value: W^V `[dim, heads, head_dim]`.
+      affine: `[2, basis]`, w_mu and w_sigma.
+    """
+
+    gate_kernel: Array
+    gate_bias: Array
+    key: Array
+    value: Array
+    affine: Array
+
+
+class Densities(NamedTuple):
+    """Mean and variance of each query, `[batch, heads, length]`."""
+
+    mean: Array
+    variance: Array
+
+
+@operation
+def reset(state: LongTermState, start_of_document: Bool[Array, " batch"]) -> LongTermState:
+    """The state that rows with `start_of_document` read: no signal, and nothing that waits to enter it."""
+    return dataclasses.replace(
+        state,
+        valid=state.valid & ~start_of_document,
+        tokens=jnp.where(start_of_document, 0, state.tokens),
+        previous_valid=reset_rows(state.previous_valid, start_of_document),
+    )
+
+
+@operation
+def gate(
+    x: Float[Array, "batch length dim"], kernel: Float[Array, "3 dim dim"], bias: Float[Array, " dim"]
+) -> Float[Array, "batch length dim"]:
+    """`x * sigmoid(convolution(x))` with a window of three positions."""
+    length = x.shape[1]
+    padded = jnp.pad(x, [(0, 0), (1, 1), (0, 0)])
+    mixed = sum(padded[:, place : place + length] @ kernel[place] for place in range(3))
+    return x * jax.nn.sigmoid(mixed + bias[None, None])
+
+
+@operation
+def update(
+    state: LongTermState,
+    tokens: Float[Array, "batch length dim"],
+    positions: Float[Array, "batch samples"] | None,
+    *,
+    basis: GaussianBasis,
+    num_samples: int,
+    contraction: float,
+    ridge: float,
+    reset_after: int | None,
+) -> LongTermState:
+    """The signal with what waits to enter it: contracted where it holds something, fitted anew where not.
+
+    Rows where nothing waits keep their signal. A gradient reaches the new tokens only.
+
+    Args:
+      state: before the update.
+      tokens: gated, 0 where there is no token.
+      positions: where the old signal is read, ascending; None = evenly.
+      basis: of the signal.
+      num_samples: points at which the old signal is read.
+      contraction: share of [0, 1] that the past keeps.
+      ridge: penalty of the regression.
+      reset_after: tokens after which the signal begins anew.
+    """
+    length, dtype = tokens.shape[1], state.coefficients.dtype
+    matrices = _matrices(basis, length, num_samples, contraction, ridge)
+    constant = lambda array: jnp.asarray(array, dtype)
+    tokens, old = tokens.astype(dtype), jax.lax.stop_gradient(state.coefficients)
+    times = functools.partial(jnp.einsum, precision="highest")
+    if positions is None:
+        kept = times("mn,bnd->bmd", constant(matrices.contract), old)
+    else:
+        functions = evaluate_basis(basis, positions.astype(dtype))  # [b, m, n]
+        kept = times("mn,bmd->bnd", constant(matrices.past), times("bmn,bnd->bmd", functions, old))
+    longer = kept + times("ln,bld->bnd", constant(matrices.new), tokens)
+    fresh = times("ln,bld->bnd", constant(matrices.first), tokens)
+    valid, count = state.valid, state.tokens
+    if reset_after is not None:
+        expired = count >= reset_after
+        valid, count = valid & ~expired, jnp.where(expired, 0, count)
+    entering = state.previous_valid.any(axis=1)
+    coefficients = jnp.where(valid[:, None, None], longer, fresh)
+    new = dataclasses.replace(
+        state,
+        coefficients=coefficients,
+        valid=jnp.ones_like(valid),
+        tokens=count + state.previous_valid.sum(axis=1, dtype=count.dtype),
+    )
+    return where_rows(entering, new, dataclasses.replace(state, coefficients=old))
+
+
+@operation
+def densities(
+    queries: Float[Array, "batch length heads head_dim"],
+    pooled: Float[Array, "batch 2 heads head_dim"],
+    min_variance: float,
+) -> Densities:
+    """`mu = sigmoid(w_mu . scores)` and `sigma^2 = softplus(w_sigma . scores)` of every query.
+
+    The scores `q . k_j / sqrt(head_dim)` of all basis functions enter through a linear map only, so the keys are
+    pooled by it first: one product with two keys instead of one for each function.
+    """
+    wide = jnp.promote_types(queries.dtype, jnp.float32)
+    scaled = (queries.astype(wide) * queries.shape[-1] ** -0.5).astype(queries.dtype)
+    scores = jnp.einsum("blhd,bchd->bchl", scaled, pooled, preferred_element_type=wide)
+    variance = jnp.maximum(jax.nn.softplus(scores[:, 1]), min_variance)
+    return Densities(jax.nn.sigmoid(scores[:, 0]), variance)
+
+
+@operation
+def read(
+    found: Densities, values: Float[Array, "batch basis heads head_dim"], basis: GaussianBasis
+) -> Float[Array, "batch length heads head_dim"]:
+    """Expectation of the value signal under the density of each query."""
+    weights = expected_basis(basis, *found)  # [b, h, l, n]
+    y = jnp.einsum("bhln,bnhd->blhd", weights.astype(values.dtype), values, preferred_element_type=weights.dtype)
+    return y.astype(values.dtype)
+
+
+class LongTermMemory(nn.Module):
+    """The long-term memory itself: what stands beside the attention of a layer (`InfinityFormerAttention`).
+
+    Attributes:
+      dim: width of the residual stream.
+      num_heads: heads.
+      head_dim: width of a head.
+      segment_length: tokens of a segment.
+      num_basis: basis functions.
+      widths: their standard deviations.
+      num_samples: points at which the past is read in an update.
+      contraction: tau, the share of [0, 1] that the past keeps.
+      ridge: penalty of the regression.
+      sticky: 'none' reads the past evenly, 'sample' draws where the queries looked, 'quantile' takes the quantiles of
+        the same histogram; 'sample' does so too where the call is deterministic.
+      num_bins: bins of the histogram.
+      jitter: draw inside a bin instead of its left edge.
+      reset_after: tokens after which the signal begins anew; None = never inside a document.
+      prior_stddev: sigma_0 of the regulariser.
+      min_variance: smallest variance of a density.
+      init_stddev: of the matrices; None = scaled by fan-in.
+      track_attention: `Aux.arrays` has what `memjax.inference.memory_maps` reads: `infinity_former/mean` and
+        `infinity_former/variance` `[batch, heads, length]`, `infinity_former/tokens` `[batch, length, dim]` and
+        `infinity_former/entered` bool `[batch, length]` of what entered the signal, and where updates are sticky
+        `infinity_former/positions` `[batch, samples]`, the quantiles of the histogram.
+      dtype: of the computation.
+    """
+
+    dim: int
+    num_heads: int
+    head_dim: int
+    segment_length: int
+    num_basis: int = 512
+    widths: tuple[float, ...] = (0.01, 0.05)
+    num_samples: int = 512
+    contraction: float = 0.5
+    ridge: float = 0.5
+    sticky: str = "none"
+    num_bins: int = 128
+    jitter: bool = False
+    reset_after: int | None = None
+    prior_stddev: float = 0.05
+    min_variance: float = 1e-4
+    init_stddev: float | None = None
+    track_attention: bool = False
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        heads, init = (self.num_heads, self.head_dim), matrix_init(self.init_stddev, out_axis=(1, 2))
+        inner, outer = named(init, "embed", "heads", None), matrix_init(self.init_stddev, (0, 1))
+        kernel = named(nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal"), None, "embed", None)
+        self.gate_kernel = self.param("gate_kernel", kernel, (3, self.dim, self.dim))
+        self.gate_bias = self.param("gate_bias", named(nn.initializers.zeros, "embed"), (self.dim,))
+        self.key = self.param("key", inner, (self.dim, *heads))
+        self.value = self.param("value", inner, (self.dim, *heads))
+        self.output = self.param("output", named(outer, "heads", None, "embed"), (*heads, self.dim))
+        affine = named(nn.initializers.normal(self.num_basis**-0.5), None, None)
+        self.affine = self.param("affine", affine, (2, self.num_basis))
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LongTermState:
+        """No signal; `dtype` is that of the segment that waits."""
+        self._check()
+        wide, tokens = jnp.promote_types(dtype, jnp.float32), (batch_size, self.segment_length)
+        return LongTermState(
+            jnp.zeros((batch_size, self.num_basis, self.dim), wide),
+            jnp.zeros((batch_size,), bool),
+            jnp.zeros((batch_size,), jnp.int32),
+            EmptyState() if self.sticky == "none" else jnp.zeros((batch_size, self.num_bins), wide),
+            jnp.zeros((*tokens, self.dim), dtype),
+            jnp.zeros(tokens, bool),
+        )
+
+    @nn.nowrap
+    def init_segment(self, state: LongTermState) -> LongTermSegment:
+        """The buffers of decoding at the start of a segment."""
+        batch, heads = state.valid.shape[0], (self.num_heads, self.head_dim)
+        copy = lambda tree: jax.tree.map(jnp.zeros_like, tree)
+        pooled, values = (jnp.zeros((batch, count, *heads), self.dtype) for count in (2, self.num_basis))
+        return LongTermSegment(copy(state), pooled, values, copy(state.histogram))
+
+    def __call__(
+        self,
+        queries: Float[Array, "batch length heads head_dim"],
+        state: LongTermState,
+        *,
+        mask: Bool[Array, "batch length"],
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch length dim"], LongTermState, Aux]:
+        """What enters the signal enters it, then the queries read it; rows without a real token keep their state."""
+        if queries.shape[1] != self.segment_length:
+            raise ValueError(
+                f"x: given {queries.shape[1]} tokens, allowed: segment_length = {self.segment_length}; mask the rest"
+            )
+        weights = self.weights()
+        new = self.updated(
+            weights, state, None if deterministic or self.sticky != "sample" else self.make_rng("memory")
+        )
+        y, found = self.read(weights, queries, *self.projected(weights, new.coefficients))
+        y = jnp.where(new.valid[:, None, None], y, 0)
+        counted = mask & new.valid[:, None]
+        losses = {LOSS: self._divergence(found, counted)}
+        arrays = self._tracked(weights, found, state, mask.any(axis=1))
+        new = dataclasses.replace(new, histogram=self.masses(found, counted))
+        new = jax.lax.stop_gradient(where_rows(mask.any(axis=1), new, state))
+        return y, new, Aux(losses=losses, arrays=arrays)
+
+    def weights(self) -> LongTermWeights:
+        """The parameters, for the functions of decoding, which stand inside conditionals."""
+        return LongTermWeights(self.gate_kernel, self.gate_bias, self.key, self.value, self.affine)
+
+    @nn.nowrap
+    def updated(self, weights: LongTermWeights, state: LongTermState, key: Array | None) -> LongTermState:
+        """The state with `previous` in the signal; `key` draws the positions of a sticky update, None = quantiles."""
+        return update(
+            state,
+            self._entering(weights, state),
+            self._positions(state, key),
+            basis=self._basis,
+            num_samples=self.num_samples,
+            contraction=self.contraction,
+            ridge=self.ridge,
+            reset_after=self.reset_after,
+        )
+
+    @nn.nowrap
+    def projected(self, weights: LongTermWeights, coefficients: Array) -> tuple[Array, Array]:
+        """Keys pooled by the two affine maps `[batch, 2, heads, head_dim]`, and values of every basis function."""
+        pooled = jnp.einsum("bnd,cn->bcd", coefficients, weights.affine.astype(coefficients.dtype))
+        return project(pooled.astype(self.dtype), weights.key), project(coefficients.astype(self.dtype), weights.value)
+
+    @nn.nowrap
+    def read(
+        self, weights: LongTermWeights, queries: Array, pooled: Array, values: Array
+    ) -> tuple[Float[Array, "batch length dim"], Densities]:
+        """The output of every query, and where it looked."""
+        found = densities(queries.astype(self.dtype), pooled, self.min_variance)
+        return project(read(found, values, self._basis), self.output, axes=2), found
+
+    @nn.nowrap
+    def masses(self, found: Densities, counted: Bool[Array, "batch length"]) -> Array | EmptyState:
+        """What each bin received from the queries that count, summed over heads; `EmptyState` where nobody asks."""
+        if self.sticky == "none":
+            return EmptyState()
+        by_query = bin_masses(*jax.lax.stop_gradient(found), self.num_bins)  # [b, h, l, bins]
+        return jnp.where(counted[:, None, :, None], by_query, 0).sum(axis=(1, 2))
+
+    @nn.nowrap
+    def _entering(self, weights: LongTermWeights, state: LongTermState) -> Array:
+        """What waits to enter the signal, gated; 0 where there is no token."""
+        tokens = jnp.where(state.previous_valid[..., None], state.previous, 0).astype(self.dtype)
+        kernel, bias = (leaf.astype(self.dtype) for leaf in (weights.gate_kernel, weights.gate_bias))
+        return gate(tokens, kernel, bias)
+
+    @nn.nowrap
+    def _positions(self, state: LongTermState, key: Array | None) -> Array | None:
+        """Where a sticky update reads the old signal."""
+        if self.sticky == "none":
+            return None
+        if key is None:
+            return quantile_positions(state.histogram, self.num_samples)
+        return sample_positions(key, state.histogram, self.num_samples, jitter=self.jitter)
+
+    def _tracked(
+        self, weights: LongTermWeights, found: Densities, state: LongTermState, rows: Array
+    ) -> dict[str, Array]:
+        """What `track_attention` asks for; only `rows`, which have a real token, update their signal."""
+        if not self.track_attention:
+            return {}
+        arrays = {"mean": found.mean, "variance": found.variance}
+        arrays |= {"tokens": self._entering(weights, state), "entered": state.previous_valid & rows[:, None]}
+        positions = self._positions(state, None)
+        arrays |= {} if positions is None else {"positions": positions}
+        return {f"infinity_former/{name}": array for name, array in arrays.items()}
+
+    def _divergence(self, found: Densities, counted: Array) -> Sum:
+        by_token = kl_to_prior(found.variance, self.prior_stddev).mean(axis=1)
+        return Sum(jnp.where(counted, by_token, 0).sum(), counted.sum().astype(by_token.dtype))
+
+    @property
+    def _basis(self) -> GaussianBasis:
+        return gaussian_basis(self.num_basis, self.widths)
+
+    @nn.nowrap
+    def _check(self) -> None:
+        _matrices(self._basis, self.segment_length, self.num_samples, self.contraction, self.ridge)
+        if self.sticky not in ("none", "sample", "quantile"):
+            raise ValueError(f"sticky: given {self.sticky!r}, allowed: 'none', 'sample', 'quantile'")
+        if self.num_bins < 1:
+            raise ValueError(f"num_bins: given {self.num_bins}, allowed: at least 1")
+        if self.reset_after is not None and self.reset_after < 1:
+            raise ValueError(f"reset_after: given {self.reset_after}, allowed: at least 1 token, or None")
+
+
+class BesideLongTerm:
+    """What an attention part made like Transformer-XL's does with a long-term memory in its field `long_term`."""
+
+    long_term: LongTermMemory
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> InfinityFormerState:
+        """No signal, and a short-term memory in which a document starts; `dtype` is that of stored hidden states."""
+        length, slots = self.long_term.segment_length, self._num_slots  # type: ignore[attr-defined]
+        if slots % length:
+            raise ValueError(f"memory_length: given {slots}, allowed: 0 or a multiple of segment_length = {length}")
+        short = super().init_state(batch_size, dtype)  # type: ignore[misc]
+        return InfinityFormerState(short, self.long_term.init_state(batch_size, dtype))
+
+    @nn.nowrap
+    def init_decode_state(self, state: InfinityFormerState, segment_length: int, batch_size: int) -> DecodeState:
+        """Decoding from the start of a segment, with `state` as the memory."""
+        decode_state = super().init_decode_state(state.short, segment_length, batch_size)  # type: ignore[misc]
+        further = self.long_term.init_segment(state.long)
+        hidden = decode_state.segment.hidden.astype(state.long.previous.dtype)
+        segment = dataclasses.replace(decode_state.segment, hidden=hidden, further=further)
+        return dataclasses.replace(decode_state, memory=state, segment=segment)
+
+    def _reset(self, state: InfinityFormerState, start_of_document: Array) -> InfinityFormerState:
+        short = super()._reset(state.short, start_of_document)  # type: ignore[misc]
+        return InfinityFormerState(short, reset(state.long, start_of_document))
+
+    def _slots(self, state: InfinityFormerState) -> Any:
+        return super()._slots(state.short)  # type: ignore[misc]
+
+    def _read_further(
+        self, queries: Array, state: InfinityFormerState, mask: Array, deterministic: bool
+    ) -> tuple[Array, InfinityFormerState, Aux]:
+        y, long, aux = self.long_term(queries, state.long, mask=mask, deterministic=deterministic)
+        return y, InfinityFormerState(state.short, long), aux
+
+    def _write(
+        self, state: InfinityFormerState, stored: Array, mask: Array, attended: Any, reading: Reading | None = None
+    ) -> tuple[InfinityFormerState, Aux]:
+        """What leaves the short-term memory waits to enter the signal."""
+        leaving, valid, length = stored, mask, mask.shape[1]
+        if not isinstance(state.short, EmptyState):
+            leaving = jnp.concatenate([state.short.hidden, stored.astype(state.short.hidden.dtype)], axis=1)[:, :length]
+            valid = jnp.concatenate([state.short.valid, mask], axis=1)[:, :length]
+        previous = jax.lax.stop_gradient(leaving).astype(state.long.previous.dtype)
+        long = dataclasses.replace(state.long, previous=previous, previous_valid=valid)
+        short, aux = super()._write(state.short, stored, mask, attended, reading)  # type: ignore[misc]
+        return InfinityFormerState(short, where_rows(mask.any(axis=1), long, state.long)), aux
+
+    def _enter_segment(
+        self, memory: InfinityFormerState, segment: TransformerXLSegment, entering: Array
+    ) -> TransformerXLSegment:
+        segment = super()._enter_segment(memory, segment, entering)  # type: ignore[misc]
+        long_term, weights = self.long_term, self.long_term.weights()
+
+        def enter(further: LongTermSegment) -> LongTermSegment:
+            updated = jax.lax.stop_gradient(long_term.updated(weights, memory.long, None))
+            pooled, values = long_term.projected(weights, updated.coefficients)
+            histogram = jax.tree.map(jnp.zeros_like, updated.histogram)
+            return where_rows(entering, LongTermSegment(updated, pooled, values, histogram), further)
+
+        further = jax.lax.cond(entering.any(), enter, lambda further: further, segment.further)
+        return dataclasses.replace(segment, further=further)
+
+    def _read_token_further(
+        self, query: Array, segment: TransformerXLSegment, active: Array
+    ) -> tuple[Array, TransformerXLSegment]:
+        further: LongTermSegment = segment.further
+        valid = further.updated.valid
+        y, found = self.long_term.read(self.long_term.weights(), query, further.pooled, further.values)
+        masses = self.long_term.masses(found, (active & valid)[:, None])
+        histogram = jax.tree.map(lambda sums, more: sums + more.astype(sums.dtype), further.histogram, masses)
+        further = dataclasses.replace(further, histogram=histogram)
+        return jnp.where(valid[:, None, None], y, 0), dataclasses.replace(segment, further=further)
+
+    def _write_segment(self, state: InfinityFormerState, segment: TransformerXLSegment, mask: Array) -> Any:
+        further: LongTermSegment = segment.further
+        long = dataclasses.replace(further.updated, histogram=further.histogram)
+        state = InfinityFormerState(state.short, where_rows(mask.any(axis=1), long, state.long))
+        return super()._write_segment(state, segment, mask)  # type: ignore[misc]
+
+
+class InfinityFormerAttention(BesideLongTerm, TransformerXLAttention):
+    """Attention part of infinity-former (Martins et al. 2022, https://arxiv.org/abs/2109.00301).
+
+    Transformer-XL's attention, whose short-term memory may have length 0, and beside it continuous attention to a
+    signal that holds everything older.
+
+    What is stored: coefficients of the signal, and the inputs of the part that left the short-term memory last. When
+    written: those enter the signal at the start of the next segment, and it is contracted to make room. What is
+    differentiable: nothing stored; the gate learns through what enters the signal in the same segment, all other
+    parameters through reading. When reset: at `start_of_document`, and every `reset_after` tokens.
+
+    Symbols: `B -> state.long.coefficients`, `X -> state.long.previous`, `psi -> GaussianBasis`, `tau -> contraction`,
+    `W^K, W^V, W^O -> key, value, output` of `long_term`, `mu, sigma^2 -> Densities`, `Z_LTM ->` what is added to the
+    output of the attention before dropout and residual, `p(d_j) -> state.long.histogram`.
+
+    Differs from the paper or its code: the regularisation of the regression, its padding with zeros and the positions
+    are the code's, the paper names none (see `memjax.functional.basis`); the divergence is one, as in the code, without
+    a term for the mean, while the paper prints another formula; keys and values are projected from all of `dim` as in
+    the code (the paper: each head from its own part); the regression is solved in float64 (the code: float32 inverse);
+    `reset_after` is off (the code begins the signal anew every 2,048 tokens, and counts across documents); positions of
+    sticky updates are drawn in training only and are the quantiles of the same histogram otherwise (the code draws
+    always); the keys are pooled before the product with the queries, which gives the same numbers.
+
+    Attributes:
+      long_term: the long-term memory; its `segment_length` is that of every call, and `memory_length` 0 or a multiple.
+    """
+
+    long_term: LongTermMemory = None  # type: ignore[assignment]
+
+
+class _Constants(NamedTuple):
+    """`UpdateMatrices`, the regression of a first segment, and what both steps of an even update make of the past."""
+
+    first: np.ndarray
+    past: np.ndarray
+    new: np.ndarray
+    contract: np.ndarray
+
+
+@functools.lru_cache(maxsize=32)
+def _matrices(basis: GaussianBasis, length: int, num_samples: int, contraction: float, ridge: float) -> _Constants:
+    matrices = update_matrices(basis, length, num_samples, contraction, ridge)
+    first, contract = fit_matrix(basis, length, ridge), matrices.past.T @ matrices.samples
+    return _Constants(first, matrices.past, matrices.new, contract)

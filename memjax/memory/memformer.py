@@ -1,0 +1,395 @@
+"""Memformer: a few slots that every layer of an encoder reads and that are written once a segment.
+
+Wu et al. 2020, "Memformer: A Memory-Augmented Transformer for Sequence Modeling", https://arxiv.org/abs/2010.06891.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from memjax.axes import named
+from memjax.functional.attention import attention, attention_with_weights
+from memjax.functional.positions import bidirectional_bias
+from memjax.functional.scopes import operation
+from memjax.functional.slots import count_slot_types, normalize_slots, slot_attention
+from memjax.memory.contract import broadcast_mask, where_rows
+from memjax.memory.projections import make_norm, matrix_init, project
+from memjax.typing import Aux, EmptyState, Leaf, Sum
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MemformerState:
+    """The slots.
+
+    Attributes:
+      slots: `[batch, slots, dim]`, at unit length, at least float32.
+      started: bool `[batch]`, the row has a memory; where not, it begins with the learned one.
+    """
+
+    slots: Leaf
+    started: Leaf
+
+
+class Encoded(NamedTuple):
+    """What an encoder made of a segment: its tokens, then the classification tokens.
+
+    Attributes:
+      hidden: `[batch, length + classification, dim]`.
+      mask: bool `[batch, length + classification]`.
+    """
+
+    hidden: Array
+    mask: Array
+
+
+@operation
+def start(
+    state: MemformerState, bias: Float[Array, "slots dim"], start_of_document: Bool[Array, " batch"]
+) -> MemformerState:
+    """The state that a segment reads: rows that begin a document have `m_0 = v / |v|`, with its gradient."""
+    fresh = start_of_document | ~state.started
+    initial = normalize_slots(bias.astype(state.slots.dtype))
+    slots = jnp.where(fresh[:, None, None], initial[None], state.slots)
+    return MemformerState(slots, jnp.ones_like(state.started))
+
+
+@operation
+def write(
+    state: MemformerState,
+    written: Float[Array, "batch slots dim"],
+    bias: Float[Array, "slots dim"] | None,
+    rows: Bool[Array, " batch"],
+) -> MemformerState:
+    """Biased memory normalisation, `m <- (m' + v) / |m' + v|`; rows without a real token keep their slots.
+
+    Args:
+      state: that the segment read.
+      written: m', what the writer made of its slots.
+      bias: v; None = nothing is forgotten.
+      rows: with a real token.
+    """
+    written = written.astype(state.slots.dtype)
+    if bias is not None:
+        written = written + bias.astype(written.dtype)[None]
+    return where_rows(rows, MemformerState(normalize_slots(written), state.started), state)
+
+
+class HeadAttention(nn.Module):
+    """Projections to heads and back, without biases; what attends to what is the caller's.
+
+    Attributes:
+      dim: width of queries, keys and output.
+      num_heads: heads.
+      head_dim: width of a head.
+      attention_dropout: rate on attention weights.
+      dtype: of the computation.
+    """
+
+    dim: int
+    num_heads: int
+    head_dim: int
+    attention_dropout: float = 0.0
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        heads = (self.num_heads, self.head_dim)
+        inner = named(matrix_init(None, out_axis=(1, 2)), "embed", "heads", None)
+        self.query = self.param("query", inner, (self.dim, *heads))
+        self.key = self.param("key", inner, (self.dim, *heads))
+        self.value = self.param("value", inner, (self.dim, *heads))
+        outer = named(matrix_init(None, (0, 1)), "heads", None, "embed")
+        self.output = self.param("output", outer, (*heads, self.dim))
+
+    def keys_values(self, source: Float[Array, "batch source dim"]) -> tuple[Array, Array]:
+        """Keys and values `[batch, source, heads, head_dim]` of what is attended to."""
+        return project(source, self.key), project(source, self.value)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        keys: Float[Array, "batch source heads head_dim"],
+        values: Float[Array, "batch source heads head_dim"],
+        *,
+        mask: Bool[Array, "#batch 1 #length source"] | None = None,
+        bias: Float[Array, "#batch heads length source"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch length dim"]:
+        """What `x` reads, projected back; without residual."""
+        dropout = {}
+        if self.attention_dropout and not deterministic:
+            dropout = {"dropout_rate": self.attention_dropout, "dropout_key": self.make_rng("dropout")}
+        if mask is not None:
+            mask = jnp.broadcast_to(mask, (*mask.shape[:2], x.shape[1], mask.shape[3]))
+        y = attention(project(x, self.query), keys, values, mask=mask, bias=bias, **dropout)
+        return project(y, self.output, axes=2)
+
+    def weights(
+        self, x: Float[Array, "batch length dim"], keys: Float[Array, "batch source heads head_dim"]
+    ) -> Float[Array, "batch heads length source"]:
+        """What `__call__` gives to each source where all may be seen and there is no bias."""
+        return attention_with_weights(project(x, self.query), keys, keys)[1]
+
+
+class MemformerLayer(nn.Module):
+    """Self-attention, memory reader, feed-forward; each with a norm in front and a residual connection.
+
+    Attributes:
+      attention: over the segment, in both directions.
+      feed_forward: a part that owns its norm and residual (`memjax.models.transformer.FeedForward`).
+      reader: over the slots; None = there is no memory.
+      dropout: rate after each attention.
+      norm_kind: 'layer' or 'rms'.
+      dtype: of the computation.
+    """
+
+    attention: HeadAttention
+    feed_forward: nn.Module
+    reader: HeadAttention | None = None
+    dropout: float = 0.0
+    norm_kind: str = "layer"
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        self.attention_norm = make_norm(self.norm_kind, self.dtype)
+        if self.reader is not None:
+            self.reader_norm = make_norm(self.norm_kind, self.dtype)
+        self.drop = nn.Dropout(self.dropout)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        slots: Float[Array, "batch slots dim"] | None,
+        *,
+        mask: Bool[Array, "batch length"],
+        bias: Float[Array, "1 heads length length"] | None,
+        deterministic: bool,
+        track: bool = False,
+    ) -> tuple[Float[Array, "batch length dim"], Float[Array, "batch heads length slots"] | None]:
+        """One segment; `slots` at the size of activations, not at unit length.
+
+        With `track` the weights of the reader come too.
+        """
+        weights = None
+        y = self.attention_norm(x)
+        seen = mask[:, None, None, :]
+        y = self.attention(y, *self.attention.keys_values(y), mask=seen, bias=bias, deterministic=deterministic)
+        x = x + self.drop(y, deterministic=deterministic)
+        if self.reader is not None and slots is not None:
+            y, (keys, values) = self.reader_norm(x), self.reader.keys_values(slots)
+            weights = self.reader.weights(y, keys) if track else None
+            y = self.reader(y, keys, values, deterministic=deterministic)
+            x = x + self.drop(y, deterministic=deterministic)
+        return self.feed_forward(x, EmptyState(), deterministic=deterministic)[0], weights
+
+
+class MemformerEncoder(nn.Module):
+    """The encoder of Memformer, which carries its memory (Wu et al. 2020, https://arxiv.org/abs/2010.06891).
+
+    What is stored: slots, one memory for all layers. When written: once a segment, after the last layer. What is
+    differentiable: all of it, through as many segments as one update has; nothing is stopped. When reset: at
+    `start_of_document`, to the learned `v / |v|`.
+
+    Symbols: `M_t -> state.slots`, `m^i ->` one slot, `v -> forgetting` (parameter), `tau -> temperature`,
+    `W_q, W_k, W_v` of the writer `-> writer_query, writer_key, writer_value`, `x^enc -> Encoded.hidden`.
+
+    Differs from the paper or its code (which is not public): norms stand in front of each part; positions are T5's
+    relative buckets, one table for all layers, and none on the memory; the slot's own value in the writer is the slot
+    itself without projection and without one afterwards, so that a slot which attends to itself alone stays as it is;
+    slots are at unit length as printed, and what reads them (reader, queries and keys of the writer) sees them times
+    sqrt(dim); v begins with a length of `forget_norm`: the lengths reported after training would erase a slot of unit
+    length in a segment or two.
+
+    Attributes:
+      layers: equal layers, unbound, with a `reader` where there is a memory.
+      dim: width of the residual stream.
+      num_slots: slots; 0 = no memory.
+      writer_heads: heads of the writer.
+      temperature: of the writer's attention.
+      forgetting: add v at every update; otherwise v is the initial memory only.
+      forget_norm: length of each v at the start of training.
+      num_classification_tokens: learned tokens after the segment, which writer and decoder see too.
+      num_heads: heads of the layers' attention, for the position bias.
+      num_buckets: relative-position buckets; 0 = no positions.
+      max_distance: tokens from which on all distances share the last bucket.
+      scan_layers: one scan over all layers; False unrolls.
+      rematerialize: recompute each layer in the backward pass.
+      track_attention: `Aux.arrays` has `memformer/writer` `[batch, writer_heads, slots, 1 + encoded]`, each slot's
+        weights on itself and on what was encoded, and `memformer/reader` `[layers, batch, heads, encoded, slots]`.
+      norm_kind: 'layer' or 'rms'.
+      dtype: of the computation.
+    """
+
+    layers: tuple[MemformerLayer, ...]
+    dim: int
+    num_slots: int
+    num_heads: int
+    writer_heads: int = 1
+    temperature: float = 0.25
+    forgetting: bool = True
+    forget_norm: float = 0.05
+    num_classification_tokens: int = 1
+    num_buckets: int = 32
+    max_distance: int = 128
+    scan_layers: bool = False
+    rematerialize: bool = False
+    track_attention: bool = False
+    norm_kind: str = "layer"
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        self.layer_norm = make_norm(self.norm_kind, self.dtype)
+        if self.num_buckets:
+            bias, shape = named(nn.initializers.normal(0.02), "heads", None), (self.num_heads, self.num_buckets)
+            self.position_bias = self.param("position_bias", bias, shape)
+        if self.num_classification_tokens:
+            tokens, shape = nn.initializers.normal(0.02), (self.num_classification_tokens, self.dim)
+            self.classification = self.param("classification", named(tokens, None, "embed"), shape)
+        if not self.num_slots:
+            return
+        heads = (self.writer_heads, self.dim // self.writer_heads)
+        inner = named(matrix_init(None, out_axis=(1, 2)), "embed", "heads", None)
+        self.writer_query = self.param("writer_query", inner, (self.dim, *heads))
+        self.writer_key = self.param("writer_key", inner, (self.dim, *heads))
+        self.writer_value = self.param("writer_value", inner, (self.dim, *heads))
+        towards = named(nn.initializers.normal(self.forget_norm * self.dim**-0.5), None, "embed")
+        self.forget = self.param("forgetting", towards, (self.num_slots, self.dim))
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> MemformerState | EmptyState:
+        """Rows that begin a document; the slots stay in at least float32."""
+        if self.num_slots and self.dim % self.writer_heads:
+            raise ValueError(f"writer_heads: given {self.writer_heads}, allowed: a divisor of dim = {self.dim}")
+        if not self.num_slots:
+            return EmptyState()
+        slots = jnp.zeros((batch_size, self.num_slots, self.dim), jnp.promote_types(dtype, jnp.float32))
+        return MemformerState(slots, jnp.zeros((batch_size,), bool))
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: MemformerState | EmptyState,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch length dim"], Any, Aux]:
+        """All layers over one segment, then the writer; without the classification tokens."""
+        named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
+        encoded, state, aux = self.encode(x, state, **named)
+        return encoded.hidden[:, : x.shape[1]], state, aux
+
+    def encode(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: MemformerState | EmptyState,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Encoded, Any, Aux]:
+        """`__call__` with all that was encoded, for a decoder."""
+        mask = broadcast_mask(mask, *x.shape[:2])
+        rows, slots, read = mask.any(axis=1), None, state
+        if isinstance(state, MemformerState):
+            read = start(state, self.forget, start_of_document)
+            slots = (read.slots * self.dim**0.5).astype(self.dtype)
+        x, mask = self._with_classification(x, mask)
+        bias = None
+        if self.num_buckets:
+            bias = bidirectional_bias(self.position_bias, x.shape[1], max_distance=self.max_distance)[None]
+        settings = {"mask": mask, "bias": bias, "deterministic": deterministic, "track": self.track_attention}
+        x, reader = self._run(x, slots, **settings)
+        hidden = self.layer_norm(x)
+        if not isinstance(read, MemformerState) or slots is None:
+            return Encoded(hidden, mask), state, Aux()
+        written, writer = self._written(read.slots, slots, hidden, mask)
+        new = write(read, written, self.forget if self.forgetting else None, rows)
+        new = where_rows(rows, new, state)
+        return Encoded(hidden, mask), new, self._report(writer, reader, rows)
+
+    def _with_classification(self, x: Array, mask: Array) -> tuple[Array, Array]:
+        """The segment and the classification tokens, which rows of padding do not have."""
+        count = self.num_classification_tokens
+        if not count:
+            return x.astype(self.dtype), mask
+        tokens = jnp.broadcast_to(self.classification.astype(self.dtype)[None], (x.shape[0], count, self.dim))
+        real = jnp.broadcast_to(mask.any(axis=1)[:, None], (x.shape[0], count))
+        return jnp.concatenate([x.astype(self.dtype), tokens], axis=1), jnp.concatenate([mask, real], axis=1)
+
+    def _run(self, x: Array, slots: Array | None, **named: Any) -> tuple[Array, Array | None]:
+        """The output of the last layer, and the weights of all readers where they are tracked."""
+
+        def body(layer: MemformerLayer, y: Array, _: None) -> tuple[Array, Array | None]:
+            return layer(y, slots, **named)
+
+        return run_layers(body, self.layers, x, None, scan_layers=self.scan_layers, rematerialize=self.rematerialize)
+
+    def _written(self, unit: Array, slots: Array, hidden: Array, mask: Array) -> tuple[Array, Array]:
+        """M' of every slot, and its weights."""
+        own = unit.reshape(*unit.shape[:2], self.writer_heads, -1)  # [b, n, h, d], the slot itself
+        return _join(
+            slot_attention(
+                project(slots, self.writer_query),
+                project(slots, self.writer_key),
+                project(hidden, self.writer_key),
+                own,
+                project(hidden, self.writer_value),
+                mask,
+                temperature=self.temperature,
+            )
+        )
+
+    def _report(self, writer: Array, reader: Array | None, rows: Array) -> Aux:
+        own = writer[..., 0]
+        slots = (rows.sum() * self.num_slots).astype(own.dtype)
+        names = ("retaining", "aggregating", "rewriting")
+        counts = zip(names, count_slot_types(own, rows), strict=True)
+        metrics = {f"memformer/{name}": Sum(count.astype(own.dtype), slots) for name, count in counts}
+        arrays = {"memformer/writer": writer, "memformer/reader": reader} if self.track_attention else {}
+        return Aux(metrics=metrics, arrays=arrays)
+
+
+def run_layers(
+    body: Any, layers: tuple[Any, ...], x: Array, states: Any, *, scan_layers: bool, rematerialize: bool = False
+) -> tuple[Array, Any]:
+    """`body(layer, x, state) -> (x, out)` over equal layers, one after the other or as one scan.
+
+    Args:
+      body: of one layer.
+      layers: equal and unbound, or bound one by one.
+      x: what is handed from layer to layer.
+      states: of all layers, leaves with layers at axis 0; None for none.
+      scan_layers: as one scan, with the parameters of all layers in one array.
+      rematerialize: recompute each layer in the backward pass.
+
+    Returns:
+      The last x, and the outs with layers at axis 0.
+    """
+    if rematerialize:
+        body = nn.remat(body, prevent_cse=not scan_layers)
+    if scan_layers:
+        scan = nn.scan(
+            body,
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            metadata_params={nn.PARTITION_NAME: None},
+            length=len(layers),
+        )
+        return scan(layers[0], x, states)
+    outs = []
+    for index, layer in enumerate(layers):
+        x, out = body(layer, x, jax.tree.map(lambda leaf, i=index: leaf[i], states))
+        outs.append(out)
+    return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *outs)
+
+
+def _join(result: tuple[Array, Array]) -> tuple[Array, Array]:
+    slots, weights = result
+    return slots.reshape(*slots.shape[:2], -1), weights

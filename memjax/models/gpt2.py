@@ -1,0 +1,234 @@
+"""The attention of GPT-2, alone and with a memory beside it.
+
+Radford et al. 2019, "Language Models are Unsupervised Multitask Learners",
+https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf. The model is a
+`memjax.models.language_model.LanguageModel` with learned positions inside the segment (`num_positions`); weights come
+from `memjax.interop.hf_gpt2`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from memjax.axes import named
+from memjax.functional.compression import attention_reconstruction, strided_convolution, window_validity
+from memjax.functional.fifo import reset_rows, shift_append
+from memjax.functional.scopes import operation
+from memjax.memory.compressive import LOSSES
+from memjax.memory.contract import DecodeState, where_rows
+from memjax.memory.infinity_former import BesideLongTerm, LongTermMemory
+from memjax.memory.projections import matrix_init, project
+from memjax.memory.transformer_xl import Reading, TransformerXLAttention
+from memjax.typing import Aux, EmptyState, Leaf
+
+
+class GPT2Attention(TransformerXLAttention):
+    """Attention part of GPT-2: causal inside the segment, biases in all projections, norm in front, no memory.
+
+    Nothing is stored. Positions are the model's (`LanguageModel.num_positions`), so that every segment begins at 0.
+
+    Attributes:
+      dim: width of the residual stream.
+      num_heads: heads.
+      head_dim: width of a head.
+      memory_length: 0; GPT-2 has no memory of hidden states.
+      norm: 'pre'.
+    """
+
+    memory_length: int = 0
+    norm: str = "pre"
+
+    def _setup_projections(self) -> None:
+        init, heads = matrix_init(self.init_stddev), (self.num_heads, self.head_dim)
+        zeros = nn.initializers.zeros
+        self.query = self.param("query", named(init, "embed", "heads", None), (self.dim, *heads))
+        self.key_value = self.param("key_value", named(init, "embed", None, "heads", None), (self.dim, 2, *heads))
+        self.output = self.param("output", named(init, "heads", None, "embed"), (*heads, self.dim))
+        self.query_bias = self.param("query_bias", named(zeros, "heads", None), heads)
+        self.key_value_bias = self.param("key_value_bias", named(zeros, None, "heads", None), (2, *heads))
+        self.output_bias = self.param("output_bias", named(zeros, "embed"), (self.dim,))
+
+    def _queries(self, hidden: Array) -> Array:
+        return project(hidden, self.query) + self.query_bias.astype(hidden.dtype)[None, None]
+
+    def _keys_values(self, hidden: Array) -> tuple[Array, Array]:
+        both = project(hidden, self.key_value) + self.key_value_bias.astype(hidden.dtype)[None, None]
+        return both[:, :, 0], both[:, :, 1]
+
+    def _finish(self, x: Array, y: Array, deterministic: bool, further: Array | None = None) -> Array:
+        bias = self.output_bias.astype(y.dtype)[None, None]
+        return super()._finish(x, y, deterministic, bias if further is None else further + bias)
+
+    # No relative positions
+
+    def _biases(self, shared: Any) -> tuple[Array, Array]:
+        zeros = jnp.zeros((self.num_heads, self.head_dim), self.dtype)
+        return zeros, zeros
+
+    def _position_scores(self, queries: Array, position_bias: Array, deterministic: bool) -> Array:
+        batch, length = queries.shape[:2]
+        shape = (batch, self.num_heads, length, self._num_slots + length)
+        return jnp.zeros(shape, jnp.promote_types(queries.dtype, jnp.float32))
+
+    def _relative_runs(self, position_bias: Array) -> tuple[tuple[int, Any, Any], ...]:
+        return ((self._num_slots, None, None),)
+
+    def _score_token(self, query: Array, run: Any, columns: int, total: int, position: Array) -> Array:
+        shape = (query.shape[0], self.num_heads, 1, columns)
+        return jnp.zeros(shape, jnp.promote_types(query.dtype, jnp.float32))
+
+
+class GPT2InfinityFormerAttention(BesideLongTerm, GPT2Attention):
+    """GPT-2's attention with the long-term memory of infinity-former beside it.
+
+    The segment that was read enters the signal before the next one is; there is no short-term memory. What is stored,
+    written and differentiable is that of `memjax.memory.infinity_former.InfinityFormerAttention`.
+
+    Attributes:
+      long_term: the long-term memory; its `segment_length` is that of every call.
+    """
+
+    long_term: LongTermMemory = None  # type: ignore[assignment]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CompressedState:
+    """What earlier segments were compressed to, oldest first.
+
+    Attributes:
+      slots: `[batch, compressed, dim]`.
+      valid: bool `[batch, compressed]`, the slot stands for tokens of the running document only.
+    """
+
+    slots: Leaf
+    valid: Leaf
+
+
+@operation
+def write(
+    state: CompressedState,
+    compressed: Float[Array, "batch windows dim"],
+    valid: Bool[Array, "batch windows"],
+    rows: Array,
+) -> CompressedState:
+    """Appends the windows of a segment; rows without a real token keep their slots."""
+    new = CompressedState(
+        shift_append(state.slots, jax.lax.stop_gradient(compressed)), shift_append(state.valid, valid)
+    )
+    return where_rows(rows, new, state)
+
+
+def slopes(num_heads: int) -> Float[np.ndarray, " heads"]:
+    """Slopes of the positional bias, `2 ** (-8 h / heads)` for head h = 1 .. heads (Press et al. 2022, ALiBi).
+
+    Example:
+      >>> print(slopes(4))
+      [0.25       0.0625     0.015625   0.00390625]
+    """
+    return 2.0 ** (-8.0 * np.arange(1, num_heads + 1) / num_heads)
+
+
+class GPT2CompressiveAttention(GPT2Attention):
+    """GPT-2's attention that also sees what earlier segments were compressed to (Rae et al. 2019, Martins et al. 2022).
+
+    What is stored: slots that each stand for `compression_rate` tokens. When written: after each segment, which is
+    compressed whole. What is differentiable: the compression learns from its attention-reconstruction loss only.
+    When reset: at `start_of_document`.
+
+    Slots have no position of GPT-2's. Their scores get `-slope_h * distance` (ALiBi) with the distance
+    `i + 1 + compression_rate * later`, for token i of the segment and a slot after which `later` others were written;
+    inside the segment there is no such bias.
+
+    Attributes:
+      compressed_memory_length: slots.
+      compression_rate: tokens of a slot, a divisor of the segment's length.
+    """
+
+    compressed_memory_length: int = 512
+    compression_rate: int = 4
+
+    def _setup_projections(self) -> None:
+        super()._setup_projections()
+        kernel = named(matrix_init(None, in_axis=(0, 1)), None, "embed", None)
+        shape = (self.compression_rate, self.dim, self.dim)
+        self.compression_kernel = self.param("compression_kernel", kernel, shape)
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> CompressedState:
+        """A memory in which a document starts; `dtype` is that of the slots."""
+        shape = (batch_size, self.compressed_memory_length)
+        return CompressedState(jnp.zeros((*shape, self.dim), dtype), jnp.zeros(shape, bool))
+
+    @nn.nowrap
+    def init_decode_state(self, state: CompressedState, segment_length: int, batch_size: int) -> DecodeState:
+        """Decoding from the start of a segment, with `state` as the memory."""
+        decode_state = super().init_decode_state(EmptyState(), segment_length, batch_size)
+        hidden = decode_state.segment.hidden.astype(state.slots.dtype)
+        segment = dataclasses.replace(decode_state.segment, hidden=hidden)
+        return dataclasses.replace(decode_state, memory=state, segment=segment)
+
+    @property
+    def _num_slots(self) -> int:
+        return self.compressed_memory_length
+
+    def _reset(self, state: CompressedState, start_of_document: Array) -> CompressedState:
+        return dataclasses.replace(state, valid=reset_rows(state.valid, start_of_document))
+
+    def _slots(self, state: CompressedState) -> tuple[tuple[Array, ...], Array]:
+        return (state.slots,), state.valid
+
+    def _position_scores(self, queries: Array, position_bias: Array, deterministic: bool) -> Array:
+        length = queries.shape[1]
+        scores = self._slot_scores(jnp.arange(length)[None], queries.shape[0])
+        return jnp.pad(scores, [(0, 0)] * 3 + [(0, length)])
+
+    def _score_token(self, query: Array, run: Any, columns: int, total: int, position: Array) -> Array:
+        scores = self._slot_scores(position[:, None], query.shape[0])
+        return jnp.pad(scores, [(0, 0)] * 3 + [(0, columns - self._num_slots)])
+
+    def _slot_scores(self, places: Array, batch: int) -> Array:
+        """`[batch, heads, length, compressed]` for tokens at these places of the segment, `[#batch, length]`."""
+        dtype = jnp.promote_types(self.dtype, jnp.float32)
+        later = jnp.arange(self._num_slots - 1, -1, -1)
+        distance = places[:, None, :, None] + 1 + self.compression_rate * later[None, None, None]
+        scores = -jnp.asarray(slopes(self.num_heads), dtype)[None, :, None, None] * distance.astype(dtype)
+        return jnp.broadcast_to(scores, (batch, *scores.shape[1:]))
+
+    def _write(
+        self, state: CompressedState, stored: Array, mask: Array, attended: Any, reading: Reading | None = None
+    ) -> tuple[CompressedState, Aux]:
+        rate, length = self.compression_rate, mask.shape[1]
+        if length % rate:
+            raise ValueError(f"compression_rate: given {rate}, allowed: a divisor of the segment's {length} tokens")
+        # As it is stored while decoding; padding is not to be seen by the convolution.
+        hidden = jax.lax.stop_gradient(jnp.where(mask[..., None], stored, 0)).astype(state.slots.dtype)
+        compressed = strided_convolution(hidden.astype(self.dtype), self.compression_kernel)
+        valid, rows = window_validity(mask, rate), mask.any(axis=1)
+        aux = Aux() if reading is None else self._reconstruction(compressed, valid, mask, reading)
+        return write(state, compressed, valid, rows), aux
+
+    def _reconstruction(self, compressed: Array, valid: Array, mask: Array, reading: Reading) -> Aux:
+        slots, stands_for = self._num_slots, jnp.repeat(valid, self.compression_rate, axis=1)
+        norm = jax.lax.stop_gradient(self.layer_norm.variables["params"])
+        normed = self.layer_norm.clone(parent=None).apply({"params": norm}, compressed.astype(self.dtype))
+        both = project(normed, jax.lax.stop_gradient(self.key_value))  # type: ignore[arg-type]
+        both = both + jax.lax.stop_gradient(self.key_value_bias).astype(both.dtype)[None, None]
+        loss = attention_reconstruction(
+            reading.queries,
+            reading.keys[:, slots:],
+            reading.values[:, slots:],
+            both[:, :, 0],
+            both[:, :, 1],
+            query_mask=mask,
+            old_mask=stands_for,
+            new_mask=valid,
+        )
+        return Aux(losses={LOSSES["attention"]: loss})

@@ -1,0 +1,564 @@
+"""Memformer as a language model: an encoder with a memory reads what was, a decoder predicts the segment after it.
+
+Wu et al. 2020, "Memformer: A Memory-Augmented Transformer for Sequence Modeling", https://arxiv.org/abs/2010.06891.
+The model has the methods of a `LanguageModel`: the trainer, evaluation and generation take it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from memjax import config
+from memjax.axes import axes_of, constrain, named
+from memjax.functional.attention import visibility
+from memjax.functional.fifo import ring_append
+from memjax.functional.positions import bucket_bias, relative_distances
+from memjax.memory.contract import StackState, broadcast_mask, next_position, where_rows
+from memjax.memory.memformer import Encoded, HeadAttention, MemformerEncoder, MemformerLayer, run_layers
+from memjax.memory.projections import make_norm
+from memjax.models.transformer import FeedForward
+from memjax.models.vocabulary import Vocabulary
+from memjax.typing import Aux, Batch, EmptyState, Leaf, Sum
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MemformerModelState:
+    """State between segments.
+
+    Attributes:
+      memory: of the encoder, before `tokens` were encoded.
+      tokens: int32 `[batch, segment_length]`, the segment before; `EmptyState` without an encoder.
+      mask: bool `[batch, segment_length]`; False everywhere = a document starts.
+    """
+
+    memory: Any
+    tokens: Leaf
+    mask: Leaf
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DecoderBuffers:
+    """What one decoder layer keeps while a segment is decoded.
+
+    Attributes:
+      keys: `[batch, segment_length, heads, head_dim]`, of the segment so far.
+      values: as `keys`.
+      source_keys: `[batch, encoded, heads, head_dim]`; `EmptyState` without an encoder.
+      source_values: as `source_keys`.
+    """
+
+    keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    source_keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    source_values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MemformerDecodeState:
+    """State between two tokens.
+
+    Attributes:
+      state: at the start of the running segment, a `MemformerModelState`; `EmptyState` without an encoder.
+      written: the memory that the running segment's encoding of the one before has left.
+      layers: `DecoderBuffers` of all layers, a `StackState` of one group.
+      source_mask: bool `[batch, encoded]`.
+      tokens: int32 `[batch, segment_length]`, of the running segment.
+      position: int32 `[batch]`, tokens of it already read.
+    """
+
+    state: Any
+    written: Any
+    layers: StackState
+    source_mask: Leaf
+    tokens: Leaf
+    position: Leaf
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention inside the segment, attention to what was encoded, feed-forward.
+
+    Attributes:
+      attention: over the segment.
+      feed_forward: a part that owns its norm and residual.
+      cross: over what was encoded; None = there is no encoder.
+      dropout: rate after each attention.
+      norm_kind: 'layer' or 'rms'.
+      dtype: of the computation.
+    """
+
+    attention: HeadAttention
+    feed_forward: nn.Module
+    cross: HeadAttention | None = None
+    dropout: float = 0.0
+    norm_kind: str = "layer"
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        self.attention_norm = make_norm(self.norm_kind, self.dtype)
+        if self.cross is not None:
+            self.cross_norm = make_norm(self.norm_kind, self.dtype)
+        self.drop = nn.Dropout(self.dropout)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        encoded: Encoded | None,
+        *,
+        visible: Bool[Array, "#batch 1 length length"],
+        bias: Float[Array, "#batch heads length length"] | None,
+        deterministic: bool,
+    ) -> Float[Array, "batch length dim"]:
+        """One segment."""
+        y = self.attention_norm(x)
+        keys, values = self.attention.keys_values(y)
+        y = self.attention(y, keys, values, mask=visible, bias=bias, deterministic=deterministic)
+        x = x + self.drop(y, deterministic=deterministic)
+        if self.cross is not None and encoded is not None:
+            source = self.cross.keys_values(encoded.hidden)
+            x = self._read_source(x, *source, encoded.mask, deterministic)
+        return self.feed_forward(x, EmptyState(), deterministic=deterministic)[0]
+
+    def decode(
+        self,
+        x: Float[Array, "batch 1 dim"],
+        buffers: DecoderBuffers,
+        *,
+        source_mask: Array,
+        visible: Array,
+        bias: Array | None,
+        position: Array,
+        active: Array,
+    ) -> tuple[Float[Array, "batch 1 dim"], DecoderBuffers]:
+        """One token of every active row."""
+        y = self.attention_norm(x)
+        new = zip((buffers.keys, buffers.values), self.attention.keys_values(y), strict=True)
+        keys, values = (ring_append(old, one.astype(old.dtype), position, active) for old, one in new)
+        x = x + self.attention(y, keys, values, mask=visible, bias=bias)
+        if self.cross is not None:
+            x = self._read_source(x, buffers.source_keys, buffers.source_values, source_mask, True)
+        x = self.feed_forward.decode(x, EmptyState(), active=active)[0]  # type: ignore[attr-defined]
+        return x, dataclasses.replace(buffers, keys=keys, values=values)
+
+    def _read_source(self, x: Array, keys: Array, values: Array, mask: Array, deterministic: bool) -> Array:
+        assert self.cross is not None
+        y = self.cross(self.cross_norm(x), keys, values, mask=mask[:, None, None, :], deterministic=deterministic)
+        return x + self.drop(y, deterministic=deterministic)
+
+
+class Memformer(nn.Module):
+    """The whole model (Wu et al. 2020, https://arxiv.org/abs/2010.06891).
+
+    Segment t is predicted from the encoding of segment t - 1, which has read the memory of all before; the memory
+    reaches the decoder in no other way. The first segment of a document is predicted from the encoding of a learned
+    begin token, so that every token is scored. Gradients cross segments through the slots: train with
+    `training.segments_per_update` of 2 or more (the paper's time horizon), with `rematerialize="segment"`, or with
+    `replay_parts` and `memjax.functional.mrbp_value_and_grad`.
+
+    Differs from the paper or its code (which is not public): see `MemformerEncoder`; the decoder's positions are T5's
+    relative buckets too.
+
+    Attributes:
+      encoder: with the memory; None = a decoder alone, without any memory.
+      decoder: equal layers, with `cross` where there is an encoder.
+      vocabulary: embeddings and softmax of both.
+      segment_length: tokens of a segment.
+      num_buckets: relative-position buckets of the decoder; 0 = no positions.
+      max_distance: tokens from which on all distances share the last bucket.
+      scan_layers: one scan over the decoder's layers; False unrolls.
+      rematerialize: recompute each decoder layer in the backward pass.
+      norm_kind: 'layer' or 'rms', of the last hidden state.
+      dropout: rate on embeddings and on the last hidden state.
+      dtype: of the computation.
+    """
+
+    encoder: MemformerEncoder | None
+    decoder: tuple[DecoderLayer, ...]
+    vocabulary: nn.Module
+    segment_length: int
+    num_buckets: int = 32
+    max_distance: int = 128
+    scan_layers: bool = False
+    rematerialize: bool = False
+    norm_kind: str = "layer"
+    dropout: float = 0.0
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        self.layer_norm = make_norm(self.norm_kind, self.dtype)
+        heads = self.decoder[0].attention.num_heads
+        if self.num_buckets:
+            bias = named(nn.initializers.normal(0.02), "heads", None)
+            self.position_bias = self.param("position_bias", bias, (heads, self.num_buckets))
+        if self.encoder is not None:
+            begin = named(nn.initializers.normal(0.02), "embed")
+            self.begin = self.param("begin", begin, (self.decoder[0].attention.dim,))
+        self.drop = nn.Dropout(self.dropout)
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = None) -> MemformerModelState | EmptyState:
+        """The state in which a document starts in every row."""
+        if self.encoder is None:
+            return EmptyState()
+        memory = self.encoder.init_state(batch_size, dtype or jnp.float32)
+        shape = (batch_size, self.segment_length)
+        return MemformerModelState(memory, jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool))
+
+    @nn.nowrap
+    def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> MemformerDecodeState:
+        """Decoding from the start of a segment."""
+        if segment_length != self.segment_length:
+            raise ValueError(f"segment_length: given {segment_length}, allowed: {self.segment_length}")
+        part, source = self.decoder[0].attention, self.segment_length
+        buffer = lambda length: jnp.zeros(
+            (len(self.decoder), batch_size, length, part.num_heads, part.head_dim), self.dtype
+        )
+        keys, values, others = buffer(segment_length), buffer(segment_length), (EmptyState(), EmptyState())
+        if self.encoder is not None:
+            source += self.encoder.num_classification_tokens
+            others = (buffer(source), buffer(source))
+        return MemformerDecodeState(
+            state,
+            jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), getattr(state, "memory", EmptyState())),
+            StackState((DecoderBuffers(keys, values, *others),), (len(self.decoder),)),
+            jnp.zeros((batch_size, source), bool),
+            jnp.zeros((batch_size, segment_length), jnp.int32),
+            jnp.zeros((batch_size,), jnp.int32),
+        )
+
+    @nn.nowrap
+    def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+        """Nothing of a batch's extras is read."""
+        return {}
+
+    def __call__(
+        self,
+        tokens: Int[Array, "batch length"],
+        state: Any,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+        extras: Mapping[str, Any] | None = None,
+    ) -> tuple[Float[Array, "batch length dim"], Any, Aux]:
+        """Encodes the segment before, and reads this one: the last hidden states, for `nll` and `log_probs`."""
+        named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
+        encoded, state, aux = self.encode(tokens, state, **named)
+        return self.read(tokens, encoded, mask=mask, deterministic=deterministic), state, aux
+
+    def encode(
+        self,
+        tokens: Int[Array, "batch length"],
+        state: Any,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Encoded | None, Any, Aux]:
+        """All that the next state depends on: what the segment before encodes to, and the state after this one."""
+        if tokens.shape[1] != self.segment_length:
+            raise ValueError(
+                f"tokens: given {tokens.shape[1]}, allowed: segment_length = {self.segment_length}; mask the rest"
+            )
+        if self.encoder is None:
+            return None, state, Aux()
+        mask = broadcast_mask(mask, *tokens.shape)
+        rows = mask.any(axis=1)
+        encoded, memory, aux = self._encode_before(state, start_of_document, rows, deterministic)
+        new = MemformerModelState(memory, tokens.astype(jnp.int32), mask)
+        return encoded, where_rows(rows, new, state), aux
+
+    def read(
+        self,
+        tokens: Int[Array, "batch length"],
+        encoded: Encoded | None,
+        *,
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch length dim"]:
+        """The decoder over one segment."""
+        x = self.drop(self.vocabulary.embed(tokens), deterministic=deterministic)  # type: ignore[attr-defined]
+        x, length = constrain(x.astype(self.dtype), "batch", None, None), tokens.shape[1]
+        settings = {
+            "visible": visibility(length, None, mask),
+            "bias": self._bias(relative_distances(length, length)),
+            "deterministic": deterministic,
+        }
+
+        def body(layer: DecoderLayer, y: Array, _: None) -> tuple[Array, None]:
+            return layer(y, encoded, **settings), None
+
+        scan = {"scan_layers": self.scan_layers, "rematerialize": self.rematerialize}
+        hidden = self.layer_norm(run_layers(body, self.decoder, x, None, **scan)[0])
+        if self.is_initializing():
+            self.vocabulary.log_probs(hidden[:, :1])  # type: ignore[attr-defined]
+        return self.drop(hidden, deterministic=deterministic)
+
+    def decode(
+        self,
+        tokens: Int[Array, "batch 1"],
+        state: MemformerDecodeState,
+        *,
+        active: Bool[Array, " batch"],
+        extras: Mapping[str, Any] | None = None,
+    ) -> tuple[Float[Array, "batch 1 dim"], MemformerDecodeState]:
+        """Reads one token of every active row; encoder and writer run where a row begins a segment."""
+        if self.encoder is not None:
+            entering = active & (state.position == 0)
+            enter = lambda model, s, rows: model._enter_segment(s, rows)  # noqa: E731
+            state = nn.cond(entering.any(), enter, lambda model, s, rows: s, self, state, entering)
+        position, length = state.position, self.segment_length
+        distances = position[:, None, None] - jnp.arange(length)[None, None, :]  # [b, 1, m]
+        settings = {
+            "source_mask": state.source_mask,
+            "visible": (distances >= 0)[:, None],
+            "bias": self._bias(distances),
+            "position": position,
+            "active": active,
+        }
+
+        def body(layer: DecoderLayer, y: Array, buffers: DecoderBuffers) -> tuple[Array, DecoderBuffers]:
+            return layer.decode(y, buffers, **settings)
+
+        x = self.vocabulary.embed(tokens).astype(self.dtype)  # type: ignore[attr-defined]
+        x, buffers = run_layers(body, self.decoder, x, state.layers.groups[0], scan_layers=self.scan_layers)
+        read = ring_append(state.tokens, tokens.astype(jnp.int32), position, active)
+        full = active & (position + 1 == length)
+        before = state.state
+        if isinstance(before, MemformerModelState):
+            after = MemformerModelState(state.written, read, jnp.ones_like(before.mask))
+            before = where_rows(full, after, before)
+        layers, position = StackState((buffers,), state.layers.sizes), next_position(position, active, length)
+        new = dataclasses.replace(state, state=before, layers=layers, tokens=read, position=position)
+        return self.layer_norm(x), new
+
+    def token_nll(
+        self, hidden: Float[Array, "batch length dim"], targets: Int[Array, "batch length"]
+    ) -> Float[Array, "batch length"]:
+        """Nats of each target, at least float32."""
+        return self.vocabulary.token_nll(hidden, targets)  # type: ignore[attr-defined]
+
+    def nll(
+        self,
+        hidden: Float[Array, "batch length dim"],
+        targets: Int[Array, "batch length"],
+        weights: Float[Array, "batch length"],
+    ) -> Sum:
+        """Nats of the targets with their weights, and the sum of the weights; nothing else reaches a gradient."""
+        scored = weights != 0
+        nats = self.token_nll(jnp.where(scored[..., None], hidden, 0), jnp.where(scored, targets, 0))
+        weights = weights.astype(nats.dtype)
+        return Sum((nats * weights).sum(), weights.sum())
+
+    def log_probs(self, hidden: Float[Array, "batch length dim"]) -> Float[Array, "batch length vocab"]:
+        """Log-probabilities of the whole vocabulary, at least float32."""
+        return self.vocabulary.log_probs(hidden)  # type: ignore[attr-defined]
+
+    def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
+        """Output weights of the ids."""
+        return self.vocabulary.embed_output(ids)  # type: ignore[attr-defined]
+
+    def _encode_before(
+        self, state: MemformerModelState, start: Array, rows: Array, deterministic: bool
+    ) -> tuple[Encoded, Any, Aux]:
+        """The encoding of the segment before, or of the begin token in rows that start a document; of `rows` only."""
+        assert self.encoder is not None
+        fresh = start | ~state.mask.any(axis=1)
+        first = jnp.arange(self.segment_length) == 0
+        x = self.drop(self.vocabulary.embed(state.tokens), deterministic=deterministic)  # type: ignore[attr-defined]
+        begin = jnp.broadcast_to(self.begin.astype(x.dtype)[None, None], x.shape)
+        x = jnp.where(fresh[:, None, None], begin, x)
+        mask = jnp.where(fresh[:, None], first[None], state.mask) & rows[:, None]
+        return self.encoder.encode(x, state.memory, start_of_document=fresh, mask=mask, deterministic=deterministic)
+
+    def _enter_segment(self, state: MemformerDecodeState, entering: Array) -> MemformerDecodeState:
+        """Encodes the segment before in rows at the first token of a segment."""
+        nothing = jnp.zeros_like(entering)
+        encoded, written, _ = self._encode_before(state.state, nothing, entering, deterministic=True)
+
+        def body(layer: DecoderLayer, y: Array, buffers: DecoderBuffers) -> tuple[Array, DecoderBuffers]:
+            assert layer.cross is not None
+            keys, values = layer.cross.keys_values(encoded.hidden)
+            return y, dataclasses.replace(
+                buffers,
+                source_keys=keys.astype(buffers.source_keys.dtype),
+                source_values=values.astype(buffers.source_values.dtype),
+            )
+
+        _, buffers = run_layers(
+            body, self.decoder, encoded.hidden, state.layers.groups[0], scan_layers=self.scan_layers
+        )
+        new = dataclasses.replace(
+            state,
+            written=written,
+            layers=StackState((buffers,), state.layers.sizes),
+            source_mask=encoded.mask,
+        )
+        return where_rows(entering, new, state)
+
+    def _bias(self, distances: Any) -> Array | None:
+        if not self.num_buckets:
+            return None
+        bias = bucket_bias(self.position_bias, distances, max_distance=self.max_distance)
+        return bias if bias.ndim == 4 else bias[None]
+
+
+def make_memformer(
+    *,
+    vocab_size: int,
+    dim: int,
+    num_heads: int,
+    hidden_dim: int,
+    encoder_layers: int,
+    decoder_layers: int,
+    num_slots: int,
+    segment_length: int,
+    writer_heads: int = 0,
+    temperature: float = 0.25,
+    forgetting: bool = True,
+    single_head: bool = False,
+    num_classification_tokens: int = 1,
+    activation: str = "relu",
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    scan_layers: bool = False,
+    rematerialize: bool = False,
+    vocab_multiple: int = 1,
+    dtype: Any = jnp.float32,
+) -> Memformer:
+    """Builds the model, and the paper's ablations of it.
+
+    Args:
+      vocab_size: entries of the vocabulary.
+      dim: width of the residual stream.
+      num_heads: heads of every attention.
+      hidden_dim: width of the feed-forward parts.
+      encoder_layers: layers that read the memory; 0 = a decoder alone, which knows its own segment only.
+      decoder_layers: layers of the decoder.
+      num_slots: slots; 0 = the encoder reads the segment before without a memory.
+      segment_length: tokens of a segment.
+      writer_heads: heads of the writer; 0 = `num_heads`.
+      temperature: of the writer; 1 is the ablation.
+      forgetting: False is the ablation: the memory is not moved towards its bias.
+      single_head: the ablation: reader and writer have one head.
+      num_classification_tokens: learned tokens after each segment in the encoder.
+      activation: of the feed-forward parts.
+      dropout: rate on embeddings, residual branches and the last hidden state.
+      attention_dropout: rate on attention weights.
+      scan_layers: one scan over each stack; False unrolls.
+      rematerialize: recompute each layer in the backward pass.
+      vocab_multiple: of which the tables of the vocabulary have rows; 1 = no padding.
+      dtype: of the computation.
+
+    Raises:
+      ValueError: heads that do not divide the width, or no decoder.
+    """
+    if dim % num_heads:
+        raise ValueError(f"num_heads: given {num_heads}, allowed: a divisor of dim = {dim}")
+    if decoder_layers < 1:
+        raise ValueError(f"decoder_layers: given {decoder_layers}, allowed: at least 1")
+    common = {"dropout": dropout, "dtype": dtype}
+    heads = lambda number: HeadAttention(  # noqa: E731
+        dim, number, dim // number, attention_dropout=attention_dropout, dtype=dtype
+    )
+    feed_forward = lambda: FeedForward(  # noqa: E731
+        dim, hidden_dim, activation=activation, norm="pre", norm_kind="layer", **common
+    )
+    memory_heads = 1 if single_head else num_heads
+    encoder = None
+    if encoder_layers:
+        reader = lambda: heads(memory_heads) if num_slots else None  # noqa: E731
+        encoder = MemformerEncoder(
+            layers=tuple(
+                MemformerLayer(heads(num_heads), feed_forward(), reader(), **common) for _ in range(encoder_layers)
+            ),
+            dim=dim,
+            num_slots=num_slots,
+            num_heads=num_heads,
+            writer_heads=1 if single_head else writer_heads or num_heads,
+            temperature=temperature,
+            forgetting=forgetting,
+            num_classification_tokens=num_classification_tokens,
+            scan_layers=scan_layers,
+            rematerialize=rematerialize,
+            dtype=dtype,
+        )
+    cross = lambda: heads(num_heads) if encoder_layers else None  # noqa: E731
+    return Memformer(
+        encoder=encoder,
+        decoder=tuple(DecoderLayer(heads(num_heads), feed_forward(), cross(), **common) for _ in range(decoder_layers)),
+        vocabulary=Vocabulary(
+            vocab_size, dim, scale=dim**0.5, init_stddev=dim**-0.5, multiple=vocab_multiple, dtype=dtype
+        ),
+        segment_length=segment_length,
+        scan_layers=scan_layers,
+        rematerialize=rematerialize,
+        **common,
+    )
+
+
+def memformer_of(
+    model: config.Memformer, vocab_size: int, *, rematerialize: str = "none", vocab_multiple: int = 1
+) -> Memformer:
+    """The model that a configuration describes.
+
+    Args:
+      model: the configuration.
+      vocab_size: entries of the tokenizer.
+      rematerialize: as in `make_language_model`.
+      vocab_multiple: as in `make_language_model`.
+    """
+    names = ("encoder_layers", "num_slots", "temperature", "forgetting", "single_head", "segment_length")
+    names += ("num_classification_tokens", "dim", "num_heads", "dropout", "attention_dropout")
+    return make_memformer(
+        vocab_size=vocab_size,
+        vocab_multiple=vocab_multiple,
+        hidden_dim=model.feed_forward.dim or 4 * model.dim,
+        activation=model.feed_forward.activation,
+        decoder_layers=model.num_layers,
+        scan_layers=model.num_layers >= 6 if model.scan_layers is None else model.scan_layers,
+        rematerialize=rematerialize in ("per_layer", "segment_nested"),
+        dtype=jnp.dtype(model.compute_dtype),
+        **{name: getattr(model, name) for name in names},
+    )
+
+
+def replay_parts(model: Memformer, *, deterministic: bool = False) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Encoder and head of `memjax.functional.mrbp_value_and_grad` for this model.
+
+    Segments are pairs of a `Batch` and a key, both with segments at axis 0. The loss is the sum of the nats; the aux
+    of the head their `Sum`, so that gradients are divided by its weight at the end.
+
+    Args:
+      model: the model.
+      deterministic: without dropout; the keys are then not used.
+    """
+
+    def noise(key: Any, part: int) -> dict[str, Any]:
+        rngs = {} if deterministic else {"rngs": {"dropout": jax.random.fold_in(key, part)}}
+        return {"deterministic": deterministic, **rngs}
+
+    def encode(params: Any, state: Any, segment: tuple[Batch, Any]) -> tuple[Any, Any]:
+        batch, key = segment
+        settings = {"start_of_document": batch.start_of_document, "mask": batch.mask, **noise(key, 0)}
+        result: Any = model.apply({"params": params}, batch.inputs, state, **settings, method="encode")
+        encoded, state, _ = result
+        return state, encoded
+
+    def head(params: Any, encoded: Any, segment: tuple[Batch, Any]) -> tuple[Any, Sum]:
+        batch, key = segment
+        settings = {"mask": batch.mask, **noise(key, 1)}
+        hidden = model.apply({"params": params}, batch.inputs, encoded, **settings, method="read")
+        nll: Any = model.apply({"params": params}, hidden, batch.targets, batch.weights, method="nll")
+        return nll.total, nll
+
+    return encode, head

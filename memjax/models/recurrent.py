@@ -1,0 +1,116 @@
+"""Recurrent layers: an LSTM in the place of attention.
+
+Hochreiter and Schmidhuber 1997, "Long Short-Term Memory", https://doi.org/10.1162/neco.1997.9.8.1735; with the forget
+gate of Gers, Schmidhuber and Cummins 2000, "Learning to Forget", https://doi.org/10.1162/089976600300015015.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from memjax.axes import named
+from memjax.memory.contract import DecodeState, broadcast_mask, token_decode_state, where_rows
+from memjax.typing import Aux, EmptyState, Leaf
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LSTMState:
+    """State of an LSTM.
+
+    Attributes:
+      cell: `[batch, dim]`, what the gates keep and add to; at least float32.
+      hidden: `[batch, dim]`, the last output; at least float32.
+    """
+
+    cell: Leaf
+    hidden: Leaf
+
+
+class LSTM(nn.Module):
+    """One layer of an LSTM, without residual and norm (https://doi.org/10.1162/neco.1997.9.8.1735).
+
+    What is stored: cell and output of the last token, in at least float32: a state of fixed size. When written: every
+    token. What is differentiable: all of it, from segment to segment. When reset: at `start_of_document`.
+
+    Symbols: `c_t -> state.cell`, `h_t -> state.hidden`.
+
+    Differs from the papers: the cell is flax's. It has no peepholes, one bias per gate, which starts at 0 (that of the
+    forget gate too), orthogonal recurrent matrices, and output as wide as its input.
+
+    Attributes:
+      dim: width of input, cell and output.
+      dropout: rate on the output, not on the state.
+      dtype: of the computation; the state is wider where that is less than float32.
+    """
+
+    dim: int
+    dropout: float = 0.0
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        # The gates of a token need the whole state: splitting them over devices would move it at every token.
+        self.cell = nn.OptimizedLSTMCell(
+            self.dim,
+            kernel_init=named(nn.initializers.lecun_normal(), "embed", None),
+            recurrent_kernel_init=named(nn.initializers.orthogonal(), "embed", None),
+            bias_init=named(nn.initializers.zeros, None),
+            dtype=self.dtype,
+        )
+        self.drop = nn.Dropout(self.dropout)
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LSTMState:
+        """Zeros, in at least float32."""
+        wide: Any = jnp.promote_types(dtype, jnp.float32)
+        return LSTMState(jnp.zeros((batch_size, self.dim), wide), jnp.zeros((batch_size, self.dim), wide))
+
+    @nn.nowrap
+    def init_decode_state(self, state: LSTMState, segment_length: int, batch_size: int) -> DecodeState:
+        """Decoding after `state`; every token is written at once, so there is no buffer."""
+        return token_decode_state(state, batch_size)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        state: LSTMState,
+        *,
+        start_of_document: Bool[Array, " batch"],
+        mask: Bool[Array, "batch length"] | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "batch length dim"], LSTMState, Aux]:
+        """Reads the tokens one after the other; the output of padding is without meaning."""
+        mask = broadcast_mask(mask, *x.shape[:2])
+        fresh = where_rows(start_of_document, jax.tree.map(jnp.zeros_like, state), state)
+        y, new = self._read(x, fresh, mask)
+        return self.drop(y, deterministic=deterministic), where_rows(mask.any(axis=1), new, state), Aux()
+
+    def decode(
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Bool[Array, " batch"]
+    ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
+        """One token of every active row."""
+        y, new = self._read(x, decode_state.memory, active[:, None])
+        return y, DecodeState(new, EmptyState(), decode_state.position + active.astype(jnp.int32))
+
+    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+        """What the gates see of the input `x`: all of it."""
+        return x
+
+    def _read(self, x: Array, state: LSTMState, mask: Array) -> tuple[Array, LSTMState]:
+        """Outputs of all tokens, and the state after the last real one of each row."""
+
+        def step(cell: nn.Module, state: LSTMState, token: tuple[Array, Array]) -> tuple[LSTMState, Array]:
+            x, real = token
+            carry, y = cell((state.cell, state.hidden), x)  # type: ignore[operator]
+            new = jax.tree.map(lambda new, old: new.astype(old.dtype), LSTMState(*carry), state)
+            return where_rows(real, new, state), y.astype(x.dtype)
+
+        scan = nn.scan(step, variable_broadcast="params", split_rngs={"params": False}, in_axes=1, out_axes=1)
+        state, y = scan(self.cell, state, (x, mask))
+        return y, state

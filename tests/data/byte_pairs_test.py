@@ -1,0 +1,65 @@
+import json
+
+import numpy as np
+import pytest
+
+from memjax import config as configs
+from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
+from memjax.data.datasets import make_tokenizer
+from memjax.data.tokenizers import StreamingDecoder, Tokenizer
+
+pytest.importorskip("tokenizers")
+
+TEXTS = ["the cat sat on the mat\n", "the dog sat on the log\n"] * 8
+HARD = ["", " ", "a\r\n\t  b ", "é ½ 漢字 🙂", "<|endoftext|> is a name", "<|end", "x<|endoftext|>", "\x00\x7f"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return train_byte_pairs(TEXTS, tmp_path_factory.mktemp("pairs") / "tokenizer.json", vocab_size=280)
+
+
+@pytest.mark.parametrize("text", HARD + TEXTS[:1])
+def test_every_text_comes_back(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert ids.dtype == np.int32 and tokenizer.decode(ids) == text
+    assert tokenizer.token_bytes(ids).sum() == len(text.encode("utf-8"))
+    assert tokenizer.end_id not in ids
+
+
+def test_it_is_a_tokenizer_with_pairs(tokenizer):
+    assert isinstance(tokenizer, Tokenizer) and tokenizer.lossless
+    assert 257 < tokenizer.vocab_size <= 280 and tokenizer.begin_id == tokenizer.end_id
+    assert len(tokenizer.encode("the cat")) < 7
+    decoder, ids = StreamingDecoder(tokenizer), tokenizer.encode("é")
+    assert "".join(decoder.push(ids[i : i + 1]) for i in range(len(ids))) + decoder.flush() == "é"
+
+
+def test_gpt2s_two_files_are_read(tokenizer, tmp_path):
+    inside = json.loads(tokenizer._tokenizer.to_str())["model"]
+    vocabulary = {**inside["vocab"], "<|endoftext|>": tokenizer.end_id}
+    pairs = [pair if isinstance(pair, str) else " ".join(pair) for pair in inside["merges"]]
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(pairs) + "\n")
+    again = BytePairTokenizer(tmp_path)
+    for text in HARD + TEXTS[:1]:
+        np.testing.assert_array_equal(again.encode(text), tokenizer.encode(text))
+    assert again.vocab_size == tokenizer.vocab_size
+
+
+def test_a_configuration_trains_it_once(tmp_path):
+    class Train(list):
+        fingerprint = "texts"
+
+    described = configs.BytePairs(vocab_size=270)
+    first = make_tokenizer(described, Train(TEXTS), tmp_path)
+    assert make_tokenizer(described, Train(), tmp_path).fingerprint == first.fingerprint
+    (file,) = tmp_path.glob("byte-pairs-270-*.json")
+    assert make_tokenizer(configs.BytePairs(path=str(file)), None, tmp_path).fingerprint == first.fingerprint
+
+
+def test_bad_files_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="allowed: a tokenizer.json, or a folder with vocab.json and merges.txt"):
+        BytePairTokenizer(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="vocab_size: given 257, allowed: more than 257"):
+        train_byte_pairs(TEXTS, tmp_path / "small.json", vocab_size=257)

@@ -1,0 +1,155 @@
+"""Memformer's encoder: its memory against loops, and the invariants of its specification."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from memjax.memory.memformer import HeadAttention, MemformerEncoder, MemformerLayer, MemformerState, start, write
+from memjax.models.transformer import FeedForward
+from tests.reference.parameters import params_of
+
+DIM, HEADS, HEAD_DIM, LENGTH, ROWS, SLOTS = 8, 2, 4, 4, 2, 3
+NONE = jnp.zeros(ROWS, bool)
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def encoder(layers: int = 1, reads: bool = True, **fields) -> MemformerEncoder:
+    heads = lambda: HeadAttention(DIM, HEADS, HEAD_DIM, dtype=jnp.float64)
+    feed_forward = lambda: FeedForward(DIM, 12, norm_kind="layer", dtype=jnp.float64)
+    parts = tuple(
+        MemformerLayer(heads(), feed_forward(), heads() if reads else None, dtype=jnp.float64) for _ in range(layers)
+    )
+    sizes = {"num_slots": SLOTS, "num_heads": HEADS, "writer_heads": HEADS, "num_buckets": 8, "max_distance": 6}
+    return MemformerEncoder(parts, DIM, **{**sizes, **fields}, dtype=jnp.float64)
+
+
+def random(seed: int, *shape: int):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape))
+
+
+@functools.cache
+def params():
+    module, x = encoder(), jnp.zeros((ROWS, LENGTH, DIM))
+    arrays = params_of(module, x, module.init_state(ROWS, jnp.float64), start_of_document=NONE)
+    return jax.tree.map(jnp.asarray, arrays)
+
+
+@functools.cache
+def step(**fields):
+    module = encoder(**fields)
+    return jax.jit(lambda p, x, s: module.apply({"params": p}, x, s, start_of_document=NONE))
+
+
+def test_the_memory_equals_loops():
+    p, x = jax.tree.map(np.asarray, params()), random(0, ROWS, LENGTH, DIM)
+    state = MemformerState(random(1, ROWS, SLOTS, DIM), jnp.ones(ROWS, bool))
+    module = encoder()
+    encoded, new, _ = module.apply({"params": params()}, x, state, start_of_document=NONE, method="encode")
+    hidden, slots = np.asarray(encoded.hidden), np.asarray(state.slots)
+    assert hidden.shape == (ROWS, LENGTH + 1, DIM)
+    for b, i in np.ndindex(ROWS, SLOTS):
+        seen, written = slots[b, i] * np.sqrt(DIM), []
+        for h in range(HEADS):
+            query, own = seen @ p["writer_query"][:, h], slots[b, i, h * HEAD_DIM : (h + 1) * HEAD_DIM]
+            keys = [seen @ p["writer_key"][:, h]] + [token @ p["writer_key"][:, h] for token in hidden[b]]
+            values = [own] + [token @ p["writer_value"][:, h] for token in hidden[b]]
+            weights = np.exp([query @ key / (np.sqrt(HEAD_DIM) * 0.25) for key in keys])
+            weights /= weights.sum()
+            written.append(sum(weight * value for weight, value in zip(weights, values, strict=True)))
+        moved = np.concatenate(written) + p["forgetting"][i]
+        np.testing.assert_allclose(new.slots[b, i], moved / np.linalg.norm(moved), atol=1e-9)
+
+
+def test_slots_stay_at_unit_length():
+    state = encoder().init_state(ROWS, jnp.float64)
+    for x in random(2, 4, ROWS, LENGTH, DIM):
+        _, state, aux = step()(params(), x, state)
+        np.testing.assert_allclose(np.linalg.norm(state.slots, axis=-1), 1, atol=1e-9)
+        shares = [float(aux.metrics[f"memformer/{name}"].mean()) for name in ("retaining", "aggregating", "rewriting")]
+        np.testing.assert_allclose(sum(shares), 1)
+
+
+def test_nothing_written_and_nothing_forgotten_is_the_identity():
+    state = MemformerState(random(1, ROWS, SLOTS, DIM), jnp.ones(ROWS, bool))
+    state = write(state, state.slots, None, jnp.ones(ROWS, bool))
+    again = write(state, state.slots, jnp.zeros((SLOTS, DIM)), jnp.ones(ROWS, bool))
+    np.testing.assert_allclose(again.slots, state.slots, atol=1e-12)
+    kept = write(state, 3 + state.slots, jnp.ones((SLOTS, DIM)), jnp.array([True, False]))
+    np.testing.assert_array_equal(kept.slots[1], state.slots[1])
+    assert not np.allclose(kept.slots[0], state.slots[0])
+
+
+def test_a_document_begins_with_the_learned_memory():
+    bias = jnp.asarray(params()["forgetting"])
+    state = MemformerState(random(1, ROWS, SLOTS, DIM), jnp.array([True, False]))
+    begun = start(state, bias, jnp.array([False, False]))
+    np.testing.assert_array_equal(begun.slots[0], state.slots[0])
+    np.testing.assert_allclose(begun.slots[1], bias / np.linalg.norm(bias, axis=1, keepdims=True), atol=1e-9)
+
+
+def test_slots_are_a_set():
+    order, x = jnp.array([2, 0, 1]), random(0, ROWS, LENGTH, DIM)
+    state = MemformerState(random(1, ROWS, SLOTS, DIM), jnp.ones(ROWS, bool))
+    y, new, _ = step()(params(), x, state)
+    moved = {**params(), "forgetting": params()["forgetting"][np.asarray(order)]}
+    other, shuffled, _ = step()(moved, x, MemformerState(state.slots[:, order], state.started))
+    np.testing.assert_allclose(other, y, atol=1e-12)
+    np.testing.assert_allclose(shuffled.slots, new.slots[:, order], atol=1e-12)
+
+
+def test_a_reader_without_output_is_no_reader():
+    x = random(0, ROWS, LENGTH, DIM)
+    layer = params()["layers_0"]
+    closed = {**layer, "reader": {**layer["reader"], "output": jnp.zeros_like(layer["reader"]["output"])}}
+    state = MemformerState(random(1, ROWS, SLOTS, DIM), jnp.ones(ROWS, bool))
+    y = step()({**params(), "layers_0": closed}, x, state)[0]
+    without = {name: value for name, value in layer.items() if not name.startswith("reader")}
+    own = ("classification", "layer_norm", "position_bias")
+    plain = {name: params()[name] for name in own} | {"layers_0": without}
+    module = encoder(reads=False, num_slots=0)
+    other, new, _ = module.apply({"params": plain}, x, module.init_state(ROWS), start_of_document=NONE)
+    np.testing.assert_allclose(y, other, atol=1e-12)
+    assert not jax.tree.leaves(new)
+
+
+@pytest.mark.parametrize("horizon", [1, 2])
+def test_a_writer_learns_from_later_segments_only(horizon):
+    module, xs = encoder(), random(3, 2, ROWS, LENGTH, DIM)
+
+    def loss(p):
+        state, total = module.init_state(ROWS, jnp.float64), 0.0
+        for index, x in enumerate(xs):
+            if index and horizon == 1:
+                state = jax.lax.stop_gradient(state)
+            y, state, _ = module.apply({"params": p}, x, state, start_of_document=NONE)
+            total = total + (y**2 * (1 + jnp.arange(DIM))[None, None]).sum()
+        return total
+
+    gradient = jax.jit(jax.grad(loss))(params())
+    writer = [np.asarray(gradient[f"writer_{name}"]) for name in ("query", "key", "value")]
+    assert all(leaf.any() for leaf in writer) if horizon == 2 else not any(leaf.any() for leaf in writer)
+    assert np.asarray(gradient["forgetting"]).any()  # through the memory that a document begins with
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 1e8])
+def test_constant_and_extreme_inputs_are_finite(value):
+    state = encoder().init_state(ROWS, jnp.float64)
+    for _ in range(3):
+        y, state, _ = step()(params(), jnp.full((ROWS, LENGTH, DIM), value), state)
+    assert np.isfinite(y).all() and np.isfinite(state.slots).all()
+    one = random(5, ROWS, 1, DIM)
+    y, _, _ = encoder().apply({"params": params()}, one, state, start_of_document=NONE)
+    assert y.shape == one.shape and np.isfinite(y).all()
+
+
+def test_heads_of_the_writer_divide_the_slots():
+    with pytest.raises(ValueError, match="writer_heads: given 3, allowed: a divisor of dim = 8"):
+        encoder(writer_heads=3).init_state(1)

@@ -1,0 +1,213 @@
+"""Memformer as a language model: replay, decoding, ablations."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from memjax.functional.replay import mrbp_value_and_grad
+from memjax.memory.contract import take_rows
+from memjax.models.memformer import make_memformer, replay_parts
+from memjax.training.segments import loss_over_segments
+from memjax.typing import Batch
+from tests.reference.parameters import params_of
+
+ROWS, LENGTH, VOCAB, SEGMENTS = 2, 4, 7, 3
+SIZES = {
+    "vocab_size": VOCAB, "dim": 8, "num_heads": 2, "hidden_dim": 12, "encoder_layers": 1, "decoder_layers": 2,
+    "num_slots": 3, "segment_length": LENGTH,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def make(**fields):
+    return make_memformer(**{**SIZES, "dtype": jnp.float64, **fields})
+
+
+def tokens(seed: int = 0, segments: int = SEGMENTS):
+    return jnp.asarray(np.random.default_rng(seed).integers(0, VOCAB, (segments, ROWS, LENGTH)), jnp.int32)
+
+
+def params(**fields):
+    model, start = make(**fields), jnp.ones(ROWS, bool)
+    arrays = params_of(model, tokens()[0], model.init_state(ROWS, jnp.float64), start_of_document=start)
+    return jax.tree.map(jnp.asarray, arrays)
+
+
+@functools.cache
+def own_params():
+    return params()
+
+
+def batch(segments: int = SEGMENTS) -> Batch:
+    ids, starts = tokens(1, segments), jnp.zeros((segments, ROWS), bool).at[0].set(True).at[1, 1].set(True)
+    mask = jnp.ones(ids.shape, bool).at[0, 1, 2:].set(False)
+    return Batch(ids, tokens(2, segments), mask, mask.astype(jnp.float64), starts)
+
+
+def over_segments(model, p, ids, starts=None):
+    """Hidden states of every segment, and the last state."""
+    state, outputs = model.init_state(ROWS, jnp.float64), []
+    apply = jax.jit(lambda p, ids, state, start: model.apply({"params": p}, ids, state, start_of_document=start)[:2])
+    for index, segment in enumerate(ids):
+        start = jnp.zeros(ROWS, bool) if starts is None else starts[index]
+        y, state = apply(p, segment, state, start)
+        outputs.append(np.asarray(y))
+    return outputs, state
+
+
+def test_replay_has_the_gradients_of_bptt_with_dropout():
+    model = make(dropout=0.2, attention_dropout=0.2, decoder_layers=1)
+    encode, head = replay_parts(model)
+    keys = jax.random.split(jax.random.key(3, impl="rbg"), SEGMENTS)
+    segments, state = (batch(), keys), model.init_state(ROWS, jnp.float64)
+    p = {name: value for name, value in own_params().items() if name != "decoder_1"}
+
+    def step(p, memory, segment):
+        memory, encoded = encode(p, memory, segment)
+        return memory, head(p, encoded, segment)[1]
+
+    bptt = lambda p: loss_over_segments(step, p, state, segments, rematerialize="none")[1].total
+    value, expected = jax.jit(jax.value_and_grad(bptt))(p)
+    found = jax.jit(lambda p: mrbp_value_and_grad(encode, head, p, state, segments))(p)
+    assert float(found.aux.weight.sum()) == float(batch().weights.sum())
+    np.testing.assert_allclose(found.value, value, rtol=1e-12)
+    leaves = jax.tree_util.tree_flatten_with_path(found.gradients)[0]
+    for (path, leaf), other in zip(leaves, jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(leaf, other, rtol=1e-10, atol=1e-10, err_msg=jax.tree_util.keystr(path))
+        assert np.asarray(other).any(), jax.tree_util.keystr(path)  # v and the begin token among them
+
+
+def test_a_segment_knows_those_before_through_the_encoder_only():
+    model, ids = make(), tokens(0, 4)
+    outputs, _ = over_segments(model, own_params(), ids)
+    changed = ids.at[0, 0, 1].set((ids[0, 0, 1] + 1) % VOCAB)
+    others, _ = over_segments(model, own_params(), changed)
+    for segment in range(1, 4):  # the next one by the encoding, later ones by the memory
+        assert np.abs(others[segment][0] - outputs[segment][0]).max() > 1e-9
+        np.testing.assert_array_equal(others[segment][1], outputs[segment][1])
+    np.testing.assert_array_equal(others[0][0, :1], outputs[0][0, :1])
+    forgetful, _ = over_segments(make(num_slots=0), forget_memory(own_params()), ids)
+    same, _ = over_segments(make(num_slots=0), forget_memory(own_params()), changed)
+    assert np.abs(same[1][0] - forgetful[1][0]).max() > 1e-9
+    np.testing.assert_array_equal(same[2], forgetful[2])
+
+
+def forget_memory(p):
+    """The parameters of the model without memory."""
+    encoder = {name: value for name, value in p["encoder"].items() if "writer" not in name and name != "forgetting"}
+    layer = {name: value for name, value in encoder["layers_0"].items() if not name.startswith("reader")}
+    return {**p, "encoder": {**encoder, "layers_0": layer}}
+
+
+def test_a_document_that_starts_again_is_a_new_one():
+    model, ids = make(), tokens(0, 4)
+    starts = jnp.zeros((4, ROWS), bool).at[2].set(True)
+    outputs, _ = over_segments(model, own_params(), ids, starts)
+    fresh, _ = over_segments(model, own_params(), ids[2:])
+    np.testing.assert_array_equal(outputs[2:], fresh)
+
+
+@pytest.mark.parametrize("fields", [{}, {"scan_layers": True, "single_head": True}, {"encoder_layers": 0}])
+def test_decoding_equals_the_segment_forward(fields):
+    model, p, ids = make(**fields), params(**fields), tokens(0, 3)
+    expected, last = over_segments(model, p, ids)
+    state = model.init_decode_state(model.init_state(ROWS, jnp.float64), LENGTH, ROWS)
+    traces = []
+
+    @jax.jit
+    def decode(state, token, active):
+        traces.append(1)
+        return model.apply({"params": p}, token, state, active=active, method="decode")
+
+    flat, read = np.concatenate(ids, axis=1), np.zeros(ROWS, int)  # [rows, tokens]
+    found = [[] for _ in range(ROWS)]
+    for index in range(30):
+        active = (read < flat.shape[1]) & np.array([True, index % 3 > 0])
+        token = flat[np.arange(ROWS), np.minimum(read, flat.shape[1] - 1)][:, None]
+        y, after = decode(state, jnp.asarray(token), jnp.asarray(active))
+        for row in range(ROWS):
+            if active[row]:
+                found[row].append(np.asarray(y[row, 0]))
+            else:
+                for a, b in zip(
+                    *(jax.tree.leaves(take_rows(s, jnp.array([row]))) for s in (after, state)), strict=True
+                ):
+                    np.testing.assert_array_equal(a, b)
+        state, read = after, read + active
+    assert (read == flat.shape[1]).all() and len(traces) == 1
+    np.testing.assert_allclose(np.stack([np.stack(row) for row in found]), np.concatenate(expected, axis=1), atol=1e-10)
+    for a, b in zip(jax.tree.leaves(state.state), jax.tree.leaves(last), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-10)
+
+
+def test_rows_of_padding_keep_their_state_and_have_no_weight():
+    model, ids = make(), tokens()
+    _, state = over_segments(model, own_params(), ids)
+    mask = jnp.array([[False] * LENGTH, [True, True, False, False]])
+    named = {"start_of_document": jnp.zeros(ROWS, bool), "mask": mask}
+    _, new, aux = model.apply({"params": own_params()}, ids[0], state, **named)
+    for a, b in zip(*(jax.tree.leaves(take_rows(s, jnp.array([0]))) for s in (new, state)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert {float(metric.weight) for metric in aux.metrics.values()} == {3.0}  # the slots of the other row
+    garbage = jnp.where(mask, ids[0], 0)
+    _, other, _ = model.apply({"params": own_params()}, garbage, state, **named)
+    named = {"start_of_document": jnp.zeros(ROWS, bool)}
+    after, same = (model.apply({"params": own_params()}, ids[1], s, **named)[0] for s in (new, other))
+    np.testing.assert_array_equal(after, same)
+
+
+def test_scanned_layers_are_the_same_layers():
+    stacked = lambda p, first: jax.tree.map(
+        lambda *leaves: np.stack(leaves), *(p.pop(f"{first}_{i}") for i in range(2))
+    )
+    p = dict(own_params())
+    p["decoder_0"] = stacked(p, "decoder")
+    encoder = dict(p["encoder"])
+    encoder["layers_0"] = jax.tree.map(lambda leaf: leaf[None], encoder["layers_0"])
+    outputs, _ = over_segments(make(scan_layers=True), {**p, "encoder": encoder}, tokens())
+    np.testing.assert_allclose(outputs, over_segments(make(), own_params(), tokens())[0], atol=1e-12)
+
+
+def test_the_state_is_as_large_as_the_slots():
+    sizes = {"dim": 512, "num_heads": 8, "hidden_dim": 2048, "encoder_layers": 4, "decoder_layers": 16}
+    model = make(**sizes, num_slots=1024, segment_length=128, dtype=jnp.float32)
+    state = jax.eval_shape(lambda: model.init_state(16))
+    bytes_of = lambda tree: sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+    assert state.memory.slots.size * 4 == 16 * 1024 * 512 * 4
+    transformer_xl = 16 * 16 * 1024 * 512 * 4  # 16 layers of 1,024 hidden states
+    assert bytes_of(state.memory) <= 1.001 * transformer_xl / 16
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"num_heads": 3}, "num_heads: given 3, allowed: a divisor of dim = 8"),
+        ({"decoder_layers": 0}, "decoder_layers: given 0, allowed: at least 1"),
+    ],
+)
+def test_bad_sizes_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        make(**fields)
+
+
+def test_another_segment_length_is_refused():
+    model = make()
+    with pytest.raises(ValueError, match="segment_length: given 5, allowed: 4"):
+        model.init_decode_state(model.init_state(1), 5, 1)
+    with pytest.raises(ValueError, match="tokens: given 3, allowed: segment_length = 4"):
+        jax.eval_shape(
+            lambda: model.apply(
+                {"params": own_params()},
+                tokens()[0, :, :3],
+                model.init_state(ROWS),
+                start_of_document=jnp.ones(ROWS, bool),
+            )
+        )

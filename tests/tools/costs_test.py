@@ -1,0 +1,41 @@
+"""The table of FLOPs and state of recurrent memories."""
+
+import json
+
+import pytest
+
+from tools.results.recurrent import costs
+
+SIZES = {"dim": 8, "heads": 2, "hidden": 16, "encoder_layers": 1, "layers": 4, "vocab": 11, "length": 4, "batch": 2}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    settings = {"SIZES": SIZES, "MEMORIES": (8, 16, 24), "LENGTHS": (4, 8, 12), "COMPILED": (8,)}
+    for name, value in {**settings, "MEMORY_OF_LENGTHS": 8}.items():
+        monkeypatch.setattr(costs, name, value)
+
+
+def test_operations_are_affine_in_memory_and_quadratic_in_length(tmp_path, capsys):
+    assert costs.main(["--out", str(tmp_path)]) == 0
+    content = json.loads((tmp_path / "costs.json").read_text())
+    of = lambda kind, name: [record[name] for record in content["records"] if record["kind"] == kind]
+    for kind in ("memformer", "transformer_xl"):
+        first, second, third = of(kind, "flops")
+        assert third - second == second - first > 0
+    assert 0 < next(iter(content["ratios"].values())) < 1
+    first, second, third = of("transformer", "flops")
+    assert third - second > second - first
+    # Positions of four layers and their validity, to one set of slots, the tokens of a segment and two flags.
+    assert of("transformer_xl", "state_bytes")[0] == 4 * 8 * (8 * 4 + 1)
+    assert of("memformer", "state_bytes")[0] == 8 * 8 * 4 + 4 * 4 + 4 + 1
+    assert "| Transformer-XL | 24 |" in capsys.readouterr().out
+
+
+def test_temporaries_are_compared_beyond_the_weights():
+    record = lambda kind, memory, state, temp: {
+        "kind": kind, "memory": memory, "flops": memory, "state_bytes": state, "temp_bytes": temp, "rows": 2
+    }  # fmt: skip
+    records = [record(kind, m, s, 10) for m in (8, 16, 24) for kind, s in (("memformer", 5), ("transformer_xl", 45))]
+    assert costs.ratios(records)["state and temporaries at 8, Transformer-XL to Memformer"] == 5.0
+    assert costs.ratios(records)["state at 8, Transformer-XL to Memformer"] == 9.0

@@ -1,0 +1,168 @@
+"""FLOPs and state of Memformer, Transformer-XL and a Transformer without memory at the sizes of WikiText-103.
+
+    python -m tools.results.recurrent.costs             # counts; seconds
+    python -m tools.results.recurrent.costs --compile   # also temporaries, as the compiler plans them; minutes
+
+Writes `costs.json` and `costs.md`. Nothing is run: programs are traced, and with `--compile` compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from memjax import config
+from memjax.training.costs import count_flops
+from memjax.training.experiment import make_model
+from tools.results.recipes import commit, hardware
+
+OUT = Path(__file__).parent
+SIZES: dict[str, Any] = {"dim": 512, "heads": 8, "hidden": 2048, "encoder_layers": 4, "layers": 16, "vocab": 32_000}
+SIZES |= {"length": 128, "batch": 16}
+MEMORIES = (64, 128, 256, 512, 1024, 2048)
+LENGTHS = (128, 256, 512, 1024, 2048, 4096)
+COMPILED = (1024, 2048)
+MEMORY_OF_LENGTHS = 1024
+MIB = 2**20
+NAMES = {"memformer": "Memformer", "transformer_xl": "Transformer-XL", "transformer": "Transformer"}
+
+
+def model_config(kind: str, memory: int, sizes: dict[str, Any]) -> config.Model:
+    """The model of a row: `memory` is slots of Memformer or positions of Transformer-XL's memory."""
+    common = {"dim": sizes["dim"], "num_layers": sizes["layers"], "num_heads": sizes["heads"], "scan_layers": True}
+    common["feed_forward"] = config.Dense(dim=sizes["hidden"])
+    if kind == "memformer":
+        length, encoder = sizes["length"], sizes["encoder_layers"]
+        return config.Memformer(**common, encoder_layers=encoder, num_slots=memory, segment_length=length)
+    attention = config.TransformerXL(memory_length=memory if kind == "transformer_xl" else 0)
+    return config.Model(**common, attention=attention)
+
+
+def program(kind: str, memory: int, length: int, sizes: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+    """`loss(params, state, tokens) -> (nats, state)` of one segment of all rows, and the shapes of its arguments."""
+    model = make_model(config.Config(model=model_config(kind, memory, sizes)), sizes["vocab"], vocab_multiple=1)
+    tokens = jax.ShapeDtypeStruct((sizes["batch"], length), jnp.int32)
+    start = jnp.zeros(sizes["batch"], bool)
+
+    def init() -> Any:
+        ids = jnp.zeros(tokens.shape, jnp.int32)
+        state = model.init_state(sizes["batch"])
+        return model.init(jax.random.key(0), ids, state, start_of_document=start)["params"]
+
+    def loss(params: Any, state: Any, tokens: Any) -> Any:
+        hidden, state, _ = model.apply({"params": params}, tokens, state, start_of_document=start)
+        weights = jnp.ones(tokens.shape, jnp.float32)
+        return model.apply({"params": params}, hidden, tokens, weights, method="nll").total, state
+
+    state = jax.eval_shape(lambda: model.init_state(sizes["batch"]))
+    return loss, (jax.eval_shape(init), state, tokens)
+
+
+def measure(kind: str, memory: int, length: int, sizes: dict[str, Any], *, compiled: bool = False) -> dict[str, Any]:
+    """One record: operations and state of one row, and with `compiled` the temporaries of all rows."""
+    loss, shapes = program(kind, memory, length, sizes)
+    flops = count_flops(loss, *shapes)
+    record = {"kind": kind, "memory": memory, "length": length, "rows": sizes["batch"]}
+    record["flops"] = flops // sizes["batch"]
+    record["state_bytes"] = _bytes(shapes[1]) // sizes["batch"]
+    record["parameter_bytes"] = _bytes(shapes[0])
+    if compiled:
+        analysis: Any = jax.jit(loss).lower(*shapes).compile().memory_analysis()
+        record["temp_bytes"] = analysis.temp_size_in_bytes
+    return record
+
+
+def measure_all(sizes: dict[str, Any], *, compiled: bool = False) -> list[dict[str, Any]]:
+    """All records: by memory, and by length of the text."""
+    with_memory = ("memformer", "transformer_xl")
+    by_memory = [
+        measure(kind, memory, sizes["length"], sizes, compiled=compiled and memory in COMPILED)
+        for kind in with_memory
+        for memory in MEMORIES
+    ]
+    return [*by_memory, *(measure("transformer", 0, length, sizes) for length in LENGTHS)]
+
+
+def ratios(records: list[dict[str, Any]]) -> dict[str, float]:
+    """What the paper claims, as counted: slopes in the memory, state, and memory beyond the weights."""
+    at = {(record["kind"], record["memory"]): record for record in records if record["memory"]}
+    slope = lambda kind: (
+        (at[kind, MEMORIES[-1]]["flops"] - at[kind, MEMORIES[0]]["flops"]) / (MEMORIES[-1] - MEMORIES[0])
+    )
+    found = {"slope of FLOPs in slots, Memformer to Transformer-XL": slope("memformer") / slope("transformer_xl")}
+    for memory in COMPILED:
+        ours, other = at["memformer", memory], at["transformer_xl", memory]
+        found[f"FLOPs at {memory:,}, Transformer-XL to Memformer"] = other["flops"] / ours["flops"]
+        found[f"state at {memory:,}, Transformer-XL to Memformer"] = other["state_bytes"] / ours["state_bytes"]
+        if "temp_bytes" in ours:
+            beyond = "state and temporaries at {:,}, Transformer-XL to Memformer"
+            found[beyond.format(memory)] = _beyond(other) / _beyond(ours)
+    return found
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Markdown: by memory, by length of the text, and the ratios."""
+    lines = ["| model | memory | GFLOPs of a segment | state, KiB a row | temporaries, MiB | weights, MiB |"]
+    lines.append("|---|---|---|---|---|---|")
+    for record in (record for record in records if record["memory"]):
+        temporaries = f"{record['temp_bytes'] / MIB:,.1f}" if "temp_bytes" in record else "-"
+        cells = [NAMES[record["kind"]], f"{record['memory']:,}", f"{record['flops'] / 1e9:.2f}"]
+        cells += [f"{record['state_bytes'] / 1024:,.0f}", temporaries, f"{record['parameter_bytes'] / MIB:,.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", f"| tokens | {' | '.join(NAMES.values())} |", "|---|---|---|---|"]
+    segment = {r["kind"]: r for r in records if r["memory"] == MEMORY_OF_LENGTHS}
+    for whole in (record for record in records if record["kind"] == "transformer"):
+        cells = [math.ceil(whole["length"] / r["length"]) * r["flops"] for r in segment.values()]
+        shown = " | ".join(f"{flops / 1e9:,.1f}" for flops in (*cells, whole["flops"]))
+        lines.append(f"| {whole['length']:,} | {shown} |")
+    lines += ["", "| ratio | counted |", "|---|---|"]
+    lines += [f"| {name} | {value:.3f} |" for name, value in ratios(records).items()]
+    return "\n".join(lines)
+
+
+def _beyond(record: dict[str, Any]) -> float:
+    """Bytes of the state of all rows, and of temporaries."""
+    return record["state_bytes"] * record["rows"] + record["temp_bytes"]
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.results.recurrent.costs", description="FLOPs and state of Memformer and Transformer-XL."
+    )
+    parser.add_argument("--compile", action="store_true", help="also the temporaries of the compiled programs")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of costs.json and costs.md")
+    args = parser.parse_args(arguments)
+    records = measure_all(SIZES, compiled=args.compile)
+    command = shlex.join(["python", "-m", "tools.results.recurrent.costs", *(["--compile"] if args.compile else [])])
+    sizes = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in SIZES.items())
+    rule = (
+        "FLOPs of a forward pass of one row, counted from the traced program: 2 for each multiplication and addition "
+        "of products of matrices, softmax layer included, everything else 0. Transformer-XL projects keys and values "
+        "of its memory anew in every segment. Temporaries are those of all rows in one forward pass, as the compiler "
+        f"plans them. By length of the text: both memories have {MEMORY_OF_LENGTHS:,} slots and read it in segments, "
+        "the Transformer reads it whole."
+    )
+    provenance = f"`{command}`, commit {commit()}, {hardware()}, {jax.devices()[0].platform}. Sizes: {sizes}."
+    shown = f"# FLOPs and state: Memformer beside Transformer-XL\n\n{provenance}\n\n{rule}\n\n{table(records)}\n"
+    args.out.mkdir(parents=True, exist_ok=True)
+    content = {"command": command, "sizes": SIZES, "records": records, "ratios": ratios(records)}
+    (args.out / "costs.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    (args.out / "costs.md").write_text(shown, encoding="utf-8")
+    print(shown)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
