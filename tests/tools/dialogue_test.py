@@ -6,7 +6,7 @@ import pytest
 
 from memjax.overrides import load_config
 from memjax.training.loop import train
-from tools.results import dialogue
+from tools.results import dialogue, runs
 
 
 @pytest.mark.slow
@@ -27,6 +27,6 @@ def test_a_run_of_something_else_is_refused(monkeypatch, capsys):
     from types import SimpleNamespace
 
     experiment = SimpleNamespace(config=load_config("sorting", "smoke"))
-    monkeypatch.setattr(dialogue, "load_run", lambda path: SimpleNamespace(experiment=experiment))
-    assert dialogue.main(["somewhere"]) == 1
+    monkeypatch.setattr(runs, "load_run", lambda path: SimpleNamespace(experiment=experiment))
+    assert dialogue.main(["somewhere"]) == 2
     assert capsys.readouterr().err == "run: given one of Sorting, allowed: a model of dialogues\n"

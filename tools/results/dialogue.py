@@ -5,16 +5,13 @@ python -m tools.results.dialogue RUN [--split test] [--dialogues 0] [--max-token
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from memjax import config as configs
 from memjax.inference.dialogue import GREEDY, NUCLEUS, answer_turns, score_answers
-from memjax.training.experiment import LoadedRun, load_run
-from tools.results.recipes import commit, hardware
+from memjax.training.experiment import LoadedRun
+from tools.results.runs import measure_command
 
 SAMPLINGS = {"nucleus": NUCLEUS, "greedy": GREEDY}
 
@@ -57,27 +54,8 @@ def measure(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("run")
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--dialogues", type=int, default=0, help="only the first so many; 0 = all")
-    parser.add_argument("--max-tokens", type=int, default=64, help="of an answer")
-    parser.add_argument("--rows", type=int, default=16)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default="")
-    given = parser.parse_args(arguments)
-    settings = {name: getattr(given, name) for name in ("rows", "dialogues", "max_tokens", "seed")}
-    try:
-        facts = measure(load_run(given.run), given.split, **settings)
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 1
-    facts |= {"run": Path(given.run).name, "commit": commit(), "hardware": hardware()}
-    text = json.dumps(facts, ensure_ascii=False, indent=2)
-    if given.out:
-        Path(given.out).write_text(text + "\n", "utf-8")
-    print(text)
-    return 0
+    options = {"split": "test", "rows": 16, "dialogues": 0, "max_tokens": 64, "seed": 0}
+    return measure_command(measure, __doc__, arguments, **options)
 
 
 if __name__ == "__main__":

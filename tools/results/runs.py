@@ -1,4 +1,4 @@
-"""Trainings that begin with each other, and what is measured of them, for tables of their own."""
+"""Trainings that begin with each other, and what is measured of one run, for tables of their own and for recipes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from memjax.training.experiment import load_run
 from memjax.training.runs import read_json
 from memjax.training.usage import describe_counts, measure_usage
 from tools.results import records
@@ -109,6 +110,38 @@ def parse(folder: str, module: str, description: str | None, *more: tuple[str, d
     for name, arguments in more:
         parser.add_argument(name, **arguments)
     return parser.parse_args()
+
+
+def measure_command(
+    measure: Callable[..., dict[str, Any]], doc: str | None, arguments: Sequence[str] | None = None, **options: Any
+) -> int:
+    """The command line of a script that measures a run: `RUN [--out FILE]` and its options. The exit code.
+
+    Args:
+      measure: of a loaded run and the options by name; `numbers` of its result are what a recipe records.
+      doc: of the script.
+      arguments: of the command line; None = those of the process.
+      options: name -> default, a `str` or an `int` or a `float`.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("run", help="run directory")
+    parser.add_argument("--out", type=Path, help="also write what is found to this file")
+    for name, default in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=type(default), default=default, help=f"default: {default}")
+    given = vars(parser.parse_args(arguments))
+    path, out = given.pop("run"), given.pop("out")
+    try:
+        facts = measure(load_run(path), **given)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    facts |= {"run": Path(path).name, "commit": commit(), "hardware": hardware()}
+    text = json.dumps(facts, ensure_ascii=False, indent=1) + "\n"
+    print(text, end="")
+    if out:
+        out.write_text(text, encoding="utf-8")
+    return 0
 
 
 def _path(argument: str) -> str:

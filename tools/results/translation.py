@@ -5,17 +5,14 @@ python -m tools.results.translation RUN [--split test] [--beam 5] [--length-pena
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from memjax import config as configs
 from memjax.data.datasets import open_sides
 from memjax.inference.translation import detokenized_bleu, tokenized_bleu, translate
-from memjax.training.experiment import LoadedRun, load_run
-from tools.results.recipes import commit, hardware
+from memjax.training.experiment import LoadedRun
+from tools.results.runs import measure_command
 
 
 def measure(
@@ -64,27 +61,8 @@ def measure(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("run")
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--length-penalty", type=float, default=1.0)
-    parser.add_argument("--rows", type=int, default=32)
-    parser.add_argument("--pairs", type=int, default=0, help="only the first so many; 0 = all")
-    parser.add_argument("--out", default="")
-    given = parser.parse_args(arguments)
-    settings = {"beam": given.beam, "length_penalty": given.length_penalty, "rows": given.rows, "pairs": given.pairs}
-    try:
-        facts = measure(load_run(given.run), given.split, **settings)
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 1
-    facts |= {"run": Path(given.run).name, "commit": commit(), "hardware": hardware()}
-    text = json.dumps(facts, ensure_ascii=False, indent=2)
-    if given.out:
-        Path(given.out).write_text(text + "\n", "utf-8")
-    print(text)
-    return 0
+    options = {"split": "test", "beam": 5, "length_penalty": 1.0, "rows": 32, "pairs": 0}
+    return measure_command(measure, __doc__, arguments, **options)
 
 
 if __name__ == "__main__":
