@@ -319,7 +319,9 @@ def test_without_weight_the_model_is_left_as_it_is():
                 np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("fields", FIELDS[1:3], ids=["linear", "global"])
+@pytest.mark.parametrize(
+    "fields", [FIELDS[1], pytest.param(FIELDS[2], marks=pytest.mark.slow)], ids=["linear", "global"]
+)
 def test_generation_with_a_cache_equals_running_the_text_again(fields):
     _, model, variables = language_model(**fields)
     model = make_language_model(MODEL, VOCAB).clone(mixtures=tuple(m.clone(dtype=jnp.float32) for m in model.mixtures))

@@ -138,6 +138,7 @@ def test_a_page_has_command_commit_and_hardware_and_no_paths(tmp_path, monkeypat
     assert "/home/me" not in page + json.dumps(facts) and "/fast" not in page + json.dumps(facts)
 
 
+@pytest.mark.slow
 def test_six_positions_are_read_at_once_each_as_a_reader_of_its_own_gives_it(tmp_path):
     source = configs.KeyValueRecall(num_documents=6, filler_length=12, num_pairs=2)
     attention = configs.TransformerXL(memory_length=8, norm="pre")

@@ -30,6 +30,7 @@ def run(tmp_path_factory):
     return train(config, on_event=lambda event: None).path
 
 
+@pytest.mark.slow
 def test_gains_are_differences_and_places_lie_before_their_targets(run):
     loaded = load_run(run)
     config = loaded.experiment.config

@@ -164,7 +164,7 @@ MEMORIZING = config.Memorizing(layers=(-2,), memory_length=8, num_neighbors=2, c
         (TRANSFORMER_XL, (4, 16), {"rematerialize": "segment_nested"}),
         # Inner functions of equal shapes are written once, so no size here equals another one.
         (TRANSFORMER_XL, (10, 30), {"rematerialize": "segment_nested", "segments_per_checkpoint": 2}),
-        (MEMORIZING, (5, 17), {"rematerialize": "segment_nested"}),
+        pytest.param(MEMORIZING, (5, 17), {"rematerialize": "segment_nested"}, marks=pytest.mark.slow),
     ],
     ids=["plain", "nested", "chunks", "memorizing"],
 )

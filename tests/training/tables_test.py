@@ -231,7 +231,9 @@ def model_steps(optimizer, data, *, accumulate=1, clip_norm=0.0, **fields):
     return model, start, state
 
 
-@pytest.mark.parametrize("accumulate, fields", [(1, {}), (2, {"dense_scale": 1.0, "memory_scale": 0.5})])
+@pytest.mark.parametrize(
+    "accumulate, fields", [(2, {"dense_scale": 1.0, "memory_scale": 0.5}), pytest.param(1, {}, marks=pytest.mark.slow)]
+)
 def test_training_a_model_changes_tables_and_moments_as_the_dense_mask_form_does(accumulate, fields):
     with jax.enable_x64(True):
         data = batches_of(3, segments=2)
@@ -271,6 +273,7 @@ def test_the_gradient_of_a_step_is_that_of_the_table():
         assert np.abs(sparse).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_layers_with_a_table_leave_their_group_and_moments_survive_a_resumed_run(tmp_path):
     model = make_language_model(product_keys(layers=(1, 2), query_norm="batch"), VOCAB)
     assert model.stack.groups() == ((0, 0), (1, 0), (2, 0))
