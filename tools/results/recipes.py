@@ -153,6 +153,9 @@ RECIPES = {
             "Compressive": "compressive",
             "infinity-former": "infinity_former",
             "infinity-former, sticky": "sticky",
+            "decoder of Memformer alone": (
+                "no_slots --model.encoder-layers 0 --model.num-layers 4 --training.segments-per-update 1 --data.rows 32"
+            ),
             "Memformer": "default",
             "Memformer, horizon 1": "default --training.segments-per-update 1 --data.rows 32",
             "Memformer, horizon 16": "default --training.segments-per-update 16 --data.rows 2",
