@@ -124,8 +124,13 @@ def _missing(error: str) -> str:
     """Who is named in an error of JAX's coordination service."""
     found = re.search(r"(?:timed out task names|unhealthy[^\n]*):\s*\n([\d\s,/:a-z_]+)", error)
     names = sorted({int(number) for number in re.findall(r"(?:task:)?(\d+)", found[1])}) if found else []
+    own = jax.process_index()
+    if not names and "UNAVAILABLE" in error and own != 0:
+        return "process 0 (the coordinator)"
+    if not names and count() == 2:  # the coordinator itself is not always told who was lost
+        names = [1 - own]
     if not names:
-        return "process 0 (the coordinator)" if "UNAVAILABLE" in error else "another process"
+        return "another process"
     return f"process{'es' if len(names) > 1 else ''} {', '.join(map(str, names))} of {count()}"
 
 
