@@ -283,6 +283,7 @@ RECIPES = {
             "RFA with a gate": "rfa_gate",
             "T2R, from scratch": "t2r",
             "MemSizer, 32 slots": "memsizer",
+            **{f"MemSizer, {n} slots": f"memsizer --model.attention.num-slots {n}" for n in (8, 128)},
         },
         steps=1000,
         search_steps=0,
