@@ -870,6 +870,8 @@ class Training:
     """updates"""
     segments_per_update: int = 1
     """time horizon in segments; more than 1 only where gradients cross segments"""
+    segments_without_gradient: int = 0
+    """the first segments of every update that are only read: neither scored nor differentiated"""
     rematerialize: Literal["none", "per_layer", "segment", "segment_nested", "offload"] = "none"
     """what is recomputed in the backward pass: layers, segments (only memories are saved), both, or segments with the
     saved memories in the host's memory"""

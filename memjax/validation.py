@@ -62,6 +62,12 @@ def validate(config: Config) -> None:
         ("sharding.vocab_multiple", config.sharding.vocab_multiple),
     ]:
         _require(value >= 1, field, value, "an integer of at least 1")
+    _require(
+        0 <= training.segments_without_gradient < training.segments_per_update,
+        "training.segments_without_gradient",
+        training.segments_without_gradient,
+        f"from 0 to training.segments_per_update - 1 = {training.segments_per_update - 1}",
+    )
     for field, value in [
         ("training.log_every", training.log_every),
         ("training.checkpoint_every", training.checkpoint_every),
@@ -133,7 +139,8 @@ def warnings(config: Config) -> list[str]:
             "training.segments_per_update = 1: the writer of Memformer learns from later segments of the same update "
             "only; with 1 it never does"
         )
-    if segments > 1 and not through_memory and not isinstance(attention, LinearTransformer | LSTM):
+    scored = segments - config.training.segments_without_gradient
+    if scored > 1 and not through_memory and not isinstance(attention, LinearTransformer | LSTM):
         lines.append(
             f"training.segments_per_update = {segments}: {type(attention).__name__} stops gradients between segments, "
             "so more than 1 costs memory and buys no gradient"

@@ -294,6 +294,11 @@ def test_a_wrong_model_gets_one_line(model, line):
     [
         ("data", {"rows": 0}, "data.rows: given 0, allowed: an integer of at least 1"),
         ("data", {"protocol": "mixed"}, "data.protocol: given 'mixed', allowed: one of 'separate', 'contiguous'"),
+        (
+            "training",
+            {"segments_per_update": 4, "segments_without_gradient": 4},
+            "training.segments_without_gradient: given 4, allowed: from 0 to training.segments_per_update - 1 = 3",
+        ),
         ("training", {"accumulate": 3}, "training.accumulate: given 3, allowed: a divisor of data.rows = 8"),
         (
             "training",
@@ -419,6 +424,8 @@ def test_a_long_horizon_is_warned_about():
     config.training.segments_per_update = 4
     (line,) = warnings(config)
     assert "training.segments_per_update = 4: Memorizing stops gradients between segments" in line
+    config.training.segments_without_gradient = 3
+    assert warnings(config) == []
 
 
 def test_a_compression_that_cannot_learn_is_warned_about():

@@ -137,6 +137,7 @@ def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
         accumulate=training.accumulate,
         rematerialize=training.rematerialize,
         segments_per_checkpoint=training.segments_per_checkpoint,
+        segments_without_gradient=training.segments_without_gradient,
         table_optimizer=tables,
         jit=False,
     )

@@ -376,6 +376,7 @@ class _Run:
             accumulate=training.accumulate,
             rematerialize=training.rematerialize,
             segments_per_checkpoint=training.segments_per_checkpoint,
+            segments_without_gradient=training.segments_without_gradient,
             table_optimizer=self.table_optimizer,
             jit=False,
         )

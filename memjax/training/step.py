@@ -156,6 +156,7 @@ def make_train_step(
     accumulate: int = 1,
     rematerialize: Rematerialize = "none",
     segments_per_checkpoint: int = 0,
+    segments_without_gradient: int = 0,
     table_optimizer: TableOptimizer | None = None,
     jit: bool = True,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Sum]]]:
@@ -173,11 +174,14 @@ def make_train_step(
       accumulate: row groups computed one after the other; the result is that of all rows at once.
       rematerialize: as in `loss_over_segments`.
       segments_per_checkpoint: as in `loss_over_segments`.
+      segments_without_gradient: first segments of every update that only write the memory, at the price of a forward
+        pass: none of their losses counts, and no gradient reaches the parameters through what they wrote.
       table_optimizer: as in `init_train_state`.
       jit: False returns the plain function.
 
     Raises:
-      ValueError: when traced: rows that `accumulate` does not divide, a loss without coefficient.
+      ValueError: when traced: rows that `accumulate` does not divide, a loss without coefficient, no segment left that
+        has a gradient.
     """
     coefficients = dict(coefficients or {})
     over_segments = functools.partial(
@@ -186,14 +190,19 @@ def make_train_step(
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Sum]]:
         starts = batch.start_of_document
-        batch = dataclasses.replace(batch, start_of_document=starts.at[0].set(starts[0] | state.restart))
+        batch = dataclasses.replace(
+            batch,
+            start_of_document=starts.at[0].set(starts[0] | state.restart),
+            weights=batch.weights.at[:segments_without_gradient].set(0) if segments_without_gradient else batch.weights,
+        )
         # After one segment a long memory need only take back what that segment has written.
         one = batch.inputs.shape[0] == 1 and accumulate == 1
         memory, saved = state.memory, state.memory
         if one:
             memory, saved = save_state(memory, batch.start_of_document[0], batch.inputs.shape[2])
+        state_before = dataclasses.replace(state, memory=memory)
         found = _gradients(
-            loss, dataclasses.replace(state, memory=memory), batch, coefficients, accumulate, over_segments
+            loss, state_before, batch, coefficients, accumulate, segments_without_gradient, over_segments
         )
         norm = optax.tree.norm(found.gradients)
         ok = jnp.isfinite(found.objective) & jnp.isfinite(norm)
@@ -260,6 +269,7 @@ class _Objective:
     keys: Array
     coefficients: Mapping[str, float]
     accumulate: int
+    without_gradient: int
     over_segments: Callable[..., tuple[Any, Any]]
 
     def forward(
@@ -277,8 +287,11 @@ class _Objective:
             memory, written, nll, aux = self.loss(variables, carry[0], batch, key)
             return (memory, written or carry[1]), (nll, aux)
 
-        segments = (group, self.keys, sinks)
-        carry, (nll, aux) = self.over_segments(step, params, (memory, batch_stats), segments)
+        carry, (before, after) = (memory, batch_stats), _split_segments((group, self.keys), self.without_gradient)
+        if self.without_gradient:
+            stop = jax.lax.stop_gradient
+            carry = stop(loss_over_segments(step, stop(params), carry, (*before, {}))[0])
+        carry, (nll, aux) = self.over_segments(step, params, carry, (*after, sinks))
         return *carry, nll, aux
 
     def __call__(self, trained: Any, divisors: Any, *arguments: Any) -> tuple[Array, Any]:
@@ -299,16 +312,22 @@ def _gradients(
     batch: Batch,
     coefficients: Mapping[str, float],
     accumulate: int,
+    without_gradient: int,
     over_segments: Callable[..., tuple[Any, Any]],
 ) -> _Found:
     """The objective with its gradients, over `accumulate` row groups one after the other."""
-    rows = batch.inputs.shape[1]
+    segments, rows = batch.inputs.shape[:2]
     if rows % accumulate:
         raise ValueError(f"accumulate: given {accumulate}, allowed: a divisor of the {rows} rows of a batch")
-    keys = segment_keys(state.key, state.step, batch.inputs.shape[0])
-    objective = _Objective(loss, state, keys, coefficients, accumulate, over_segments)
+    if not 0 <= without_gradient < segments:
+        raise ValueError(
+            f"segments_without_gradient: given {without_gradient}, allowed: from 0 to {segments - 1}, so that one of "
+            f"the {segments} segments of an update has a gradient"
+        )
+    keys = segment_keys(state.key, state.step, segments)
+    objective = _Objective(loss, state, keys, coefficients, accumulate, without_gradient, over_segments)
     memories, batches = _split_rows(state.memory, accumulate), _split_batch(batch, accumulate)
-    trained = (state.params, _sinks(loss, state, memories, batches, keys))
+    trained = (state.params, _sinks(loss, state, memories, batches, keys[without_gradient:]))
     if accumulate > 1:
         return _accumulated(objective, trained, memories, batches)
     value, gradients = jax.value_and_grad(objective, has_aux=True)(
@@ -404,6 +423,11 @@ def _sinks(loss: SegmentLoss, state: TrainState, memories: Any, batches: Batch, 
         jax.tree.map(lambda leaf: leaf[0, 0], batches),
     )
     return make_sinks(state.tables.values, aux.arrays, keys.shape[0])
+
+
+def _split_segments(segments: Any, count: int) -> tuple[Any, Any]:
+    """The first `count` segments, and those after them."""
+    return jax.tree.map(lambda leaf: leaf[:count], segments), jax.tree.map(lambda leaf: leaf[count:], segments)
 
 
 def _split_rows(memory: Any, groups: int) -> Any:

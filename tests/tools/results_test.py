@@ -110,6 +110,7 @@ def test_a_recipe_with_scripts_records_their_numbers(folder, monkeypatch):
     def run(command, **arguments):
         directory = folder / "r-memory-seed0"
         if "tools.results.translation" in command:
+            assert command[-4:-2] == ["--split", "test"]
             file = Path(command[command.index("--out") + 1])
             file.write_text(json.dumps({"numbers": {"test BLEU": 12.5}}))
         else:
@@ -122,7 +123,7 @@ def test_a_recipe_with_scripts_records_their_numbers(folder, monkeypatch):
     for name in ("commit", "hardware"):
         monkeypatch.setattr(recipes, name, lambda: "")
     monkeypatch.setattr(subprocess, "run", run)
-    scripts = ("tools.results.translation",)
+    scripts = ("tools.results.translation --split test",)
     made = recipes.record("r", "memory", 0, [], str(folder), "r/memory-seed0", scripts=scripts)
     assert made.numbers["test BLEU"] == 12.5 and made.numbers["parameters"] == 5
     assert (folder / "logs" / made.log / "evaluation_translation.json").exists()

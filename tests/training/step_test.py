@@ -95,6 +95,54 @@ def test_recomputation_with_dropout_gives_equal_gradients():
         chex.assert_trees_all_close(plain, recomputed, rtol=1e-12)
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_segments_without_gradient_write_the_memory_and_nothing_else(groups):
+    with jax.enable_x64(True):
+        data = batches(1, segments=3)
+        scored = dataclasses.replace(data[0], weights=data[0].weights * np.array([0, 0, 1])[:, None, None])
+        model = ToyModel(dropout=0.5, use_table=True, auxiliary_loss=True)
+        table_optimizer = sparse_sgd(lambda step: 0.5)
+        start = toy_state(model, batch=data[0], dtype=np.float64, table_optimizer=table_optimizer)
+
+        def after(batch, **kwargs):
+            settings = {"coefficients": {"toy/size": 0.0}, "table_optimizer": table_optimizer, "accumulate": groups}
+            return host(run(model, [batch], state=again(start), **settings, **kwargs)[0])
+
+        # A memory that stops gradients, unscored segments, and no other loss: nothing is left of their gradients.
+        plain, read = after(scored), after(data[0], segments_without_gradient=2)
+        for name in ("params", "tables", "memory"):
+            chex.assert_trees_all_close(getattr(read, name), getattr(plain, name), rtol=1e-10, atol=1e-14)
+        for name in ("nll", "tokens"):
+            np.testing.assert_allclose(read.totals[name].total, plain.totals[name].total, rtol=1e-6)
+        moved = [
+            np.abs(new - old).max() for new, old in zip(*map(jax.tree.leaves, (read.params, start.params)), strict=True)
+        ]
+        assert max(moved) > 1e-3
+
+
+def test_no_gradient_goes_back_into_segments_without_one():
+    with jax.enable_x64(True):
+        (batch,), model = batches(1, segments=3), ToyModel(detach=False)
+        scored = dataclasses.replace(batch, weights=batch.weights * np.array([0, 0, 1])[:, None, None])
+        start = toy_state(model, batch=batch, dtype=np.float64)
+        plain, read = (
+            run(model, [scored], state=again(start))[0],
+            run(model, [batch], state=again(start), segments_without_gradient=2)[0],
+        )
+        chex.assert_trees_all_close(read.memory, plain.memory, rtol=1e-12)
+        differences = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), read.params, plain.params)
+        assert max(jax.tree.leaves(differences)) > 1e-6
+
+
+@pytest.mark.parametrize("given", [-1, 2])
+def test_one_segment_has_a_gradient(given):
+    (batch,) = batches(1, segments=2)
+    with pytest.raises(
+        ValueError, match=f"segments_without_gradient: given {given}, allowed: from 0 to 1, so that one of the 2"
+    ):
+        run(ToyModel(), [batch], segments_without_gradient=given)
+
+
 def compressive_batches(number: int, segments: int) -> list[Batch]:
     """One document in every row that goes on through all steps: after two segments something is compressed."""
     rng = np.random.default_rng(0)
