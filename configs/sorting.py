@@ -1,4 +1,4 @@
-"""Sorting symbols by how often they occurred: Transformer-XL, Compressive, infinity-former and sticky memories.
+"""Sorting symbols by how often they occurred: Transformer-XL, Compressive, infinity-former, sticky and Memformer.
 
     memjax train --config sorting                                        # sticky memories, 4,000 symbols
     memjax train --config sorting --variant transformer_xl --data.source.length 8000 \
@@ -31,6 +31,7 @@ from memjax.config import (
     Dense,
     Evaluation,
     InfinityFormer,
+    Memformer,
     Model,
     Schedule,
     Softmax,
@@ -44,6 +45,7 @@ VARIANTS = {
     "infinity_former": "the same, not sticky",
     "transformer_xl": "a memory of 2,048 tokens",
     "compressive": "1,024 tokens and 1,024 compressed slots of 4",
+    "memformer": "Memformer with 64 slots (not in the paper); gradients in all segments",
     "smoke": "seconds: short documents, 2 layers",
 }
 
@@ -92,6 +94,19 @@ def get_config(variant: str = "default") -> Config:
             config.model.attention = TransformerXL(memory_length=2048)
         case "compressive":
             config.model.attention = Compressive(memory_length=1024, compressed_memory_length=1024, compression_rate=4)
+        case "memformer":
+            config.model = Memformer(
+                dim=300,
+                num_layers=2,
+                num_heads=6,
+                dropout=0.1,
+                encoder_layers=1,
+                num_slots=64,
+                segment_length=1024,
+                feed_forward=Dense(dim=300),
+                output=Softmax(tied=False),
+            )
+            config.training.segments_without_gradient, config.training.rematerialize = 0, "segment"
         case "smoke":
             config.model = Model(
                 dim=16,

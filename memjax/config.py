@@ -494,8 +494,8 @@ Translation = ParallelText | TfdsTranslation | NumberWords
 class Memformer(Model):
     """Memformer (Wu et al. 2020): an encoder with a memory of slots, and a decoder of `num_layers` layers.
 
-    Of the fields of `Model`, `attention`, `head_dim`, `memory_dtype`, `positions`, `memory_tokens` and the options of
-    `output` have no effect; `markers` is 0.
+    Of the fields of `Model`, `attention`, `head_dim`, `memory_dtype`, `positions` and `memory_tokens` have no effect;
+    `output` is a `Softmax` and `markers` is 0.
     """
 
     encoder_layers: int = 4

@@ -428,6 +428,8 @@ def make_memformer(
     single_head: bool = False,
     num_classification_tokens: int = 1,
     activation: str = "relu",
+    tied: bool = True,
+    output_bias: bool = False,
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     scan_layers: bool = False,
@@ -452,6 +454,8 @@ def make_memformer(
       single_head: the ablation: reader and writer have one head.
       num_classification_tokens: learned tokens after each segment in the encoder.
       activation: of the feed-forward parts.
+      tied: the output weights are the embeddings.
+      output_bias: an output bias per entry of the vocabulary.
       dropout: rate on embeddings, residual branches and the last hidden state.
       attention_dropout: rate on attention weights.
       scan_layers: one scan over each stack; False unrolls.
@@ -497,7 +501,14 @@ def make_memformer(
         encoder=encoder,
         decoder=tuple(DecoderLayer(heads(num_heads), feed_forward(), cross(), **common) for _ in range(decoder_layers)),
         vocabulary=Vocabulary(
-            vocab_size, dim, scale=dim**0.5, init_stddev=dim**-0.5, multiple=vocab_multiple, dtype=dtype
+            vocab_size,
+            dim,
+            tied,
+            output_bias,
+            scale=dim**0.5,
+            init_stddev=dim**-0.5,
+            multiple=vocab_multiple,
+            dtype=dtype,
         ),
         segment_length=segment_length,
         scan_layers=scan_layers,
@@ -519,11 +530,14 @@ def memformer_of(
     """
     names = ("encoder_layers", "num_slots", "temperature", "forgetting", "single_head", "segment_length")
     names += ("num_classification_tokens", "dim", "num_heads", "dropout", "attention_dropout")
+    softmax: Any = config.softmax_of(model.output)
     return make_memformer(
         vocab_size=vocab_size,
         vocab_multiple=vocab_multiple,
         hidden_dim=model.feed_forward.dim or 4 * model.dim,
         activation=model.feed_forward.activation,
+        tied=softmax.tied,
+        output_bias=softmax.bias,
         decoder_layers=model.num_layers,
         scan_layers=model.num_layers >= 6 if model.scan_layers is None else model.scan_layers,
         rematerialize=rematerialize in ("per_layer", "segment_nested"),

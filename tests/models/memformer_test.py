@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from memjax import config as configs
 from memjax.functional.replay import mrbp_value_and_grad
 from memjax.memory.contract import take_rows
-from memjax.models.memformer import make_memformer, replay_parts
+from memjax.models.memformer import make_memformer, memformer_of, replay_parts
 from memjax.training.segments import loss_over_segments
 from memjax.typing import Batch
 from tests.reference.parameters import params_of
@@ -174,6 +175,21 @@ def test_scanned_layers_are_the_same_layers():
     encoder["layers_0"] = jax.tree.map(lambda leaf: leaf[None], encoder["layers_0"])
     outputs, _ = over_segments(make(scan_layers=True), {**p, "encoder": encoder}, tokens())
     np.testing.assert_allclose(outputs, over_segments(make(), own_params(), tokens())[0], atol=1e-12)
+
+
+def test_the_softmax_of_a_configuration():
+    sizes = {"dim": 8, "num_layers": 1, "num_heads": 2, "encoder_layers": 1, "num_slots": 2, "segment_length": LENGTH}
+    tokens = jnp.zeros((1, LENGTH), jnp.int32)
+
+    def names(output):
+        model = memformer_of(configs.Memformer(**sizes, output=output), 10)
+        starts = jnp.ones(1, bool)
+        return set(
+            model.init(jax.random.key(0), tokens, model.init_state(1), start_of_document=starts)["params"]["vocabulary"]
+        )
+
+    assert names(configs.Softmax()) == {"embedding"}
+    assert names(configs.Softmax(tied=False, bias=True)) == {"embedding", "output", "bias"}
 
 
 def test_the_state_is_as_large_as_the_slots():
