@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from memjax.functional.replay import mrbp_value_and_grad
 from memjax.models.memformer import make_memformer, replay_parts
@@ -123,12 +124,10 @@ def measure(segments: int, settings: dict[str, Any], rounds: int, forms: Sequenc
         arguments = arguments_of(shapes, settings["vocab"])
         (value, _), gradients = compiled(*arguments)
         first = (value, gradients) if first is None else first
-        apart = max(
-            float(jnp.abs(a - b).max())
-            for a, b in zip(jax.tree.leaves(first), jax.tree.leaves((value, gradients)), strict=True)
-        )
-        if apart > 1e-4:
-            raise harness.BenchError(f"{form}: its gradient is {apart:.1e} from that of {forms[0]}")
+        difference = jax.tree.map(jnp.subtract, first, (value, gradients))
+        apart = float(optax.tree.norm(difference) / optax.tree.norm(first))
+        if not apart <= 1e-4:
+            raise harness.BenchError(f"{form}: its gradient is {apart:.1e} of its norm from that of {forms[0]}")
         record = {"form": form, "segments": segments, "flops": jaxpr_flops(traced.jaxpr), "apart": apart}
         records.append({**record, "temp_size": memory.temp_size_in_bytes, "seconds": []})
         steps.append((compiled, arguments))
