@@ -266,10 +266,10 @@ RECIPES = {
         seeds=(0,),
         arguments=(
             *("--training.segments-per-update", "7", "--data.rows", "16", "--training.schedule.warmup-steps", "30"),
-            *("--training.evaluate-every", "0"),
+            *("--training.evaluate-every", "0", "--evaluation.max-segments", "7"),
         ),
         data_path="MEMJAX_MNIST",
-        evaluations={"test": ("--evaluation.split", "test")},
+        evaluations={"test": ("--evaluation.split", "test", "--evaluation.max-segments", "0")},
     ),
     "cmu_dog_small": Recipe(
         description=(

@@ -18,7 +18,7 @@ from tools.results.runs import Run, cells, measured, parse, train, write
 
 FOLDER = "recurrent"
 """of the table and the logs"""
-STEPS, MORE = 1200, 400
+STEPS, MORE = 800, 250
 """of the first stage and of going on"""
 ROWS, LENGTH, SLOTS = 16, 64, 64
 """of the text, and compressed slots of 4 tokens"""
