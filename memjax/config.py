@@ -508,6 +508,8 @@ class Memformer(Model):
     """move every slot towards its learned bias at each update; False is the ablation"""
     single_head: bool = False
     """one head in memory reader and writer (ablation)"""
+    slots_per_chunk: int = 256
+    """slots that are written at a time, which bounds the memory of the writer's weights; 0 = all"""
     num_classification_tokens: int = 1
     """learned tokens after each segment in the encoder"""
     segment_length: int = 128

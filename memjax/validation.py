@@ -313,7 +313,12 @@ def _validate_infinity_former(attention: InfinityFormer, model: Model) -> None:
 
 
 def _validate_memformer(model: Memformer, config: Config) -> None:
-    for name, least in (("encoder_layers", 0), ("num_slots", 0), ("num_classification_tokens", 0)):
+    for name, least in (
+        ("encoder_layers", 0),
+        ("num_slots", 0),
+        ("slots_per_chunk", 0),
+        ("num_classification_tokens", 0),
+    ):
         value = getattr(model, name)
         _require(value >= least, f"model.{name}", value, f"{least} or more")
     _require(model.temperature > 0, "model.temperature", model.temperature, "above 0")

@@ -218,10 +218,13 @@ class MemformerEncoder(nn.Module):
       num_heads: heads of the layers' attention, for the position bias.
       num_buckets: relative-position buckets; 0 = no positions.
       max_distance: tokens from which on all distances share the last bucket.
+      slots_per_chunk: the writer's weights, `[batch, heads, slots, 1 + encoded]`, are the largest array of many slots:
+        they are computed, and in the backward pass computed again, for so many slots at a time; 0 = all at once.
       scan_layers: one scan over all layers; False unrolls.
       rematerialize: recompute each layer in the backward pass.
       track_attention: `Aux.arrays` has `memformer/writer` `[batch, writer_heads, slots, 1 + encoded]`, each slot's
-        weights on itself and on what was encoded, and `memformer/reader` `[layers, batch, heads, encoded, slots]`.
+        weights on itself and on what was encoded, and `memformer/reader` `[layers, batch, heads, encoded, slots]`; all
+        slots are then written at once.
       norm_kind: 'layer' or 'rms'.
       dtype: of the computation.
     """
@@ -237,6 +240,7 @@ class MemformerEncoder(nn.Module):
     num_classification_tokens: int = 1
     num_buckets: int = 32
     max_distance: int = 128
+    slots_per_chunk: int = 256
     scan_layers: bool = False
     rematerialize: bool = False
     track_attention: bool = False
@@ -299,7 +303,7 @@ class MemformerEncoder(nn.Module):
         rows, slots, read = mask.any(axis=1), None, state
         if isinstance(state, MemformerState):
             read = start(state, self.forget, start_of_document)
-            slots = (read.slots * self.dim**0.5).astype(self.dtype)
+            slots = self._scaled(read.slots)
         x, mask = self._with_classification(x, mask)
         bias = None
         if self.num_buckets:
@@ -307,9 +311,9 @@ class MemformerEncoder(nn.Module):
         settings = {"mask": mask, "bias": bias, "deterministic": deterministic, "track": self.track_attention}
         x, reader = self._run(x, slots, **settings)
         hidden = self.layer_norm(x)
-        if not isinstance(read, MemformerState) or slots is None:
+        if not isinstance(read, MemformerState):
             return Encoded(hidden, mask), state, Aux()
-        written, writer = self._written(read.slots, slots, hidden, mask)
+        written, writer = self._written(read.slots, hidden, mask)
         new = write(read, written, self.forget if self.forgetting else None, rows)
         new = where_rows(rows, new, state)
         return Encoded(hidden, mask), new, self._report(writer, reader, rows)
@@ -331,20 +335,31 @@ class MemformerEncoder(nn.Module):
 
         return run_layers(body, self.layers, x, None, scan_layers=self.scan_layers, rematerialize=self.rematerialize)
 
-    def _written(self, unit: Array, slots: Array, hidden: Array, mask: Array) -> tuple[Array, Array]:
-        """M' of every slot, and its weights."""
-        own = unit.reshape(*unit.shape[:2], self.writer_heads, -1)  # [b, n, h, d], the slot itself
-        return _join(
-            slot_attention(
-                project(slots, self.writer_query),
-                project(slots, self.writer_key),
-                project(hidden, self.writer_key),
-                own,
-                project(hidden, self.writer_value),
-                mask,
-                temperature=self.temperature,
-            )
-        )
+    def _written(self, unit: Array, hidden: Array, mask: Array) -> tuple[Array, Array]:
+        """M' of every slot, and its weights, of which the first is that on itself; in chunks, that one only."""
+        keys, values = project(hidden, self.writer_key), project(hidden, self.writer_value)
+
+        def attend(unit: Array) -> tuple[Array, Array]:
+            slots = self._scaled(unit)
+            queries, own_keys = project(slots, self.writer_query), project(slots, self.writer_key)
+            own = unit.reshape(queries.shape)  # [b, n, h, d], the slot itself
+            new, weights = slot_attention(queries, own_keys, keys, own, values, mask, temperature=self.temperature)
+            return new.reshape(unit.shape), weights
+
+        if self.track_attention or not 0 < self.slots_per_chunk < unit.shape[1]:
+            return attend(unit)
+
+        @jax.checkpoint
+        def attend_one(unit: Array) -> tuple[Array, Array]:
+            written, weights = attend(unit[:, None])
+            return written[:, 0], weights[:, :, 0, :1]
+
+        written, weights = jax.lax.map(attend_one, jnp.moveaxis(unit, 1, 0), batch_size=self.slots_per_chunk)
+        return jnp.moveaxis(written, 0, 1), jnp.moveaxis(weights, 0, 2)
+
+    def _scaled(self, unit: Array) -> Array:
+        """Slots at the size of activations, as readers and the writer see them."""
+        return (unit * self.dim**0.5).astype(self.dtype)
 
     def _report(self, writer: Array, reader: Array | None, rows: Array) -> Aux:
         own = writer[..., 0]
@@ -388,8 +403,3 @@ def run_layers(
         x, out = body(layer, x, jax.tree.map(lambda leaf, i=index: leaf[i], states))
         outs.append(out)
     return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *outs)
-
-
-def _join(result: tuple[Array, Array]) -> tuple[Array, Array]:
-    slots, weights = result
-    return slots.reshape(*slots.shape[:2], -1), weights

@@ -426,6 +426,7 @@ def make_memformer(
     temperature: float = 0.25,
     forgetting: bool = True,
     single_head: bool = False,
+    slots_per_chunk: int = 256,
     num_classification_tokens: int = 1,
     activation: str = "relu",
     tied: bool = True,
@@ -452,6 +453,7 @@ def make_memformer(
       temperature: of the writer; 1 is the ablation.
       forgetting: False is the ablation: the memory is not moved towards its bias.
       single_head: the ablation: reader and writer have one head.
+      slots_per_chunk: that the writer writes at a time; 0 = all.
       num_classification_tokens: learned tokens after each segment in the encoder.
       activation: of the feed-forward parts.
       tied: the output weights are the embeddings.
@@ -491,6 +493,7 @@ def make_memformer(
             writer_heads=1 if single_head else writer_heads or num_heads,
             temperature=temperature,
             forgetting=forgetting,
+            slots_per_chunk=slots_per_chunk,
             num_classification_tokens=num_classification_tokens,
             scan_layers=scan_layers,
             rematerialize=rematerialize,
@@ -529,7 +532,7 @@ def memformer_of(
       vocab_multiple: as in `make_language_model`.
     """
     names = ("encoder_layers", "num_slots", "temperature", "forgetting", "single_head", "segment_length")
-    names += ("num_classification_tokens", "dim", "num_heads", "dropout", "attention_dropout")
+    names += ("num_classification_tokens", "dim", "num_heads", "dropout", "attention_dropout", "slots_per_chunk")
     softmax: Any = config.softmax_of(model.output)
     return make_memformer(
         vocab_size=vocab_size,

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,6 +119,26 @@ def test_a_reader_without_output_is_no_reader():
     other, new, _ = module.apply({"params": plain}, x, module.init_state(ROWS), start_of_document=NONE)
     np.testing.assert_allclose(y, other, atol=1e-12)
     assert not jax.tree.leaves(new)
+
+
+@pytest.mark.parametrize("slots_per_chunk", [1, 2])
+def test_slots_that_are_written_in_chunks_are_the_same(slots_per_chunk):
+    xs, real = random(3, 3, ROWS, LENGTH, DIM), jnp.array([[True] * LENGTH, [True] + [False] * (LENGTH - 1)])
+
+    def loss(p, module):
+        state, total = module.init_state(ROWS, jnp.float64), 0.0
+        for x in xs:
+            y, state, aux = module.apply({"params": p}, x, state, start_of_document=NONE, mask=real)
+            total = total + (y**2 * (1 + jnp.arange(DIM))[None, None]).sum()
+        return total, (state, aux.metrics)
+
+    chunks, expected = (
+        jax.jit(jax.value_and_grad(functools.partial(loss, module=encoder(slots_per_chunk=size)), has_aux=True))(
+            params()
+        )
+        for size in (slots_per_chunk, 0)
+    )
+    chex.assert_trees_all_close(chunks, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("horizon", [1, 2])
