@@ -11,9 +11,9 @@ segments, rounded up.
 Paper: Martins, Marinho and Martins, "infinity-former: Infinite Memory Transformer", ACL 2022,
 https://arxiv.org/abs/2109.00301.
 Paper's number: curves only; the accuracy of infinity-former falls less than that of both others from 8,000 symbols on.
-Our number: not run at full size. 0.1 to 0.17 M parameters, 2,000 updates on documents of 1,000 symbols, accuracy at 1,000
-and 8,000 symbols: Transformer-XL 0.256 and 0.222, Compressive 0.335 and 0.202, infinity-former 0.432 and 0.255, sticky
-0.447 and 0.264 (tools/results/README.md).
+Our number: not run at full size. 0.1 to 0.17 M parameters, 2,000 updates on documents of 1,000 symbols, accuracy at
+1,000 and 8,000 symbols: Transformer-XL 0.256 and 0.222, Compressive 0.335 and 0.202, infinity-former 0.432 and 0.255,
+sticky 0.447 and 0.264 (tools/results/README.md).
 Hardware: not said in the paper.
 
 Where the values come from
