@@ -278,7 +278,8 @@ RECIPES = {
             "stem matches, no WordNet) of what the model says instead of each utterance of the test split's first 60 "
             "dialogues, drawn from a nucleus of 0.9 at temperature 0.7 and greedily; libraries are named in the logs. "
             "4 layers, 128 wide, 4,096 byte pairs, from scratch, equal steps. With a memory the document stands in "
-            "segments before the dialogue; in the context, its first 256 tokens stand before it in every segment."
+            "segments before the dialogue, which is read in segments of 126 tokens; in the context, the first 256 "
+            "tokens of it stand before the dialogue in every segment of 512."
         ),
         config="cmu_dog",
         variants={
