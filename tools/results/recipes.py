@@ -56,7 +56,7 @@ class Recipe:
     scripts: tuple[str, ...] = ()
 
 
-_MEMFORMER_RATE = "--training.schedule.learning-rate 0.006"
+_HIGHER_RATE = "--training.schedule.learning-rate 0.006"
 _SMALL_SORTING = "compressive --model.attention.memory-length 128 --model.attention.compressed-memory-length 128"
 _SMALL_SORTING_TASK = (
     *("--data.source.length", "1000", "--data.segment-length", "128", "--training.segments-per-update", "8"),
@@ -81,7 +81,7 @@ def _small_signal(num_basis: int = 128) -> str:
     )
 
 
-_SMALL_MEMFORMER = f"{_SMALL_DIGITS} {_MEMFORMER_RATE} --model.num-layers 2 --model.encoder-layers 1"
+_SMALL_MEMFORMER = f"{_SMALL_DIGITS} {_HIGHER_RATE} --model.num-layers 2 --model.encoder-layers 1"
 BOTH_SPLITS = {split: ("--evaluation.split", split) for split in ("validation", "test")}
 
 RECIPES = {
@@ -154,29 +154,33 @@ RECIPES = {
     "recurrent_memories": Recipe(
         description=(
             "WikiText-2 in 1,000 subwords, bits per byte; validation split, separate documents, every token scored "
-            "once. Equal text, tokens per update and steps; four layers each; learning rate 0.002, of Memformer, whose "
-            "weights begin larger, 0.006 unless the row names another."
+            "once. Equal text, tokens per update and steps; four layers each; learning rate 0.006 unless the row names "
+            "another. A longer horizon has fewer documents in an update."
         ),
         config="recurrent_memories",
         variants={
-            "no memory": "no_memory",
-            "Transformer-XL": "transformer_xl",
-            "Transformer-XL, learning rate 0.006": "transformer_xl --training.schedule.learning-rate 0.006",
-            "Compressive": "compressive",
-            "infinity-former": "infinity_former",
-            "infinity-former, sticky": "sticky",
+            "no memory": f"no_memory {_HIGHER_RATE}",
+            "Transformer-XL": f"transformer_xl {_HIGHER_RATE}",
+            "Compressive": f"compressive {_HIGHER_RATE}",
+            "infinity-former": f"infinity_former {_HIGHER_RATE}",
+            "infinity-former, sticky": f"sticky {_HIGHER_RATE}",
+            "no memory, learning rate 0.002": "no_memory",
+            "Transformer-XL, learning rate 0.002": "transformer_xl",
+            "Compressive, learning rate 0.002": "compressive",
+            "infinity-former, learning rate 0.002": "infinity_former",
+            "infinity-former, sticky, learning rate 0.002": "sticky",
             "decoder of Memformer alone": (
-                f"no_slots {_MEMFORMER_RATE} --model.encoder-layers 0 --model.num-layers 4 "
+                f"no_slots {_HIGHER_RATE} --model.encoder-layers 0 --model.num-layers 4 "
                 "--training.segments-per-update 1 --data.rows 32"
             ),
             "Memformer, learning rate 0.002": "default",
-            "Memformer": f"default {_MEMFORMER_RATE}",
-            "Memformer, horizon 1": f"default {_MEMFORMER_RATE} --training.segments-per-update 1 --data.rows 32",
-            "Memformer, horizon 16": f"default {_MEMFORMER_RATE} --training.segments-per-update 16 --data.rows 2",
-            "Memformer, 1 slot": f"slots_1 {_MEMFORMER_RATE}",
-            "Memformer, no slots": f"no_slots {_MEMFORMER_RATE}",
-            "Memformer, no forgetting": f"no_forgetting {_MEMFORMER_RATE}",
-            "Memformer, temperature 1": f"temperature_1 {_MEMFORMER_RATE}",
+            "Memformer": f"default {_HIGHER_RATE}",
+            "Memformer, horizon 1": f"default {_HIGHER_RATE} --training.segments-per-update 1 --data.rows 32",
+            "Memformer, horizon 16": f"default {_HIGHER_RATE} --training.segments-per-update 16 --data.rows 2",
+            "Memformer, 1 slot": f"slots_1 {_HIGHER_RATE}",
+            "Memformer, no slots": f"no_slots {_HIGHER_RATE}",
+            "Memformer, no forgetting": f"no_forgetting {_HIGHER_RATE}",
+            "Memformer, temperature 1": f"temperature_1 {_HIGHER_RATE}",
         },
         steps=600,
         search_steps=0,
@@ -259,7 +263,7 @@ RECIPES = {
             "Memformer, no forgetting": f"no_forgetting {_SMALL_MEMFORMER}",
             "Memformer, temperature 1": f"temperature_1 {_SMALL_MEMFORMER}",
             "Memformer, single heads": f"single_head {_SMALL_MEMFORMER}",
-            "decoder of Memformer alone": f"no_encoder {_SMALL_DIGITS} {_MEMFORMER_RATE} --model.num-layers 3",
+            "decoder of Memformer alone": f"no_encoder {_SMALL_DIGITS} {_HIGHER_RATE} --model.num-layers 3",
         },
         steps=300,
         search_steps=0,
