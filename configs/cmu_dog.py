@@ -23,7 +23,7 @@ Paper's number: test perplexity, F1, ROUGE-1, ROUGE-L, METEOR, from published we
 12.14, 7.29; infinity-former 18.02, 8.92, 15.28, 12.51, 7.52; sticky 18.04, 9.01, 15.37, 12.56, 7.55.
 Our number: not run at full size. 4 layers, 128 wide, 1,000 steps from scratch, test perplexity and greedy F1: without
 document 183.8, 11.5; document in context 197.5, 12.7; compressive 207.4, 11.5; infinity-former 253.6, 10.4; sticky
-255.1, 9.5 (tools/results/README.md): too little training for a memory to help.
+255.1, 9.5 (tools/results/README.md): no gain from a memory here, whose rows read segments of 126 tokens, not 512.
 Hardware: not said in the paper.
 
 Where the values come from

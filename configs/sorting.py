@@ -22,8 +22,7 @@ Where the values come from
            Transformer-XL with a memory of 2,048, Compressive with 1,024 and 1,024 slots
   code     300 wide, heads of 50, feed-forward 300, dropout 0.1, widths 0.01 and 0.05, ridge penalty 1.0, smallest
            variance 1e-6; gradients in the last segment only
-  ours     output weights of their own: tied to the embeddings, small models do not begin to learn, since nearly every
-           answer is another symbol than the one before it
+  ours     output weights of their own: tied to the embeddings, small Transformer-XLs did not begin to learn in trials
 """
 
 from memjax.config import (
