@@ -156,17 +156,22 @@ def test_rows_of_sorting_are_valid_and_named_by_what_they_are(row):
     assert labels.count(recipes._label(recipe.variants[row])) == 1  # each run has a directory of its own
 
 
-@pytest.mark.parametrize("row", RECIPES["sorting_horizon"].variants)
-def test_rows_of_the_horizon_have_the_gradients_that_they_name(row):
+@pytest.mark.parametrize(
+    ("name", "row"), [(name, row) for name in ("sorting_horizon", "sorting_curves") for row in RECIPES[name].variants]
+)
+def test_rows_of_the_horizon_have_the_gradients_that_they_name(name, row):
     from memjax.overrides import apply_overrides, load_config
     from memjax.validation import validate
 
-    recipe = RECIPES["sorting_horizon"]
+    recipe = RECIPES[name]
     variant, *further = recipe.variants[row].split()
     config = apply_overrides(load_config(recipe.config, variant), [*recipe.arguments, *further], prog="memjax train")
     validate(config)
     horizon = config.training.segments_per_update - config.training.segments_without_gradient
-    assert int(row.split()[1].rstrip(",")) == horizon and config.model.num_slots == (1 if "1 slot" in row else 64)
+    assert int(row.split()[1].rstrip(",")) == horizon
+    assert config.model.num_slots == (int(row.split()[2]) if "slot" in row else 64)
+    tokens = config.data.source.length + 1 + config.data.source.num_symbols  # an update is a whole document
+    assert -(-tokens // config.data.segment_length) == config.training.segments_per_update
 
 
 def test_rows_may_have_arguments_and_paths_of_their_own(folder, monkeypatch):

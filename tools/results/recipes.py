@@ -67,6 +67,10 @@ _SORTING_LENGTHS = {
     f"{length:,}": ("--data.source.length", str(length), "--data.source.num-documents", "1000")
     for length in (1000, 2000, 4000, 8000)
 }
+_SHORT_SORTING_LENGTHS = {
+    f"{length:,}": ("--data.source.length", str(length), "--data.source.num-documents", "5000")
+    for length in (256, 512, 1024, 2048)
+}
 _SMALL_DIGITS = "--model.dim 64 --model.feed-forward.dim 128 --model.dropout 0.0"
 _SMALL_DIALOGUE = "--data.segment-length 126 --data.rows 16"
 _SMALL_DIALOGUE_SIGNAL = (
@@ -225,16 +229,15 @@ RECIPES = {
     ),
     "sorting_horizon": Recipe(
         description=(
-            "Memformer on the sorting task of `sorting_small`: what gradients through more segments and more slots are "
-            "worth. Documents of 8 segments; the horizon is the number of last ones that have a gradient. Equal "
-            "documents, updates and learning rate."
+            "Memformer on the sorting task of `sorting_small`, after as few updates: documents of 8 segments; the "
+            "horizon is the number of last ones that have a gradient. Equal documents, updates and learning rate. "
+            "`sorting_curves` has shorter documents and more updates."
         ),
         config="sorting",
         variants={
             "horizon 8": "memformer",
             "horizon 4": "memformer --training.segments-without-gradient 4",
             "horizon 1": "memformer --training.segments-without-gradient 7",
-            "horizon 8, 1 slot": "memformer --model.num-slots 1",
         },
         steps=2000,
         search_steps=0,
@@ -242,6 +245,34 @@ RECIPES = {
         seeds=(0,),
         arguments=(*_SMALL_SORTING_TASK, "--model.segment-length", "128"),
         evaluations=_SORTING_LENGTHS,
+    ),
+    "sorting_curves": Recipe(
+        description=(
+            "Memformer on sorting: what gradients through more segments are worth, and more slots. Trained on "
+            "documents of 256 symbols in 9 segments of 32, a new one each time, scored on others of 256 to 2,048; "
+            "share of the answers that is right, 10,000 of each length. The horizon is the number of last segments "
+            "that have a gradient: with 1 the writer stays as it began. 64 slots unless the row names another. Equal "
+            "documents, updates and learning rate."
+        ),
+        config="sorting",
+        variants={
+            "horizon 9": "memformer",
+            "horizon 1": "memformer --training.segments-without-gradient 8",
+            "horizon 4": "memformer --training.segments-without-gradient 5",
+            "horizon 2": "memformer --training.segments-without-gradient 7",
+            "horizon 9, 1 slot": "memformer --model.num-slots 1",
+            **{f"horizon 9, {slots} slots": f"memformer --model.num-slots {slots}" for slots in (4, 16)},
+        },
+        steps=5000,
+        search_steps=0,
+        learning_rates=(4e-3,),
+        arguments=(
+            *("--data.source.length", "256", "--data.source.num-documents", "40000", "--data.segment-length", "32"),
+            *("--model.segment-length", "32", "--training.segments-per-update", "9"),
+            *("--model.dim", "60", "--model.feed-forward.dim", "120", "--model.dropout", "0.0"),
+            *("--training.schedule.warmup-steps", "100"),
+        ),
+        evaluations=_SHORT_SORTING_LENGTHS,
     ),
     "mnist_small": Recipe(
         description=(
