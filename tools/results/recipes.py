@@ -278,7 +278,8 @@ RECIPES = {
         description=(
             "MNIST as 784 tokens of 256 values, perplexity per pixel of the whole test split. Equal images, pixels per "
             "update and steps; learning rate 0.002, of Memformer 0.006 unless the row names another. Two layers of "
-            "Memformer read one that encodes; Transformer-XL and the Transformer have three layers, the LSTM four."
+            "Memformer read one that encodes unless the row says otherwise; Transformer-XL and the Transformer have "
+            "three layers, the LSTM four."
         ),
         config="memformer_mnist",
         variants={
@@ -287,9 +288,18 @@ RECIPES = {
                 f"transformer {_SMALL_DIGITS} --model.num-layers 3 --training.segments-per-update 1 --data.rows 8"
             ),
             "LSTM": "lstm --model.dim 64 --model.dropout 0.0",
+            "Transformer-XL, 224, learning rate 0.006": (
+                f"transformer_xl {_SMALL_DIGITS} {_HIGHER_RATE} --model.num-layers 3"
+            ),
+            "LSTM, learning rate 0.006": f"lstm --model.dim 64 --model.dropout 0.0 {_HIGHER_RATE}",
             "Memformer, learning rate 0.002": f"ablation {_SMALL_DIGITS} --model.num-layers 2 --model.encoder-layers 1",
             "Memformer": f"ablation {_SMALL_MEMFORMER}",
             "Memformer, 1 slot": f"slots_1 {_SMALL_MEMFORMER}",
+            **{f"Memformer, {n} slots": f"ablation {_SMALL_MEMFORMER} --model.num-slots {n}" for n in (16, 32)},
+            "Memformer, 2 layers that encode": f"ablation {_SMALL_MEMFORMER} --model.encoder-layers 2",
+            "Memformer, 2 layers that encode, 1 that decodes": (
+                f"ablation {_SMALL_MEMFORMER} --model.encoder-layers 2 --model.num-layers 1"
+            ),
             "Memformer, no slots": f"no_memory {_SMALL_MEMFORMER}",
             "Memformer, no forgetting": f"no_forgetting {_SMALL_MEMFORMER}",
             "Memformer, temperature 1": f"temperature_1 {_SMALL_MEMFORMER}",
