@@ -2,6 +2,9 @@
 
 import json
 
+import chex
+import jax
+import jax.numpy as jnp
 import pytest
 
 from tools.results.recurrent import costs
@@ -39,3 +42,21 @@ def test_temporaries_are_compared_beyond_the_weights():
     records = [record(kind, m, s, 10) for m in (8, 16, 24) for kind, s in (("memformer", 5), ("transformer_xl", 45))]
     assert costs.ratios(records)["state and temporaries at 8, Transformer-XL to Memformer"] == 5.0
     assert costs.ratios(records)["state at 8, Transformer-XL to Memformer"] == 9.0
+
+
+@pytest.mark.parametrize("kind", ["memformer", "transformer_xl"])
+def test_row_by_row_is_the_same_program(kind):
+    loss, (params, state, tokens) = costs.program(kind, 8, 4, SIZES)
+    keys = iter(jax.random.split(jax.random.key(0), 1000))
+
+    def fill(leaf):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            return jax.random.normal(next(keys), leaf.shape, leaf.dtype)
+        return jnp.ones(leaf.shape, leaf.dtype)
+
+    params, state = jax.tree.map(fill, (params, state))
+    tokens = jax.random.randint(next(keys), tokens.shape, 0, SIZES["vocab"])
+    expected, at_once = jax.jit(loss)(params, state, tokens)
+    given, one_by_one = jax.jit(costs.row_by_row(loss, SIZES["batch"]))(params, state, tokens)
+    chex.assert_trees_all_close((given, one_by_one), (expected, at_once), rtol=1e-5, atol=1e-6)
+    assert costs.measure(kind, 8, 4, SIZES, compiled=True)["row_temp_bytes"] > 0

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from memjax import config
+from memjax.memory.contract import state_axes
 from memjax.training.costs import count_flops
 from memjax.training.experiment import make_model
 from tools.results.recipes import commit, hardware
@@ -32,6 +33,7 @@ LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 COMPILED = (1024, 2048)
 MEMORY_OF_LENGTHS = 1024
 MIB = 2**20
+_TEMPORARIES = {"temp_bytes": "", "row_temp_bytes": " row by row"}
 NAMES = {"memformer": "Memformer", "transformer_xl": "Transformer-XL", "transformer": "Transformer"}
 
 
@@ -50,20 +52,39 @@ def program(kind: str, memory: int, length: int, sizes: dict[str, Any]) -> tuple
     """`loss(params, state, tokens) -> (nats, state)` of one segment of all rows, and the shapes of its arguments."""
     model = make_model(config.Config(model=model_config(kind, memory, sizes)), sizes["vocab"], vocab_multiple=1)
     tokens = jax.ShapeDtypeStruct((sizes["batch"], length), jnp.int32)
-    start = jnp.zeros(sizes["batch"], bool)
 
     def init() -> Any:
         ids = jnp.zeros(tokens.shape, jnp.int32)
-        state = model.init_state(sizes["batch"])
+        state, start = model.init_state(sizes["batch"]), jnp.zeros(sizes["batch"], bool)
         return model.init(jax.random.key(0), ids, state, start_of_document=start)["params"]
 
     def loss(params: Any, state: Any, tokens: Any) -> Any:
+        start = jnp.zeros(tokens.shape[0], bool)
         hidden, state, _ = model.apply({"params": params}, tokens, state, start_of_document=start)
         weights = jnp.ones(tokens.shape, jnp.float32)
         return model.apply({"params": params}, hidden, tokens, weights, method="nll").total, state
 
     state = jax.eval_shape(lambda: model.init_state(sizes["batch"]))
     return loss, (jax.eval_shape(init), state, tokens)
+
+
+def row_by_row(loss: Any, rows: int) -> Any:
+    """The same program, one row after the other; the state of all is updated in place."""
+
+    def all_rows(params: Any, state: Any, tokens: Any) -> Any:
+        axes = state_axes(state)
+
+        def read(row: Any, carry: Any) -> Any:
+            total, state = carry
+            part = jax.tree.map(lambda leaf, axis: jax.lax.dynamic_slice_in_dim(leaf, row, 1, axis), state, axes)
+            nats, part = loss(params, part, jax.lax.dynamic_slice_in_dim(tokens, row, 1))
+            update = jax.lax.dynamic_update_slice_in_dim
+            state = jax.tree.map(lambda leaf, new, axis: update(leaf, new, row, axis), state, part, axes)
+            return total + nats, state
+
+        return jax.lax.fori_loop(0, rows, read, (jnp.zeros(()), state))
+
+    return all_rows
 
 
 def measure(kind: str, memory: int, length: int, sizes: dict[str, Any], *, compiled: bool = False) -> dict[str, Any]:
@@ -75,8 +96,8 @@ def measure(kind: str, memory: int, length: int, sizes: dict[str, Any], *, compi
     record["state_bytes"] = _bytes(shapes[1]) // sizes["batch"]
     record["parameter_bytes"] = _bytes(shapes[0])
     if compiled:
-        analysis: Any = jax.jit(loss).lower(*shapes).compile().memory_analysis()
-        record["temp_bytes"] = analysis.temp_size_in_bytes
+        record["temp_bytes"] = _temporaries(loss, shapes)
+        record["row_temp_bytes"] = _temporaries(row_by_row(loss, sizes["batch"]), shapes)
     return record
 
 
@@ -102,20 +123,23 @@ def ratios(records: list[dict[str, Any]]) -> dict[str, float]:
         ours, other = at["memformer", memory], at["transformer_xl", memory]
         found[f"FLOPs at {memory:,}, Transformer-XL to Memformer"] = other["flops"] / ours["flops"]
         found[f"state at {memory:,}, Transformer-XL to Memformer"] = other["state_bytes"] / ours["state_bytes"]
-        if "temp_bytes" in ours:
-            beyond = "state and temporaries at {:,}, Transformer-XL to Memformer"
-            found[beyond.format(memory)] = _beyond(other) / _beyond(ours)
+        for key, how in _TEMPORARIES.items():
+            if key in ours:
+                name = f"state and temporaries{how} at {memory:,}, Transformer-XL to Memformer"
+                found[name] = _beyond(other, key) / _beyond(ours, key)
     return found
 
 
 def table(records: list[dict[str, Any]]) -> str:
     """Markdown: by memory, by length of the text, and the ratios."""
-    lines = ["| model | memory | GFLOPs of a segment | state, KiB a row | temporaries, MiB | weights, MiB |"]
-    lines.append("|---|---|---|---|---|---|")
+    heads = ["model", "memory", "GFLOPs of a segment", "state, KiB a row"]
+    heads += [f"temporaries{how}, MiB" for how in _TEMPORARIES.values()]
+    lines = [f"| {' | '.join([*heads, 'weights, MiB'])} |", "|---" * (len(heads) + 1) + "|"]
     for record in (record for record in records if record["memory"]):
-        temporaries = f"{record['temp_bytes'] / MIB:,.1f}" if "temp_bytes" in record else "-"
         cells = [NAMES[record["kind"]], f"{record['memory']:,}", f"{record['flops'] / 1e9:.2f}"]
-        cells += [f"{record['state_bytes'] / 1024:,.0f}", temporaries, f"{record['parameter_bytes'] / MIB:,.1f}"]
+        cells += [f"{record['state_bytes'] / 1024:,.0f}"]
+        cells += [f"{record[key] / MIB:,.1f}" if key in record else "-" for key in _TEMPORARIES]
+        cells += [f"{record['parameter_bytes'] / MIB:,.1f}"]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", f"| tokens | {' | '.join(NAMES.values())} |", "|---|---|---|---|"]
     segment = {r["kind"]: r for r in records if r["memory"] == MEMORY_OF_LENGTHS}
@@ -128,9 +152,14 @@ def table(records: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _beyond(record: dict[str, Any]) -> float:
+def _temporaries(program: Any, shapes: tuple[Any, ...]) -> int:
+    analysis: Any = jax.jit(program).lower(*shapes).compile().memory_analysis()
+    return analysis.temp_size_in_bytes
+
+
+def _beyond(record: dict[str, Any], key: str) -> float:
     """Bytes of the state of all rows, and of temporaries."""
-    return record["state_bytes"] * record["rows"] + record["temp_bytes"]
+    return record["state_bytes"] * record["rows"] + record[key]
 
 
 def _bytes(tree: Any) -> int:
@@ -151,8 +180,8 @@ def main(arguments: list[str] | None = None) -> int:
         "FLOPs of a forward pass of one row, counted from the traced program: 2 for each multiplication and addition "
         "of products of matrices, softmax layer included, everything else 0. Transformer-XL projects keys and values "
         "of its memory anew in every segment. Temporaries are those of all rows in one forward pass, as the compiler "
-        f"plans them. By length of the text: both memories have {MEMORY_OF_LENGTHS:,} slots and read it in segments, "
-        "the Transformer reads it whole."
+        "plans them: all rows at once, and one row after the other, with the state of all. By length of the text: both "
+        f"memories have {MEMORY_OF_LENGTHS:,} slots and read it in segments, the Transformer reads it whole."
     )
     provenance = f"`{command}`, commit {commit()}, {hardware()}, {jax.devices()[0].platform}. Sizes: {sizes}."
     shown = f"# FLOPs and state: Memformer beside Transformer-XL\n\n{provenance}\n\n{rule}\n\n{table(records)}\n"
