@@ -169,7 +169,7 @@ def test_rows_of_the_horizon_have_the_gradients_that_they_name(name, row):
     validate(config)
     horizon = config.training.segments_per_update - config.training.segments_without_gradient
     assert int(row.split()[1].rstrip(",")) == horizon
-    assert config.model.num_slots == (int(row.split()[2]) if "slot" in row else 64)
+    assert config.model.num_slots == (int(row.split()[3]) if "slots" in row else 64)
     tokens = config.data.source.length + 1 + config.data.source.num_symbols  # an update is a whole document
     assert -(-tokens // config.data.segment_length) == config.training.segments_per_update
 

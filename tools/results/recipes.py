@@ -257,17 +257,21 @@ RECIPES = {
         config="sorting",
         variants={
             "horizon 9": "memformer",
-            "horizon 1": "memformer --training.segments-without-gradient 8",
             "horizon 4": "memformer --training.segments-without-gradient 5",
             "horizon 2": "memformer --training.segments-without-gradient 7",
-            "horizon 9, 1 slot": "memformer --model.num-slots 1",
-            **{f"horizon 9, {slots} slots": f"memformer --model.num-slots {slots}" for slots in (4, 16)},
+            "horizon 1": "memformer --training.segments-without-gradient 8",
+            **{
+                f"horizon 4, slots {slots}": (
+                    f"memformer --training.segments-without-gradient 5 --model.num-slots {slots}"
+                )
+                for slots in (1, 4, 16)
+            },
         },
-        steps=5000,
+        steps=10000,
         search_steps=0,
         learning_rates=(4e-3,),
         arguments=(
-            *("--data.source.length", "256", "--data.source.num-documents", "40000", "--data.segment-length", "32"),
+            *("--data.source.length", "256", "--data.source.num-documents", "80000", "--data.segment-length", "32"),
             *("--model.segment-length", "32", "--training.segments-per-update", "9"),
             *("--model.dim", "60", "--model.feed-forward.dim", "120", "--model.dropout", "0.0"),
             *("--training.schedule.warmup-steps", "100"),
