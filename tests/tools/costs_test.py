@@ -46,7 +46,7 @@ def test_temporaries_are_compared_beyond_the_weights():
 
 @pytest.mark.parametrize("kind", ["memformer", "transformer_xl"])
 def test_row_by_row_is_the_same_program(kind):
-    loss, (params, state, tokens) = costs.program(kind, 8, 4, SIZES)
+    loss, (params, state, tokens) = costs.program(costs.model_config(kind, 8, SIZES), SIZES["vocab"], SIZES["batch"], 4)
     keys = iter(jax.random.split(jax.random.key(0), 1000))
 
     def fill(leaf):

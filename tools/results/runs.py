@@ -92,12 +92,12 @@ def cells(values: Sequence[Any]) -> str:
     return "| " + " | ".join(map(str, shown)) + " |"
 
 
-def write(folder: str, name: str, command: str, facts: dict[str, Any], page: str) -> None:
-    """The numbers and the page, with what made them."""
+def write(folder: str, name: str, command: str, facts: dict[str, Any], page: str, *, logs: str = "") -> None:
+    """The numbers and the page, with what made them; `logs` names the folder of the logs where it is not `folder`."""
     out, known = records.ROOT / folder, {"command": command, "commit": commit(), "hardware": hardware()}
     (out / f"{name}.json").write_text(json.dumps({**facts, **known}, indent=1) + "\n", encoding="utf-8")
     title, _, rest = page.partition("\n\n")
-    made = f"`{command}`; commit {known['commit']}; {known['hardware']}; logs in [logs](../logs/{folder})."
+    made = f"`{command}`; commit {known['commit']}; {known['hardware']}; logs in [logs](../logs/{logs or folder})."
     (out / f"{name}.md").write_text(f"{title}\n\n{made} {rest}", encoding="utf-8")
     print(page)
 

@@ -48,14 +48,14 @@ def model_config(kind: str, memory: int, sizes: dict[str, Any]) -> config.Model:
     return config.Model(**common, attention=attention)
 
 
-def program(kind: str, memory: int, length: int, sizes: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+def program(model_config: config.Model, vocab: int, rows: int, length: int) -> tuple[Any, tuple[Any, ...]]:
     """`loss(params, state, tokens) -> (nats, state)` of one segment of all rows, and the shapes of its arguments."""
-    model = make_model(config.Config(model=model_config(kind, memory, sizes)), sizes["vocab"], vocab_multiple=1)
-    tokens = jax.ShapeDtypeStruct((sizes["batch"], length), jnp.int32)
+    model = make_model(config.Config(model=model_config), vocab, vocab_multiple=1)
+    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
 
     def init() -> Any:
         ids = jnp.zeros(tokens.shape, jnp.int32)
-        state, start = model.init_state(sizes["batch"]), jnp.zeros(sizes["batch"], bool)
+        state, start = model.init_state(rows), jnp.zeros(rows, bool)
         return model.init(jax.random.key(0), ids, state, start_of_document=start)["params"]
 
     def loss(params: Any, state: Any, tokens: Any) -> Any:
@@ -64,7 +64,7 @@ def program(kind: str, memory: int, length: int, sizes: dict[str, Any]) -> tuple
         weights = jnp.ones(tokens.shape, jnp.float32)
         return model.apply({"params": params}, hidden, tokens, weights, method="nll").total, state
 
-    state = jax.eval_shape(lambda: model.init_state(sizes["batch"]))
+    state = jax.eval_shape(lambda: model.init_state(rows))
     return loss, (jax.eval_shape(init), state, tokens)
 
 
@@ -89,12 +89,12 @@ def row_by_row(loss: Any, rows: int) -> Any:
 
 def measure(kind: str, memory: int, length: int, sizes: dict[str, Any], *, compiled: bool = False) -> dict[str, Any]:
     """One record: operations and state of one row, and with `compiled` the temporaries of all rows."""
-    loss, shapes = program(kind, memory, length, sizes)
+    loss, shapes = program(model_config(kind, memory, sizes), sizes["vocab"], sizes["batch"], length)
     flops = count_flops(loss, *shapes)
     record = {"kind": kind, "memory": memory, "length": length, "rows": sizes["batch"]}
     record["flops"] = flops // sizes["batch"]
-    record["state_bytes"] = _bytes(shapes[1]) // sizes["batch"]
-    record["parameter_bytes"] = _bytes(shapes[0])
+    record["state_bytes"] = num_bytes(shapes[1]) // sizes["batch"]
+    record["parameter_bytes"] = num_bytes(shapes[0])
     if compiled:
         record["temp_bytes"] = _temporaries(loss, shapes)
         record["row_temp_bytes"] = _temporaries(row_by_row(loss, sizes["batch"]), shapes)
@@ -162,7 +162,8 @@ def _beyond(record: dict[str, Any], key: str) -> float:
     return record["state_bytes"] * record["rows"] + record[key]
 
 
-def _bytes(tree: Any) -> int:
+def num_bytes(tree: Any) -> int:
+    """Of all arrays of a tree, or of their shapes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
