@@ -267,11 +267,11 @@ RECIPES = {
                 for slots in (1, 4, 16)
             },
         },
-        steps=10000,
+        steps=5000,
         search_steps=0,
         learning_rates=(4e-3,),
         arguments=(
-            *("--data.source.length", "256", "--data.source.num-documents", "80000", "--data.segment-length", "32"),
+            *("--data.source.length", "256", "--data.source.num-documents", "40000", "--data.segment-length", "32"),
             *("--model.segment-length", "32", "--training.segments-per-update", "9"),
             *("--model.dim", "60", "--model.feed-forward.dim", "120", "--model.dropout", "0.0"),
             *("--training.schedule.warmup-steps", "100"),
