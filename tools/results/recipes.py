@@ -252,7 +252,7 @@ RECIPES = {
             "documents of 256 symbols in 9 segments of 32, a new one each time, scored on others of 256 to 2,048; "
             "share of the answers that is right, 10,000 of each length. The horizon is the number of last segments "
             "that have a gradient: with 1 the writer stays as it began. 64 slots unless the row names another. Equal "
-            "documents, updates and learning rate."
+            "documents, updates and learning rate, 0.002 unless the row names another."
         ),
         config="sorting",
         variants={
@@ -260,6 +260,9 @@ RECIPES = {
             "horizon 4": "memformer --training.segments-without-gradient 5",
             "horizon 2": "memformer --training.segments-without-gradient 7",
             "horizon 1": "memformer --training.segments-without-gradient 8",
+            "horizon 1, learning rate 0.004": (
+                "memformer --training.segments-without-gradient 8 --training.schedule.learning-rate 0.004"
+            ),
             **{
                 f"horizon 4, slots {slots}": (
                     f"memformer --training.segments-without-gradient 5 --model.num-slots {slots}"
@@ -269,7 +272,7 @@ RECIPES = {
         },
         steps=5000,
         search_steps=0,
-        learning_rates=(4e-3,),
+        learning_rates=(2e-3,),
         arguments=(
             *("--data.source.length", "256", "--data.source.num-documents", "40000", "--data.segment-length", "32"),
             *("--model.segment-length", "32", "--training.segments-per-update", "9"),
