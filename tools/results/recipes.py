@@ -264,8 +264,8 @@ RECIPES = {
                 "memformer --training.segments-without-gradient 8 --training.schedule.learning-rate 0.004"
             ),
             **{
-                f"horizon 4, slots {slots}": (
-                    f"memformer --training.segments-without-gradient 5 --model.num-slots {slots}"
+                f"horizon 2, slots {slots}": (
+                    f"memformer --training.segments-without-gradient 7 --model.num-slots {slots}"
                 )
                 for slots in (1, 4, 16)
             },
