@@ -65,7 +65,9 @@ class MemSizerAttention(LinearTransformerAttention):
         self.slot_bias = self.param("slot_bias", named(nn.initializers.zeros, None), (self.num_slots,))
         self.value_kernel = self.param("value_kernel", named(adaptor, "embed", None), (self.dim, self.dim))
         self.value_bias = self.param("value_bias", named(nn.initializers.zeros, None), (self.dim,))
-        self.slot_norm, self.value_norm = make_norm("layer", self.dtype), make_norm("layer", self.dtype)
+        # Slots and values add up over a document, and so does what a cancelling variance would get wrong.
+        self.slot_norm = make_norm("layer", self.dtype, exact_variance=True)
+        self.value_norm = make_norm("layer", self.dtype, exact_variance=True)
         self.layer_norm = make_norm(self.norm_kind, self.dtype)
         self.drop, self.attention_drop = nn.Dropout(self.dropout), nn.Dropout(self.attention_dropout)
 

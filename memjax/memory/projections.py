@@ -14,19 +14,22 @@ from jaxtyping import Array
 from memjax.axes import named
 
 
-def make_norm(kind: str, dtype: Any) -> nn.Module:
+def make_norm(kind: str, dtype: Any, *, exact_variance: bool = False) -> nn.Module:
     """The norm of a part; statistics in float32.
 
     Args:
       kind: 'layer' (epsilon 1e-5), 'layer_exact' (epsilon 1e-12, as BERT) or 'rms' (no mean, no bias, epsilon 1e-6).
       dtype: of the result.
+      exact_variance: the mean of squared distances, and not the difference of two means, which cancels where the
+        mean is large against the spread; 'layer_exact' always has it, 'rms' needs none.
     """
     ones = named(nn.initializers.ones, "embed")
     if kind.startswith("layer"):
-        zeros, exact = named(nn.initializers.zeros, "embed"), kind == "layer_exact"
-        epsilon = 1e-12 if exact else 1e-5
+        zeros, tiny = named(nn.initializers.zeros, "embed"), kind == "layer_exact"
+        epsilon = 1e-12 if tiny else 1e-5
         # So small an epsilon needs a variance that cannot come out negative.
-        return nn.LayerNorm(epsilon, dtype=dtype, scale_init=ones, bias_init=zeros, use_fast_variance=not exact)
+        fast = not (tiny or exact_variance)
+        return nn.LayerNorm(epsilon, dtype=dtype, scale_init=ones, bias_init=zeros, use_fast_variance=fast)
     return nn.RMSNorm(epsilon=1e-6, dtype=dtype, scale_init=ones)
 
 

@@ -267,7 +267,7 @@ def decode(run: Run) -> None:
             outputs[b].append(np.asarray(y[b, 0]))
         read += active
     for b in range(ROWS):
-        assert_close({f"row {b}": np.stack(outputs[b])}, {f"row {b}": np.asarray(expected[b])}, run.tolerance)
+        np.testing.assert_allclose(outputs[b], expected[b], rtol=0, atol=run.tolerance, err_msg=f"row {b}")
     assert run.traces["decode"] == 1, "decode was traced more than once"
     assert state_bytes(current) == size
     memory = jax.tree.map(lambda node: getattr(node, "memory", node), current, is_leaf=is_decode_state)
