@@ -23,6 +23,7 @@ from memjax import config
 from memjax.memory.contract import state_axes
 from memjax.training.costs import count_flops
 from memjax.training.experiment import make_model
+from memjax.training.metrics import count_bytes
 from tools.results.recipes import commit, hardware
 
 OUT = Path(__file__).parent
@@ -93,8 +94,8 @@ def measure(kind: str, memory: int, length: int, sizes: dict[str, Any], *, compi
     flops = count_flops(loss, *shapes)
     record = {"kind": kind, "memory": memory, "length": length, "rows": sizes["batch"]}
     record["flops"] = flops // sizes["batch"]
-    record["state_bytes"] = num_bytes(shapes[1]) // sizes["batch"]
-    record["parameter_bytes"] = num_bytes(shapes[0])
+    record["state_bytes"] = count_bytes(shapes[1]) // sizes["batch"]
+    record["parameter_bytes"] = count_bytes(shapes[0])
     if compiled:
         record["temp_bytes"] = _temporaries(loss, shapes)
         record["row_temp_bytes"] = _temporaries(row_by_row(loss, sizes["batch"]), shapes)
@@ -160,11 +161,6 @@ def _temporaries(program: Any, shapes: tuple[Any, ...]) -> int:
 def _beyond(record: dict[str, Any], key: str) -> float:
     """Bytes of the state of all rows, and of temporaries."""
     return record["state_bytes"] * record["rows"] + record[key]
-
-
-def num_bytes(tree: Any) -> int:
-    """Of all arrays of a tree, or of their shapes."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,9 +14,10 @@ from typing import Any
 
 from memjax.planning.programs import vocab_size_of
 from memjax.training.costs import count_flops
+from memjax.training.metrics import count_bytes
 from memjax.training.runs import load_config
 from tools.results import records
-from tools.results.recurrent.costs import num_bytes, program
+from tools.results.recurrent.costs import program
 from tools.results.runs import cells, write
 
 FOLDER = "recurrent"
@@ -27,7 +28,7 @@ def measure(record: records.Record) -> dict[str, Any]:
     config = load_config(records.LOGS / record.log)
     rows, length = config.data.rows, config.data.segment_length  # what all rows share is shared by as many
     loss, shapes = program(config.model, vocab_size_of(config.data), rows, length)
-    state = num_bytes(shapes[1]) // rows
+    state = count_bytes(shapes[1]) // rows
     if state != record.numbers["memory bytes per row"]:
         raise ValueError(f"{record.log}: a state of {record.numbers['memory bytes per row']:.0f} bytes, here {state}")
     return {**record.numbers, "flops per token": count_flops(loss, *shapes) / (rows * length), "log": record.log}
