@@ -128,7 +128,7 @@ def _eval(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
     from memjax.console import describe_evaluation
-    from memjax.training.experiment import load_run
+    from memjax.training.restoring import load_run
 
     run = load_run(options.run, config)
     result = run.experiment.evaluator()(run.variables)
@@ -182,7 +182,8 @@ def _generate(arguments: list[str]) -> int:
         raise UsageError("model.output: given Spalm, whose frozen model is not in the run; see spalm_recall")
     from memjax.console import print_continuations, read_prompts
     from memjax.inference import Sampling
-    from memjax.training.experiment import load_run, make_evaluation_model
+    from memjax.training.experiment import make_evaluation_model
+    from memjax.training.restoring import load_run
 
     prompts = read_prompts(options.prompt, options.prompt_file)
     temperature = 0.0 if options.greedy else options.temperature
@@ -235,7 +236,7 @@ def _data(arguments: list[str]) -> int:
     )
     _, config = _with_config(parser, arguments)
     from memjax.console import describe_data, preparation
-    from memjax.data.datasets import make_datasets
+    from memjax.data.opening import make_datasets
 
     data = make_datasets(config.data, task=config.task, progress=preparation())
     print(describe_data(config, data))

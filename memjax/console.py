@@ -121,8 +121,9 @@ def usage_facts(run: str, config: Config, *, checkpoints: bool = False) -> dict[
       config: of the run, with another split if wanted.
       checkpoints: all that are kept instead of the newest.
     """
-    from memjax.training.experiment import checkpoint_steps, load_variables, make_experiment
-    from memjax.training.usage import describe_counts, measure_usage, staleness
+    from memjax.inspection.slot_usage import describe_counts, measure_usage, staleness
+    from memjax.training.experiment import make_experiment
+    from memjax.training.restoring import checkpoint_steps, load_variables
 
     experiment = make_experiment(config)
     load = lambda step: load_variables(run, experiment.model, config.data.segment_length, step)
@@ -188,8 +189,8 @@ def datastore_facts(action: str, options: Any, config: Config | None) -> dict[st
 
 
 def _plan_or_build(action: str, options: Any, config: Config | None) -> dict[str, Any]:
-    from memjax.training.datastores import build_datastore, build_with_beam, plan_datastore
-    from memjax.training.keys import TAP
+    from memjax.retrieval.building import build_datastore, build_with_beam, plan_datastore
+    from memjax.retrieval.keys import TAP
 
     chosen = {"split": options.split, "key_dtype": options.key_dtype}
     if action == "plan":
@@ -211,15 +212,15 @@ def _plan_or_build(action: str, options: Any, config: Config | None) -> dict[str
 
 def _key_source(options: Any, config: Config | None, store: Any = None) -> Any:
     """The run whose inner tensor is the key: the one that was asked for, or that of the store."""
-    from memjax.training.experiment import load_run
-    from memjax.training.keys import TAP, make_key_source
+    from memjax.retrieval.keys import TAP, make_key_source
+    from memjax.training.restoring import load_run
 
     key = options.key or (TAP if store is None else str(store.header.protocol.get("key", TAP)))
     return make_key_source(load_run(options.run, config), options.run, key)
 
 
 def _open_index(store: Any, options: Any, **chosen: Any) -> Any:
-    from memjax.datastore.index import open_index
+    from memjax.datastore.opening import open_index
 
     leaves = {"leaves_to_search": options.leaves} if options.leaves else {}
     return open_index(store, options.backend, metric=options.metric, **leaves, **chosen)
@@ -232,7 +233,7 @@ def _verify(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
 
     sample: Any = options.sample
     if config is not None:
-        from memjax.training.datastores import check_store, sample_queries
+        from memjax.retrieval.building import check_store, sample_queries
 
         source = _key_source(options, config, store)
         check_store(source, store)
@@ -250,7 +251,7 @@ def _verify(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
 def _write_neighbors(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
     """The neighbours of every token of a split, into a folder for `data.neighbors`."""
     from memjax.data.annotations import write_neighbors
-    from memjax.training.precomputation import near, neighbors_of_split
+    from memjax.retrieval.precomputation import near, neighbors_of_split
 
     source = _key_source(options, config, store)
     values = neighbors_of_split(

@@ -20,9 +20,10 @@ import numpy as np
 from memjax.config import Bytes, Config, Evaluation, Memorizing
 from memjax.console import preparation
 from memjax.overrides import load_config
-from memjax.training.experiment import Experiment, load_variables, make_experiment
+from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.loop import train
 from memjax.training.metrics import read_metrics
+from memjax.training.restoring import load_variables
 from memjax.training.runs import read_json, write_json
 
 DISTANT = "distant_identifier"

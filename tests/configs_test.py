@@ -19,8 +19,8 @@ from memjax.config import (
     WordPiece,
     Words,
 )
+from memjax.models.factory import make_model
 from memjax.overrides import load_config
-from memjax.training.experiment import make_model
 from memjax.validation import validate, warnings
 
 FOLDER = Path(__file__).parent.parent / "configs"

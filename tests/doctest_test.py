@@ -10,7 +10,7 @@ import pytest
 import memjax
 
 ROOT = Path(memjax.__file__).parent
-NEEDS_TENSORFLOW = {"memjax.data.tasks", "memjax.data.builders"}
+NEEDS_TENSORFLOW = {"memjax.data.seqio", "memjax.data.tfds"}
 """Modules that import TensorFlow when they are imported: their examples run with the tests marked `tensorflow`."""
 
 

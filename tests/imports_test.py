@@ -29,6 +29,8 @@ ALLOWED: dict[str, set[str]] = {
     "models": MODELS,
     "inference": APPLICATIONS | {"data"},
     "training": APPLICATIONS | {"data", "validation"},
+    "retrieval": APPLICATIONS | {"data", "inference", "training"},
+    "inspection": APPLICATIONS | {"data", "training"},
     "lifelong": APPLICATIONS | {"training", "data"},
 }
 """Part of memjax -> parts that it may import, besides itself and the vocabulary. A part that is not listed (`interop`,

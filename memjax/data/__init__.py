@@ -1,16 +1,16 @@
 """Documents, tokenizers and the streams of segments that training and evaluation read."""
 
 from memjax.data.annotations import AnnotatedDocuments, open_neighbors, write_neighbors
-from memjax.data.builders import python_library_builder, tfds_examples, tfds_texts
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.classification import LabelledText, LabelledTexts, glue_texts, tfds_glue_texts
-from memjax.data.datasets import Datasets, make_datasets, make_tokenizer, open_texts, prepare
 from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, Turn, Utterance, cmu_dog, dialogue_texts
 from memjax.data.documents import ArrayDocuments, Documents, Measure
 from memjax.data.identifiers import distant_identifiers, identifier_distances
 from memjax.data.images import ImageDocuments, images_of, mnist, png_grid
 from memjax.data.masking import MaskedTexts
+from memjax.data.opening import Datasets, make_datasets, make_tokenizer, open_texts, prepare
 from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
+from memjax.data.seqio import register_tasks, seqio_documents, seqio_tokenizer
 from memjax.data.sorting import Sorting
 from memjax.data.sources import (
     Texts,
@@ -26,7 +26,7 @@ from memjax.data.sources import (
 from memjax.data.squad import Question, QuestionWindows, squad_questions, tfds_squad_questions
 from memjax.data.streams import Streams, epoch_order, merge_positions
 from memjax.data.synthetic import KeyValueRecall
-from memjax.data.tasks import register_tasks, seqio_documents, seqio_tokenizer
+from memjax.data.tfds import python_library_builder, tfds_examples, tfds_texts
 from memjax.data.token_files import TokenFile, TokenizedDocument, TokenizedTexts, write_token_file, write_tokens
 from memjax.data.tokenizers import (
     ByteTokenizer,

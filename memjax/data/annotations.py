@@ -112,7 +112,7 @@ class AnnotatedDocuments:
 
 
 def write_neighbors(folder: Path | str, split: str, values: Any, documents: Documents, *, store: str = "") -> None:
-    """Keeps the neighbours of every token of a split, for `open_neighbors`; see `memjax.training.precomputation`.
+    """Keeps the neighbours of every token of a split, for `open_neighbors`; see `memjax.retrieval.precomputation`.
 
     Args:
       folder: is made where it is missing.

@@ -116,7 +116,7 @@ def glue_texts(name: str, path: str, *, split: str, validation: float, test: flo
 
 def tfds_glue_texts(name: str, *, split: str, data_dir: str) -> list[LabelledText]:
     """The same from the prepared builder `glue/NAME` of TensorFlow Datasets."""
-    from memjax.data.builders import tfds_examples
+    from memjax.data.tfds import tfds_examples
 
     task = _task(name)
     part = {"train": "train"}.get(split, "validation_matched" if name == "mnli" else "validation")

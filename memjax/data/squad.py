@@ -62,7 +62,7 @@ def squad_questions(path: str, *, split: str, validation: float, test: float) ->
 
 def tfds_squad_questions(*, split: str, data_dir: str) -> list[Question]:
     """The same from the prepared builder `squad` of TensorFlow Datasets."""
-    from memjax.data.builders import tfds_examples
+    from memjax.data.tfds import tfds_examples
 
     text = lambda value: value.decode("utf-8")
     part = "train" if split == "train" else "validation"

@@ -12,9 +12,9 @@ from memjax.datastore.index import (
     Neighbors,
     exact_scores,
     merge_neighbors,
-    open_index,
     rescore,
 )
+from memjax.datastore.opening import open_index
 from memjax.datastore.plan import StorePlan, measure_write_speed, plan_store
 from memjax.datastore.scann import ScannIndex, ScannSettings, build_scann, build_scann_parts, open_scann
 from memjax.datastore.sharded import ShardedIndex, nearest_entries_sharded

@@ -62,58 +62,6 @@ class Index(Protocol):
         ...
 
 
-def open_index(
-    store: Store,
-    backend: str,
-    *,
-    metric: Metric = "squared_l2",
-    exact_scores: bool = False,
-    num_candidates: int = 0,
-    **options: Any,
-) -> Index:
-    """An index of a store.
-
-    Args:
-      store: its keys.
-      backend: one of `Backend`. "exact" loads the keys into the memory of a device, "sharded" into that of all devices
-        of a mesh; "streamed" reads them from disk for every search; "scann" and "faiss" open what `build_scann` or
-        `build_faiss` has saved in the store.
-      metric: of the scores.
-      exact_scores: score what was found again with the keys of the store.
-      num_candidates: see `rescore`.
-      **options: of the backend: see `ExactIndex.from_store`, `StreamedIndex`, `ShardedIndex.from_store`, `open_scann`,
-        `open_faiss`.
-
-    Raises:
-      ValueError: an unknown backend or metric, or an index that was not built, is damaged or of another store.
-    """
-    check_metric(metric)
-    match backend:
-        case "exact":
-            from memjax.datastore.exact import ExactIndex
-
-            index = ExactIndex.from_store(store, metric=metric, **options)
-        case "streamed":
-            from memjax.datastore.exact import StreamedIndex
-
-            index = StreamedIndex(store, metric=metric, **options)
-        case "sharded":
-            from memjax.datastore.sharded import ShardedIndex
-
-            index = ShardedIndex.from_store(store, metric=metric, **options)
-        case "scann":
-            from memjax.datastore.scann import open_scann
-
-            index = open_scann(store, metric=metric, **options)
-        case "faiss":
-            from memjax.datastore.faiss import open_faiss
-
-            index = open_faiss(store, metric=metric, **options)
-        case _:
-            raise ValueError(f"backend: given {backend!r}, allowed: {', '.join(get_args(Backend))}")
-    return rescore(index, store, num_candidates) if exact_scores else index
-
-
 def merge_neighbors(parts: Sequence[Neighbors], num_neighbors: int, metric: Metric) -> Neighbors:
     """The best of several searches of disjoint entries, such as those of the parts of a store on several hosts.
 

@@ -124,7 +124,7 @@ def stream_tokens(
       finished: asked after every block with all tokens generated so far; True ends a row (stop texts).
       block: tokens generated between two looks at the host.
       dtype: of the activations in a new memory; None = the model's own.
-      recall: called on the host before every token (`memjax.inference.neighbors`); `block` is then 1.
+      recall: called on the host before every token (`memjax.retrieval.generation`); `block` is then 1.
       prefix: rows that have read the prompts already; it can be continued again. None = they are read.
     """
     block = 1 if recall else block

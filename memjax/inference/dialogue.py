@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.data.dialogue import Dialogues, Turn
+from memjax.inference.beam import words_of
 from memjax.inference.decoding import generate, prefill, read_tokens
 from memjax.inference.sampling import Sampling
-from memjax.inference.translation import words_of
 
 NUCLEUS = Sampling(top_p=0.9, temperature=0.7)
 GREEDY = Sampling(temperature=0.0)

@@ -23,10 +23,9 @@ import safetensors.numpy
 
 from memjax import config
 from memjax.interop.runs import write_run
-from memjax.models.language_model import make_stack
+from memjax.models.factory import make_model, make_stack
 from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import pad_tables
-from memjax.training.experiment import make_model
 
 __all__ = ["export_params", "find_task", "import_params", "load_pretrained", "model_config", "save_run", "vocab_size"]
 

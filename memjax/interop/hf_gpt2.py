@@ -29,10 +29,9 @@ import safetensors.numpy
 from memjax import config
 from memjax.data.dialogue import NUM_MARKS
 from memjax.interop.runs import write_run
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model, make_model
 from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import pad_tables
-from memjax.training.experiment import make_model
 
 __all__ = [
     "export_config",

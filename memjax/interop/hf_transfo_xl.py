@@ -24,7 +24,7 @@ import numpy as np
 import safetensors.numpy
 
 from memjax import config
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model
 from memjax.models.transformer import join_layers, split_layers
 
 __all__ = [

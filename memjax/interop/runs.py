@@ -11,8 +11,9 @@ import jax
 import numpy as np
 
 from memjax import config
+from memjax.training.assembly import layer_groups
 from memjax.training.checkpoints import Checkpoints
-from memjax.training.experiment import layer_groups, split_state
+from memjax.training.restoring import split_state
 from memjax.training.runs import config_to_dict, write_json
 from memjax.training.step import TrainState
 from memjax.training.tables import Tables

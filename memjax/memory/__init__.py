@@ -1,5 +1,6 @@
 """Memories: one paper, one file, under one contract."""
 
+from memjax.memory.bidirectional import BidirectionalAttention
 from memjax.memory.compressive import CompressiveAttention, CompressiveState, Usage
 from memjax.memory.continuous_cache import ContinuousCache, ContinuousCacheState
 from memjax.memory.contract import (
@@ -16,14 +17,11 @@ from memjax.memory.contract import (
     where_rows,
 )
 from memjax.memory.cross_attention import CrossAttention, CrossAttentionState
-from memjax.memory.infinity_former import (
-    InfinityFormerAttention,
-    InfinityFormerState,
-    LongTermMemory,
-    LongTermState,
-)
+from memjax.memory.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
+from memjax.memory.infinity_former import InfinityFormerAttention, InfinityFormerState, LongTermMemory, LongTermState
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.linear_transformer import LinearCrossAttention, LinearCrossState, LinearTransformerAttention
+from memjax.memory.lstm import LSTM, LSTMState
 from memjax.memory.memformer import Encoded, MemformerEncoder, MemformerState
 from memjax.memory.memorizing import LongMemory, MemorizingAttention, MemorizingState, Tokens
 from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens, resize_memory
@@ -37,6 +35,7 @@ from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLState
 
 __all__ = [
+    "BidirectionalAttention",
     "CompressiveAttention",
     "CompressiveState",
     "ContinuousCache",
@@ -45,10 +44,15 @@ __all__ = [
     "CrossAttentionState",
     "DecodeState",
     "Encoded",
+    "EncoderLayer",
+    "GPT2Attention",
+    "GPT2CompressiveAttention",
+    "GPT2InfinityFormerAttention",
     "InfinityFormerAttention",
     "InfinityFormerState",
-    "EncoderLayer",
     "KNNMemory",
+    "LSTM",
+    "LSTMState",
     "LayerState",
     "LinearCrossAttention",
     "LinearCrossState",
@@ -56,17 +60,17 @@ __all__ = [
     "LongMemory",
     "LongTermMemory",
     "LongTermState",
+    "MemSizerAttention",
     "MemformerEncoder",
     "MemformerState",
-    "MemSizerAttention",
     "MemorizingAttention",
     "MemorizingState",
     "MemoryModule",
     "MemoryTokenXLAttention",
     "MemoryTokens",
     "Prediction",
-    "RFAAttention",
     "ProductKeyMemory",
+    "RFAAttention",
     "Recalled",
     "Spalm",
     "StackState",

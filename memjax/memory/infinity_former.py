@@ -244,7 +244,7 @@ class LongTermMemory(nn.Module):
       prior_stddev: sigma_0 of the regulariser.
       min_variance: smallest variance of a density.
       init_stddev: of the matrices; None = scaled by fan-in.
-      track_attention: `Aux.arrays` has what `memjax.inference.memory_maps` reads: `infinity_former/mean` and
+      track_attention: `Aux.arrays` has what `memjax.inspection.memory_maps` reads: `infinity_former/mean` and
         `infinity_former/variance` `[batch, heads, length]`, `infinity_former/tokens` `[batch, length, dim]` and
         `infinity_former/entered` bool `[batch, length]` of what entered the signal, and where updates are sticky
         `infinity_former/positions` `[batch, samples]`, the quantiles of the histogram.

@@ -2,7 +2,7 @@
 
 Khandelwal et al. 2020, "Generalization through Memorization: Nearest Neighbor Language Models",
 https://arxiv.org/abs/1911.00172. Nothing is learned. The datastore is searched outside of the compiled program, before
-it (neighbours that come with the batch) or between two tokens (`memjax.inference.neighbors`); this file is what
+it (neighbours that come with the batch) or between two tokens (`memjax.retrieval.generation`); this file is what
 happens to the neighbours.
 """
 

@@ -2,7 +2,7 @@
 
 Yogatama, de Masson d'Autume, Kong 2021, "Adaptive Semiparametric Language Models", TACL 9,
 https://arxiv.org/abs/2102.02557. Its short-term memory is Transformer-XL's; this file is the long-term one. Which
-contexts are similar is decided by another, frozen model, before training: `memjax.training.precomputation`.
+contexts are similar is decided by another, frozen model, before training: `memjax.retrieval.precomputation`.
 """
 
 from __future__ import annotations

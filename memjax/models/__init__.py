@@ -1,12 +1,18 @@
 """Models that carry memories."""
 
-from memjax.models.encoder_decoder import EncoderDecoder, make_encoder_decoder
+from memjax.models.encoder_decoder import EncoderDecoder
+from memjax.models.factory import (
+    make_encoder_decoder,
+    make_language_model,
+    make_mixtures,
+    make_model,
+    make_text_encoder,
+    memformer_of,
+)
 from memjax.models.features import add_features, add_mixtures, regroup
-from memjax.models.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
-from memjax.models.language_model import LanguageModel, LanguageModelState, make_language_model, make_mixtures
-from memjax.models.memformer import Memformer, make_memformer, memformer_of, replay_parts
-from memjax.models.recurrent import LSTM, LSTMState
-from memjax.models.text_encoder import TextEncoder, make_text_encoder, mean_pooling
+from memjax.models.language_model import LanguageModel, LanguageModelState
+from memjax.models.memformer import Memformer, make_memformer, replay_parts
+from memjax.models.text_encoder import TextEncoder, mean_pooling
 from memjax.models.transformer import FeedForward, Layer, NoFeedForward, Stack, join_layers, split_layers
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, cut_tables, pad_tables
 
@@ -14,11 +20,6 @@ __all__ = [
     "AdaptiveVocabulary",
     "EncoderDecoder",
     "FeedForward",
-    "GPT2Attention",
-    "GPT2CompressiveAttention",
-    "GPT2InfinityFormerAttention",
-    "LSTM",
-    "LSTMState",
     "LanguageModel",
     "LanguageModelState",
     "Layer",
@@ -34,10 +35,11 @@ __all__ = [
     "make_encoder_decoder",
     "make_language_model",
     "make_memformer",
-    "memformer_of",
+    "make_model",
     "make_mixtures",
     "make_text_encoder",
     "mean_pooling",
+    "memformer_of",
     "pad_tables",
     "regroup",
     "replay_parts",

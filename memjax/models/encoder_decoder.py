@@ -16,21 +16,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from memjax import config
 from memjax.axes import constrain
 from memjax.functional.losses import token_cross_entropy
 from memjax.functional.positions import sinusoids
 from memjax.memory.contract import broadcast_mask
-from memjax.memory.cross_attention import CrossAttention
-from memjax.memory.linear_transformer import LinearCrossAttention
-from memjax.memory.memory_tokens import MEMORY, EncoderLayer, MemoryTokens
+from memjax.memory.memory_tokens import MEMORY, MemoryTokens
 from memjax.memory.projections import make_norm
-from memjax.models.language_model import (
-    make_attention,
-    make_linear_attention,
-    make_vocabulary,
-)
-from memjax.models.transformer import FeedForward
 from memjax.typing import Aux, EmptyState, Sum
 
 SOURCE = ("source", "source_mask")
@@ -246,57 +237,3 @@ class EncoderDecoder(nn.Module):
         if self.positions == "none":
             return x
         return x + sinusoids(position[:, None] + jnp.arange(tokens.shape[1])[None], x.shape[-1]).astype(x.dtype)
-
-
-def make_encoder_decoder(model: config.EncoderDecoder, vocab_size: int, *, vocab_multiple: int = 1) -> EncoderDecoder:
-    """Builds the model that a configuration describes.
-
-    Args:
-      model: the configuration.
-      vocab_size: entries of the tokenizer of both languages.
-      vocab_multiple: as in `make_language_model`.
-    """
-    dtype = jnp.dtype(model.compute_dtype)
-    norms: dict[str, Any] = {"norm": model.norm, "norm_kind": "layer"}
-    heads = {"num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
-    rates = {"dropout": model.dropout, "attention_dropout": model.attention_dropout}
-    common: dict[str, Any] = {"dim": model.dim, **heads, **rates, "dtype": dtype}
-
-    def feed_forward() -> FeedForward:
-        part = model.feed_forward
-        hidden = part.dim or 4 * model.dim
-        settings: dict[str, Any] = {
-            "activation": part.activation,
-            "bias": part.bias,
-            "dropout": model.dropout,
-            "dtype": dtype,
-        }
-        return FeedForward(model.dim, hidden, **settings, **norms)
-
-    def cross() -> nn.Module:
-        if isinstance(model.cross_attention, config.LinearTransformer):
-            return LinearCrossAttention(make_linear_attention(model.cross_attention, **common).clone(**norms))
-        return CrossAttention(**common, **norms)
-
-    encoder_layer = lambda: EncoderLayer(CrossAttention(**common, **norms), feed_forward())
-    depth, tokens = model.encoder_layers or model.num_layers, model.memory_tokens
-    memory: dict[str, Any] = {}
-    if tokens is not None:
-        own = 0 if tokens.kind == "transformer" else 1 if tokens.shared else depth
-        memory = {"num_tokens": tokens.num_tokens, "kind": tokens.kind, "init_stddev": tokens.init_stddev}
-        memory |= {"memory_layers": tuple(encoder_layer() for _ in range(own))}
-    decoder = tuple(
-        DecoderLayer(make_attention(model, index, dtype).clone(**norms), cross(), feed_forward())
-        for index in range(model.num_layers)
-    )
-    return EncoderDecoder(
-        encoder=MemoryTokens(tuple(encoder_layer() for _ in range(depth)), model.dim, **memory, dtype=dtype),
-        decoder=decoder,
-        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple, dtype),
-        final_norm="layer" if model.norm == "pre" else "",
-        positions=model.positions,
-        label_smoothing=model.label_smoothing,
-        dropout=model.dropout,
-        dtype=dtype,
-        memory_dtype=jnp.dtype(model.memory_dtype),
-    )

@@ -4,37 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from memjax import config
-from memjax.axes import MODEL, constrain, named
+from memjax.axes import constrain, named
 from memjax.functional.positions import sinusoids
-from memjax.memory.compressive import CompressiveAttention
-from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.contract import StackState, broadcast_mask
-from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
-from memjax.memory.linear_transformer import LinearTransformerAttention
-from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.memory_tokens import MEMORY, prepend_memory
-from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
-from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs, recalled_log_prob
-from memjax.memory.product_key import ProductKeyMemory
 from memjax.memory.projections import make_norm
-from memjax.memory.rfa import RFAAttention
-from memjax.memory.spalm import Spalm
-from memjax.memory.t2r import T2RAttention
-from memjax.memory.transformer_xl import TransformerXLAttention
-from memjax.models.bidirectional import BidirectionalAttention
-from memjax.models.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
-from memjax.models.recurrent import LSTM
-from memjax.models.transformer import FeedForward, Layer, NoFeedForward, Stack
-from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
+from memjax.models.transformer import Stack
 from memjax.typing import Aux, EmptyState, Sum
 
 GIVEN = ("tokens", "features", "embed_output")
@@ -60,10 +43,6 @@ class LanguageModelState:
     mixtures: tuple[Any, ...] = ()
     position: Any = EmptyState()
     marker: Any = EmptyState()
-
-
-_RELATIVE = (config.TransformerXL, config.Compressive, config.InfinityFormer, config.GPT2)
-"""what is made of Transformer-XL's attention, with its norms and initial values"""
 
 
 class LanguageModel(nn.Module):
@@ -387,267 +366,3 @@ def _asked(memory: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _predict(hidden: Array, recalled: list[Recalled]) -> Array | Prediction:
     return Prediction(hidden, tuple(recalled)) if recalled else hidden
-
-
-def make_language_model(
-    model: config.Model,
-    vocab_size: int,
-    *,
-    features: tuple[str, ...] = (),
-    rematerialize: str = "none",
-    memory_sharding: str = "heads",
-    table_sharding: Literal["rows", "columns"] = "rows",
-    vocab_multiple: int = 1,
-) -> LanguageModel:
-    """Builds the model that a configuration describes.
-
-    Args:
-      model: the configuration.
-      vocab_size: entries of the tokenizer.
-      features: inner tensors to return, `layer_<index>/<tap>` or `output`, `output_normed`.
-      rematerialize: 'per_layer' and 'segment_nested' recompute each layer in the backward pass.
-      memory_sharding: what the mesh axis `model` splits of a long memory, 'heads' or 'slots'.
-      table_sharding: what it splits of a value table, 'rows' or 'columns'.
-      vocab_multiple: of which the tables of the vocabulary have rows, to divide over `model`; 1 = no padding, as in
-        published models.
-    """
-    if isinstance(model.attention, config.Bidirectional):
-        raise ValueError("model.attention: given Bidirectional, allowed: a decoder's; see make_text_encoder")
-    if isinstance(model, config.EncoderDecoder):
-        raise ValueError("model: given EncoderDecoder, allowed: Model; see make_encoder_decoder")
-    inner = tuple(name for name in features if name.startswith("layer_"))
-    stack = make_stack(
-        model,
-        features=inner,
-        rematerialize=rematerialize,
-        memory_sharding=memory_sharding,
-        table_sharding=table_sharding,
-    )
-    dtype = jnp.dtype(model.compute_dtype)
-    norm, kind = _norms(model.attention)
-    final_norm = norm == "pre" and getattr(model.attention, "final_norm", True)
-    return LanguageModel(
-        stack=stack,
-        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple, dtype),
-        output_memory=_make_output_memory(model, dtype),
-        final_norm=kind if final_norm else "",
-        num_positions=_num_positions(model.attention),
-        positions=model.positions,
-        markers=tuple(range(vocab_size - model.markers, vocab_size)),
-        **memory_fields(model.memory_tokens),
-        dropout=model.dropout,
-        features=tuple(name for name in features if name not in inner),
-        dtype=dtype,
-        memory_dtype=jnp.dtype(model.memory_dtype),
-    )
-
-
-def make_stack(
-    model: config.Model,
-    *,
-    features: tuple[str, ...] = (),
-    rematerialize: str = "none",
-    memory_sharding: str = "heads",
-    table_sharding: Literal["rows", "columns"] = "rows",
-) -> Stack:
-    """The layers that a configuration describes, of a decoder or of a text encoder; arguments as there."""
-    if memory_sharding not in ("heads", "slots"):
-        raise ValueError(f"memory_sharding: given {memory_sharding!r}, allowed: 'heads' or 'slots'")
-    dtype = jnp.dtype(model.compute_dtype)
-    scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
-    layers = tuple(
-        Layer(
-            make_attention(model, index, dtype, memory_sharding),
-            _make_feed_forward(model, index, dtype, table_sharding),
-        )
-        for index in range(model.num_layers)
-    )
-    per_layer = rematerialize in ("per_layer", "segment_nested")
-    return Stack(layers, scan_layers=scan, rematerialize=per_layer, features=features)
-
-
-def make_mixtures(evaluation: config.Evaluation, model: config.Model) -> tuple[nn.Module, ...]:
-    """The memories that an evaluation lays over a model, for its field `mixtures`; () for none."""
-    cache = evaluation.cache
-    if not cache.memory_length:
-        return ()
-    return (ContinuousCache(dim=model.dim, **_fields(cache), dtype=jnp.dtype(model.compute_dtype)),)
-
-
-def make_attention(model: config.Model, index: int, dtype: Any, memory_sharding: str = "heads") -> nn.Module:
-    """The attention part of one layer."""
-    heads = {"dim": model.dim, "num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
-    common = {**heads, "dropout": model.dropout, "attention_dropout": model.attention_dropout, "dtype": dtype}
-    match model.attention:
-        case config.TransformerXL() as part:
-            fields = {**common, **_fields(part, but=("final_norm",))}
-            if model.memory_tokens and not isinstance(model, config.EncoderDecoder):
-                return MemoryTokenXLAttention(**fields, num_tokens=model.memory_tokens.num_tokens)
-            return TransformerXLAttention(**fields)
-        case config.Compressive() as part:
-            return CompressiveAttention(**common, **_fields(part, but=("final_norm", "loss_weight")))
-        case config.Memorizing() as part:
-            fields = _fields(part, but=("layers", "write"))
-            chosen = _is_chosen(index, part.layers, model.num_layers)
-            if not chosen or not part.memory_length:  # equal fields let neighbours share one scanned group
-                fields |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
-                return MemorizingAttention(**common, **fields)
-            slot_axis = MODEL if memory_sharding == "slots" else ""
-            return MemorizingAttention(**common, **fields, write_policy=part.write, slot_axis=slot_axis)
-        case config.InfinityFormer() as part:
-            return _make_infinity_former(model, part, index, common)
-        case config.GPT2() as part:
-            common["init_stddev"] = 0.02
-            if not part.compressed_memory_length:
-                return GPT2Attention(**common)
-            return GPT2CompressiveAttention(
-                **common,
-                compressed_memory_length=part.compressed_memory_length,
-                compression_rate=part.compression_rate,
-            )
-        case config.FullAttention() as part:
-            return MemorizingAttention(**common, **_fields(part))
-        case config.Bidirectional():
-            return BidirectionalAttention(**common)
-        case config.LinearTransformer() as part:
-            return make_linear_attention(part, **common)
-        case config.LSTM():
-            last = index == model.num_layers - 1  # whose output the model itself drops
-            return LSTM(model.dim, dropout=0.0 if last else model.dropout, dtype=dtype)
-    raise ValueError(
-        f"model.attention: given {type(model.attention).__name__}, allowed: one of memjax.config.Attention"
-    )
-
-
-def _make_infinity_former(model: config.Model, part: config.InfinityFormer, index: int, common: Any) -> nn.Module:
-    """The part of one layer: with the long-term memory, or its host alone."""
-    host: dict[str, Any] = {**common}
-    if part.host == "transformer_xl":
-        names = ("norm", "tied_biases", "clamp_length")
-        host |= {"memory_length": part.memory_length, **{name: getattr(part, name) for name in names}}
-    if not _is_chosen(index, part.layers, model.num_layers) or not part.num_basis:
-        return (TransformerXLAttention if part.host == "transformer_xl" else GPT2Attention)(**host)
-    names = ("segment_length", "num_basis", "widths", "num_samples", "contraction", "ridge", "sticky", "num_bins")
-    names += ("jitter", "prior_stddev", "min_variance")
-    memory = LongTermMemory(
-        **{name: common[name] for name in ("dim", "num_heads", "head_dim", "dtype")},
-        **{name: getattr(part, name) for name in names},
-        reset_after=part.reset_after or None,
-        init_stddev=0.02,
-    )
-    kind = InfinityFormerAttention if part.host == "transformer_xl" else GPT2InfinityFormerAttention
-    return kind(**host, long_term=memory)
-
-
-def _num_positions(attention: config.Attention) -> int:
-    """Learned positions of the model."""
-    if isinstance(attention, config.InfinityFormer):
-        return attention.num_positions if attention.host == "gpt2" else 0
-    return attention.num_positions if isinstance(attention, config.GPT2) else 0
-
-
-def make_linear_attention(part: config.LinearTransformer, **common: Any) -> LinearTransformerAttention:
-    """The attention part of a linear attention's configuration; only MemSizer has weights to drop."""
-    match part:
-        case config.MemSizer():
-            return MemSizerAttention(**common, **_fields(part))
-    common.pop("attention_dropout", None)
-    match part:
-        case config.RFA():
-            return RFAAttention(**common, **_fields(part))
-        case config.T2R():
-            return T2RAttention(**common, **_fields(part))
-    return LinearTransformerAttention(**common, **_fields(part))
-
-
-def _make_feed_forward(
-    model: config.Model, index: int, dtype: Any, table_sharding: Literal["rows", "columns"]
-) -> nn.Module:
-    if isinstance(model.attention, config.LSTM):
-        return NoFeedForward()
-    norm, kind = _norms(model.attention)
-    part = model.feed_forward
-    memory: dict[str, Any] = {}
-    if isinstance(part, config.ProductKey) and _is_chosen(index, part.layers, model.num_layers):
-        memory["dense_scale"] = part.dense_scale
-        if part.memory_scale:
-            memory["memory_scale"] = part.memory_scale
-            memory["memory"] = ProductKeyMemory(
-                dim=model.dim,
-                num_keys=part.num_keys,
-                num_heads=part.memory_heads,
-                num_neighbors=part.num_neighbors,
-                key_dim=part.key_dim,
-                query_hidden=part.query_hidden,
-                query_norm=part.query_norm,
-                key_dropout=part.key_dropout,
-                split=table_sharding,
-            )
-    return FeedForward(
-        dim=model.dim,
-        hidden_dim=part.dim or 4 * model.dim,
-        activation=part.activation,
-        norm=norm,
-        norm_kind=kind,
-        bias=part.bias,
-        dropout=model.dropout,
-        hidden_dropout=not isinstance(model.attention, config.Bidirectional),
-        init_stddev=0.02 if isinstance(model.attention, (*_RELATIVE, config.Bidirectional)) else None,
-        dtype=dtype,
-        **memory,
-    )
-
-
-def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
-    """Whether a layer is among `layers`, of which negative ones count from the end; () = all are."""
-    return not layers or index in {layer % num_layers for layer in layers}
-
-
-def make_vocabulary(model: config.Model, vocab_size: int, multiple: int, dtype: Any) -> nn.Module:
-    """Embeddings and softmax of a model."""
-    published = isinstance(model.attention, _RELATIVE)
-    common = {
-        "vocab_size": vocab_size,
-        "dim": model.dim,
-        "scale": model.dim**0.5 if model.scale_embeddings else 1.0,
-        # With tied weights scaled by sqrt(dim) at the input, dim ** -0.5 gives embeddings and logits of size about 1.
-        "init_stddev": 0.02 if published else model.dim**-0.5,
-        "multiple": multiple,
-        "dtype": dtype,
-    }
-    match config.softmax_of(model.output):
-        case config.Softmax() as part:
-            return Vocabulary(**common, tied=part.tied, bias=part.bias)
-        case config.AdaptiveSoftmax() as part:
-            return AdaptiveVocabulary(**common, **_fields(part))
-    raise ValueError(f"model.output: given {type(model.output).__name__}, allowed: one of memjax.config.Output")
-
-
-def memory_fields(tokens: config.MemoryTokens | None) -> dict[str, Any]:
-    """Fields of a model with memory tokens before its segments or texts."""
-    return {"memory_tokens": tokens.num_tokens, "memory_stddev": tokens.init_stddev} if tokens else {}
-
-
-def _make_output_memory(model: config.Model, dtype: Any) -> nn.Module | None:
-    match model.output:
-        case config.Spalm() as part:
-            return Spalm(dim=model.dim, **_fields(part, but=("softmax",)), dtype=dtype)
-    return None
-
-
-def _norms(attention: config.Attention) -> tuple[str, str]:
-    if isinstance(attention, config.GPT2) or getattr(attention, "host", "") == "gpt2":
-        return "pre", "layer"
-    if isinstance(attention, _RELATIVE):
-        return "post" if attention.norm == "post" else "pre", "layer"
-    if isinstance(attention, config.Bidirectional):
-        return "post", "layer_exact"
-    if isinstance(attention, config.LinearTransformer):
-        return attention.norm, attention.norm_kind
-    if isinstance(attention, config.LSTM):
-        return "none", ""
-    return "pre", "rms"
-
-
-def _fields(part: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name not in but}

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from memjax import config
 from memjax.axes import axes_of, constrain, named
 from memjax.functional.attention import visibility
 from memjax.functional.fifo import ring_append
@@ -517,35 +516,6 @@ def make_memformer(
         scan_layers=scan_layers,
         rematerialize=rematerialize,
         **common,
-    )
-
-
-def memformer_of(
-    model: config.Memformer, vocab_size: int, *, rematerialize: str = "none", vocab_multiple: int = 1
-) -> Memformer:
-    """The model that a configuration describes.
-
-    Args:
-      model: the configuration.
-      vocab_size: entries of the tokenizer.
-      rematerialize: as in `make_language_model`.
-      vocab_multiple: as in `make_language_model`.
-    """
-    names = ("encoder_layers", "num_slots", "temperature", "forgetting", "single_head", "segment_length")
-    names += ("num_classification_tokens", "dim", "num_heads", "dropout", "attention_dropout", "slots_per_chunk")
-    softmax: Any = config.softmax_of(model.output)
-    return make_memformer(
-        vocab_size=vocab_size,
-        vocab_multiple=vocab_multiple,
-        hidden_dim=model.feed_forward.dim or 4 * model.dim,
-        activation=model.feed_forward.activation,
-        tied=softmax.tied,
-        output_bias=softmax.bias,
-        decoder_layers=model.num_layers,
-        scan_layers=model.num_layers >= 6 if model.scan_layers is None else model.scan_layers,
-        rematerialize=rematerialize in ("per_layer", "segment_nested"),
-        dtype=jnp.dtype(model.compute_dtype),
-        **{name: getattr(model, name) for name in names},
     )
 
 

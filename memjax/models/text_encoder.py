@@ -12,19 +12,17 @@ language models. Layers are those of `memjax.models.transformer`: any feed-forwa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from memjax import config
 from memjax.axes import constrain, named
 from memjax.functional.losses import token_cross_entropy
 from memjax.memory.memory_tokens import MEMORY, prepend_memory
 from memjax.memory.projections import make_norm, matrix_init
-from memjax.models.language_model import make_stack, memory_fields
 from memjax.models.transformer import Stack
 from memjax.models.vocabulary import Vocabulary
 from memjax.typing import Aux, EmptyState, Sum
@@ -307,70 +305,6 @@ def mean_pooling(
     total = jnp.where(mask[..., None], hidden, 0).sum(axis=1)
     length = jnp.sqrt(jnp.square(total).sum(axis=-1, keepdims=True))  # of the mean too, but for a factor
     return jnp.where(length > 0, total / jnp.where(length > 0, length, 1), 0)
-
-
-def make_text_encoder(
-    model: config.Model,
-    task: config.Task | None,
-    vocab_size: int,
-    *,
-    features: tuple[str, ...] = (),
-    rematerialize: str = "none",
-    table_sharding: Literal["rows", "columns"] = "rows",
-    vocab_multiple: int = 1,
-) -> TextEncoder:
-    """Builds the encoder that a configuration describes.
-
-    Args:
-      model: the configuration; its attention is `Bidirectional`.
-      task: whose head it has; None = no head.
-      vocab_size: entries of the tokenizer.
-      features: inner tensors to return, `layer_<index>/<tap>` or `output`.
-      rematerialize: as in `make_language_model`, and so the other arguments.
-      table_sharding: as there.
-      vocab_multiple: as there.
-
-    Raises:
-      ValueError: a configuration of a decoder.
-    """
-    part = model.attention
-    if not isinstance(part, config.Bidirectional):
-        raise ValueError(f"model.attention: given {type(part).__name__}, allowed: Bidirectional in a text encoder")
-    dtype = jnp.dtype(model.compute_dtype)
-    inner = tuple(name for name in features if name.startswith("layer_"))
-    vocabulary = Vocabulary(
-        vocab_size=vocab_size,
-        dim=model.dim,
-        bias=isinstance(task, config.MaskedLanguageModeling),
-        init_stddev=INIT_STDDEV,
-        multiple=vocab_multiple,
-        dtype=dtype,
-    )
-    return TextEncoder(
-        stack=make_stack(model, features=inner, rematerialize=rematerialize, table_sharding=table_sharding),
-        vocabulary=vocabulary,
-        head=_make_head(task, model, dtype),
-        max_length=part.positions,
-        token_types=part.token_types,
-        pooler=part.pooler,
-        dropout=model.dropout,
-        **memory_fields(model.memory_tokens),
-        features=tuple(name for name in features if name not in inner),
-        dtype=dtype,
-    )
-
-
-def _make_head(task: config.Task | None, model: config.Model, dtype: Any) -> nn.Module | None:
-    match task:
-        case None:
-            return None
-        case config.MaskedLanguageModeling():
-            return MaskedTokenHead(model.dim, dtype)
-        case config.Classification():
-            return ClassificationHead(task.num_classes, model.dropout, dtype)
-        case config.QuestionAnswering():
-            return SpanHead(dtype)
-    raise ValueError(f"task: given {type(task).__name__}, allowed: a task of a text encoder")
 
 
 def _dense(features: int, dtype: Any, name: str | None = None) -> nn.Dense:

@@ -15,16 +15,9 @@ from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.data.dialogue import NUM_MARKS
-from memjax.models.language_model import make_mixtures
+from memjax.models.factory import make_mixtures, make_model
+from memjax.training.assembly import make_coefficients, make_optimizer, make_table_optimizer, padding_of, scanned_groups
 from memjax.training.evaluation import make_score
-from memjax.training.experiment import (
-    make_coefficients,
-    make_model,
-    make_optimizer,
-    make_table_optimizer,
-    padding_of,
-    scanned_groups,
-)
 from memjax.training.sharding import Layout, check_rows, train_state_names
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.typing import Batch
@@ -68,7 +61,7 @@ def vocab_size_of(data: configs.Data) -> int:
     """
     source, tokenizer = data.source, data.tokenizer
     if isinstance(source, configs.KeyValueRecall | configs.Sorting):
-        from memjax.data.datasets import make_datasets
+        from memjax.data.opening import make_datasets
 
         return make_datasets(data).vocab_size
     if isinstance(source, configs.Mnist):
@@ -80,7 +73,7 @@ def vocab_size_of(data: configs.Data) -> int:
     marks = NUM_MARKS if isinstance(source, configs.Dialogues) else 0
     if isinstance(tokenizer, configs.SentencePiece) and not tokenizer.model:
         return tokenizer.vocab_size + marks
-    from memjax.data.datasets import make_tokenizer
+    from memjax.data.opening import make_tokenizer
 
     return make_tokenizer(tokenizer, None, Path()).vocab_size + marks
 

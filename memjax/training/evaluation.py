@@ -14,9 +14,9 @@ import numpy as np
 
 from memjax.data.documents import Documents
 from memjax.data.streams import Streams
+from memjax.data.windows import sliding_windows
 from memjax.training.metrics import LN2, count_bytes, perplexity
 from memjax.training.sharding import Layout, check_rows, put
-from memjax.training.windows import sliding_windows
 from memjax.typing import Batch
 
 Subset = Callable[[Mapping[str, np.ndarray]], np.ndarray]

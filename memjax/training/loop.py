@@ -16,29 +16,27 @@ from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.data.streams import merge_positions, position_of_rows
 from memjax.training import processes
-from memjax.training.checkpoints import Checkpoints, Restored
-from memjax.training.evaluation import EvaluationResult, Evaluator, Interrupted
-from memjax.training.experiment import (
-    Experiment,
+from memjax.training.assembly import (
     check_frozen,
-    init_from,
-    join_state,
     layer_groups,
     make_coefficients,
-    make_experiment,
     make_optimizer,
     make_schedule,
     make_table_optimizer,
     padding_of,
     scanned_groups,
-    split_state,
 )
+from memjax.training.checkpoints import Checkpoints, Restored
+from memjax.training.evaluation import EvaluationResult, Evaluator, Interrupted
+from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.metrics import MetricsFile, count_bytes, count_parameters, describe_totals
 from memjax.training.profiles import Profile, Steps, check_steps
 from memjax.training.progress import Event, Progress, TensorBoard, describe_duration, describe_numbers
+from memjax.training.restoring import init_from, join_state, split_state
 from memjax.training.runs import RunDirectory, check_directory, config_to_dict, read_json, run_path
 from memjax.training.sharding import Layout, check_rows, make_layout, put, put_rows, train_state_names
 from memjax.training.signals import Stopped, StopSignal
+from memjax.training.slot_counters import pull_usage
 from memjax.training.step import (
     TrainState,
     init_train_state,
@@ -47,7 +45,6 @@ from memjax.training.step import (
     make_train_step,
     model_variables,
 )
-from memjax.training.usage import pull_usage
 from memjax.typing import Batch, Sum
 from memjax.validation import validate, warnings
 

@@ -10,9 +10,11 @@ from memjax import config
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.cross_attention import CrossAttention
+from memjax.memory.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
 from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.linear_transformer import LinearCrossAttention, LinearTransformerAttention
+from memjax.memory.lstm import LSTM
 from memjax.memory.memformer import HeadAttention, MemformerEncoder, MemformerLayer
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens
@@ -22,9 +24,7 @@ from memjax.memory.rfa import RFAAttention
 from memjax.memory.spalm import Spalm
 from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
-from memjax.models.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
-from memjax.models.language_model import make_language_model
-from memjax.models.recurrent import LSTM
+from memjax.models.factory import make_language_model
 from memjax.models.transformer import FeedForward, Layer, Stack
 from tests.contract.harness import DIM, LENGTH, SOURCE, Case, Fifo
 from tests.contract.outputs import AtOutput

@@ -5,7 +5,7 @@ from memjax.data.annotations import NEIGHBORS, NUMBER, AnnotatedDocuments, open_
 from memjax.data.documents import ArrayDocuments
 from memjax.data.streams import Streams
 from memjax.data.token_files import TokenFile, TokenizedDocument, write_tokens
-from memjax.training.windows import sliding_windows
+from memjax.data.windows import sliding_windows
 
 LENGTHS = [5, 1, 7]
 TOKENS = [np.arange(10 * i, 10 * i + n, dtype=np.int32) for i, n in enumerate(LENGTHS)]

@@ -5,7 +5,7 @@ import pytest
 
 from memjax import config as configs
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
-from memjax.data.datasets import make_tokenizer
+from memjax.data.opening import make_tokenizer
 from memjax.data.tokenizers import StreamingDecoder, Tokenizer
 
 pytest.importorskip("tokenizers")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from memjax import config as configs
-from memjax.data.datasets import make_datasets, open_dialogues
 from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, Utterance, cmu_dog, dialogue_texts
+from memjax.data.opening import make_datasets, open_dialogues
 from memjax.data.streams import Streams
 from memjax.data.tokenizers import ByteTokenizer
 

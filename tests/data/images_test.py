@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from memjax import config as configs
-from memjax.data.datasets import make_datasets
 from memjax.data.documents import Documents
 from memjax.data.images import ImageDocuments, images_of, mnist, png_grid, read_idx
+from memjax.data.opening import make_datasets
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 3, 4)).astype(np.uint8)
 

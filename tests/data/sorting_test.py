@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from memjax import config as configs
-from memjax.data.datasets import make_datasets
 from memjax.data.documents import Documents
+from memjax.data.opening import make_datasets
 from memjax.data.sorting import Sorting, sort_by_count
 from memjax.data.streams import Streams
 

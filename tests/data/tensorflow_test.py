@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from memjax.data import builders, tasks
-from memjax.data.builders import PYTHON_LIBRARY, TfdsPairs, quiet, tfds_texts
 from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
+from memjax.data.seqio import CORPORA, register_tasks, seqio_documents, seqio_tokenizer
 from memjax.data.sources import Texts
 from memjax.data.streams import Streams
-from memjax.data.tasks import CORPORA, register_tasks, seqio_documents, seqio_tokenizer
+from memjax.data.tfds import PYTHON_LIBRARY, TfdsPairs, quiet, tfds_texts
 from memjax.data.token_files import write_token_file
 from memjax.data.tokenizers import ByteTokenizer
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.data.datasets import make_datasets
 from memjax.data.documents import ArrayDocuments
+from memjax.data.opening import make_datasets
 from memjax.data.streams import Streams
 from memjax.data.translation import SentencePairs, number_words, parallel_texts
-from memjax.models.encoder_decoder import make_encoder_decoder
+from memjax.models.factory import make_encoder_decoder
 from memjax.training.evaluation import evaluate
 
 

@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 
 from memjax import axes, config, functional  # noqa: E402
 from memjax.memory.memorizing import MemorizingAttention  # noqa: E402
-from memjax.models.language_model import make_language_model  # noqa: E402
+from memjax.models.factory import make_language_model
 from memjax.training.sharding import Layout, make_mesh, put  # noqa: E402
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step  # noqa: E402
 from memjax.typing import Batch  # noqa: E402

@@ -29,7 +29,7 @@ from memjax.functional import (
 )
 from memjax.memory.contract import state_names
 from memjax.memory.memorizing import MemorizingAttention
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model
 from memjax.training.sharding import make_mesh
 
 ROOT = Path(__file__).parent.parent.parent

@@ -12,10 +12,10 @@ import pytest
 
 from memjax.datastore import Store, StreamedIndex, build_scann_parts, create_store, read_cursor
 from memjax.datastore.writer import ShardWriter
-from memjax.training.datastores import build_datastore, build_shard, make_header
-from memjax.training.experiment import load_run
-from memjax.training.keys import make_key_source
+from memjax.retrieval.building import build_datastore, build_shard, make_header
+from memjax.retrieval.keys import make_key_source
 from memjax.training.loop import train
+from memjax.training.restoring import load_run
 from tests.datastore.stores import clusters, make_store
 from tests.training.keys_test import make_config
 

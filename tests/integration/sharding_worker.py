@@ -15,8 +15,8 @@ import optax
 
 from memjax import config as configs
 from memjax.axes import parameter_names
-from memjax.models.language_model import make_language_model
-from memjax.training.experiment import make_coefficients
+from memjax.models.factory import make_language_model
+from memjax.training.assembly import make_coefficients
 from memjax.training.loop import train
 from memjax.training.metrics import count_bytes
 from memjax.training.sharding import Layout, make_mesh, put

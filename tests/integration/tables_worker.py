@@ -12,11 +12,11 @@ import optax
 
 from memjax import config as configs
 from memjax.axes import parameter_names
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model
 from memjax.training.sharding import Layout, make_mesh, put
+from memjax.training.slot_counters import count_usage
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.training.tables import table_adam
-from memjax.training.usage import count_usage
 from tests.functional.sharded_cases import collectives
 from tests.integration.sharding_worker import LENGTH, ROWS, VOCAB, batches, difference
 from tests.reference.parameters import as_float64

@@ -17,7 +17,8 @@ from memjax.config import (
     Training,
 )
 from memjax.training import loop
-from memjax.training.experiment import layer_groups, load_run
+from memjax.training.assembly import layer_groups
+from memjax.training.restoring import load_run
 from memjax.training.step import make_train_step
 from tests.training.loop_test import Crash, assert_same_run, crash_at, run
 

@@ -15,9 +15,9 @@ import safetensors.numpy
 from memjax import config
 from memjax.data.wordpiece import SPECIAL, WordPieceTokenizer
 from memjax.interop import hf_bert as hf
-from memjax.models.text_encoder import make_text_encoder
+from memjax.models.factory import make_model, make_text_encoder
 from memjax.models.vocabulary import cut_tables
-from memjax.training.experiment import init_from, make_model
+from memjax.training.restoring import init_from
 from memjax.training.runs import load_config
 from memjax.training.step import init_variables
 

@@ -16,10 +16,11 @@ from memjax.data.dialogue import NUM_MARKS
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
 from memjax.interop import hf_gpt2 as hf
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model, make_model
 from memjax.models.transformer import split_layers
 from memjax.models.vocabulary import cut_tables
-from memjax.training.experiment import init_from, make_coefficients, make_model
+from memjax.training.assembly import make_coefficients
+from memjax.training.restoring import init_from
 from memjax.training.runs import load_config
 from memjax.training.step import init_variables
 from tests.reference.parameters import random_params

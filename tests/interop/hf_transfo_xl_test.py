@@ -10,7 +10,7 @@ import safetensors.numpy
 
 from memjax import config
 from memjax.interop import hf_transfo_xl as hf
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model
 from memjax.models.vocabulary import cut_tables, pad_tables
 from tests.reference import transformer_xl as reference
 

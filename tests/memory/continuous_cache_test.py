@@ -14,7 +14,7 @@ from memjax.inference import Sampling, generate
 from memjax.memory.continuous_cache import SIMILARITIES, ContinuousCache
 from memjax.memory.contract import where_rows
 from memjax.memory.mixtures import Prediction
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model
 from memjax.training.evaluation import Evaluator
 from tests.reference import continuous_cache as reference
 from tests.reference.parameters import as_float64, params_of

@@ -16,7 +16,7 @@ from memjax.memory.linear_transformer import LinearCrossAttention, LinearTransfo
 from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.rfa import RFAAttention
 from memjax.memory.t2r import T2RAttention, fold
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model
 from tests.reference import linear_attention as reference
 from tests.reference.parameters import params_of, random_params
 

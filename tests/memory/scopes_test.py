@@ -12,8 +12,8 @@ import optax
 import pytest
 
 from memjax import config
-from memjax.models.language_model import make_language_model
-from memjax.training.experiment import make_coefficients
+from memjax.models.factory import make_language_model
+from memjax.training.assembly import make_coefficients
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.typing import Batch
 

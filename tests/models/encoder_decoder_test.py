@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.models.encoder_decoder import make_encoder_decoder
+from memjax.models.factory import make_encoder_decoder
 from tests.reference.parameters import random_params
 
 DIM, VOCAB, ROWS, LENGTH, SOURCE = 8, 7, 2, 6, 5

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model
 from memjax.models.transformer import TAPS
 from memjax.typing import EmptyState
 from tests.reference import memorizing as reference

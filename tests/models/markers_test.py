@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.models.language_model import last_marks, make_language_model
+from memjax.models.factory import make_language_model
+from memjax.models.language_model import last_marks
 from memjax.validation import validate
 from tests.reference.parameters import params_of
 

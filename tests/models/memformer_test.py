@@ -10,7 +10,8 @@ import pytest
 from memjax import config as configs
 from memjax.functional.replay import mrbp_value_and_grad
 from memjax.memory.contract import take_rows
-from memjax.models.memformer import make_memformer, memformer_of, replay_parts
+from memjax.models.factory import memformer_of
+from memjax.models.memformer import make_memformer, replay_parts
 from memjax.training.segments import loss_over_segments
 from memjax.typing import Batch
 from tests.reference.parameters import params_of

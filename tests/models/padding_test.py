@@ -11,10 +11,11 @@ import pytest
 from memjax import config
 from memjax.axes import parameter_names
 from memjax.inference import Sampling, generate
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, cut_tables, num_padding, pad_tables
 from memjax.training import optimizers
-from memjax.training.experiment import make_evaluation_model, make_experiment, padding_of
+from memjax.training.assembly import padding_of
+from memjax.training.experiment import make_evaluation_model, make_experiment
 from memjax.training.sharding import Layout
 from tests.reference.parameters import params_of, random_params
 

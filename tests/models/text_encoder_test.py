@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.models.language_model import make_language_model
-from memjax.models.text_encoder import make_text_encoder, mean_pooling
+from memjax.models.factory import make_language_model, make_text_encoder
+from memjax.models.text_encoder import mean_pooling
 from memjax.training.step import init_variables
 
 MLM, CLASSES, SPANS = (

@@ -9,7 +9,7 @@ import pytest
 
 from memjax import config
 from memjax.memory.memorizing import LongMemory
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model
 from memjax.models.transformer import FeedForward, group_layers, join_layers, split_layers
 from memjax.typing import EmptyState
 from tests.models.jaxprs import trace

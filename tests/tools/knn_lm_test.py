@@ -10,10 +10,10 @@ from memjax import config as configs
 from memjax.datastore.exact import ExactIndex
 from memjax.datastore.store import Header
 from memjax.datastore.writer import ShardWriter, create_store, finish_store
-from memjax.training.experiment import load_run
-from memjax.training.keys import make_key_source
+from memjax.retrieval.keys import make_key_source
+from memjax.retrieval.tuning import CachedNeighbors, Targets
 from memjax.training.loop import train
-from memjax.training.neighbors import CachedNeighbors, Targets
+from memjax.training.restoring import load_run
 from tools.results.knn_lm import experiment, key_positions
 from tools.results.knn_lm.both import tune_both, with_cache
 from tools.results.knn_lm.distances import share

@@ -8,8 +8,8 @@ import pytest
 from memjax.data.annotations import AnnotatedDocuments
 from memjax.data.documents import ArrayDocuments
 from memjax.overrides import load_config
-from memjax.training.experiment import load_run
 from memjax.training.loop import train
+from memjax.training.restoring import load_run
 from tools.results.memorizing import fine_tuning, gains
 
 

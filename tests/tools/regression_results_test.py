@@ -5,7 +5,7 @@ import json
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.inference.regression import regression_errors
+from memjax.inspection.regression import regression_errors
 from memjax.overrides import load_config
 from tests.training.tasks_test import save_run
 from tools.results import records

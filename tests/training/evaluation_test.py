@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from memjax.data.documents import ArrayDocuments
+from memjax.data.windows import sliding_windows
 from memjax.training.evaluation import EvaluationResult, Evaluator, Interrupted, evaluate
-from memjax.training.windows import sliding_windows
 from tests.training.toy import LENGTH, ToyModel, toy_documents, toy_state, toy_stream
 
 DOCUMENTS = toy_documents(9, seed=3)

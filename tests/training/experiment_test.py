@@ -26,21 +26,10 @@ from memjax.config import (
     TransformerXL,
 )
 from memjax.data.annotations import write_neighbors
+from memjax.training.assembly import layer_groups, make_coefficients, make_optimizer, scanned_groups
 from memjax.training.checkpoints import Checkpoints
-from memjax.training.experiment import (
-    init_from,
-    join_state,
-    layer_groups,
-    load_run,
-    load_variables,
-    local_window,
-    make_coefficients,
-    make_evaluation_model,
-    make_experiment,
-    make_optimizer,
-    scanned_groups,
-    split_state,
-)
+from memjax.training.experiment import local_window, make_evaluation_model, make_experiment
+from memjax.training.restoring import init_from, join_state, load_run, load_variables, split_state
 from memjax.training.runs import config_from_dict, config_to_dict, write_json
 from memjax.training.step import TrainState, init_variables
 from memjax.training.tables import Tables

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from memjax import config
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model
 from memjax.training.segments import Rematerialize, loss_over_segments, segment_keys
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.typing import Aux, Batch, Sum

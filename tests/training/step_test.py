@@ -8,8 +8,8 @@ import optax
 import pytest
 
 from memjax.config import Compressive, Model
-from memjax.models.language_model import make_language_model
-from memjax.training.experiment import make_coefficients
+from memjax.models.factory import make_language_model
+from memjax.training.assembly import make_coefficients
 from memjax.training.optimizers import adam, make_optimizer, make_schedule
 from memjax.training.step import language_model_loss, make_train_step
 from memjax.training.tables import sparse_sgd

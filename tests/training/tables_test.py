@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from memjax.config import Model, ProductKey, TableAdam
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model
 from memjax.training.loop import train
 from memjax.training.metrics import read_metrics
 from memjax.training.optimizers import make_optimizer

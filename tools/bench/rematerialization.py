@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
 from memjax import config
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model
 from memjax.planning.aot import out_of_memory
 from memjax.planning.cases import ENVIRONMENT
 from memjax.planning.topologies import parse_topology

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from memjax import config
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model
 from memjax.training.costs import count_flops
 from memjax.training.metrics import count_bytes
 from memjax.training.step import init_variables

@@ -10,7 +10,7 @@ from typing import Any
 
 from memjax import config as configs
 from memjax.inference.dialogue import GREEDY, NUCLEUS, answer_turns, score_answers
-from memjax.training.experiment import LoadedRun
+from memjax.training.restoring import LoadedRun
 from tools.results.runs import measure_command
 
 SAMPLINGS = {"nucleus": NUCLEUS, "greedy": GREEDY}

@@ -24,7 +24,7 @@ import numpy as np
 import optax
 
 from memjax import config as configs
-from memjax.models.language_model import make_language_model
+from memjax.models.factory import make_language_model
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.training.tables import table_adam
 from memjax.typing import Batch

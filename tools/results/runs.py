@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memjax.training.experiment import load_run
+from memjax.inspection.slot_usage import describe_counts, measure_usage
+from memjax.training.restoring import load_run
 from memjax.training.runs import read_json
-from memjax.training.usage import describe_counts, measure_usage
 from tools.results import records
 from tools.results.recipes import commit, hardware
 
 USAGE = ("usage", "top_usage", "count_divergence", "weight_divergence")
-"""of a table of values, see `memjax.training.usage.SlotCounts`"""
+"""of a table of values, see `memjax.inspection.slot_usage.SlotCounts`"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,8 +47,8 @@ from memjax.datastore import (
 )
 from memjax.datastore.artefacts import open_artefact
 from memjax.overrides import apply_overrides
-from memjax.training.experiment import load_run
-from memjax.training.keys import KeySource, make_key_source
+from memjax.retrieval.keys import KeySource, make_key_source
+from memjax.training.restoring import load_run
 from memjax.training.runs import load_config, versions
 from tools.bench import worker
 from tools.bench.harness import quartiles, speed_ratio

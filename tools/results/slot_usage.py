@@ -9,12 +9,12 @@ import statistics
 import sys
 from typing import Any
 
-from memjax.training.experiment import LoadedRun
-from memjax.training.usage import describe_counts, measure_usage
+from memjax.inspection.slot_usage import describe_counts, measure_usage
+from memjax.training.restoring import LoadedRun
 from tools.results.runs import measure_command
 
 SHOWN = ("usage", "top_usage", "count_divergence")
-"""of `memjax.training.usage.SlotCounts`"""
+"""of `memjax.inspection.slot_usage.SlotCounts`"""
 
 
 def measure(run: LoadedRun) -> dict[str, Any]:

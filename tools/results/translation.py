@@ -9,9 +9,9 @@ import sys
 from typing import Any
 
 from memjax import config as configs
-from memjax.data.datasets import open_sides
-from memjax.inference.translation import detokenized_bleu, tokenized_bleu, translate
-from memjax.training.experiment import LoadedRun
+from memjax.data.opening import open_sides
+from memjax.inference.beam import detokenized_bleu, tokenized_bleu, translate
+from memjax.training.restoring import LoadedRun
 from tools.results.runs import measure_command
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import jax
 
 from memjax.interop.hf_bert import save_run
-from memjax.training.experiment import Experiment, init_from, load_run
+from memjax.training.experiment import Experiment
+from memjax.training.restoring import init_from, load_run
 from memjax.training.step import init_variables
 from tools.results.runs import Run, cells, measured, parse, train, usage, write
 

@@ -18,8 +18,8 @@ import jax
 import numpy as np
 
 from memjax.datastore.verification import recall
-from memjax.training.datastores import build_datastore
-from memjax.training.keys import KeySource
+from memjax.retrieval.building import build_datastore
+from memjax.retrieval.keys import KeySource
 from tools.results.knn_lm import experiment
 
 SWEEP = (1, 4, 16, 64, 256)

@@ -18,10 +18,10 @@ import numpy as np
 from memjax.config import ContinuousCache
 from memjax.data.annotations import AnnotatedDocuments
 from memjax.memory.knn_lm import KNNMemory
-from memjax.models.language_model import make_mixtures
-from memjax.training.datastores import build_datastore
-from memjax.training.keys import KeySource
-from memjax.training.neighbors import Targets, mixture_nats, neighbor_log_probs, score_mixture, score_targets
+from memjax.models.factory import make_mixtures
+from memjax.retrieval.building import build_datastore
+from memjax.retrieval.keys import KeySource
+from memjax.retrieval.tuning import Targets, mixture_nats, neighbor_log_probs, score_mixture, score_targets
 from tools.results.knn_lm import experiment
 from tools.results.knn_lm.experiment import TEMPERATURES, WEIGHTS, Found
 

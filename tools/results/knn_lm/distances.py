@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from memjax.datastore.faiss import build_faiss
-from memjax.datastore.index import Metric, open_index, rescore
+from memjax.datastore.index import Metric, rescore
+from memjax.datastore.opening import open_index
 from memjax.datastore.store import Store
-from memjax.training.datastores import build_datastore
-from memjax.training.keys import KeySource
+from memjax.retrieval.building import build_datastore
+from memjax.retrieval.keys import KeySource
 from tools.results.knn_lm import experiment
 from tools.results.knn_lm.experiment import Found
 

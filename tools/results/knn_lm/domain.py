@@ -12,8 +12,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from memjax.training.datastores import build_datastore
-from memjax.training.keys import KeySource
+from memjax.retrieval.building import build_datastore
+from memjax.retrieval.keys import KeySource
 from tools.results.knn_lm import experiment
 from tools.results.knn_lm.experiment import Found
 from tools.results.knn_lm.novels import authors, make_documents

@@ -20,14 +20,15 @@ import numpy as np
 
 from memjax.cli import EVALUATION_FIELDS
 from memjax.data.documents import Documents
-from memjax.datastore.index import Index, Metric, open_index
+from memjax.datastore.index import Index, Metric
+from memjax.datastore.opening import open_index
 from memjax.datastore.scann import build_scann
 from memjax.datastore.store import Store
 from memjax.datastore.writer import ShardWriter, create_store, finish_store
 from memjax.overrides import apply_overrides
-from memjax.training.experiment import load_run
-from memjax.training.keys import TAP, KeySource, make_key_source
-from memjax.training.neighbors import CachedNeighbors, Targets, find_neighbors, score_mixture, tune
+from memjax.retrieval.keys import TAP, KeySource, make_key_source
+from memjax.retrieval.tuning import CachedNeighbors, Targets, find_neighbors, score_mixture, tune
+from memjax.training.restoring import load_run
 from memjax.training.runs import load_config, versions
 from tools.results import records
 from tools.results.recipes import commit, hardware

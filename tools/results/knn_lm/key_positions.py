@@ -21,9 +21,9 @@ from memjax.data.documents import ArrayDocuments, Documents
 from memjax.datastore.exact import ExactIndex
 from memjax.memory.knn_lm import search_neighbors
 from memjax.models.features import add_features, regroup
+from memjax.retrieval.tuning import CachedNeighbors, Targets
 from memjax.training.evaluation import Scored
-from memjax.training.experiment import LoadedRun, load_run
-from memjax.training.neighbors import CachedNeighbors, Targets
+from memjax.training.restoring import LoadedRun, load_run
 from memjax.typing import Batch
 from tools.results.knn_lm import experiment
 from tools.results.knn_lm.experiment import Found

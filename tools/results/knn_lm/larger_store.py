@@ -18,9 +18,9 @@ from typing import Any
 
 from memjax.data.documents import ArrayDocuments
 from memjax.data.sources import wikitext
-from memjax.datastore.index import open_index
-from memjax.training.datastores import build_datastore
-from memjax.training.keys import KeySource
+from memjax.datastore.opening import open_index
+from memjax.retrieval.building import build_datastore
+from memjax.retrieval.keys import KeySource
 from tools.results.knn_lm import experiment
 
 PART = 4

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from memjax.training.datastores import build_datastore
-from memjax.training.keys import KeySource
-from memjax.training.neighbors import Targets, mixture_nats, score_targets
+from memjax.retrieval.building import build_datastore
+from memjax.retrieval.keys import KeySource
+from memjax.retrieval.tuning import Targets, mixture_nats, score_targets
 from memjax.training.runs import load_config
 from tools.results.knn_lm import experiment
 from tools.results.knn_lm.experiment import WEIGHTS

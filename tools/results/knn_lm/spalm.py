@@ -25,10 +25,11 @@ import numpy as np
 from memjax.config import Config, Spalm
 from memjax.data.annotations import NEIGHBORS, AnnotatedDocuments
 from memjax.data.documents import Documents
-from memjax.training.datastores import build_datastore
-from memjax.training.experiment import LoadedRun, load_run, padding_of
+from memjax.retrieval.building import build_datastore
+from memjax.retrieval.tuning import score_targets
+from memjax.training.assembly import padding_of
 from memjax.training.metrics import count_parameters
-from memjax.training.neighbors import score_targets
+from memjax.training.restoring import LoadedRun, load_run
 from memjax.training.runs import load_config
 from tools.results.knn_lm import experiment
 from tools.results.knn_lm.experiment import Found

@@ -11,9 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from memjax.datastore.index import open_index
-from memjax.training.datastores import build_datastore
-from memjax.training.keys import KeySource
+from memjax.datastore.opening import open_index
+from memjax.retrieval.building import build_datastore
+from memjax.retrieval.keys import KeySource
 from tools.results.knn_lm import experiment
 
 PARTS = (16, 4, 2, 1)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from memjax.training.evaluation import Score
-from memjax.training.experiment import load_run
+from memjax.training.restoring import load_run
 from memjax.training.runs import load_config
 from tools.results import records
 from tools.results.recipes import commit, hardware

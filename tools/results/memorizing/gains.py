@@ -24,7 +24,8 @@ from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.identifiers import ANNOTATION
 from memjax.overrides import apply_overrides
 from memjax.training.evaluation import Scored
-from memjax.training.experiment import LoadedRun, load_run, make_evaluation_model
+from memjax.training.experiment import make_evaluation_model
+from memjax.training.restoring import LoadedRun, load_run
 from memjax.training.runs import load_config, versions
 from memjax.typing import Batch
 from tools.results.recipes import commit, hardware

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 
 from memjax import config
 from memjax.memory.contract import state_axes
+from memjax.models.factory import make_model
 from memjax.training.costs import count_flops
-from memjax.training.experiment import make_model
 from memjax.training.metrics import count_bytes
 from tools.results.recipes import commit, hardware
 

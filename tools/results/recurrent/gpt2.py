@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from memjax.training.experiment import load_run
+from memjax.training.restoring import load_run
 from tools.results.runs import Run, cells, measured, parse, train, write
 
 FOLDER = "recurrent"

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.config import InfinityFormer
-from memjax.inference.regression import RegressionErrors, regression_errors
-from memjax.training.experiment import Experiment, load_run
+from memjax.inspection.regression import RegressionErrors, regression_errors
+from memjax.training.experiment import Experiment
+from memjax.training.restoring import load_run
 from memjax.training.runs import read_json
 from tools.results import records
 from tools.results.runs import cells, write

@@ -8,10 +8,11 @@ import pytest
 from memjax import config as configs
 from memjax.data.annotations import write_neighbors
 from memjax.memory.continuous_cache import ContinuousCache
-from memjax.training.experiment import load_run, make_experiment
-from memjax.training.keys import TAP, make_key_source
+from memjax.retrieval.keys import TAP, make_key_source
+from memjax.retrieval.tuning import score_targets
+from memjax.training.experiment import make_experiment
 from memjax.training.loop import train
-from memjax.training.neighbors import score_targets
+from memjax.training.restoring import load_run
 
 
 def make_config(workdir, protocol):

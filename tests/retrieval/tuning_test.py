@@ -13,8 +13,8 @@ from memjax.data.documents import ArrayDocuments
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.knn_lm import KNNMemory
 from memjax.models import add_features, add_mixtures, make_language_model
-from memjax.training.evaluation import Evaluator
-from memjax.training.neighbors import (
+from memjax.retrieval.retrieved import describe_retrieved, largest_gains, read_retrieved
+from memjax.retrieval.tuning import (
     CachedNeighbors,
     Targets,
     find_neighbors,
@@ -23,7 +23,7 @@ from memjax.training.neighbors import (
     score_targets,
     tune,
 )
-from memjax.training.retrieved import describe_retrieved, largest_gains, read_retrieved
+from memjax.training.evaluation import Evaluator
 from tests.reference import knn_lm as reference
 from tests.reference.parameters import params_of
 

@@ -10,19 +10,18 @@ import pytest
 from memjax import cli
 from memjax.config import Config, Data, Evaluation, KeyValueRecall, Model, ProductKey, Schedule, Training
 from memjax.console import describe_usage, usage_facts
-from memjax.training.experiment import load_run
-from memjax.training.loop import train
-from memjax.training.tables import Tables, TouchedRows, sparse_sgd
-from memjax.training.usage import (
+from memjax.inspection.slot_usage import (
     SlotCounts,
     class_divergence,
     class_overlap,
-    count_usage,
     describe_counts,
     measure_usage,
-    pull_usage,
     staleness,
 )
+from memjax.training.loop import train
+from memjax.training.restoring import load_run
+from memjax.training.slot_counters import count_usage, pull_usage
+from memjax.training.tables import Tables, TouchedRows, sparse_sgd
 
 SLOTS = 9
 

@@ -18,8 +18,8 @@ from memjax.data.annotations import AnnotatedDocuments
 from memjax.datastore.index import Index
 from memjax.datastore.store import Store
 from memjax.memory.knn_lm import Neighbors, Search, ValuesOf, search_neighbors
-from memjax.training.datastores import check_store, make_header
-from memjax.training.keys import KeySource
+from memjax.retrieval.building import check_store, make_header
+from memjax.retrieval.keys import KeySource
 
 Exclude = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(own token `[queries, 1]`, found tokens `[queries, neighbors]`, as numbers in the corpus) -> bool

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.basis import evaluate_basis, gaussian_basis
-from memjax.inference.memory_maps import SignalMap, long_term_of, signal_map
+from memjax.inspection.memory_maps import SignalMap, long_term_of, signal_map
 from memjax.memory.infinity_former import LongTermMemory, update
 from memjax.models.language_model import LanguageModel
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from memjax import config as configs
-from memjax.data import datasets
-from memjax.data.datasets import make_datasets, open_texts, prepare
+from memjax.data import opening
 from memjax.data.identifiers import ANNOTATION
+from memjax.data.opening import make_datasets, open_texts, prepare
 from memjax.data.python_sources import read_python_sources
 from memjax.data.streams import Streams
 
@@ -84,10 +84,10 @@ def test_the_protocol_decides_how_wikitext_is_cut(data, tmp_path):
 
 def test_enwik8(data, tmp_path, monkeypatch):
     (tmp_path / "enwik8").write_bytes(b"0123456789")
-    monkeypatch.setattr(datasets.sources, "enwik8", functools.partial(datasets.sources.enwik8, sizes=(6, 2, 2)))
+    monkeypatch.setattr(opening.sources, "enwik8", functools.partial(opening.sources.enwik8, sizes=(6, 2, 2)))
     data.source = configs.Enwik8(path=str(tmp_path / "enwik8"))
     made = make_datasets(data)
-    assert [made.tokenizer.decode(made.documents(s)[0]) for s in datasets.SPLITS] == ["012345", "67", "89"]
+    assert [made.tokenizer.decode(made.documents(s)[0]) for s in opening.SPLITS] == ["012345", "67", "89"]
 
 
 def test_the_default_is_the_embedded_corpus_in_subwords(data, monkeypatch):
@@ -148,7 +148,7 @@ def test_recall_is_trained_with_practice_and_scored_without(data):
     data.source = configs.KeyValueRecall(num_documents=16, num_pairs=3)
     made = make_datasets(data)
     assert made.tokenizer is None and made.vocab_size == made.documents("train").vocab_size
-    sizes = {split: len(made.documents(split)) for split in datasets.SPLITS}
+    sizes = {split: len(made.documents(split)) for split in opening.SPLITS}
     assert sizes == {"train": 16, "validation": 2, "test": 2}
     assert made.documents("train").annotate(0)["weights"].sum() == 6
     assert made.documents("test").annotate(0)["weights"].sum() == 3
@@ -161,7 +161,7 @@ def test_without_a_folder_data_lie_in_the_users_cache(monkeypatch, tmp_path, var
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
     folder = tmp_path if variable == "XDG_CACHE_HOME" else tmp_path / ".cache"
-    assert datasets.cache_folder(configs.Data()) == folder / "memjax" / "data"
+    assert opening.cache_folder(configs.Data()) == folder / "memjax" / "data"
 
 
 def test_wrong_kinds(data):

@@ -164,7 +164,7 @@ def open_texts(source: configs.Source, split: str, *, articles: bool = True) -> 
         case configs.Novels():
             return sources.novels(source.path, split=split)
         case configs.TfdsBuilder():
-            from memjax.data.builders import tfds_texts
+            from memjax.data.tfds import tfds_texts
 
             return tfds_texts(source.name, split=split, field=source.field, data_dir=source.data_dir or None)
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source of texts")
@@ -367,14 +367,14 @@ def open_sides(source: configs.Translation, split: str) -> tuple[Any, Any]:
         case configs.NumberWords():
             count = source.num_documents if split == "train" else max(source.num_documents // 8, 1)
             return number_words(count, split, "en"), number_words(count, split, "de")
-    from memjax.data.builders import tfds_texts
+    from memjax.data.tfds import tfds_texts
 
     read = lambda field: tfds_texts(source.name, split=split, field=field, data_dir=source.data_dir or None)
     return read(source.source_language), read(source.target_language)
 
 
 def _seqio(source: configs.SeqioTask, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:
-    from memjax.data.tasks import register_tasks, seqio_documents, seqio_tokenizer
+    from memjax.data.seqio import register_tasks, seqio_documents, seqio_tokenizer
 
     if source.data_dir:
         register_tasks([source.name], data_dir=source.data_dir)

@@ -16,9 +16,9 @@ import pytest
 from memjax.cli import main
 from memjax.config import Spalm
 from memjax.datastore import Store
-from memjax.datastore.index import open_index
+from memjax.datastore.opening import open_index
 from memjax.datastore.writer import ShardWriter, create_store, finish_store, read_cursor
-from memjax.training.datastores import (
+from memjax.retrieval.building import (
     build_datastore,
     build_shard,
     count_entries,
@@ -26,10 +26,11 @@ from memjax.training.datastores import (
     plan_datastore,
     sample_queries,
 )
-from memjax.training.experiment import load_run, make_experiment
-from memjax.training.keys import KeyReader, make_key_source
+from memjax.retrieval.keys import KeyReader, make_key_source
+from memjax.retrieval.precomputation import near, neighbors_of_split
+from memjax.training.experiment import make_experiment
 from memjax.training.loop import train
-from memjax.training.precomputation import near, neighbors_of_split
+from memjax.training.restoring import load_run
 from memjax.training.runs import load_config
 from tests.datastore.beam_test import needs_beam
 from tests.training.keys_test import joined, make_config
@@ -101,9 +102,9 @@ def test_a_store_of_another_model_split_or_key_is_refused(source, run, tmp_path)
 KILLED = """
 import json, os, random, signal, sys, time
 from memjax.datastore.writer import ShardWriter, read_cursor
-from memjax.training.datastores import build_datastore
+from memjax.retrieval.building import build_datastore
 from memjax.training.experiment import load_run
-from memjax.training.keys import make_key_source
+from memjax.retrieval.keys import make_key_source
 
 run, path, rounds, rng = sys.argv[1], sys.argv[2], int(sys.argv[3]), random.Random(0)
 append, seen = ShardWriter.append, []
@@ -183,7 +184,7 @@ def test_other_rows_are_refused(source, run, tmp_path):
 PIPELINE = """
 import os, signal, sys
 from memjax.datastore.writer import ShardWriter
-from memjax.training.datastores import build_with_beam
+from memjax.retrieval.building import build_with_beam
 
 run, path, mode, left = *sys.argv[1:4], int(sys.argv[4])
 commit = ShardWriter.commit
@@ -310,9 +311,9 @@ FULL = """
 import json, subprocess, sys
 from memjax.cli import main
 from memjax.datastore import DiskFull, read_cursor
-from memjax.training.datastores import build_datastore
+from memjax.retrieval.building import build_datastore
 from memjax.training.experiment import load_run
-from memjax.training.keys import make_key_source
+from memjax.retrieval.keys import make_key_source
 
 run, folder = sys.argv[1:]
 source, path, seen = make_key_source(load_run(run), run), f"{folder}/store", []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from memjax.training.neighbors import CachedNeighbors, Targets
+from memjax.retrieval.tuning import CachedNeighbors, Targets
 
 
 @dataclasses.dataclass(frozen=True)

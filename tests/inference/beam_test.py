@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.inference.translation import beam_search, detokenized_bleu, tokenized_bleu, translate
-from memjax.models.encoder_decoder import make_encoder_decoder
+from memjax.inference.beam import beam_search, detokenized_bleu, tokenized_bleu, translate
+from memjax.models.factory import make_encoder_decoder
 from tests.reference.parameters import random_params
 
 VOCAB, BEGIN, END, MAX_LENGTH, ROWS = 4, 1, 2, 3, 2

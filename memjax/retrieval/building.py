@@ -23,10 +23,10 @@ from memjax.datastore.beam import run_pipeline
 from memjax.datastore.plan import StorePlan, measure_write_speed, plan_store
 from memjax.datastore.store import Header, Store
 from memjax.datastore.writer import ShardWriter, create_store, finish_store, read_cursor
+from memjax.retrieval.keys import TAP, KeyReader, KeySource, make_key_source
 from memjax.training import processes
 from memjax.training.checkpoints import describe_arrays, flatten
-from memjax.training.experiment import load_run
-from memjax.training.keys import TAP, KeyReader, KeySource, make_key_source
+from memjax.training.restoring import load_run
 from memjax.training.runs import config_to_dict
 
 COMMIT_SECONDS = 30.0

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.inference.memory_maps import signal_map
-from memjax.inference.regression import regression_errors
-from memjax.models.language_model import make_language_model
+from memjax.inspection.memory_maps import signal_map
+from memjax.inspection.regression import regression_errors
+from memjax.models.factory import make_language_model
 from tests.reference.parameters import params_of
 
 ROWS, LENGTH, VOCAB, SEGMENTS, DIM = 2, 4, 7, 5, 8

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from memjax.training.precomputation import near, precompute_neighbors, same_document
+from memjax.retrieval.precomputation import near, precompute_neighbors, same_document
 from tests.reference.knn_lm import Store, nearest
 
 RNG = np.random.default_rng(0)

@@ -11,8 +11,8 @@ import pytest
 from memjax import config
 from memjax.inference import generate
 from memjax.inference.sampling import Sampling
-from memjax.models.language_model import make_language_model
-from memjax.models.recurrent import LSTM, LSTMState
+from memjax.memory.lstm import LSTM, LSTMState
+from memjax.models.factory import make_language_model
 from tests.reference import recurrent as reference
 from tests.reference.parameters import params_of
 

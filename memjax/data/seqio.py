@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.data.builders import PYTHON_LIBRARY, import_tensorflow, python_library_builder, quiet, split_map
+from memjax.data.tfds import PYTHON_LIBRARY, import_tensorflow, python_library_builder, quiet, split_map
 from memjax.data.token_files import Progress, TokenFile, TokenizedDocument, write_tokens
 from memjax.data.tokenizers import SeqioVocabulary
 

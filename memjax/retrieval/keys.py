@@ -18,11 +18,11 @@ import numpy as np
 from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.documents import Documents
 from memjax.data.streams import Streams
+from memjax.models.factory import make_language_model
 from memjax.models.features import add_features, add_mixtures
-from memjax.models.language_model import make_language_model
 from memjax.training.checkpoints import flatten, unflatten
 from memjax.training.evaluation import Evaluator, make_score
-from memjax.training.experiment import LoadedRun, load_variables
+from memjax.training.restoring import LoadedRun, load_variables
 from memjax.training.runs import config_to_dict
 
 TAP = "layer_-1/feed_forward_input_normed"

@@ -10,8 +10,8 @@ import pytest
 
 from memjax import config
 from memjax.functional.basis import bin_masses
-from memjax.inference.memory_maps import attend_places, signal_map, slot_map, token_space
-from memjax.models.language_model import make_language_model
+from memjax.inspection.memory_maps import attend_places, signal_map, slot_map, token_space
+from memjax.models.factory import make_language_model
 from memjax.models.memformer import make_memformer
 from tests.reference.parameters import params_of
 

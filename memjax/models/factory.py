@@ -1,0 +1,474 @@
+"""From settings to modules: the one place that knows the class of a kind of attention, feed-forward part, output."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from memjax import config as settings
+from memjax.axes import MODEL
+from memjax.config import Config
+from memjax.memory.bidirectional import BidirectionalAttention
+from memjax.memory.compressive import CompressiveAttention
+from memjax.memory.continuous_cache import ContinuousCache
+from memjax.memory.cross_attention import CrossAttention
+from memjax.memory.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
+from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
+from memjax.memory.linear_transformer import LinearCrossAttention, LinearTransformerAttention
+from memjax.memory.lstm import LSTM
+from memjax.memory.memorizing import MemorizingAttention
+from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens
+from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
+from memjax.memory.memsizer import MemSizerAttention
+from memjax.memory.product_key import ProductKeyMemory
+from memjax.memory.rfa import RFAAttention
+from memjax.memory.spalm import Spalm
+from memjax.memory.t2r import T2RAttention
+from memjax.memory.transformer_xl import TransformerXLAttention
+from memjax.models.encoder_decoder import DecoderLayer, EncoderDecoder
+from memjax.models.language_model import LanguageModel
+from memjax.models.memformer import Memformer, make_memformer
+from memjax.models.text_encoder import INIT_STDDEV, ClassificationHead, MaskedTokenHead, SpanHead, TextEncoder
+from memjax.models.transformer import FeedForward, Layer, NoFeedForward, Stack
+from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
+
+_RELATIVE = (settings.TransformerXL, settings.Compressive, settings.InfinityFormer, settings.GPT2)
+"""what is made of Transformer-XL's attention, with its norms and initial values"""
+
+
+def make_language_model(
+    model: settings.Model,
+    vocab_size: int,
+    *,
+    features: tuple[str, ...] = (),
+    rematerialize: str = "none",
+    memory_sharding: str = "heads",
+    table_sharding: Literal["rows", "columns"] = "rows",
+    vocab_multiple: int = 1,
+) -> LanguageModel:
+    """Builds the model that a configuration describes.
+
+    Args:
+      model: the configuration.
+      vocab_size: entries of the tokenizer.
+      features: inner tensors to return, `layer_<index>/<tap>` or `output`, `output_normed`.
+      rematerialize: 'per_layer' and 'segment_nested' recompute each layer in the backward pass.
+      memory_sharding: what the mesh axis `model` splits of a long memory, 'heads' or 'slots'.
+      table_sharding: what it splits of a value table, 'rows' or 'columns'.
+      vocab_multiple: of which the tables of the vocabulary have rows, to divide over `model`; 1 = no padding, as in
+        published models.
+    """
+    if isinstance(model.attention, settings.Bidirectional):
+        raise ValueError("model.attention: given Bidirectional, allowed: a decoder's; see make_text_encoder")
+    if isinstance(model, settings.EncoderDecoder):
+        raise ValueError("model: given EncoderDecoder, allowed: Model; see make_encoder_decoder")
+    inner = tuple(name for name in features if name.startswith("layer_"))
+    stack = make_stack(
+        model,
+        features=inner,
+        rematerialize=rematerialize,
+        memory_sharding=memory_sharding,
+        table_sharding=table_sharding,
+    )
+    dtype = jnp.dtype(model.compute_dtype)
+    norm, kind = _norms(model.attention)
+    final_norm = norm == "pre" and getattr(model.attention, "final_norm", True)
+    return LanguageModel(
+        stack=stack,
+        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple, dtype),
+        output_memory=_make_output_memory(model, dtype),
+        final_norm=kind if final_norm else "",
+        num_positions=_num_positions(model.attention),
+        positions=model.positions,
+        markers=tuple(range(vocab_size - model.markers, vocab_size)),
+        **memory_fields(model.memory_tokens),
+        dropout=model.dropout,
+        features=tuple(name for name in features if name not in inner),
+        dtype=dtype,
+        memory_dtype=jnp.dtype(model.memory_dtype),
+    )
+
+
+def make_stack(
+    model: settings.Model,
+    *,
+    features: tuple[str, ...] = (),
+    rematerialize: str = "none",
+    memory_sharding: str = "heads",
+    table_sharding: Literal["rows", "columns"] = "rows",
+) -> Stack:
+    """The layers that a configuration describes, of a decoder or of a text encoder; arguments as there."""
+    if memory_sharding not in ("heads", "slots"):
+        raise ValueError(f"memory_sharding: given {memory_sharding!r}, allowed: 'heads' or 'slots'")
+    dtype = jnp.dtype(model.compute_dtype)
+    scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
+    layers = tuple(
+        Layer(
+            make_attention(model, index, dtype, memory_sharding),
+            _make_feed_forward(model, index, dtype, table_sharding),
+        )
+        for index in range(model.num_layers)
+    )
+    per_layer = rematerialize in ("per_layer", "segment_nested")
+    return Stack(layers, scan_layers=scan, rematerialize=per_layer, features=features)
+
+
+def make_mixtures(evaluation: settings.Evaluation, model: settings.Model) -> tuple[nn.Module, ...]:
+    """The memories that an evaluation lays over a model, for its field `mixtures`; () for none."""
+    cache = evaluation.cache
+    if not cache.memory_length:
+        return ()
+    return (ContinuousCache(dim=model.dim, **_fields(cache), dtype=jnp.dtype(model.compute_dtype)),)
+
+
+def make_attention(model: settings.Model, index: int, dtype: Any, memory_sharding: str = "heads") -> nn.Module:
+    """The attention part of one layer."""
+    heads = {"dim": model.dim, "num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
+    common = {**heads, "dropout": model.dropout, "attention_dropout": model.attention_dropout, "dtype": dtype}
+    match model.attention:
+        case settings.TransformerXL() as part:
+            fields = {**common, **_fields(part, but=("final_norm",))}
+            if model.memory_tokens and not isinstance(model, settings.EncoderDecoder):
+                return MemoryTokenXLAttention(**fields, num_tokens=model.memory_tokens.num_tokens)
+            return TransformerXLAttention(**fields)
+        case settings.Compressive() as part:
+            return CompressiveAttention(**common, **_fields(part, but=("final_norm", "loss_weight")))
+        case settings.Memorizing() as part:
+            fields = _fields(part, but=("layers", "write"))
+            chosen = _is_chosen(index, part.layers, model.num_layers)
+            if not chosen or not part.memory_length:  # equal fields let neighbours share one scanned group
+                fields |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
+                return MemorizingAttention(**common, **fields)
+            slot_axis = MODEL if memory_sharding == "slots" else ""
+            return MemorizingAttention(**common, **fields, write_policy=part.write, slot_axis=slot_axis)
+        case settings.InfinityFormer() as part:
+            return _make_infinity_former(model, part, index, common)
+        case settings.GPT2() as part:
+            common["init_stddev"] = 0.02
+            if not part.compressed_memory_length:
+                return GPT2Attention(**common)
+            return GPT2CompressiveAttention(
+                **common,
+                compressed_memory_length=part.compressed_memory_length,
+                compression_rate=part.compression_rate,
+            )
+        case settings.FullAttention() as part:
+            return MemorizingAttention(**common, **_fields(part))
+        case settings.Bidirectional():
+            return BidirectionalAttention(**common)
+        case settings.LinearTransformer() as part:
+            return make_linear_attention(part, **common)
+        case settings.LSTM():
+            last = index == model.num_layers - 1  # whose output the model itself drops
+            return LSTM(model.dim, dropout=0.0 if last else model.dropout, dtype=dtype)
+    raise ValueError(
+        f"model.attention: given {type(model.attention).__name__}, allowed: one of memjax.config.Attention"
+    )
+
+
+def _make_infinity_former(model: settings.Model, part: settings.InfinityFormer, index: int, common: Any) -> nn.Module:
+    """The part of one layer: with the long-term memory, or its host alone."""
+    host: dict[str, Any] = {**common}
+    if part.host == "transformer_xl":
+        names = ("norm", "tied_biases", "clamp_length")
+        host |= {"memory_length": part.memory_length, **{name: getattr(part, name) for name in names}}
+    if not _is_chosen(index, part.layers, model.num_layers) or not part.num_basis:
+        return (TransformerXLAttention if part.host == "transformer_xl" else GPT2Attention)(**host)
+    names = ("segment_length", "num_basis", "widths", "num_samples", "contraction", "ridge", "sticky", "num_bins")
+    names += ("jitter", "prior_stddev", "min_variance")
+    memory = LongTermMemory(
+        **{name: common[name] for name in ("dim", "num_heads", "head_dim", "dtype")},
+        **{name: getattr(part, name) for name in names},
+        reset_after=part.reset_after or None,
+        init_stddev=0.02,
+    )
+    kind = InfinityFormerAttention if part.host == "transformer_xl" else GPT2InfinityFormerAttention
+    return kind(**host, long_term=memory)
+
+
+def _num_positions(attention: settings.Attention) -> int:
+    """Learned positions of the model."""
+    if isinstance(attention, settings.InfinityFormer):
+        return attention.num_positions if attention.host == "gpt2" else 0
+    return attention.num_positions if isinstance(attention, settings.GPT2) else 0
+
+
+def make_linear_attention(part: settings.LinearTransformer, **common: Any) -> LinearTransformerAttention:
+    """The attention part of a linear attention's configuration; only MemSizer has weights to drop."""
+    match part:
+        case settings.MemSizer():
+            return MemSizerAttention(**common, **_fields(part))
+    common.pop("attention_dropout", None)
+    match part:
+        case settings.RFA():
+            return RFAAttention(**common, **_fields(part))
+        case settings.T2R():
+            return T2RAttention(**common, **_fields(part))
+    return LinearTransformerAttention(**common, **_fields(part))
+
+
+def _make_feed_forward(
+    model: settings.Model, index: int, dtype: Any, table_sharding: Literal["rows", "columns"]
+) -> nn.Module:
+    if isinstance(model.attention, settings.LSTM):
+        return NoFeedForward()
+    norm, kind = _norms(model.attention)
+    part = model.feed_forward
+    memory: dict[str, Any] = {}
+    if isinstance(part, settings.ProductKey) and _is_chosen(index, part.layers, model.num_layers):
+        memory["dense_scale"] = part.dense_scale
+        if part.memory_scale:
+            memory["memory_scale"] = part.memory_scale
+            memory["memory"] = ProductKeyMemory(
+                dim=model.dim,
+                num_keys=part.num_keys,
+                num_heads=part.memory_heads,
+                num_neighbors=part.num_neighbors,
+                key_dim=part.key_dim,
+                query_hidden=part.query_hidden,
+                query_norm=part.query_norm,
+                key_dropout=part.key_dropout,
+                split=table_sharding,
+            )
+    return FeedForward(
+        dim=model.dim,
+        hidden_dim=part.dim or 4 * model.dim,
+        activation=part.activation,
+        norm=norm,
+        norm_kind=kind,
+        bias=part.bias,
+        dropout=model.dropout,
+        hidden_dropout=not isinstance(model.attention, settings.Bidirectional),
+        init_stddev=0.02 if isinstance(model.attention, (*_RELATIVE, settings.Bidirectional)) else None,
+        dtype=dtype,
+        **memory,
+    )
+
+
+def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
+    """Whether a layer is among `layers`, of which negative ones count from the end; () = all are."""
+    return not layers or index in {layer % num_layers for layer in layers}
+
+
+def make_vocabulary(model: settings.Model, vocab_size: int, multiple: int, dtype: Any) -> nn.Module:
+    """Embeddings and softmax of a model."""
+    published = isinstance(model.attention, _RELATIVE)
+    common = {
+        "vocab_size": vocab_size,
+        "dim": model.dim,
+        "scale": model.dim**0.5 if model.scale_embeddings else 1.0,
+        # With tied weights scaled by sqrt(dim) at the input, dim ** -0.5 gives embeddings and logits of size about 1.
+        "init_stddev": 0.02 if published else model.dim**-0.5,
+        "multiple": multiple,
+        "dtype": dtype,
+    }
+    match settings.softmax_of(model.output):
+        case settings.Softmax() as part:
+            return Vocabulary(**common, tied=part.tied, bias=part.bias)
+        case settings.AdaptiveSoftmax() as part:
+            return AdaptiveVocabulary(**common, **_fields(part))
+    raise ValueError(f"model.output: given {type(model.output).__name__}, allowed: one of memjax.config.Output")
+
+
+def memory_fields(tokens: settings.MemoryTokens | None) -> dict[str, Any]:
+    """Fields of a model with memory tokens before its segments or texts."""
+    return {"memory_tokens": tokens.num_tokens, "memory_stddev": tokens.init_stddev} if tokens else {}
+
+
+def _make_output_memory(model: settings.Model, dtype: Any) -> nn.Module | None:
+    match model.output:
+        case settings.Spalm() as part:
+            return Spalm(dim=model.dim, **_fields(part, but=("softmax",)), dtype=dtype)
+    return None
+
+
+def make_encoder_decoder(model: settings.EncoderDecoder, vocab_size: int, *, vocab_multiple: int = 1) -> EncoderDecoder:
+    """Builds the model that a configuration describes.
+
+    Args:
+      model: the configuration.
+      vocab_size: entries of the tokenizer of both languages.
+      vocab_multiple: as in `make_language_model`.
+    """
+    dtype = jnp.dtype(model.compute_dtype)
+    norms: dict[str, Any] = {"norm": model.norm, "norm_kind": "layer"}
+    heads = {"num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
+    rates = {"dropout": model.dropout, "attention_dropout": model.attention_dropout}
+    common: dict[str, Any] = {"dim": model.dim, **heads, **rates, "dtype": dtype}
+
+    def feed_forward() -> FeedForward:
+        part = model.feed_forward
+        hidden = part.dim or 4 * model.dim
+        settings: dict[str, Any] = {
+            "activation": part.activation,
+            "bias": part.bias,
+            "dropout": model.dropout,
+            "dtype": dtype,
+        }
+        return FeedForward(model.dim, hidden, **settings, **norms)
+
+    def cross() -> nn.Module:
+        if isinstance(model.cross_attention, settings.LinearTransformer):
+            return LinearCrossAttention(make_linear_attention(model.cross_attention, **common).clone(**norms))
+        return CrossAttention(**common, **norms)
+
+    encoder_layer = lambda: EncoderLayer(CrossAttention(**common, **norms), feed_forward())
+    depth, tokens = model.encoder_layers or model.num_layers, model.memory_tokens
+    memory: dict[str, Any] = {}
+    if tokens is not None:
+        own = 0 if tokens.kind == "transformer" else 1 if tokens.shared else depth
+        memory = {"num_tokens": tokens.num_tokens, "kind": tokens.kind, "init_stddev": tokens.init_stddev}
+        memory |= {"memory_layers": tuple(encoder_layer() for _ in range(own))}
+    decoder = tuple(
+        DecoderLayer(make_attention(model, index, dtype).clone(**norms), cross(), feed_forward())
+        for index in range(model.num_layers)
+    )
+    return EncoderDecoder(
+        encoder=MemoryTokens(tuple(encoder_layer() for _ in range(depth)), model.dim, **memory, dtype=dtype),
+        decoder=decoder,
+        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple, dtype),
+        final_norm="layer" if model.norm == "pre" else "",
+        positions=model.positions,
+        label_smoothing=model.label_smoothing,
+        dropout=model.dropout,
+        dtype=dtype,
+        memory_dtype=jnp.dtype(model.memory_dtype),
+    )
+
+
+def make_text_encoder(
+    model: settings.Model,
+    task: settings.Task | None,
+    vocab_size: int,
+    *,
+    features: tuple[str, ...] = (),
+    rematerialize: str = "none",
+    table_sharding: Literal["rows", "columns"] = "rows",
+    vocab_multiple: int = 1,
+) -> TextEncoder:
+    """Builds the encoder that a configuration describes.
+
+    Args:
+      model: the configuration; its attention is `Bidirectional`.
+      task: whose head it has; None = no head.
+      vocab_size: entries of the tokenizer.
+      features: inner tensors to return, `layer_<index>/<tap>` or `output`.
+      rematerialize: as in `make_language_model`, and so the other arguments.
+      table_sharding: as there.
+      vocab_multiple: as there.
+
+    Raises:
+      ValueError: a configuration of a decoder.
+    """
+    part = model.attention
+    if not isinstance(part, settings.Bidirectional):
+        raise ValueError(f"model.attention: given {type(part).__name__}, allowed: Bidirectional in a text encoder")
+    dtype = jnp.dtype(model.compute_dtype)
+    inner = tuple(name for name in features if name.startswith("layer_"))
+    vocabulary = Vocabulary(
+        vocab_size=vocab_size,
+        dim=model.dim,
+        bias=isinstance(task, settings.MaskedLanguageModeling),
+        init_stddev=INIT_STDDEV,
+        multiple=vocab_multiple,
+        dtype=dtype,
+    )
+    return TextEncoder(
+        stack=make_stack(model, features=inner, rematerialize=rematerialize, table_sharding=table_sharding),
+        vocabulary=vocabulary,
+        head=_make_head(task, model, dtype),
+        max_length=part.positions,
+        token_types=part.token_types,
+        pooler=part.pooler,
+        dropout=model.dropout,
+        **memory_fields(model.memory_tokens),
+        features=tuple(name for name in features if name not in inner),
+        dtype=dtype,
+    )
+
+
+def _make_head(task: settings.Task | None, model: settings.Model, dtype: Any) -> nn.Module | None:
+    match task:
+        case None:
+            return None
+        case settings.MaskedLanguageModeling():
+            return MaskedTokenHead(model.dim, dtype)
+        case settings.Classification():
+            return ClassificationHead(task.num_classes, model.dropout, dtype)
+        case settings.QuestionAnswering():
+            return SpanHead(dtype)
+    raise ValueError(f"task: given {type(task).__name__}, allowed: a task of a text encoder")
+
+
+def memformer_of(
+    model: settings.Memformer, vocab_size: int, *, rematerialize: str = "none", vocab_multiple: int = 1
+) -> Memformer:
+    """The model that a configuration describes.
+
+    Args:
+      model: the configuration.
+      vocab_size: entries of the tokenizer.
+      rematerialize: as in `make_language_model`.
+      vocab_multiple: as in `make_language_model`.
+    """
+    names = ("encoder_layers", "num_slots", "temperature", "forgetting", "single_head", "segment_length")
+    names += ("num_classification_tokens", "dim", "num_heads", "dropout", "attention_dropout", "slots_per_chunk")
+    softmax: Any = settings.softmax_of(model.output)
+    return make_memformer(
+        vocab_size=vocab_size,
+        vocab_multiple=vocab_multiple,
+        hidden_dim=model.feed_forward.dim or 4 * model.dim,
+        activation=model.feed_forward.activation,
+        tied=softmax.tied,
+        output_bias=softmax.bias,
+        decoder_layers=model.num_layers,
+        scan_layers=model.num_layers >= 6 if model.scan_layers is None else model.scan_layers,
+        rematerialize=rematerialize in ("per_layer", "segment_nested"),
+        dtype=jnp.dtype(model.compute_dtype),
+        **{name: getattr(model, name) for name in names},
+    )
+
+
+def _norms(attention: settings.Attention) -> tuple[str, str]:
+    if isinstance(attention, settings.GPT2) or getattr(attention, "host", "") == "gpt2":
+        return "pre", "layer"
+    if isinstance(attention, _RELATIVE):
+        return "post" if attention.norm == "post" else "pre", "layer"
+    if isinstance(attention, settings.Bidirectional):
+        return "post", "layer_exact"
+    if isinstance(attention, settings.LinearTransformer):
+        return attention.norm, attention.norm_kind
+    if isinstance(attention, settings.LSTM):
+        return "none", ""
+    return "pre", "rms"
+
+
+def _fields(part: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name not in but}
+
+
+def make_model(config: Config, vocab_size: int, *, vocab_multiple: int | None = None) -> Any:
+    """The Linen model that a configuration describes: a language model, a Memformer, an encoder-decoder, or a text
+    encoder with the head of its task.
+
+    Args:
+      config: the configuration.
+      vocab_size: entries of the tokenizer.
+      vocab_multiple: instead of that of the configuration; 1 = no padding.
+    """
+    common: Any = {
+        "rematerialize": config.training.rematerialize,
+        "table_sharding": config.sharding.tables,
+        "vocab_multiple": vocab_multiple or config.sharding.vocab_multiple,
+    }
+    if isinstance(config.model, settings.EncoderDecoder):
+        return make_encoder_decoder(config.model, vocab_size, vocab_multiple=common["vocab_multiple"])
+    if isinstance(config.model, settings.Memformer):
+        common.pop("table_sharding")
+        return memformer_of(config.model, vocab_size, **common)
+    if isinstance(config.task, settings.LanguageModeling):
+        return make_language_model(config.model, vocab_size, memory_sharding=config.sharding.memory, **common)
+    return make_text_encoder(config.model, config.task, vocab_size, **common)

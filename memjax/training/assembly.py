@@ -1,0 +1,121 @@
+"""The parts of an update that a configuration describes: optimizers, and the coefficients of auxiliary losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import optax
+
+from memjax import config as configs
+from memjax.config import Config
+from memjax.memory.compressive import LOSSES
+from memjax.memory.infinity_former import LOSS as KL
+from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, num_padding
+from memjax.training import optimizers
+from memjax.training.checkpoints import flatten
+from memjax.training.slot_counters import count_usage
+from memjax.training.step import TrainState
+from memjax.training.tables import TableOptimizer, freeze_tables, table_adam
+
+MEMORY_PARAMETERS = (
+    "compressed_position",
+    "compressed_relative",
+    "compression_kernel",
+    "decompression_kernel",
+    "dilated_kernels",
+    "gate",
+    "long_term",
+)
+"""what memories add to the parameters of a model without them (`training.memory_learning_rate`)"""
+
+
+def make_schedule(training: configs.Training) -> optimizers.Schedule:
+    """The learning rate over optimiser steps."""
+    schedule = training.schedule
+    return optimizers.make_schedule(
+        schedule.learning_rate,
+        steps=max(training.steps // training.apply_every, 1),
+        warmup_steps=schedule.warmup_steps,
+        decay=schedule.decay,
+        final_fraction=schedule.final_fraction,
+    )
+
+
+def make_optimizer(training: configs.Training, scanned: Sequence[str] = ()) -> optax.GradientTransformation:
+    """The optimiser; `scanned` names the parameter groups with layers at axis 0 (see `optimizers.matrices`)."""
+    schedule = make_schedule(training)
+    match training.optimizer:
+        case configs.Adam() as rule:
+            chain = optimizers.adam(
+                schedule,
+                b1=rule.b1,
+                b2=rule.b2,
+                eps=rule.eps,
+                weight_decay=rule.weight_decay,
+                decay_mask=optimizers.matrices(scanned),
+            )
+        case configs.Adafactor() as rule:
+            chain = optimizers.adafactor(
+                schedule,
+                decay_rate=rule.decay_rate,
+                momentum=rule.momentum,
+                multiply_by_parameter_scale=rule.multiply_by_parameter_scale,
+            )
+        case other:
+            raise ValueError(f"training.optimizer: given {type(other).__name__}, allowed: Adam, Adafactor")
+    if training.memory_learning_rate:
+        factor = training.memory_learning_rate / training.schedule.learning_rate
+        chain = optax.chain(chain, optimizers.scale_updates(MEMORY_PARAMETERS, factor))
+    rule = optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every)
+    return optimizers.freeze(rule, training.frozen) if training.frozen else rule
+
+
+def make_table_optimizer(config: Config) -> TableOptimizer:
+    """The update rule of value tables, with counters of their slots."""
+    rule = config.training.tables
+    adam = table_adam(
+        optimizers.make_schedule(rule.learning_rate, steps=1, decay="constant"),
+        b1=rule.b1,
+        b2=rule.b2,
+        eps=rule.eps,
+        form=rule.form,
+        split=config.sharding.tables,
+    )
+    return count_usage(freeze_tables(adam, config.training.frozen))
+
+
+def check_frozen(names: Sequence[str], state: TrainState) -> None:
+    """Raises `ValueError` for a name of `training.frozen` that no parameter has."""
+    paths = [*flatten(state.params), *flatten(state.tables.values)]
+    for name in names:
+        if not any(optimizers.is_named(path, [name]) for path in paths):
+            raise ValueError(f"training.frozen: given {name!r}, allowed: a part of a parameter's path, as {paths[0]}")
+
+
+def make_coefficients(attention: configs.Attention) -> dict[str, float]:
+    """The coefficients of the model's auxiliary losses, by name (see `make_train_step`)."""
+    match attention:
+        case configs.Compressive(memory_length=memory, compressed_memory_length=slots) if memory and slots:
+            return {LOSSES[attention.loss]: attention.loss_weight} if attention.loss in LOSSES else {}
+        case configs.GPT2(compressed_memory_length=slots) if slots:
+            return {LOSSES["attention"]: attention.loss_weight}
+        case configs.InfinityFormer(num_basis=basis) if basis:
+            return {KL: attention.kl_weight}
+    return {}
+
+
+def layer_groups(model: Any) -> tuple[tuple[int, int], ...]:
+    """(first layer, number of layers) of the model's groups; () for a model without a stack."""
+    return model.stack.groups() if hasattr(model, "stack") else ()
+
+
+def padding_of(model: Any) -> int:
+    """Parameters of the model that are padding of its vocabulary; 0 for a model without one of ours."""
+    vocabulary = getattr(model, "vocabulary", None)
+    return num_padding(vocabulary) if isinstance(vocabulary, Vocabulary | AdaptiveVocabulary) else 0
+
+
+def scanned_groups(model: Any) -> tuple[str, ...]:
+    """Names of the parameter groups with layers at axis 0."""
+    return tuple(f"layers_{first}" for first, size in layer_groups(model) if size)

@@ -1,0 +1,203 @@
+"""Variables of runs: layers by index as checkpoints hold them, a start from another run, a run opened again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from memjax.config import Config
+from memjax.models.transformer import join_layers, split_layers
+from memjax.training import optimizers
+from memjax.training.assembly import layer_groups
+from memjax.training.checkpoints import Checkpoints, describe_difference, flatten, unflatten
+from memjax.training.experiment import Experiment, make_experiment
+from memjax.training.runs import load_config
+from memjax.training.step import TrainState, init_variables
+
+COLLECTIONS = {
+    "params": "params/",
+    "tables": "tables/values/",
+    "batch_stats": "batch_stats/",
+    "constants": "constants/",
+}
+"""Linen collection -> where its arrays stand in a checkpoint"""
+
+
+def split_state(
+    state: TrainState, groups: Sequence[tuple[int, int]], run: Callable[..., Any] = lambda function: function
+) -> TrainState:
+    """The state with parameters, tables, statistics and constants addressed by layer, as checkpoints hold them.
+
+    Args:
+      state: arrays, shapes or names.
+      groups: from `layer_groups`.
+      run: `jax.jit` where arrays are split over devices.
+    """
+    return _map_collections(state, run(lambda collection: split_collection(collection, groups)))
+
+
+def join_state(state: TrainState, groups: Sequence[tuple[int, int]]) -> TrainState:
+    """The inverse of `split_state`."""
+    return _map_collections(state, lambda collection: join_collection(collection, groups))
+
+
+def split_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
+    """One collection of a language model with its layers addressed by index."""
+    if not groups or "stack" not in collection:
+        return collection
+    return {**collection, "stack": split_layers(collection["stack"], groups)}
+
+
+def join_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
+    """The inverse of `split_collection`."""
+    if not groups or "stack" not in collection:
+        return collection
+    return {**collection, "stack": join_layers(collection["stack"], groups)}
+
+
+def init_from(
+    run: Path | str, variables: Mapping[str, Any], model: Any, *, reinitialized: Sequence[str] = ()
+) -> tuple[dict[str, Any], list[str]]:
+    """Starts a model from the newest checkpoint of another run, matching arrays by name and layer index.
+
+    For a model trained without memory that goes on with one, or with another memory size: memory states are not
+    parameters, so only what the memory adds keeps its initial values. The matrices of a feed-forward network that a
+    memory has replaced are left out. An encoder that goes on with another task begins with what the tasks share: heads
+    (`TextEncoder.task_parameters`) that do not fit are left out.
+
+    Args:
+      run: a run directory.
+      variables: fresh ones of the model, in its own grouping of layers.
+      model: the Linen language model.
+      reinitialized: parts of the paths of arrays that keep their initial values although the checkpoint has them.
+
+    Returns:
+      The variables, and the names of arrays that keep their initial values.
+
+    Raises:
+      ValueError: no checkpoint, an array that the model lacks, one of another shape, or a name of `reinitialized` that
+        no array has.
+    """
+    groups = layer_groups(model)
+    split = {name: split_collection(collection, groups) for name, collection in variables.items()}
+    ours = {COLLECTIONS[name] + path: leaf for name, tree in split.items() for path, leaf in flatten(tree).items()}
+    theirs = _load_collections(run)
+    for part in reinitialized:
+        if not any(optimizers.is_named(name, [part]) for name in theirs):
+            allowed = f"a part of a parameter's path, as {next(iter(theirs))}"
+            raise ValueError(f"training.reinitialized: given {part!r}, allowed: {allowed}")
+    theirs = {name: leaf for name, leaf in theirs.items() if not optimizers.is_named(name, reinitialized)}
+    heads = tuple(COLLECTIONS["params"] + name for name in getattr(model, "task_parameters", ()))
+    fits = lambda name: name in ours and ours[name].shape == theirs[name].shape
+    theirs = {name: leaf for name, leaf in theirs.items() if not name.startswith(heads) or fits(name)}
+    replaced = tuple(
+        f"params/stack/layer_{index:02d}/feed_forward/{matrix}/"
+        for index, layer in enumerate(model.stack.layers if groups else ())
+        for matrix in ("wide", "narrow")
+        if getattr(layer.feed_forward, "dense_scale", 1) == 0
+    )
+    unexpected = [name for name in theirs if name not in ours and not name.startswith(replaced)]
+    shapes = [
+        f"{name} {list(theirs[name].shape)} there and {list(leaf.shape)} here"
+        for name, leaf in ours.items()
+        if name in theirs and theirs[name].shape != leaf.shape
+    ]
+    if unexpected or shapes:
+        lacks = f"the model lacks {_some(unexpected)}" if unexpected else ""
+        raise ValueError(f"init_from: {run} does not fit: {'; '.join(filter(None, [lacks, _some(shapes)]))}")
+    merged = {name: jnp.asarray(theirs[name], leaf.dtype) if name in theirs else leaf for name, leaf in ours.items()}
+    joined = {}
+    for name, tree in split.items():
+        prefix = COLLECTIONS[name]
+        own = {path.removeprefix(prefix): leaf for path, leaf in merged.items() if path.startswith(prefix)}
+        joined[name] = join_collection(unflatten(tree, own), groups)
+    return joined, [name for name in ours if name not in theirs]
+
+
+def load_variables(run: Path | str, model: Any, segment_length: int, step: int | None = None) -> dict[str, Any]:
+    """The variables of the newest intact checkpoint of a run.
+
+    Args:
+      run: a run directory.
+      model: the Linen language model of the run, or one with another memory size.
+      segment_length: tokens, as in training.
+      step: of another checkpoint.
+
+    Raises:
+      ValueError: no checkpoint, or one of another architecture (the line lists the difference).
+    """
+    groups = layer_groups(model)
+
+    def split() -> dict[str, Any]:
+        variables = init_variables(model, jax.random.key(0), segment_length)
+        return {name: split_collection(collection, groups) for name, collection in variables.items()}
+
+    shapes = jax.eval_shape(split)
+    expected = {COLLECTIONS[n] + path: leaf for n, tree in shapes.items() for path, leaf in flatten(tree).items()}
+    theirs = _load_collections(run, step)
+    difference = describe_difference(expected, {n: (str(a.dtype), list(a.shape)) for n, a in theirs.items()})
+    if difference:
+        raise ValueError(f"{run}: the checkpoint is of another architecture: {difference}")
+    variables = {}
+    for name, tree in shapes.items():
+        prefix = COLLECTIONS[name]
+        own = {path.removeprefix(prefix): jnp.array(leaf) for path, leaf in theirs.items() if path.startswith(prefix)}
+        variables[name] = join_collection(unflatten(tree, own), groups)
+    return variables
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedRun:
+    """A run as its directory has it: the experiment and the newest variables."""
+
+    experiment: Experiment
+    variables: dict[str, Any]
+
+
+def load_run(run: Path | str, config: Config | None = None) -> LoadedRun:
+    """Opens a run directory for evaluation or generation.
+
+    Args:
+      run: the directory.
+      config: instead of the one in the directory (another memory size, other documents).
+    """
+    experiment = make_experiment(load_config(run) if config is None else config)
+    variables = load_variables(run, experiment.model, experiment.config.data.segment_length)
+    return LoadedRun(experiment, variables)
+
+
+def checkpoint_steps(run: Path | str) -> list[int]:
+    """Steps of the checkpoints that a run has kept, ascending."""
+    checkpoints = Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True)
+    try:
+        return checkpoints.steps()
+    finally:
+        checkpoints.close()
+
+
+def _load_collections(run: Path | str, step: int | None = None) -> dict[str, Any]:
+    """Name -> array of all collections in a checkpoint, the newest intact one if None; names as there."""
+    checkpoints = Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True)
+    try:
+        return checkpoints.load(tuple(COLLECTIONS.values()), step=step)[1]
+    finally:
+        checkpoints.close()
+
+
+def _map_collections(state: TrainState, function: Callable[[Any], Any]) -> TrainState:
+    return dataclasses.replace(
+        state,
+        params=function(state.params),
+        tables=dataclasses.replace(state.tables, values=function(state.tables.values)),
+        batch_stats=function(state.batch_stats),
+        constants=function(state.constants),
+    )
+
+
+def _some(names: Sequence[str], shown: int = 4) -> str:
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")

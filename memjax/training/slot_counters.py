@@ -1,0 +1,103 @@
+"""Counters of the slots of value tables, kept and saved with the tables (see `memjax.inspection.slot_usage`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from memjax.axes import constrain
+from memjax.functional.product_keys import top_slots
+from memjax.training.tables import Path, TableOptimizer, Tables, TouchedRows, layer_prefixes
+
+COUNTERS = ("lookups", "top", "weights")
+
+
+def count_usage(optimizer: TableOptimizer) -> TableOptimizer:
+    """The rule, with counters of every table in its moments: those of `SlotCounts`, as int32 and float32.
+
+    They are kept and saved with the state; `pull_usage` reads them and sets them to 0.
+    """
+
+    def init(values: Any) -> Any:
+        zeros = lambda dtype: jax.tree.map(lambda table: jnp.zeros(table.shape[:-1], dtype), values)
+        dtypes = (jnp.int32, jnp.int32, jnp.float32)
+        return {"rule": optimizer.init(values), "usage": dict(zip(COUNTERS, map(zeros, dtypes), strict=True))}
+
+    def update(
+        values: Any, moments: Any, touched: Mapping[Path, TouchedRows], *, step: Int[Array, ""], ok: Bool[Array, ""]
+    ) -> tuple[Any, Any]:
+        values, rule = optimizer.update(values, moments["rule"], touched, step=step, ok=ok)
+        counted = jax.tree.map(lambda *counters: counters, *(moments["usage"][name] for name in COUNTERS))
+        new = map_counters(lambda path, counters: _count(counters, touched[path], ok), counted)
+        parts = (jax.tree.map(lambda c, i=i: c[i], new, is_leaf=_is_counters) for i in range(len(COUNTERS)))
+        return values, {"rule": rule, "usage": dict(zip(COUNTERS, parts, strict=True))}
+
+    return TableOptimizer(init, update)
+
+
+def map_counters(function: Callable[[Path, Any], Any], counters: Any) -> Any:
+    """`function(path, counters of the table)` for every table."""
+    named = lambda path, leaf: function(tuple(str(key.key) for key in path), leaf)
+    return jax.tree_util.tree_map_with_path(named, counters, is_leaf=_is_counters)
+
+
+def _is_counters(node: Any) -> bool:
+    return isinstance(node, tuple)
+
+
+def _count(counters: tuple[Array, ...], rows: TouchedRows, ok: Array) -> tuple[Array, ...]:
+    if rows.ids.ndim == 3:
+        return jax.vmap(lambda counters, rows: _count(counters, rows, ok))(counters, rows)
+    lookups, top, weights = counters
+    # On every device: counters that are split over devices would else be added up between them as a whole.
+    ids = constrain(jnp.where(ok, rows.ids, lookups.shape[0]), None, None)
+    heavy = constrain(rows.weights, None, None)
+    return (
+        lookups.at[ids].add(1, mode="drop"),
+        top.at[jax.lax.map(lambda bag: top_slots(*bag), (ids, heavy), batch_size=256)].add(1, mode="drop"),
+        weights.at[ids].add(heavy.astype(weights.dtype), mode="drop"),
+    )
+
+
+def pull_usage(tables: Tables) -> tuple[dict[str, float], Tables]:
+    """What the counters say since they were last pulled, and the tables with counters at 0.
+
+    Returns:
+      `layer_<index>/usage`, `/top_usage`, `/count_divergence` and `/weight_divergence` of every table (see
+      `SlotCounts`), {} without counters; and the tables.
+    """
+    usage = tables.moments.get("usage") if isinstance(tables.moments, dict) else None
+    if not usage or not jax.tree.leaves(usage):
+        return {}, tables
+    numbers = {name: float(value) for name, value in jax.device_get(_describe(usage)).items()}
+    moments = {**tables.moments, "usage": jax.tree.map(jnp.zeros_like, usage)}
+    return numbers, dataclasses.replace(tables, moments=moments)
+
+
+@jax.jit
+def _describe(usage: Mapping[str, Any]) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+
+    def divergence(counts: Array) -> Array:
+        shares = counts / jnp.maximum(counts.sum(dtype=jnp.float32), 1e-30)
+        terms = jnp.where(shares > 0, shares * jnp.log(jnp.where(shares > 0, shares, 1)), 0)
+        return jnp.where(counts.any(), jnp.maximum(math.log(len(counts)) + terms.sum(), 0), 0)
+
+    def one(path: Path, counters: tuple[Array, ...]) -> None:
+        stacked = [c if c.ndim == 2 else c[None] for c in counters]
+        prefixes = layer_prefixes(path, jax.ShapeDtypeStruct((*counters[0].shape, 1), jnp.float32))
+        for index, prefix in enumerate(prefixes):
+            lookups, top, weights = (c[index] for c in stacked)
+            found[f"{prefix}usage"] = jnp.mean(lookups > 0)
+            found[f"{prefix}top_usage"] = jnp.mean(top > 0)
+            found[f"{prefix}count_divergence"] = divergence(lookups)
+            found[f"{prefix}weight_divergence"] = divergence(weights)
+
+    map_counters(one, jax.tree.map(lambda *counters: counters, *(usage[name] for name in COUNTERS)))
+    return found
