@@ -6,7 +6,8 @@ Data sets are made here, in the folders and with the features that the real buil
 import numpy as np
 import pytest
 
-from memjax.data import builders, tasks
+from memjax.data import seqio as seqio_module
+from memjax.data import tfds as builders
 from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
 from memjax.data.seqio import CORPORA, register_tasks, seqio_documents, seqio_tokenizer
 from memjax.data.sources import Texts
@@ -25,7 +26,7 @@ def tfds():
 
 @pytest.fixture(scope="module")
 def seqio():
-    return tasks.import_seqio()
+    return seqio_module.import_seqio()
 
 
 def prepare(tfds, data_dir, full_name, splits, file_format="tfrecord"):

@@ -17,7 +17,7 @@ from memjax.retrieval.keys import make_key_source
 from memjax.training.loop import train
 from memjax.training.restoring import load_run
 from tests.datastore.stores import clusters, make_store
-from tests.training.keys_test import make_config
+from tests.retrieval.keys_test import make_config
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

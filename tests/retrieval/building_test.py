@@ -33,7 +33,7 @@ from memjax.training.loop import train
 from memjax.training.restoring import load_run
 from memjax.training.runs import load_config
 from tests.datastore.beam_test import needs_beam
-from tests.training.keys_test import joined, make_config
+from tests.retrieval.keys_test import joined, make_config
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.inference import Sampling, generate, knn_recall, spalm_recall, stream_tokens
+from memjax.inference import Sampling, generate, stream_tokens
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.knn_lm import KNNMemory, search_neighbors
 from memjax.models import add_mixtures, make_language_model
+from memjax.retrieval import knn_recall, spalm_recall
 from tests.reference import knn_lm as reference
 from tests.reference.parameters import params_of
 
