@@ -219,8 +219,7 @@ class _Demo:
             max_tokens=self.plan.generated_tokens,
             sampling=Sampling(temperature=0.7, top_p=0.9),
         )
-        name = documents.name(index) if hasattr(documents, "name") else str(index)
-        return {"document": name, "prompt": prompt, "text": "".join(block[0] for block in blocks)}
+        return {"document": documents.name(index), "prompt": prompt, "text": "".join(block[0] for block in blocks)}
 
     # What is shown
 

@@ -19,7 +19,7 @@ NEIGHBORS = "neighbor_values"
 nearest first, -1 = none."""
 
 
-class AnnotatedDocuments:
+class AnnotatedDocuments(Documents):
     """Documents with annotations from arrays over all tokens of a split, in the order of the documents.
 
     Example:
@@ -50,16 +50,19 @@ class AnnotatedDocuments:
           ValueError: an array of another length, or a name that the documents have already.
         """
         self.documents, self._arrays, self._numbers = documents, dict(arrays or {}), numbers
-        sizes = [_num_tokens(documents, index) for index in range(len(documents))]
+        self.sliced = documents.sliced
+        sizes = [documents.num_tokens(index) for index in range(len(documents))]
         self.offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         for name, array in self._arrays.items():
             if len(array) != self.offsets[-1]:
                 raise ValueError(f"{name}: given {len(array)} entries, allowed: {self.offsets[-1]}, one for each token")
-        taken = set(self._own(0)) & {*self._arrays, *([NUMBER] if numbers else [])} if len(documents) else set()
+        taken = (
+            set(documents.annotate(0)) & {*self._arrays, *([NUMBER] if numbers else [])} if len(documents) else set()
+        )
         if taken:
             raise ValueError(f"arrays: given {sorted(taken)[0]!r}, which the documents have; give it another name")
         names = "/".join([*sorted(self._arrays), *([NUMBER] if numbers else [])])
-        own = getattr(documents, "fingerprint", None)
+        own = documents.fingerprint
         self.fingerprint = own and hashlib.sha256(f"{own}/{names}{version}".encode()).hexdigest()[:16]
 
     def __len__(self) -> int:
@@ -75,17 +78,19 @@ class AnnotatedDocuments:
         return int(self.offsets[index + 1] - self.offsets[index])
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        return {**self._own(index), **self._more(int(self.offsets[index]), int(self.offsets[index + 1]))}
+        return {**self.documents.annotate(index), **self._more(int(self.offsets[index]), int(self.offsets[index + 1]))}
 
     def window(self, index: int, start: int, stop: int, /) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Tokens `[start, stop)` of a document with their annotations."""
-        if hasattr(self.documents, "window"):
-            tokens, own = self.documents.window(index, start, stop)  # type: ignore[attr-defined]
-        else:
-            tokens = self.documents[index][start:stop]
-            own = {name: array[start:stop] for name, array in self._own(index).items()}
+        tokens, own = self.documents.window(index, start, stop)
         begin = int(self.offsets[index]) + start
         return tokens, {**own, **self._more(begin, begin + len(tokens))}
+
+    def context(self, index: int, /) -> dict[str, np.ndarray]:
+        return self.documents.context(index)
+
+    def name(self, index: int, /) -> str:
+        return self.documents.name(index)
 
     def before(self, number: int, length: int) -> np.ndarray:
         """The up to `length` tokens that stand before token `number` in its document.
@@ -102,9 +107,6 @@ class AnnotatedDocuments:
         index = int(np.searchsorted(self.offsets, number, side="right")) - 1
         place = int(number - self.offsets[index])
         return self.window(index, max(place - length, 0), place)[0]
-
-    def _own(self, index: int) -> dict[str, np.ndarray]:
-        return self.documents.annotate(index) if hasattr(self.documents, "annotate") else {}  # type: ignore[attr-defined]
 
     def _more(self, begin: int, end: int) -> dict[str, np.ndarray]:
         arrays = {name: np.asarray(array[begin:end]) for name, array in self._arrays.items()}
@@ -125,7 +127,7 @@ def write_neighbors(folder: Path | str, split: str, values: Any, documents: Docu
       ValueError: another number of tokens, what are no tokens, or a folder with neighbours from another store.
     """
     values = np.asarray(values)
-    total = sum(_num_tokens(documents, index) for index in range(len(documents)))
+    total = sum(documents.num_tokens(index) for index in range(len(documents)))
     if values.ndim != 2 or len(values) != total or values.dtype.kind != "i":
         given = f"{values.dtype} {list(values.shape)}"
         raise ValueError(f"values: given {given}, allowed: integers [{total}, neighbours], one row for each token")
@@ -140,7 +142,7 @@ def write_neighbors(folder: Path | str, split: str, values: Any, documents: Docu
     (folder / f"{split}.json").unlink(missing_ok=True)  # written last: without it the file is not finished
     np.save(folder / f"{split}.npy", values)
     about = {
-        "documents": getattr(documents, "fingerprint", None),
+        "documents": documents.fingerprint,
         "neighbors": values.shape[1],
         "store": store,
         "sha256": hashlib.sha256(values.data).hexdigest(),
@@ -160,7 +162,7 @@ def open_neighbors(folder: Path | str, split: str, documents: Documents) -> Anno
             f"neighbors: {folder} has none for the split {split}, allowed: a folder from `memjax datastore neighbors`"
         )
     about = json.loads(path.read_text(encoding="utf-8"))
-    own = getattr(documents, "fingerprint", None)
+    own = documents.fingerprint
     if about["documents"] != own:
         raise ValueError(f"neighbors: {path} is of other documents ({about['documents']}, not {own})")
     try:
@@ -173,9 +175,3 @@ def open_neighbors(folder: Path | str, split: str, documents: Documents) -> Anno
             f"neighbors: {path.with_suffix('.npy')} is damaged; find them again by `memjax datastore neighbors`"
         )
     return AnnotatedDocuments(documents, {NEIGHBORS: values}, version=about["sha256"])
-
-
-def _num_tokens(documents: Documents, index: int) -> int:
-    if hasattr(documents, "num_tokens"):
-        return documents.num_tokens(index)  # type: ignore[attr-defined]
-    return len(documents[index])

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.data.documents import Measure
+from memjax.data.documents import Documents, Measure
 from memjax.data.sources import SPLITS, read_text, split_of
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts, truncate_texts
 from memjax.typing import Batch
@@ -127,7 +127,7 @@ def tfds_glue_texts(name: str, *, split: str, data_dir: str) -> list[LabelledTex
     ]
 
 
-class LabelledTexts:
+class LabelledTexts(Documents):
     """Labelled texts as documents `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` that ask for their class.
 
     `ask` gives one target per text, and `extras["token_types"]`.

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from memjax.data.documents import Documents
 from memjax.data.sources import Texts
 from memjax.data.tokenizers import Tokenizer
 
@@ -92,7 +93,7 @@ class MarkingTokenizer:
         return np.where(marks, 0, self._tokenizer.token_bytes(np.where(marks, self.pad_id, ids)))
 
 
-class Dialogues:
+class Dialogues(Documents):
     """Documents and dialogues as the documents of a run; the loss is on utterances and their end tokens alone.
 
     An utterance is the mark of its speaker, its tokens, and the end token. Three layouts, in which the same targets are

@@ -11,36 +11,60 @@ import numpy as np
 from memjax.typing import Batch
 
 
-@runtime_checkable
-class Documents(Protocol):
-    """Random access to tokenised documents.
+class Documents:
+    """Random access to tokenised documents: what a source says of them beyond length, tokens and bytes has a default.
 
-    More members are used where they exist:
-
-    - `annotate(i) -> dict[str, array]`: arrays with one entry per token of document i, the same names for every
-      document; an entry is a number or an array of one shape. They come out in `Batch.extras`, aligned to the targets,
-      0 at padding. `target_bytes` (UTF-8 bytes of each token) is the name that evaluation looks for; `weights` becomes
-      `Batch.weights` instead (0 = not scored).
-    - `num_tokens(i) -> int`: the length without reading the document.
-    - `window(i, start, stop) -> (tokens, annotations)`: a slice, so that one document may be larger than memory.
-    - `context(i) -> dict[str, array]`: arrays of one shape for every document, such as the source of a translation.
-      They come out in `Batch.extras` as they are, with every segment of the document, zeros where a row has none.
-    - `fingerprint: str`: what the tokens are; a position of other documents is then refused.
-    - `ask(batch, epochs) -> Batch`: what a batch of them asks of a model, where that is not every next token. The
-      targets and weights it returns are `[segments, batch, targets]`; `epochs` `[segments, batch]` says how often the
-      document of each row has been read before.
-    - `make_measure() -> Measure`: how the answers of a whole split are measured (see `Measure`).
+    Attributes:
+      fingerprint: what the tokens are; a position of other documents is then refused. None = not known.
+      sliced: `window` reads no more than it gives, so that one document may be larger than memory. Otherwise a stream
+        keeps a document while one of its rows is in it.
+      skipped: documents that the source has and that were left out because they are too short.
     """
 
-    def __len__(self) -> int: ...
+    fingerprint: str | None = None
+    sliced = False
+    skipped = 0
+
+    def __len__(self) -> int:
+        raise NotImplementedError
 
     def __getitem__(self, index: int, /) -> np.ndarray:
         """int32 tokens of one document, without a begin token."""
-        ...
+        raise NotImplementedError
 
     def num_bytes(self, index: int, /) -> int:
         """UTF-8 bytes of the text of one document."""
-        ...
+        raise NotImplementedError
+
+    def num_tokens(self, index: int, /) -> int:
+        """The length, where possible without reading the document."""
+        return len(self[index])
+
+    def name(self, index: int, /) -> str:
+        """The name that the source gave the document."""
+        return str(index)
+
+    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
+        """Name -> array with one entry per token, the same names for every document.
+
+        An entry is a number or an array of one shape. They come out in `Batch.extras`, aligned to the targets, 0 at
+        padding. `target_bytes` (UTF-8 bytes of each token) is the name that evaluation looks for; `weights` becomes
+        `Batch.weights` instead (0 = not scored).
+        """
+        del index
+        return {}
+
+    def window(self, index: int, start: int, stop: int, /) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Tokens `[start, stop)` of a document with their annotations."""
+        return self[index][start:stop], {name: array[start:stop] for name, array in self.annotate(index).items()}
+
+    def context(self, index: int, /) -> dict[str, np.ndarray]:
+        """Name -> array of one shape for every document, such as the source of a translation.
+
+        They come out in `Batch.extras` as they are, with every segment of the document, zeros where a row has none.
+        """
+        del index
+        return {}
 
 
 @runtime_checkable
@@ -56,7 +80,7 @@ class Measure(Protocol):
         ...
 
 
-class ArrayDocuments:
+class ArrayDocuments(Documents):
     """Documents that are already in memory.
 
     Example:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from memjax.data.documents import Documents
+
 VALIDATION_IMAGES = 5000
 """of the training file, its last ones"""
 FILES = {"train": "train-images-idx3-ubyte", "validation": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
 
 
-class ImageDocuments:
+class ImageDocuments(Documents):
     """Images as documents: pixel value v is the id 3 + v (0 pad, 1 begin, 2 unused), 259 ids in all.
 
     Example:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.typing import Batch
 
 
-class MaskedTexts:
+class MaskedTexts(Documents):
     """Documents cut into frames `[CLS] text [SEP]`, each a document of its own, of which some tokens are to be found.
 
     A frame of n tokens asks for `rate * n` of them, rounded, at least one (as the published code of BERT, and not each
@@ -52,12 +51,12 @@ class MaskedTexts:
         self._documents, self._tokenizer, self._packed = documents, tokenizer, packed
         self._rate, self._masked, self._random, self._seed = rate, masked, random, seed
         self._room = length - 2
-        sizes = np.array([_num_tokens(documents, index) for index in range(len(documents))], np.int64)
+        sizes = np.array([documents.num_tokens(index) for index in range(len(documents))], np.int64)
         self._ends = np.cumsum(sizes)
         frames = -(-sizes // self._room) if not packed else np.array([-(-int(sizes.sum()) // self._room)])
         self._frame_ends = np.cumsum(frames)
         self.num_targets = max(1, round(rate * self._room))
-        settings = f"{documents.fingerprint}/{length}/{packed}"  # type: ignore[attr-defined]
+        settings = f"{documents.fingerprint}/{length}/{packed}"
         self.fingerprint = "masked-" + hashlib.sha256(settings.encode()).hexdigest()[:16]
 
     def __len__(self) -> int:
@@ -122,16 +121,6 @@ class MaskedTexts:
         parts, document = [], int(np.searchsorted(self._ends, begin, side="right"))
         while begin < end:
             until, start = min(end, int(self._ends[document])), int(self._ends[document - 1]) if document else 0
-            parts.append(_read(self._documents, document, begin - start, until - start))
+            parts.append(self._documents.window(document, begin - start, until - start)[0])
             begin, document = until, document + 1
         return parts
-
-
-def _num_tokens(documents: Any, index: int) -> int:
-    return documents.num_tokens(index) if hasattr(documents, "num_tokens") else len(documents[index])
-
-
-def _read(documents: Any, index: int, begin: int, end: int) -> np.ndarray:
-    if hasattr(documents, "window"):
-        return documents.window(index, begin, end)[0]
-    return documents[index][begin:end]

@@ -134,7 +134,7 @@ def _count(documents: Any) -> dict[str, int]:
         "documents": len(documents),
         "tokens": sum(documents.num_tokens(i) for i in numbers),
         "bytes": sum(documents.num_bytes(i) for i in numbers),
-        "skipped": getattr(documents, "skipped", 0),
+        "skipped": documents.skipped,
     }
 
 

@@ -10,10 +10,12 @@ import hashlib
 
 import numpy as np
 
+from memjax.data.documents import Documents
+
 IS_ANSWER = "is_answer"
 
 
-class Sorting:
+class Sorting(Documents):
     """Documents of the sorting task, drawn when they are asked for; the same for the same arguments everywhere.
 
     A document is `length` symbols, a separator, and all symbols by falling count: ties by first occurrence, symbols

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.data.documents import Measure
+from memjax.data.documents import Documents, Measure
 from memjax.data.sources import SPLITS, read_text, split_of
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts
 from memjax.typing import Batch
@@ -81,7 +81,7 @@ class _Context:
     offsets: np.ndarray
 
 
-class QuestionWindows:
+class QuestionWindows(Documents):
     """Questions as documents `[CLS] question [SEP] window of the text [SEP]` that ask for the answer's two ends.
 
     A text that is too long is read in windows, `stride` tokens from one to the next. A window without the whole answer

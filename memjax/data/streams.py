@@ -180,7 +180,7 @@ class Streams:
         self._seed, self._protocol, self._shuffle, self._epochs = seed, protocol, shuffle, epochs
         self._begin = int(begin_token) if score_first and begin_token is not None else None
         self._extras = {name: like for name, like in _annotation_types(documents).items() if name != "weights"}
-        self._context = {name: np.zeros_like(array) for name, array in _context(documents, 0).items()}
+        self._context = {name: np.zeros_like(array) for name, array in documents.context(0).items()}
         if self._context and protocol == "contiguous":
             raise ValueError("protocol: 'contiguous' given; documents with a context allow 'separate'")
         self._orders: dict[tuple[int, int], np.ndarray] = {}
@@ -242,7 +242,7 @@ class Streams:
             "shuffle": self._shuffle,
             "begin_token": self._begin,
             "documents": len(self._documents),
-            "fingerprint": getattr(self._documents, "fingerprint", None),
+            "fingerprint": self._documents.fingerprint,
         }
 
     def _restore(self, position: Mapping[str, Any]) -> None:
@@ -274,14 +274,9 @@ class Streams:
             return False
         return self._protocol == "contiguous" or self._first(row.row)[0] < len(self._documents)
 
-    def _length(self, row: _Row, document: int) -> int:
-        if hasattr(self._documents, "num_tokens"):
-            return self._documents.num_tokens(document)  # type: ignore[attr-defined]
-        return len(self._opened(row, document)[0])
-
     def _document_lengths(self) -> np.ndarray:
         if self._lengths is None:
-            self._lengths = np.array([_num_tokens(self._documents, i) for i in range(len(self._documents))], np.int64)
+            self._lengths = np.array([self._documents.num_tokens(i) for i in range(len(self._documents))], np.int64)
         return self._lengths
 
     # Segments
@@ -293,13 +288,13 @@ class Streams:
         first, lap = self._first(row.row)
         document = int(self._order(row.epoch, lap)[first + row.index * self.rows])
         unscored = int(self._begin is None)
-        total = self._length(row, document)
+        total = self._documents.num_tokens(document)
         if total <= unscored:
             raise ValueError(_too_short(self._documents, document, total, unscored))
         begin = unscored + row.offset
         end = min(begin + self.segment_length, total)
         piece = self._piece(row, *self._read(row, document, max(begin - 1, 0), end), end - begin, start=row.offset == 0)
-        piece = dataclasses.replace(piece, context=_context(self._documents, document))
+        piece = dataclasses.replace(piece, context=self._documents.context(document))
         row.offset += end - begin
         if end == total:
             row.offset, row.index = 0, row.index + 1
@@ -334,15 +329,15 @@ class Streams:
         return _Piece(inputs, targets, {k: v[len(tokens) - size :] for k, v in annotations.items()}, start)
 
     def _read(self, row: _Row, document: int, begin: int, end: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        if hasattr(self._documents, "window"):
-            return self._documents.window(document, begin, end)  # type: ignore[attr-defined]
+        if self._documents.sliced:
+            return self._documents.window(document, begin, end)
         tokens, annotations = self._opened(row, document)
         return tokens[begin:end], {name: array[begin:end] for name, array in annotations.items()}
 
     def _opened(self, row: _Row, document: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The whole document, read once while the row is in it."""
         if row.row not in self._open or self._open[row.row][0] != document:
-            self._open[row.row] = (document, self._documents[document], _annotate(self._documents, document))
+            self._open[row.row] = (document, self._documents[document], self._documents.annotate(document))
         return self._open[row.row][1:]
 
     def _read_corpus(self, row: _Row, begin: int, end: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -419,32 +414,15 @@ def _check_arguments(
         raise ValueError(f"host_rows: {host_rows}; give (start, stop) with 0 <= start < stop <= rows = {rows}")
 
 
-def _annotate(documents: Documents, index: int) -> dict[str, np.ndarray]:
-    return documents.annotate(index) if hasattr(documents, "annotate") else {}  # type: ignore[attr-defined]
-
-
-def _context(documents: Documents, index: int) -> dict[str, np.ndarray]:
-    return documents.context(index) if hasattr(documents, "context") else {}  # type: ignore[attr-defined]
-
-
 def _annotation_types(documents: Documents) -> dict[str, np.ndarray]:
     """Name -> zeros of the shape and type that an annotation has at one token."""
-    if hasattr(documents, "window"):
-        annotations = documents.window(0, 0, 0)[1]  # type: ignore[attr-defined]
-    else:
-        annotations = _annotate(documents, 0)
+    annotations = documents.window(0, 0, 0)[1]
     return {name: np.zeros(array.shape[1:], array.dtype) for name, array in annotations.items()}
 
 
-def _num_tokens(documents: Documents, index: int) -> int:
-    if hasattr(documents, "num_tokens"):
-        return documents.num_tokens(index)  # type: ignore[attr-defined]
-    return len(documents[index])
-
-
 def _too_short(documents: Documents, index: int, tokens: int, unscored: int) -> str:
-    name = documents.name(index) if hasattr(documents, "name") else index  # type: ignore[attr-defined]
     needed = "one" if not unscored else "two (score_first=False does not score the first)"
+    name = documents.name(index)
     return f"documents: document {name} has {tokens} tokens; needs at least {needed}; set a minimum document length"
 
 

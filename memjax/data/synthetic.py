@@ -24,12 +24,14 @@ import hashlib
 
 import numpy as np
 
+from memjax.data.documents import Documents
+
 LAYOUTS = ("joint", "sequence")
 IS_ANSWER = "is_answer"
 IS_PRACTICE = "is_practice"
 
 
-class KeyValueRecall:
+class KeyValueRecall(Documents):
     """Documents of key-value recall, drawn when they are asked for; the same for the same arguments everywhere.
 
     `annotate` gives `is_answer` and `is_practice` (bool per token: the value after a question) and `weights` (float32:

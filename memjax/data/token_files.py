@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from memjax.data.documents import Documents
 from memjax.data.sources import TextSource
 from memjax.data.tokenizers import Tokenizer, utf8_bytes
 
@@ -35,7 +36,7 @@ Annotator = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """(text, ids, bytes of each id) -> array with one entry per id."""
 
 
-class TokenizedTexts:
+class TokenizedTexts(Documents):
     """Documents tokenised when they are first asked for, and kept in memory.
 
     Example:
@@ -80,7 +81,7 @@ class TokenizedTexts:
         return self._kept[index]
 
 
-class TokenFile:
+class TokenFile(Documents):
     """Documents in a folder that `write_token_file` finished, memory-mapped.
 
     `annotate` and `window` give `target_bytes` and the annotations that were stored.
@@ -90,6 +91,8 @@ class TokenFile:
       num_documents, total_tokens, total_bytes: of the whole file.
       skipped: documents of the source that were shorter than the minimum.
     """
+
+    sliced = True
 
     def __init__(self, path: str | os.PathLike[str]):
         """Opens a finished folder.

@@ -19,7 +19,7 @@ from memjax.data.tokenizers import Tokenizer
 SPLITS = ("train", "validation", "test")
 
 
-class SentencePairs:
+class SentencePairs(Documents):
     """Targets as documents, with their source as context of every segment.
 
     `context` gives `source`, int32 `[max_length]` ids padded with 0, and `source_mask`, bool of the same shape.
@@ -44,13 +44,13 @@ class SentencePairs:
         if len(source) != len(target):
             raise ValueError(f"sentence pairs: given {len(source)} sources and {len(target)} targets, allowed: as many")
         self.max_length, self._source, self._target = max_length, source, target
-        lengths = [np.array([_num_tokens(side, i) for i in range(len(side))]) for side in (source, target)]
+        lengths = [np.array([side.num_tokens(i) for i in range(len(side))]) for side in (source, target)]
         self.kept = np.flatnonzero(np.maximum(*lengths) <= max_length)
         if not len(self.kept):
             raise ValueError(
                 f"max_length: given {max_length}, no pair is that short; allowed: {max(map(min, lengths))}"
             )
-        parts = [str(getattr(side, "fingerprint", "")) for side in (source, target)]
+        parts = [str(side.fingerprint) for side in (source, target)]
         self.fingerprint = "/".join([*parts, str(max_length)])
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class SentencePairs:
         return self._target[int(self.kept[index])]
 
     def num_tokens(self, index: int, /) -> int:
-        return _num_tokens(self._target, int(self.kept[index]))
+        return self._target.num_tokens(int(self.kept[index]))
 
     def num_bytes(self, index: int, /) -> int:
         return self._target.num_bytes(int(self.kept[index]))
@@ -170,7 +170,3 @@ def _german(number: int) -> str:
         one = number % 10
         return (f"{before(one)}und" if one else "") + tens[number // 10 - 2]
     return ones[number]
-
-
-def _num_tokens(documents: Any, index: int) -> int:
-    return documents.num_tokens(index) if hasattr(documents, "num_tokens") else len(documents[index])

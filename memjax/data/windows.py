@@ -52,7 +52,7 @@ def _windows(documents: Documents, length: int, stride: int, begin_token: int | 
     """(inputs, targets, weights of the targets, annotations of the targets) of every window."""
     for index in range(len(documents)):
         tokens = np.asarray(documents[index], np.int32)
-        annotations = dict(documents.annotate(index)) if hasattr(documents, "annotate") else {}  # type: ignore[attr-defined]
+        annotations = dict(documents.annotate(index))
         if begin_token is None:
             inputs, targets = tokens[:-1], tokens[1:]
             annotations = {name: array[1:] for name, array in annotations.items()}

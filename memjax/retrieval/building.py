@@ -60,7 +60,7 @@ def make_header(source: KeySource, split: str, *, key_dtype: str = "float16", nu
         dim=source.dim,
         model=_digest(model),
         tokenizer=str(getattr(experiment.tokenizer, "fingerprint", None)),
-        data=f"{split}/{getattr(documents, 'fingerprint', None)}",
+        data=f"{split}/{documents.fingerprint}",
         protocol=source.protocol(),
         key_dtype=key_dtype,
         num_shards=shards,
@@ -248,10 +248,7 @@ def count_entries(source: KeySource, split: str) -> int:
     """Entries of a store of a split: its tokens, and no first tokens where those are not scored."""
     documents: Documents = source.run.experiment.documents(split)
     protocol = source.protocol()
-    counts = [
-        documents.num_tokens(i) if hasattr(documents, "num_tokens") else len(documents[i])  # type: ignore[attr-defined]
-        for i in range(len(documents))
-    ]
+    counts = [documents.num_tokens(i) for i in range(len(documents))]
     unscored = 0 if protocol["score_first"] else len(counts) if protocol["documents"] == "separate" else 1
     return sum(counts) - unscored
 

@@ -410,9 +410,7 @@ def make_score(
 
 
 def _num_tokens(documents: Documents) -> int:
-    if hasattr(documents, "num_tokens"):
-        return sum(documents.num_tokens(i) for i in range(len(documents)))  # type: ignore[attr-defined]
-    return sum(len(documents[i]) for i in range(len(documents)))
+    return sum(documents.num_tokens(i) for i in range(len(documents)))
 
 
 class _Total:

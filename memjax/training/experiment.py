@@ -63,7 +63,7 @@ class Experiment:
         A distant identifier was last seen in the document more than `evaluation.distance` tokens before.
         """
         documents = self.documents(evaluation.split)
-        annotations = documents.annotate(0) if hasattr(documents, "annotate") else {}  # type: ignore[attr-defined]
+        annotations = documents.annotate(0)
         names = [name for name, array in annotations.items() if array.dtype == bool]
         subsets: dict[str, Subset] = {name: lambda extras, name=name: extras[name] for name in names}
         if ANNOTATION in annotations:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memjax.data.documents import ArrayDocuments
+from memjax.data.documents import ArrayDocuments, Documents
 from memjax.data.streams import Streams, epoch_order, merge_positions, position_of_rows
 
 BEGIN = 1
@@ -20,8 +20,8 @@ def make_documents(lengths, annotate=True):
     return ArrayDocuments(tokens, num_bytes=[int((ids % 7).sum()) for ids in tokens], annotations=annotations)
 
 
-class NoExtras:
-    """Only what the protocol requires."""
+class NoExtras(Documents):
+    """Only what every source has."""
 
     def __init__(self, documents):
         self._documents = documents
@@ -38,6 +38,8 @@ class NoExtras:
 
 class Windowed(NoExtras):
     """Slices only, as a token file gives them; reading a whole document is an error."""
+
+    sliced = True
 
     def __getitem__(self, index):
         raise AssertionError("read whole")
