@@ -29,7 +29,7 @@ from typing import Literal
 from memjax.config import (
     LSTM,
     Adam,
-    Attention,
+    AttentionKind,
     Config,
     Data,
     Dense,
@@ -129,7 +129,7 @@ def get_config(variant: str = "default") -> Config:
     return config
 
 
-def _decoder(attention: Attention, positions: Literal["none", "sinusoids"] = "none") -> Model:
+def _decoder(attention: AttentionKind, positions: Literal["none", "sinusoids"] = "none") -> Model:
     """A decoder of the paper's size without an encoder."""
     return Model(
         dim=128,

@@ -23,7 +23,7 @@ from typing import NoReturn
 from memjax.compilation import keep_programs
 from memjax.config import Config, Evaluation, LanguageModeling, Spalm
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config
-from memjax.validation import validate
+from memjax.settings.relations import validate
 
 DEFAULT_CONFIG = "memorizing_python"
 PLACE_FIELDS = ("data.source.", "data.cache_dir", "data.neighbors", "data.tokenizer.vocab")

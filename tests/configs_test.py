@@ -21,7 +21,7 @@ from memjax.config import (
 )
 from memjax.models.factory import make_model
 from memjax.overrides import load_config
-from memjax.validation import validate, warnings
+from memjax.settings.relations import validate, warnings
 
 FOLDER = Path(__file__).parent.parent / "configs"
 FILES = sorted(path for path in FOLDER.glob("*.py") if path.stem[0] != "_")

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "memjax"
 
-VOCABULARY = {"typing", "config", "axes"}
+VOCABULARY = {"typing", "settings", "config", "axes"}
 """Modules that every part may import (`functional`: `typing` only)."""
 
 MODELS = {"functional", "memory", "datastore"}
@@ -20,7 +20,6 @@ APPLICATIONS = {"functional", "memory", "datastore", "models"}
 ALLOWED: dict[str, set[str]] = {
     "typing": set(),
     "config": set(),
-    "validation": set(),
     "axes": set(),
     "functional": set(),
     "memory": {"functional"},
@@ -28,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": set(),
     "models": MODELS,
     "inference": APPLICATIONS | {"data"},
-    "training": APPLICATIONS | {"data", "validation"},
+    "training": APPLICATIONS | {"data"},
     "retrieval": APPLICATIONS | {"data", "inference", "training"},
     "inspection": APPLICATIONS | {"data", "training"},
     "lifelong": APPLICATIONS | {"training", "data"},

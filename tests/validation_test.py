@@ -38,7 +38,7 @@ from memjax.config import (
     WordPiece,
     softmax_of,
 )
-from memjax.validation import validate, warnings
+from memjax.settings.relations import validate, warnings
 
 
 def test_the_defaults_are_valid():

@@ -206,7 +206,7 @@ def make_tokenizer(tokenizer: configs.Tokenizer, train: Any, folder: Path, *, pr
             return WordTokenizer.load(path)
         case configs.WordPiece():
             return _wordpiece(tokenizer, train, folder)
-    raise ValueError(f"data.tokenizer: given {type(tokenizer).__name__}, allowed: one of memjax.config.Tokenizer")
+    raise ValueError(f"data.tokenizer: given {type(tokenizer).__name__}, allowed: one of memjax.config.TokenizerKind")
 
 
 def cache_folder(data: configs.Data) -> Path:

@@ -81,7 +81,7 @@ def model_config(hf_config: Mapping[str, Any], *, pooler: bool = True) -> config
 
 
 def import_params(
-    weights: Mapping[str, np.ndarray] | str | Path, model: config.Model, task: config.Task | None = None
+    weights: Mapping[str, np.ndarray] | str | Path, model: config.Model, task: config.TaskKind | None = None
 ) -> dict[str, Any]:
     """Parameters of `make_text_encoder(model, task, ...)` from the state dict of a BERT or DistilBERT.
 
@@ -107,7 +107,7 @@ def import_params(
 
 
 def export_params(
-    params: Mapping[str, Any], model: config.Model, task: config.Task | None = None
+    params: Mapping[str, Any], model: config.Model, task: config.TaskKind | None = None
 ) -> dict[str, np.ndarray]:
     """The inverse of `import_params`: a state dict with the names of transformers' classes for the task.
 
@@ -125,7 +125,7 @@ def export_params(
     return {name: np.ascontiguousarray(weight) for name, weight in weights.items()}
 
 
-def find_task(weights: Mapping[str, np.ndarray] | str | Path) -> config.Task | None:
+def find_task(weights: Mapping[str, np.ndarray] | str | Path) -> config.TaskKind | None:
     """The task whose head a state dict has; None for an encoder alone."""
     weights = _read(weights)
     if {"cls.predictions.transform.dense.weight", "vocab_transform.weight"} & weights.keys():
@@ -137,7 +137,7 @@ def find_task(weights: Mapping[str, np.ndarray] | str | Path) -> config.Task | N
     return None
 
 
-def load_pretrained(folder: str | Path, task: config.Task | None = None) -> tuple[config.Model, dict[str, Any]]:
+def load_pretrained(folder: str | Path, task: config.TaskKind | None = None) -> tuple[config.Model, dict[str, Any]]:
     """Configuration and parameters of a folder with `config.json` and `model.safetensors`.
 
     Raises:
@@ -298,7 +298,7 @@ class _Entry:
     dump: Dump = lambda array, shapes: [array]
 
 
-def _entries(names: Names, model: config.Model, task: config.Task | None) -> Iterator[_Entry]:
+def _entries(names: Names, model: config.Model, task: config.TaskKind | None) -> Iterator[_Entry]:
     """Every parameter of the model."""
     dim, part = model.dim, _attention(model)
     embeddings = names["embeddings"]

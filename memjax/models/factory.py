@@ -165,7 +165,7 @@ def make_attention(model: settings.Model, index: int, dtype: Any, memory_shardin
             last = index == model.num_layers - 1  # whose output the model itself drops
             return LSTM(model.dim, dropout=0.0 if last else model.dropout, dtype=dtype)
     raise ValueError(
-        f"model.attention: given {type(model.attention).__name__}, allowed: one of memjax.config.Attention"
+        f"model.attention: given {type(model.attention).__name__}, allowed: one of memjax.config.AttentionKind"
     )
 
 
@@ -270,7 +270,7 @@ def make_vocabulary(model: settings.Model, vocab_size: int, multiple: int, dtype
             return Vocabulary(**common, tied=part.tied, bias=part.bias)
         case settings.AdaptiveSoftmax() as part:
             return AdaptiveVocabulary(**common, **_fields(part))
-    raise ValueError(f"model.output: given {type(model.output).__name__}, allowed: one of memjax.config.Output")
+    raise ValueError(f"model.output: given {type(model.output).__name__}, allowed: one of memjax.config.OutputKind")
 
 
 def memory_fields(tokens: settings.MemoryTokens | None) -> dict[str, Any]:
@@ -432,7 +432,7 @@ def memformer_of(
     )
 
 
-def _norms(attention: settings.Attention) -> tuple[str, str]:
+def _norms(attention: settings.AttentionKind) -> tuple[str, str]:
     if isinstance(attention, settings.GPT2) or getattr(attention, "host", "") == "gpt2":
         return "pre", "layer"
     if isinstance(attention, _RELATIVE):

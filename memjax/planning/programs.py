@@ -16,12 +16,12 @@ from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.data.dialogue import NUM_MARKS
 from memjax.models.factory import make_mixtures, make_model
+from memjax.settings.relations import validate
 from memjax.training.assembly import make_coefficients, make_optimizer, make_table_optimizer, padding_of, scanned_groups
 from memjax.training.evaluation import make_score
 from memjax.training.sharding import Layout, check_rows, train_state_names
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
 from memjax.typing import Batch
-from memjax.validation import validate
 
 What = Literal["train", "eval", "decode"]
 """an update, one scored segment, or one generated token"""

@@ -13,7 +13,7 @@ from memjax.overrides import UsageError, apply_overrides, find_field
 from memjax.planning.advice import bytes_needed
 from memjax.planning.cases import Case
 from memjax.planning.topologies import GIB, parse_topology
-from memjax.validation import validate
+from memjax.settings.relations import validate
 
 COLUMNS = (
     "chips",

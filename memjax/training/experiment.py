@@ -19,9 +19,9 @@ from memjax.models.factory import (
     make_mixtures,
     make_model,
 )
+from memjax.settings.relations import validate
 from memjax.training.evaluation import Evaluator, Subset
 from memjax.training.sharding import Layout
-from memjax.validation import validate
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.data.streams import merge_positions, position_of_rows
+from memjax.settings.relations import validate, warnings
 from memjax.training import processes
 from memjax.training.assembly import (
     check_frozen,
@@ -46,7 +47,6 @@ from memjax.training.step import (
     model_variables,
 )
 from memjax.typing import Batch, Sum
-from memjax.validation import validate, warnings
 
 
 @dataclasses.dataclass

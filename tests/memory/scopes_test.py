@@ -108,7 +108,7 @@ def scopes(found: frozenset[str]) -> set[str]:
 
 
 def test_every_kind_of_memory_is_looked_at():
-    decoders = set(get_args(config.Attention)) - {config.Bidirectional}  # a text encoder's, without memory
+    decoders = set(get_args(config.AttentionKind)) - {config.Bidirectional}  # a text encoder's, without memory
     assert {type(attention) for attention, _ in EXPECTED.values()} == decoders
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from memjax.config import Classification, ProductKey
 from memjax.overrides import apply_overrides, load_config
+from memjax.settings.relations import validate
 from memjax.training.experiment import make_experiment
-from memjax.validation import validate
 from tests.training.tasks_test import make_config, save_run
 from tools.results.bert import fine_tuning, pretraining
 from tools.results.runs import Run, measured, train, usage

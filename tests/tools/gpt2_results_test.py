@@ -4,7 +4,7 @@ import pytest
 
 from memjax.config import GPT2, InfinityFormer
 from memjax.overrides import apply_overrides, load_config
-from memjax.validation import validate
+from memjax.settings.relations import validate
 from tools.results.recurrent import gpt2
 
 RUNS = gpt2.runs(1200, 500)

@@ -142,7 +142,7 @@ def test_recipes_name_variants_that_exist(recipe):
 @pytest.mark.parametrize("row", RECIPES["sorting_small"].variants)
 def test_rows_of_sorting_are_valid_and_named_by_what_they_are(row):
     from memjax.overrides import apply_overrides, load_config
-    from memjax.validation import validate
+    from memjax.settings.relations import validate
 
     recipe = RECIPES["sorting_small"]
     variant, *further = recipe.variants[row].split()
@@ -161,7 +161,7 @@ def test_rows_of_sorting_are_valid_and_named_by_what_they_are(row):
 )
 def test_rows_of_the_horizon_have_the_gradients_that_they_name(name, row):
     from memjax.overrides import apply_overrides, load_config
-    from memjax.validation import validate
+    from memjax.settings.relations import validate
 
     recipe = RECIPES[name]
     variant, *further = recipe.variants[row].split()

@@ -1,0 +1,337 @@
+"""What is read, and how it is cut into rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from memjax.settings.tokenizers import SentencePiece, TokenizerKind
+
+__all__ = [
+    "Source",
+    "PythonLibrary",
+    "TextFiles",
+    "Directories",
+    "JsonLines",
+    "Enwik8",
+    "WikiText",
+    "Novels",
+    "TfdsBuilder",
+    "SeqioTask",
+    "KeyValueRecall",
+    "Sorting",
+    "Mnist",
+    "Dialogues",
+    "CmuDog",
+    "TemplateDialogues",
+    "Glue",
+    "Squad",
+    "Templates",
+    "Translation",
+    "ParallelText",
+    "TfdsTranslation",
+    "NumberWords",
+    "SourceKind",
+    "Data",
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class Source:
+    """What every source says of itself."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PythonLibrary(Source):
+    """The interpreter's standard library in source, one document per top-level module or package."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TextFiles(Source):
+    """Plain text files, one document each. Compressed .xz and .gz are read as they are."""
+
+    path: str = ""
+    """a file, a directory or a glob"""
+    validation_percent: int = 5
+    """share of documents held out for validation, by a hash of the name"""
+    test_percent: int = 5
+    """share of documents held out for the test split, by a hash of the name"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Directories(Source):
+    """One document per directory (a repository): its files joined in path order, each after a line with its path."""
+
+    path: str = ""
+    """the directory that holds the documents' directories"""
+    pattern: str = "**/*"
+    """glob of the files to join"""
+    order_file: str = ""
+    """a file inside each directory that lists its files in the order to join them; '' = path order"""
+    validation_percent: int = 5
+    """share of documents held out for validation"""
+    test_percent: int = 5
+    """share of documents held out for the test split"""
+
+
+@dataclass(slots=True, kw_only=True)
+class JsonLines(Source):
+    """JSON lines, one document a line."""
+
+    path: str = ""
+    """a file or a glob"""
+    field: str = "text"
+    """the field that holds the text"""
+    validation_percent: int = 5
+    """share of documents held out for validation"""
+    test_percent: int = 5
+    """share of documents held out for the test split"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Enwik8(Source):
+    """enwik8 or text8: the first 90 M, next 5 M and last 5 M bytes are train, validation and test."""
+
+    path: str = ""
+    """the uncompressed or .xz / .gz file"""
+
+
+@dataclass(slots=True, kw_only=True)
+class WikiText(Source):
+    """WikiText at word level: train.txt, valid.txt and test.txt, one `<eos>` a line."""
+
+    path: str = ""
+    """the directory of the three files (also .xz / .gz)"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Novels(Source):
+    """Whole books: a directory or a tar (.tar, .tar.xz, .tar.gz) of text files, one document a book."""
+
+    path: str = ""
+    """the directory or tar file"""
+
+
+@dataclass(slots=True, kw_only=True)
+class TfdsBuilder(Source):
+    """A TensorFlow Datasets builder. Needs the extra `data`."""
+
+    name: str = "pg19"
+    """builder name, with config and version where wanted"""
+    field: str = "text"
+    """feature that holds the text"""
+    data_dir: str = ""
+    """prepared data sets; '' = the library's default"""
+
+
+@dataclass(slots=True, kw_only=True)
+class SeqioTask(Source):
+    """A seqio Task or Mixture. Needs the extra `data`."""
+
+    name: str = "memjax_pg19"
+    """registered name"""
+    feature: str = "targets"
+    """feature that holds the tokens"""
+    data_dir: str = ""
+    """prepared TFDS data sets; '' = the library's default"""
+
+
+@dataclass(slots=True, kw_only=True)
+class KeyValueRecall(Source):
+    """Synthetic documents that define keys and values and ask for them many segments later."""
+
+    num_pairs: int = 8
+    """bindings per document"""
+    num_keys: int = 16
+    """different keys"""
+    num_values: int = 16
+    """different values; chance is 1 / num_values"""
+    filler_length: int = 48
+    """tokens between the definitions and the questions"""
+    layout: Literal["joint", "sequence"] = "joint"
+    """a binding is one token for the pair, or key and value one after the other"""
+    num_documents: int = 2048
+    """documents of the training split; validation and test have an eighth each"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Sorting(Source):
+    """Synthetic documents whose symbols are to be named at the end by how often they occurred (Martins et al. 2022)."""
+
+    length: int = 4000
+    """symbols to sort; 4,000 to 16,000 in the paper"""
+    num_symbols: int = 20
+    """different symbols"""
+    num_documents: int = 8000
+    """documents of the training split; validation and test have a tenth each"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Mnist(Source):
+    """Grey images in the files of MNIST, one token a pixel; the last 5,000 of training are the validation split."""
+
+    path: str = ""
+    """the folder of train-images-idx3-ubyte and t10k-images-idx3-ubyte (also .gz)"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Dialogues(Source):
+    """Dialogues about documents: utterances are scored, documents are not."""
+
+    document: Literal["none", "context", "memory"] = "memory"
+    """where the document stands: nowhere, before the utterances in every segment, or whole in segments before them"""
+    document_length: int = 0
+    """tokens of the document that are kept; 0 = all"""
+    max_utterance_length: int = 128
+    """tokens of an utterance that are kept"""
+
+
+@dataclass(slots=True, kw_only=True)
+class CmuDog(Dialogues):
+    """CMU-DoG (Zhou et al. 2018): dialogues about films."""
+
+    path: str = ""
+    """the folder with Conversations and WikiData, one with the archive cmu_dog.tar.xz, or the archive"""
+
+
+@dataclass(slots=True, kw_only=True)
+class TemplateDialogues(Dialogues):
+    """Synthetic dialogues about who lives where, which only the document tells."""
+
+    num_dialogues: int = 512
+    """dialogues of the training split; validation and test have an eighth each"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Glue(Source):
+    """A task of GLUE (Wang et al. 2019), for Classification. Where test has no labels it is the validation split."""
+
+    name: Literal["cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli"] = "sst2"
+    """which task; 'mnli' is scored on matched genres"""
+    path: str = ""
+    """the folder of its TSV files (also .xz / .gz); '' = `glue/NAME` of TensorFlow Datasets (needs the extra `data`)"""
+    data_dir: str = ""
+    """prepared TFDS data sets; '' = the library's default"""
+    validation_percent: int = 10
+    """share of the examples held out, by a hash of the text, where the folder has only one of the files"""
+    test_percent: int = 10
+    """likewise for the test split"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Squad(Source):
+    """SQuAD 1.1 (Rajpurkar et al. 2016), for QuestionAnswering. Its test set is hidden: `test` is then validation."""
+
+    path: str = ""
+    """the folder of its JSON files (also .xz / .gz); '' = `squad` of TensorFlow Datasets (needs the extra `data`)"""
+    data_dir: str = ""
+    """prepared TFDS data sets; '' = the library's default"""
+    validation_percent: int = 10
+    """share of the articles held out, by a hash of the title, where the folder has only one of the files"""
+    test_percent: int = 10
+    """likewise for the test split"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Templates(Source):
+    """Synthetic sentences about who lives where, for Classification and QuestionAnswering."""
+
+    num_examples: int = 512
+    """examples of the training split; validation and test have an eighth each"""
+
+
+@dataclass(slots=True, kw_only=True)
+class ParallelText(Source):
+    """Sentence pairs: a folder of files STEM.LANGUAGE with a sentence a line (also .xz / .gz), as Multi30k has them."""
+
+    path: str = ""
+    """the folder"""
+    source_language: str = "en"
+    """ending of the files to translate"""
+    target_language: str = "de"
+    """ending of their translations"""
+    train: str = "train"
+    """stem of the training files"""
+    validation: str = "val"
+    """stem of the validation files"""
+    test: str = "test_2016_flickr"
+    """stem of the test files"""
+    max_length: int = 64
+    """tokens, the end included; pairs with a longer side are left out"""
+
+
+@dataclass(slots=True, kw_only=True)
+class TfdsTranslation(Source):
+    """Sentence pairs of a TFDS translation builder. Needs the extra `data`."""
+
+    name: str = "wmt14_translate/de-en"
+    """builder name, with config and version where wanted"""
+    source_language: str = "en"
+    """feature to translate"""
+    target_language: str = "de"
+    """feature that holds the translation"""
+    max_length: int = 128
+    """tokens, the end included; pairs with a longer side are left out"""
+    data_dir: str = ""
+    """prepared data sets; '' = the library's default"""
+
+
+@dataclass(slots=True, kw_only=True)
+class NumberWords(Source):
+    """Synthetic sentence pairs: numbers in English words, and in German ones."""
+
+    num_documents: int = 2048
+    """pairs of the training split; validation and test have an eighth each"""
+    max_length: int = 96
+    """tokens, the end included; pairs with a longer side are left out"""
+
+
+Translation = ParallelText | TfdsTranslation | NumberWords
+
+
+SourceKind = (
+    PythonLibrary
+    | TextFiles
+    | Directories
+    | JsonLines
+    | Enwik8
+    | WikiText
+    | Novels
+    | TfdsBuilder
+    | SeqioTask
+    | KeyValueRecall
+    | Sorting
+    | Mnist
+    | CmuDog
+    | TemplateDialogues
+    | Glue
+    | Squad
+    | Templates
+    | ParallelText
+    | TfdsTranslation
+    | NumberWords
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Data:
+    """What is read, and how it is cut into rows."""
+
+    source: SourceKind = field(default_factory=PythonLibrary)
+    """where documents come from"""
+    tokenizer: TokenizerKind = field(default_factory=SentencePiece)
+    """text to tokens; sources that are tokens already ignore it"""
+    cache_dir: str = ""
+    """prepared token files; '' = the user's cache folder"""
+    rows: int = 8
+    """batch rows over all hosts: one document stream each"""
+    segment_length: int = 128
+    """tokens of one segment"""
+    protocol: Literal["separate", "contiguous"] = "separate"
+    """reset memory at document starts, or cut the corpus into `rows` contiguous streams that never reset"""
+    min_document_length: int = 1
+    """tokens; shorter documents are left out"""
+    neighbors: str = ""
+    """folder with the neighbours of every token of each split, which Spalm needs (`memjax datastore neighbors`)"""
+    seed: int = 0
+    """order of the documents"""

@@ -1,0 +1,59 @@
+"""How a split is scored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = [
+    "ContinuousCache",
+    "Evaluation",
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class ContinuousCache:
+    """A continuous cache (Grave et al. 2017) over a trained model: recent hidden states with the tokens after them."""
+
+    memory_length: int = 0
+    """tokens it holds; 0 = no cache"""
+    mixing: Literal["linear", "global"] = "linear"
+    """interpolate two distributions, or one softmax over the model's scores and the cache's"""
+    similarity: Literal["dot", "cosine", "negative_squared_l2"] = "dot"
+    """of hidden states"""
+    interpolation_weight: float = 0.1
+    """share of the cache in linear mixing (the paper's lambda)"""
+    scale: float = 0.1
+    """multiplies similarities (the paper's theta); depends on the size of the hidden states: tune it"""
+    offset: float = 0.0
+    """added to the scores in global mixing (the paper's alpha)"""
+    across_documents: bool = False
+    """keep what earlier documents have left"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Evaluation:
+    """How a split is scored."""
+
+    split: Literal["train", "validation", "test"] = "validation"
+    """which documents"""
+    rows: int = 8
+    """streams scored side by side"""
+    segment_length: int = 0
+    """tokens; 0 = the training segment length"""
+    protocol: Literal["", "separate", "contiguous", "sliding_window"] = ""
+    """'' = the training protocol"""
+    stride: int = 0
+    """tokens scored per sliding window; 0 = half a segment"""
+    score_first: bool = True
+    """score each document's first token from a begin token"""
+    memory_length: int | None = None
+    """slots of the memory at evaluation; None = as trained, 0 = off"""
+    max_segments: int = 0
+    """stop after so many segments of every row; 0 = the whole split"""
+    accuracy: bool = False
+    """also count the targets that the model finds most probable"""
+    distance: int = 0
+    """source code: identifiers last seen more than so many tokens before are scored apart too; 0 = the local window"""
+    cache: ContinuousCache = field(default_factory=ContinuousCache)
+    """a continuous cache laid over the model"""

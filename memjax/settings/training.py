@@ -1,0 +1,140 @@
+"""How parameters are fitted, and over which devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = [
+    "Adam",
+    "Adafactor",
+    "Schedule",
+    "TableAdam",
+    "Training",
+    "Sharding",
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class Adam:
+    """Adam, or AdamW where weight_decay is positive."""
+
+    b1: float = 0.9
+    """decay of the first moment"""
+    b2: float = 0.999
+    """decay of the second moment"""
+    eps: float = 1e-8
+    """added to the root of the second moment"""
+    weight_decay: float = 0.0
+    """decoupled decay of matrices; vectors and scalars are never decayed"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Adafactor:
+    """Adafactor as T5X and the Memorizing Transformer use it."""
+
+    decay_rate: float = 0.8
+    """exponent of the second-moment decay"""
+    momentum: float = 0.0
+    """decay of the first moment; 0 = none"""
+    multiply_by_parameter_scale: bool = True
+    """relative step sizes"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Schedule:
+    """Learning rate over optimiser steps: linear warm-up from 0, then `decay`."""
+
+    learning_rate: float = 1e-3
+    """peak"""
+    warmup_steps: int = 100
+    """steps of linear warm-up"""
+    decay: Literal["constant", "cosine", "linear", "rsqrt"] = "cosine"
+    """rsqrt is learning_rate * sqrt(warmup_steps / step) after the warm-up"""
+    final_fraction: float = 0.0
+    """of the peak, where cosine and linear decay end"""
+
+
+@dataclass(slots=True, kw_only=True)
+class TableAdam:
+    """Adam of value tables (product keys), updated in every step: no decay, outside the global gradient norm."""
+
+    learning_rate: float = 1e-3
+    """constant"""
+    b1: float = 0.9
+    """decay of the first moment"""
+    b2: float = 0.999
+    """decay of the second moment"""
+    eps: float = 1e-8
+    """added to the root of the second moment"""
+    form: Literal["auto", "lazy", "dense"] = "auto"
+    """'lazy' updates the rows that a step reads, 'dense' all; 'auto' = dense for a table of at most 4 rows a lookup"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Training:
+    """How the parameters are fitted."""
+
+    steps: int = 1000
+    """updates"""
+    segments_per_update: int = 1
+    """time horizon in segments; more than 1 only where gradients cross segments"""
+    segments_without_gradient: int = 0
+    """the first segments of every update that are only read: neither scored nor differentiated"""
+    rematerialize: Literal["none", "per_layer", "segment", "segment_nested", "offload"] = "none"
+    """what is recomputed in the backward pass: layers, segments (only memories are saved), both, or segments with the
+    saved memories in the host's memory"""
+    segments_per_checkpoint: int = 0
+    """of very many segments, save the memory before every so many only; 0 = before each"""
+    accumulate: int = 1
+    """row groups computed one after the other inside a step"""
+    apply_every: int = 1
+    """steps whose gradients are averaged before one optimiser update; memory advances every step"""
+    optimizer: Adam | Adafactor = field(default_factory=Adam)
+    """update rule"""
+    tables: TableAdam = field(default_factory=TableAdam)
+    """update rule of value tables"""
+    schedule: Schedule = field(default_factory=Schedule)
+    """learning rate"""
+    memory_learning_rate: float = 0.0
+    """peak for the parameters that a memory adds to its host, on the same schedule; 0 = that of all others"""
+    frozen: tuple[str, ...] = ()
+    """parts of the paths of parameters and tables that stay as they are, such as feed_forward/memory/"""
+    clip_norm: float = 1.0
+    """global gradient norm; 0 = no clipping"""
+    seed: int = 0
+    """parameters and dropout"""
+    init_from: str = ""
+    """run directory whose newest parameters are the start; parts it lacks keep their initialisation and are listed"""
+    reinitialized: tuple[str, ...] = ()
+    """parts of the paths of parameters that keep their initialisation with init_from although the run has them"""
+    log_every: int = 20
+    """steps between lines of metrics"""
+    checkpoint_every: int = 200
+    """steps between checkpoints; 0 = only at the end and on a signal"""
+    keep_checkpoints: int = 2
+    """newest checkpoints that stay"""
+    evaluate_every: int = 0
+    """steps between evaluations; 0 = only at the end"""
+    tensorboard: bool = False
+    """also write TensorBoard event files (needs the extra `tb`)"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Sharding:
+    """The mesh of devices, and what is split over it."""
+
+    data: int = 0
+    """devices that share nothing but gradients; batch rows are split; 0 = what is left"""
+    fsdp: int = 1
+    """devices that split parameters and optimiser state, and batch rows; 0 = what is left"""
+    model: int = 1
+    """devices that split heads, feed-forward width and vocabulary; 0 = what is left"""
+    memory: Literal["heads", "slots"] = "heads"
+    """what `model` splits of a long memory: 'slots' for one too large for a device"""
+    tables: Literal["rows", "columns"] = "rows"
+    """what `model` splits of a value table (product keys)"""
+    vocab_multiple: int = 128
+    """rows of the vocabulary's tables are padded to a multiple of it, to divide over `model`; 1 = no padding"""
+    timeout: float = 300.0
+    """seconds that the processes of a pod wait for each other; one that is silent for longer ends the others"""
