@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from memjax import config
-from memjax.training.assembly import layer_groups
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.restoring import split_state
 from memjax.training.runs import config_to_dict, write_json
@@ -41,5 +40,5 @@ def write_run(
         memory=empty, key=jax.random.key(0), totals=empty, restart=np.zeros(1, bool),
     )  # fmt: skip
     checkpoints = Checkpoints(path / "checkpoints")
-    checkpoints.save(0, split_state(state, layer_groups(model)))
+    checkpoints.save(0, split_state(state, model.groups()))
     checkpoints.close()

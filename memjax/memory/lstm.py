@@ -107,7 +107,7 @@ class LSTM(nn.Module):
 
         def step(cell: nn.Module, state: LSTMState, token: tuple[Array, Array]) -> tuple[LSTMState, Array]:
             x, real = token
-            carry, y = cell((state.cell, state.hidden), x)  # type: ignore[operator]
+            carry, y = cell((state.cell, state.hidden), x)
             new = jax.tree.map(lambda new, old: new.astype(old.dtype), LSTMState(*carry), state)
             return where_rows(real, new, state), y.astype(x.dtype)
 

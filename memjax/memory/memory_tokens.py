@@ -42,7 +42,7 @@ class EncoderLayer(nn.Module):
         deterministic: bool = True,
     ) -> Float[Array, "batch length dim"]:
         """Rows of `x` after they have read `source`."""
-        x = self.attention.attend(x, source, source_mask, deterministic)  # type: ignore[attr-defined]
+        x = self.attention.attend(x, source, source_mask, deterministic)
         return self.feed_forward(x, EmptyState(), deterministic=deterministic)[0]
 
 
@@ -141,11 +141,11 @@ class MemoryTokens(nn.Module):
             both = jnp.concatenate([memory, x], axis=1)
             new, y = self._step(index, layer, memory, x, memory_mask, mask, deterministic=True)
             if self.kind == "transformer":
-                maps.append(layer.attention.weights(both, both, both_mask))  # type: ignore[attr-defined]
+                maps.append(layer.attention.weights(both, both, both_mask))
             else:
-                own = self._memory_layer(index).attention.weights(memory, both, both_mask)  # type: ignore[attr-defined]
+                own = self._memory_layer(index).attention.weights(memory, both, both_mask)
                 source, seen = (both, both_mask) if self.kind == "control" else (new, memory_mask)
-                others = layer.attention.weights(x, source, seen)  # type: ignore[attr-defined]
+                others = layer.attention.weights(x, source, seen)
                 unread = own.shape[-1] - others.shape[-1]
                 maps.append(jnp.concatenate([own, jnp.pad(others, [(0, 0)] * 3 + [(0, unread)])], axis=2))
             memory, x = new, y

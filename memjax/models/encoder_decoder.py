@@ -1,4 +1,4 @@
-"""The encoder-decoder for translation, and the factory that unpacks its configuration.
+"""The encoder-decoder for translation.
 
 A target sentence is a document: its tokens are read as a language model reads them, segment by segment, and its source
 stands in the batch's extras, `source` and `source_mask`, with every segment of it. So the trainer, the streams and the
@@ -17,12 +17,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import constrain
-from memjax.functional.losses import token_cross_entropy
 from memjax.functional.positions import sinusoids
 from memjax.memory.contract import broadcast_mask
 from memjax.memory.memory_tokens import MEMORY, MemoryTokens
 from memjax.memory.projections import make_norm
-from memjax.typing import Aux, EmptyState, Sum
+from memjax.models.contract import Model
+from memjax.models.heads import SmoothedScores
+from memjax.typing import Aux, EmptyState
 
 SOURCE = ("source", "source_mask")
 """extras of a batch: int32 ids `[batch, source]` and bool `[batch, source]`"""
@@ -62,18 +63,18 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Float[Array, "batch length dim"], Any, Aux]:
         """One segment; `named` as the contract says."""
         x, new, aux = self.attention(x, state, **named)
-        x = self.cross.attend_source(x, source, source_mask, named["deterministic"])  # type: ignore[attr-defined]
+        x = self.cross.attend_source(x, source, source_mask, named["deterministic"])
         x, _, more = self.feed_forward(x, EmptyState(), **named)
         return x, new, aux + more
 
     def decode(self, x: Array, state: Any, cross: Any, *, active: Array) -> tuple[Array, Any, Any]:
         """One token of every active row."""
-        x, state = self.attention.decode(x, state, active=active)  # type: ignore[attr-defined]
-        x, cross = self.cross.decode(x, cross, active=active)  # type: ignore[attr-defined]
-        return self.feed_forward.decode(x, EmptyState(), active=active)[0], state, cross  # type: ignore[attr-defined]
+        x, state = self.attention.decode(x, state, active=active)
+        x, cross = self.cross.decode(x, cross, active=active)
+        return self.feed_forward.decode(x, EmptyState(), active=active)[0], state, cross
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(Model):
     """A Transformer for translation (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762), any of whose parts may be
     a linear attention or have memory tokens.
 
@@ -99,6 +100,8 @@ class EncoderDecoder(nn.Module):
     dtype: Any = jnp.float32
     memory_dtype: Any = jnp.float32
 
+    translates = True
+
     def setup(self) -> None:
         if self.final_norm:
             self.encoder_norm = make_norm(self.final_norm, self.dtype)
@@ -109,8 +112,19 @@ class EncoderDecoder(nn.Module):
     def init_state(self, batch_size: int, dtype: Any = None) -> DecoderState:
         """The state in which a target begins in every row; needs no parameters."""
         dtype = dtype or self.memory_dtype
-        attention = tuple(layer.attention.init_state(batch_size, dtype) for layer in self.decoder)  # type: ignore[attr-defined]
+        attention = tuple(layer.attention.init_state(batch_size, dtype) for layer in self.decoder)
         return DecoderState(attention, (), jnp.zeros((batch_size,), jnp.int32))
+
+    @nn.nowrap
+    def scores(self) -> SmoothedScores:
+        """The vocabulary's; targets of the training loss are smoothed."""
+        return SmoothedScores(self.vocabulary, self.label_smoothing)
+
+    @nn.nowrap
+    def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """A source as long as the segment."""
+        shape = (batch_size, length)
+        return {SOURCE[0]: jax.ShapeDtypeStruct(shape, jnp.int32), SOURCE[1]: jax.ShapeDtypeStruct(shape, bool)}
 
     @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,7 +175,7 @@ class EncoderDecoder(nn.Module):
             aux = aux + more.prefixed(f"layer_{index:02d}")
         hidden = self.decoder_norm(x) if self.final_norm else x
         if self.is_initializing():
-            self.vocabulary.log_probs(hidden[:, :1])  # type: ignore[attr-defined]
+            self.vocabulary.log_probs(hidden[:, :1])
         real = broadcast_mask(mask, *tokens.shape).sum(axis=1, dtype=jnp.int32)
         position = jnp.where(real > 0, position + real, state.position)
         return hidden, DecoderState(tuple(states), (), position), aux
@@ -192,9 +206,9 @@ class EncoderDecoder(nn.Module):
         rows, mask, _ = self.encode(source, source_mask)
         attention, cross = [], []
         for layer, state in zip(self.decoder, self.init_state(batch).attention, strict=True):
-            attention.append(layer.attention.init_decode_state(state, segment_length, batch))  # type: ignore[attr-defined]
-            seen = layer.cross.read_source(rows, mask)  # type: ignore[attr-defined]
-            cross.append(layer.cross.init_decode_state(seen, segment_length, batch))  # type: ignore[attr-defined]
+            attention.append(layer.attention.init_decode_state(state, segment_length, batch))
+            seen = layer.cross.read_source(rows, mask)
+            cross.append(layer.cross.init_decode_state(seen, segment_length, batch))
         return DecoderState(tuple(attention), tuple(cross), jnp.zeros((batch,), jnp.int32))
 
     def decode(
@@ -209,31 +223,8 @@ class EncoderDecoder(nn.Module):
         hidden = self.decoder_norm(x) if self.final_norm else x
         return hidden, DecoderState(tuple(attention), tuple(cross), state.position + active.astype(jnp.int32))
 
-    def token_nll(
-        self, hidden: Float[Array, "batch length dim"], targets: Int[Array, "batch length"]
-    ) -> Float[Array, "batch length"]:
-        """Nats of each target, at least float32."""
-        return self.vocabulary.token_nll(hidden, targets)  # type: ignore[attr-defined]
-
-    def nll(
-        self,
-        hidden: Float[Array, "batch length dim"],
-        targets: Int[Array, "batch length"],
-        weights: Float[Array, "batch length"],
-    ) -> Sum:
-        """The training loss: nats of the smoothed targets with their weights, and the sum of the weights."""
-        scored = weights != 0
-        logits = self.vocabulary.logits(jnp.where(scored[..., None], hidden, 0))  # type: ignore[attr-defined]
-        nats = token_cross_entropy(logits, jnp.where(scored, targets, -1), label_smoothing=self.label_smoothing)
-        weights = weights.astype(nats.dtype)
-        return Sum((nats * weights).sum(), weights.sum())
-
-    def log_probs(self, hidden: Float[Array, "batch length dim"]) -> Float[Array, "batch length vocab"]:
-        """Log-probabilities of the whole vocabulary, at least float32."""
-        return self.vocabulary.log_probs(hidden)  # type: ignore[attr-defined]
-
     def _embed(self, tokens: Array, position: Array) -> Array:
-        x = self.vocabulary.embed(tokens)  # type: ignore[attr-defined]
+        x = self.vocabulary.embed(tokens)
         if self.positions == "none":
             return x
         return x + sinusoids(position[:, None] + jnp.arange(tokens.shape[1])[None], x.shape[-1]).astype(x.dtype)

@@ -28,10 +28,12 @@ from memjax.memory.rfa import RFAAttention
 from memjax.memory.spalm import Spalm
 from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
+from memjax.models.contract import Model
 from memjax.models.encoder_decoder import DecoderLayer, EncoderDecoder
+from memjax.models.heads import INIT_STDDEV, ClassificationHead, MaskedTokenHead, SpanHead, TaskHead
 from memjax.models.language_model import LanguageModel
 from memjax.models.memformer import Memformer, make_memformer
-from memjax.models.text_encoder import INIT_STDDEV, ClassificationHead, MaskedTokenHead, SpanHead, TextEncoder
+from memjax.models.text_encoder import TextEncoder
 from memjax.models.transformer import FeedForward, Layer, NoFeedForward, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
 
@@ -390,7 +392,7 @@ def make_text_encoder(
     )
 
 
-def _make_head(task: settings.Task | None, model: settings.Model, dtype: Any) -> nn.Module | None:
+def _make_head(task: settings.Task | None, model: settings.Model, dtype: Any) -> TaskHead | None:
     match task:
         case None:
             return None
@@ -450,7 +452,7 @@ def _fields(part: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
     return {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name not in but}
 
 
-def make_model(config: Config, vocab_size: int, *, vocab_multiple: int | None = None) -> Any:
+def make_model(config: Config, vocab_size: int, *, vocab_multiple: int | None = None) -> Model:
     """The Linen model that a configuration describes: a language model, a Memformer, an encoder-decoder, or a text
     encoder with the head of its task.
 

@@ -27,7 +27,7 @@ def add_mixtures(model: LanguageModel, *mixtures: nn.Module) -> LanguageModel:
     """
     named = [getattr(memory, "feature", "") for memory in mixtures]
     full = [_full_name(feature, len(model.stack.layers)) for feature in named]
-    mixtures = tuple(m.clone(feature=f) if f else m for m, f in zip(mixtures, full, strict=True))  # type: ignore[call-arg]
+    mixtures = tuple(m.clone(feature=f) if f else m for m, f in zip(mixtures, full, strict=True))
     model = add_features(model, *filter(None, full))
     return model.clone(mixtures=(*model.mixtures, *mixtures))
 

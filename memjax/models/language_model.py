@@ -1,4 +1,4 @@
-"""The decoder-only language model, and the factory that unpacks its configuration."""
+"""The decoder-only language model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from memjax.axes import constrain, named
 from memjax.functional.positions import sinusoids
 from memjax.memory.contract import StackState, broadcast_mask
 from memjax.memory.memory_tokens import MEMORY, prepend_memory
-from memjax.memory.mixtures import Prediction, Recalled, mix_log_prob, mix_log_probs, recalled_log_prob
+from memjax.memory.mixtures import Prediction, Recalled
 from memjax.memory.projections import make_norm
+from memjax.models.contract import Model
+from memjax.models.heads import VocabularyScores
 from memjax.models.transformer import Stack
-from memjax.typing import Aux, EmptyState, Sum
+from memjax.typing import Aux, EmptyState
 
 GIVEN = ("tokens", "features", "embed_output")
 """What a model gives to a memory at the output site that asks for it (`inputs`): the tokens read, its features by name,
@@ -45,7 +47,7 @@ class LanguageModelState:
     marker: Any = EmptyState()
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(Model):
     """A decoder-only language model whose layers may carry memories.
 
     With `mixtures` the output is a `Prediction` instead of hidden states; mixtures have no parameters, so that any
@@ -87,28 +89,30 @@ class LanguageModel(nn.Module):
     dtype: Any = jnp.float32
     memory_dtype: Any = jnp.float32
 
+    decodes = mixes = stores_keys = has_stack = True
+
     def setup(self) -> None:
         if self.final_norm:
             self.layer_norm = make_norm(self.final_norm, self.dtype)
         self.drop = nn.Dropout(self.dropout)
         if self.num_positions:
-            init, dim = named(nn.initializers.normal(0.02), None, "embed"), self.stack.layers[0].attention.dim  # type: ignore[attr-defined]
+            init, dim = named(nn.initializers.normal(0.02), None, "embed"), self.stack.layers[0].attention.dim
             self.positions_table = self.param("positions", init, (self.num_positions, dim))
         if self.markers:
             init = named(nn.initializers.normal(0.02), None, "embed")
-            self.marker_table = self.param("markers", init, (len(self.markers) + 1, self.vocabulary.dim))  # type: ignore[attr-defined]
+            self.marker_table = self.param("markers", init, (len(self.markers) + 1, self.vocabulary.dim))
         if self.memory_tokens:
             if self.features or self.stack.features:
                 raise ValueError("features: given with memory_tokens, allowed: none (they have rows of their own)")
             init = named(nn.initializers.normal(self.memory_stddev), None, "embed")
-            self.memory_rows = self.param("memory_tokens", init, (self.memory_tokens, self.vocabulary.dim))  # type: ignore[attr-defined]
+            self.memory_rows = self.param("memory_tokens", init, (self.memory_tokens, self.vocabulary.dim))
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> LanguageModelState:
         """The state in which a document starts in every row; needs no parameters."""
         dtype = dtype or self.memory_dtype
-        output = self.output_memory.init_state(batch_size, dtype) if self.output_memory else EmptyState()  # type: ignore[attr-defined]
-        mixtures = tuple(memory.init_state(batch_size, dtype) for memory in self.mixtures)  # type: ignore[attr-defined]
+        output = self.output_memory.init_state(batch_size, dtype) if self.output_memory else EmptyState()
+        mixtures = tuple(memory.init_state(batch_size, dtype) for memory in self.mixtures)
         count = lambda counts: jnp.zeros((batch_size,), jnp.int32) if counts else EmptyState()
         counters = count(self.positions != "none"), count(self.markers)
         return LanguageModelState(self.stack.init_state(batch_size, dtype), output, mixtures, *counters)
@@ -118,9 +122,9 @@ class LanguageModel(nn.Module):
         """The decode state at the start of a segment, one `DecodeState` per memory."""
         output = EmptyState()
         if self.output_memory:
-            output = self.output_memory.init_decode_state(state.output, segment_length, batch_size)  # type: ignore[attr-defined]
+            output = self.output_memory.init_decode_state(state.output, segment_length, batch_size)
         mixtures = tuple(
-            memory.init_decode_state(one, segment_length, batch_size)  # type: ignore[attr-defined]
+            memory.init_decode_state(one, segment_length, batch_size)
             for memory, one in zip(self.mixtures, state.mixtures, strict=True)
         )
         stack = self.stack.init_decode_state(state.stack, segment_length, batch_size)
@@ -130,7 +134,7 @@ class LanguageModel(nn.Module):
     def example_extras(self, batch_size: int, length: int) -> dict[str, Any]:
         """Shapes of what a batch must have for the memories at the output site."""
         asking = [memory for memory in self._output_memories() if hasattr(type(memory), "example_extras")]
-        shapes = [memory.example_extras(batch_size, length) for memory in asking]  # type: ignore[attr-defined]
+        shapes = [memory.example_extras(batch_size, length) for memory in asking]
         return {name: shape for one in shapes for name, shape in one.items()}
 
     @nn.nowrap
@@ -194,7 +198,7 @@ class LanguageModel(nn.Module):
             aux = aux + more.prefixed("output_memory")
         hidden = self.drop(hidden, deterministic=deterministic)
         if self.is_initializing():
-            self.vocabulary.log_probs(hidden[:, :1])  # type: ignore[attr-defined]
+            self.vocabulary.log_probs(hidden[:, :1])
         recalled, mixtures = [], []
         for memory, before in zip(self.mixtures, state.mixtures, strict=True):
             part, after, more = memory(hidden, before, **named, **_asked(memory, inputs))
@@ -226,72 +230,27 @@ class LanguageModel(nn.Module):
         inputs = {"tokens": tokens, "features": features, "embed_output": self.embed_output, **(extras or {})}
         if self.output_memory is not None:
             named = _asked(self.output_memory, inputs)
-            hidden, output = self.output_memory.decode(hidden, state.output, active=active, **named)  # type: ignore[attr-defined]
+            hidden, output = self.output_memory.decode(hidden, state.output, active=active, **named)
         recalled, mixtures = [], []
         for memory, before in zip(self.mixtures, state.mixtures, strict=True):
-            part, after = memory.decode(hidden, before, active=active, **_asked(memory, inputs))  # type: ignore[attr-defined]
+            part, after = memory.decode(hidden, before, active=active, **_asked(memory, inputs))
             recalled.append(part)
             mixtures.append(after)
         position = jax.tree.map(lambda read: read + active.astype(read.dtype), state.position)
         return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position, marker)
 
-    def token_nll(
-        self, hidden: Float[Array, "batch length dim"] | Prediction, targets: Int[Array, "batch length"]
-    ) -> Float[Array, "batch length"]:
-        """Nats of each target, at least float32."""
-        if not isinstance(hidden, Prediction):
-            return self.vocabulary.token_nll(hidden, targets)  # type: ignore[attr-defined]
-        own = -self.vocabulary.token_nll(hidden.hidden, targets)  # type: ignore[attr-defined]
-        return -mix_log_prob(own, targets, hidden.recalled, lambda: self._log_normalizer(hidden.hidden))
-
     def token_log_probs(
-        self, hidden: Float[Array, "batch length dim"] | Prediction, targets: Int[Array, "batch length"]
+        self, output: Float[Array, "batch length dim"] | Prediction, targets: Int[Array, "batch length"]
     ) -> Float[Array, "parts batch length"]:
-        """Log-probability of each target under the model alone, and under the candidates of each mixture alone.
-
-        Where a mixture has no candidates it is that of the model, so that mixing them changes nothing.
-        """
-        recalled = hidden.recalled if isinstance(hidden, Prediction) else ()
-        own = hidden.hidden if isinstance(hidden, Prediction) else hidden
-        alone = -self.vocabulary.token_nll(own, targets)  # type: ignore[attr-defined]
-        some = [(part.scores > -jnp.inf).any(axis=-1) for part in recalled]
-        others = [jnp.where(s, recalled_log_prob(part, targets), alone) for s, part in zip(some, recalled, strict=True)]
-        return jnp.stack([alone, *others])
-
-    def nll(
-        self,
-        hidden: Float[Array, "batch length dim"] | Prediction,
-        targets: Int[Array, "batch length"],
-        weights: Float[Array, "batch length"],
-    ) -> Sum:
-        """Nats of the targets with their weights, and the sum of the weights; nothing else reaches a gradient."""
-        scored = weights != 0
-        keep = lambda hidden: jnp.where(scored[..., None], hidden, 0)
-        if isinstance(hidden, Prediction):
-            hidden = dataclasses.replace(hidden, hidden=keep(hidden.hidden))
-        else:
-            hidden = keep(hidden)
-        nats = self.token_nll(hidden, jnp.where(scored, targets, 0))
-        weights = weights.astype(nats.dtype)
-        return Sum((nats * weights).sum(), weights.sum())
-
-    def log_probs(self, hidden: Float[Array, "batch length dim"] | Prediction) -> Float[Array, "batch length vocab"]:
-        """Log-probabilities of the whole vocabulary, at least float32."""
-        if not isinstance(hidden, Prediction):
-            return self.vocabulary.log_probs(hidden)  # type: ignore[attr-defined]
-        own = self.vocabulary.log_probs(hidden.hidden)  # type: ignore[attr-defined]
-        return mix_log_probs(own, hidden.recalled, lambda: self._log_normalizer(hidden.hidden))
-
-    def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
-        """Output weights of the ids."""
-        return self.vocabulary.embed_output(ids)  # type: ignore[attr-defined]
+        """Log-probability of each target under the model alone, and under the candidates of each mixture alone."""
+        return VocabularyScores(self.vocabulary).token_log_probs(output, targets)
 
     def _embed(self, tokens: Array, position: Any, decode_state: Any = None) -> Array:
         """Embeddings with the positions there are: in the document, and in the running segment.
 
         In decoding (`decode_state`) each row stands at a place of its own in its segment.
         """
-        x, length = self.vocabulary.embed(tokens), tokens.shape[1]  # type: ignore[attr-defined]
+        x, length = self.vocabulary.embed(tokens), tokens.shape[1]
         if self.positions == "sinusoids":
             x = x + sinusoids(position[:, None] + jnp.arange(length)[None], x.shape[-1]).astype(x.dtype)
         if not self.num_positions:
@@ -329,12 +288,6 @@ class LanguageModel(nn.Module):
     def _own_features(self, x: Array, normed: Array) -> dict[str, Array]:
         tensors = {"output": x, "output_normed": normed}
         return {name: tensors[name] for name in self.features}
-
-    def _log_normalizer(self, hidden: Array) -> Array:
-        if not hasattr(type(self.vocabulary), "log_normalizer"):
-            kind = type(self.vocabulary).__name__
-            raise ValueError(f"mixing: given 'global' with {kind}, allowed: 'linear' (it has no single softmax)")
-        return self.vocabulary.log_normalizer(hidden)  # type: ignore[attr-defined]
 
     @nn.nowrap
     def _output_memories(self) -> tuple[nn.Module, ...]:

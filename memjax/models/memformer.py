@@ -22,6 +22,7 @@ from memjax.functional.positions import bucket_bias, relative_distances
 from memjax.memory.contract import StackState, broadcast_mask, next_position, where_rows
 from memjax.memory.memformer import Encoded, HeadAttention, MemformerEncoder, MemformerLayer, run_layers
 from memjax.memory.projections import make_norm
+from memjax.models.contract import Model
 from memjax.models.transformer import FeedForward
 from memjax.models.vocabulary import Vocabulary
 from memjax.typing import Aux, Batch, EmptyState, Leaf, Sum
@@ -83,7 +84,7 @@ class MemformerDecodeState:
     position: Leaf
 
 
-class DecoderLayer(nn.Module):
+class MemformerDecoderLayer(nn.Module):
     """Causal self-attention inside the segment, attention to what was encoded, feed-forward.
 
     Attributes:
@@ -145,7 +146,7 @@ class DecoderLayer(nn.Module):
         x = x + self.attention(y, keys, values, mask=visible, bias=bias)
         if self.cross is not None:
             x = self._read_source(x, buffers.source_keys, buffers.source_values, source_mask, True)
-        x = self.feed_forward.decode(x, EmptyState(), active=active)[0]  # type: ignore[attr-defined]
+        x = self.feed_forward.decode(x, EmptyState(), active=active)[0]
         return x, dataclasses.replace(buffers, keys=keys, values=values)
 
     def _read_source(self, x: Array, keys: Array, values: Array, mask: Array, deterministic: bool) -> Array:
@@ -154,7 +155,7 @@ class DecoderLayer(nn.Module):
         return x + self.drop(y, deterministic=deterministic)
 
 
-class Memformer(nn.Module):
+class Memformer(Model):
     """The whole model (Wu et al. 2020, https://arxiv.org/abs/2010.06891).
 
     Segment t is predicted from the encoding of segment t - 1, which has read the memory of all before; the memory
@@ -181,7 +182,7 @@ class Memformer(nn.Module):
     """
 
     encoder: MemformerEncoder | None
-    decoder: tuple[DecoderLayer, ...]
+    decoder: tuple[MemformerDecoderLayer, ...]
     vocabulary: nn.Module
     segment_length: int
     num_buckets: int = 32
@@ -191,6 +192,8 @@ class Memformer(nn.Module):
     norm_kind: str = "layer"
     dropout: float = 0.0
     dtype: Any = jnp.float32
+
+    decodes = True
 
     def setup(self) -> None:
         self.layer_norm = make_norm(self.norm_kind, self.dtype)
@@ -233,11 +236,6 @@ class Memformer(nn.Module):
             jnp.zeros((batch_size, segment_length), jnp.int32),
             jnp.zeros((batch_size,), jnp.int32),
         )
-
-    @nn.nowrap
-    def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """Nothing of a batch's extras is read."""
-        return {}
 
     def __call__(
         self,
@@ -285,7 +283,7 @@ class Memformer(nn.Module):
         deterministic: bool = True,
     ) -> Float[Array, "batch length dim"]:
         """The decoder over one segment."""
-        x = self.drop(self.vocabulary.embed(tokens), deterministic=deterministic)  # type: ignore[attr-defined]
+        x = self.drop(self.vocabulary.embed(tokens), deterministic=deterministic)
         x, length = constrain(x.astype(self.dtype), "batch", None, None), tokens.shape[1]
         settings = {
             "visible": visibility(length, None, mask),
@@ -293,13 +291,13 @@ class Memformer(nn.Module):
             "deterministic": deterministic,
         }
 
-        def body(layer: DecoderLayer, y: Array, _: None) -> tuple[Array, None]:
+        def body(layer: MemformerDecoderLayer, y: Array, _: None) -> tuple[Array, None]:
             return layer(y, encoded, **settings), None
 
         scan = {"scan_layers": self.scan_layers, "rematerialize": self.rematerialize}
         hidden = self.layer_norm(run_layers(body, self.decoder, x, None, **scan)[0])
         if self.is_initializing():
-            self.vocabulary.log_probs(hidden[:, :1])  # type: ignore[attr-defined]
+            self.vocabulary.log_probs(hidden[:, :1])
         return self.drop(hidden, deterministic=deterministic)
 
     def decode(
@@ -325,10 +323,10 @@ class Memformer(nn.Module):
             "active": active,
         }
 
-        def body(layer: DecoderLayer, y: Array, buffers: DecoderBuffers) -> tuple[Array, DecoderBuffers]:
+        def body(layer: MemformerDecoderLayer, y: Array, buffers: DecoderBuffers) -> tuple[Array, DecoderBuffers]:
             return layer.decode(y, buffers, **settings)
 
-        x = self.vocabulary.embed(tokens).astype(self.dtype)  # type: ignore[attr-defined]
+        x = self.vocabulary.embed(tokens).astype(self.dtype)
         x, buffers = run_layers(body, self.decoder, x, state.layers.groups[0], scan_layers=self.scan_layers)
         read = ring_append(state.tokens, tokens.astype(jnp.int32), position, active)
         full = active & (position + 1 == length)
@@ -340,32 +338,6 @@ class Memformer(nn.Module):
         new = dataclasses.replace(state, state=before, layers=layers, tokens=read, position=position)
         return self.layer_norm(x), new
 
-    def token_nll(
-        self, hidden: Float[Array, "batch length dim"], targets: Int[Array, "batch length"]
-    ) -> Float[Array, "batch length"]:
-        """Nats of each target, at least float32."""
-        return self.vocabulary.token_nll(hidden, targets)  # type: ignore[attr-defined]
-
-    def nll(
-        self,
-        hidden: Float[Array, "batch length dim"],
-        targets: Int[Array, "batch length"],
-        weights: Float[Array, "batch length"],
-    ) -> Sum:
-        """Nats of the targets with their weights, and the sum of the weights; nothing else reaches a gradient."""
-        scored = weights != 0
-        nats = self.token_nll(jnp.where(scored[..., None], hidden, 0), jnp.where(scored, targets, 0))
-        weights = weights.astype(nats.dtype)
-        return Sum((nats * weights).sum(), weights.sum())
-
-    def log_probs(self, hidden: Float[Array, "batch length dim"]) -> Float[Array, "batch length vocab"]:
-        """Log-probabilities of the whole vocabulary, at least float32."""
-        return self.vocabulary.log_probs(hidden)  # type: ignore[attr-defined]
-
-    def embed_output(self, ids: Int[Array, "*tokens"]) -> Float[Array, "*tokens dim"]:
-        """Output weights of the ids."""
-        return self.vocabulary.embed_output(ids)  # type: ignore[attr-defined]
-
     def _encode_before(
         self, state: MemformerModelState, start: Array, rows: Array, deterministic: bool
     ) -> tuple[Encoded, Any, Aux]:
@@ -373,7 +345,7 @@ class Memformer(nn.Module):
         assert self.encoder is not None
         fresh = start | ~state.mask.any(axis=1)
         first = jnp.arange(self.segment_length) == 0
-        x = self.drop(self.vocabulary.embed(state.tokens), deterministic=deterministic)  # type: ignore[attr-defined]
+        x = self.drop(self.vocabulary.embed(state.tokens), deterministic=deterministic)
         begin = jnp.broadcast_to(self.begin.astype(x.dtype)[None, None], x.shape)
         x = jnp.where(fresh[:, None, None], begin, x)
         mask = jnp.where(fresh[:, None], first[None], state.mask) & rows[:, None]
@@ -384,7 +356,7 @@ class Memformer(nn.Module):
         nothing = jnp.zeros_like(entering)
         encoded, written, _ = self._encode_before(state.state, nothing, entering, deterministic=True)
 
-        def body(layer: DecoderLayer, y: Array, buffers: DecoderBuffers) -> tuple[Array, DecoderBuffers]:
+        def body(layer: MemformerDecoderLayer, y: Array, buffers: DecoderBuffers) -> tuple[Array, DecoderBuffers]:
             assert layer.cross is not None
             keys, values = layer.cross.keys_values(encoded.hidden)
             return y, dataclasses.replace(
@@ -501,7 +473,9 @@ def make_memformer(
     cross = lambda: heads(num_heads) if encoder_layers else None  # noqa: E731
     return Memformer(
         encoder=encoder,
-        decoder=tuple(DecoderLayer(heads(num_heads), feed_forward(), cross(), **common) for _ in range(decoder_layers)),
+        decoder=tuple(
+            MemformerDecoderLayer(heads(num_heads), feed_forward(), cross(), **common) for _ in range(decoder_layers)
+        ),
         vocabulary=Vocabulary(
             vocab_size,
             dim,

@@ -11,6 +11,7 @@ language models. Layers are those of `memjax.models.transformer`: any feed-forwa
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,111 +21,24 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import constrain, named
-from memjax.functional.losses import token_cross_entropy
 from memjax.memory.memory_tokens import MEMORY, prepend_memory
 from memjax.memory.projections import make_norm, matrix_init
+from memjax.models.contract import Model
+from memjax.models.heads import (
+    INIT_STDDEV,
+    MASKED_POSITIONS,
+    TOKEN_TYPES,
+    ChoiceScores,
+    TaskHead,
+    VocabularyScores,
+    dense,
+)
 from memjax.models.transformer import Stack
 from memjax.models.vocabulary import Vocabulary
-from memjax.typing import Aux, EmptyState, Sum
-
-INIT_STDDEV = 0.02
-MASKED_POSITIONS, TOKEN_TYPES = "masked_positions", "token_types"
-"""`Batch.extras` of an encoder: places of the hidden tokens, `[batch, targets]`, and the type of each token read."""
+from memjax.typing import Aux, Batch, EmptyState
 
 
-class MaskedTokenHead(nn.Module):
-    """What stood at hidden tokens: dense, GELU and norm; the scores are the vocabulary's, with a bias.
-
-    Attributes:
-      dim: width of the encoder.
-      dtype: of the computation.
-    """
-
-    dim: int
-    dtype: Any = jnp.float32
-
-    scores_vocabulary = True
-
-    def setup(self) -> None:
-        self.dense = _dense(self.dim, self.dtype)
-        self.layer_norm = make_norm("layer_exact", self.dtype)
-
-    def __call__(
-        self,
-        hidden: Float[Array, "batch length dim"],
-        first: Float[Array, "batch dim"],
-        mask: Bool[Array, "batch length"],
-        extras: Mapping[str, Array],
-        deterministic: bool,
-    ) -> Float[Array, "batch targets dim"]:
-        """Hidden states of the targets, of all tokens where the extras do not say which."""
-        del first, mask, deterministic
-        if MASKED_POSITIONS in extras:
-            hidden = jnp.take_along_axis(hidden, extras[MASKED_POSITIONS][..., None], axis=1, mode="clip")
-        return self.layer_norm(nn.gelu(self.dense(hidden), approximate=False))
-
-
-class ClassificationHead(nn.Module):
-    """The class of a text: dropout and one matrix over the first token.
-
-    Attributes:
-      num_classes: classes.
-      dropout: rate.
-      dtype: of the computation.
-    """
-
-    num_classes: int
-    dropout: float = 0.0
-    dtype: Any = jnp.float32
-
-    scores_vocabulary = False
-
-    def setup(self) -> None:
-        self.classifier = _dense(self.num_classes, self.dtype)
-        self.drop = nn.Dropout(self.dropout)
-
-    def __call__(
-        self,
-        hidden: Float[Array, "batch length dim"],
-        first: Float[Array, "batch dim"],
-        mask: Bool[Array, "batch length"],
-        extras: Mapping[str, Array],
-        deterministic: bool,
-    ) -> Float[Array, "batch 1 classes"]:
-        """Scores of the classes."""
-        del hidden, mask, extras
-        return self.classifier(self.drop(first, deterministic=deterministic))[:, None]
-
-
-class SpanHead(nn.Module):
-    """Where an answer begins and ends: one matrix over every token, and two softmaxes over the tokens.
-
-    Attributes:
-      dtype: of the computation.
-    """
-
-    dtype: Any = jnp.float32
-
-    scores_vocabulary = False
-
-    def setup(self) -> None:
-        self.spans = _dense(2, self.dtype)
-
-    def __call__(
-        self,
-        hidden: Float[Array, "batch length dim"],
-        first: Float[Array, "batch dim"],
-        mask: Bool[Array, "batch length"],
-        extras: Mapping[str, Array],
-        deterministic: bool,
-    ) -> Float[Array, "batch 2 length"]:
-        """Scores of the tokens as the first and as the last of the answer; -inf at padding."""
-        del first, extras, deterministic
-        scores = jnp.swapaxes(self.spans(hidden), 1, 2)
-        return jnp.where(mask[:, None], scores, -jnp.inf)
-
-
-class TextEncoder(nn.Module):
+class TextEncoder(Model):
     """BERT: embeddings, post-norm layers that see the whole text, a pooler, and the head of a task.
 
     Differs from the paper or its code: no next-sentence head (the recipes here do without it, as most since); padding
@@ -148,7 +62,7 @@ class TextEncoder(nn.Module):
 
     stack: Stack
     vocabulary: Vocabulary
-    head: nn.Module | None = None
+    head: TaskHead | None = None
     max_length: int = 512
     token_types: int = 2
     pooler: bool = True
@@ -158,6 +72,7 @@ class TextEncoder(nn.Module):
     features: tuple[str, ...] = ()
     dtype: Any = jnp.float32
 
+    has_stack = True
     task_parameters = ("head/", "pooler/", "vocabulary/bias")
     """Parameters of one task: an encoder that goes on with another task need not have, or find, them."""
 
@@ -172,12 +87,25 @@ class TextEncoder(nn.Module):
         self.layer_norm = make_norm("layer_exact", self.dtype)
         self.drop = nn.Dropout(self.dropout)
         if self.pooler:
-            self.pooler_dense = _dense(dim, self.dtype, name="pooler")
+            self.pooler_dense = dense(dim, self.dtype, name="pooler")
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> EmptyState:
         """An encoder remembers nothing."""
         return EmptyState()
+
+    @nn.nowrap
+    def scores(self) -> VocabularyScores | ChoiceScores:
+        """What the head says of its targets."""
+        return ChoiceScores() if self.head is None else self.head.scores(self.vocabulary)
+
+    @nn.nowrap
+    def example(self, batch_size: int, length: int) -> Batch:
+        """Shapes of a batch of texts, with as many targets as the head has."""
+        batch = super().example(batch_size, length)
+        shape = (batch_size, self.head.num_targets(length) if self.head is not None else length)
+        targets, weights = (jax.ShapeDtypeStruct(shape, leaf.dtype) for leaf in (batch.targets, batch.weights))
+        return dataclasses.replace(batch, targets=targets, weights=weights)
 
     @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,8 +146,8 @@ class TextEncoder(nn.Module):
         if self.head is None:
             return hidden, state, aux
         output = self.head(hidden, first, mask, extras, deterministic)
-        if self.is_initializing() and self._scores_vocabulary():
-            self.vocabulary.log_probs(output[:, :1])
+        if self.is_initializing():
+            self.scores().log_probs(output[:, :1])
         return output, state, aux
 
     def encode(
@@ -262,35 +190,6 @@ class TextEncoder(nn.Module):
         hidden, _ = self.encode(tokens, mask=mask, token_types=token_types)
         return mean_pooling(hidden, jnp.ones(tokens.shape, bool) if mask is None else mask)
 
-    def token_nll(self, output: Any, targets: Int[Array, "batch targets"]) -> Float[Array, "batch targets"]:
-        """Nats of each target, at least float32; 0 for one of -1."""
-        if self._scores_vocabulary():
-            return self.vocabulary.token_nll(output, targets)
-        return token_cross_entropy(output, targets)
-
-    def nll(self, output: Any, targets: Int[Array, "batch targets"], weights: Float[Array, "batch targets"]) -> Sum:
-        """Nats of the targets with their weights, and the sum of the weights; nothing else reaches a gradient."""
-        scored = weights != 0
-        if self._scores_vocabulary():
-            output = jnp.where(scored[..., None], output, 0)
-        nats = self.token_nll(output, jnp.where(scored, targets, -1))
-        weights = weights.astype(nats.dtype)
-        return Sum((nats * weights).sum(), weights.sum())
-
-    def log_probs(self, output: Any) -> Float[Array, "batch targets choices"]:
-        """Log-probabilities of all choices for each target, at least float32."""
-        if self._scores_vocabulary():
-            return self.vocabulary.log_probs(output)
-        return jax.nn.log_softmax(output.astype(jnp.promote_types(output.dtype, jnp.float32)), axis=-1)
-
-    def logits(self, output: Any) -> Float[Array, "batch targets choices"]:
-        """Scores of all choices for each target."""
-        return self.vocabulary.logits(output) if self._scores_vocabulary() else output
-
-    @nn.nowrap
-    def _scores_vocabulary(self) -> bool:
-        return bool(getattr(type(self.head), "scores_vocabulary", False))
-
 
 def mean_pooling(
     hidden: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"]
@@ -305,8 +204,3 @@ def mean_pooling(
     total = jnp.where(mask[..., None], hidden, 0).sum(axis=1)
     length = jnp.sqrt(jnp.square(total).sum(axis=-1, keepdims=True))  # of the mean too, but for a factor
     return jnp.where(length > 0, total / jnp.where(length > 0, length, 1), 0)
-
-
-def _dense(features: int, dtype: Any, name: str | None = None) -> nn.Dense:
-    init, zeros = named(matrix_init(INIT_STDDEV), "embed", None), named(nn.initializers.zeros, None)
-    return nn.Dense(features, kernel_init=init, bias_init=zeros, dtype=dtype, name=name)

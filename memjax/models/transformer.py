@@ -232,9 +232,9 @@ class Layer(nn.Module):
     ) -> tuple[Float[Array, "batch rows dim"], LayerState, dict[str, Array]]:
         """`decode`, and the inner tensors that `taps` names."""
         tapped = _tap("attention_input", self.attention, x, taps)
-        x, attention = self.attention.decode(x, state.attention, active=active, **_shared_argument(shared))  # type: ignore[attr-defined]
+        x, attention = self.attention.decode(x, state.attention, active=active, **_shared_argument(shared))
         tapped |= _tap("feed_forward_input", self.feed_forward, x, taps)
-        x, feed_forward = self.feed_forward.decode(x, state.feed_forward, active=active)  # type: ignore[attr-defined]
+        x, feed_forward = self.feed_forward.decode(x, state.feed_forward, active=active)
         tapped["output"] = x
         return x, LayerState(attention, feed_forward), {name: tapped[name] for name in taps}
 
@@ -270,7 +270,7 @@ class Stack(nn.Module):
     def setup(self) -> None:
         # Asked of the class: a missing attribute of a bound module would run its setup here, outside the scan.
         parts = [layer.attention for layer in self.layers if hasattr(type(layer.attention), "shared_module")]
-        modules = [part.shared_module() for part in parts]  # type: ignore[attr-defined]
+        modules = [part.shared_module() for part in parts]
         self.shared = next((module for module in modules if module is not None), None)
 
     @nn.nowrap
@@ -424,7 +424,7 @@ def _equal(a: Any, b: Any) -> bool:
     """Whether two modules have equal fields, wherever they are bound (their own `==` compares parents too)."""
     if not isinstance(a, nn.Module):
         return a == b
-    names = [field.name for field in dataclasses.fields(a) if field.name not in ("parent", "name")]  # type: ignore[arg-type]
+    names = [field.name for field in dataclasses.fields(a) if field.name not in ("parent", "name")]
     return type(a) is type(b) and all(_equal(getattr(a, name), getattr(b, name)) for name in names)
 
 

@@ -223,6 +223,11 @@ class AdaptiveVocabulary(nn.Module):
             parts.append(clusters[..., index - 1, None] + tail)
         return jnp.concatenate(parts, axis=-1)
 
+    def log_normalizer(self, hidden: Float[Array, "*tokens dim"]) -> Float[Array, "*tokens"]:
+        """There is no single softmax whose normalizer it could be."""
+        kind = type(self).__name__
+        raise ValueError(f"mixing: given 'global' with {kind}, allowed: 'linear' (it has no single softmax)")
+
     def _piece_nll(self, hidden: Array, ids: Array) -> Array:
         shortlist, clusters = self._head(hidden)
         tails = jnp.asarray([first for first, _ in self.bounds[1:]])

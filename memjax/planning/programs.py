@@ -17,7 +17,7 @@ from memjax.config import Config
 from memjax.data.dialogue import NUM_MARKS
 from memjax.models.factory import make_mixtures, make_model
 from memjax.settings.relations import validate
-from memjax.training.assembly import make_coefficients, make_optimizer, make_table_optimizer, padding_of, scanned_groups
+from memjax.training.assembly import make_coefficients, make_optimizer, make_table_optimizer
 from memjax.training.evaluation import make_score
 from memjax.training.sharding import Layout, check_rows, train_state_names
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
@@ -102,7 +102,7 @@ def make_program(config: Config, what: What, vocab_size: int, layout: Layout) ->
 def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     training, data = config.training, config.data
     model = make_model(config, vocab_size)
-    loss, optimizer = language_model_loss(model), make_optimizer(training, scanned_groups(model))
+    loss, optimizer = language_model_loss(model), make_optimizer(training, model.scanned_groups())
     tables = make_table_optimizer(config)
     rows, length, segments = data.rows, data.segment_length, training.segments_per_update
     shape = lambda *sizes, dtype: jax.ShapeDtypeStruct((segments, *sizes), dtype)
@@ -143,7 +143,7 @@ def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
         names,
         donated=(0,),
         tokens=segments * rows * length,
-        padding=padding_of(model),
+        padding=model.padding(),
     )
 
 
@@ -166,7 +166,7 @@ def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
         names,
         donated=(1,),
         tokens=rows * length,
-        padding=padding_of(model),
+        padding=model.padding(),
     )
 
 
@@ -192,7 +192,7 @@ def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
         names,
         donated=(1,),
         tokens=rows,
-        padding=padding_of(model),
+        padding=model.padding(),
     )
 
 

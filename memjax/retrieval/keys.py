@@ -103,8 +103,7 @@ class KeyReader:
             in_step=False,
         )
         start, stop = host_rows or (0, rows)
-        self._variables, self._tap = variables, tap
-        self._choose_extras = getattr(model, "choose_extras", lambda extras: {})
+        self._model, self._variables, self._tap = model, variables, tap
         empty = model.init_state(stop - start)
         self._memory = empty if state is None else jax.tree.map(jnp.asarray, unflatten(empty, state))
         self._read = jax.jit(make_score(model, features=(tap,)), donate_argnums=1)
@@ -121,7 +120,7 @@ class KeyReader:
     def __iter__(self) -> Iterator[Entries]:
         for batch in self._stream:
             one = jax.tree.map(lambda leaf: leaf[0], batch)
-            arrays = (one.inputs, one.targets, one.mask, one.start_of_document, self._choose_extras(one.extras))
+            arrays = (one.inputs, one.targets, one.mask, one.start_of_document, self._model.choose_extras(one.extras))
             self._memory, scored, _ = self._read(self._variables, self._memory, *arrays)
             scored, chosen = jax.device_get(scored), one.weights > 0
             keys = scored.features[self._tap][chosen]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import optax
 
@@ -11,7 +10,6 @@ from memjax import config as configs
 from memjax.config import Config
 from memjax.memory.compressive import LOSSES
 from memjax.memory.infinity_former import LOSS as KL
-from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, num_padding
 from memjax.training import optimizers
 from memjax.training.checkpoints import flatten
 from memjax.training.slot_counters import count_usage
@@ -103,19 +101,3 @@ def make_coefficients(attention: configs.Attention) -> dict[str, float]:
         case configs.InfinityFormer(num_basis=basis) if basis:
             return {KL: attention.kl_weight}
     return {}
-
-
-def layer_groups(model: Any) -> tuple[tuple[int, int], ...]:
-    """(first layer, number of layers) of the model's groups; () for a model without a stack."""
-    return model.stack.groups() if hasattr(model, "stack") else ()
-
-
-def padding_of(model: Any) -> int:
-    """Parameters of the model that are padding of its vocabulary; 0 for a model without one of ours."""
-    vocabulary = getattr(model, "vocabulary", None)
-    return num_padding(vocabulary) if isinstance(vocabulary, Vocabulary | AdaptiveVocabulary) else 0
-
-
-def scanned_groups(model: Any) -> tuple[str, ...]:
-    """Names of the parameter groups with layers at axis 0."""
-    return tuple(f"layers_{first}" for first, size in layer_groups(model) if size)

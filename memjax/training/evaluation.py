@@ -232,7 +232,6 @@ class Evaluator:
         self.begin_token, self.score_first = begin_token, score_first
         self.host_rows = host_rows or (0, rows)
         self._accuracy, self._layout, self._held = accuracy, layout, None
-        self._choose_extras = getattr(model, "choose_extras", lambda extras: {})
         measured = hasattr(documents, "make_measure")
         score = make_score(model, accuracy=accuracy, parts=parts, features=features, output=measured)
         if layout is None:
@@ -256,7 +255,7 @@ class Evaluator:
 
     def _place(self, batch: Batch) -> tuple[Any, ...]:
         """What is scored of a batch, where it belongs."""
-        extras = self._choose_extras(batch.extras)
+        extras = self.model.choose_extras(batch.extras)
         arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, extras)
         return arrays if self._layout is None else put(arrays, self._layout.batch(arrays, segments=False))
 

@@ -19,13 +19,10 @@ from memjax.settings.relations import validate, warnings
 from memjax.training import processes
 from memjax.training.assembly import (
     check_frozen,
-    layer_groups,
     make_coefficients,
     make_optimizer,
     make_schedule,
     make_table_optimizer,
-    padding_of,
-    scanned_groups,
 )
 from memjax.training.checkpoints import Checkpoints, Restored
 from memjax.training.evaluation import EvaluationResult, Evaluator, Interrupted
@@ -245,9 +242,9 @@ class _Run:
         self.stop = processes.Agreed(lambda: stop.received or 0)
         training = config.training
         self.steps, self.clock = training.steps, _Clock()
-        self.groups = layer_groups(experiment.model)
+        self.groups = experiment.model.groups()
         self.schedule = make_schedule(training)
-        self.optimizer = make_optimizer(training, scanned_groups(experiment.model))
+        self.optimizer = make_optimizer(training, experiment.model.scanned_groups())
         self.table_optimizer = make_table_optimizer(config)
         self.loss = language_model_loss(experiment.model)
         self.checkpoints = Checkpoints(
@@ -343,7 +340,7 @@ class _Run:
         if training.tensorboard and processes.is_first():
             self.tensorboard = TensorBoard(self.run.path, step)
         self.sizes = {
-            "parameters": count_parameters((state.params, state.tables.values)) - padding_of(self.experiment.model),
+            "parameters": count_parameters((state.params, state.tables.values)) - self.experiment.model.padding(),
             "memory_bytes": count_bytes(state.memory) // self.config.data.rows,
         }
         text = (

@@ -118,7 +118,7 @@ def make_optimizer(
     optimizer = optax.chain(optax.clip_by_global_norm(clip_norm), rule) if clip_norm else rule
     if apply_every == 1:
         return optimizer
-    return optax.MultiSteps(optimizer, every_k_schedule=apply_every).gradient_transformation()  # type: ignore[return-value]
+    return optax.MultiSteps(optimizer, every_k_schedule=apply_every).gradient_transformation()
 
 
 def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransformation:
@@ -158,7 +158,7 @@ def freeze(rule: optax.GradientTransformation, names: Collection[str]) -> optax.
         label = lambda path, _: "frozen" if is_named(where(path), names) else "trained"
         return jax.tree_util.tree_map_with_path(label, params)
 
-    return optax.multi_transform({"trained": rule, "frozen": optax.set_to_zero()}, labels)  # type: ignore[return-value]
+    return optax.multi_transform({"trained": rule, "frozen": optax.set_to_zero()}, labels)
 
 
 def is_named(path: str, names: Collection[str]) -> bool:

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from memjax.config import Config
 from memjax.models.transformer import join_layers, split_layers
 from memjax.training import optimizers
-from memjax.training.assembly import layer_groups
 from memjax.training.checkpoints import Checkpoints, describe_difference, flatten, unflatten
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.runs import load_config
@@ -35,7 +34,7 @@ def split_state(
 
     Args:
       state: arrays, shapes or names.
-      groups: from `layer_groups`.
+      groups: from `Model.groups`.
       run: `jax.jit` where arrays are split over devices.
     """
     return _map_collections(state, run(lambda collection: split_collection(collection, groups)))
@@ -83,7 +82,7 @@ def init_from(
       ValueError: no checkpoint, an array that the model lacks, one of another shape, or a name of `reinitialized` that
         no array has.
     """
-    groups = layer_groups(model)
+    groups = model.groups()
     split = {name: split_collection(collection, groups) for name, collection in variables.items()}
     ours = {COLLECTIONS[name] + path: leaf for name, tree in split.items() for path, leaf in flatten(tree).items()}
     theirs = _load_collections(run)
@@ -92,7 +91,7 @@ def init_from(
             allowed = f"a part of a parameter's path, as {next(iter(theirs))}"
             raise ValueError(f"training.reinitialized: given {part!r}, allowed: {allowed}")
     theirs = {name: leaf for name, leaf in theirs.items() if not optimizers.is_named(name, reinitialized)}
-    heads = tuple(COLLECTIONS["params"] + name for name in getattr(model, "task_parameters", ()))
+    heads = tuple(COLLECTIONS["params"] + name for name in model.task_parameters)
     fits = lambda name: name in ours and ours[name].shape == theirs[name].shape
     theirs = {name: leaf for name, leaf in theirs.items() if not name.startswith(heads) or fits(name)}
     replaced = tuple(
@@ -131,7 +130,7 @@ def load_variables(run: Path | str, model: Any, segment_length: int, step: int |
     Raises:
       ValueError: no checkpoint, or one of another architecture (the line lists the difference).
     """
-    groups = layer_groups(model)
+    groups = model.groups()
 
     def split() -> dict[str, Any]:
         variables = init_variables(model, jax.random.key(0), segment_length)

@@ -59,10 +59,9 @@ say about one segment. `variables` has the collections params, tables, batch_sta
 
 def language_model_loss(model: Any) -> SegmentLoss:
     """The negative log likelihood of a language model in training mode."""
-    choose_extras = getattr(model, "choose_extras", lambda extras: {})
 
     def loss(variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array) -> tuple[Any, Any, Sum, Aux]:
-        extras = choose_extras(segment.extras)
+        extras = model.choose_extras(segment.extras)
         (hidden, memory, aux), written = model.apply(
             variables,
             segment.inputs,

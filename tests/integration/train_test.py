@@ -17,7 +17,6 @@ from memjax.config import (
     Training,
 )
 from memjax.training import loop
-from memjax.training.assembly import layer_groups
 from memjax.training.restoring import load_run
 from memjax.training.step import make_train_step
 from tests.training.loop_test import Crash, assert_same_run, crash_at, run
@@ -76,6 +75,6 @@ def test_every_option_at_once_and_resumed(tmp_path, monkeypatch):
     assert set(subsets) == {"is_answer", "is_practice"} and "accuracy" in result.results["evaluation"]
 
     loaded = load_run(result.path)
-    assert layer_groups(loaded.experiment.model) == ((0, 2), (2, 0))
+    assert loaded.experiment.model.groups() == ((0, 2), (2, 0))
     score = loaded.experiment.evaluator()(loaded.variables)
     np.testing.assert_allclose(score.nats, result.results["evaluation"]["nats"], rtol=1e-6)

@@ -14,7 +14,6 @@ from memjax.inference import Sampling, generate
 from memjax.models.factory import make_language_model
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, cut_tables, num_padding, pad_tables
 from memjax.training import optimizers
-from memjax.training.assembly import padding_of
 from memjax.training.experiment import make_evaluation_model, make_experiment
 from memjax.training.sharding import Layout
 from tests.reference.parameters import params_of, random_params
@@ -193,8 +192,8 @@ def test_runs_are_padded_and_models_of_ones_own_are_not():
     assert experiment.model.vocabulary.multiple == 128 and vocab_size % 128
     evaluation = config.Evaluation(memory_length=16)
     assert make_evaluation_model(experiment, evaluation).vocabulary == experiment.model.vocabulary
-    assert padding_of(experiment.model) == (-vocab_size % 128) * DIM
-    assert padding_of(make_language_model(model, vocab_size)) == 0
+    assert experiment.model.padding() == (-vocab_size % 128) * DIM
+    assert make_language_model(model, vocab_size).padding() == 0
     described.sharding.vocab_multiple = 0
     with pytest.raises(ValueError, match="sharding.vocab_multiple: given 0, allowed: an integer of at least 1"):
         make_experiment(described)

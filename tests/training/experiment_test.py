@@ -26,7 +26,7 @@ from memjax.config import (
     TransformerXL,
 )
 from memjax.data.annotations import write_neighbors
-from memjax.training.assembly import layer_groups, make_coefficients, make_optimizer, scanned_groups
+from memjax.training.assembly import make_coefficients, make_optimizer
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import local_window, make_evaluation_model, make_experiment
 from memjax.training.restoring import init_from, join_state, load_run, load_variables, split_state
@@ -63,7 +63,7 @@ def save_run(config, seed=0):
         np.int32(3), variables["params"], Tables(), (), {}, {}, {}, jax.random.key(0), {}, np.zeros(2, bool)
     )
     checkpoints = Checkpoints(path / "checkpoints")
-    checkpoints.save(3, split_state(state, layer_groups(experiment.model)))
+    checkpoints.save(3, split_state(state, experiment.model.groups()))
     checkpoints.close()
     return experiment, variables
 
@@ -101,10 +101,10 @@ def test_a_model_without_memory_goes_on_with_product_keys(tmp_path, dense_scale)
 def test_layers_are_addressed_by_index_whatever_the_grouping(tmp_path):
     local = dataclasses.replace(long_memory(layers=()), memory_length=0)
     old, variables = save_run(make_config(tmp_path, local, "old"))
-    assert scanned_groups(old.model) == ("layers_0",)
+    assert old.model.scanned_groups() == ("layers_0",)
     # A memory in the last layer breaks the group of three into two and one; its gate is new.
     new = make_experiment(make_config(tmp_path, long_memory(layers=(-1,)), "new"))
-    assert layer_groups(new.model) == ((0, 2), (2, 0))
+    assert new.model.groups() == ((0, 2), (2, 0))
     fresh = random_variables(new.model, 1)
     merged, names = init_from(tmp_path / "old", fresh, new.model)
     assert names and all("layer_02" in name for name in names) and any("gate" in name for name in names)
@@ -229,7 +229,7 @@ def test_split_and_join_are_inverse(tmp_path):
     model = make_experiment(make_config(tmp_path, long_memory(layers=(0,)))).model
     params = random_variables(model)["params"]
     state = TrainState(0, params, Tables({"stack": {}}), (), {}, {}, {}, None, {}, None)
-    groups = layer_groups(model)
+    groups = model.groups()
     split = split_state(state, groups)
     assert {"layer_00", "layer_01", "layer_02"} <= set(split.params["stack"])
     jax.tree.map(np.testing.assert_array_equal, join_state(split, groups).params, params)

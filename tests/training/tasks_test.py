@@ -27,7 +27,6 @@ from memjax.config import (
 )
 from memjax.data.squad import AnswerMeasure
 from memjax.inspection.slot_usage import measure_usage
-from memjax.training.assembly import layer_groups
 from memjax.training.checkpoints import Checkpoints, flatten
 from memjax.training.evaluation import Score
 from memjax.training.experiment import make_experiment
@@ -79,7 +78,7 @@ def save_run(config, seed=0):
     tables, statistics = Tables(variables.get("tables", {})), variables.get("batch_stats", {})
     state = TrainState(np.int32(3), variables["params"], tables, (), statistics, {}, {}, jax.random.key(0), {}, rows)
     checkpoints = Checkpoints(path / "checkpoints")
-    checkpoints.save(3, split_state(state, layer_groups(experiment.model)))
+    checkpoints.save(3, split_state(state, experiment.model.groups()))
     checkpoints.close()
     return path, variables
 
@@ -196,7 +195,7 @@ def test_a_memory_joins_a_trained_encoder_and_is_counted_by_class(tmp_path):
     fresh, both = random_variables(experiment, seed=9), ("layer_01/feed_forward/wide/", "layer_01/feed_forward/narrow/")
     anew, new = init_from(run, fresh, experiment.model, reinitialized=both)
     assert sorted(name.split("/")[-2] for name in new if "memory" not in name) == ["narrow", "narrow", "wide", "wide"]
-    groups = layer_groups(experiment.model)
+    groups = experiment.model.groups()
     merged, first, loaded = (
         flatten(split_collection(tree["params"], groups)["stack"]) for tree in (anew, fresh, start)
     )

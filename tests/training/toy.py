@@ -15,6 +15,7 @@ import optax
 from memjax.data.streams import ArrayDocuments, Streams
 from memjax.functional.losses import cross_entropy_sum, token_cross_entropy
 from memjax.functional.product_keys import lookup_rows
+from memjax.models.contract import Model
 from memjax.training.step import init_train_state, init_variables, language_model_loss
 from memjax.training.tables import TableOptimizer, map_tables
 from memjax.typing import Aux, Sum
@@ -22,7 +23,7 @@ from memjax.typing import Aux, Sum
 VOCAB, DIM, MEMORY, LENGTH, ROWS = 11, 8, 6, 4, 4
 
 
-class ToyModel(nn.Module):
+class ToyModel(Model):
     vocab_size: int = VOCAB
     dim: int = DIM
     memory_length: int = MEMORY

@@ -27,7 +27,6 @@ from memjax.data.annotations import NEIGHBORS, AnnotatedDocuments
 from memjax.data.documents import Documents
 from memjax.retrieval.building import build_datastore
 from memjax.retrieval.tuning import score_targets
-from memjax.training.assembly import padding_of
 from memjax.training.metrics import count_parameters
 from memjax.training.restoring import LoadedRun, load_run
 from memjax.training.runs import load_config
@@ -100,7 +99,7 @@ def measure(runs: dict[str, LoadedRun], found: dict[str, Found]) -> dict[str, An
             reported[name][split], scored[split] = score(run, split, one)
         data, training = run.experiment.config.data, run.experiment.config.training
         rows[name] = experiment.base(scored) | {
-            "parameters": count_parameters(run.variables["params"]) - padding_of(run.experiment.model),
+            "parameters": count_parameters(run.variables["params"]) - run.experiment.model.padding(),
             "training_tokens": training.steps * data.rows * data.segment_length,
         }
         if name != "no_memory":

@@ -1,0 +1,236 @@
+"""Heads: what the output of a model says of its targets.
+
+The scores of an output (`VocabularyScores`, `SmoothedScores`, `ChoiceScores`) say how probable its targets are:
+`nll` is what training minimises, `token_nll` and `log_probs` are what evaluation reports. Sums and weights are the
+model's (`memjax.models.contract.Model`). A task of text encoders has a head of its own between the last hidden states
+and these scores, with parameters: `MaskedTokenHead`, `ClassificationHead`, `SpanHead`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from memjax.axes import named
+from memjax.functional.losses import token_cross_entropy
+from memjax.memory.mixtures import Prediction, mix_log_prob, mix_log_probs, recalled_log_prob
+from memjax.memory.projections import make_norm, matrix_init
+
+INIT_STDDEV = 0.02
+MASKED_POSITIONS, TOKEN_TYPES = "masked_positions", "token_types"
+"""`Batch.extras` of an encoder: places of the hidden tokens, `[batch, targets]`, and the type of each token read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyScores:
+    """An output of hidden states, which a vocabulary scores; with memories laid over it a `Prediction`.
+
+    Attributes:
+      vocabulary: a `memjax.models.vocabulary.Vocabulary`, bound.
+    """
+
+    vocabulary: Any
+
+    def nll(self, output: Any, targets: Int[Array, "batch length"], scored: Bool[Array, "batch length"]) -> Array:
+        """Nats of each target for training: of those that are not scored nothing reaches a gradient."""
+        return self.token_nll(_keep(output, scored), jnp.where(scored, targets, 0))
+
+    def token_nll(self, output: Any, targets: Int[Array, "batch length"]) -> Float[Array, "batch length"]:
+        """Nats of each target, at least float32."""
+        if not isinstance(output, Prediction):
+            return self.vocabulary.token_nll(output, targets)
+        own = -self.vocabulary.token_nll(output.hidden, targets)
+        return -mix_log_prob(own, targets, output.recalled, lambda: self.vocabulary.log_normalizer(output.hidden))
+
+    def token_log_probs(self, output: Any, targets: Int[Array, "batch length"]) -> Float[Array, "parts batch length"]:
+        """Log-probability of each target under the model alone, and under the candidates of each mixture alone.
+
+        Where a mixture has no candidates it is that of the model, so that mixing them changes nothing.
+        """
+        recalled = output.recalled if isinstance(output, Prediction) else ()
+        own = output.hidden if isinstance(output, Prediction) else output
+        alone = -self.vocabulary.token_nll(own, targets)
+        some = [(part.scores > -jnp.inf).any(axis=-1) for part in recalled]
+        others = [jnp.where(s, recalled_log_prob(part, targets), alone) for s, part in zip(some, recalled, strict=True)]
+        return jnp.stack([alone, *others])
+
+    def log_probs(self, output: Any) -> Float[Array, "batch length vocab"]:
+        """Log-probabilities of the whole vocabulary, at least float32."""
+        if not isinstance(output, Prediction):
+            return self.vocabulary.log_probs(output)
+        own = self.vocabulary.log_probs(output.hidden)
+        return mix_log_probs(own, output.recalled, lambda: self.vocabulary.log_normalizer(output.hidden))
+
+    def logits(self, output: Any) -> Float[Array, "batch length vocab"]:
+        """Scores of the whole vocabulary."""
+        return self.vocabulary.logits(output)
+
+
+@dataclasses.dataclass(frozen=True)
+class SmoothedScores(VocabularyScores):
+    """The same with a training loss whose targets are smoothed.
+
+    Attributes:
+      label_smoothing: as in `token_cross_entropy`.
+    """
+
+    label_smoothing: float = 0.0
+
+    def nll(self, output: Any, targets: Int[Array, "batch length"], scored: Bool[Array, "batch length"]) -> Array:
+        """Nats of each smoothed target."""
+        logits = self.vocabulary.logits(_keep(output, scored))
+        return token_cross_entropy(logits, jnp.where(scored, targets, -1), label_smoothing=self.label_smoothing)
+
+
+class ChoiceScores:
+    """An output of scores, one for each choice: of classes, or of the tokens of a text."""
+
+    def nll(self, output: Any, targets: Int[Array, "batch targets"], scored: Bool[Array, "batch targets"]) -> Array:
+        """Nats of each target for training: of those that are not scored nothing reaches a gradient."""
+        return self.token_nll(output, jnp.where(scored, targets, -1))
+
+    def token_nll(self, output: Any, targets: Int[Array, "batch targets"]) -> Float[Array, "batch targets"]:
+        """Nats of each target, at least float32; 0 for one of -1."""
+        return token_cross_entropy(output, targets)
+
+    def log_probs(self, output: Any) -> Float[Array, "batch targets choices"]:
+        """Log-probabilities of all choices for each target, at least float32."""
+        return jax.nn.log_softmax(output.astype(jnp.promote_types(output.dtype, jnp.float32)), axis=-1)
+
+    def logits(self, output: Any) -> Float[Array, "batch targets choices"]:
+        """The output."""
+        return output
+
+
+class TaskHead(nn.Module):
+    """The head of a text encoder: from its last hidden states to an output, and how many targets a text has."""
+
+    @nn.nowrap
+    def scores(self, vocabulary: Any) -> VocabularyScores | ChoiceScores:
+        """What the output says of its targets."""
+        del vocabulary
+        return ChoiceScores()
+
+    @nn.nowrap
+    def num_targets(self, length: int) -> int:
+        """Targets of a text of so many tokens."""
+        return length
+
+
+class MaskedTokenHead(TaskHead):
+    """What stood at hidden tokens: dense, GELU and norm; the scores are the vocabulary's, with a bias.
+
+    Attributes:
+      dim: width of the encoder.
+      dtype: of the computation.
+    """
+
+    dim: int
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        self.dense = dense(self.dim, self.dtype)
+        self.layer_norm = make_norm("layer_exact", self.dtype)
+
+    @nn.nowrap
+    def scores(self, vocabulary: Any) -> VocabularyScores:
+        """The vocabulary's."""
+        return VocabularyScores(vocabulary)
+
+    def __call__(
+        self,
+        hidden: Float[Array, "batch length dim"],
+        first: Float[Array, "batch dim"],
+        mask: Bool[Array, "batch length"],
+        extras: Mapping[str, Array],
+        deterministic: bool,
+    ) -> Float[Array, "batch targets dim"]:
+        """Hidden states of the targets, of all tokens where the extras do not say which."""
+        del first, mask, deterministic
+        if MASKED_POSITIONS in extras:
+            hidden = jnp.take_along_axis(hidden, extras[MASKED_POSITIONS][..., None], axis=1, mode="clip")
+        return self.layer_norm(nn.gelu(self.dense(hidden), approximate=False))
+
+
+class ClassificationHead(TaskHead):
+    """The class of a text: dropout and one matrix over the first token.
+
+    Attributes:
+      num_classes: classes.
+      dropout: rate.
+      dtype: of the computation.
+    """
+
+    num_classes: int
+    dropout: float = 0.0
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        self.classifier = dense(self.num_classes, self.dtype)
+        self.drop = nn.Dropout(self.dropout)
+
+    @nn.nowrap
+    def num_targets(self, length: int) -> int:
+        """The class."""
+        return 1
+
+    def __call__(
+        self,
+        hidden: Float[Array, "batch length dim"],
+        first: Float[Array, "batch dim"],
+        mask: Bool[Array, "batch length"],
+        extras: Mapping[str, Array],
+        deterministic: bool,
+    ) -> Float[Array, "batch 1 classes"]:
+        """Scores of the classes."""
+        del hidden, mask, extras
+        return self.classifier(self.drop(first, deterministic=deterministic))[:, None]
+
+
+class SpanHead(TaskHead):
+    """Where an answer begins and ends: one matrix over every token, and two softmaxes over the tokens.
+
+    Attributes:
+      dtype: of the computation.
+    """
+
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        self.spans = dense(2, self.dtype)
+
+    @nn.nowrap
+    def num_targets(self, length: int) -> int:
+        """The first token and the last."""
+        return 2
+
+    def __call__(
+        self,
+        hidden: Float[Array, "batch length dim"],
+        first: Float[Array, "batch dim"],
+        mask: Bool[Array, "batch length"],
+        extras: Mapping[str, Array],
+        deterministic: bool,
+    ) -> Float[Array, "batch 2 length"]:
+        """Scores of the tokens as the first and as the last of the answer; -inf at padding."""
+        del first, extras, deterministic
+        scores = jnp.swapaxes(self.spans(hidden), 1, 2)
+        return jnp.where(mask[:, None], scores, -jnp.inf)
+
+
+def dense(features: int, dtype: Any, name: str | None = None) -> nn.Dense:
+    """A dense layer with the initial values of a text encoder's."""
+    init, zeros = named(matrix_init(INIT_STDDEV), "embed", None), named(nn.initializers.zeros, None)
+    return nn.Dense(features, kernel_init=init, bias_init=zeros, dtype=dtype, name=name)
+
+
+def _keep(output: Any, scored: Array) -> Any:
+    """The output with zeros where nothing is scored."""
+    keep = lambda hidden: jnp.where(scored[..., None], hidden, 0)
+    return dataclasses.replace(output, hidden=keep(output.hidden)) if isinstance(output, Prediction) else keep(output)
