@@ -12,10 +12,10 @@ import numpy as np
 
 from memjax import config
 from memjax.training.checkpoints import Checkpoints
-from memjax.training.restoring import split_state
 from memjax.training.runs import config_to_dict, write_json
 from memjax.training.step import TrainState
 from memjax.training.tables import Tables
+from memjax.training.variables import split_state
 
 
 def write_run(

@@ -8,7 +8,7 @@ from typing import Any
 import flax.linen as nn
 
 from memjax.models.language_model import LanguageModel
-from memjax.models.transformer import join_layers, split_layers
+from memjax.models.transformer import join_collection, split_collection
 
 
 def add_mixtures(model: LanguageModel, *mixtures: nn.Module) -> LanguageModel:
@@ -51,17 +51,14 @@ def add_features(model: LanguageModel, *features: str) -> LanguageModel:
 
 
 def regroup(variables: Mapping[str, Any], model: LanguageModel, other: LanguageModel) -> dict[str, Any]:
-    """The variables of `model` as `other` holds them, which has the same layers in other groups."""
-    groups = [model.stack.groups(), other.stack.groups()]
-    if groups[0] == groups[1]:
+    """The variables of `model` as `other` holds them, which has the same layers in other groups.
+
+    Layers with another memory size are the matter of `memjax.training.variables.fitting`.
+    """
+    before, after = model.groups(), other.groups()
+    if before == after:
         return dict(variables)
-
-    def one(collection: Any) -> Any:
-        if "stack" not in collection:
-            return collection
-        return {**collection, "stack": join_layers(split_layers(collection["stack"], groups[0]), groups[1])}
-
-    return {name: one(collection) for name, collection in variables.items()}
+    return {name: join_collection(split_collection(one, before), after) for name, one in variables.items()}
 
 
 def _full_name(feature: str, num_layers: int) -> str:

@@ -460,5 +460,19 @@ def join_layers(variables: Any, groups: Sequence[tuple[int, int]]) -> dict[str, 
     return joined
 
 
+def split_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
+    """One collection of a language model with its layers addressed by index."""
+    if not groups or "stack" not in collection:
+        return collection
+    return {**collection, "stack": split_layers(collection["stack"], groups)}
+
+
+def join_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
+    """The inverse of `split_collection`."""
+    if not groups or "stack" not in collection:
+        return collection
+    return {**collection, "stack": join_layers(collection["stack"], groups)}
+
+
 def _shared_argument(shared: Any) -> dict[str, Any]:
     return {} if shared is None else {"shared": shared}

@@ -193,11 +193,12 @@ class Evaluator:
         features: Sequence[str] = (),
         host_rows: tuple[int, int] | None = None,
         layout: Layout | None = None,
+        fit: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda variables: variables,
     ):
         """Prepares an evaluation.
 
         Args:
-          model: a Linen language model; one with another memory size takes the same variables.
+          model: a `memjax.models.contract.Model`.
           documents: the split.
           rows: streams side by side, over all hosts.
           segment_length: tokens of a segment or window.
@@ -214,6 +215,7 @@ class Evaluator:
           features: inner tensors of the model (`memjax.models.add_features`) to show observers.
           host_rows: `(start, stop)`, the rows of this host; all of them if None.
           layout: of memory and batches on several devices. Every process then reads all rows, and has all totals.
+          fit: from the variables that it is called with to those of `model` (`memjax.training.variables.fitting`).
 
         Raises:
           ValueError: arguments that do not fit each other, the documents or the mesh.
@@ -231,7 +233,7 @@ class Evaluator:
         self.subsets = subsets
         self.begin_token, self.score_first = begin_token, score_first
         self.host_rows = host_rows or (0, rows)
-        self._accuracy, self._layout, self._held = accuracy, layout, None
+        self._accuracy, self._layout, self._held, self._fit = accuracy, layout, None, fit
         measured = hasattr(documents, "make_measure")
         score = make_score(model, accuracy=accuracy, parts=parts, features=features, output=measured)
         if layout is None:
@@ -273,6 +275,7 @@ class Evaluator:
           stop: asked before every segment; True ends the evaluation with `Interrupted`.
           observe: is shown every batch with what was worked out for it.
         """
+        variables = self._fit(variables)
         num_rows = self.host_rows[1] - self.host_rows[0]
         memory = self._start(num_rows)
         memory_bytes = count_bytes(memory) // num_rows

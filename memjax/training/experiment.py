@@ -20,8 +20,10 @@ from memjax.models.factory import (
     make_model,
 )
 from memjax.settings.relations import validate
+from memjax.training.assembly import MEMORY_PARAMETERS
 from memjax.training.evaluation import Evaluator, Subset
 from memjax.training.sharding import Layout
+from memjax.training.variables import fitting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,16 +84,26 @@ class Experiment:
     ) -> Evaluator:
         """The evaluation that the configuration describes, or another one.
 
+        It takes the variables of `model` here, also where the model with the memory size of the evaluation has its
+        layers in other groups.
+
         Args:
           evaluation: another one.
-          model: another one, with the same variables.
+          model: another one, with variables of its own.
           documents: instead of those of the split, such as the same with annotations.
           layout: on a mesh.
           **shown: `parts` and `features` of `Evaluator`.
         """
         evaluation = evaluation or self.config.evaluation
+        fit = lambda variables: variables
+        if model is None:
+            model = make_evaluation_model(self, evaluation)
+            if evaluation.memory_length is not None:
+                what = f"evaluation.memory_length: given {evaluation.memory_length}, the trained variables do not fit"
+                length = self.config.data.segment_length
+                fit = fitting(self.model, model, length, added=MEMORY_PARAMETERS, what=what)
         return Evaluator(
-            model or make_evaluation_model(self, evaluation),
+            model,
             documents or self.documents(evaluation.split),
             rows=evaluation.rows,
             segment_length=evaluation.segment_length or self.config.data.segment_length,
@@ -103,6 +115,7 @@ class Experiment:
             subsets=self.subsets(evaluation),
             accuracy=evaluation.accuracy,
             layout=layout,
+            fit=fit,
             **shown,
         )
 
@@ -142,12 +155,14 @@ def local_window(config: Config) -> int:
 
 
 def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation) -> Any:
-    """The model with the memory size and the cache of an evaluation; its variables are those of the trained one.
+    """The model with the memory size and the cache of an evaluation.
 
     Raises:
-      ValueError: a memory size for a model without memory.
+      ValueError: a memory size for a model without memory, or a cache over one that takes none.
     """
     mixtures = make_mixtures(evaluation, experiment.config.model)
+    if mixtures:
+        experiment.model.require("mixes")
     if evaluation.memory_length is None:
         return experiment.model.clone(mixtures=mixtures) if mixtures else experiment.model
     model = copy.deepcopy(experiment.config.model)
@@ -159,4 +174,5 @@ def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation
     attention.memory_length = evaluation.memory_length
     config = dataclasses.replace(experiment.config, model=model)
     validate(config)
-    return make_model(config, experiment.model.vocabulary.vocab_size).clone(mixtures=mixtures)
+    made = make_model(config, experiment.model.vocabulary.vocab_size)
+    return made.clone(mixtures=mixtures) if mixtures else made

@@ -30,7 +30,7 @@ from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.metrics import MetricsFile, count_bytes, count_parameters, describe_totals
 from memjax.training.profiles import Profile, Steps, check_steps
 from memjax.training.progress import Event, Progress, TensorBoard, describe_duration, describe_numbers
-from memjax.training.restoring import init_from, join_state, split_state
+from memjax.training.restoring import init_from
 from memjax.training.runs import RunDirectory, check_directory, config_to_dict, read_json, run_path
 from memjax.training.sharding import Layout, check_rows, make_layout, put, put_rows, train_state_names
 from memjax.training.signals import Stopped, StopSignal
@@ -43,6 +43,7 @@ from memjax.training.step import (
     make_train_step,
     model_variables,
 )
+from memjax.training.variables import join_state, split_state
 from memjax.typing import Batch, Sum
 
 

@@ -1,62 +1,21 @@
-"""Variables of runs: layers by index as checkpoints hold them, a start from another run, a run opened again."""
+"""A start from another run, and a run opened again."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from memjax.config import Config
-from memjax.models.transformer import join_layers, split_layers
+from memjax.models.transformer import split_collection
 from memjax.training import optimizers
-from memjax.training.checkpoints import Checkpoints, describe_difference, flatten, unflatten
+from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.runs import load_config
-from memjax.training.step import TrainState, init_variables
-
-COLLECTIONS = {
-    "params": "params/",
-    "tables": "tables/values/",
-    "batch_stats": "batch_stats/",
-    "constants": "constants/",
-}
-"""Linen collection -> where its arrays stand in a checkpoint"""
-
-
-def split_state(
-    state: TrainState, groups: Sequence[tuple[int, int]], run: Callable[..., Any] = lambda function: function
-) -> TrainState:
-    """The state with parameters, tables, statistics and constants addressed by layer, as checkpoints hold them.
-
-    Args:
-      state: arrays, shapes or names.
-      groups: from `Model.groups`.
-      run: `jax.jit` where arrays are split over devices.
-    """
-    return _map_collections(state, run(lambda collection: split_collection(collection, groups)))
-
-
-def join_state(state: TrainState, groups: Sequence[tuple[int, int]]) -> TrainState:
-    """The inverse of `split_state`."""
-    return _map_collections(state, lambda collection: join_collection(collection, groups))
-
-
-def split_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
-    """One collection of a language model with its layers addressed by index."""
-    if not groups or "stack" not in collection:
-        return collection
-    return {**collection, "stack": split_layers(collection["stack"], groups)}
-
-
-def join_collection(collection: Any, groups: Sequence[tuple[int, int]]) -> Any:
-    """The inverse of `split_collection`."""
-    if not groups or "stack" not in collection:
-        return collection
-    return {**collection, "stack": join_layers(collection["stack"], groups)}
+from memjax.training.variables import COLLECTIONS, fit_variables, join_arrays, name_arrays
 
 
 def init_from(
@@ -84,7 +43,7 @@ def init_from(
     """
     groups = model.groups()
     split = {name: split_collection(collection, groups) for name, collection in variables.items()}
-    ours = {COLLECTIONS[name] + path: leaf for name, tree in split.items() for path, leaf in flatten(tree).items()}
+    ours = name_arrays(split)
     theirs = _load_collections(run)
     for part in reinitialized:
         if not any(optimizers.is_named(name, [part]) for name in theirs):
@@ -110,12 +69,7 @@ def init_from(
         lacks = f"the model lacks {_some(unexpected)}" if unexpected else ""
         raise ValueError(f"init_from: {run} does not fit: {'; '.join(filter(None, [lacks, _some(shapes)]))}")
     merged = {name: jnp.asarray(theirs[name], leaf.dtype) if name in theirs else leaf for name, leaf in ours.items()}
-    joined = {}
-    for name, tree in split.items():
-        prefix = COLLECTIONS[name]
-        own = {path.removeprefix(prefix): leaf for path, leaf in merged.items() if path.startswith(prefix)}
-        joined[name] = join_collection(unflatten(tree, own), groups)
-    return joined, [name for name in ours if name not in theirs]
+    return join_arrays(split, merged, groups), [name for name in ours if name not in theirs]
 
 
 def load_variables(run: Path | str, model: Any, segment_length: int, step: int | None = None) -> dict[str, Any]:
@@ -130,24 +84,8 @@ def load_variables(run: Path | str, model: Any, segment_length: int, step: int |
     Raises:
       ValueError: no checkpoint, or one of another architecture (the line lists the difference).
     """
-    groups = model.groups()
-
-    def split() -> dict[str, Any]:
-        variables = init_variables(model, jax.random.key(0), segment_length)
-        return {name: split_collection(collection, groups) for name, collection in variables.items()}
-
-    shapes = jax.eval_shape(split)
-    expected = {COLLECTIONS[n] + path: leaf for n, tree in shapes.items() for path, leaf in flatten(tree).items()}
-    theirs = _load_collections(run, step)
-    difference = describe_difference(expected, {n: (str(a.dtype), list(a.shape)) for n, a in theirs.items()})
-    if difference:
-        raise ValueError(f"{run}: the checkpoint is of another architecture: {difference}")
-    variables = {}
-    for name, tree in shapes.items():
-        prefix = COLLECTIONS[name]
-        own = {path.removeprefix(prefix): jnp.array(leaf) for path, leaf in theirs.items() if path.startswith(prefix)}
-        variables[name] = join_collection(unflatten(tree, own), groups)
-    return variables
+    arrays = {name: jnp.array(leaf) for name, leaf in _load_collections(run, step).items()}
+    return fit_variables(arrays, model, segment_length, what=f"{run}: the checkpoint is of another architecture")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,16 +124,6 @@ def _load_collections(run: Path | str, step: int | None = None) -> dict[str, Any
         return checkpoints.load(tuple(COLLECTIONS.values()), step=step)[1]
     finally:
         checkpoints.close()
-
-
-def _map_collections(state: TrainState, function: Callable[[Any], Any]) -> TrainState:
-    return dataclasses.replace(
-        state,
-        params=function(state.params),
-        tables=dataclasses.replace(state.tables, values=function(state.tables.values)),
-        batch_stats=function(state.batch_stats),
-        constants=function(state.constants),
-    )
 
 
 def _some(names: Sequence[str], shown: int = 4) -> str:

@@ -29,10 +29,11 @@ from memjax.data.annotations import write_neighbors
 from memjax.training.assembly import make_coefficients, make_optimizer
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import local_window, make_evaluation_model, make_experiment
-from memjax.training.restoring import init_from, join_state, load_run, load_variables, split_state
+from memjax.training.restoring import init_from, load_run, load_variables
 from memjax.training.runs import config_from_dict, config_to_dict, write_json
 from memjax.training.step import TrainState, init_variables
 from memjax.training.tables import Tables
+from memjax.training.variables import join_state, split_state
 
 
 def make_config(tmp_path, attention=None, name="run", **model):

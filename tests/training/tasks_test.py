@@ -27,14 +27,16 @@ from memjax.config import (
 )
 from memjax.data.squad import AnswerMeasure
 from memjax.inspection.slot_usage import measure_usage
+from memjax.models.transformer import split_collection
 from memjax.training.checkpoints import Checkpoints, flatten
 from memjax.training.evaluation import Score
 from memjax.training.experiment import make_experiment
 from memjax.training.loop import train
-from memjax.training.restoring import init_from, split_collection, split_state
+from memjax.training.restoring import init_from
 from memjax.training.runs import config_to_dict, run_path, write_json
 from memjax.training.step import TrainState, init_variables, language_model_loss
 from memjax.training.tables import Tables
+from memjax.training.variables import split_state
 
 QUESTIONS = QuestionAnswering(stride=8, max_question_length=8, max_answer_length=4)
 
