@@ -5,11 +5,14 @@ from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.classification import LabelledText, LabelledTexts, glue_texts, tfds_glue_texts
 from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, Turn, Utterance, cmu_dog, dialogue_texts
 from memjax.data.documents import ArrayDocuments, Documents, Measure
+from memjax.data.examples import EXAMPLE, Example, Examples, ExampleStream
 from memjax.data.identifiers import distant_identifiers, identifier_distances
 from memjax.data.images import ImageDocuments, images_of, mnist, png_grid
 from memjax.data.masking import MaskedTexts
 from memjax.data.opening import Datasets, make_datasets, make_tokenizer, open_texts, prepare
 from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
+from memjax.data.reading import Reading
+from memjax.data.rows import RowStream, epoch_order, merge_positions
 from memjax.data.seqio import register_tasks, seqio_documents, seqio_tokenizer
 from memjax.data.sorting import Sorting
 from memjax.data.sources import (
@@ -24,7 +27,7 @@ from memjax.data.sources import (
     wikitext,
 )
 from memjax.data.squad import Question, QuestionWindows, squad_questions, tfds_squad_questions
-from memjax.data.streams import Streams, epoch_order, merge_positions
+from memjax.data.streams import Streams
 from memjax.data.synthetic import KeyValueRecall
 from memjax.data.tfds import python_library_builder, tfds_examples, tfds_texts
 from memjax.data.token_files import TokenFile, TokenizedDocument, TokenizedTexts, write_token_file, write_tokens
@@ -40,6 +43,7 @@ from memjax.data.tokenizers import (
 from memjax.data.wordpiece import WordPieceTokenizer
 
 __all__ = [
+    "EXAMPLE",
     "AnnotatedDocuments",
     "ArrayDocuments",
     "BytePairTokenizer",
@@ -48,6 +52,9 @@ __all__ = [
     "Dialogue",
     "Dialogues",
     "Documents",
+    "Example",
+    "ExampleStream",
+    "Examples",
     "ImageDocuments",
     "KeyValueRecall",
     "LabelledText",
@@ -57,6 +64,8 @@ __all__ = [
     "Measure",
     "Question",
     "QuestionWindows",
+    "Reading",
+    "RowStream",
     "SentencePieceTokenizer",
     "SeqioVocabulary",
     "Sorting",

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from memjax.data.documents import Documents, Measure
+from memjax.data.documents import Measure
+from memjax.data.examples import Example, Examples
 from memjax.data.sources import SPLITS, read_text, split_of
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts, truncate_texts
 from memjax.typing import Batch
@@ -127,10 +128,10 @@ def tfds_glue_texts(name: str, *, split: str, data_dir: str) -> list[LabelledTex
     ]
 
 
-class LabelledTexts(Documents):
-    """Labelled texts as documents `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` that ask for their class.
+class LabelledTexts(Examples):
+    """Labelled texts as examples `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` that ask for their class.
 
-    `ask` gives one target per text, and `extras["token_types"]`.
+    An example has one target, and the annotation `token_types`.
 
     Attributes:
       truncated: texts that were longer than `length` and lost their end.
@@ -181,29 +182,16 @@ class LabelledTexts(Documents):
     def __len__(self) -> int:
         return len(self._texts)
 
-    def __getitem__(self, index: int, /) -> np.ndarray:
-        return self._texts[index][0]
+    def example(self, index: int, /, epoch: int = 0) -> Example:
+        del epoch
+        tokens, types = self._texts[index]
+        return Example(tokens, self._labels[index : index + 1], np.ones(1, np.float32), {"token_types": types})
 
     def num_tokens(self, index: int, /) -> int:
         return len(self._texts[index][0])
 
     def num_bytes(self, index: int, /) -> int:
         return self._bytes[index]
-
-    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        tokens, types = self._texts[index]
-        return {"token_types": types, "label": np.full(len(tokens), self._labels[index])}
-
-    def ask(self, batch: Batch, epochs: np.ndarray) -> Batch:
-        """Asks for the class of every text."""
-        del epochs
-        return dataclasses.replace(
-            batch,
-            inputs=batch.targets,
-            targets=batch.extras["label"][..., :1],
-            weights=batch.mask[..., :1].astype(np.float32),
-            extras={"token_types": batch.extras["token_types"]},
-        )
 
     def make_measure(self) -> Measure:
         return ClassMeasure(self._metrics)

@@ -19,11 +19,13 @@ class Documents:
       sliced: `window` reads no more than it gives, so that one document may be larger than memory. Otherwise a stream
         keeps a document while one of its rows is in it.
       skipped: documents that the source has and that were left out because they are too short.
+      every_token: True, each token is a target.
     """
 
     fingerprint: str | None = None
     sliced = False
     skipped = 0
+    every_token = True
 
     def __len__(self) -> int:
         raise NotImplementedError

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 
 import numpy as np
 
 from memjax.data.documents import Documents
+from memjax.data.examples import Example, Examples
 from memjax.data.wordpiece import WordPieceTokenizer
-from memjax.typing import Batch
 
 
-class MaskedTexts(Documents):
-    """Documents cut into frames `[CLS] text [SEP]`, each a document of its own, of which some tokens are to be found.
+class MaskedTexts(Examples):
+    """Documents cut into frames `[CLS] text [SEP]`, each an example, of which some tokens are to be found.
 
     A frame of n tokens asks for `rate * n` of them, rounded, at least one (as the published code of BERT, and not each
     token with that probability). Of these `masked` read as [MASK], `random` as a random id, the rest as they are. Which
     ones is drawn from the seed, the epoch and the frame itself: other ones in each epoch of training, and the same
     ones in every evaluation, whatever the rows and hosts.
 
-    `ask` gives as targets the `num_targets` places that a frame may have, `weights` 0 where it has fewer, and their
+    An example has as targets the `num_targets` places that a frame may have, `weights` 0 where it has fewer, and their
     positions in `extras["masked_positions"]`.
     """
 
@@ -62,9 +61,19 @@ class MaskedTexts(Documents):
     def __len__(self) -> int:
         return int(self._frame_ends[-1])
 
-    def __getitem__(self, index: int, /) -> np.ndarray:
+    def frame(self, index: int, /) -> np.ndarray:
+        """int32 tokens of a frame, [CLS] and [SEP] included, nothing hidden."""
         first, last = [self._tokenizer.begin_id], [self._tokenizer.end_id]
         return np.concatenate([first, *self._parts(index), last]).astype(np.int32)
+
+    def example(self, index: int, /, epoch: int = 0) -> Example:
+        frame = self.frame(index)
+        chosen, read = self.hide(frame, epoch)
+        inputs, number = frame.copy(), len(chosen)
+        targets, positions = (np.zeros(self.num_targets, np.int32) for _ in range(2))
+        inputs[chosen], targets[:number], positions[:number] = read, frame[chosen], chosen
+        weights = (np.arange(self.num_targets) < number).astype(np.float32)
+        return Example(inputs, targets, weights, context={"masked_positions": positions})
 
     def num_tokens(self, index: int, /) -> int:
         begin, end = self._bounds(index)
@@ -72,24 +81,6 @@ class MaskedTexts(Documents):
 
     def num_bytes(self, index: int, /) -> int:
         return int(sum(self._tokenizer.token_bytes(part).sum() for part in self._parts(index)))
-
-    def ask(self, batch: Batch, epochs: np.ndarray) -> Batch:
-        """Hides tokens of every frame."""
-        tokens, shape = np.asarray(batch.targets), epochs.shape
-        inputs = tokens.copy()
-        targets, positions = (np.zeros((*shape, self.num_targets), np.int32) for _ in range(2))
-        weights = np.zeros((*shape, self.num_targets), np.float32)
-        for place in np.ndindex(*shape):
-            frame = tokens[place][batch.mask[place]]
-            if not len(frame):
-                continue
-            chosen, read = self.hide(frame, int(epochs[place]))
-            number = len(chosen)
-            inputs[place][chosen], positions[place][:number] = read, chosen
-            targets[place][:number], weights[place][:number] = frame[chosen], 1
-        return dataclasses.replace(
-            batch, inputs=inputs, targets=targets, weights=weights, extras={"masked_positions": positions}
-        )
 
     def hide(self, frame: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Positions that are asked for, ascending, and what reads there instead."""

@@ -19,6 +19,7 @@ from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.classification import GLUE, LabelledTexts, glue_texts, tfds_glue_texts
 from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
 from memjax.data.documents import Documents
+from memjax.data.examples import Split
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments, mnist
 from memjax.data.masking import MaskedTexts
@@ -46,7 +47,7 @@ class Datasets:
       begin_token: id read before a document's first token.
     """
 
-    documents: Callable[[str], Documents]
+    documents: Callable[[str], Any]
     tokenizer: Any
     vocab_size: int
     begin_token: int
@@ -234,7 +235,7 @@ def _wordpiece(tokenizer: configs.WordPiece, train: Any, folder: Path) -> Any:
 
 def _masked(
     data: configs.Data, task: configs.MaskedLanguageModeling, documents: Callable[[str], Documents], tokenizer: Any
-) -> Callable[[str], Documents]:
+) -> Callable[[str], Split]:
     """Documents as frames of which tokens are hidden."""
     fields = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
 
@@ -258,7 +259,7 @@ def _examples(data: configs.Data, task: configs.Task | None, folder: Path, progr
     texts = sources.Texts.from_mapping({str(number): line for number, line in enumerate(lines)})
     tokenizer = make_tokenizer(data.tokenizer, texts, folder, progress=progress)
 
-    def documents(split: str) -> Documents:
+    def documents(split: str) -> Split:
         examples: Any = train if split == "train" else read(split)
         if isinstance(task, configs.QuestionAnswering):
             fields = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}

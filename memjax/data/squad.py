@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from memjax.data.documents import Documents, Measure
+from memjax.data.documents import Measure
+from memjax.data.examples import Example, Examples
 from memjax.data.sources import SPLITS, read_text, split_of
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts
 from memjax.typing import Batch
@@ -81,12 +82,12 @@ class _Context:
     offsets: np.ndarray
 
 
-class QuestionWindows(Documents):
-    """Questions as documents `[CLS] question [SEP] window of the text [SEP]` that ask for the answer's two ends.
+class QuestionWindows(Examples):
+    """Questions as examples `[CLS] question [SEP] window of the text [SEP]` that ask for the answer's two ends.
 
     A text that is too long is read in windows, `stride` tokens from one to the next. A window without the whole answer
-    asks for [CLS], as in the published code of BERT. `ask` gives two targets per window, the first and the last token
-    of the answer, `extras["token_types"]`, and the number of the window in `extras["window"]`.
+    asks for [CLS], as in the published code of BERT. A window has two targets, the first and the last token of the
+    answer, the annotation `token_types`, and its number in `extras["window"]`.
     """
 
     def __init__(
@@ -138,21 +139,18 @@ class QuestionWindows(Documents):
     def __len__(self) -> int:
         return len(self.windows)
 
-    def __getitem__(self, index: int, /) -> np.ndarray:
-        return self._joined(index)[0]
+    def example(self, index: int, /, epoch: int = 0) -> Example:
+        del epoch
+        tokens, types = self._joined(index)
+        ends, window = np.array(self.answer_span(index), np.int32), np.array([index], np.int32)
+        return Example(tokens, ends, np.ones(2, np.float32), {"token_types": types}, {"window": window})
 
     def num_tokens(self, index: int, /) -> int:
         number, begin, end = self.windows[index]
         return len(self._asked[number]) + end - begin + 3
 
     def num_bytes(self, index: int, /) -> int:
-        return int(self._tokenizer.token_bytes(self[index]).sum())
-
-    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        tokens, types = self._joined(index)
-        first, last = self.answer_span(index)
-        full = lambda value: np.full(len(tokens), value, np.int32)
-        return {"token_types": types, "first": full(first), "last": full(last), "window": full(index)}
+        return int(self._tokenizer.token_bytes(self._joined(index)[0]).sum())
 
     def answer_span(self, index: int) -> tuple[int, int]:
         """First and last token of the answer in a window, (0, 0) where it is not whole in it."""
@@ -166,18 +164,6 @@ class QuestionWindows(Documents):
             return 0, 0
         shift = len(self._asked[number]) + 2 - begin
         return first + shift, last + shift
-
-    def ask(self, batch: Batch, epochs: np.ndarray) -> Batch:
-        """Asks for the two ends of every answer."""
-        del epochs
-        targets = np.stack([batch.extras[name][..., 0] for name in ("first", "last")], axis=-1)
-        return dataclasses.replace(
-            batch,
-            inputs=batch.targets,
-            targets=targets,
-            weights=np.repeat(batch.mask[..., :1], 2, axis=-1).astype(np.float32),
-            extras={"token_types": batch.extras["token_types"], "window": batch.extras["window"][..., :1]},
-        )
 
     def make_measure(self) -> Measure:
         return AnswerMeasure(self)

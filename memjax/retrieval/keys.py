@@ -17,7 +17,7 @@ import numpy as np
 
 from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.documents import Documents
-from memjax.data.streams import Streams
+from memjax.data.reading import Reading
 from memjax.models.factory import make_language_model
 from memjax.models.features import add_features, add_mixtures
 from memjax.training.checkpoints import flatten, unflatten
@@ -57,13 +57,9 @@ class KeyReader:
         model: Any,
         variables: Mapping[str, Any],
         documents: Documents,
+        reading: Reading,
         *,
         tap: str,
-        rows: int,
-        segment_length: int,
-        protocol: str = "contiguous",
-        begin_token: int | None = None,
-        score_first: bool = True,
         host_rows: tuple[int, int] | None = None,
         progress: Mapping[str, Any] | None = None,
         state: Mapping[str, np.ndarray] | None = None,
@@ -74,12 +70,8 @@ class KeyReader:
           model: a language model that shows the tap.
           variables: of that model.
           documents: the split.
+          reading: how it is read, 'separate' or 'contiguous'.
           tap: name of the inner tensor, as the model has it.
-          rows: streams side by side, over all hosts.
-          segment_length: tokens of a segment.
-          protocol: 'separate' or 'contiguous'.
-          begin_token: read before a document's first token.
-          score_first: score each document's first token.
           host_rows: `(start, stop)`, the rows of this host; all of them if None.
           progress: of an earlier reader of the same split.
           state: of the same reader at the same place, from `state()`.
@@ -89,20 +81,8 @@ class KeyReader:
         """
         if (progress is None) != (state is None):
             raise ValueError("progress: given without state (or state without progress), allowed: both or none")
-        self._stream = Streams(
-            documents,
-            rows=rows,
-            segment_length=segment_length,
-            protocol=protocol,
-            shuffle=False,
-            begin_token=begin_token,
-            score_first=score_first,
-            host_rows=host_rows,
-            epochs=1,
-            position=progress,
-            in_step=False,
-        )
-        start, stop = host_rows or (0, rows)
+        self._stream = reading.once(documents, host_rows=host_rows, position=progress, in_step=False)
+        start, stop = host_rows or (0, reading.rows)
         self._model, self._variables, self._tap = model, variables, tap
         empty = model.init_state(stop - start)
         self._memory = empty if state is None else jax.tree.map(jnp.asarray, unflatten(empty, state))
@@ -157,13 +137,12 @@ class KeySource:
 
     def protocol(self) -> dict[str, Any]:
         """How texts are read, as JSON: keys and queries of different protocols are not comparable."""
-        config = self.run.experiment.config
-        evaluation, data = config.evaluation, config.data
+        reading = self.run.experiment.reading()
         return {
-            "documents": evaluation.protocol or data.protocol,
-            "segment_length": evaluation.segment_length or data.segment_length,
-            "score_first": evaluation.score_first,
-            "attention": config_to_dict(config.model.attention),
+            "documents": reading.protocol,
+            "segment_length": reading.segment_length,
+            "score_first": reading.score_first,
+            "attention": config_to_dict(self.run.experiment.config.model.attention),
             "key": self.tap,
         }
 
@@ -175,41 +154,20 @@ class KeySource:
           rows: in which the store was read; 0 = those of the run's evaluation.
           num_shards: of the store; each holds the entries of an equal share of the rows.
         """
-        config, protocol = self.run.experiment.config, self.protocol()
         documents = AnnotatedDocuments(self.run.experiment.documents(split), numbers=True)
-        rows = rows or config.evaluation.rows
-        share, parts = rows // num_shards, []
-        for first in range(0, rows, share):
-            stream = Streams(
-                documents,
-                rows=rows,
-                segment_length=protocol["segment_length"],
-                protocol=protocol["documents"],
-                shuffle=False,
-                begin_token=self.run.experiment.begin_token,
-                score_first=protocol["score_first"],
-                host_rows=(first, first + share),
-                epochs=1,
-                in_step=False,
-            )
+        reading = self.run.experiment.reading()
+        reading = dataclasses.replace(reading, rows=rows or reading.rows)
+        share, parts = reading.rows // num_shards, []
+        for first in range(0, reading.rows, share):
+            stream = reading.once(documents, host_rows=(first, first + share), in_step=False)
             parts += [batch.extras[NUMBER][0][batch.weights[0] > 0] for batch in stream]
         return np.concatenate(parts).astype(np.int64)
 
     def reader(self, split: str, **arguments: Any) -> KeyReader:
         """A reader of a split of the run's data; see `KeyReader` for more arguments."""
-        config, protocol = self.run.experiment.config, self.protocol()
-        return KeyReader(
-            self.model,
-            self.variables,
-            self.run.experiment.documents(split),
-            tap=self.feature,
-            rows=config.evaluation.rows,
-            segment_length=protocol["segment_length"],
-            protocol=protocol["documents"],
-            begin_token=self.run.experiment.begin_token,
-            score_first=protocol["score_first"],
-            **arguments,
-        )
+        experiment = self.run.experiment
+        documents, reading = experiment.documents(split), experiment.reading()
+        return KeyReader(self.model, self.variables, documents, reading, tap=self.feature, **arguments)
 
     def evaluator(self, split: str, *mixtures: nn.Module, documents: Documents | None = None) -> Evaluator:
         """Scores a split as `reader` reads it, and shows the tap: for `find_neighbors` and `score_targets`.
@@ -241,7 +199,7 @@ def make_key_source(run: LoadedRun, path: Any, tap: str = TAP) -> KeySource:
       ValueError: no such tap; a protocol that has no memory to go on with.
     """
     config = run.experiment.config
-    if (config.evaluation.protocol or config.data.protocol) == "sliding_window":
+    if run.experiment.reading().protocol == "sliding_window":
         raise ValueError("evaluation.protocol: given 'sliding_window', allowed: separate, contiguous for keys")
     model = make_language_model(
         config.model,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.data.documents import Documents
-from memjax.data.streams import Streams
-from memjax.data.windows import sliding_windows
+from memjax.data.documents import Measure
+from memjax.data.examples import Split
+from memjax.data.reading import Reading
 from memjax.training.metrics import LN2, count_bytes, perplexity
 from memjax.training.sharding import Layout, check_rows, put
 from memjax.typing import Batch
@@ -22,7 +22,9 @@ from memjax.typing import Batch
 Subset = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 """`Batch.extras` -> bool `[batch, length]`, which targets belong to it"""
 
-PROTOCOLS = ("separate", "contiguous", "sliding_window")
+
+READING = ("protocol", "rows", "segment_length", "stride", "score_first")
+"""What a result says of its reading."""
 
 
 class Interrupted(Exception):  # noqa: N818 (a request, not an error)
@@ -121,7 +123,7 @@ class EvaluationResult(Score):
       complete: the whole split was scored.
       subsets: name -> score of the targets in that subset.
       metrics: name -> mean of what the model reports.
-      measures: name -> number, by the measure of the documents (`Documents.make_measure`), where they have one.
+      measures: name -> number, by the measure of the task, where it has one.
       tokens_per_second: tokens read (for `sliding_window` tokens scored), without the first batch, which compiles; 0
         for a single batch.
       memory_bytes: of the memory state of one row.
@@ -163,9 +165,11 @@ class EvaluationResult(Score):
         return {**super().as_dict(), **self.measures, **values}
 
 
-def evaluate(model: Any, variables: Mapping[str, Any], documents: Documents, **arguments: Any) -> EvaluationResult:
+def evaluate(
+    model: Any, variables: Mapping[str, Any], documents: Split, reading: Reading, **arguments: Any
+) -> EvaluationResult:
     """Scores `documents` once; see `Evaluator` for the arguments, and use it to score more than once."""
-    return Evaluator(model, documents, **arguments)(variables)
+    return Evaluator(model, documents, reading, **arguments)(variables)
 
 
 class Evaluator:
@@ -178,19 +182,15 @@ class Evaluator:
     def __init__(
         self,
         model: Any,
-        documents: Documents,
+        documents: Split,
+        reading: Reading,
         *,
-        rows: int,
-        segment_length: int,
-        protocol: str = "separate",
-        stride: int = 0,
-        begin_token: int | None = None,
-        score_first: bool = True,
         max_segments: int = 0,
         subsets: Sequence[str] | Mapping[str, Subset] | None = None,
         accuracy: bool = False,
         parts: bool = False,
         features: Sequence[str] = (),
+        make_measure: Callable[[], Measure] | None = None,
         host_rows: tuple[int, int] | None = None,
         layout: Layout | None = None,
         fit: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda variables: variables,
@@ -200,19 +200,14 @@ class Evaluator:
         Args:
           model: a `memjax.models.contract.Model`.
           documents: the split.
-          rows: streams side by side, over all hosts.
-          segment_length: tokens of a segment or window.
-          protocol: `separate` (memory starts anew with each document), `contiguous` (`rows` streams, never reset) or
-            `sliding_window` (each window starts anew and only its last `stride` tokens are scored).
-          stride: tokens scored per window; 0 = half a window.
-          begin_token: read before a document's first token.
-          score_first: score each document's first token from `begin_token`.
+          reading: how it is read.
           max_segments: stop after so many segments of every row; 0 = the whole split.
           subsets: targets that are scored apart too: names of boolean annotations of the documents, or name ->
             function of `Batch.extras`; None = all boolean annotations.
           accuracy: also count the targets that the model finds most probable (builds all logits).
           parts: show observers the log-probabilities under the model alone and under each memory laid over it.
           features: inner tensors of the model (`memjax.models.add_features`) to show observers.
+          make_measure: of the answers of a whole split; asked anew for every call.
           host_rows: `(start, stop)`, the rows of this host; all of them if None.
           layout: of memory and batches on several devices. Every process then reads all rows, and has all totals.
           fit: from the variables that it is called with to those of `model` (`memjax.training.variables.fitting`).
@@ -220,27 +215,16 @@ class Evaluator:
         Raises:
           ValueError: arguments that do not fit each other, the documents or the mesh.
         """
-        if protocol not in PROTOCOLS:
-            raise ValueError(f"protocol: given {protocol!r}, allowed: {', '.join(PROTOCOLS)}")
-        if stride and protocol != "sliding_window":
-            raise ValueError(f"stride: given {stride}, allowed: 0 with protocol {protocol!r}")
-        if protocol == "sliding_window":
-            stride = stride or max(segment_length // 2, 1)
-            if not 1 <= stride <= segment_length:
-                raise ValueError(f"stride: given {stride}, allowed: 1 to segment_length = {segment_length}")
-        self.model, self.documents, self.rows, self.segment_length = model, documents, rows, segment_length
-        self.protocol, self.stride, self.max_segments = protocol, stride, max_segments
-        self.subsets = subsets
-        self.begin_token, self.score_first = begin_token, score_first
-        self.host_rows = host_rows or (0, rows)
+        self.model, self.documents, self.reading = model, documents, reading
+        self.subsets, self.max_segments, self._make_measure = subsets, max_segments, make_measure
+        self.host_rows = host_rows or (0, reading.rows)
         self._accuracy, self._layout, self._held, self._fit = accuracy, layout, None, fit
-        measured = hasattr(documents, "make_measure")
-        score = make_score(model, accuracy=accuracy, parts=parts, features=features, output=measured)
+        score = make_score(model, accuracy=accuracy, parts=parts, features=features, output=make_measure is not None)
         if layout is None:
             self._score = jax.jit(score, donate_argnums=1)
             return
-        check_rows(rows, layout.mesh, what="evaluation.rows")
-        memory, row = layout.memory(jax.eval_shape(lambda: model.init_state(rows))), layout.rows()
+        check_rows(reading.rows, layout.mesh, what="evaluation.rows")
+        memory, row = layout.memory(jax.eval_shape(lambda: model.init_state(reading.rows))), layout.rows()
         self._held = memory
         self._score = jax.jit(
             score,
@@ -280,7 +264,7 @@ class Evaluator:
         memory = self._start(num_rows)
         memory_bytes = count_bytes(memory) // num_rows
         total, subsets, chosen = _Total(self._accuracy), {}, {}
-        measure = self.documents.make_measure() if hasattr(self.documents, "make_measure") else None  # type: ignore[attr-defined]
+        measure = self._make_measure() if self._make_measure else None
         sums: Any = None
         pending: tuple[Batch, Any] | None = None
         complete, seconds, timed, started, number = True, 0.0, 0, 0.0, 0
@@ -295,7 +279,7 @@ class Evaluator:
                 measure.observe(batch, scored.output)
             observe(batch, scored)
 
-        for batch in self._batches():
+        for batch in self.reading.batches(self.documents, self.host_rows):
             if self.max_segments and number == self.max_segments:
                 complete = False
                 break
@@ -314,24 +298,20 @@ class Evaluator:
                 jax.block_until_ready(scored)
                 started = time.perf_counter()
             else:
-                timed += int((batch.weights > 0).sum() if self.stride else batch.mask.sum())
+                timed += int((batch.weights > 0).sum() if self.reading.stride else batch.mask.sum())
             number += 1
         if pending is not None:
             take(*pending)
             seconds = time.perf_counter() - started
         score = total.score()
-        every_token = not hasattr(self.documents, "ask") and score.targets == _num_tokens(self.documents)
+        every_token = self.documents.every_token and score.targets == _num_tokens(self.documents)
         if not score.bytes and complete and every_token:
             num_bytes = sum(self.documents.num_bytes(i) for i in range(len(self.documents)))
             score = dataclasses.replace(score, bytes=num_bytes)
         means = {} if sums is None else {name: float(jax.device_get(s.mean())) for name, s in sums.items()}
         return EvaluationResult(
             **dataclasses.asdict(score),
-            protocol=self.protocol,
-            rows=self.rows,
-            segment_length=self.segment_length,
-            stride=self.stride,
-            score_first=self.score_first,
+            **{name: getattr(self.reading, name) for name in READING},
             complete=complete,
             subsets={name: subset.score() for name, subset in subsets.items()},
             metrics=means,
@@ -339,29 +319,6 @@ class Evaluator:
             tokens_per_second=timed / seconds if timed else 0.0,
             memory_bytes=memory_bytes,
         )
-
-    def _batches(self) -> Iterable[Batch]:
-        if self.protocol == "sliding_window":
-            return sliding_windows(
-                self.documents,
-                rows=self.rows,
-                length=self.segment_length,
-                stride=self.stride,
-                begin_token=self.begin_token if self.score_first else None,
-                host_rows=self.host_rows,
-            )
-        stream = Streams(
-            self.documents,
-            rows=self.rows,
-            segment_length=self.segment_length,
-            protocol=self.protocol,
-            shuffle=False,
-            begin_token=self.begin_token,
-            score_first=self.score_first,
-            host_rows=self.host_rows,
-            epochs=1,
-        )
-        return (jax.tree.map(lambda leaf: leaf[0], batch) for batch in stream)
 
     def _subsets_of(self, batch: Batch) -> dict[str, Subset]:
         if isinstance(self.subsets, Mapping):
@@ -411,7 +368,7 @@ def make_score(
     return score
 
 
-def _num_tokens(documents: Documents) -> int:
+def _num_tokens(documents: Split) -> int:
     return sum(documents.num_tokens(i) for i in range(len(documents)))
 
 

@@ -12,9 +12,11 @@ from memjax import config as configs
 from memjax.config import Config
 from memjax.data.annotations import open_neighbors
 from memjax.data.documents import Documents
+from memjax.data.examples import Examples
 from memjax.data.identifiers import ANNOTATION
 from memjax.data.opening import make_datasets
-from memjax.data.streams import Streams
+from memjax.data.reading import Reading
+from memjax.data.rows import RowStream
 from memjax.models.factory import (
     make_mixtures,
     make_model,
@@ -40,23 +42,37 @@ class Experiment:
 
     config: Config
     model: Any
-    documents: Callable[[str], Documents]
+    documents: Callable[[str], Any]
     begin_token: int
     tokenizer: Any = None
 
-    def stream(self, position: Mapping[str, Any] | None = None, host_rows: tuple[int, int] | None = None) -> Streams:
+    def stream(self, position: Mapping[str, Any] | None = None, host_rows: tuple[int, int] | None = None) -> RowStream:
         """The training batches from a position on; of the rows `(start, stop)` only, where given."""
         data = self.config.data
-        return Streams(
-            self.documents("train"),
+        reading = Reading(
             rows=data.rows,
             segment_length=data.segment_length,
-            segments_per_update=self.config.training.segments_per_update,
-            seed=data.seed,
             protocol=stream_protocol(self.config),
             begin_token=self.begin_token,
+        )
+        return reading.stream(
+            self.documents("train"),
+            segments_per_update=self.config.training.segments_per_update,
+            seed=data.seed,
             host_rows=host_rows,
             position=position,
+        )
+
+    def reading(self, evaluation: configs.Evaluation | None = None) -> Reading:
+        """How an evaluation reads its split."""
+        evaluation, data = evaluation or self.config.evaluation, self.config.data
+        return Reading(
+            rows=evaluation.rows,
+            segment_length=evaluation.segment_length or data.segment_length,
+            protocol=evaluation.protocol or stream_protocol(self.config),
+            stride=evaluation.stride,
+            begin_token=self.begin_token,
+            score_first=evaluation.score_first,
         )
 
     def subsets(self, evaluation: configs.Evaluation) -> dict[str, Subset]:
@@ -65,7 +81,7 @@ class Experiment:
         A distant identifier was last seen in the document more than `evaluation.distance` tokens before.
         """
         documents = self.documents(evaluation.split)
-        annotations = documents.annotate(0)
+        annotations = {} if isinstance(documents, Examples) else documents.annotate(0)
         names = [name for name, array in annotations.items() if array.dtype == bool]
         subsets: dict[str, Subset] = {name: lambda extras, name=name: extras[name] for name in names}
         if ANNOTATION in annotations:
@@ -105,12 +121,8 @@ class Experiment:
         return Evaluator(
             model,
             documents or self.documents(evaluation.split),
-            rows=evaluation.rows,
-            segment_length=evaluation.segment_length or self.config.data.segment_length,
-            protocol=evaluation.protocol or stream_protocol(self.config),
-            stride=evaluation.stride,
-            begin_token=self.begin_token,
-            score_first=evaluation.score_first,
+            self.reading(evaluation),
+            make_measure=getattr(documents or self.documents(evaluation.split), "make_measure", None),
             max_segments=evaluation.max_segments,
             subsets=self.subsets(evaluation),
             accuracy=evaluation.accuracy,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from memjax.axes import parameter_names
 from memjax.config import Config
-from memjax.data.streams import merge_positions, position_of_rows
+from memjax.data.rows import merge_positions, position_of_rows
 from memjax.settings.relations import validate, warnings
 from memjax.training import processes
 from memjax.training.assembly import (

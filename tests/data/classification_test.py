@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from memjax.data.classification import GLUE, ClassMeasure, LabelledText, LabelledTexts, glue_texts, tfds_glue_texts
-from memjax.data.streams import Streams
+from memjax.data.examples import EXAMPLE, ExampleStream
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.typing import Batch
 
@@ -109,18 +109,19 @@ def test_a_batch_asks_for_the_classes():
         LabelledText(("six", "one"), 1),
     ]
     documents = LabelledTexts(examples, TOKENIZER, length=8)
-    first, second = Streams(documents, rows=2, segment_length=8, begin_token=0, epochs=1, shuffle=False)
+    first, second = ExampleStream(documents, rows=2, segment_length=8, begin_token=0, epochs=1, shuffle=False)
     assert first.targets.tolist() == [[[1], [0]]] and first.weights.tolist() == [[[1.0], [1.0]]]
-    assert first.inputs[0, 0][first.mask[0, 0]].tolist() == documents[0].tolist()
-    assert first.extras["token_types"][0, 0].tolist() == [0, 0, 0, 0, 1, 1, 0, 0] and set(first.extras) == {
-        "token_types"
-    }
-    assert second.weights.tolist() == [[[1.0], [0.0]]] and documents.truncated == 0
+    assert first.inputs[0, 0][first.mask[0, 0]].tolist() == documents.example(0).inputs.tolist()
+    assert first.extras["token_types"][0, 0].tolist() == [0, 0, 0, 0, 1, 1, 0, 0]
+    assert set(first.extras) == {"token_types", EXAMPLE} and first.extras[EXAMPLE].tolist() == [[0, 1]]
+    assert second.weights.tolist() == [[[1.0], [0.0]]] and second.extras[EXAMPLE].tolist() == [[2, -1]]
+    assert documents.truncated == 0
 
 
 def test_long_texts_are_cut_and_counted():
     documents = LabelledTexts([LabelledText(("one two three four five six",), 0)], TOKENIZER, length=5)
-    assert len(documents[0]) == 5 and documents[0][-1] == TOKENIZER.end_id and documents.truncated == 1
+    tokens = documents.example(0).inputs
+    assert len(tokens) == 5 and tokens[-1] == TOKENIZER.end_id and documents.truncated == 1
 
 
 def test_classes_and_examples_must_be_there():

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from memjax.data.documents import ArrayDocuments
+from memjax.data.examples import ExampleStream
 from memjax.data.masking import MaskedTexts
-from memjax.data.streams import Streams
 from memjax.data.wordpiece import WordPieceTokenizer
 
 VOCAB = 200
@@ -22,7 +22,7 @@ def texts(sizes, *, length=10, **fields):
 
 def test_frames_hold_every_token_once():
     frames = texts([8, 17, 3])
-    contents = [frames[i] for i in range(len(frames))]
+    contents = [frames.frame(i) for i in range(len(frames))]
     assert [len(frame) for frame in contents] == [10, 10, 10, 3, 5]
     assert [frames.num_tokens(i) for i in range(len(frames))] == [10, 10, 10, 3, 5]
     assert all(frame[0] == 2 and frame[-1] == 3 for frame in contents)
@@ -32,7 +32,7 @@ def test_frames_hold_every_token_once():
 
 def test_packed_frames_cross_documents():
     frames = texts([8, 17, 3], packed=True)
-    contents = [frames[i] for i in range(len(frames))]
+    contents = [frames.frame(i) for i in range(len(frames))]
     assert [len(frame) for frame in contents] == [10, 10, 10, 6]
     assert np.concatenate([frame[1:-1] for frame in contents]).tolist() == [5 + i for i in range(28)]
     assert frames.fingerprint != texts([8, 17, 3]).fingerprint
@@ -66,13 +66,13 @@ def test_masks_change_with_the_epoch_and_the_seed_only():
 
 def test_a_short_text_asks_for_one_token_and_one_without_words_for_none():
     frames = texts([2], length=102)
-    assert len(frames.hide(frames[0], 0)[0]) == 1
+    assert len(frames.hide(frames.frame(0), 0)[0]) == 1
     assert len(frames.hide(np.array([2, 1, 3]), 0)[0]) == 0
 
 
 def test_a_batch_asks_for_the_hidden_tokens():
     frames = texts([8, 17, 3], rate=0.5)
-    stream = Streams(frames, rows=2, segment_length=10, begin_token=0, epochs=1, shuffle=False)
+    stream = ExampleStream(frames, rows=2, segment_length=10, begin_token=0, epochs=1, shuffle=False)
     batches = list(stream)
     assert len(batches) == 3
     for batch in batches:
@@ -83,7 +83,7 @@ def test_a_batch_asks_for_the_hidden_tokens():
             inputs = batch.inputs[0, row].copy()
             inputs[places[scored]] = batch.targets[0, row][scored]
             text = inputs[batch.mask[0, row]]
-            assert not len(text) or any(text.tolist() == frames[i].tolist() for i in range(len(frames)))
+            assert not len(text) or any(text.tolist() == frames.frame(i).tolist() for i in range(len(frames)))
             assert scored.sum() == (0 if not len(text) else max(1, round(0.5 * (len(text) - 2))))
     assert batches[0].weights.sum() == 8 and batches[-1].mask[0, 1].sum() == 0
 
@@ -93,7 +93,7 @@ def test_evaluation_does_not_depend_on_rows_and_training_goes_on_where_it_was():
 
     def asked(rows):
         found = set()
-        for batch in Streams(frames, rows=rows, segment_length=10, begin_token=0, epochs=1, shuffle=False):
+        for batch in ExampleStream(frames, rows=rows, segment_length=10, begin_token=0, epochs=1, shuffle=False):
             for row in range(rows):
                 places = batch.extras["masked_positions"][0, row][batch.weights[0, row] > 0]
                 found.add((*batch.inputs[0, row].tolist(), -1, *places.tolist()))
@@ -101,10 +101,10 @@ def test_evaluation_does_not_depend_on_rows_and_training_goes_on_where_it_was():
 
     assert asked(1) == asked(3) and len(asked(1)) == len(frames)
     options = {"rows": 3, "segment_length": 10, "begin_token": 0, "seed": 1}
-    stream = Streams(frames, **options)
+    stream = ExampleStream(frames, **options)
     for _ in range(7):
         next(stream)
-    resumed = Streams(frames, **options, position=stream.position)
+    resumed = ExampleStream(frames, **options, position=stream.position)
     for _ in range(3):
         a, b = next(stream), next(resumed)
         np.testing.assert_array_equal(a.inputs, b.inputs)
@@ -113,14 +113,14 @@ def test_evaluation_does_not_depend_on_rows_and_training_goes_on_where_it_was():
 
 def test_another_epoch_hides_other_tokens():
     frames = texts([8])
-    stream = Streams(frames, rows=1, segment_length=10, begin_token=0)
+    stream = ExampleStream(frames, rows=1, segment_length=10, begin_token=0)
     assert len({tuple(next(stream).inputs.ravel().tolist()) for _ in range(20)}) > 5
 
 
 def test_a_real_tokenizer_fits():
     tokenizer = WordPieceTokenizer.train(["the cat sat on the mat"], vocab_size=40)
     frames = MaskedTexts(ArrayDocuments([tokenizer.encode("the cat sat")]), tokenizer, length=8)
-    chosen, _ = frames.hide(frames[0], 0)
-    assert frames[0][0] == tokenizer.begin_id and len(chosen) == 1
+    chosen, _ = frames.hide(frames.frame(0), 0)
+    assert frames.frame(0)[0] == tokenizer.begin_id and len(chosen) == 1
     with pytest.raises(IndexError):
-        frames[1]
+        frames.frame(1)

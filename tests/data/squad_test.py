@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from memjax.data.examples import ExampleStream
 from memjax.data.squad import (
     AnswerMeasure,
     Question,
@@ -14,7 +15,6 @@ from memjax.data.squad import (
     tfds_squad_questions,
     windows_of,
 )
-from memjax.data.streams import Streams
 from memjax.data.templates import template_questions, template_texts
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.typing import Batch
@@ -65,11 +65,10 @@ def test_windows_ask_for_the_ends_of_the_answer():
     assert [w[1:] for w in documents.windows] == [(0, 7), (4, 11), (8, 12)]
     # Six tokens stand before the window: [CLS], four of the question, [SEP].
     assert [documents.answer_span(i) for i in range(3)] == [(0, 0), (6 + 3, 6 + 3), (0, 0)]
-    tokens = documents[1]
+    tokens = documents.example(1).inputs
     assert tokens[9] == TOKENIZER.encode("seven")[0] and len(tokens) == 14 == documents.num_tokens(1)
-    notes = documents.annotate(1)
-    assert notes["token_types"].tolist() == [0] * 6 + [1] * 8
-    batches = list(Streams(documents, rows=2, segment_length=14, begin_token=0, epochs=1, shuffle=False))
+    assert documents.example(1).annotations["token_types"].tolist() == [0] * 6 + [1] * 8
+    batches = list(ExampleStream(documents, rows=2, segment_length=14, begin_token=0, epochs=1, shuffle=False))
     assert batches[0].targets.tolist() == [[[0, 0], [9, 9]]] and batches[0].extras["window"].tolist() == [[[0], [1]]]
     assert batches[1].weights.tolist() == [[[1.0, 1.0], [0.0, 0.0]]]
     np.testing.assert_array_equal(batches[0].inputs[0, 1], tokens)

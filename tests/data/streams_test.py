@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memjax.data.documents import ArrayDocuments, Documents
-from memjax.data.streams import Streams, epoch_order, merge_positions, position_of_rows
+from memjax.data.rows import epoch_order, merge_positions, position_of_rows
+from memjax.data.streams import Streams
 
 BEGIN = 1
 

@@ -10,6 +10,7 @@ import pytest
 from memjax import config
 from memjax.data.documents import ArrayDocuments
 from memjax.data.opening import make_datasets
+from memjax.data.reading import Reading
 from memjax.data.streams import Streams
 from memjax.data.translation import SentencePairs, number_words, parallel_texts
 from memjax.models.factory import make_encoder_decoder
@@ -80,5 +81,5 @@ def test_a_translation_model_is_evaluated_as_any_other():
     init = jax.jit(
         lambda: model.init({"params": jax.random.key(0)}, tokens, model.init_state(2), start_of_document=start)
     )
-    result = evaluate(model, init(), pairs(), rows=2, segment_length=4, begin_token=1)
+    result = evaluate(model, init(), pairs(), Reading(rows=2, segment_length=4, begin_token=1))
     assert result.targets == 9 and result.complete and np.isfinite(result.perplexity)

@@ -9,6 +9,7 @@ import pytest
 
 from memjax import config
 from memjax.data.documents import ArrayDocuments
+from memjax.data.reading import Reading
 from memjax.functional.mixing import candidate_log_probs, candidate_log_weights
 from memjax.inference import Sampling, generate
 from memjax.memory.continuous_cache import SIMILARITIES, ContinuousCache
@@ -301,9 +302,8 @@ def test_a_model_with_a_cache_equals_the_reference(fields):
     nats = sum(-np.log(p[np.arange(len(t) - 1), t[1:]]).sum() for p, t in zip(expected, TEXTS, strict=True))
     model = make_language_model(MODEL, VOCAB).clone(mixtures=tuple(m.clone(dtype=jnp.float32) for m in model.mixtures))
     for rows in (1, 3):
-        evaluator = Evaluator(
-            model, ArrayDocuments(TEXTS), rows=rows, segment_length=SEGMENT, score_first=False, accuracy=rows == 3
-        )
+        reading = Reading(rows=rows, segment_length=SEGMENT, score_first=False)
+        evaluator = Evaluator(model, ArrayDocuments(TEXTS), reading, accuracy=rows == 3)
         result = evaluator(variables)
         assert result.targets == sum(len(t) - 1 for t in TEXTS) and "continuous_cache/pairs" in result.metrics
         np.testing.assert_allclose(result.nats, nats, rtol=1e-5)

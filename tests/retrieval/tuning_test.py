@@ -10,6 +10,7 @@ import pytest
 from memjax import config
 from memjax.data.annotations import AnnotatedDocuments
 from memjax.data.documents import ArrayDocuments
+from memjax.data.reading import Reading
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.knn_lm import KNNMemory
 from memjax.models import add_features, add_mixtures, make_language_model
@@ -55,9 +56,9 @@ def programs():
 
 
 def make_evaluator(model, texts=TEXTS, **settings):
-    settings = {"rows": 2, "segment_length": LENGTH, "begin_token": BEGIN, **settings}
-    evaluator = Evaluator(model, texts, **settings)
-    kind = (model, settings["rows"], settings.get("parts", False), tuple(settings.get("features", ())))
+    reading = Reading(rows=settings.pop("rows", 2), segment_length=LENGTH, begin_token=BEGIN)
+    evaluator = Evaluator(model, texts, reading, **settings)
+    kind = (model, reading.rows, settings.get("parts", False), tuple(settings.get("features", ())))
     evaluator._score = programs().setdefault(kind, evaluator._score)
     return evaluator
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from memjax.data.documents import ArrayDocuments
+from memjax.data.reading import Reading
 from memjax.data.windows import sliding_windows
 from memjax.training.evaluation import EvaluationResult, Evaluator, Interrupted, evaluate
 from tests.training.toy import LENGTH, ToyModel, toy_documents, toy_state, toy_stream
@@ -21,11 +22,16 @@ def variables():
 EVALUATORS = {}
 
 
+def read(**arguments):
+    return Reading(**{"rows": 3, "segment_length": LENGTH, "begin_token": 0, **arguments})
+
+
 def score(variables, **arguments):
     """One evaluation; compiled programs are kept by the shapes they were compiled for."""
-    arguments = {"rows": 3, "segment_length": LENGTH, "begin_token": 0, **arguments}
-    evaluator = Evaluator(ToyModel(), arguments.pop("documents", DOCUMENTS), **arguments)
-    key = (arguments.get("accuracy", False), arguments["rows"] if "host_rows" not in arguments else 2)
+    fields = [field.name for field in dataclasses.fields(Reading)]
+    reading = read(**{name: arguments.pop(name) for name in fields if name in arguments})
+    evaluator = Evaluator(ToyModel(), arguments.pop("documents", DOCUMENTS), reading, **arguments)
+    key = (arguments.get("accuracy", False), reading.rows if "host_rows" not in arguments else 2)
     evaluator._score = EVALUATORS.setdefault(key, evaluator._score)
     return evaluator(variables)
 
@@ -56,10 +62,7 @@ def expected(variables):
 
 def test_totals_equal_the_equations_for_any_rows_and_hosts(variables, expected):
     results = [score(variables, rows=rows) for rows in (1, 3, 8)]
-    hosts = [
-        Evaluator(ToyModel(), DOCUMENTS, rows=4, segment_length=LENGTH, begin_token=0, host_rows=part)
-        for part in ((0, 2), (2, 4))
-    ]
+    hosts = [Evaluator(ToyModel(), DOCUMENTS, read(rows=4), host_rows=part) for part in ((0, 2), (2, 4))]
     results.append(hosts[0](variables).merge(hosts[1](variables)))
     for result in results:
         assert result.targets == expected["targets"] == sum(len(DOCUMENTS[i]) for i in range(9))
@@ -99,7 +102,7 @@ def test_accuracy_counts_what_the_model_would_have_chosen(variables):
 
 
 def test_first_tokens_need_not_be_scored(variables):
-    result = evaluate(ToyModel(), variables, DOCUMENTS, score_first=False, rows=2, segment_length=LENGTH, begin_token=0)
+    result = evaluate(ToyModel(), variables, DOCUMENTS, read(score_first=False, rows=2))
     assert result.targets == sum(len(DOCUMENTS[i]) - 1 for i in range(9)) and not result.score_first
 
 
@@ -163,7 +166,7 @@ def test_results_are_json_and_stopping_is_possible(variables):
     empty = dataclasses.replace(result, nats=0.0, targets=0, bytes=0)
     assert empty.perplexity is None and empty.bits_per_byte is None
     with pytest.raises(Interrupted):
-        Evaluator(ToyModel(), DOCUMENTS, rows=2, segment_length=LENGTH, begin_token=0)(variables, stop=lambda: True)
+        Evaluator(ToyModel(), DOCUMENTS, read(rows=2))(variables, stop=lambda: True)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from memjax.config import (
     TransformerXL,
 )
 from memjax.data.annotations import write_neighbors
+from memjax.data.documents import Documents
 from memjax.training.assembly import make_coefficients, make_optimizer
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import local_window, make_evaluation_model, make_experiment
@@ -262,7 +263,7 @@ def test_the_local_window_decides_which_identifiers_are_distant(tmp_path):
     np.testing.assert_array_equal(chosen({"identifier_distance": np.array([0, 5, 6])}), [False, False, True])
 
 
-class Annotated:
+class Annotated(Documents):
     def __init__(self, documents):
         self.documents = documents
 

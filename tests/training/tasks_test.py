@@ -94,7 +94,7 @@ def test_the_loss_is_that_of_the_targets_asked_for(task, tmp_path):
     batch = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), next(experiment.stream()))
     loss = jax.jit(language_model_loss(model))
     _, _, nll, _ = loss(variables, model.init_state(4), batch, jax.random.key(0))
-    extras = {name: batch.extras[name] for name in batch.extras if name != "window"}
+    extras = model.choose_extras(batch.extras)
     output, _, _ = model.apply(variables, batch.inputs, model.init_state(4), mask=batch.mask, extras=extras)
     log_probs = np.asarray(model.apply(variables, output, method="log_probs"))
     chosen = np.take_along_axis(log_probs, np.asarray(batch.targets)[..., None], axis=-1)[..., 0]
@@ -109,14 +109,15 @@ def test_accuracy_of_a_split_is_that_of_its_texts_one_by_one(tmp_path):
     result = experiment.evaluator()(variables)
     right = 0
     for index in range(len(documents)):
-        tokens, notes = documents[index], documents.annotate(index)
+        example = documents.example(index)
+        size = len(example.inputs)
         padded = np.zeros((2, 1, 24), np.int32)
-        padded[:, 0, : len(tokens)] = tokens, notes["token_types"]
-        ids, kinds, mask = map(jnp.asarray, (*padded, np.arange(24)[None] < len(tokens)))
+        padded[:, 0, :size] = example.inputs, example.annotations["token_types"]
+        ids, kinds, mask = map(jnp.asarray, (*padded, np.arange(24)[None] < size))
         output = experiment.model.apply(
             variables, ids, experiment.model.init_state(1), mask=mask, extras={"token_types": kinds}
         )[0]
-        right += int(np.argmax(output[0, 0])) == notes["label"][0]
+        right += int(np.argmax(output[0, 0])) == example.targets[0]
     assert len(documents) == 5 and result.targets == 5 and result.measures == {"accuracy": right / 5}
     assert result.as_dict()["accuracy"] == right / 5 and result.protocol == "separate" and not result.bytes
     json.dumps(result.as_dict())
@@ -208,9 +209,9 @@ def test_a_memory_joins_a_trained_encoder_and_is_counted_by_class(tmp_path):
         init_from(run, fresh, experiment.model, reinitialized=["wider/"])
     documents = experiment.documents("validation")
     counts = measure_usage(experiment, start)["layer_01/values"]
-    tokens = sum(len(documents[i]) for i in range(len(documents)))
+    tokens = sum(documents.num_tokens(i) for i in range(len(documents)))
     assert counts[""].lookups.sum() == tokens * 4 and set(counts) >= {"class_0", "not class_0", "class_1"}
-    positive = sum(len(documents[i]) for i in range(len(documents)) if documents.annotate(i)["label"][0] == 1)
+    positive = sum(documents.num_tokens(i) for i in range(len(documents)) if documents.example(i).targets[0] == 1)
     assert counts["class_1"].lookups.sum() == counts["not class_0"].lookups.sum() == positive * 4
 
 
