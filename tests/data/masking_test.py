@@ -39,7 +39,7 @@ def test_packed_frames_cross_documents():
 
 
 def test_shares_of_hidden_tokens():
-    frames, frame = texts([100], length=102), texts([100], length=102)[0]
+    frames, frame = texts([100], length=102), texts([100], length=102).frame(0)
     counts, positions = np.zeros(3), np.zeros(102)
     for epoch in range(400):
         chosen, read = frames.hide(frame, epoch)
@@ -54,7 +54,7 @@ def test_shares_of_hidden_tokens():
 
 
 def test_masks_change_with_the_epoch_and_the_seed_only():
-    frames, frame = texts([100], length=102), texts([100], length=102)[0]
+    frames, frame = texts([100], length=102), texts([100], length=102).frame(0)
     again = texts([50, 100], length=102)
     same = [frames.hide(frame, 0), frames.hide(frame, 0), again.hide(frame, 0)]
     for chosen, read in same[1:]:
