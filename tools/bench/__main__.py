@@ -1,13 +1,15 @@
-"""`python -m tools.bench [SUITE ...]`: measures, writes JSON lines and prints a Markdown table per suite."""
+"""`python -m tools.bench [SUITE ...]`: measures, adds to the measurements of the results, prints a table per suite."""
 
 import argparse
-import json
 import shlex
 import sys
 from pathlib import Path
 
 from tools.bench import harness, peers
 from tools.bench.suites import SUITES
+from tools.results import pages
+from tools.results.ledger import ROOT as RESULTS
+from tools.results.ledger import Book
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"any of {', '.join(SUITES)}; none = all")
     parser.add_argument("--rounds", type=int, default=20, help="measured steps per contender and mode")
     parser.add_argument("--warm", type=int, default=4, help="steps before them; the first compiles")
-    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "bench", help="folder of records and tables")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the measurements")
     arguments = parser.parse_args(argv)
     for name in arguments.suites:
         if name not in SUITES:
@@ -30,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         peers.install()
     command = shlex.join(["python", "-m", "tools.bench", *(sys.argv[1:] if argv is None else argv)])
     arguments.out.mkdir(parents=True, exist_ok=True)
+    book = Book(arguments.out)
     for name in arguments.suites or SUITES:
         suite = SUITES[name]()
         print(f"== {name}: {', '.join(entry.name for entry in suite.entries)}", file=sys.stderr, flush=True)
@@ -38,11 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         except harness.BenchError as error:
             print(f"bench: {name}: {error}", file=sys.stderr)
             return 1
-        with (arguments.out / f"{name}.jsonl").open("a") as lines:
-            lines.writelines(json.dumps(record) + "\n" for record in records)
-        text = harness.table(suite, records)
-        (arguments.out / f"{name}.md").write_text(text)
-        print(text, flush=True)
+        pages.record(harness.measurement(suite, records), book)
     return 0
 
 

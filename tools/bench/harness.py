@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools.bench import worker
+from tools.results.ledger import Measurement, together
+from tools.results.speed_tables import quartiles
 
 RESAMPLES = 1000
 
@@ -116,12 +118,6 @@ class Worker:
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             if stream is not None and not stream.closed:
                 stream.close()
-
-
-def quartiles(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles (of one value: itself)."""
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
-    return {"median": median, "low": low, "high": high}
 
 
 def speed_ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> dict[str, float]:
@@ -246,37 +242,11 @@ def run_suite(suite: Suite, *, rounds: int, warm: int, command: str, root: Path)
     return records
 
 
-def _ratio_cell(record: dict, name: str | None, key: str = "ratios") -> str:
-    if name is None or name not in record[key]:
-        return "-"
-    ratio = record[key][name]
-    return f"{ratio['value']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
-
-
-def table(suite: Suite, records: Sequence[dict]) -> str:
-    """Markdown: one row per contender and mode."""
-    first = records[0]
-    lines = [
-        f"### {suite.name}",
-        "",
-        *([suite.note, ""] if suite.note else []),
-        f"{first['hardware']['cpu']}, {first['hardware']['cores']} cores, {first['threads']} threads each; commit "
-        f"{first['commit']}; {first['rounds']} alternating rounds after {first['warm_steps']} warm-up steps. "
-        "Time: median (quartiles). Ratio: how many times faster (95 % interval); by CPU time it says who computes "
-        f"less, whatever else the machine did (load {first['load_at_start']:.1f} at the start).",
-        "",
-        f"| mode | contender | parameters | ms per step | {suite.unit}/s | x {suite.baseline} "
-        f"| x {suite.reference or '-'} | CPU ms per step | x {suite.baseline} by CPU | first step s | peak RSS MiB |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for r in records:
-        pace = r[f"{suite.unit}_per_second"]
-        seconds = {key: 1000 * r["seconds"][key] for key in ("median", "low", "high")}
-        lines.append(
-            f"| {r['mode']} | {r['contender']} | {r['parameters'] / 1e6:.2f} M "
-            f"| {seconds['median']:.1f} ({seconds['low']:.1f}-{seconds['high']:.1f}) | {pace:.0f} "
-            f"| {_ratio_cell(r, suite.baseline)} | {_ratio_cell(r, suite.reference)} "
-            f"| {1000 * r['cpu_seconds']['median']:.1f} | {_ratio_cell(r, suite.baseline, 'cpu_ratios')} "
-            f"| {r['first_step_seconds']:.1f} | {r['peak_rss_mib']:.0f} |"
-        )
-    return "\n".join(lines) + "\n"
+def measurement(suite: Suite, records: Sequence[dict]) -> Measurement:
+    """The records of a suite as one of the results' measurements."""
+    facts = together(records)
+    machine, command, made_at = (facts.pop(key) for key in ("hardware", "command", "commit"))
+    del facts["suite"], facts["note"]
+    known = {"unit": suite.unit, "baseline": suite.baseline, "reference": suite.reference or "", "machine": machine}
+    hardware = f"{machine['cpu']}, {machine['cores']} cores"
+    return Measurement("bench", suite.name, command, made_at, hardware, suite.name, suite.note, {**known, **facts})

@@ -15,10 +15,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tools.bench import harness, worker
+from tools.bench import worker
 from tools.bench.suites import SUITES
+from tools.results import pages
+from tools.results.ledger import ROOT as RESULTS
+from tools.results.ledger import Book, measured
 
-ROOT = Path(__file__).resolve().parents[2]
 _INSTRUCTION = re.compile(r'^\s*(?:ROOT )?%?([\w.\-]+) = .*metadata=\{.*?op_name="([^"]*)"', re.MULTILINE)
 
 
@@ -105,14 +107,11 @@ def profile(kind: str, settings: dict[str, Any], mode: str, steps: int) -> tuple
     return sum(times.values()), times
 
 
-def table(name: str, mode: str, total: float, times: dict[str, float], rows: int) -> str:
-    """Markdown: the longest labels and the rest."""
-    lines = [f"\n{name}, {mode}: {total:.0f} ms of operations per step\n", "| operations | ms | share |"]
-    lines.append("|---|---|---|")
-    shown = list(times.items())[:rows]
-    shown.append(("everything else", total - sum(value for _, value in shown)))
-    lines += [f"| {label} | {value:.1f} | {100 * value / total:.0f} % |" for label, value in shown]
-    return "\n".join(lines) + "\n"
+def shown(total: float, times: dict[str, float], rows: int) -> list[dict[str, Any]]:
+    """The longest labels and the rest, with their share of the whole."""
+    first = list(times.items())[:rows]
+    first.append(("everything else", total - sum(value for _, value in first)))
+    return [{"operations": name, "milliseconds": value, "percent": 100 * value / total} for name, value in first]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -121,22 +120,22 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("suite", choices=[name for name in SUITES if not name.startswith("search")])
     parser.add_argument("--steps", type=int, default=10, help="traced steps")
     parser.add_argument("--rows", type=int, default=12, help="rows of the table")
-    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "bench", help="folder of the table")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the measurements")
     arguments = parser.parse_args(argv)
     os.environ.update({"JAX_PLATFORMS": "cpu", **worker.WAIT_PASSIVELY})
     suite = SUITES[arguments.suite]()
-    machine = harness.hardware()
-    text = f"### {suite.name}: where the time goes\n\n{machine['cpu']}, {machine['cores']} cores; "
-    text += f"commit {harness.commit(ROOT)}; {arguments.steps} steps.\n"
+    records = []
     for entry in suite.entries:
         if "tools.bench.models" not in entry.command:
             continue
         kind, settings = entry.command[-2], json.loads(entry.command[-1])
         for mode in suite.modes:
-            text += table(entry.name, mode, *profile(kind, settings, mode, arguments.steps), arguments.rows)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / f"{suite.name}_profile.md").write_text(text)
-    print(text)
+            total, times = profile(kind, settings, mode, arguments.steps)
+            known = {"contender": entry.name, "mode": mode, "milliseconds": total}
+            records.append({**known, "shown": shown(total, times, arguments.rows)})
+    facts, title = {"steps": arguments.steps, "records": records}, f"{suite.name}: where the time goes"
+    command = f"python -m tools.bench.profile {suite.name}"
+    pages.record(measured("profile", suite.name, facts, command=command, title=title), Book(arguments.out))
     return 0
 
 

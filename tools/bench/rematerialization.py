@@ -19,7 +19,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,12 @@ from memjax.training.step import init_variables, language_model_loss
 from memjax.typing import Batch
 from tools.bench import harness, replay
 from tools.bench.slots import SlotModel
+from tools.results import pages
+from tools.results.ledger import ROOT as RESULTS
+from tools.results.ledger import Book, Measurement, together
+from tools.results.speed_tables import policy_name, size_text
 
 ROOT = Path(__file__).resolve().parents[2]
-MIB = 2**20
 SLOTS, TRANSFORMER_XL, MEMFORMER = MODELS = ("slots", "transformer_xl", "memformer")
 POLICIES = ("none", "per_layer", "segment", "segment_nested", "offload")
 OF_MEMFORMER = (*replay.FORMS, "segment_nested")
@@ -50,10 +53,6 @@ SETTINGS |= {"slots": 64, "memory_length": 512, "dtype": "bfloat16", "topology":
 SETTINGS |= {"encoder_layers": 4, "decoder_layers": 8}
 BYTES = ("temp_size", "peak_memory", "argument_size", "output_size", "host_temp_size", "generated_code_size")
 """what is kept of the compiler's analysis, as it names them before `_in_bytes`"""
-PUBLISHED = (("BPTT", 16177), ("gradient checkpointing", 9885), ("MRBP", 7229))
-"""megabytes of a GPU in the table of Wu et al. 2022"""
-GOAL = {"memory_ratio": 0.03, "growth": 1.3, "flops_ratio": 1.6}
-"""at most, of the slot memory under "segment_nested" (`with_ratios`)"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Cell:
     segments_per_checkpoint: int = 0
 
     def __str__(self) -> str:
-        return f"{self.model}, {_row_name(self.policy, self.segments_per_checkpoint)}, {self.segments} segments"
+        return f"{self.model}, {policy_name(self.policy, self.segments_per_checkpoint)}, {self.segments} segments"
 
 
 def cells(model: str, numbers: Sequence[int]) -> list[Cell]:
@@ -205,146 +204,13 @@ def measure(wanted: Sequence[Cell], frame: dict[str, Any], file: Path) -> list[d
         known[cell] = frame | compile_apart(cell, frame["settings"])
         with file.open("a") as out:
             out.write(json.dumps(known[cell]) + "\n")
-        print(f"{cell}: {_size_text(known[cell])} MiB, {known[cell]['compile_seconds']} s", file=sys.stderr, flush=True)
+        print(f"{cell}: {size_text(known[cell])} MiB, {known[cell]['compile_seconds']} s", file=sys.stderr, flush=True)
     return [known[cell] for cell in wanted]
 
 
 def cell_of(record: dict[str, Any]) -> Cell:
     """The cell that a record is about."""
     return Cell(**{field.name: record[field.name] for field in dataclasses.fields(Cell)})
-
-
-def with_ratios(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Adds to each record its `memory_ratio` and `flops_ratio` to plain over as many segments, and its growth.
-
-    Growth, of memory and of machine code (`code_growth`, where it fits), is from the row's record of the fewest
-    segments. Of what does not fit counts what the compiler wants.
-    """
-    plain = {record["segments"]: record for record in records if record["policy"] == "none"}
-    first: dict[tuple[str, int], dict[str, Any]] = {}
-    for record in sorted(records, key=lambda record: record["segments"]):
-        first.setdefault(_row(record), record)
-    return [
-        {
-            **record,
-            "memory_ratio": _size(record) / _size(plain[record["segments"]]),
-            "flops_ratio": record["flops"] / plain[record["segments"]]["flops"],
-            "growth": _size(record) / _size(first[_row(record)]),
-            **_code_growth(record, first[_row(record)]),
-        }
-        for record in records
-    ]
-
-
-def _code_growth(record: dict[str, Any], first: dict[str, Any]) -> dict[str, float]:
-    key = "generated_code_size"
-    return {"code_growth": record[key] / first[key]} if key in record and key in first else {}
-
-
-def _row(record: dict[str, Any]) -> tuple[str, int]:
-    return record["policy"], record["segments_per_checkpoint"]
-
-
-def _row_name(policy: str, segments_per_checkpoint: int) -> str:
-    return f"{policy}, {segments_per_checkpoint} segments per checkpoint" if segments_per_checkpoint else policy
-
-
-def _size(record: dict[str, Any]) -> int:
-    return record["wanted"] if "wanted" in record else record["temp_size"]
-
-
-def _size_text(record: dict[str, Any]) -> str:
-    if "wanted" in record:
-        return f"wants {record['wanted'] / MIB:.0f}"
-    host = f" + {record['host_temp_size'] / MIB:.0f} host" if record["host_temp_size"] else ""
-    return f"{record['temp_size'] / MIB:.0f}{host}"
-
-
-def table(records: Sequence[dict[str, Any]]) -> str:
-    """Markdown of records with ratios: one row per policy, three columns per number of segments."""
-    numbers = sorted({record["segments"] for record in records})
-    found = {(_row(record), record["segments"]): record for record in records}
-    heads = [f"{n} segments: MiB | x plain | FLOPs x plain" for n in numbers]
-    lines = [f"| policy | {' | '.join(heads)} | growth |", f"|---|{'---|---|---|' * len(numbers)}---|"]
-    for row in dict.fromkeys(_row(record) for record in records):
-        some = [found.get((row, number)) for number in numbers]
-        last = some[-1]
-        grown = f"{last['growth']:.2f}" if last and some[0] and len(some) > 1 else "-"
-        lines.append(f"| {_row_name(*row)} | {' | '.join(map(_columns, some))} | {grown} |")
-    return "\n".join(lines)
-
-
-def _columns(record: dict[str, Any] | None) -> str:
-    if record is None:
-        return "- | - | -"
-    return f"{_size_text(record)} | {record['memory_ratio']:.3f} | {record['flops_ratio']:.2f}"
-
-
-def goal(records: Sequence[dict[str, Any]]) -> str:
-    """What the slot memory should reach under "segment_nested", and what it reaches, the worst of all columns."""
-    nested = [record for record in records if _row(record) == ("segment_nested", 0)]
-    words = {"memory_ratio": "of plain's memory", "growth": "growth", "flops_ratio": "of plain's FLOPs"}
-    shown = []
-    for key, bound in GOAL.items():
-        worst = max(record[key] for record in nested)
-        shown.append(f"{worst:.3f} {words[key]} (at most {bound}: {'met' if worst <= bound else 'missed'})")
-    return f"Goal of segment_nested, in the worst column: {', '.join(shown)}."
-
-
-def section(model: str, settings: dict[str, Any], records: Sequence[dict[str, Any]]) -> str:
-    """The table of a model, its sizes, and what it should show."""
-    memory = {
-        SLOTS: f"{settings['slots']} slots, read by every layer and written once per segment; gradients cross segments",
-        MEMFORMER: f"{settings['encoder_layers']} of them encode and share {settings['slots']} slots, "
-        f"{settings['decoder_layers']} decode; gradients cross segments",
-        TRANSFORMER_XL: f"memory of {settings['memory_length']} tokens in every layer; gradients stop between segments",
-    }[model]
-    parts = [
-        f"### {model}",
-        f"{_num_layers(model, settings)} scanned layers of width {settings['dim']} with {settings['heads']} heads, "
-        f"vocabulary {settings['vocab']}, {records[0]['parameters'] / 1e6:.1f} M parameters; {memory}. "
-        f"{settings['batch']} rows, segments of {settings['length']} tokens, computed in {settings['dtype']}.",
-        table(records),
-        "Machine code, from the fewest segments to more of them: "
-        f"at most {max(record.get('code_growth', 1) for record in records):.2f} times as much.",
-    ]
-    if model == SLOTS:
-        published = ", ".join(f"{name} {size} ({size / PUBLISHED[0][1]:.2f})" for name, size in PUBLISHED)
-        parts += [
-            goal(records),
-            f"Published (Memformer, Wu et al. 2022), MB of a GPU in all, as none, per_layer, segment: {published}.",
-        ]
-    elif model == MEMFORMER:
-        parts.append("'mrbp' is memory replay that walks forward through encoder and writer only.")
-    else:
-        parts.append("No goal: every segment saves a whole memory, so what is saved grows with their number.")
-    return "\n\n".join(parts)
-
-
-def _num_layers(model: str, settings: dict[str, Any]) -> int:
-    return settings["encoder_layers"] + settings["decoder_layers"] if model == MEMFORMER else settings["layers"]
-
-
-def text(tables: Mapping[str, Sequence[dict[str, Any]]]) -> str:
-    """All tables, with what they were made from: model -> records."""
-    records = [record for some in tables.values() for record in some]
-    first = records[0]
-    versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
-    listed = lambda key: ", ".join(f"`{value}`" for value in sorted({record[key] for record in records}))
-    limits = sorted({record["limit"] / 2**30 for record in records if "limit" in record})
-    heading = [
-        "# Memory of the segment scan by policy",
-        f"Value and gradient of `loss_over_segments`, compiled for one chip of {first['settings']['topology']} without "
-        f"the hardware; nothing was run. {versions}; commit {listed('commit')}; {listed('command')}.",
-        "MiB: the compiler's temporaries, so without parameters and the gradients returned (*host*: what is in the "
-        "host's memory); *wants*: it does not fit"
-        + "".join(f" into {limit:.2f} GiB" for limit in limits)
-        + ", and this is what the compiler says it wants in all, which ratios take for it. FLOPs: counted from the "
-        "jaxpr, loops multiplied out. Growth: from the fewest to the most segments. Policies are those of "
-        "`training.rematerialize`.",
-    ]
-    sections = [section(model, first["settings"], with_ratios(some)) for model, some in tables.items()]
-    return "\n\n".join(heading + sections) + "\n"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -354,7 +220,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--segments", type=int, nargs="+", default=[8, 32, 64], help="numbers of segments")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="tables to make")
-    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "bench", help="folder of records and tables")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the measurements")
+    parser.add_argument("--workdir", type=Path, default=ROOT / "reports" / "bench", help="folder of what is compiled")
     parser.add_argument("--compile", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.compile:
@@ -372,20 +239,28 @@ def main(argv: list[str] | None = None) -> int:
         "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu", "flax")},
         "settings": SETTINGS,
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    arguments.workdir.mkdir(parents=True, exist_ok=True)
     numbers = sorted(set(arguments.segments))
     try:
         tables = {
-            model: measure(cells(model, numbers), frame, arguments.out / f"rematerialization_{model}.jsonl")
+            model: measure(cells(model, numbers), frame, arguments.workdir / f"rematerialization_{model}.jsonl")
             for model in arguments.models
         }
     except harness.BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    shown = text(tables)
-    (arguments.out / "rematerialization.md").write_text(shown)
-    print(shown, flush=True)
+    for model, records in tables.items():
+        pages.record(measurement(model, records), Book(arguments.out))
     return 0
+
+
+def measurement(model: str, records: Sequence[dict[str, Any]]) -> Measurement:
+    """The records of a model as one of the results' measurements."""
+    facts = together([{key: value for key, value in record.items() if key != "suite"} for record in records])
+    command, made_at = (", ".join(dict.fromkeys(record[key] for record in records)) for key in ("command", "commit"))
+    facts = {key: value for key, value in facts.items() if key not in ("command", "commit")}
+    title = f"Memory of the segment scan by policy: {model}"
+    return Measurement("rematerialization", model, command, made_at, "", title, "", facts)
 
 
 if __name__ == "__main__":

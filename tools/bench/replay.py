@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import platform
 import shlex
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -31,21 +29,13 @@ from memjax.training.costs import jaxpr_flops
 from memjax.training.segments import loss_over_segments
 from memjax.typing import Batch
 from tools.bench import harness
+from tools.results import pages
+from tools.results.ledger import ROOT as RESULTS
+from tools.results.ledger import Book, measured, together
 
-ROOT = Path(__file__).resolve().parents[2]
-MIB = 2**20
 FORMS = ("none", "per_layer", "segment", "mrbp")
-NAMES = {
-    "none": "back-propagation through time",
-    "per_layer": "checkpoint per layer",
-    "segment": "memory replay, scan and checkpoint",
-    "mrbp": "memory replay, encoder first",
-}
 SETTINGS: dict[str, Any] = {"dim": 64, "encoder_layers": 2, "decoder_layers": 6, "heads": 4, "vocab": 256}
 SETTINGS |= {"length": 32, "batch": 4, "slots": 16, "dtype": "float32"}
-GOAL = {"memory": 0.05, "speed": 0.85}
-"""temporaries of both replays at most, and speed of the second at least, as shares of back-propagation through time at
-the largest number of segments; the speed where the encoder is a third of the model or less"""
 
 
 def program(form: str, settings: dict[str, Any], segments: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -139,51 +129,6 @@ def measure(segments: int, settings: dict[str, Any], rounds: int, forms: Sequenc
     return records
 
 
-def table(records: Sequence[dict[str, Any]]) -> str:
-    """Markdown: one row per form, three columns per number of segments, each with its share of the first form."""
-    numbers = sorted({record["segments"] for record in records})
-    heads = [f"{n} segments: MiB (x) | FLOPs x | speed x" for n in numbers]
-    lines = [f"| form | {' | '.join(heads)} |", f"|---|{'---|---|---|' * len(numbers)}"]
-    for form in dict.fromkeys(record["form"] for record in records):
-        cells = []
-        for number in numbers:
-            some = {record["form"]: record for record in records if record["segments"] == number}
-            cells.append(_cell(some[form], next(iter(some.values()))))
-        lines.append(f"| {NAMES.get(form, form)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def goals(records: Sequence[dict[str, Any]]) -> str:
-    """What both replays should reach at the largest number of segments, and what they reach."""
-    most = max(record["segments"] for record in records)
-    some = {record["form"]: record for record in records if record["segments"] == most}
-    plain, parts = some["none"], []
-    for form in ("segment", "mrbp"):
-        share = some[form]["temp_size"] / plain["temp_size"]
-        parts.append(
-            f"{NAMES[form]}: {share:.3f} of the temporaries (at most {GOAL['memory']}: {_met(share <= GOAL['memory'])})"
-        )
-    speed = _median(plain) / _median(some["mrbp"])
-    parts.append(
-        f"{NAMES['mrbp']}: {speed:.2f} of the speed (at least {GOAL['speed']}: {_met(speed >= GOAL['speed'])})"
-    )
-    return f"At {most} segments, to {NAMES['none']}: " + "; ".join(parts) + "."
-
-
-def _cell(record: dict[str, Any], plain: dict[str, Any]) -> str:
-    memory = f"{record['temp_size'] / MIB:.1f} ({record['temp_size'] / plain['temp_size']:.3f})"
-    speed = f"{_median(plain) / _median(record):.2f}" if record["seconds"] else "-"
-    return f"{memory} | {record['flops'] / plain['flops']:.2f} | {speed}"
-
-
-def _median(record: dict[str, Any]) -> float:
-    return statistics.median(record["seconds"])
-
-
-def _met(condition: bool) -> str:
-    return "met" if condition else "missed"
-
-
 def main(argv: list[str] | None = None) -> int:
     """Measures and writes records and a table; exit code 2 for a bad argument, 1 where a form is wrong."""
     parser = argparse.ArgumentParser(
@@ -192,7 +137,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--segments", type=int, nargs="+", default=[4, 16, 64], help="numbers of segments")
     parser.add_argument("--rounds", type=int, default=9, help="timed steps of every form")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help=f"sizes, of {', '.join(SETTINGS)}")
-    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "bench", help="folder of records and table")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the measurements")
     arguments = parser.parse_args(argv)
     settings = dict(SETTINGS)
     for pair in arguments.set:
@@ -210,23 +155,15 @@ def main(argv: list[str] | None = None) -> int:
     command = shlex.join(["python", "-m", "tools.bench.replay", *(sys.argv[1:] if argv is None else argv)])
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "jaxlib", "flax"))
     device = jax.devices()[0]
-    shown = "\n\n".join(
-        [
-            "# Gradients of Memformer over segments",
-            f"{device.platform} ({device.device_kind}), {platform.machine()}; {versions}; commit "
-            f"{harness.commit(ROOT)}; `{command}`. Sizes: "
-            f"{', '.join(f'{name} {value}' for name, value in settings.items())}.",
-            "Temporaries are the compiler's, without parameters and the gradients returned; FLOPs are counted from the "
-            "jaxpr; speed is of the median of steps that took turns in one process. Shares are of the first row's.",
-            table(records),
-            goals(records),
-        ]
+    hardware = f"{device.platform} ({device.device_kind}), {platform.machine()}; {versions}"
+    about = (
+        "Temporaries are the compiler's, without parameters and the gradients returned; FLOPs are counted from the "
+        "jaxpr; speed is of the median of steps that took turns in one process. Shares are of the first row's."
     )
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    frame = {"command": command, "settings": settings, "platform": device.platform}
-    (arguments.out / "replay.jsonl").write_text("".join(json.dumps({**frame, **r}) + "\n" for r in records))
-    (arguments.out / "replay.md").write_text(shown + "\n")
-    print(shown, flush=True)
+    facts, title = {"settings": settings, "platform": device.platform}, "Gradients of Memformer over segments"
+    facts |= together(records)
+    found = measured("replay", "memformer", facts, command=command, title=title, about=about, hardware=hardware)
+    pages.record(found, Book(arguments.out))
     return 0
 
 

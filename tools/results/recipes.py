@@ -1,24 +1,8 @@
-"""Recipes: which runs make a section of the results table."""
+"""Recipes: which runs make a table of results, and at which settings."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import platform
-import shlex
-import subprocess
-import sys
-from collections.abc import Mapping
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any
-
-from memjax.training.runs import read_json
-from tools.results import records
-
-SEARCH_SEED = 100
-"""the learning-rate search has a seed that no result has"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,18 +13,23 @@ class Recipe:
       description: what is compared, for the table.
       config: configuration of all contenders.
       variants: row of the table -> variant of the configuration, and further arguments of its runs where there are
-        any: `'spalm --model.output.num-neighbors 2'`; `$NAME` is an environment variable with a path. They come after
-        `arguments`, which they override.
+        any: `'spalm --model.output.num-neighbors 2'`; `$NAME` is an environment variable with a path, `@RECIPE/ROW`
+        (`_` for spaces) the directory of another run, which is trained first. They come after `arguments`, which they
+        override.
       steps: updates of a recorded run.
       search_steps: updates of a run of the learning-rate search.
-      learning_rates: the search's grid, the same for every contender; a single one is not searched.
+      learning_rates: the search's grid, the same for every contender; a single one is not searched, none = that of the
+        configuration.
       seeds: recorded runs of each contender.
       arguments: further arguments of all runs.
       data_path: environment variable with the path of the data, '' = none is needed.
       evaluations: what is read off each finished run -> arguments of `memjax eval`; none = bits per byte of the
         evaluation at the end of training.
-      scripts: modules that measure each finished run further, and their arguments: `python -m MODULE RUN --out FILE`
-        writes JSON whose `numbers` go to the record.
+      usage: whether `memjax usage` is read off each finished run too.
+      measures: what of an evaluation a table shows; none = accuracy, else perplexity or bits per byte.
+      final: what the evaluation at the end of training is called beside others, '' = it is not shown beside them.
+      curve: measure of the evaluations on the way that has a table, '' = none.
+      findings: what the numbers say, in words.
     """
 
     description: str
@@ -53,7 +42,11 @@ class Recipe:
     arguments: tuple[str, ...] = ()
     data_path: str = ""
     evaluations: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    scripts: tuple[str, ...] = ()
+    usage: bool = False
+    measures: tuple[str, ...] = ()
+    final: str = ""
+    curve: str = ""
+    findings: str = ""
 
 
 _HIGHER_RATE = "--training.schedule.learning-rate 0.006"
@@ -86,6 +79,50 @@ def _small_signal(num_basis: int = 128) -> str:
 
 
 _SMALL_MEMFORMER = f"{_SMALL_DIGITS} {_HIGHER_RATE} --model.num-layers 2 --model.encoder-layers 1"
+
+
+def _sizes(rows: int, length: int, steps: int) -> str:
+    """Of a fine-tuning: scored at its end, kept now and then, so that an interrupted run goes on."""
+    return (
+        f"--data.rows {rows} --data.segment-length {length} --training.steps {steps} "
+        f"--training.schedule.warmup-steps {steps // 10} --training.checkpoint-every {max(steps // 4, 1)}"
+    )
+
+
+_MINILM = "--data.tokenizer.vocab $MEMJAX_MINILM/vocab.txt"
+_FROM_MINILM = f"{_MINILM} --training.init-from $MEMJAX_MINILM"
+_GLUE = {
+    "CoLA": ("cola", "$MEMJAX_GLUE_COLA", _sizes(16, 24, 1000)),
+    "SST-2": ("sst2", "$MEMJAX_GLUE_SST2", _sizes(16, 40, 200)),
+    "QNLI": ("qnli", "$MEMJAX_GLUE_QNLI", _sizes(16, 96, 150)),
+}
+_TUNED = {
+    "MiniLM": ("", "$MEMJAX_MINILM"),
+    "MiniLM, then MLM": ("", "@bert_going_on/MLM"),
+    "MiniLM, then MLM with ResM": ("_resm", "@bert_going_on/MLM_with_ResM"),
+    "the same, memories frozen": ("_resm", "@bert_going_on/MLM_with_ResM --training.frozen feed_forward/memory/"),
+}
+"""row -> ending of the variant, and what it begins with"""
+_FINE_TUNING = (
+    *("--training.log-every", "10", "--training.evaluate-every", "0", "--training.keep-checkpoints", "1"),
+    *("--evaluation.split", "test"),
+)
+_GPT2_GOES_ON = (
+    "--training.steps 250 --training.schedule.learning-rate 2e-4 --training.schedule.warmup-steps 12 "
+    "--training.checkpoint-every 62 --training.init-from @gpt2_memories/GPT-2,_first_stage"
+)
+_GPT2_MEMORY = f"{_GPT2_GOES_ON} --training.memory-learning-rate 1e-3"
+_GPT2_SIGNAL = (
+    "--model.attention.segment-length 64 --model.attention.num-basis 128 --model.attention.num-samples 128 "
+    f"--model.attention.widths 0.01 0.05 --model.attention.reset-after 0 {_GPT2_MEMORY}"
+)
+_MEMORY_GOES_ON = (
+    "--training.steps 1000 --training.evaluate-every 100 --training.schedule.learning-rate 0.0005 "
+    "--training.schedule.warmup-steps 50 --evaluation.max-segments 60 "
+    "--training.init-from @memory_added/local_cache_only"
+)
+_STAGE_2 = "--training.init-from @bert_pretraining/FFN,_stage_1"
+_ANEW = " ".join(f"layer_{layer:02d}/feed_forward/{part}/" for layer in (1, 2) for part in ("wide", "narrow"))
 BOTH_SPLITS = {split: ("--evaluation.split", split) for split in ("validation", "test")}
 
 RECIPES = {
@@ -354,7 +391,6 @@ RECIPES = {
         ),
         data_path="MEMJAX_CMU_DOG",
         evaluations=BOTH_SPLITS,
-        scripts=("tools.results.dialogue --dialogues 60",),
     ),
     "linear_states_wikitext2": Recipe(
         description=(
@@ -413,7 +449,6 @@ RECIPES = {
         ),
         data_path="MEMJAX_MULTI30K",
         evaluations=BOTH_SPLITS,
-        scripts=("tools.results.translation",),
     ),
     "product_key_python": Recipe(
         description=(
@@ -439,164 +474,185 @@ RECIPES = {
         search_steps=0,
         learning_rates=(2e-3,),
         seeds=(0,),
-        scripts=("tools.results.slot_usage",),
+        usage=True,
+    ),
+    "memory_added": Recipe(
+        description=(
+            "A Memorizing Transformer trained without its memory gets it afterwards; Python documents, nats per token "
+            "of the first 60 segments of every row of the validation split. 15,000 steps with the local cache only, "
+            "then 1,000 at a twelfth of the peak learning rate from those parameters, with the memory of 512 tokens "
+            "(its gates are new) and, as a control, without. The gap is that to the model that had the memory from the "
+            "start."
+        ),
+        config="memory_gain",
+        variants={
+            "local cache only": "cache_only",
+            "memory from the start": "default",
+            "goes on with the memory": f"default {_MEMORY_GOES_ON}",
+            "goes on without": f"cache_only {_MEMORY_GOES_ON}",
+        },
+        steps=15000,
+        search_steps=0,
+        learning_rates=(6e-3,),
+        seeds=(1,),
+        evaluations={"validation, 60 segments": ("--evaluation.max-segments", "60")},
+        measures=("nats_per_token",),
+        final="validation, 60 segments",
+    ),
+    "knn_lm": Recipe(
+        description=(
+            "The models whose hidden states are the keys of kNN-LM: Transformer-XL on WikiText-2 at word level, and on "
+            "a quarter of its articles. What their stores bring stands below."
+        ),
+        config="knn_lm_wikitext",
+        variants={
+            "Transformer-XL": "default --data.source.path $MEMJAX_WIKITEXT2",
+            "Transformer-XL, a quarter of the articles": (
+                "default --training.steps 2000 --data.source.path $MEMJAX_WIKITEXT2_QUARTER"
+            ),
+        },
+        steps=8000,
+        search_steps=0,
+        learning_rates=(),
+        seeds=(0,),
+        measures=("perplexity",),
+    ),
+    "bert_pretraining": Recipe(
+        description=(
+            "A small encoder on WikiText-2 with product keys instead of feed-forward networks (PKM), beside them "
+            "(ResM), and without; masked language modelling, 1,024 tokens a step, one seed. From the first model, "
+            "which has no memory, four others go on: with memories (+ Init), with memories beside networks that begin "
+            "anew, and as a control without. All but the first stage have read as many tokens in the end. Slots are "
+            "counted over 16 segments of every row of the validation split, and so much of it is scored on the way."
+        ),
+        config="bert_mlm_wikitext",
+        variants={
+            "FFN, stage 1": "wikitext2",
+            "PKM": "wikitext2_pkm --training.steps 800",
+            "ResM": "wikitext2_resm --training.steps 800",
+            "FFN, equal budget": f"wikitext2 {_STAGE_2}",
+            "PKM + Init": f"wikitext2_pkm {_STAGE_2}",
+            "ResM + Init": f"wikitext2_resm {_STAGE_2}",
+            "ResM + Init, networks anew": f"wikitext2_resm {_STAGE_2} --training.reinitialized {_ANEW}",
+        },
+        steps=400,
+        search_steps=0,
+        learning_rates=(),
+        seeds=(0,),
+        arguments=(
+            *("--training.evaluate-every", "100", "--training.checkpoint-every", "100"),
+            *("--evaluation.max-segments", "16"),
+        ),
+        data_path="MEMJAX_WIKITEXT2",
+        evaluations={
+            split: ("--evaluation.split", split, "--evaluation.max-segments", "0") for split in ("validation", "test")
+        },
+        usage=True,
+        measures=("perplexity", "accuracy"),
+        curve="perplexity",
+    ),
+    "bert_going_on": Recipe(
+        description=(
+            "300 steps of masked language modelling on WikiText-2 (1,024 tokens each) from MiniLM weights, with "
+            "memories beside two feed-forward networks (layers 1 and 3 of 6) and, as a control of equal budget, without: "
+            "perplexity of hidden tokens on validation. MEMJAX_MINILM is the run directory that "
+            "`memjax.interop.hf_bert.save_run` makes of the weights. `bert_glue` and `bert_squad` begin with them."
+        ),
+        config="bert_mlm_wikitext",
+        variants={"MLM": f"minilm {_FROM_MINILM}", "MLM with ResM": f"minilm_resm {_FROM_MINILM}"},
+        steps=300,
+        search_steps=0,
+        learning_rates=(),
+        seeds=(0,),
+        arguments=(
+            *("--training.schedule.warmup-steps", "30", "--data.rows", "8", "--training.log-every", "10"),
+            *("--training.evaluate-every", "0", "--training.checkpoint-every", "75"),
+            *("--training.keep-checkpoints", "1"),
+        ),
+        data_path="MEMJAX_WIKITEXT2",
+        measures=("perplexity",),
+    ),
+    "bert_glue": Recipe(
+        description=(
+            "MiniLM weights fine-tuned with and without memories, the one with memories also with the memories frozen; "
+            "one seed and few steps: the numbers compare these models only. "
+            "Learning rate 1e-4. CoLA 1,000 steps of 16 texts of 24 tokens, "
+            "SST-2 200 of 16 of 40, QNLI 150 of 16 of 96. Scored are the development sets of CoLA (in and out of "
+            "domain) and SST-2 as GLUE has them; QNLI has only the development file here, of which a tenth (by a hash) "
+            "is scored and a tenth left out. Slots are counted over the first 640 texts of that split; divergence "
+            "(nats) and overlap are those of texts of class 1 against the others."
+        ),
+        config="bert_glue",
+        variants={
+            f"{name}, {row}": (
+                f"{variant}{ending} --data.source.path {path} {_MINILM} {sizes} --training.init-from {start}"
+            )
+            for name, (variant, path, sizes) in _GLUE.items()
+            for row, (ending, start) in _TUNED.items()
+        },
+        steps=200,
+        search_steps=0,
+        learning_rates=(1e-4,),
+        seeds=(0,),
+        arguments=_FINE_TUNING,
+        usage=True,
+        measures=("matthews", "accuracy"),
+    ),
+    "bert_squad": Recipe(
+        description=(
+            "As `bert_glue`, on SQuAD: 100 steps of 8 windows of 256 tokens. Only the development file is here, of "
+            "whose articles a tenth (by a hash) is scored and a tenth left out."
+        ),
+        config="bert_squad",
+        variants={
+            row: f"minilm{ending} {_MINILM} {_sizes(8, 256, 100)} --training.init-from {start}"
+            for row, (ending, start) in _TUNED.items()
+        },
+        steps=100,
+        search_steps=0,
+        learning_rates=(1e-4,),
+        seeds=(0,),
+        arguments=_FINE_TUNING,
+        data_path="MEMJAX_SQUAD",
+        usage=True,
+        measures=("exact_match", "f1"),
+    ),
+    "gpt2_memories": Recipe(
+        description=(
+            "Memories added to a trained GPT-2: the two stages of infinity-former. WikiText-2 in byte pairs trained on "
+            "it, 4 layers, 128 wide, segments of 64, 1,024 tokens a step; contiguous streams, every token scored once, "
+            "one seed: the numbers compare these models only. After 800 steps of GPT-2 alone, at learning rate 2e-3, "
+            "all others go on from its parameters for 250 steps (1,050 in all) at 2e-4, and at 1e-3 for what a memory "
+            "adds. The "
+            "compressed memory has 64 slots of 4 tokens (ALiBi on their scores) and its reconstruction loss; the "
+            "signal has 128 basis functions and is never reset."
+        ),
+        config="gpt2_wikitext",
+        variants={
+            "GPT-2, first stage": "default",
+            "GPT-2, goes on alone": f"default {_GPT2_GOES_ON}",
+            "+ compressed memory": (
+                "compressive --model.attention.compressed-memory-length 64 --model.attention.compression-rate 4 "
+                f"{_GPT2_MEMORY}"
+            ),
+            "+ infinity-former": f"infinity_former {_GPT2_SIGNAL}",
+            "+ infinity-former, sticky": f"sticky {_GPT2_SIGNAL}",
+        },
+        steps=800,
+        search_steps=0,
+        learning_rates=(2e-3,),
+        seeds=(0,),
+        arguments=(
+            *("--data.tokenizer.vocab-size", "4096", "--data.rows", "16", "--data.segment-length", "64"),
+            *("--evaluation.rows", "16", "--model.dim", "128", "--model.num-layers", "4", "--model.num-heads", "4"),
+            *("--model.scan-layers", "True", "--model.dropout", "0.0", "--model.attention-dropout", "0.0"),
+            *("--model.attention.num-positions", "64", "--training.schedule.warmup-steps", "40"),
+            *("--training.log-every", "50", "--training.evaluate-every", "0", "--training.checkpoint-every", "200"),
+            *("--training.keep-checkpoints", "1"),
+        ),
+        data_path="MEMJAX_WIKITEXT2",
+        evaluations={"test": ("--evaluation.split", "test")},
+        measures=("perplexity", "bits_per_byte"),
+        final="validation",
     ),
 }
-
-
-def run(name: str, workdir: str, only: str = "") -> None:
-    """Trains and records what is not recorded yet: the learning-rate search, then every contender and seed."""
-    recipe = RECIPES[name]
-    done = {(record.recipe, record.row, record.seed) for record in records.read()}
-    for row, variant in recipe.variants.items():
-        if only not in row:
-            continue
-        rate = _search(name, recipe, row, variant, workdir, done)
-        for seed in recipe.seeds:
-            if (name, row, seed) not in done:
-                arguments = _arguments(recipe, variant, recipe.steps, rate, seed)
-                log = f"{name}/{_label(variant)}-seed{seed}"
-                more = {"evaluations": recipe.evaluations, "scripts": recipe.scripts}
-                record(name, row, seed, arguments, workdir, log, **more)
-
-
-def record(
-    recipe: str,
-    row: str,
-    seed: int,
-    arguments: list[str],
-    workdir: str,
-    log: str,
-    *,
-    evaluations: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-    scripts: tuple[str, ...] = (),
-) -> records.Record:
-    """Runs `memjax train` to its end, then each of the evaluations and scripts, and records the results."""
-    run_name = log.replace("/", "-")
-    command = ["memjax", "train", *arguments, "--name", run_name, "--workdir", workdir]
-    print("==", shlex.join(command), flush=True)
-    subprocess.run([sys.executable, "-m", "memjax.cli", *command[1:]], check=True)
-    directory = Path(workdir) / run_name
-    finished = read_json(directory / "finished.json")
-    scores = {}
-    for label, further in evaluations.items():
-        score = _memjax("eval", "--run", str(directory), "--json", *further)
-        (directory / f"evaluation_{label}.json").write_text(score, encoding="utf-8")
-        scores[label] = json.loads(score)
-    numbers = _scores(finished["results"], scores) if scores else _numbers(finished["results"])
-    for module, *further in map(str.split, scripts):
-        file = directory / f"evaluation_{module.rpartition('.')[2]}.json"
-        subprocess.run([sys.executable, "-m", module, str(directory), *further, "--out", str(file)], check=True)
-        numbers |= read_json(file)["numbers"]
-    made = records.Record(
-        recipe=recipe,
-        row=row,
-        seed=seed,
-        command=shlex.join(_without_paths(command)),
-        commit=commit(),
-        hardware=hardware(),
-        log=log,
-        numbers=numbers,
-    )
-    records.add(made, directory)
-    return made
-
-
-def hardware() -> str:
-    """The processor and the number of cores this process may use."""
-    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
-
-
-def _search(name: str, recipe: Recipe, row: str, variant: str, workdir: str, done: set[Any]) -> float:
-    if len(recipe.learning_rates) == 1:
-        return recipe.learning_rates[0]
-    section = f"{name}: learning-rate search"
-    scores = {}
-    for rate in recipe.learning_rates:
-        label = f"{row}, {rate:g}"
-        if (section, label, SEARCH_SEED) not in done:
-            arguments = _arguments(recipe, variant, recipe.search_steps, rate, SEARCH_SEED)
-            record(section, label, SEARCH_SEED, arguments, workdir, f"{name}/search-{_label(variant)}-{rate:g}")
-        found = [r for r in records.read() if (r.recipe, r.row) == (section, label)]
-        scores[rate] = found[-1].numbers["bits per byte"]
-    return min(scores, key=lambda rate: scores[rate])
-
-
-def _arguments(recipe: Recipe, variant: str, steps: int, rate: float, seed: int) -> list[str]:
-    name, *own = _words(recipe, variant)
-    arguments = ["--config", recipe.config, "--variant", name, "--training.steps", str(steps)]
-    arguments += ["--training.schedule.learning-rate", f"{rate:g}"]
-    arguments += ["--training.seed", str(seed), "--data.seed", str(seed), *recipe.arguments]
-    if recipe.data_path:
-        arguments += ["--data.source.path", _path(recipe, recipe.data_path)]
-    return [*arguments, *own]
-
-
-def _words(recipe: Recipe, variant: str) -> list[str]:
-    """The variant and its further arguments."""
-    return [_path(recipe, word[1:]) if word.startswith("$") else word for word in variant.split()]
-
-
-def _label(variant: str) -> str:
-    """The variant and the values of its further arguments, but for paths, for the name of a run."""
-    return "-".join(word for word in variant.split() if word[0] not in "-$")
-
-
-def _path(recipe: Recipe, name: str) -> str:
-    path = os.environ.get(name)
-    if not path:
-        raise SystemExit(f"{name}: not set; give the path of the data, see configs/{recipe.config}.py")
-    return path
-
-
-def _numbers(results: dict[str, Any]) -> dict[str, float]:
-    evaluation = results["evaluation"]
-    subsets = {name: score["bits_per_byte"] for name, score in evaluation["subsets"].items() if score["bytes"]}
-    quality = {"accuracy": "accuracy", "bits_per_byte": "bits per byte"}
-    return {
-        **{label: evaluation[name] for name, label in quality.items() if name in evaluation},
-        **{f"bits per byte of {name.replace('_', ' ')}": value for name, value in subsets.items()},
-        "nats per token": evaluation["nats_per_token"],
-        "targets": evaluation["targets"],
-        "parameters": results["parameters"],
-        "memory bytes per row": evaluation["memory_bytes"],
-    }
-
-
-def _scores(results: dict[str, Any], scores: dict[str, dict[str, Any]]) -> dict[str, float]:
-    numbers = {}
-    for label, score in scores.items():
-        measure = "accuracy" if "accuracy" in score else "perplexity"
-        numbers |= {f"{label} {measure}": score[measure], f"{label} targets": score["targets"]}
-    first = next(iter(scores.values()))
-    return {**numbers, "parameters": results["parameters"], "memory bytes per row": first["memory_bytes"]}
-
-
-def _memjax(*arguments: str) -> str:
-    """What a command prints."""
-    command = [sys.executable, "-m", "memjax.cli", *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
-def _without_paths(command: list[str]) -> list[str]:
-    """The command as a reader would give it: paths of this machine become their last part."""
-    return [Path(part).name if part.startswith("/") else part for part in command]
-
-
-def commit() -> str:
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
-    changed = subprocess.run(
-        ["git", "status", "--porcelain", "--untracked-files=no", "memjax", "configs"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "")
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []

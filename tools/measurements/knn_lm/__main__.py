@@ -1,0 +1,69 @@
+"""kNN-LM beside its base model: one table of a trained run, tuned on validation, read off on test.
+
+    memjax train --config knn_lm_wikitext --data.source.path DIR
+    python -m tools.measurements.knn_lm RUN --data.source.path DIR
+
+The store of the training split is built once (and goes on after an interruption),
+neighbours of validation and test are searched once and kept; everything else is arithmetic on them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from memjax.datastore.verification import recall
+from memjax.retrieval.building import build_datastore
+from memjax.retrieval.keys import KeySource
+from tools.measurements.knn_lm import experiment
+
+SWEEP = (1, 4, 16, 64, 256)
+
+
+def measure(source: KeySource, workdir: Path) -> dict[str, Any]:
+    """Builds, searches, tunes; every number of the table."""
+    start = time.monotonic()
+    store = build_datastore(source, workdir / "store")
+    built = time.monotonic() - start
+    start = time.monotonic()
+    index = experiment.scann_index(store)
+    indexed = time.monotonic() - start
+    queries = np.concatenate([part.keys for part in itertools.islice(source.reader("validation"), 1)])[:500]
+    found_share = recall(index, store, queries, 32)
+    found = {split: experiment.find(source, store, index, split, workdir) for split in experiment.SPLITS}
+    rows = [{"neighbors": count, **experiment.tuned(*(one.first(count) for one in found.values()))} for count in SWEEP]
+    return {
+        "entries": store.entries,
+        "recall@32": found_share,
+        "build_seconds": built,
+        "index_seconds": indexed,
+        "targets": {split: len(one.targets) for split, one in found.items()},
+        "base": experiment.base(found),
+        "knn_lm": rows,
+        "protocol": source.protocol(),
+        "devices": len(jax.devices()),
+    }
+
+
+def main() -> None:
+    options, config = experiment.parse("", __doc__)
+    facts = measure(experiment.open_source(options.run, config), options.workdir)
+    targets, protocol = facts["targets"], facts["protocol"]
+    experiment.record(
+        "knn_lm",
+        facts,
+        f"kNN-LM: {Path(options.run).name}",
+        f"Store of the training split, {facts['entries']:,} entries, key `{protocol['key']}`; ScaNN with exact "
+        f"re-scoring, recall@32 of validation queries {facts['recall@32']:.3f}. Protocol: {protocol['documents']}, "
+        f"segments of {protocol['segment_length']}; perplexity per token of {targets['validation']:,} validation and "
+        f"{targets['test']:,} test tokens. Weight and temperature tuned on validation.",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The continuous cache and kNN-LM over one model: alone and together, tuned on validation, read off on test.
+
+    python -m tools.measurements.knn_lm.both RUN --data.source.path DIR
+
+The model and the cache are interpolated, and the result with the neighbours (`memjax.memory.mixtures`). What is read
+off on test is also worked out by one evaluation with both memories laid over the model, from cached neighbours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+from memjax.config import ContinuousCache
+from memjax.data.annotations import AnnotatedDocuments
+from memjax.memory.knn_lm import KNNMemory
+from memjax.models.factory import make_mixtures
+from memjax.retrieval.building import build_datastore
+from memjax.retrieval.keys import KeySource
+from memjax.retrieval.tuning import Targets, mixture_nats, neighbor_log_probs, score_mixture, score_targets
+from tools.measurements.knn_lm import experiment
+from tools.measurements.knn_lm.experiment import TEMPERATURES, WEIGHTS, Found
+from tools.results.tables import perplexity
+
+CACHE = ContinuousCache(memory_length=2000, similarity="cosine", scale=20.0)
+"""as the measurement `continuous_cache` found it best on validation"""
+
+
+def with_cache(targets: Targets, weight: float) -> Targets:
+    """The targets under the model interpolated with its cache."""
+    assert targets.parts is not None
+    own, cache = targets.parts.astype(np.float64)
+    with np.errstate(divide="ignore"):
+        mixed = np.logaddexp(own + np.log1p(-weight), cache + np.log(weight))
+    return dataclasses.replace(targets, log_probs=mixed)
+
+
+def tune_both(found: Found) -> dict[str, float]:
+    """Weight of the cache, weight and temperature of the neighbours that are best together."""
+    targets, best = found.targets, (np.inf, 0.0, 0.0, 0.0)
+    others = neighbor_log_probs(targets, found.neighbors, TEMPERATURES)
+    present = (found.neighbors.values >= 0).any(axis=1)
+    for cache_weight in WEIGHTS:
+        own = with_cache(targets, cache_weight).log_probs
+        nats = mixture_nats(own, np.where(present, others, own), WEIGHTS) / len(targets)
+        row, column = np.unravel_index(int(nats.argmin()), nats.shape)
+        best = min(best, (float(nats[row, column]), cache_weight, WEIGHTS[column], TEMPERATURES[row]))
+    return dict(zip(("validation", "cache_weight", "weight", "temperature"), best, strict=True))
+
+
+def one_pass(source: KeySource, found: Found, split: str, cache: ContinuousCache, row: dict[str, float]) -> float:
+    """Nats per token of an evaluation with both memories laid over the model."""
+    documents = source.run.experiment.documents(split)
+    tokens = len(experiment.all_tokens(documents))
+    annotations = found.neighbors.annotations(found.targets.numbers, tokens)
+    evaluator = source.evaluator(
+        split,
+        make_cache(source, dataclasses.replace(cache, interpolation_weight=row["cache_weight"])),
+        KNNMemory(interpolation_weight=row["weight"], temperature=row["temperature"]),
+        documents=AnnotatedDocuments(documents, annotations, numbers=True),
+    )
+    result = evaluator(source.variables)
+    return result.nats / result.targets
+
+
+def make_cache(source: KeySource, cache: ContinuousCache) -> nn.Module:
+    """The memory that a configuration describes, for the model of a source."""
+    config = source.run.experiment.config
+    (memory,) = make_mixtures(dataclasses.replace(config.evaluation, cache=cache), config.model)
+    return memory
+
+
+def measure(source: KeySource, workdir: Path, cache: ContinuousCache) -> dict[str, Any]:
+    """Every number of the table."""
+    store = build_datastore(source, workdir / "store")
+    index = experiment.scann_index(store)
+    found = {split: experiment.find(source, store, index, split, workdir) for split in experiment.SPLITS}
+    base, alone = experiment.base(found), experiment.tuned(*found.values())
+    both = {}
+    for split, one in found.items():
+        evaluator = source.evaluator(split, make_cache(source, cache))
+        targets = score_targets(evaluator, source.variables)[1]
+        if (targets.numbers != one.targets.numbers).any():
+            raise ValueError(f"{split}: neighbours are of other targets than were scored; delete them")
+        both[split] = Found(targets, one.neighbors)
+
+    parts = both["validation"].targets.parts
+    nats = mixture_nats(parts[0], parts[1:], WEIGHTS)[0] / parts.shape[1]
+    cache_row = {"cache_weight": WEIGHTS[int(nats.argmin())], "validation": float(nats.min())}
+    test = both["test"]
+    cache_row["test"] = -float(with_cache(test.targets, cache_row["cache_weight"]).log_probs.mean())
+    row = tune_both(both["validation"])
+    mixed = with_cache(test.targets, row["cache_weight"])
+    score, _ = score_mixture(mixed, test.neighbors, row["weight"], row["temperature"])
+    row["test"] = score.nats / score.targets
+    row["test_in_one_pass"] = one_pass(source, found["test"], "test", cache, row)
+    return {
+        "entries": store.entries,
+        "targets": {split: len(one.targets) for split, one in found.items()},
+        "cache": dataclasses.asdict(cache),
+        "rows": {"base": base, "cache": cache_row, "knn_lm": alone, "both": row},
+        "protocol": source.protocol(),
+    }
+
+
+def main() -> None:
+    options, config = experiment.parse("both", __doc__)
+    facts = measure(experiment.open_source(options.run, config), options.workdir, CACHE)
+    found, targets, protocol = facts["rows"], facts["targets"], facts["protocol"]
+    experiment.record(
+        "both",
+        facts,
+        f"Continuous cache and kNN-LM together: {Path(options.run).name}",
+        f"Cache of the last {CACHE.memory_length:,} tokens of each row, {CACHE.similarity}, scale {CACHE.scale:g}, "
+        f"never cleared; {experiment.NEIGHBORS} neighbours from the store of the training split, {facts['entries']:,} "
+        f"entries, ScaNN with exact re-scoring. Protocol: {protocol['documents']}, {config.evaluation.rows} rows, "
+        f"segments of {protocol['segment_length']}; {targets['validation']:,} validation and {targets['test']:,} test "
+        "tokens. The model and the cache are interpolated, then the neighbours with both; all weights and the "
+        "temperature tuned on validation (steps of 0.05, powers of 2), test read off once. One evaluation of the test "
+        f"split with both memories laid over the model gives {perplexity(found['both']['test_in_one_pass'])}.",
+    )
+
+
+if __name__ == "__main__":
+    main()

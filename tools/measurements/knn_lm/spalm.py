@@ -1,0 +1,163 @@
+"""Systems side by side: no memory, Transformer-XL, Compressive Transformer, SPALM, each with kNN-LM; SPALM's gate.
+
+    memjax train --config wikitext2_memories --variant no_memory --data.source.path DIR
+    memjax train --config wikitext2_memories --variant compressive --data.source.path DIR
+    memjax train --config knn_lm_wikitext --data.source.path DIR             # RUN: Transformer-XL, and the key model
+    python -m tools.measurements.knn_lm RUN --data.source.path DIR                # its store and index
+    memjax datastore neighbors --run RUN --path RUN/datastore/store --split SPLIT --num-neighbors 16 --to NEAR \\
+        --data.source.path DIR                                               # for train, validation and test
+    memjax train --config wikitext2_memories --variant spalm --data.neighbors NEAR --data.source.path DIR
+    python -m tools.measurements.knn_lm.spalm RUN --no-memory RUN --compressive RUN --spalm RUN --data.source.path DIR
+
+kNN-LM is laid over the others with the same neighbours, those of RUN's hidden states. How many
+neighbours SPALM should have is swept by `python -m tools.results run wikitext2_spalm_neighbors`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memjax.config import Config, Spalm
+from memjax.data.annotations import NEIGHBORS, AnnotatedDocuments
+from memjax.data.documents import Documents
+from memjax.retrieval.building import build_datastore
+from memjax.retrieval.tuning import score_targets
+from memjax.training.metrics import count_parameters
+from memjax.training.restoring import LoadedRun, load_run
+from memjax.training.runs import load_config
+from tools.measurements.knn_lm import experiment
+from tools.measurements.knn_lm.experiment import Found
+
+GATE, BIN = "output_memory/gate", "output_memory/gate_up_to_"
+
+
+def open_run(path: str, keys: Config) -> LoadedRun:
+    """A run, to be scored on the data and in the way of another."""
+    config, evaluation = load_config(path), keys.evaluation
+    config.data.source = keys.data.source
+    config.evaluation = dataclasses.replace(
+        evaluation,
+        protocol=evaluation.protocol or keys.data.protocol,
+        segment_length=evaluation.segment_length or keys.data.segment_length,
+    )
+    return load_run(path, config)
+
+
+def score(run: LoadedRun, split: str, found: Found) -> tuple[Mapping[str, float], Found]:
+    """What an evaluation reports, and its targets with the neighbours that were found for the same ones.
+
+    Raises:
+      ValueError: other targets were scored.
+    """
+    evaluator = run.experiment.evaluator(
+        dataclasses.replace(run.experiment.config.evaluation, split=split),
+        documents=AnnotatedDocuments(run.experiment.documents(split), numbers=True),
+    )
+    result, targets = score_targets(evaluator, run.variables)
+    if not np.array_equal(targets.numbers, found.targets.numbers):
+        raise ValueError(f"{split}: neighbours are of other targets than were scored; delete them")
+    return result.metrics, Found(targets, found.neighbors)
+
+
+def share_found(documents: Documents, num_neighbors: int) -> float:
+    """Share of the tokens that are among what their nearest neighbours propose.
+
+    Args:
+      documents: with neighbours (`memjax.data.open_neighbors`).
+      num_neighbors: of each token.
+    """
+    hits = tokens = 0
+    for index in range(len(documents)):
+        values = documents.annotate(index)[NEIGHBORS][:, :num_neighbors]  # type: ignore[attr-defined]
+        hits += int((values == np.asarray(documents[index])[:, None]).any(axis=1).sum())
+        tokens += len(values)
+    return hits / tokens
+
+
+def gates(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Upper end of a bin -> share of the tokens whose gate lies in it."""
+    return {name.removeprefix(BIN): value for name, value in metrics.items() if name.startswith(BIN)}
+
+
+def measure(runs: dict[str, LoadedRun], found: dict[str, Found]) -> dict[str, Any]:
+    """Every number of the table.
+
+    Args:
+      runs: "no_memory", "transformer_xl", "compressive" and "spalm".
+      found: split -> neighbours of Transformer-XL's hidden states.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    reported: dict[str, dict[str, Mapping[str, float]]] = {name: {} for name in runs}
+    for name, run in runs.items():
+        scored = {}
+        for split, one in found.items():
+            reported[name][split], scored[split] = score(run, split, one)
+        data, training = run.experiment.config.data, run.experiment.config.training
+        rows[name] = experiment.base(scored) | {
+            "parameters": count_parameters(run.variables["params"]) - run.experiment.model.padding(),
+            "training_tokens": training.steps * data.rows * data.segment_length,
+        }
+        if name != "no_memory":
+            rows[f"{name}_knn_lm"] = rows[name] | experiment.tuned(*scored.values())
+    spalm = runs["spalm"].experiment
+    count = spalm.config.model.output.num_neighbors  # type: ignore[union-attr]
+    return {
+        "rows": rows,
+        "targets": {split: len(one.targets) for split, one in found.items()},
+        "spalm_neighbors": count,
+        "share_found": {split: share_found(spalm.documents(split), count) for split in ("train", *found)},
+        "mean_gate": {split: metrics[GATE] for split, metrics in reported["spalm"].items()},
+        "gate": {split: gates(metrics) for split, metrics in reported["spalm"].items()},
+    }
+
+
+def main() -> None:
+    options, config = experiment.parse(
+        "spalm",
+        __doc__,
+        ("--no-memory", {"required": True, "help": "run directory of the model without memory"}),
+        ("--compressive", {"required": True, "help": "run directory of the Compressive Transformer"}),
+        ("--spalm", {"required": True, "help": "run directory of SPALM"}),
+    )
+    output = load_config(options.spalm).model.output
+    if not isinstance(output, Spalm):
+        raise ValueError(f"--spalm: given a run with {type(output).__name__}, allowed: Spalm")
+    source = experiment.open_source(options.run, config)
+    store = build_datastore(source, options.workdir / "store")
+    index = experiment.scann_index(store)
+    found = {split: experiment.find(source, store, index, split, options.workdir) for split in experiment.SPLITS}
+    runs = {
+        "no_memory": open_run(options.no_memory, config),
+        "transformer_xl": source.run,
+        "compressive": open_run(options.compressive, config),
+        "spalm": open_run(options.spalm, config),
+    }
+    facts = measure(runs, found)
+    facts |= {"entries": store.entries, "protocol": source.protocol()}
+    protocol, targets, shares = facts["protocol"], facts["targets"], facts["share_found"]
+    trained = {row["training_tokens"] for row in facts["rows"].values()}
+    name = Path(options.run).name
+    experiment.record(
+        "spalm",
+        facts,
+        f"Systems beside SPALM: {name}",
+        f"Perplexity per token of {targets['validation']:,} validation and {targets['test']:,} test tokens. Protocol: "
+        f"{protocol['documents']}, {config.evaluation.rows} rows, segments of {protocol['segment_length']}. Trained on "
+        f"{' or '.join(f'{tokens:,}' for tokens in sorted(trained))} tokens each. Store of the training split, "
+        f"{facts['entries']:,} entries, key `{protocol['key']}` of the Transformer-XL of the table (the paper's key "
+        f"model is a separate Transformer). SPALM reads {facts['spalm_neighbors']} neighbours of each token; the token "
+        f"is among what they propose for {shares['train']:.3f} of the training, {shares['validation']:.3f} of the "
+        f"validation and {shares['test']:.3f} of the test tokens (the key model was trained on the training split). "
+        f"kNN-LM: {experiment.NEIGHBORS} neighbours; weight and temperature tuned on validation. Gate "
+        "1 = the hidden state alone, 0 = the neighbours alone; shares of tokens.",
+        (options.no_memory, options.compressive, options.spalm),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Plans of large models on TPU slices: what `memjax plan` says, a measurement for each command.
+
+python -m tools.measurements.plans [NAME ...]     # compiles what was not yet, minutes each; needs the extra `plan`
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+
+from memjax.cli import main as memjax
+from tools.results import pages
+from tools.results.ledger import Book, measured, together
+
+BASE = ["plan", "--config", "memorizing_scale"]
+PLANS: dict[str, list[str]] = {
+    "200m": ["--topology", "v5e-16", "--sweep", "memory_length=8192,65536,262144"],
+    "200m_256_rows": ["--topology", "v5e-16", "--data.rows", "256", "--sweep", "memory_length=65536"],
+    "200m_256_rows_changed": [
+        *("--topology", "v5e-16", "--data.rows", "256", "--training.rematerialize", "per_layer"),
+        *("--sweep", "memory_length=65536"),
+    ],
+    "1b": ["--variant", "1b", "--topology", "v5p-128,v6e-256", "--sweep", "memory_length=65536"],
+    "8b": ["--variant", "8b", "--topology", "v5p-128,v6e-256", "--sweep", "memory_length=65536"],
+}
+"""name -> options of `memjax plan`"""
+
+
+def run(names: Sequence[str] = (), book: Book | None = None) -> None:
+    """Compiles the plans that are named, or those that the measurements do not have; one is added when it is whole."""
+    book = book or Book()
+    known = {one.name for one in book.measurements() if one.kind == "plan"}
+    for name in names or [name for name in PLANS if name not in known]:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            code = memjax([*BASE, *PLANS[name], "--json"])
+        if code not in (0, 3):
+            raise SystemExit(code)
+        facts = together([json.loads(line) for line in out.getvalue().splitlines()])
+        command = shlex.join(["memjax", *BASE, *PLANS[name], "--json"])
+        facts.pop("command", None)
+        pages.record(measured("plan", name, facts, command=command, title=f"Plan: {name}"), book)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.measurements.plans", description="Plans of large models.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PLANS)}; none = what is missing")
+    names = parser.parse_args(arguments).names
+    if unknown := [name for name in names if name not in PLANS]:
+        parser.error(f"names: given {', '.join(unknown)}, allowed: {', '.join(PLANS)}")
+    run(names)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

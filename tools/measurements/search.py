@@ -1,0 +1,311 @@
+"""Indices of a datastore side by side: recall, speed, size and building time, measured in turns in one run.
+
+    memjax train --config knn_lm_wikitext --data.source.path DIR
+    python -m tools.measurements.knn_lm RUN --data.source.path DIR            # builds the store
+    python -m tools.measurements.search RUN 100000 --data.source.path DIR
+
+Takes the first entries of the store as a store of their own, and as queries what the model makes of validation text.
+Approximate indices are tried with ever more effort until they reach a recall; the first setting that does is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from memjax.cli import EVALUATION_FIELDS
+from memjax.datastore import (
+    ExactIndex,
+    FaissIndex,
+    Header,
+    Index,
+    Neighbors,
+    ShardedIndex,
+    ShardWriter,
+    Store,
+    StreamedIndex,
+    build_faiss,
+    build_scann,
+    create_store,
+    finish_store,
+    open_index,
+    recall,
+    rescore,
+)
+from memjax.datastore.artefacts import open_artefact
+from memjax.overrides import apply_overrides
+from memjax.retrieval.keys import KeySource, make_key_source
+from memjax.training.restoring import load_run
+from memjax.training.runs import load_config, versions
+from tools.bench import worker
+from tools.bench.harness import quartiles, speed_ratio
+from tools.results import pages
+from tools.results.ledger import measured, together
+
+QUERIES = 1000
+NEIGHBORS = 32
+LEVELS = (0.9, 0.95, 0.99)
+EFFORTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""leaves, inverted lists or candidates of the graph that are visited"""
+CANDIDATES = (64, 128, 256)
+"""entries that are scored again by their keys"""
+BASELINE = "faiss Flat"
+MOST_ENTRIES_OF_A_GRAPH = 100_000  # more take minutes to build
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A built index: `make(effort, candidates)` opens it with these settings.
+
+    Attributes:
+      name: of the table's rows.
+      effort: what the first setting is called; '' = the index is exact and has no settings.
+      candidates: choices of the second one; (0,) = it has none.
+      make: gives an index.
+      build: seconds and CPU seconds of building and saving it.
+      size: bytes of the index; of the keys where they are all there is.
+      efforts: choices of the first setting, ascending.
+    """
+
+    name: str
+    effort: str
+    candidates: tuple[int, ...]
+    make: Callable[[int, int], Index]
+    build: dict[str, float]
+    size: int
+    efforts: tuple[int, ...] = EFFORTS
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """An index with fixed settings, and its recall."""
+
+    family: Family
+    level: float | None
+    setting: str
+    recall: float
+    search: Callable[[], Any]
+
+    @property
+    def name(self) -> str:
+        return self.family.name + (f" at {self.level}" if self.level else "")
+
+
+def queries_of(source: KeySource, file: Path) -> np.ndarray:
+    """Keys of tokens drawn from the validation split, made once."""
+    if not file.exists():
+        keys = np.concatenate([part.keys for part in source.reader("validation")]).astype(np.float32)
+        drawn = np.sort(np.random.default_rng(0).choice(len(keys), QUERIES, replace=False))
+        np.save(file, keys[drawn])
+    return np.load(file)
+
+
+def first_entries(store: Store, entries: int, path: Path) -> Store:
+    """The first entries of a store as one of their own, made anew."""
+    shutil.rmtree(path, ignore_errors=True)
+    header = dataclasses.asdict(store.header)
+    create_store(path, Header(**{**header, "num_shards": 1, "data": f"{header['data']}, first {entries}"}))
+    with ShardWriter(path) as writer:
+        for block in store.blocks(last=entries):
+            writer.append(block.keys, block.values)
+        writer.finish()
+    return finish_store(path)
+
+
+def timed(action: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """What an action returns, its seconds and its CPU seconds."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    result = action()
+    return result, {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+
+
+def families(store: Store) -> list[Family]:
+    """Builds every index."""
+    import faiss
+
+    found = []
+
+    def exact(name: str, build: Callable[[], Any], size: int) -> None:
+        index, cost = timed(build)
+        found.append(Family(name, "", (0,), lambda *_: index, cost, size))
+
+    def faiss_index(name: str, factory: str, parameter: str, candidates: tuple[int, ...] = (0,)) -> None:
+        _, cost = timed(lambda: build_faiss(store, factory=factory, training_entries=100_000))
+        folder, _ = open_artefact(store, "faiss_squared_l2")
+        raw = faiss.read_index(str(folder / "index.faiss"))
+
+        def make(effort: int, candidates: int) -> Index:
+            if parameter:
+                faiss.ParameterSpace().set_index_parameter(raw, parameter, effort)
+            index = FaissIndex(raw, "squared_l2")
+            return rescore(index, store, candidates) if candidates else index
+
+        # A graph visits at least as many candidates as there are neighbours.
+        efforts = tuple(n for n in EFFORTS if n >= NEIGHBORS) if parameter == "efSearch" else EFFORTS
+        found.append(Family(name, parameter, candidates, make, cost, _bytes(folder), efforts))
+
+    short, scores = store.entries * store.header.key_bytes, 4 * store.entries
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
+    exact("bare matrix product", lambda: Product(store), 2 * short)
+    exact("memjax exact", lambda: ExactIndex.from_store(store), short + scores)
+    exact("memjax sharded, one device", lambda: ShardedIndex.from_store(store, mesh=mesh), short + scores)
+    faiss_index(BASELINE, "Flat", "")
+    _, cost = timed(lambda: build_scann(store))
+    size = _bytes(open_artefact(store, "scann_squared_l2_00000_of_00001")[0])
+    scann: Any = open_index(store, "scann")
+    again = rescore(scann, store)
+    for name, index in (("memjax ScaNN", scann), ("memjax ScaNN, exact re-scoring", again)):
+
+        def make(effort: int, candidates: int, index: Index = index) -> Index:
+            scann.leaves_to_search, scann.reorder = effort, candidates
+            return index
+
+        found.append(Family(name, "leaves_to_search", CANDIDATES, make, cost, size))
+    lists = 2 ** int(math.log2(4 * math.sqrt(store.entries)))
+    faiss_index(f"faiss IVF{lists}", f"IVF{lists},Flat", "nprobe")
+    faiss_index(f"faiss IVF{lists},PQ64, exact re-scoring", f"IVF{lists},PQ64", "nprobe", CANDIDATES)
+    if store.entries <= MOST_ENTRIES_OF_A_GRAPH:
+        faiss_index("faiss HNSW32", "HNSW32", "efSearch")
+    return found
+
+
+class Product:
+    """All products of queries and keys, float32, in batches of 256 queries; nothing is selected."""
+
+    def __init__(self, store: Store):
+        keys = np.concatenate([block.keys for block in store.blocks()])
+        self._keys = jax.device_put(keys.astype(np.float32))
+        self._product = jax.jit(lambda queries, keys: queries @ keys.T)
+
+    def search(self, queries: np.ndarray, num_neighbors: int) -> None:
+        for first in range(0, len(queries), 256):
+            self._product(queries[first : first + 256], self._keys).block_until_ready()
+
+
+def contenders(family: Family, store: Store, queries: np.ndarray, true: Neighbors) -> tuple[list[Contender], float]:
+    """The family at each level of recall that it reaches, and the best recall that was found.
+
+    For every number of candidates it is given more effort until the highest level is reached; of the settings that are
+    the first to reach a level, the fastest of three searches is taken.
+    """
+
+    def contender(level: float | None, effort: int, candidates: int, found: float) -> Contender:
+        setting = f"{family.effort} {effort}" + (f", {candidates} candidates" if candidates else "")
+        search = lambda: family.make(effort, candidates).search(queries, NEIGHBORS)
+        return Contender(family, level, setting if family.effort else "", found, search)
+
+    if not family.effort:
+        if isinstance(index := family.make(0, 0), Product):
+            return [contender(None, 0, 0, math.nan)], 1.0
+        return [contender(None, 0, 0, recall(index, store, queries, NEIGHBORS, true=true))], 1.0
+    best, first = 0.0, {level: [] for level in LEVELS}
+    for candidates in family.candidates:
+        open_levels = list(LEVELS)
+        for effort in family.efforts:
+            found = recall(family.make(effort, candidates), store, queries, NEIGHBORS, true=true)
+            best = max(best, found)
+            for level in [level for level in open_levels if found >= level]:
+                first[level].append(contender(level, effort, candidates, found))
+                open_levels.remove(level)
+            if not open_levels or effort > 32 and found < 0.5:
+                break
+    quickest = lambda choices: min(choices, key=lambda c: min(timed(c.search)[1]["seconds"] for _ in range(3)))
+    return [quickest(choices) for choices in first.values() if choices], best
+
+
+def measure(entries: int, store: Store, queries: np.ndarray, workdir: Path, rounds: int) -> list[dict[str, Any]]:
+    """One record for each contender, or level that a family does not reach."""
+    part = first_entries(store, entries, workdir / f"first_{entries}")
+    true = StreamedIndex(part).search(queries, NEIGHBORS)
+    taking_part, records = [], []
+    for family in families(part):
+        print(f"{family.name}: built in {family.build['seconds']:.1f} s", file=sys.stderr, flush=True)
+        reached, best = contenders(family, part, queries, true)
+        taking_part += reached
+        if family.effort:
+            for level in set(LEVELS) - {one.level for one in reached}:
+                records.append({"index": family.name, "level": level, "reached": False, "recall": best})
+    load = os.getloadavg()[0]
+    print("rounds", file=sys.stderr, flush=True)
+    costs: dict[str, list[dict[str, float]]] = {one.name: [] for one in taking_part}
+    for turn in range(rounds + 1):  # the first warms up
+        for one in taking_part:
+            cost = timed(one.search)[1]
+            costs[one.name] += [cost] if turn else []
+    column = lambda name, key: [cost[key] for cost in costs[name]]
+    for one in taking_part:
+        seconds = column(one.name, "seconds")
+        records.append(
+            {
+                "index": one.family.name,
+                "level": one.level,
+                "reached": True,
+                "setting": one.setting,
+                "recall": None if math.isnan(one.recall) else one.recall,
+                "queries_per_second": {name: QUERIES / value for name, value in quartiles(seconds).items()},
+                "seconds": seconds,
+                "cpu_seconds": column(one.name, "cpu_seconds"),
+                "ratio": speed_ratio(seconds, column(BASELINE, "seconds")),
+                "cpu_ratio": speed_ratio(column(one.name, "cpu_seconds"), column(BASELINE, "cpu_seconds")),
+                "bytes": one.family.size,
+                "build": one.family.build,
+            }
+        )
+    return [{"entries": entries, "load": load, **record} for record in records]
+
+
+def about(known: dict[str, Any]) -> str:
+    """What is measured and how."""
+    return (
+        f"The first keys of the store of {known['store']}, {known['dim']} dimensions, float16; {QUERIES:,} queries at "
+        f"a time, keys of validation tokens drawn at random; squared L2, {NEIGHBORS} neighbours; recall against exact "
+        f"search, ties counted as found. {known['rounds']} alternating rounds: median (quartiles). x: times as fast as "
+        f"{BASELINE}, by the clock and by CPU time, with 95 % intervals. A setting is the first that reaches the "
+        "level. Bytes: of the saved index, of the keys in memory for exact ones. Build: seconds with saving (CPU "
+        "seconds); for exact ones loading. ScaNN: square root of the entries in leaves; it ranks its candidates by their keys "
+        "itself. faiss: `distance_compute_blas_threshold` 20, trained with 100,000 keys; a graph is built of at most "
+        f"{MOST_ENTRIES_OF_A_GRAPH:,}."
+    )
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+def main() -> None:
+    os.environ.update(worker.WAIT_PASSIVELY)  # before faiss is imported: threads that wait must not spin
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run", help="run directory, with the store of `tools.measurements.knn_lm`")
+    parser.add_argument("entries", type=int, help="of the store, the first ones")
+    parser.add_argument("--rounds", type=int, default=8, help="measured searches of each index")
+    parser.add_argument("--workdir", type=Path, help="stores and queries (default: RUN/search)")
+    options, rest = parser.parse_known_args()
+    config = apply_overrides(load_config(options.run), rest, prog="search", only=EVALUATION_FIELDS)
+    source = make_key_source(load_run(options.run, config), options.run)
+    store = Store(Path(options.run) / "datastore" / "store")
+    store.check(protocol=source.protocol())
+    workdir = options.workdir or Path(options.run) / "search"
+    workdir.mkdir(parents=True, exist_ok=True)
+    queries = queries_of(source, workdir / "queries.npy")
+    records = measure(options.entries, store, queries, workdir, options.rounds)
+    known = {"versions": versions(), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    known |= {"store": Path(options.run).name, "dim": store.dim, "rounds": options.rounds}
+    facts = {**known, **together(records)}
+    command = f"python -m tools.measurements.search RUN {options.entries} --data.source.path DIR"
+    title = f"Search among {options.entries:,} keys"
+    pages.record(measured("search", str(options.entries), facts, command=command, title=title, about=about(known)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""What product keys bring to a text encoder: one module for each table, results beside it."""

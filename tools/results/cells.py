@@ -1,0 +1,208 @@
+"""What stands between markers in the README: numbers of the book, each with a link to the table where its story is."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tools.results.ledger import Measurement, Run, apart
+from tools.results.recipes import RECIPES
+from tools.results.speed_tables import grid, plan_cells
+from tools.results.tables import numbers
+
+Measured = Mapping[tuple[str, str], Measurement]
+
+
+class Known:
+    """What a cell is made of: the runs and measurements of a book, by name."""
+
+    def __init__(self, runs: Mapping[tuple[str, str, int], Run], measured: Measured):
+        self._runs, self._measured = runs, measured
+
+    def mean(self, recipe: str, row: str, name: str) -> float:
+        """Of a number of a contender, over its seeds."""
+        found = [run for key, run in self._runs.items() if key[:2] == (recipe, row)]
+        return statistics.fmean(numbers(run, RECIPES.get(recipe))[name] for run in found)
+
+    def facts(self, kind: str, name: str) -> dict[str, Any]:
+        """Of a measurement."""
+        return self._measured[kind, name].facts
+
+    def row(self, kind: str, name: str, key: str, value: Any) -> dict[str, Any]:
+        """The row of a measurement that has this value."""
+        return next(row for row in self.facts(kind, name)["rows"] if row[key] == value)
+
+    def speed(self, suite: str, contender: str, mode: str) -> float:
+        """How many times as fast as the other implementation."""
+        facts = self.facts("bench", suite)
+        wanted = (contender, mode)
+        record = next(r for r in apart(facts) if (r["contender"], r["mode"]) == wanted)
+        return record["ratios"][facts["baseline"]]["value"]
+
+
+def _table(name: str, text: str = "table") -> str:
+    return f"[{text}](tools/results/tables/{name}.md)"
+
+
+_MODEL = "knn_lm_wikitext_default"
+
+
+def _transformer_xl(known: Known) -> str:
+    nats = known.facts("spalm", _MODEL)["rows"]
+    alone, none = (math.exp(nats[name]["test"]) for name in ("transformer_xl", "no_memory"))
+    return f"WikiText-2, small: test perplexity {alone:.1f}, without memory {none:.1f} ({_table('knn_lm')})"
+
+
+def _compressive(known: Known) -> str:
+    reached = known.mean("wikitext2_memories", "Compressive", "test perplexity")
+    speed = known.speed("compressive", "memjax Compressive", "train")
+    return (
+        f"WikiText-2, small: test perplexity {reached:.1f} ({_table('wikitext2_memories')}); training {speed:.2f} times "
+        f"as fast as a peer ({_table('bench')})"
+    )
+
+
+def _knn_lm(known: Known) -> str:
+    facts = known.facts("knn_lm", _MODEL)
+    best = min(facts["knn_lm"], key=lambda row: row["validation"])
+    before, after = (math.exp(nats["test"]) for nats in (facts["base"], best))
+    return (
+        f"WikiText-2, small: test perplexity {before:.1f} without and {after:.1f} with its store ({_table('knn_lm')})"
+    )
+
+
+def _continuous_cache(known: Known) -> str:
+    rows = known.facts("both", _MODEL)["rows"]
+    cache, both = (math.exp(rows[name]["test"]) for name in ("cache", "both"))
+    return f"the same model: test perplexity {cache:.1f}, with kNN-LM over it {both:.1f} ({_table('knn_lm')})"
+
+
+def _spalm(known: Known) -> str:
+    rows = known.facts("spalm", _MODEL)["rows"]
+    own, other = (math.exp(rows[name]["test"]) for name in ("spalm", "transformer_xl"))
+    return f"WikiText-2, small: test perplexity {own:.1f}, Transformer-XL {other:.1f} ({_table('knn_lm')})"
+
+
+def _memorizing(known: Known) -> str:
+    own, local = (known.mean("memory_gain_python", row, "bits per byte") for row in ("Memorizing", "local cache only"))
+    less = 100 * (1 - own / local)
+    return (
+        f"held-out Python, 1 M parameters: {less:.1f} % fewer bits per byte than the local cache alone "
+        f"({_table('memory_gain_python')}, {_table('memory_added', 'added later')})"
+    )
+
+
+def _product_keys(known: Known) -> str:
+    records = [r for r in apart(known.facts("product_key_steps", "one_memory")) if r["form"] == "lazy"]
+    most = max(records, key=lambda r: r["slots"])
+    return (
+        f"a step with {most['slots']:,} slots takes {most['times_the_smallest']['value']:.2f} times as long as with "
+        f"{records[0]['slots']:,} ({_table('product_key_steps')}, {_table('product_key_python', 'quality')})"
+    )
+
+
+def _resm(known: Known) -> str:
+    plain, memory = (
+        100 * known.mean("bert_glue", f"SST-2, MiniLM, then {stage}", "accuracy") for stage in ("MLM", "MLM with ResM")
+    )
+    return (
+        f"SST-2 from MiniLM, one seed: {memory:.1f} with ResM, {plain:.1f} without ({_table('bert_glue')}, "
+        f"{_table('bert_squad', 'SQuAD')}, {_table('bert_pretraining', 'MLM')})"
+    )
+
+
+def _linear(row: str, contender: str) -> Callable[[Known], str]:
+    def cell(known: Known) -> str:
+        records = apart(known.facts("decode_speed", "linear_states"))
+        longest = max(r["length"] for r in records)
+        rates = {r["contender"]: r["tokens_per_second"] for r in records if r["length"] == longest}
+        times = statistics.median(rates[contender]) / statistics.median(rates["softmax"])
+        reached = known.mean("linear_states_wikitext2", row, "test perplexity")
+        return (
+            f"WikiText-2, small: test perplexity {reached:.1f} ({_table('linear_states_wikitext2')}); decodes {times:.0f} "
+            f"times as fast as a cache at {longest:,} ({_table('decode_speed')})"
+        )
+
+    return cell
+
+
+def _memory_tokens(known: Known) -> str:
+    tokens, without = (known.mean("multi30k_translation", row, "test BLEU") for row in ("10 memory tokens", "softmax"))
+    return (
+        f"Multi30k, small: BLEU {tokens:.1f} with 10 tokens, {without:.1f} without ({_table('multi30k_translation')})"
+    )
+
+
+def _memformer(known: Known) -> str:
+    records = apart(known.facts("replay", "memformer"))
+    most = max(r["segments"] for r in records)
+    form = {r["form"]: r for r in records if r["segments"] == most}
+    share = form["mrbp"]["temp_size"] / form["none"]["temp_size"]
+    return (
+        f"replay of {most} segments in {share:.3f} times the temporaries ({_table('replay')}); sorting, WikiText-2, "
+        f"MNIST: {_table('sorting_curves', '1')}, {_table('recurrent_memories', '2')}, {_table('mnist_small', '3')}"
+    )
+
+
+def _infinity_former(known: Known) -> str:
+    own, other = (
+        known.mean("sorting_small", row, "1,000 accuracy") for row in ("infinity-former, sticky", "Transformer-XL")
+    )
+    return (
+        f"sorting 1,000 symbols: accuracy {own:.3f}, Transformer-XL {other:.3f} ({_table('sorting_small')}, "
+        f"{_table('recurrent_memories', 'text')}, {_table('gpt2_memories', 'GPT-2')})"
+    )
+
+
+def _plans(known: Known) -> str:
+    records = [
+        r
+        for name in ("200m", "200m_256_rows", "200m_256_rows_changed", "1b", "8b")
+        for r in apart(known.facts("plan", name))
+    ]
+    heads = ["Memorizing Transformer", "slots", "slice", "rows", "GiB of a chip: state, temporaries, in all", "limit"]
+    return f"\n{grid([*heads, 'estimate of a step'], plan_cells(records))}\n"
+
+
+def _searches(known: Known) -> str:
+    shown = []
+    for entries in ("100000", "500000"):
+        facts = known.facts("search", entries)
+        wanted = ("memjax ScaNN", 0.99)
+        record = next(r for r in facts["records"] if (r["index"], r["level"]) == wanted)
+        shown.append(f"{record['ratio']['value']:.1f} times ({int(entries):,} keys)")
+    return " and ".join(shown)
+
+
+_MAKERS: dict[str, Callable[[Known], str]] = {
+    "transformer_xl": _transformer_xl,
+    "compressive": _compressive,
+    "knn_lm": _knn_lm,
+    "continuous_cache": _continuous_cache,
+    "spalm": _spalm,
+    "memorizing": _memorizing,
+    "product_keys": _product_keys,
+    "resm": _resm,
+    "linear_transformer": _linear("Linear Transformer (ELU)", "Linear Transformer"),
+    "rfa": _linear("RFA", "RFA"),
+    "t2r": _linear("T2R, from scratch", "T2R"),
+    "memsizer": _linear("MemSizer, 32 slots", "MemSizer"),
+    "memory_tokens": _memory_tokens,
+    "memformer": _memformer,
+    "infinity_former": _infinity_former,
+    "plans": _plans,
+    "searches": _searches,
+}
+
+
+def cell(name: str, runs: Mapping[tuple[str, str, int], Run], measured: Measured) -> str:
+    """What stands behind a marker.
+
+    Raises:
+      ValueError: the marker names nothing.
+    """
+    if name not in _MAKERS:
+        raise ValueError(f"result: given {name!r}, allowed: {', '.join(_MAKERS)}")
+    return _MAKERS[name](Known(runs, measured))

@@ -1,4 +1,0 @@
-"""kNN-LM on real text: one module for each table, run as `python -m tools.results.knn_lm.NAME RUN`, results beside it.
-
-`experiment` is what they share: stores, indices and neighbours that are made once and kept, tuning, and the tables.
-"""

@@ -1,1 +1,0 @@
-"""What the memory of a Memorizing Transformer brings: one module for each table, results beside it."""

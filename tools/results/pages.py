@@ -1,0 +1,187 @@
+"""Which page shows what: all of `tables/`, the README of the results, and what stands between markers elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from tools.results import speed_tables, tables
+from tools.results.cells import cell
+from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run
+from tools.results.recipes import RECIPES
+
+MOST_FILES = 80
+"""under `tools/results`"""
+MOST_CHARACTERS = 240
+"""of a cell of a table in the top-level README: two lines"""
+TEXTS = (ROOT.parents[1] / "README.md",)
+"""files that have results between markers"""
+LOGS = "b2cbca3"
+"""the last commit with a folder of logs for every run"""
+
+TABLES: Mapping[str, Callable[[Measurement], str]] = {**tables.TABLES, **speed_tables.TABLES}
+MEASURED = {
+    "knn_lm": ("knn_lm", "continuous_cache", "both", "spalm", "store_size", "larger_store")
+    + ("distances", "key_positions", "domain", "memorization"),
+    "memory_added": ("gains",),
+    "sorting_small": ("regression",),
+    "bench": ("note", "bench", "profile"),
+    "replay": ("replay", "rematerialization"),
+    "costs": ("costs",),
+    "search": ("search",),
+    "decode_speed": ("decode_speed",),
+    "product_key_steps": ("product_key_steps",),
+    "plans": ("plan",),
+}
+"""page -> kinds of measurements that stand on it, after the runs of the recipe of that name"""
+TITLES = {
+    "bench": "Speed beside other implementations",
+    "replay": "Memory of the backward pass through many segments",
+    "costs": "FLOPs and state",
+    "search": "Indices of a datastore",
+    "decode_speed": "Speed of decoding",
+    "product_key_steps": "Product keys",
+    "plans": "Plans",
+}
+
+HEADER = """# Results
+
+A number has one home. [ledger.jsonl](ledger.jsonl) has a line a run: recipe, row, seed, command, commit, hardware, what
+its configuration changes of the one shipped at that commit, versions, results and evaluations. [curves](curves) has, a
+file a recipe, at most {points} points of what every run logged, all columns. [measurements.jsonl](measurements.jsonl)
+has what is no run: rounds of benchmarks with all their times, plans, searches, stores. [tables](tables) and this page
+are made of them:
+
+    python -m tools.results run RECIPE     # trains and records what the ledger does not have; may be interrupted
+    python -m tools.results table          # writes the tables and what stands between markers elsewhere
+    python -m tools.results check          # fails where a table is out of date
+
+Speed is never compared between rows of different runs: `python -m tools.bench` measures contenders in alternation. The
+logs of all runs up to then, line by line, are in the history: `git show {logs}:tools/results/logs`.
+
+"""
+_MARKED = re.compile(r"<!-- result: (\w+) -->(.*?)<!-- end -->", re.DOTALL)
+
+
+def pages(book: Book) -> dict[str, str]:
+    """File in the folder of the book -> its text."""
+    runs, measurements = book.runs(), book.measurements()
+    names = dict.fromkeys([*(run.recipe.partition(":")[0] for run in runs), *MEASURED])
+    found: dict[str, str] = {}
+    lines = []
+    for name in names:
+        own = [one for kind in MEASURED.get(name, ()) for one in measurements if one.kind == kind]
+        shown = [run for run in runs if run.recipe.partition(":")[0] == name]
+        if shown or own:
+            found[f"tables/{name}.md"] = page(name, shown, own, book)
+            count = f"{len(shown)} runs" if shown else ""
+            count += f"{', ' if shown and own else ''}{len(own)} measurements" if own else ""
+            lines.append(f"- [{name}](tables/{name}.md): {count}")
+    header = HEADER.format(points=MOST_POINTS, logs=LOGS)
+    return {"README.md": header + "\n".join(lines) + "\n", **found}
+
+
+def page(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], book: Book) -> str:
+    """The runs of a recipe, and the measurements that belong to them."""
+    parts = [f"# {TITLES.get(name, name)}"]
+    if runs:
+        parts += _of_recipe(name, runs, measurements, book)
+    plans = [one for one in measurements if one.kind == "plan"]
+    if plans:
+        parts.append(speed_tables.plans(plans))
+    parts += [section(one) for one in measurements if one.kind in (*TABLES, "note")]
+    return "\n\n".join(parts) + "\n"
+
+
+def section(found: Measurement) -> str:
+    """A measurement: where it comes from, how it was made, its table."""
+    known = [f"`{found.command}`" if found.command else "", f"commit {found.commit}" if found.commit else ""]
+    origin = "; ".join(part for part in (*known, found.hardware) if part)
+    parts = [f"## {found.title}", " ".join(part for part in (f"{origin}." if origin else "", found.about) if part)]
+    if found.kind in TABLES:
+        parts.append(TABLES[found.kind](found))
+    return "\n\n".join(parts)
+
+
+def marked(text: str, book: Book) -> str:
+    """A text with what the book says between its markers.
+
+    Raises:
+      ValueError: a marker that names no cell.
+    """
+    by_key = {run.key: run for run in book.runs()}
+    measured = {(one.kind, one.name): one for one in book.measurements()}
+
+    return _MARKED.sub(lambda match: f"<!-- result: {match[1]} -->{cell(match[1], by_key, measured)}<!-- end -->", text)
+
+
+def write(book: Book | None = None) -> None:
+    """Writes all pages of a book; of the committed one, the default, also what stands between markers elsewhere."""
+    book = book or Book()
+    texts = TEXTS if book == Book() else ()
+    wanted = pages(book)
+    for file in (book.folder / "tables").glob("*.md"):
+        if f"tables/{file.name}" not in wanted:
+            file.unlink()
+    for name, text in wanted.items():
+        (book.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (book.folder / name).write_text(text, encoding="utf-8")
+    for file in texts:
+        file.write_text(marked(file.read_text(encoding="utf-8"), book), encoding="utf-8")
+
+
+def record(found: Measurement, book: Book | None = None) -> None:
+    """Adds a measurement to a book, the committed one by default, writes its pages and prints its section."""
+    (book or Book()).measure(found)
+    write(book)
+    print(section(found))
+
+
+def check(book: Book | None = None) -> list[str]:
+    """What is out of date or too much: pages, marked texts, cells of their tables, the number of files."""
+    book = book or Book()
+    texts = TEXTS if book == Book() else ()
+    wanted = {book.folder / name: text for name, text in pages(book).items()}
+    wanted |= {file: marked(file.read_text(encoding="utf-8"), book) for file in texts}
+    hint = "run `python -m tools.results table`"
+    found = [
+        f"{file.name}: does not say what the ledger says; {hint}"
+        for file, text in wanted.items()
+        if not file.exists() or file.read_text(encoding="utf-8") != text
+    ]
+    stale = {file for file in (book.folder / "tables").glob("*")} - wanted.keys()
+    found += [f"tables/{file.name}: is of no recipe and no measurement; {hint}" for file in sorted(stale)]
+    files = [file for file in book.folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    if len(files) > MOST_FILES:
+        found.append(f"{book.folder.name}: given {len(files)} files, allowed: at most {MOST_FILES}")
+    for file in texts:
+        found += [
+            f"{file.name}: a cell of {len(cell)} characters, allowed: at most {MOST_CHARACTERS}: {cell[:60]}..."
+            for line in file.read_text(encoding="utf-8").splitlines()
+            if line.startswith("| ")
+            for cell in map(str.strip, line.strip("|").split(" | "))
+            if len(cell) > MOST_CHARACTERS
+        ]
+    return found
+
+
+def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], book: Book) -> list[str]:
+    recipe = RECIPES.get(name)
+    parts = [recipe.description] if recipe else []
+    main = [run for run in runs if run.recipe == name]
+    parts.append(tables.rows(main, recipe))
+    curves = book.curves(name)
+    if recipe and recipe.findings:
+        parts.append(recipe.findings)
+    if recipe and recipe.curve:
+        parts.append(tables.curve(main, curves, recipe.curve))
+    if name == "memory_added":
+        parts.append(tables.gap(main, curves))
+    if used := tables.usage(main):
+        parts.append(used)
+    for one in (one for one in book.measurements() if (one.kind, one.name) == ("flops", name)):
+        parts += [section(one), tables.flops(one, main, recipe)]
+    parts += ["## Where the runs come from", tables.origins(main)]
+    if searched := [run for run in runs if run.recipe != name]:
+        parts += ["## Learning-rate search", tables.rows(searched), tables.origins(searched)]
+    return parts
