@@ -11,6 +11,8 @@ import pytest
 from tools.bench import __main__ as bench
 from tools.bench import harness, peers, profile, worker
 from tools.bench.suites import SUITES
+from tools.results import speed_tables
+from tools.results.ledger import Book, apart
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -87,9 +89,15 @@ def test_records_hold_medians_ratios_and_where_they_come_from(fake, tmp_path):
         assert {"note", "started", "threads", "load_at_start", "contender"} <= set(record)
 
 
+def shown(suite, records):
+    return speed_tables.bench(harness.measurement(suite, records))
+
+
 def test_table_has_one_row_per_contender_and_mode(fake, tmp_path):
     suite = harness.Suite("s", [fake("a", [1.0]), fake("b", [2.0])], baseline="b", reference="a", note="A note.")
-    rows = [line for line in harness.table(suite, run(suite, tmp_path)).splitlines() if line.startswith("| ")]
+    rows = [
+        line for line in shown(suite, run(suite, tmp_path)).splitlines() if line.startswith("| ") and "---" not in line
+    ]
     assert [row.split(" | ")[:2] for row in rows] == [
         ["| mode", "contender"],
         *[[f"| {mode}", name] for mode in ("infer", "train") for name in ("a", "b")],
@@ -183,9 +191,10 @@ def test_command_rejects_unknown_suites_and_reports_failures(fake, tmp_path, mon
 
     monkeypatch.setattr(bench, "SUITES", {"s": lambda: harness.Suite("s", [fake("a", [1.0])], "a")})
     assert bench.main(["s", "--rounds", "1", "--out", str(tmp_path / "out")]) == 0
-    records = [json.loads(line) for line in (tmp_path / "out" / "s.jsonl").read_text().splitlines()]
-    assert [record["mode"] for record in records] == ["infer", "train"]
-    assert "### s" in (tmp_path / "out" / "s.md").read_text() and "### s" in capsys.readouterr().out
+    (found,) = Book(tmp_path / "out").measurements()
+    assert [record["mode"] for record in apart(found.facts)] == ["infer", "train"] and found.commit
+    assert len(apart(found.facts)[0]["seconds"]["all"]) == 1 and found.facts["machine"]["cores"] >= 1
+    assert "## s" in (tmp_path / "out" / "tables" / "bench.md").read_text() and "## s" in capsys.readouterr().out
 
 
 def test_peers_environment_is_made_from_pins():
@@ -216,6 +225,6 @@ def test_a_profile_adds_up_what_each_part_costs_and_counts_nothing_twice():
         "attention: while": 2.0,
         "optimiser and rest: copy": 1.0,
     }
-    shown = profile.table("ours", "train", 6.0, times, rows=1)
-    assert "| attention: dot_general | 3.0 | 50 % |" in shown
-    assert "| everything else | 3.0 | 50 % |" in shown
+    first, rest = profile.shown(6.0, times, rows=1)
+    assert first == {"operations": "attention: dot_general", "milliseconds": 3.0, "percent": 50.0}
+    assert rest == {"operations": "everything else", "milliseconds": 3.0, "percent": 50.0}

@@ -1,13 +1,13 @@
 """The table of FLOPs and state of recurrent memories."""
 
-import json
-
 import chex
 import jax
 import jax.numpy as jnp
 import pytest
 
-from tools.results.recurrent import costs
+from tools.measurements import costs
+from tools.results import speed_tables
+from tools.results.ledger import Book
 
 SIZES = {"dim": 8, "heads": 2, "hidden": 16, "encoder_layers": 1, "layers": 4, "vocab": 11, "length": 4, "batch": 2}
 
@@ -15,13 +15,15 @@ SIZES = {"dim": 8, "heads": 2, "hidden": 16, "encoder_layers": 1, "layers": 4, "
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     settings = {"SIZES": SIZES, "MEMORIES": (8, 16, 24), "LENGTHS": (4, 8, 12), "COMPILED": (8,)}
-    for name, value in {**settings, "MEMORY_OF_LENGTHS": 8}.items():
+    for name, value in settings.items():
         monkeypatch.setattr(costs, name, value)
+    for module in (costs, speed_tables):
+        monkeypatch.setattr(module, "MEMORY_OF_LENGTHS", 8)
 
 
 def test_operations_are_affine_in_memory_and_quadratic_in_length(tmp_path, capsys):
     assert costs.main(["--out", str(tmp_path)]) == 0
-    content = json.loads((tmp_path / "costs.json").read_text())
+    content = Book(tmp_path).measurements()[0].facts
     of = lambda kind, name: [record[name] for record in content["records"] if record["kind"] == kind]
     for kind in ("memformer", "transformer_xl"):
         first, second, third = of(kind, "flops")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from memjax import config
-from tools.results.decode_speed import CONTENDERS, Decoder, as_markdown
+from tools.measurements.decode_speed import CONTENDERS, Decoder
 
 SMALL = {"dim": 8, "num_layers": 1, "num_heads": 2}
 LENGTHS = (64, 512, 4096)
@@ -30,14 +30,3 @@ def test_one_program_serves_all_positions_and_lengths():
     assert token.shape == (1, 1)
     described = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), s) for s in (state, more[0])]
     assert described[0] == described[1]
-
-
-def test_the_table_has_medians_and_their_spread():
-    row = {"state_bytes": 10, "flops_per_token": 7, "programs": 1}
-    rows = [
-        {"contender": "a", "length": 64, "tokens_per_second": [3.0, 1.0, 2.0], **row},
-        {"contender": "a", "length": 128, "tokens_per_second": [4000.0, 4000.0, 4000.0], **{**row, "state_bytes": 20}},
-    ]
-    table = as_markdown(rows)
-    assert "| 64 | 2 (1 to 3) |" in table and "| 128 | 4,000 (4,000 to 4,000) |" in table
-    assert "| state bytes | 10 to 20 |" in table and "| programs | 1 |" in table

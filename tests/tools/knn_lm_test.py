@@ -1,7 +1,6 @@
 """What the tables of kNN-LM are made of: texts, parts of stores, tuned settings, pages."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -14,11 +13,12 @@ from memjax.retrieval.keys import make_key_source
 from memjax.retrieval.tuning import CachedNeighbors, Targets
 from memjax.training.loop import train
 from memjax.training.restoring import load_run
-from tools.results.knn_lm import experiment, key_positions
-from tools.results.knn_lm.both import tune_both, with_cache
-from tools.results.knn_lm.distances import share
-from tools.results.knn_lm.experiment import Found
-from tools.results.knn_lm.novels import as_wikitext, authors, make_documents
+from tools.measurements.knn_lm import experiment, key_positions
+from tools.measurements.knn_lm.both import tune_both, with_cache
+from tools.measurements.knn_lm.distances import share
+from tools.measurements.knn_lm.experiment import Found
+from tools.measurements.knn_lm.novels import as_wikitext, authors, make_documents
+from tools.results.ledger import Book
 
 
 def found(seed=0, count=40, neighbors=4):
@@ -127,15 +127,18 @@ def test_the_share_of_true_neighbours():
     assert share(Found(one.targets, dataclasses.replace(one.neighbors, ids=ids)), one) == pytest.approx(0.75)
 
 
-def test_a_page_has_command_commit_and_hardware_and_no_paths(tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "OUT", tmp_path)
+def test_a_measurement_has_its_command_and_no_paths(tmp_path, monkeypatch):
     given = ["x", "/home/me/runs/a", "--workdir", "/fast/disk", "--data.source.path", "/data/wikitext-2"]
     monkeypatch.setattr("sys.argv", given)
-    experiment.write("a", "both", {"rows": [1]}, "Title", "Text.", experiment.as_table(["x"], [[1]]))
-    page, facts = (tmp_path / "a.md").read_text(), json.loads((tmp_path / "a.json").read_text())
-    assert "`python -m tools.results.knn_lm.both RUN --data.source.path wikitext-2`" in page
-    assert page.endswith("| x |\n| --- |\n| 1 |\n") and facts["rows"] == [1]
-    assert "/home/me" not in page + json.dumps(facts) and "/fast" not in page + json.dumps(facts)
+    row = {"validation": 2.0, "test": 1.0}
+    facts = {"rows": {"base model": row, "base + kNN-LM": {**row, "test": 0.5, "weight": 0.25}}}
+    experiment.record("memorization", facts, "Title", "Text.", ["/home/me/runs/b"], Book(tmp_path))
+    (found,) = Book(tmp_path).measurements()
+    assert found.command == "python -m tools.measurements.knn_lm.memorization RUN --data.source.path wikitext-2"
+    assert found.name == "a" and found.facts["runs"] == ["a", "b"] and found.facts["rows"] == facts["rows"]
+    page = (tmp_path / "tables" / "knn_lm.md").read_text()
+    assert page.endswith("| base + kNN-LM | 0.25 | 7.39 | 1.65 | -39.3 % |\n")
+    assert "/home/me" not in page + str(found) and "/fast" not in page + str(found)
 
 
 @pytest.mark.slow

@@ -1,190 +1,286 @@
-"""The results table says what the records and logs say."""
+"""The tables say what the ledger, the curves and the measurements say."""
 
 import dataclasses
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 
-from tools.results import recipes, records
-from tools.results.recipes import RECIPES
-from tools.results.records import Record
+from memjax.overrides import apply_overrides, load_config
+from memjax.settings.relations import validate
+from memjax.training.runs import config_to_dict
+from tools.results import ledger, pages, recipes, runner, speed_tables, tables
+from tools.results.ledger import Book, Measurement, Run
+from tools.results.recipes import RECIPES, Recipe
 
-RECORD = Record(
-    recipe="a recipe",
+SCORE = {"bits_per_byte": 1.25, "nats_per_token": 2.0, "targets": 3, "memory_bytes": 4, "subsets": {}}
+RUN = Run(
+    recipe="r",
     row="memory",
     seed=0,
+    name="r-memory-seed0",
     command="memjax train --config x",
     commit="0123456789ab",
     hardware="a processor, 2 cores",
-    log="a/memory-seed0",
-    numbers={"bits per byte": 1.25},
+    config="x",
+    variant="default",
+    difference={"training.steps": 5},
+    versions=[{"jax": "1"}],
+    step=5,
+    attempts=1,
+    results={"evaluation": SCORE, "parameters": 5},
+    evaluations={},
 )
+FOUND = Measurement("continuous_cache", "x", "a command", "0123", "hardware", "A title", "How it was made.", {})
+FOUND.facts["records"] = [{"split": "test", "scale": 1, "interpolation_weight": 0.5, "perplexity": 9.0, "targets": 7}]
+
+
+def test_the_committed_tables_are_up_to_date_and_few():
+    assert pages.check() == []
+
+
+def test_every_page_of_a_run_names_command_commit_and_hardware(tmp_path):
+    book = Book(tmp_path)
+    book.add(RUN)
+    pages.write(book)
+    page = (tmp_path / "tables" / "r.md").read_text()
+    assert all(part in page for part in ("1.2500", RUN.command, RUN.commit, RUN.hardware))
+    assert "(tables/r.md): 1 runs" in (tmp_path / "README.md").read_text() and pages.check(book) == []
+    (tmp_path / "tables" / "r.md").write_text("something better")
+    (tmp_path / "tables" / "s.md").write_text("something else")
+    assert [problem.partition(":")[0] for problem in pages.check(book)] == ["r.md", "tables/s.md"]
+
+
+def test_a_run_or_measurement_made_again_replaces_the_older_one(tmp_path):
+    book = Book(tmp_path)
+    for step in (5, 6):
+        book.add(dataclasses.replace(RUN, step=step), [{"kind": "train", "step": step}])
+        book.add(dataclasses.replace(RUN, seed=1))
+        book.measure(dataclasses.replace(FOUND, commit=str(step)))
+    assert [(run.seed, run.step) for run in book.runs()] == [(0, 6), (1, 5)]
+    assert book.curves("r")[RUN.key] == [{"kind": "train", "step": 6}]
+    assert [one.commit for one in book.measurements()] == ["6"]
+
+
+def test_seeds_are_shown_as_mean_and_range():
+    other = dataclasses.replace(RUN, seed=1, results={**RUN.results, "evaluation": {**SCORE, "bits_per_byte": 1.35}})
+    assert "| memory | 0, 1 | 1.3000 (1.2500 to 1.3500) |" in tables.rows([RUN, other])
+
+
+def test_too_many_files_and_too_long_cells_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "MOST_FILES", 3)
+    book = Book(tmp_path)
+    book.add(RUN)
+    pages.write(book)
+    assert pages.check(book) == [f"{tmp_path.name}: given 4 files, allowed: at most 3"]
+    monkeypatch.setattr(pages, "MOST_FILES", 80)
+    text = tmp_path.parent / "TEXT.md"
+    text.write_text("| short | " + "long " * 60 + "|\n")
+    monkeypatch.setattr(pages, "TEXTS", (text,))
+    monkeypatch.setattr(Book, "__eq__", lambda self, other: True)
+    assert [problem.partition(",")[0] for problem in pages.check(book)] == ["TEXT.md: a cell of 299 characters"]
+
+
+def test_a_marker_that_names_nothing_is_refused():
+    with pytest.raises(ValueError, match="result: given 'nothing', allowed: transformer_xl, "):
+        pages.marked("<!-- result: nothing --><!-- end -->", Book())
+
+
+def test_a_curve_keeps_evaluations_and_its_last_line():
+    train = [{"kind": "train", "step": step} for step in range(1, 201)]
+    lines = [*train[:100], {"kind": "evaluation", "step": 100}, *train[100:], {"kind": "evaluation", "step": 200}]
+    kept = ledger.thinned(lines, most=10)
+    assert len(kept) == 10 and [line["step"] for line in kept if line["kind"] == "evaluation"] == [100, 200]
+    steps = [line["step"] for line in kept if line["kind"] == "train"]
+    assert {100, 200} < set(steps) and steps == sorted(steps) and ledger.thinned(lines[:5], most=10) == lines[:5]
+
+
+def test_a_difference_restores_the_configuration_that_it_was_made_from():
+    shipped = config_to_dict(load_config("memory_gain", "default"))
+    given = config_to_dict(load_config("memory_gain", "novels"))
+    given["training"]["steps"] = 7
+    changes = ledger.difference(shipped, given)
+    assert changes["training.steps"] == 7 and changes["data.source"]["type"] == "Novels"
+    assert {**ledger.restored(shipped, changes), "name": given["name"]} == given
+    assert "name" not in changes and ledger.difference(given, given) == {}
+
+
+def test_records_are_kept_apart_from_what_they_share():
+    records = [{"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4}]
+    assert ledger.together(records) == {"a": 1, "records": [{"b": 2}, {"b": 3, "c": 4}]}
+    assert ledger.apart(ledger.together(records)) == records
+
+
+def test_commands_do_not_name_where_the_data_lay():
+    words = ["memjax", "--path", "/somewhere/of/mine/novels.tar", "a/b"]
+    assert ledger.without_paths(words) == ["memjax", "--path", "novels.tar", "a/b"]
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    for name, file in (("RECORDS", "records.jsonl"), ("LOGS", "logs"), ("TABLE", "README.md")):
-        monkeypatch.setattr(records, name, tmp_path / file)
-    monkeypatch.setattr(records.read, "__defaults__", (tmp_path / "records.jsonl",))
-    return tmp_path
+def commands(tmp_path, monkeypatch):
+    """Commands that were started by the runner: runs are finished without being trained."""
+    started = []
+
+    def run(command, **options):
+        words = command[3:]
+        started.append(words)
+        given = dict(zip(words[1::2], words[2::2], strict=False))
+        if words[0] == "train":
+            directory = tmp_path / "runs" / given["--name"]
+            directory.mkdir(parents=True)
+            config = load_config(given["--config"], given["--variant"])
+            results = {"evaluation": SCORE, "parameters": 5}
+            files = {"finished": {"step": 1, "attempts": 1, "results": results}, "config": config_to_dict(config)}
+            for name, value in {**files, "versions": []}.items():
+                (directory / f"{name}.json").write_text(json.dumps(value))
+            (directory / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n')
+        score = json.dumps({"run": "/somewhere/r", "perplexity": 40.0, "targets": 9, "memory_bytes": 8})
+        refused = words[0] == "usage"
+        return runner.subprocess.CompletedProcess(command, 2 * refused, stdout="" if refused else score)
+
+    monkeypatch.setattr(runner.subprocess, "run", run)
+    monkeypatch.setattr(ledger, "commit", lambda: "0123")
+    return started
 
 
-def run_directory(path, bits_per_byte=1.25):
-    path.mkdir()
-    (path / "finished.json").write_text(json.dumps({"results": {"evaluation": {"bits_per_byte": bits_per_byte}}}))
-    (path / "config.json").write_text(json.dumps({"source": {"path": "/somewhere/of/mine/novels.tar"}}))
-    return path
-
-
-def test_the_committed_table_is_up_to_date():
-    assert records.check() == []
-
-
-def test_every_number_stands_with_command_commit_hardware_and_log(folder):
-    records.add(RECORD, run_directory(folder / "run"))
-    records.write_table()
-    table = (folder / "README.md").read_text()
-    for part in ("1.2500", RECORD.command, RECORD.commit, RECORD.hardware, f"logs/{RECORD.log}"):
-        assert part in table
-    assert records.check() == []
-
-
-def test_a_run_recorded_again_replaces_its_record(folder):
-    records.add(RECORD, run_directory(folder / "run"))
-    records.add(dataclasses.replace(RECORD, numbers={"bits per byte": 1.5}), run_directory(folder / "again", 1.5))
-    assert [record.numbers for record in records.read()] == [{"bits per byte": 1.5}]
-
-
-def test_seeds_are_shown_as_mean_and_range(folder):
-    records.add(RECORD, run_directory(folder / "run"))
-    other = dataclasses.replace(RECORD, seed=1, log="a/memory-seed1", numbers={"bits per byte": 1.35})
-    records.add(other, run_directory(folder / "other", 1.35))
-    assert "1.3000 (1.2500 to 1.3500)" in records.table(records.read())
-
-
-def test_logs_do_not_name_where_the_data_lay(folder):
-    records.add(RECORD, run_directory(folder / "run"))
-    assert json.loads((folder / "logs" / RECORD.log / "config.json").read_text())["source"]["path"] == "novels.tar"
-
-
-def test_a_number_without_a_log_is_found(folder):
-    records.add(dataclasses.replace(RECORD, numbers={"bits per byte": 0.5}), run_directory(folder / "run"))
-    records.write_table()
-    assert records.check() == ["a/memory-seed0: bits per byte not in its log"]
-    (folder / "logs" / RECORD.log / "finished.json").unlink()
-    assert records.check() == ["a/memory-seed0: no finished.json; the record has no log"]
-
-
-def test_a_table_that_was_edited_is_found(folder):
-    records.add(RECORD, run_directory(folder / "run"))
-    records.write_table()
-    (folder / "README.md").write_text("something better")
-    assert len(records.check()) == 1
-
-
-def test_a_recipe_with_evaluations_reads_its_numbers_off_them(folder, monkeypatch):
-    def memjax(command, **arguments):
-        if command[3] == "eval":
-            split = command[-1]
-            score = {"perplexity": {"validation": 40.0, "test": 50.0}[split], "targets": 9, "memory_bytes": 8}
-            return subprocess.CompletedProcess(command, 0, stdout=json.dumps(score))
-        directory = folder / "r-memory-seed0"
-        directory.mkdir()
-        (directory / "finished.json").write_text(json.dumps({"results": {"parameters": 7}}))
-        return subprocess.CompletedProcess(command, 0)
-
-    for name in ("commit", "hardware"):
-        monkeypatch.setattr(recipes, name, lambda: "")
-    monkeypatch.setattr(subprocess, "run", memjax)
-    made = recipes.record("r", "memory", 0, [], str(folder), "r/memory-seed0", evaluations=recipes.BOTH_SPLITS)
-    assert made.numbers["validation perplexity"] == 40 and made.numbers["test perplexity"] == 50
-    records.write_table()
-    assert records.check() == []
-    (folder / "logs" / made.log / "evaluation_test.json").unlink()
-    assert records.check() == ["r/memory-seed0: test perplexity not in its log"]
-
-
-def test_a_recipe_with_scripts_records_their_numbers(folder, monkeypatch):
-    def run(command, **arguments):
-        directory = folder / "r-memory-seed0"
-        if "tools.results.translation" in command:
-            assert command[-4:-2] == ["--split", "test"]
-            file = Path(command[command.index("--out") + 1])
-            file.write_text(json.dumps({"numbers": {"test BLEU": 12.5}}))
-        else:
-            directory.mkdir()
-            results = {"evaluation": {"bits_per_byte": 1.0, "subsets": {}, "nats_per_token": 2.0, "targets": 3}}
-            results["evaluation"]["memory_bytes"], results["parameters"] = 4, 5
-            (directory / "finished.json").write_text(json.dumps({"results": results}))
-        return subprocess.CompletedProcess(command, 0)
-
-    for name in ("commit", "hardware"):
-        monkeypatch.setattr(recipes, name, lambda: "")
-    monkeypatch.setattr(subprocess, "run", run)
-    scripts = ("tools.results.translation --split test",)
-    made = recipes.record("r", "memory", 0, [], str(folder), "r/memory-seed0", scripts=scripts)
-    assert made.numbers["test BLEU"] == 12.5 and made.numbers["parameters"] == 5
-    assert (folder / "logs" / made.log / "evaluation_translation.json").exists()
-    records.write_table()
-    assert records.check() == []
-
-
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_recipes_name_variants_that_exist(recipe):
-    from memjax.overrides import load_config
-
-    for variant in recipe.variants.values():
-        assert load_config(recipe.config, variant.split()[0]).name
-
-
-@pytest.mark.parametrize("row", RECIPES["sorting_small"].variants)
-def test_rows_of_sorting_are_valid_and_named_by_what_they_are(row):
-    from memjax.overrides import apply_overrides, load_config
-    from memjax.settings.relations import validate
-
-    recipe = RECIPES["sorting_small"]
-    variant, *further = recipe.variants[row].split()
-    config = apply_overrides(load_config(recipe.config, variant), [*further, *recipe.arguments], prog="memjax train")
-    validate(config)
-    attention, number = config.model.attention, [int(word) for word in row.split() if word.isdigit()]
-    size = getattr(attention, "compression_rate", None) or getattr(attention, "num_basis", None)
-    assert number in ([], [size]) and attention.memory_length == (256 if row == "Transformer-XL" else 128)
-    assert getattr(attention, "loss", "attention") == ("none" if "no reconstruction" in row else "attention")
-    labels = [recipes._label(other) for other in recipe.variants.values()]
-    assert labels.count(recipes._label(recipe.variants[row])) == 1  # each run has a directory of its own
-
-
-@pytest.mark.parametrize(
-    ("name", "row"), [(name, row) for name in ("sorting_horizon", "sorting_curves") for row in RECIPES[name].variants]
-)
-def test_rows_of_the_horizon_have_the_gradients_that_they_name(name, row):
-    from memjax.overrides import apply_overrides, load_config
-    from memjax.settings.relations import validate
-
-    recipe = RECIPES[name]
-    variant, *further = recipe.variants[row].split()
-    config = apply_overrides(load_config(recipe.config, variant), [*recipe.arguments, *further], prog="memjax train")
-    validate(config)
-    horizon = config.training.segments_per_update - config.training.segments_without_gradient
-    assert int(row.split()[1].rstrip(",")) == horizon
-    assert config.model.num_slots == (int(row.split()[3]) if "slots" in row else 64)
-    tokens = config.data.source.length + 1 + config.data.source.num_symbols  # an update is a whole document
-    assert -(-tokens // config.data.segment_length) == config.training.segments_per_update
-
-
-def test_rows_may_have_arguments_and_paths_of_their_own(folder, monkeypatch):
-    ran = []
-    rows = {"two": "v --k 2 --d $PLACE", "four": "v --k 4"}
-    recipe = recipes.Recipe("", "c", rows, 5, 0, (0.1,), seeds=(0,), arguments=("--k", "1"))
-    monkeypatch.setattr(recipes, "RECIPES", {"r": recipe})
-    monkeypatch.setattr(recipes, "record", lambda *given, **more: ran.append((given[3], given[5])))
-    with pytest.raises(SystemExit, match="PLACE: not set"):
-        recipes.run("r", str(folder))
-    monkeypatch.setenv("PLACE", "/here")
-    recipes.run("r", str(folder))
-    assert ran[0][0][2:4] == ["--variant", "v"]
+def test_a_recipe_trains_what_the_ledger_does_not_have(tmp_path, monkeypatch, commands):
+    rows = {"first": "default", "then": "default --training.init-from @r/first --k $MEMJAX_PLACE/x"}
+    recipe = Recipe("", "sorting", rows, 5, 0, (0.1,), seeds=(0,), arguments=("--k", "1"), usage=True)
+    recipe = dataclasses.replace(recipe, evaluations=recipes.BOTH_SPLITS)
+    monkeypatch.setitem(RECIPES, "r", recipe)
+    book, runs = Book(tmp_path / "book"), tmp_path / "runs"
+    (tmp_path / "book").mkdir()
+    with pytest.raises(SystemExit, match="MEMJAX_PLACE: not set"):
+        runner.run("r", runs, "then", book)
+    monkeypatch.setenv("MEMJAX_PLACE", "/here")
+    runner.run("r", runs, "then", book)  # what it begins with is trained, and not recorded
+    trained = [words for words in commands if words[0] == "train"]
+    names = [words[words.index("--name") + 1] for words in trained]
+    assert names == ["r-default-seed0", "r-default-after_first-seed0"]
+    first = str(runs / "r-default-seed0")
     # After those of all rows: a row's own arguments win.
-    assert ran[0][0][-6:] == ["--k", "1", "--k", "2", "--d", "/here"]
-    assert [name for _, name in ran] == ["r/v-2-seed0", "r/v-4-seed0"]
+    assert trained[1][-10:-4] == ["--k", "1", "--training.init-from", first, "--k", "/here/x"]
+    assert [run.row for run in book.runs()] == ["then"]
+    commands.clear()
+    runner.run("r", runs, "", book)
+    assert [words[0] for words in commands] == ["eval", "eval", "usage"]  # the first one was trained already
+    found = {run.row: run for run in book.runs()}
+    assert found["first"].evaluations["test"]["run"] == "r-default-seed0" and "usage" not in found["first"].evaluations
+    assert "/here" not in found["then"].command and found["first"].commit == "0123"
+    assert tables.numbers(found["first"], recipe)["test perplexity"] == 40
+    assert book.curves("r")[found["first"].key] == [{"kind": "train", "step": 1}]
+    commands.clear()
+    runner.run("r", runs, "", book)
+    assert commands == []
+
+
+def test_a_search_takes_the_best_rate_and_is_kept_beside_its_recipe(tmp_path, monkeypatch, commands):
+    recipe = Recipe("", "sorting", {"one": "default"}, 5, 2, (0.1, 0.2), seeds=(0,))
+    monkeypatch.setitem(RECIPES, "r", recipe)
+    book = Book(tmp_path / "book")
+    (tmp_path / "book").mkdir()
+    runner.run("r", tmp_path / "runs", "", book)
+    assert [run.row for run in book.runs()] == ["one, 0.1", "one, 0.2", "one"]
+    assert commands[-1][commands[-1].index("--training.schedule.learning-rate") + 1] == "0.1"
+    assert [file.name for file in (tmp_path / "book" / "curves").iterdir()] == ["r.jsonl.xz"]
+    pages.write(book)
+    assert "## Learning-rate search" in (tmp_path / "book" / "tables" / "r.md").read_text()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_rows_are_valid_and_have_a_directory_each(name, monkeypatch, tmp_path):
+    recipe = RECIPES[name]
+    for file in ("", *recipe.variants.values()):
+        for word in (f"${recipe.data_path}", *file.split()):
+            if word.startswith("$") and len(word) > 1:
+                monkeypatch.setenv(word[1:].partition("/")[0], str(tmp_path))
+    for row in recipe.variants:
+        given = runner.arguments(name, row, 0, tmp_path, 0.1, recipe.steps)
+        config = apply_overrides(load_config(recipe.config, given[3]), given[4:], prog="memjax train")
+        validate(config)
+    names = [runner.run_name(name, row, 0) for row in recipe.variants]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", ["sorting_horizon", "sorting_curves"])
+def test_rows_of_the_horizon_have_the_gradients_that_they_name(name, tmp_path):
+    for row in RECIPES[name].variants:
+        given = runner.arguments(name, row, 0, tmp_path, 0.1, 5)
+        config = apply_overrides(load_config("sorting", given[3]), given[4:], prog="memjax train")
+        horizon = config.training.segments_per_update - config.training.segments_without_gradient
+        assert int(row.split()[1].rstrip(",")) == horizon
+        assert config.model.num_slots == (int(row.split()[3]) if "slots" in row else 64)
+        tokens = config.data.source.length + 1 + config.data.source.num_symbols  # an update is a whole document
+        assert -(-tokens // config.data.segment_length) == config.training.segments_per_update
+
+
+def test_every_measurement_has_a_table():
+    kinds = {one.kind for one in Book().measurements()}
+    assert kinds <= {*pages.TABLES, "plan", "flops", "note"}
+    shown = {kind for kinds in pages.MEASURED.values() for kind in kinds}
+    assert kinds - {"flops"} <= shown
+
+
+def test_a_section_says_where_it_comes_from_and_how_it_was_made():
+    lines = pages.section(FOUND).splitlines()
+    assert lines[0] == "## A title" and lines[2] == "`a command`; commit 0123; hardware. How it was made."
+    assert lines[-1] == "| test | 1 | 0.5 | 9.00 | 7 |"
+
+
+def test_the_gap_that_is_closed():
+    label, nats = "validation, 60 segments", {"local cache only": 4.0, "memory from the start": 3.0}
+    runs = [
+        dataclasses.replace(RUN, row=row, evaluations={label: {"nats_per_token": nats.get(row, 0)}})
+        for row in (*nats, "goes on with the memory", "goes on without")
+    ]
+    lines = [{"kind": "train", "step": 100, "nats_per_token": 9.0}]
+    lines += [{"kind": "evaluation", "step": 100, "nats_per_token": 3.5}]
+    shown = tables.gap(runs, {run.key: lines for run in runs})
+    assert "| 0 |  |  | 4.0000 |" in shown and "| 100 | 3.5000 | 50 % | 3.5000 |" in shown
+
+
+def test_usage_and_curves_of_runs():
+    values = {"usage": 1.0, "top_usage": 0.5, "count_divergence": 0.25, "weight_divergence": 0.125}
+    run = dataclasses.replace(RUN, evaluations={"usage": {"tables": {"layer_01/values": values}}})
+    assert "| memory | usage | layer_01/values | 1.0000 | 0.5000 | 0.2500 | 0.1250 |" in tables.usage([run])
+    assert tables.usage([RUN]) == "" and tables.numbers(run)["slots: top usage"] == 0.5
+    lines = [{"kind": "evaluation", "step": 250, "perplexity": 30.0}]
+    assert "| memory, seed 0 | 30.00 |" in tables.curve([run], {run.key: lines}, "perplexity")
+
+
+def test_quality_stands_beside_its_cost_the_best_first():
+    worse = dataclasses.replace(RUN, seed=1, results={**RUN.results, "evaluation": {**SCORE, "bits_per_byte": 2.0}})
+    costs = {"memory, seed 1": 2e6, "memory, seed 0": 1e6}
+    found = dataclasses.replace(FOUND, facts={"quality": "bits per byte", "flops per token": costs})
+    lines = tables.flops(found, [worse, RUN], None).splitlines()
+    assert lines[2:] == [
+        "| memory, seed 0 | 1.2500 | 1.000 | 0.0 | 5 |",
+        "| memory, seed 1 | 2.0000 | 2.000 | 0.0 | 5 |",
+    ]
+
+
+def test_rows_and_bins_of_spalm():
+    row = {"validation": 3.0, "test": 2.0, "parameters": 1234}
+    mixed = {**row, "test": 1.0, "weight": 0.25, "temperature": 4.0}
+    names = ("no_memory", "transformer_xl", "compressive", "spalm")
+    bins = {"0.50": 0.1, "1.00": 0.9}
+    facts = {
+        "rows": {name: row for name in names} | {f"{name}_knn_lm": mixed for name in names[1:]},
+        "gate": {split: bins for split in ("validation", "test")},
+        "mean_gate": {"validation": 0.8, "test": 0.7},
+    }
+    lines = tables.spalm(dataclasses.replace(FOUND, facts=facts)).splitlines()
+    assert "| Transformer, no memory | 1,234 |  |  | 20.09 | 7.39 | +0.0 % |" in lines
+    assert "| SPALM + kNN-LM | 1,234 | 0.25 | 4 | 20.09 | 2.72 | -63.2 % |" in lines
+    assert "| up to 0.50 | 0.100 | 0.100 |" in lines and "| mean | 0.800 | 0.700 |" in lines
+
+
+def test_decoding_has_medians_and_their_spread():
+    row = {"contender": "a", "state_bytes": 10, "flops_per_token": 7, "programs": 1}
+    records = [
+        {**row, "length": 64, "tokens_per_second": [3.0, 1.0, 2.0]},
+        {**row, "length": 128, "tokens_per_second": [4000.0, 4000.0, 4000.0], "state_bytes": 20},
+    ]
+    found = dataclasses.replace(FOUND, facts={**ledger.together(records), "jax": "1"})
+    table = speed_tables.decode_speed(found)
+    assert "| 64 | 2 (1 to 3) |" in table and "| 128 | 4,000 (4,000 to 4,000) |" in table
+    assert "| state bytes | 10 to 20 |" in table and "| programs | 1 |" in table

@@ -7,7 +7,9 @@ import pytest
 
 from memjax.datastore import Neighbors, StreamedIndex
 from tests.datastore.stores import make_store
-from tools.results import search
+from tools.measurements import search
+from tools.results import speed_tables
+from tools.results.ledger import Measurement
 
 RNG = np.random.default_rng(0)
 
@@ -57,18 +59,17 @@ def test_no_more_effort_than_the_highest_level_takes(tried):
 
 
 def test_the_table_says_what_was_not_reached():
-    about = {"entries": 5, "command": "a command", "commit": "c", "hardware": "h", "load": 1.0}
-    about |= {"store": "s", "dim": 4, "rounds": 2}
     ratio = {"value": 2.0, "low": 1.5, "high": 2.5}
     pace = {"median": 10.0, "low": 9.0, "high": 11.0}
     measured = {"reached": True, "setting": "effort 2", "recall": 0.9, "queries_per_second": pace, "ratio": ratio}
     measured |= {"cpu_ratio": ratio, "bytes": 1500000, "build": {"seconds": 1.0, "cpu_seconds": 2.0}}
     records = [
-        {**about, **measured, "index": "one", "level": 0.9},
-        {**about, "index": "one", "level": 0.99, "reached": False, "recall": 0.97},
-        {**about, **measured, "index": "product", "level": None, "setting": "", "recall": None},
+        {**measured, "index": "one", "level": 0.9},
+        {"index": "one", "level": 0.99, "reached": False, "recall": 0.97},
+        {**measured, "index": "product", "level": None, "setting": "", "recall": None},
     ]
-    rows = [line for line in search.as_markdown(records).splitlines() if line.startswith("| ")][1:]
+    found = Measurement("search", "5", "a command", "c", "h", "", "", {"load": 1.0, "records": records})
+    rows = [line for line in speed_tables.search(found).splitlines() if line.startswith("| ") and "---" not in line][1:]
     columns = {row.count("|") for row in rows}
     assert columns == {10}
     assert rows[0] == (

@@ -273,9 +273,9 @@ def about(known: dict[str, Any]) -> str:
         f"search, ties counted as found. {known['rounds']} alternating rounds: median (quartiles). x: times as fast as "
         f"{BASELINE}, by the clock and by CPU time, with 95 % intervals. A setting is the first that reaches the "
         "level. Bytes: of the saved index, of the keys in memory for exact ones. Build: seconds with saving (CPU "
-        "seconds); for exact ones loading. ScaNN: square root of the entries in leaves; it ranks its candidates by their keys "
-        "itself. faiss: `distance_compute_blas_threshold` 20, trained with 100,000 keys; a graph is built of at most "
-        f"{MOST_ENTRIES_OF_A_GRAPH:,}."
+        "seconds); for exact ones loading. ScaNN: square root of the entries in leaves; it ranks its candidates by "
+        "their keys itself. faiss: `distance_compute_blas_threshold` 20, trained with 100,000 keys; a graph is "
+        f"built of at most {MOST_ENTRIES_OF_A_GRAPH:,}."
     )
 
 

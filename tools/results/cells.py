@@ -59,8 +59,8 @@ def _compressive(known: Known) -> str:
     reached = known.mean("wikitext2_memories", "Compressive", "test perplexity")
     speed = known.speed("compressive", "memjax Compressive", "train")
     return (
-        f"WikiText-2, small: test perplexity {reached:.1f} ({_table('wikitext2_memories')}); training {speed:.2f} times "
-        f"as fast as a peer ({_table('bench')})"
+        f"WikiText-2, small: test perplexity {reached:.1f} ({_table('wikitext2_memories')}); training {speed:.2f} "
+        f"times as fast as a peer ({_table('bench')})"
     )
 
 
@@ -121,8 +121,8 @@ def _linear(row: str, contender: str) -> Callable[[Known], str]:
         times = statistics.median(rates[contender]) / statistics.median(rates["softmax"])
         reached = known.mean("linear_states_wikitext2", row, "test perplexity")
         return (
-            f"WikiText-2, small: test perplexity {reached:.1f} ({_table('linear_states_wikitext2')}); decodes {times:.0f} "
-            f"times as fast as a cache at {longest:,} ({_table('decode_speed')})"
+            f"WikiText-2, small: test perplexity {reached:.1f} ({_table('linear_states_wikitext2')}); decodes "
+            f"{times:.0f} times as fast as a cache at {longest:,} ({_table('decode_speed')})"
         )
 
     return cell
@@ -141,8 +141,8 @@ def _memformer(known: Known) -> str:
     form = {r["form"]: r for r in records if r["segments"] == most}
     share = form["mrbp"]["temp_size"] / form["none"]["temp_size"]
     return (
-        f"replay of {most} segments in {share:.3f} times the temporaries ({_table('replay')}); sorting, WikiText-2, "
-        f"MNIST: {_table('sorting_curves', '1')}, {_table('recurrent_memories', '2')}, {_table('mnist_small', '3')}"
+        f"replay of {most} segments in {share:.3f} times the temporaries ({_table('replay')}); "
+        f"quality: {_table('sorting_curves', 'sorting')}, {_table('recurrent_memories', 'text')}"
     )
 
 

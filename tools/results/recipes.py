@@ -554,8 +554,8 @@ RECIPES = {
     "bert_going_on": Recipe(
         description=(
             "300 steps of masked language modelling on WikiText-2 (1,024 tokens each) from MiniLM weights, with "
-            "memories beside two feed-forward networks (layers 1 and 3 of 6) and, as a control of equal budget, without: "
-            "perplexity of hidden tokens on validation. MEMJAX_MINILM is the run directory that "
+            "memories beside two feed-forward networks (layers 1 and 3 of 6) and, as a control of equal budget, "
+            "without: perplexity of hidden tokens on validation. MEMJAX_MINILM is the run directory that "
             "`memjax.interop.hf_bert.save_run` makes of the weights. `bert_glue` and `bert_squad` begin with them."
         ),
         config="bert_mlm_wikitext",

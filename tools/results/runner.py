@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -60,8 +61,9 @@ def run_name(name: str, row: str, seed: int) -> str:
 
 
 def label(variant: str) -> str:
-    """The variant and the values of its further arguments, but for paths."""
-    return "-".join(word.strip("/").replace("/", ".") for word in variant.split() if word[0] not in "-$@")
+    """The variant, the values of its further arguments but for paths, and the row that it begins with."""
+    words = (f"after_{_other(word)[1].lower()}" if word[0] == "@" else word for word in variant.split())
+    return "-".join(re.sub(r"[^\w.]+", "_", word.strip("/")) for word in words if word[0] not in "-$")
 
 
 def _record(recipe: Recipe, section: str, row: str, seed: int, directory: Path, book: Book, command: list[str]) -> Run:

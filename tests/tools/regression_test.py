@@ -8,11 +8,12 @@ import numpy as np
 from memjax.inspection.regression import regression_errors
 from memjax.overrides import load_config
 from tests.training.tasks_test import save_run
-from tools.results import records
-from tools.results.recurrent import regression
+from tools.measurements import regression
+from tools.results import tables
+from tools.results.ledger import Book
 
 
-def test_the_table_is_that_of_the_run(tmp_path, monkeypatch):
+def test_the_table_is_that_of_the_run(tmp_path):
     config = load_config("sorting", "smoke")
     config.workdir = str(tmp_path)
     directory, variables = save_run(config)
@@ -30,14 +31,11 @@ def test_the_table_is_that_of_the_run(tmp_path, monkeypatch):
     )
     np.testing.assert_allclose(errors.squares, expected.squares, rtol=1e-5)
     assert regression.read_documents(experiment, "validation", 2, 3)[0].shape == (3, 2, 8)
-    (tmp_path / "out" / regression.FOLDER).mkdir(parents=True)
-    for name, path in (("ROOT", "out"), ("LOGS", "logs")):
-        monkeypatch.setattr(records, name, tmp_path / path)
-    regression.main(["--run", str(directory), "--documents", "2"])
-    page = (tmp_path / "out" / regression.FOLDER / "regression.md").read_text()
+    assert regression.main(["--run", str(directory), "--documents", "2", "--out", str(tmp_path)]) == 0
+    (found,) = Book(tmp_path).measurements()
+    page = tables.regression(found)
     first = [f"{value:.4f}" for value in errors.overall()[0]]
     assert f"| {directory.name} | sample | 8 | 0.2500 | 4.5000 | 0 | {' | '.join(first)} |" in page
     assert f"| {directory.name} | 1 | {errors.relative()[1, 2, 0]:.4f} | " in page
-    written = json.loads((tmp_path / "out" / regression.FOLDER / "regression.json").read_text())
-    np.testing.assert_allclose(written["runs"][directory.name]["errors"]["overall"], errors.overall(), rtol=1e-6)
-    assert (tmp_path / "logs" / regression.FOLDER / directory.name / "finished.json").exists()
+    written = found.facts["runs"][directory.name]["errors"]["overall"]
+    np.testing.assert_allclose(written, errors.overall(), rtol=1e-6)

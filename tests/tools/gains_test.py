@@ -1,6 +1,4 @@
-"""The tables of what a longer memory improves, and of a memory that is added later."""
-
-import json
+"""What a longer memory improves."""
 
 import numpy as np
 import pytest
@@ -10,7 +8,9 @@ from memjax.data.documents import ArrayDocuments
 from memjax.overrides import load_config
 from memjax.training.loop import train
 from memjax.training.restoring import load_run
-from tools.results.memorizing import fine_tuning, gains
+from tools.measurements import gains
+from tools.results import tables
+from tools.results.ledger import Measurement
 
 
 def test_what_came_after_a_retrieved_place_is_the_token_of_that_number():
@@ -51,18 +51,5 @@ def test_gains_are_differences_and_places_lie_before_their_targets(run):
     assert whole["gain"] == pytest.approx((short.nats - long.nats).mean(), abs=1e-6)
     best = facts["examples"][0]["probabilities"]
     assert np.log(best[1] / best[0]) == pytest.approx((short.nats - long.nats).max(), rel=1e-4)
-    page = gains.as_markdown(facts)
+    page = tables.gains(Measurement("gains", "x", "", "", "", "", "", facts))
     assert page.count("tokens ago") and "/tmp" not in page
-
-
-def test_the_gap_that_is_closed(tmp_path):
-    lines = [
-        {"step": 100, "kind": "train", "nats_per_token": 9.0},
-        {"step": 100, "kind": "evaluation", "nats_per_token": 3.5},
-        {"step": 200, "kind": "evaluation", "nats_per_token": 3.25},
-    ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    curve = fine_tuning.evaluations(tmp_path)
-    assert curve == {100: 3.5, 200: 3.25}
-    page = fine_tuning.as_markdown({"cache": 4.0, "memory": 3.0, "cache_memory": curve, "cache_cache": curve})
-    assert "| 100 | 3.5000 | 50 % | 3.5000 |" in page and "| 200 | 3.2500 | 75 % | 3.2500 |" in page
