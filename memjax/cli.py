@@ -189,6 +189,7 @@ def _generate(arguments: list[str]) -> int:
     temperature = 0.0 if options.greedy else options.temperature
     sampling = Sampling(temperature=temperature, top_k=options.top_k, top_p=options.top_p)
     run = load_run(options.run, config)
+    run.experiment.model.require("decodes")
     print_continuations(
         run,
         prompts,

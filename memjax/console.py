@@ -216,7 +216,7 @@ def _key_source(options: Any, config: Config | None, store: Any = None) -> Any:
     from memjax.training.restoring import load_run
 
     key = options.key or (TAP if store is None else str(store.header.protocol.get("key", TAP)))
-    return make_key_source(load_run(options.run, config), options.run, key)
+    return make_key_source(load_run(options.run, config), key)
 
 
 def _open_index(store: Any, options: Any, **chosen: Any) -> Any:

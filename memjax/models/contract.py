@@ -107,6 +107,12 @@ class Model(nn.Module):
         return {}
 
     @nn.nowrap
+    def example_decode_state(self, variables: Any, batch_size: int, length: int) -> Any:
+        """Shapes of the state before the first token is decoded, in segments of `length` tokens."""
+        self.require("decodes", "decode")
+        return jax.eval_shape(lambda: self.init_decode_state(self.init_state(batch_size), length, batch_size))
+
+    @nn.nowrap
     def require(self, capability: str, what: str = "") -> None:
         """Refuses what the model cannot serve.
 

@@ -127,6 +127,13 @@ class EncoderDecoder(Model):
         return {SOURCE[0]: jax.ShapeDtypeStruct(shape, jnp.int32), SOURCE[1]: jax.ShapeDtypeStruct(shape, bool)}
 
     @nn.nowrap
+    def example_decode_state(self, variables: Any, batch_size: int, length: int) -> Any:
+        """Shapes of the state that `start_decoding` gives for a source as long as a segment."""
+        source = self.example_extras(batch_size, length)
+        start = lambda *arrays: self.apply(*arrays, length, method="start_decoding")
+        return jax.eval_shape(start, variables, *source.values())
+
+    @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         """The source of a batch.
 

@@ -21,7 +21,6 @@ from memjax.training.assembly import make_coefficients, make_optimizer, make_tab
 from memjax.training.evaluation import make_score
 from memjax.training.sharding import Layout, check_rows, train_state_names
 from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
-from memjax.typing import Batch
 
 What = Literal["train", "eval", "decode"]
 """an update, one scored segment, or one generated token"""
@@ -105,15 +104,8 @@ def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     loss, optimizer = language_model_loss(model), make_optimizer(training, model.scanned_groups())
     tables = make_table_optimizer(config)
     rows, length, segments = data.rows, data.segment_length, training.segments_per_update
-    shape = lambda *sizes, dtype: jax.ShapeDtypeStruct((segments, *sizes), dtype)
-    batch = Batch(
-        inputs=shape(rows, length, dtype=jnp.int32),
-        targets=shape(rows, length, dtype=jnp.int32),
-        mask=shape(rows, length, dtype=bool),
-        weights=shape(rows, length, dtype=jnp.float32),
-        start_of_document=shape(rows, dtype=bool),
-        extras={name: shape(*x.shape, dtype=x.dtype) for name, x in model.example_extras(rows, length).items()},
-    )
+    leading = lambda leaf: jax.ShapeDtypeStruct((segments, *leaf.shape), leaf.dtype)
+    batch = jax.tree.map(leading, model.example(rows, length))
     key = lambda: jax.random.key(training.seed)
 
     def init() -> Any:
@@ -153,14 +145,13 @@ def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     rows, length = evaluation.rows, evaluation.segment_length or config.data.segment_length
     variables, names, places = _variables(model, config, layout)
     memory = jax.eval_shape(lambda: model.init_state(rows))
-    tokens, mask = jax.ShapeDtypeStruct((rows, length), jnp.int32), jax.ShapeDtypeStruct((rows, length), bool)
-    start = jax.ShapeDtypeStruct((rows,), bool)
     held, row = layout.memory(memory), layout.rows()
-    arguments = {"inputs": tokens, "targets": tokens, "mask": mask, "start_of_document": start}
-    extras = model.example_extras(rows, length)
+    batch = model.example(rows, length)
+    arguments = {"inputs": batch.inputs, "targets": batch.targets, "mask": batch.mask}
+    arguments |= {"start_of_document": batch.start_of_document, "extras": batch.extras}
     return Program(
         make_score(model, accuracy=evaluation.accuracy),
-        {"variables": variables, "memory": memory, **arguments, "extras": extras},
+        {"variables": variables, "memory": memory, **arguments},
         (places, held, row, row, row, row, row),
         (held, layout.replicated, layout.replicated),
         names,
@@ -175,7 +166,7 @@ def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     model = _evaluation_model(config, vocab_size)
     rows = config.evaluation.rows
     variables, names, places = _variables(model, config, layout)
-    state = jax.eval_shape(lambda: model.init_decode_state(model.init_state(rows), config.data.segment_length, rows))
+    state = model.example_decode_state(variables, rows, config.data.segment_length)
 
     def decode(variables: Any, state: Any, token: Any, active: Any) -> Any:
         hidden, state = model.apply(variables, token[:, None], state, active=active, method="decode")
@@ -201,6 +192,8 @@ def _evaluation_model(config: Config, vocab_size: int) -> Any:
     described = _evaluated(config)
     model = make_model(dataclasses.replace(config, model=described), vocab_size)
     mixtures = make_mixtures(config.evaluation, described)
+    if mixtures:
+        model.require("mixes")
     return model.clone(mixtures=mixtures) if mixtures else model
 
 

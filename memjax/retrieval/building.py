@@ -193,7 +193,7 @@ def build_with_beam(
       DiskFull: no space is left; what was committed stands.
     """
     path, run = Path(path).expanduser().absolute(), Path(run).expanduser().absolute()
-    source = make_key_source(load_run(run, config), run, tap)
+    source = make_key_source(load_run(run, config), tap)
     header, total = make_header(source, split, key_dtype=key_dtype, num_shards=num_shards), count_entries(source, split)
     create_store(path, header)  # what is wrong is said before a worker starts
     del source
@@ -209,7 +209,7 @@ def _load_work(
     run: Path, config: Config | None, tap: str, path: Path, header: Header, split: str, commit_seconds: float
 ) -> Callable[[int], int]:
     """What a worker does with the number of a shard; it has read the same run as the one that has made the store."""
-    source = make_key_source(load_run(run, config), run, tap)
+    source = make_key_source(load_run(run, config), tap)
     create_store(path, make_header(source, split, key_dtype=header.key_dtype, num_shards=header.num_shards))
     return functools.partial(build_shard, source, path, split=split, commit_seconds=commit_seconds)
 

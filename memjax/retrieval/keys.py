@@ -18,11 +18,10 @@ import numpy as np
 from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.documents import Documents
 from memjax.data.reading import Reading
-from memjax.models.factory import make_language_model
-from memjax.models.features import add_features, add_mixtures
+from memjax.models.features import add_features, add_mixtures, regroup
 from memjax.training.checkpoints import flatten, unflatten
 from memjax.training.evaluation import Evaluator, make_score
-from memjax.training.restoring import LoadedRun, load_variables
+from memjax.training.restoring import LoadedRun
 from memjax.training.runs import config_to_dict
 
 TAP = "layer_-1/feed_forward_input_normed"
@@ -187,26 +186,18 @@ class KeySource:
         )
 
 
-def make_key_source(run: LoadedRun, path: Any, tap: str = TAP) -> KeySource:
-    """The model of a run, made anew with a tap.
+def make_key_source(run: LoadedRun, tap: str = TAP) -> KeySource:
+    """The model of a run with a tap, which changes how its layers are grouped.
 
     Args:
       run: opened.
-      path: of the run, whose newest checkpoint is read again: a tap changes how layers are grouped.
       tap: `layer_<index>/<tap>` or `output`, `output_normed`, see `memjax.models.transformer.TAPS`.
 
     Raises:
-      ValueError: no such tap; a protocol that has no memory to go on with.
+      ValueError: no such tap, or a model without any; a protocol that has no memory to go on with.
     """
-    config = run.experiment.config
+    run.experiment.model.require("stores_keys")
     if run.experiment.reading().protocol == "sliding_window":
         raise ValueError("evaluation.protocol: given 'sliding_window', allowed: separate, contiguous for keys")
-    model = make_language_model(
-        config.model,
-        run.experiment.model.vocabulary.vocab_size,
-        memory_sharding=config.sharding.memory,
-        table_sharding=config.sharding.tables,
-        vocab_multiple=config.sharding.vocab_multiple,
-    )
-    model = add_features(model, tap)
-    return KeySource(run, model, load_variables(path, model, config.data.segment_length), tap)
+    model = add_features(run.experiment.model, tap)
+    return KeySource(run, model, regroup(run.variables, run.experiment.model, model), tap)

@@ -32,7 +32,7 @@ def source(tmp_path_factory):
     config = make_config(tmp_path_factory.mktemp("runs"), "contiguous")
     config.evaluation.rows = 4
     run = train(config, on_event=lambda event: None).path
-    return make_key_source(load_run(run), run), run
+    return make_key_source(load_run(run)), run
 
 
 def two(line) -> list[tuple[int, str, str]]:

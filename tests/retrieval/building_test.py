@@ -46,7 +46,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def source(run):
-    return make_key_source(load_run(run), run)
+    return make_key_source(load_run(run))
 
 
 def test_a_store_holds_what_the_reader_gives(source, tmp_path):
@@ -94,7 +94,7 @@ def test_a_store_of_another_model_split_or_key_is_refused(source, run, tmp_path)
     build_datastore(source, tmp_path / "store")
     with pytest.raises(ValueError, match="is a store of .*data"):
         build_datastore(source, tmp_path / "store", split="validation")
-    other = make_key_source(load_run(run), run, "layer_-1/attention_input")
+    other = make_key_source(load_run(run), "layer_-1/attention_input")
     with pytest.raises(ValueError, match="is a store of .*protocol"):
         build_datastore(other, tmp_path / "store")
 
@@ -116,7 +116,7 @@ def build(begun):
         time.sleep(0.01)
 
     ShardWriter.append = slow
-    build_datastore(make_key_source(load_run(run), run), path, num_shards=3, commit_seconds=0.0)
+    build_datastore(make_key_source(load_run(run)), path, num_shards=3, commit_seconds=0.0)
 
 for _ in range(rounds):
     read, begun = os.pipe()
@@ -174,7 +174,7 @@ def test_other_rows_are_refused(source, run, tmp_path):
     """They would put other entries into the shards that are still to be made."""
     config = make_config(run.parent, run.name)
     config.evaluation.rows = 6
-    other = make_key_source(load_run(run, config), run)
+    other = make_key_source(load_run(run, config))
     create_store(tmp_path / "store", make_header(source, "train", num_shards=3))
     build_shard(source, tmp_path / "store", 0, split="train")
     with pytest.raises(ValueError, match="is a store of rows 3, given 6"):
@@ -316,7 +316,7 @@ from memjax.training.experiment import load_run
 from memjax.retrieval.keys import make_key_source
 
 run, folder = sys.argv[1:]
-source, path, seen = make_key_source(load_run(run), run), f"{folder}/store", []
+source, path, seen = make_key_source(load_run(run)), f"{folder}/store", []
 
 def mount(options):
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
@@ -426,7 +426,7 @@ def test_neighbors_are_of_the_rows_that_the_store_was_read_in(run, source, tmp_p
     store = build_datastore(source, tmp_path / "store")
     config = load_config(run)
     config.evaluation.rows = 1
-    other = make_key_source(load_run(run, config), run)
+    other = make_key_source(load_run(run, config))
     layout = {"rows": store.header.rows, "num_shards": store.header.num_shards}
     assert not np.array_equal(other.numbers("train"), other.numbers("train", **layout))
     tokens = np.concatenate([other.run.experiment.documents("train")[i] for i in range(10)])
@@ -438,7 +438,7 @@ def test_neighbors_are_of_the_rows_that_the_store_was_read_in(run, source, tmp_p
 
 def test_a_store_of_another_key_gives_no_neighbors(source, run, tmp_path):
     store = build_datastore(source, tmp_path / "store")
-    other = make_key_source(load_run(run), run, "layer_-1/attention_input")
+    other = make_key_source(load_run(run), "layer_-1/attention_input")
     with pytest.raises(ValueError, match="was made with protocol.key"):
         neighbors_of_split(other, "train", store, open_index(store, "exact"), 2)
 

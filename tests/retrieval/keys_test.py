@@ -33,7 +33,7 @@ def make_config(workdir, protocol):
 def source(request, tmp_path_factory):
     config = make_config(tmp_path_factory.mktemp("runs"), request.param)
     result = train(config, on_event=lambda event: None)
-    return make_key_source(load_run(result.path), result.path), result
+    return make_key_source(load_run(result.path)), result
 
 
 def joined(entries):
@@ -115,7 +115,7 @@ def test_a_reader_of_some_rows_needs_no_others(source):
 
 def test_the_tap_is_the_input_of_the_last_feed_forward_part(source):
     source, result = source
-    other = make_key_source(load_run(result.path), result.path, "layer_-1/feed_forward_input")
+    other = make_key_source(load_run(result.path), "layer_-1/feed_forward_input")
     (normed, targets, _), (plain, same, _) = joined(source.reader("validation")), joined(other.reader("validation"))
     np.testing.assert_array_equal(targets, same)
     scale = np.asarray(source.variables["params"]["stack"]["layers_1"]["feed_forward"]["layer_norm"]["scale"])
@@ -133,7 +133,7 @@ def test_a_model_that_reads_neighbors_is_given_them(tmp_path):
         write_neighbors(tmp_path / "neighbors", split, np.stack([tokens, tokens[::-1]], axis=1), documents)
     config.model.output, config.data.neighbors = configs.Spalm(num_neighbors=2), str(tmp_path / "neighbors")
     result = train(config, on_event=lambda event: None)
-    _, _, nats = joined(make_key_source(load_run(result.path), result.path).reader("validation"))
+    _, _, nats = joined(make_key_source(load_run(result.path)).reader("validation"))
     found = result.results["evaluation"]
     assert found["metrics"]["output_memory/gate"] > 0
     assert nats.sum(dtype=np.float64) == pytest.approx(found["nats"], rel=1e-5)
@@ -142,8 +142,8 @@ def test_a_model_that_reads_neighbors_is_given_them(tmp_path):
 def test_taps_and_protocols_that_are_refused(source):
     _, result = source
     with pytest.raises(ValueError, match="features: given 'layer_7/output'"):
-        make_key_source(load_run(result.path), result.path, "layer_7/output")
+        make_key_source(load_run(result.path), "layer_7/output")
     config = make_config(result.path.parent, result.path.name)
     config.evaluation.protocol = "sliding_window"
     with pytest.raises(ValueError, match="given 'sliding_window', allowed: separate, contiguous"):
-        make_key_source(load_run(result.path, config), result.path)
+        make_key_source(load_run(result.path, config))

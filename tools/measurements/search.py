@@ -292,7 +292,7 @@ def main() -> None:
     parser.add_argument("--workdir", type=Path, help="stores and queries (default: RUN/search)")
     options, rest = parser.parse_known_args()
     config = apply_overrides(load_config(options.run), rest, prog="search", only=EVALUATION_FIELDS)
-    source = make_key_source(load_run(options.run, config), options.run)
+    source = make_key_source(load_run(options.run, config))
     store = Store(Path(options.run) / "datastore" / "store")
     store.check(protocol=source.protocol())
     workdir = options.workdir or Path(options.run) / "search"

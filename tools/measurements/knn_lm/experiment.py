@@ -81,7 +81,7 @@ def parse(module: str, description: str | None, *more: tuple[str, dict[str, Any]
 
 def open_source(run: str, config: Any, tap: str = TAP) -> KeySource:
     """A run as a source of keys and queries."""
-    return make_key_source(load_run(run, config), run, tap)
+    return make_key_source(load_run(run, config), tap)
 
 
 def with_documents(source: KeySource, documents: Mapping[str, Documents]) -> KeySource:

@@ -1,0 +1,112 @@
+"""What every model says of itself, and one step of each as a plan sees it: shapes only, nothing is compiled."""
+
+import jax
+import pytest
+
+from memjax.config import (
+    LSTM,
+    Bidirectional,
+    Classification,
+    Config,
+    Data,
+    EncoderDecoder,
+    Evaluation,
+    KeyValueRecall,
+    Memformer,
+    Memorizing,
+    Model,
+    QuestionAnswering,
+    Training,
+)
+from memjax.models import make_encoder_decoder, make_language_model, make_text_encoder, memformer_of
+from memjax.planning.programs import WHATS, make_program
+from memjax.training.experiment import make_evaluation_model, make_experiment
+from memjax.training.sharding import Layout, make_mesh
+from memjax.training.step import init_variables
+
+VOCAB, LENGTH = 11, 8
+SIZES = {"dim": 8, "num_heads": 2, "num_layers": 2}
+MODELS = {
+    "language model": Model(**SIZES, attention=Memorizing(memory_length=8, num_neighbors=2, cache_length=4)),
+    "LSTM": Model(**SIZES, attention=LSTM()),
+    "Memformer": Memformer(**SIZES, encoder_layers=1, num_slots=2, segment_length=LENGTH),
+    "translation": EncoderDecoder(**SIZES),
+}
+
+
+def make(kind):
+    match kind:
+        case "translation":
+            return make_encoder_decoder(MODELS[kind], VOCAB)
+        case "Memformer":
+            return memformer_of(MODELS[kind], VOCAB)
+    return make_language_model(MODELS[kind], VOCAB)
+
+
+def config_of(kind):
+    data = Data(source=KeyValueRecall(num_documents=4), rows=2, segment_length=LENGTH)
+    return Config(name="run", model=MODELS[kind], data=data, training=Training(), evaluation=Evaluation(rows=2))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_example_of_a_model_is_a_batch_that_it_reads(kind):
+    model = make(kind)
+    batch = model.example(2, LENGTH)
+    assert model.choose_extras(batch.extras).keys() == batch.extras.keys()
+
+    def run(batch):
+        variables = init_variables(model, jax.random.key(0), LENGTH)
+        state = model.init_state(2)
+        named = {"start_of_document": batch.start_of_document, "mask": batch.mask, "extras": batch.extras}
+        output, after, _ = model.apply(variables, batch.inputs, state, **named)
+        nll = model.apply(variables, output, batch.targets, batch.weights, method="nll")
+        return nll, model.apply(variables, output, batch.targets, method="token_nll"), state, after
+
+    nll, nats, before, after = jax.eval_shape(run, batch)
+    assert (nll.total.shape, nll.weight.shape, nats.shape) == ((), (), (2, LENGTH))
+    assert jax.tree.map(lambda leaf: leaf.shape, before) == jax.tree.map(lambda leaf: leaf.shape, after)
+
+
+@pytest.mark.parametrize(("task", "targets"), [(Classification(num_classes=3), 1), (QuestionAnswering(), 2)])
+def test_a_text_has_as_many_targets_as_its_head(task, targets):
+    model = make_text_encoder(Model(**SIZES, attention=Bidirectional()), task, VOCAB)
+    assert model.example(2, LENGTH).targets.shape == (2, targets)
+    assert model.groups() == ((0, 0), (1, 0))
+
+
+@pytest.mark.parametrize("what", WHATS)
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_model_can_be_planned(kind, what):
+    program = make_program(config_of(kind), what, VOCAB, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))
+    result = jax.eval_shape(program.function, *program.arguments.values())
+    state = result[0]
+    held = program.arguments["memory" if what != "train" else "state"]
+    assert jax.tree.map(lambda leaf: leaf.shape, state) == jax.tree.map(lambda leaf: leaf.shape, held)
+
+
+@pytest.mark.parametrize(
+    ("kind", "capability", "line"),
+    [
+        ("translation", "decodes", "generate: given EncoderDecoder, allowed: a model that goes on from a prompt .*; "),
+        ("translation", "mixes", "--evaluation.cache: given EncoderDecoder, .* serves train, eval, plan, translate"),
+        ("Memformer", "stores_keys", "datastore: given Memformer, .*; Memformer serves train, eval, plan, generate"),
+    ],
+)
+def test_a_model_refuses_what_it_cannot_serve_in_one_line(kind, capability, line):
+    with pytest.raises(ValueError, match=line) as refusal:
+        make(kind).require(capability)
+    assert "\n" not in str(refusal.value)
+    make("language model").require("mixes")
+
+
+@pytest.mark.parametrize("kind", ["Memformer", "translation"])
+def test_a_cache_over_a_model_that_takes_none_is_refused(kind):
+    evaluation = Evaluation(rows=2)
+    evaluation.cache.memory_length = 8
+    config = config_of(kind)
+    config.evaluation = evaluation
+    with pytest.raises(ValueError, match="--evaluation.cache: given "):
+        make_program(config, "eval", VOCAB, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))
+    if kind == "Memformer":
+        with pytest.raises(ValueError, match="--evaluation.cache: given Memformer"):
+            make_evaluation_model(make_experiment(config_of(kind)), evaluation)
