@@ -31,6 +31,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "table_columns": (MODEL,),
     "memory_heads": (MODEL,),
     "memory": (),
+    "entries": (DATA,),
 }
 """logical axis -> mesh axes; an axis that is not named here is never split. `embed` is that of parameters only."""
 

@@ -21,6 +21,7 @@ axis         einsum  meaning
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -113,6 +114,12 @@ class Batch:
     weights: Leaf
     start_of_document: Leaf
     extras: dict[str, Leaf] = dataclasses.field(default_factory=dict)
+
+
+SegmentLoss = Callable[[Mapping[str, Any], Any, Batch, Any], tuple[Any, Any, Sum, Aux]]
+"""`loss(variables, memory, segment, key) -> (memory, batch_stats, negative log likelihood, aux)`, what a model has to
+say about one segment. `variables` has the collections params, tables, batch_stats, constants and sinks, and `method`,
+what a learner keeps in `TrainState.method`, where it keeps something."""
 
 
 def _add_by_name(a: dict[str, Sum], b: dict[str, Sum]) -> dict[str, Sum]:

@@ -17,10 +17,10 @@ from memjax.config import Config
 from memjax.data.dialogue import NUM_MARKS
 from memjax.models.factory import make_mixtures, make_model
 from memjax.settings.relations import validate
-from memjax.training.assembly import make_coefficients, make_optimizer, make_table_optimizer
+from memjax.training.assembly import make_parts
 from memjax.training.evaluation import make_score
 from memjax.training.sharding import Layout, check_rows, train_state_names
-from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
+from memjax.training.step import init_variables
 
 What = Literal["train", "eval", "decode"]
 """an update, one scored segment, or one generated token"""
@@ -101,34 +101,20 @@ def make_program(config: Config, what: What, vocab_size: int, layout: Layout) ->
 def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     training, data = config.training, config.data
     model = make_model(config, vocab_size)
-    loss, optimizer = language_model_loss(model), make_optimizer(training, model.scanned_groups())
-    tables = make_table_optimizer(config)
+    parts = make_parts(config, model)
     rows, length, segments = data.rows, data.segment_length, training.segments_per_update
     leading = lambda leaf: jax.ShapeDtypeStruct((segments, *leaf.shape), leaf.dtype)
     batch = jax.tree.map(leading, model.example(rows, length))
     key = lambda: jax.random.key(training.seed)
 
     def init() -> Any:
-        variables = init_variables(model, key(), length)
-        memory = model.init_state(rows)
-        return init_train_state(loss, optimizer, variables, memory, batch, key(), table_optimizer=tables)
+        return parts.init(init_variables(model, key(), length), model.init_state(rows), batch, key())
 
     state = jax.eval_shape(init)
     names = train_state_names(state, parameter_names(lambda: init_variables(model, key(), length)))
-    step = make_train_step(
-        loss,
-        optimizer,
-        coefficients=make_coefficients(config.model.attention),
-        accumulate=training.accumulate,
-        rematerialize=training.rematerialize,
-        segments_per_checkpoint=training.segments_per_checkpoint,
-        segments_without_gradient=training.segments_without_gradient,
-        table_optimizer=tables,
-        jit=False,
-    )
     places = layout.of(names, state)
     return Program(
-        step,
+        parts.step,
         {"state": state, "batch": batch},
         (places, layout.batch(batch)),
         (places, layout.replicated),

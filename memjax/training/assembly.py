@@ -1,8 +1,9 @@
-"""The parts of an update that a configuration describes: optimizers, and the coefficients of auxiliary losses."""
+"""The parts of an update that a configuration describes: objective, optimisers and step, put together in one place."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import optax
 
@@ -12,9 +13,11 @@ from memjax.memory.compressive import LOSSES
 from memjax.memory.infinity_former import LOSS as KL
 from memjax.training import optimizers
 from memjax.training.checkpoints import flatten
+from memjax.training.objective import Objective, model_loss
 from memjax.training.slot_counters import count_usage
-from memjax.training.step import TrainState
+from memjax.training.step import AfterUpdate, TrainState, init_train_state, make_train_step
 from memjax.training.tables import TableOptimizer, freeze_tables, table_adam
+from memjax.typing import Batch, Sum
 
 MEMORY_PARAMETERS = (
     "compressed_position",
@@ -26,6 +29,74 @@ MEMORY_PARAMETERS = (
     "long_term",
 )
 """what memories add to the parameters of a model without them (`training.memory_learning_rate`)"""
+
+
+class Parts(NamedTuple):
+    """What an update consists of.
+
+    Attributes:
+      objective: what is made small.
+      optimizer: of the dense parameters.
+      table_optimizer: of value tables.
+      step: `step(state, batch) -> (state, sums)`, not jitted.
+    """
+
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    table_optimizer: TableOptimizer
+    step: Callable[[TrainState, Batch], tuple[TrainState, dict[str, Sum]]]
+
+    def init(self, variables: Any, memory: Any, batch: Batch, key: Any, *, method: Any = None) -> TrainState:
+        """The state before the first step (see `init_train_state`)."""
+        return init_train_state(
+            self.objective,
+            self.optimizer,
+            variables,
+            memory,
+            batch,
+            key,
+            table_optimizer=self.table_optimizer,
+            method=method,
+        )
+
+
+def make_objective(config: Config, model: Any) -> Objective:
+    """The negative log likelihood of the model, with the auxiliary losses that the configuration weighs."""
+    return Objective(model_loss(model), make_coefficients(config.model.attention))
+
+
+def make_parts(
+    config: Config,
+    model: Any,
+    *,
+    objective: Callable[[Config, Any], Objective] = make_objective,
+    links: Sequence[optax.GradientTransformation] = (),
+    after_update: AfterUpdate | None = None,
+) -> Parts:
+    """Objective, optimisers and step: for the loop, for plans and for the bench alike.
+
+    Args:
+      config: the configuration.
+      model: the Linen model that it describes.
+      objective: `objective(config, model)`, another one.
+      links: as in `optimizers.make_optimizer`.
+      after_update: as in `apply_gradients`.
+    """
+    training, made = config.training, objective(config, model)
+    optimizer, tables = make_optimizer(training, model.scanned_groups(), links), make_table_optimizer(config)
+    step = make_train_step(
+        made,
+        optimizer,
+        accumulate=training.accumulate,
+        rematerialize=training.rematerialize,
+        segments_per_checkpoint=training.segments_per_checkpoint,
+        segments_without_gradient=training.segments_without_gradient,
+        table_optimizer=tables,
+        after_update=after_update,
+        check_updates=bool(links),
+        jit=False,
+    )
+    return Parts(made, optimizer, tables, step)
 
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:
@@ -40,7 +111,9 @@ def make_schedule(training: configs.Training) -> optimizers.Schedule:
     )
 
 
-def make_optimizer(training: configs.Training, scanned: Sequence[str] = ()) -> optax.GradientTransformation:
+def make_optimizer(
+    training: configs.Training, scanned: Sequence[str] = (), links: Sequence[optax.GradientTransformation] = ()
+) -> optax.GradientTransformation:
     """The optimiser; `scanned` names the parameter groups with layers at axis 0 (see `optimizers.matrices`)."""
     schedule = make_schedule(training)
     match training.optimizer:
@@ -65,7 +138,7 @@ def make_optimizer(training: configs.Training, scanned: Sequence[str] = ()) -> o
     if training.memory_learning_rate:
         factor = training.memory_learning_rate / training.schedule.learning_rate
         chain = optax.chain(chain, optimizers.scale_updates(MEMORY_PARAMETERS, factor))
-    rule = optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every)
+    rule = optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every, links=links)
     return optimizers.freeze(rule, training.frozen) if training.frozen else rule
 
 

@@ -19,15 +19,15 @@ from memjax.settings.relations import validate, warnings
 from memjax.training import processes
 from memjax.training.assembly import (
     check_frozen,
-    make_coefficients,
-    make_optimizer,
+    make_objective,
+    make_parts,
     make_schedule,
-    make_table_optimizer,
 )
 from memjax.training.checkpoints import Checkpoints, Restored
 from memjax.training.evaluation import EvaluationResult, Evaluator, Interrupted
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.metrics import MetricsFile, count_bytes, count_parameters, describe_totals
+from memjax.training.objective import Objective
 from memjax.training.profiles import Profile, Steps, check_steps
 from memjax.training.progress import Event, Progress, TensorBoard, describe_duration, describe_numbers
 from memjax.training.restoring import init_from
@@ -35,14 +35,7 @@ from memjax.training.runs import RunDirectory, check_directory, config_to_dict, 
 from memjax.training.sharding import Layout, check_rows, make_layout, put, put_rows, train_state_names
 from memjax.training.signals import Stopped, StopSignal
 from memjax.training.slot_counters import pull_usage
-from memjax.training.step import (
-    TrainState,
-    init_train_state,
-    init_variables,
-    language_model_loss,
-    make_train_step,
-    model_variables,
-)
+from memjax.training.step import TrainState, init_variables, model_variables
 from memjax.training.variables import join_state, split_state
 from memjax.typing import Batch, Sum
 
@@ -124,6 +117,7 @@ def train(
     experiment: Experiment | None = None,
     profile: Steps | None = None,
     reset_memory: bool = False,
+    objective: Callable[[Config, Any], Objective] = make_objective,
 ) -> TrainingResult:
     """Trains, or goes on training, or reports a run that is through.
 
@@ -139,6 +133,7 @@ def train(
       profile: first and last step of a trace (see `memjax.training.profiles`).
       reset_memory: go on with empty memories, and with another number of rows if wanted: the streams of documents then
         begin their next epoch.
+      objective: `objective(config, model)`, another than that of the configuration, such as one `with_penalty`.
 
     Raises:
       ValueError: the configuration, the run directory, a checkpoint or the data does not fit; nothing is lost.
@@ -177,7 +172,9 @@ def train(
             layout.active() if layout else contextlib.nullcontext(),
             processes.Watch(timeout),
         ):
-            return _Run(config, experiment, evaluator, run, report, stop, layout, reset_memory).train(hooks, profile)
+            return _Run(config, experiment, evaluator, run, report, stop, layout, reset_memory, objective).train(
+                hooks, profile
+            )
     finally:
         run.close()
         if isinstance(report, Progress):
@@ -237,6 +234,7 @@ class _Run:
         stop: StopSignal,
         layout: Layout | None,
         reset_memory: bool,
+        objective: Callable[[Config, Any], Objective],
     ):
         self.config, self.experiment, self.evaluator = config, experiment, evaluator
         self.run, self.report, self.layout, self.reset_memory = run, report, layout, reset_memory
@@ -245,9 +243,7 @@ class _Run:
         self.steps, self.clock = training.steps, _Clock()
         self.groups = experiment.model.groups()
         self.schedule = make_schedule(training)
-        self.optimizer = make_optimizer(training, experiment.model.scanned_groups())
-        self.table_optimizer = make_table_optimizer(config)
-        self.loss = language_model_loss(experiment.model)
+        self.parts = make_parts(config, experiment.model, objective=objective)
         self.checkpoints = Checkpoints(
             run.checkpoints_path, keep=training.keep_checkpoints, on_warning=lambda line: self._tell("note", 0, line)
         )
@@ -306,14 +302,12 @@ class _Run:
             return init_variables(model, jax.random.fold_in(key, 0), self.config.data.segment_length)
 
         def fresh(values: Any) -> TrainState:
-            memory = model.init_state(rows)
-            arguments = (self.loss, self.optimizer, values, memory, example, jax.random.fold_in(key, 1))
-            return init_train_state(*arguments, table_optimizer=self.table_optimizer)
+            return self.parts.init(values, model.init_state(rows), example, jax.random.fold_in(key, 1))
 
         shapes = jax.eval_shape(lambda: fresh(variables()))
         check_frozen(training.frozen, shapes)
         self.places = _Places(self.layout, shapes, variables, example, self.groups)
-        self.train_step = self.places.compile(self._make_step())
+        self.train_step = self.places.compile(self.parts.step)
         restored = self._restore()
         notes = []
         if restored is not None:
@@ -361,20 +355,6 @@ class _Run:
         if self.reset_memory:
             expected, without = dataclasses.replace(expected, memory=None, restart=None), ("memory/", "restart")
         return self.checkpoints.restore(expected, without=without)
-
-    def _make_step(self) -> Callable[..., Any]:
-        training = self.config.training
-        return make_train_step(
-            self.loss,
-            self.optimizer,
-            coefficients=make_coefficients(self.config.model.attention),
-            accumulate=training.accumulate,
-            rematerialize=training.rematerialize,
-            segments_per_checkpoint=training.segments_per_checkpoint,
-            segments_without_gradient=training.segments_without_gradient,
-            table_optimizer=self.table_optimizer,
-            jit=False,
-        )
 
     def _batches(self) -> Iterator[Batch]:
         """The batches, each where it belongs; made one at a time, since checkpoints name the stream's position."""

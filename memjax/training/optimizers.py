@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,47 @@ import optax
 from jaxtyping import Array
 
 Schedule = Callable[[Any], Any]
+
+
+class Reference(NamedTuple):
+    """Gradients of other losses, for links that project a gradient: worked out when a link asks.
+
+    Functions instead of arrays, so that as many gradients as there are losses need never be held at once. All speak of
+    trees of the structure of the updates that the link gets: of the trained parameters alone.
+
+    Attributes:
+      gradient: `gradient(name)`, that of one loss.
+      dots: `dots(direction) -> [losses]`, the inner product of each gradient with a direction, in one forward pass.
+      weighted_gradient: `weighted_gradient(weights)`, the gradients times `[losses]` weights, added, in one backward
+        pass.
+    """
+
+    gradient: Callable[[str], Any]
+    dots: Callable[[Any], Array]
+    weighted_gradient: Callable[[Array], Any]
+
+
+def make_reference(losses: Callable[[Any], Mapping[str, Array]], params: Any) -> Reference:
+    """The reference to some losses at these parameters.
+
+    Args:
+      losses: `losses(params) -> {name: scalar}`.
+      params: the parameters.
+
+    Example:
+      >>> losses = lambda params: {"a": 3 * params["x"], "b": params["x"] ** 2}
+      >>> reference = make_reference(losses, {"x": jnp.array(2.0)})
+      >>> float(reference.gradient("b")["x"]), reference.dots({"x": jnp.array(10.0)}).tolist()
+      (4.0, [30.0, 40.0])
+      >>> float(reference.weighted_gradient(jnp.array([1.0, 0.5]))["x"])
+      5.0
+    """
+    stacked = lambda params: jnp.stack(list(losses(params).values()))
+    return Reference(
+        gradient=lambda name: jax.grad(lambda params: losses(params)[name])(params),
+        dots=lambda direction: jax.jvp(stacked, (params,), (direction,))[1],
+        weighted_gradient=lambda weights: jax.grad(lambda params: jnp.dot(weights, stacked(params)))(params),
+    )
 
 
 def make_schedule(
@@ -106,19 +147,27 @@ def adafactor(
 
 
 def make_optimizer(
-    rule: optax.GradientTransformation, *, clip_norm: float = 0.0, apply_every: int = 1
+    rule: optax.GradientTransformation,
+    *,
+    clip_norm: float = 0.0,
+    apply_every: int = 1,
+    links: Sequence[optax.GradientTransformation] = (),
 ) -> optax.GradientTransformation:
-    """An update rule behind gradient clipping, applied to the mean gradient of every `apply_every` steps.
+    """An update rule behind links and gradient clipping, applied to the mean gradient of every `apply_every` steps.
 
     Args:
       rule: `adam(...)`, `adafactor(...)` or any other of optax.
       clip_norm: largest global norm of the gradient that reaches the rule; 0 = no clipping.
       apply_every: steps whose gradients are averaged before one update.
+      links: what a learner does to the gradient before it is clipped: transformations of optax whose `update` may take
+        `reference`, a `Reference`.
     """
     optimizer = optax.chain(optax.clip_by_global_norm(clip_norm), rule) if clip_norm else rule
+    optimizer = optax.chain(*links, optimizer) if links else optimizer
     if apply_every == 1:
         return optimizer
-    return optax.MultiSteps(optimizer, every_k_schedule=apply_every).gradient_transformation()
+    steps: Any = optax.MultiSteps(optimizer, every_k_schedule=apply_every)
+    return optax.GradientTransformationExtraArgs(steps.init, steps.update)  # its own method would lose the reference
 
 
 def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransformation:
@@ -146,7 +195,8 @@ def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransf
 def freeze(rule: optax.GradientTransformation, names: Collection[str]) -> optax.GradientTransformation:
     """A rule for all parameters but those whose path contains one of `names`.
 
-    These stay as they are, bit for bit: no decay, no moments, no part in the norm that is clipped.
+    These stay as they are, bit for bit: no decay, no moments, no part in the norm that is clipped, nor in what a link
+    of the rule sees of updates and `Reference`.
 
     Args:
       rule: of the other parameters.
@@ -158,7 +208,28 @@ def freeze(rule: optax.GradientTransformation, names: Collection[str]) -> optax.
         label = lambda path, _: "frozen" if is_named(where(path), names) else "trained"
         return jax.tree_util.tree_map_with_path(label, params)
 
-    return optax.multi_transform({"trained": rule, "frozen": optax.set_to_zero()}, labels)
+    split: Any = optax.multi_transform({"trained": rule, "frozen": optax.set_to_zero()}, labels)
+
+    def update(updates: Any, state: Any, params: Any = None, **others: Any) -> tuple[Any, Any]:
+        if "reference" in others:
+            others["reference"] = _trained_part(others["reference"], labels(updates), updates)
+        return split.update(updates, state, params, **others)
+
+    return optax.GradientTransformationExtraArgs(split.init, update)
+
+
+def _trained_part(reference: Reference, labels: Any, updates: Any) -> Reference:
+    """A reference that speaks of trees as `optax.multi_transform` hands them to the rule of the trained parameters."""
+    trained = jax.tree.map(lambda label: label == "trained", labels)
+    cut = lambda tree: jax.tree.map(lambda kept, leaf: leaf if kept else optax.MaskedNode(), trained, tree)
+    whole = lambda tree: jax.tree.map(
+        lambda kept, leaf, like: leaf if kept else jnp.zeros_like(like), trained, tree, updates
+    )
+    return Reference(
+        gradient=lambda name: cut(reference.gradient(name)),
+        dots=lambda direction: reference.dots(whole(direction)),
+        weighted_gradient=lambda weights: cut(reference.weighted_gradient(weights)),
+    )
 
 
 def is_named(path: str, names: Collection[str]) -> bool:

@@ -190,6 +190,33 @@ def train_state_names(state: TrainState, names: Mapping[str, Any]) -> TrainState
         key=Names(()),
         totals=plain(state.totals),
         restart=Names(("batch",)),
+        method=_method_names(state.method, names["params"], state.params),
+    )
+
+
+def _method_names(node: Any, names: Any, params: Any) -> Any:
+    """Names of what a learner keeps.
+
+    Where a dataclass says so (`axes_of`) they are its; a subtree of the structure of the parameters has theirs, leaf by
+    leaf where the shapes agree; anything else has none.
+    """
+    if jax.tree.structure(node) == jax.tree.structure(params) and jax.tree.leaves(node):
+        like = lambda name, leaf, whole: name if leaf.shape == whole.shape else Names((None,) * leaf.ndim)
+        return jax.tree.map(like, names, node, params)
+    if hasattr(node, "shape") and hasattr(node, "dtype"):
+        return Names((None,) * node.ndim)
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        fields = [field for field in dataclasses.fields(node) if not field.metadata.get("static")]
+        declared = lambda axes, part: jax.tree.map(lambda leaf: Names(axes), part)
+        named = {
+            field.name: declared(field.metadata["axes"], getattr(node, field.name))
+            if "axes" in field.metadata
+            else _method_names(getattr(node, field.name), names, params)
+            for field in fields
+        }
+        return dataclasses.replace(node, **named)
+    return jax.tree.map(
+        lambda child: _method_names(child, names, params), node, is_leaf=lambda child: child is not node
     )
 
 

@@ -1,10 +1,15 @@
-"""One update: the train state, its objective and the jitted step."""
+"""One update: the train state, the gradients of an objective, and what they change.
+
+`make_train_step` composes the two halves, `gradients_of` and `apply_gradients`; a learner with gradients of its own
+calls them itself. The order is always: loss, gradients, links (see `memjax.training.optimizers.make_optimizer`),
+clipping and update rule, the finite check of objective, gradients and (where there are links) updates, `after_update`,
+counters.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,11 +19,11 @@ import optax
 from jaxtyping import Array, Bool
 
 from memjax.memory.contract import restore_state, save_state, select_state, state_axes
+from memjax.training.objective import RANDOM_STREAMS, Objective
+from memjax.training.optimizers import Reference
 from memjax.training.segments import Rematerialize, add_segments, loss_over_segments, segment_keys
 from memjax.training.tables import TableOptimizer, Tables, make_sinks, touched_rows
-from memjax.typing import Aux, Batch, Leaf, Sum
-
-RANDOM_STREAMS = ("dropout", "memory", "features")
+from memjax.typing import Aux, Batch, Leaf, SegmentLoss, Sum
 
 
 @jax.tree_util.register_dataclass
@@ -38,6 +43,7 @@ class TrainState:
       totals: name -> `Sum` since they were last pulled: `nll`, `tokens` (read), `gradient_norm`, `skipped`, `bytes`
         where the batches carry them, and the losses and metrics of the model.
       restart: bool `[batch]`, rows whose document began in a step that was skipped: they start anew in the next.
+      method: what a learner keeps (anchors, importances, a teacher, episodes): any tree of arrays.
     """
 
     step: Leaf
@@ -50,33 +56,7 @@ class TrainState:
     key: Leaf
     totals: dict[str, Sum]
     restart: Leaf
-
-
-SegmentLoss = Callable[[Mapping[str, Any], Any, Batch, Array], tuple[Any, Any, Sum, Aux]]
-"""`loss(variables, memory, segment, key) -> (memory, batch_stats, negative log likelihood, aux)`, what a model has to
-say about one segment. `variables` has the collections params, tables, batch_stats, constants and sinks."""
-
-
-def language_model_loss(model: Any) -> SegmentLoss:
-    """The negative log likelihood of a language model in training mode."""
-
-    def loss(variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array) -> tuple[Any, Any, Sum, Aux]:
-        extras = model.choose_extras(segment.extras)
-        (hidden, memory, aux), written = model.apply(
-            variables,
-            segment.inputs,
-            memory,
-            start_of_document=segment.start_of_document,
-            mask=segment.mask,
-            deterministic=False,
-            rngs={name: jax.random.fold_in(key, i) for i, name in enumerate(RANDOM_STREAMS)},
-            mutable=["batch_stats"],
-            **({"extras": extras} if extras else {}),
-        )
-        nll = model.apply(variables, hidden, segment.targets, segment.weights, method="nll")
-        return memory, written.get("batch_stats", {}), nll, aux
-
-    return loss
+    method: Any = dataclasses.field(default_factory=dict)
 
 
 def init_variables(model: Any, key: Array, segment_length: int) -> dict[str, Any]:
@@ -93,7 +73,7 @@ def init_variables(model: Any, key: Array, segment_length: int) -> dict[str, Any
 
 
 def init_train_state(
-    loss: SegmentLoss,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     variables: Mapping[str, Any],
     memory: Any,
@@ -101,17 +81,19 @@ def init_train_state(
     key: Array,
     *,
     table_optimizer: TableOptimizer | None = None,
+    method: Any = None,
 ) -> TrainState:
     """The state before the first step.
 
     Args:
-      loss: the same as in `make_train_step`.
+      objective: the same as in `make_train_step`.
       optimizer: of the dense parameters.
       variables: from `init_variables`, or loaded.
       memory: `model.init_state(rows)`.
       batch: an example (or its shapes), `[segments, batch, length]`: it decides which sums there are.
       key: of dropout and sampling.
       table_optimizer: of the collection `tables`; needed where the model has one.
+      method: what a learner keeps; None = nothing.
 
     Raises:
       ValueError: tables without an optimiser.
@@ -130,15 +112,31 @@ def init_train_state(
         key=key,
         totals={},
         restart=jnp.zeros(batch.start_of_document.shape[1], bool),
+        method={} if method is None else method,
     )
+    return dataclasses.replace(state, totals=zero_totals(objective, state, memory, batch))
 
-    def sums(state: TrainState, batch: Batch) -> dict[str, Sum]:
+
+def zero_totals(
+    objective: Objective, state: TrainState, memory: Any, batch: Batch, *, kind: str = ""
+) -> dict[str, Sum]:
+    """The sums that updates with such a batch add to, at zero.
+
+    Args:
+      objective: as in `gradients_of`.
+      state: arrays or shapes; its totals do not matter.
+      memory: what the rows of the batch remember.
+      batch: an example or its shapes.
+      kind: as in `apply_gradients`.
+    """
+
+    def sums(state: TrainState, memory: Any, batch: Batch) -> dict[str, Sum]:
         segment = jax.tree.map(lambda leaf: leaf[0], batch)
-        _, _, nll, aux = loss(model_variables(state), state.memory, segment, state.key)
-        return _sums(nll, aux, segment, jnp.zeros(()), jnp.ones((), bool))
+        _, _, nll, aux = objective.loss(_loss_variables(state), memory, segment, state.key)
+        all_of = {"nll": nll, **_named_losses(objective, aux), **aux.metrics, **_counts(segment)}
+        return _sums(all_of, jnp.zeros(()), jnp.ones((), bool), kind)
 
-    names = jax.eval_shape(sums, state, batch)
-    return dataclasses.replace(state, totals={name: Sum.zero() for name in names})
+    return {name: Sum.zero() for name in jax.eval_shape(sums, state, memory, batch)}
 
 
 def model_variables(state: TrainState) -> dict[str, Any]:
@@ -147,89 +145,238 @@ def model_variables(state: TrainState) -> dict[str, Any]:
     return {"params": state.params, **{name: value for name, value in others.items() if value}}
 
 
+def _loss_variables(state: TrainState) -> dict[str, Any]:
+    """The variables of a loss: those of the model, and what a learner keeps."""
+    method = {"method": state.method} if jax.tree.leaves(state.method) else {}
+    return {**model_variables(state), **method}
+
+
+AfterUpdate = Callable[[Any, Any, Any, Any], Any]
+"""`after_update(method, params before, params after, gradients) -> method`, for what is gathered along the way"""
+
+
 def make_train_step(
-    loss: SegmentLoss,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     *,
-    coefficients: Mapping[str, float] | None = None,
     accumulate: int = 1,
     rematerialize: Rematerialize = "none",
     segments_per_checkpoint: int = 0,
     segments_without_gradient: int = 0,
     table_optimizer: TableOptimizer | None = None,
+    after_update: AfterUpdate | None = None,
+    check_updates: bool = False,
     jit: bool = True,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Sum]]]:
     """The update `step(state, batch) -> (state, metrics)`, jitted and donating the state.
 
-    The objective is the sum of the negative log likelihoods of all rows and segments divided once by the number of
-    scored targets, plus each auxiliary loss, so divided too, times its coefficient. Where it or the gradient norm is
-    not finite, every field of the state keeps its value; only `totals["skipped"]` grows, and rows that began a document
-    are noted in `restart`.
+    Where the objective, the gradient norm or an update is not finite, every field of the state keeps its value; only
+    `totals["skipped"]` grows, and rows that began a document are noted in `restart`.
 
     Args:
-      loss: of one segment.
+      objective: what is made small.
       optimizer: of the dense parameters; tables are outside its decay and its norm.
-      coefficients: name -> coefficient of each of `Aux.losses`, without `layer_<index>/`; 0 logs it only.
-      accumulate: row groups computed one after the other; the result is that of all rows at once.
+      accumulate: as in `gradients_of`, and the three after it.
       rematerialize: as in `loss_over_segments`.
       segments_per_checkpoint: as in `loss_over_segments`.
-      segments_without_gradient: first segments of every update that only write the memory, at the price of a forward
-        pass: none of their losses counts, and no gradient reaches the parameters through what they wrote.
+      segments_without_gradient: as in `gradients_of`.
       table_optimizer: as in `init_train_state`.
+      after_update: as in `apply_gradients`.
+      check_updates: as in `apply_gradients`.
       jit: False returns the plain function.
 
     Raises:
       ValueError: when traced: rows that `accumulate` does not divide, a loss without coefficient, no segment left that
         has a gradient.
     """
-    coefficients = dict(coefficients or {})
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Sum]]:
+        state, found = gradients_of(
+            objective,
+            state,
+            batch,
+            accumulate=accumulate,
+            rematerialize=rematerialize,
+            segments_per_checkpoint=segments_per_checkpoint,
+            segments_without_gradient=segments_without_gradient,
+        )
+        return apply_gradients(
+            state,
+            found,
+            optimizer,
+            table_optimizer=table_optimizer,
+            after_update=after_update,
+            check_updates=check_updates,
+        )
+
+    return jax.jit(train_step, donate_argnums=0) if jit else train_step
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Gradients:
+    """What the forward and backward pass of a step give.
+
+    Attributes:
+      objective: scalar.
+      params: the gradient of the parameters, which `apply_gradients` takes; any other tree of their shapes will do.
+      sinks: gradients of the looked-up rows of tables, `[groups, segments, ...]`.
+      memory: the memory after the batch; None where the batch had a memory of its own.
+      saved: what takes the memory back.
+      batch_stats: after the batch.
+      arrays: `Aux.arrays` with `[groups, segments]` in front.
+      sums: name -> `Sum` of losses, metrics and counts.
+      starts: bool `[batch]`, rows that began a document; None where the batch had a memory of its own.
+      single: one segment in one group, whose memory is taken back by what was saved of it.
+    """
+
+    objective: Any
+    params: Any
+    sinks: Any
+    memory: Any
+    saved: Any
+    batch_stats: Any
+    arrays: dict[str, Any]
+    sums: dict[str, Sum]
+    starts: Any
+    single: bool = dataclasses.field(metadata={"static": True})
+
+
+def gradients_of(
+    objective: Objective,
+    state: TrainState,
+    batch: Batch,
+    *,
+    memory: Any = None,
+    accumulate: int = 1,
+    rematerialize: Rematerialize = "none",
+    segments_per_checkpoint: int = 0,
+    segments_without_gradient: int = 0,
+) -> tuple[TrainState, Gradients]:
+    """The first half of an update: the objective and its gradients.
+
+    Args:
+      objective: what is made small.
+      state: as it is.
+      batch: `[segments, batch, ...]`, the next one of the rows that the state remembers.
+      memory: of the batch's rows, where they are others than those of the state (`model.init_state(rows)`): the memory
+        of the state and what it notes of its rows are then neither read nor written.
+      accumulate: row groups computed one after the other; the result is that of all rows at once.
+      rematerialize: as in `loss_over_segments`.
+      segments_per_checkpoint: as in `loss_over_segments`.
+      segments_without_gradient: first segments of every update that only write the memory, at the price of a forward
+        pass: none of their losses counts, and no gradient reaches the parameters through what they wrote.
+
+    Returns:
+      The state to hand to `apply_gradients` (equal to the one given), and what was found.
+    """
+    without, own = segments_without_gradient, memory is not None
+    starts = batch.start_of_document
+    batch = dataclasses.replace(
+        batch,
+        start_of_document=starts if own else starts.at[0].set(starts[0] | state.restart),
+        weights=batch.weights.at[:without].set(0) if without else batch.weights,
+    )
+    # After one segment a long memory need only take back what that segment has written.
+    single = batch.inputs.shape[0] == 1 and accumulate == 1 and not own
+    memory = memory if own else state.memory
+    saved = None if own else memory
+    if single:
+        memory, saved = save_state(memory, batch.start_of_document[0], batch.inputs.shape[2])
+    segments, rows = batch.inputs.shape[:2]
+    if rows % accumulate:
+        raise ValueError(f"accumulate: given {accumulate}, allowed: a divisor of the {rows} rows of a batch")
+    if not 0 <= without < segments:
+        raise ValueError(
+            f"segments_without_gradient: given {without}, allowed: from 0 to {segments - 1}, so that one of "
+            f"the {segments} segments of an update has a gradient"
+        )
+    keys = segment_keys(state.key, state.step, segments)
     over_segments = functools.partial(
         loss_over_segments, rematerialize=rematerialize, segments_per_checkpoint=segments_per_checkpoint
     )
+    group = _Group(objective, state, keys, accumulate, without, over_segments)
+    memories, batches = _split_rows(memory, accumulate), _split_batch(batch, accumulate)
+    trained = (state.params, _sinks(objective.loss, state, memories, batches, keys[without:]))
+    value, gradients, written, batch_stats, nll, aux = (_accumulated if accumulate > 1 else _at_once)(
+        group, trained, memories, batches
+    )
+    found = Gradients(
+        objective=value,
+        params=gradients[0],
+        sinks=gradients[1],
+        memory=None if own else _join_rows(written, memory),
+        saved=saved,
+        batch_stats=batch_stats,
+        arrays=aux.arrays,
+        sums={"nll": nll, **_named_losses(objective, aux), **aux.metrics, **_counts(batch)},
+        starts=None if own else jnp.any(batch.start_of_document, axis=0),
+        single=single,
+    )
+    return state, found
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Sum]]:
-        starts = batch.start_of_document
-        batch = dataclasses.replace(
-            batch,
-            start_of_document=starts.at[0].set(starts[0] | state.restart),
-            weights=batch.weights.at[:segments_without_gradient].set(0) if segments_without_gradient else batch.weights,
-        )
-        # After one segment a long memory need only take back what that segment has written.
-        one = batch.inputs.shape[0] == 1 and accumulate == 1
-        memory, saved = state.memory, state.memory
-        if one:
-            memory, saved = save_state(memory, batch.start_of_document[0], batch.inputs.shape[2])
-        state_before = dataclasses.replace(state, memory=memory)
-        found = _gradients(
-            loss, state_before, batch, coefficients, accumulate, segments_without_gradient, over_segments
-        )
-        norm = optax.tree.norm(found.gradients)
-        ok = jnp.isfinite(found.objective) & jnp.isfinite(norm)
-        for leaf in jax.tree.leaves(found.sink_gradients):
-            ok &= jnp.all(jnp.isfinite(leaf))
-        updates, opt_state = optimizer.update(found.gradients, state.opt_state, state.params)
-        tables = state.tables
-        if table_optimizer is not None and tables.values:
-            touched = touched_rows(tables.values, found.sink_gradients, found.aux.arrays)
-            tables = Tables(*table_optimizer.update(*_parts(tables), touched, step=state.step, ok=ok))
-        select = lambda new, old: jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)  # noqa: E731
-        sums = _sums(found.nll, found.aux, batch, norm, ok)
-        params, later = _ok_after(ok, select(optax.apply_updates(state.params, updates), state.params))
-        new = TrainState(
-            step=select(state.step + 1, state.step),
-            params=params,
-            tables=tables,
-            opt_state=select_state(later, opt_state, state.opt_state),
-            batch_stats=select(found.batch_stats, state.batch_stats),
-            constants=state.constants,
-            memory=restore_state(ok, found.memory, saved) if one else select_state(ok, found.memory, saved),
-            key=state.key,
-            totals={name: state.totals[name] + sums[name] for name in state.totals},
-            restart=jnp.where(ok, False, jnp.any(batch.start_of_document, axis=0)),
-        )
-        return new, sums
 
-    return jax.jit(train_step, donate_argnums=0) if jit else train_step
+def apply_gradients(
+    state: TrainState,
+    found: Gradients,
+    optimizer: optax.GradientTransformation,
+    *,
+    table_optimizer: TableOptimizer | None = None,
+    reference: Reference | None = None,
+    after_update: AfterUpdate | None = None,
+    check_updates: bool = False,
+    kind: str = "",
+) -> tuple[TrainState, dict[str, Sum]]:
+    """The second half of an update: what the gradients change, and the sums of the step.
+
+    Args:
+      state: from `gradients_of`.
+      found: from `gradients_of`; `found.params` may have been replaced.
+      optimizer: of the dense parameters, with its links.
+      table_optimizer: of the collection `tables`.
+      reference: for the links of the optimiser; other parts of it do not see it.
+      after_update: what `TrainState.method` becomes.
+      check_updates: a step whose updates are not finite is skipped too; always so with a `reference`. The rules of this
+        library make finite updates of a gradient with a finite norm, and the check is one more pass over all of them.
+      kind: of the update, where there are several: its sums go under `kind/name`, all but `skipped`.
+    """
+    norm = optax.tree.norm(found.params)
+    referring = {} if reference is None else {"reference": reference}
+    updates, opt_state = optax.with_extra_args_support(optimizer).update(
+        found.params, state.opt_state, state.params, **referring
+    )
+    ok = jnp.isfinite(found.objective) & jnp.isfinite(norm)
+    linked = updates if check_updates or reference is not None else ()
+    for leaf in [*jax.tree.leaves(found.sinks), *jax.tree.leaves(linked)]:
+        ok &= jnp.all(jnp.isfinite(leaf))
+    tables = state.tables
+    if table_optimizer is not None and tables.values:
+        touched = touched_rows(tables.values, found.sinks, found.arrays)
+        tables = Tables(*table_optimizer.update(*_parts(tables), touched, step=state.step, ok=ok))
+    select = lambda new, old: jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)  # noqa: E731
+    sums = _sums(found.sums, norm, ok, kind)
+    params, later = _ok_after(ok, select(optax.apply_updates(state.params, updates), state.params))
+    method = state.method
+    if after_update is not None:
+        method = select_state(later, after_update(method, state.params, params, found.params), method)
+    memory, restart = state.memory, state.restart
+    if found.memory is not None:
+        restore = restore_state if found.single else select_state
+        memory, restart = restore(ok, found.memory, found.saved), jnp.where(ok, False, found.starts)
+    new = TrainState(
+        step=select(state.step + 1, state.step),
+        params=params,
+        tables=tables,
+        opt_state=select_state(later, opt_state, state.opt_state),
+        batch_stats=select(found.batch_stats, state.batch_stats),
+        constants=state.constants,
+        memory=memory,
+        key=state.key,
+        totals={name: total + sums[name] if name in sums else total for name, total in state.totals.items()},
+        restart=restart,
+        method=method,
+    )
+    return new, sums
 
 
 def _ok_after(ok: Array, params: Any) -> tuple[Any, Array]:
@@ -247,26 +394,12 @@ def _ok_after(ok: Array, params: Any) -> tuple[Any, Array]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Found:
-    """What the forward and backward pass of a step give; arrays of `aux` have `[groups, segments]` in front."""
-
-    objective: Array
-    gradients: Any
-    sink_gradients: Any
-    memory: Any
-    batch_stats: Any
-    nll: Sum
-    aux: Aux
-
-
-@dataclasses.dataclass(frozen=True)
-class _Objective:
+class _Group:
     """The objective of one row group as a function of (params, sinks)."""
 
-    loss: SegmentLoss
+    objective: Objective
     state: TrainState
     keys: Array
-    coefficients: Mapping[str, float]
     accumulate: int
     without_gradient: int
     over_segments: Callable[..., tuple[Any, Any]]
@@ -280,10 +413,10 @@ class _Objective:
         def step(params: Any, carry: tuple[Any, Any], segment: Any) -> Any:
             batch, key, sink = segment
             collections = {"batch_stats": carry[1], "sinks": sink}
-            variables = {**model_variables(self.state), "params": params}
+            variables = {**_loss_variables(self.state), "params": params}
             variables.update({name: value for name, value in collections.items() if value})
             key = jax.random.fold_in(key, index) if self.accumulate > 1 else key
-            memory, written, nll, aux = self.loss(variables, carry[0], batch, key)
+            memory, written, nll, aux = self.objective.loss(variables, carry[0], batch, key)
             return (memory, written or carry[1]), (nll, aux)
 
         carry, (before, after) = (memory, batch_stats), _split_segments((group, self.keys), self.without_gradient)
@@ -296,119 +429,66 @@ class _Objective:
     def __call__(self, trained: Any, divisors: Any, *arguments: Any) -> tuple[Array, Any]:
         """The group's share of the objective, divided by its own sums where `divisors` is None."""
         memory, batch_stats, nll, aux = self.forward(trained, *arguments)
-        if divisors is None:
-            divisors = _at_least_one(_weights(nll, aux, self.coefficients))
-        objective = nll.total / divisors["nll"]
-        for name, value in _losses(aux).items():
-            if self.coefficients[name]:
-                objective += self.coefficients[name] * value.total / divisors[f"losses/{name}"]
-        return objective, (memory, batch_stats, nll, aux)
+        divisors = self.objective.divisors(nll, aux) if divisors is None else divisors
+        return self.objective.value(nll, aux, divisors), (memory, batch_stats, nll, aux)
 
 
-def _gradients(
-    loss: SegmentLoss,
-    state: TrainState,
-    batch: Batch,
-    coefficients: Mapping[str, float],
-    accumulate: int,
-    without_gradient: int,
-    over_segments: Callable[..., tuple[Any, Any]],
-) -> _Found:
-    """The objective with its gradients, over `accumulate` row groups one after the other."""
-    segments, rows = batch.inputs.shape[:2]
-    if rows % accumulate:
-        raise ValueError(f"accumulate: given {accumulate}, allowed: a divisor of the {rows} rows of a batch")
-    if not 0 <= without_gradient < segments:
-        raise ValueError(
-            f"segments_without_gradient: given {without_gradient}, allowed: from 0 to {segments - 1}, so that one of "
-            f"the {segments} segments of an update has a gradient"
-        )
-    keys = segment_keys(state.key, state.step, segments)
-    objective = _Objective(loss, state, keys, coefficients, accumulate, without_gradient, over_segments)
-    memories, batches = _split_rows(state.memory, accumulate), _split_batch(batch, accumulate)
-    trained = (state.params, _sinks(loss, state, memories, batches, keys[without_gradient:]))
-    if accumulate > 1:
-        return _accumulated(objective, trained, memories, batches)
-    value, gradients = jax.value_and_grad(objective, has_aux=True)(
-        trained, None, _first(memories), state.batch_stats, _first(batches), 0
+def _at_once(group: _Group, trained: Any, memories: Any, batches: Batch) -> tuple[Any, ...]:
+    """(objective, gradients, memories, batch_stats, nll, aux) of all rows; they have one group in front."""
+    (value, (memory, batch_stats, nll, aux)), gradients = jax.value_and_grad(group, has_aux=True)(
+        trained, None, _first(memories), group.state.batch_stats, _first(batches), 0
     )
-    total, (memory, batch_stats, nll, aux) = value
-    return _Found(
-        objective=total,
-        gradients=gradients[0],
-        sink_gradients=_lead(gradients[1]),
-        memory=_join_rows(_lead(memory), state.memory),
-        batch_stats=batch_stats,
-        nll=nll,
-        aux=Aux(aux.losses, aux.metrics, _lead(aux.arrays)),
-    )
+    aux = Aux(aux.losses, aux.metrics, _lead(aux.arrays))
+    return value, (gradients[0], _lead(gradients[1])), _lead(memory), batch_stats, nll, aux
 
 
-def _accumulated(objective: _Objective, trained: Any, memories: Any, batches: Batch) -> _Found:
-    """A scan over row groups; `memories` and `batches` have the groups at axis 0."""
-    state = objective.state
-    groups = (memories, batches, jnp.arange(objective.accumulate))
+def _accumulated(group: _Group, trained: Any, memories: Any, batches: Batch) -> tuple[Any, ...]:
+    """The same by a scan over row groups; `memories` and `batches` have the groups at axis 0."""
+    state = group.state
+    groups = (memories, batches, jnp.arange(group.accumulate))
 
     # The divisors first, from a forward pass of which the compiler keeps nothing else.
-    def count(_: None, group: Any) -> tuple[None, Any]:
-        memory, batch, index = group
-        _, _, nll, aux = objective.forward(trained, memory, state.batch_stats, batch, index)
-        return None, _weights(nll, aux, objective.coefficients)
+    def count(_: None, one: Any) -> tuple[None, Any]:
+        memory, batch, index = one
+        _, _, nll, aux = group.forward(trained, memory, state.batch_stats, batch, index)
+        return None, group.objective.divisors(nll, aux)
 
     counted = jax.lax.scan(count, None, groups)[1]
-    divisors = _at_least_one(jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), counted))
+    divisors = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), counted)
 
-    def body(carry: Any, group: Any) -> Any:
+    def body(carry: Any, one: Any) -> Any:
         gradients, batch_stats = carry
-        memory, batch, index = group
-        (total, (memory, batch_stats, nll, aux)), (more, sink_gradients) = jax.value_and_grad(objective, has_aux=True)(
+        memory, batch, index = one
+        (total, (memory, batch_stats, nll, aux)), (more, sinks) = jax.value_and_grad(group, has_aux=True)(
             trained, divisors, memory, batch_stats, batch, index
         )
-        return (jax.tree.map(jnp.add, gradients, more), batch_stats), (total, sink_gradients, memory, nll, aux)
+        return (jax.tree.map(jnp.add, gradients, more), batch_stats), (total, sinks, memory, nll, aux)
 
     start = (jax.tree.map(jnp.zeros_like, state.params), state.batch_stats)
-    (gradients, batch_stats), (totals, sink_gradients, memory, nll, aux) = jax.lax.scan(body, start, groups)
+    (gradients, batch_stats), (totals, sinks, memory, nll, aux) = jax.lax.scan(body, start, groups)
     nll, aux = add_segments((nll, aux))
-    memory = _join_rows(memory, state.memory)
-    return _Found(jnp.sum(totals), gradients, sink_gradients, memory, batch_stats, nll, aux)
+    return jnp.sum(totals), (gradients, sinks), memory, batch_stats, nll, aux
 
 
-def _weights(nll: Sum, aux: Aux, coefficients: Mapping[str, float]) -> dict[str, Array]:
-    """What the sums of the objective were summed over, without gradient."""
-    losses = _losses(aux)
-    if set(losses) != set(coefficients):
-        raise ValueError(
-            f"coefficients: given {sorted(coefficients)}, allowed: one for each loss of the model, {sorted(losses)}; "
-            "0 logs a loss without training on it"
-        )
-    weights = {"nll": nll.weight, **{f"losses/{name}": value.weight for name, value in losses.items()}}
-    return jax.lax.stop_gradient(weights)
+def _named_losses(objective: Objective, aux: Aux) -> dict[str, Sum]:
+    return {f"losses/{name}": value for name, value in objective.losses(aux).items()}
 
 
-def _at_least_one(weights: dict[str, Array]) -> dict[str, Array]:
-    """The divisors of the objective: 1 where nothing was summed."""
-    return {name: jnp.where(weight > 0, weight, 1) for name, weight in weights.items()}
-
-
-def _losses(aux: Aux) -> dict[str, Sum]:
-    """The auxiliary losses, those of all layers (`layer_<index>/name`) added under one name."""
-    losses: dict[str, Sum] = {}
-    for name, value in aux.losses.items():
-        name = re.sub(r"^layer_\d+/", "", name)
-        losses[name] = losses[name] + value if name in losses else value
-    return losses
-
-
-def _sums(nll: Sum, aux: Aux, batch: Batch, norm: Array, ok: Bool[Array, ""]) -> dict[str, Sum]:
-    """What a step adds to the totals: nothing but `skipped` where it was not finite."""
-    one = jnp.ones((), jnp.float32)
-    sums = {"nll": nll, **{f"losses/{name}": value for name, value in _losses(aux).items()}, **aux.metrics}
+def _counts(batch: Batch) -> dict[str, Sum]:
+    """What a batch says of itself: tokens read and, where it knows, bytes of its targets."""
+    one, counts = jnp.ones((), jnp.float32), {}
     if "target_bytes" in batch.extras:
         scored = jnp.sum(batch.extras["target_bytes"] * (batch.weights > 0))
-        sums["bytes"] = Sum(scored.astype(jnp.float32), one)
-    sums["tokens"] = Sum(jnp.sum(batch.mask), one)
-    sums["gradient_norm"] = Sum(norm, one)
+        counts["bytes"] = Sum(scored.astype(jnp.float32), one)
+    return {**counts, "tokens": Sum(jnp.sum(batch.mask), one)}
+
+
+def _sums(found: dict[str, Sum], norm: Array, ok: Bool[Array, ""], kind: str) -> dict[str, Sum]:
+    """What a step adds to the totals: nothing but `skipped` where it was not finite."""
+    one = jnp.ones((), jnp.float32)
+    sums = {**found, "gradient_norm": Sum(norm, one)}
     sums = jax.tree.map(lambda leaf: jnp.where(ok, leaf, 0).astype(jnp.float32), sums)
+    sums = {f"{kind}/{name}" if kind else name: value for name, value in sums.items()}
     return {**sums, "skipped": Sum(jnp.where(ok, 0.0, 1.0).astype(jnp.float32), one)}
 
 
@@ -417,7 +497,7 @@ def _sinks(loss: SegmentLoss, state: TrainState, memories: Any, batches: Batch, 
     if not state.tables.values:
         return {}
     aux = jax.eval_shape(
-        lambda m, b: loss(model_variables(state), m, b, keys[0])[3],
+        lambda m, b: loss(_loss_variables(state), m, b, keys[0])[3],
         jax.tree.map(lambda leaf: leaf[0], memories),
         jax.tree.map(lambda leaf: leaf[0, 0], batches),
     )

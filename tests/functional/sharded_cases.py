@@ -24,8 +24,9 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 from memjax import axes, config, functional  # noqa: E402
 from memjax.memory.memorizing import MemorizingAttention  # noqa: E402
 from memjax.models.factory import make_language_model
+from memjax.training.objective import Objective, model_loss  # noqa: E402
 from memjax.training.sharding import Layout, make_mesh, put  # noqa: E402
-from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step  # noqa: E402
+from memjax.training.step import init_train_state, init_variables, make_train_step  # noqa: E402
 from memjax.typing import Batch  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
@@ -260,8 +261,8 @@ class Run:
         sizes = {"dim": 32, "num_layers": 3, "num_heads": 8, "head_dim": 4, "scan_layers": True}
         model = config.Model(attention=attention, compute_dtype="float64", memory_dtype="float64", **sizes)
         self.model = make_language_model(model, 64, memory_sharding=self.memory_sharding)
-        self.loss, self.optimizer = language_model_loss(self.model), optax.adam(1e-2)
-        step = make_train_step(self.loss, self.optimizer, jit=False)
+        self.objective, self.optimizer = Objective(model_loss(self.model)), optax.adam(1e-2)
+        step = make_train_step(self.objective, self.optimizer, jit=False)
         if self.mesh is None:
             self.step, self.state = jax.jit(step), jax.jit(self.init)()
             return
@@ -284,7 +285,7 @@ class Run:
         variables = init_variables(self.model, jax.random.key(0), LENGTH)
         variables = jax.tree.map(lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x, variables)
         memory = self.model.init_state(BATCH, jnp.float64)
-        return init_train_state(self.loss, self.optimizer, variables, memory, self.batch(0), jax.random.key(1))
+        return init_train_state(self.objective, self.optimizer, variables, memory, self.batch(0), jax.random.key(1))
 
     @staticmethod
     def batch(step: int) -> Batch:

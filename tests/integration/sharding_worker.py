@@ -19,8 +19,9 @@ from memjax.models.factory import make_language_model
 from memjax.training.assembly import make_coefficients
 from memjax.training.loop import train
 from memjax.training.metrics import count_bytes
+from memjax.training.objective import Objective, model_loss
 from memjax.training.sharding import Layout, make_mesh, put
-from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
+from memjax.training.step import init_train_state, init_variables, make_train_step
 from memjax.typing import Batch
 from tests.reference.parameters import as_float64
 
@@ -57,7 +58,8 @@ class Run:
 
     def __init__(self, attention: configs.Attention, shape: tuple[int, int, int] | None, dim: int = 16):
         model = as_float64(make_language_model(make_model(attention, dim), VOCAB, vocab_multiple=128))
-        loss, optimizer, example = language_model_loss(model), optax.adam(1e-2), batches(1)[0]
+        objective = Objective(model_loss(model), make_coefficients(attention))
+        optimizer, example = optax.adam(1e-2), batches(1)[0]
 
         def variables():
             made = init_variables(model, jax.random.key(0), LENGTH)
@@ -65,10 +67,10 @@ class Run:
 
         def fresh():
             memory = model.init_state(ROWS, jnp.float64)
-            return init_train_state(loss, optimizer, variables(), memory, example, jax.random.key(1))
+            return init_train_state(objective, optimizer, variables(), memory, example, jax.random.key(1))
 
         self.traces = 0
-        plain = make_train_step(loss, optimizer, coefficients=make_coefficients(attention), jit=False)
+        plain = make_train_step(objective, optimizer, jit=False)
 
         def step(state, batch):
             self.traces += 1

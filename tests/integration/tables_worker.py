@@ -13,9 +13,10 @@ import optax
 from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.models.factory import make_language_model
+from memjax.training.objective import Objective, model_loss
 from memjax.training.sharding import Layout, make_mesh, put
 from memjax.training.slot_counters import count_usage
-from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
+from memjax.training.step import init_train_state, init_variables, make_train_step
 from memjax.training.tables import table_adam
 from tests.functional.sharded_cases import collectives
 from tests.integration.sharding_worker import LENGTH, ROWS, VOCAB, batches, difference
@@ -39,7 +40,7 @@ class Run:
         memory = configs.ProductKey(layers=(1,), num_keys=KEYS, memory_heads=2, num_neighbors=3, key_dim=8)
         model = configs.Model(dim=DIM, num_layers=2, num_heads=8, head_dim=8, feed_forward=memory, scan_layers=False)
         module = as_float64(make_language_model(model, VOCAB, table_sharding=split, vocab_multiple=128))
-        loss, optimizer, example = language_model_loss(module), optax.sgd(0.1), batches(1)[0]
+        objective, optimizer, example = Objective(model_loss(module)), optax.sgd(0.1), batches(1)[0]
         tables = count_usage(table_adam(lambda step: 0.05, form=form, split=split))
 
         def variables():
@@ -49,10 +50,10 @@ class Run:
         def fresh():
             state = module.init_state(ROWS, jnp.float64)
             return init_train_state(
-                loss, optimizer, variables(), state, example, jax.random.key(1), table_optimizer=tables
+                objective, optimizer, variables(), state, example, jax.random.key(1), table_optimizer=tables
             )
 
-        step = make_train_step(loss, optimizer, table_optimizer=tables, jit=False)
+        step = make_train_step(objective, optimizer, table_optimizer=tables, jit=False)
         self.layout = Layout(make_mesh(shape)) if shape else None
         if self.layout is None:
             self.state, self.step = jax.jit(fresh)(), jax.jit(step, donate_argnums=0)

@@ -16,7 +16,7 @@ from memjax.config import (
     Schedule,
     Training,
 )
-from memjax.training import loop
+from memjax.training import assembly, loop
 from memjax.training.restoring import load_run
 from memjax.training.step import make_train_step
 from tests.training.loop_test import Crash, assert_same_run, crash_at, run
@@ -55,11 +55,11 @@ class Parts:
 
 @pytest.mark.slow
 def test_every_option_at_once_and_resumed(tmp_path, monkeypatch):
-    def make(loss, optimizer, **kwargs):
+    def make(objective, optimizer, **kwargs):
         chex.clear_trace_counter()
-        return chex.assert_max_traces(make_train_step(loss, optimizer, **kwargs), n=1)
+        return chex.assert_max_traces(make_train_step(objective, optimizer, **kwargs), n=1)
 
-    monkeypatch.setattr(loop, "make_train_step", make)
+    monkeypatch.setattr(assembly, "make_train_step", make)
     monkeypatch.setattr("tests.training.loop_test.train", lambda config, experiment, **kw: loop.train(config, **kw))
     dtypes = []
     look = lambda info: dtypes.append(

@@ -14,7 +14,8 @@ import pytest
 from memjax import config
 from memjax.models.factory import make_language_model
 from memjax.training.assembly import make_coefficients
-from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
+from memjax.training.objective import Objective, model_loss
+from memjax.training.step import init_train_state, init_variables, make_train_step
 from memjax.typing import Batch
 
 PACKAGE = Path(__file__).parent.parent.parent / "memjax"
@@ -88,7 +89,8 @@ LEARNS = {
 def paths(name: str) -> frozenset[str]:
     """The paths of all operations of a lowered train step."""
     model = make_language_model(config.Model(dim=8, num_layers=2, num_heads=2, attention=EXPECTED[name][0]), VOCAB)
-    loss, optimizer = language_model_loss(model), optax.sgd(1e-2)
+    objective = Objective(model_loss(model), make_coefficients(EXPECTED[name][0]))
+    optimizer = optax.sgd(1e-2)
     shape = lambda *sizes, dtype: jax.ShapeDtypeStruct((1, *sizes), dtype)
     tokens, whole = shape(ROWS, LENGTH, dtype=jnp.int32), shape(ROWS, LENGTH, dtype=bool)
     weights, starts = shape(ROWS, LENGTH, dtype=jnp.float32), shape(ROWS, dtype=bool)
@@ -96,9 +98,9 @@ def paths(name: str) -> frozenset[str]:
 
     def init():
         variables = init_variables(model, jax.random.key(0), LENGTH)
-        return init_train_state(loss, optimizer, variables, model.init_state(ROWS), batch, jax.random.key(0))
+        return init_train_state(objective, optimizer, variables, model.init_state(ROWS), batch, jax.random.key(0))
 
-    step = make_train_step(loss, optimizer, coefficients=make_coefficients(EXPECTED[name][0]), jit=False)
+    step = make_train_step(objective, optimizer, jit=False)
     lowered = jax.jit(step).lower(jax.eval_shape(init), batch)
     return frozenset(re.findall(r'"(jit\(train_step\)[^"]*)"', lowered.as_text(debug_info=True)))
 

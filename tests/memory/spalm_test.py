@@ -14,7 +14,8 @@ from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.spalm import MASK, VALUES, Spalm
 from memjax.models import add_mixtures, make_language_model
 from memjax.training.metrics import count_parameters
-from memjax.training.step import init_train_state, language_model_loss, make_train_step
+from memjax.training.objective import Objective, model_loss
+from memjax.training.step import init_train_state, make_train_step
 from memjax.typing import Batch, EmptyState
 from tests.reference import knn_lm as knn_reference
 from tests.reference import spalm as reference
@@ -252,9 +253,10 @@ def test_training_learns_from_neighbors_that_come_with_the_batch():
         extras={NEIGHBORS: np.repeat(targets[..., None], 2, axis=-1)},
     )
     assert NEIGHBORS == VALUES
-    loss, optimizer = language_model_loss(model), optax.adam(0.05)
-    state = init_train_state(loss, optimizer, variables_of(model), model.init_state(ROWS), batch, jax.random.key(0))
-    step, losses, gates = make_train_step(loss, optimizer), [], []
+    objective, optimizer = Objective(model_loss(model)), optax.adam(0.05)
+    arguments = (variables_of(model), model.init_state(ROWS), batch, jax.random.key(0))
+    state = init_train_state(objective, optimizer, *arguments)
+    step, losses, gates = make_train_step(objective, optimizer), [], []
     for _ in range(30):
         state, sums = step(state, batch)
         losses.append(float(sums["nll"].mean()))
@@ -263,4 +265,4 @@ def test_training_learns_from_neighbors_that_come_with_the_batch():
     assert sums["output_memory/gate_up_to_0.50"].weight == ROWS * LENGTH
     bare = Batch(**{**batch.__dict__, "extras": {}})
     with pytest.raises(ValueError, match="extras: given .*, Spalm needs neighbor_values"):
-        make_train_step(loss, optimizer)(state, bare)
+        make_train_step(objective, optimizer)(state, bare)

@@ -10,7 +10,7 @@ import pytest
 
 from memjax.config import Config, Data, Evaluation, Schedule, Training
 from memjax.data.documents import ArrayDocuments
-from memjax.training import loop
+from memjax.training import assembly, loop
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import Experiment
 from memjax.training.loop import Stopped, every, train
@@ -47,16 +47,16 @@ def one_compilation(monkeypatch):
     """Every run compiles its step once: one trace, and one program in the cache of `jit`."""
     steps = []
 
-    def make(loss, optimizer, **kwargs):
+    def make(objective, optimizer, **kwargs):
         chex.clear_trace_counter()  # Chex counts by name, also over runs.
-        return chex.assert_max_traces(make_train_step(loss, optimizer, **kwargs), n=1)
+        return chex.assert_max_traces(make_train_step(objective, optimizer, **kwargs), n=1)
 
     def compile_once(places, step):
         steps.append(compiled(places, step))
         return steps[-1]
 
     compiled = loop._Places.compile
-    monkeypatch.setattr(loop, "make_train_step", make)
+    monkeypatch.setattr(assembly, "make_train_step", make)
     monkeypatch.setattr(loop._Places, "compile", compile_once)
     yield
     assert all(step._cache_size() <= 1 for step in steps)

@@ -8,8 +8,9 @@ import pytest
 
 from memjax import config
 from memjax.models.factory import make_language_model
+from memjax.training.objective import Objective, model_loss
 from memjax.training.segments import Rematerialize, loss_over_segments, segment_keys
-from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
+from memjax.training.step import init_train_state, init_variables, make_train_step
 from memjax.typing import Aux, Batch, Sum
 
 
@@ -143,13 +144,13 @@ def instructions(attention, num_segments, num_layers, **options):
     tokens, ones, starts = jnp.zeros(rows, jnp.int32), jnp.ones(rows), jnp.zeros(rows[:2], bool)
     batch = Batch(tokens, tokens, ones.astype(bool), ones, starts)
     model = make_language_model(described, 11, rematerialize=options["rematerialize"])
-    loss, optimizer = language_model_loss(model), optax.adam(1e-3)
+    objective, optimizer = Objective(model_loss(model)), optax.adam(1e-3)
 
     def init():
         variables = init_variables(model, jax.random.key(0), 4)
-        return init_train_state(loss, optimizer, variables, model.init_state(2), batch, jax.random.key(1))
+        return init_train_state(objective, optimizer, variables, model.init_state(2), batch, jax.random.key(1))
 
-    step = make_train_step(loss, optimizer, **options)
+    step = make_train_step(objective, optimizer, **options)
     return len(step.lower(jax.eval_shape(init), batch).as_text().splitlines())
 
 

@@ -10,8 +10,9 @@ import pytest
 from memjax.config import Compressive, Model
 from memjax.models.factory import make_language_model
 from memjax.training.assembly import make_coefficients
+from memjax.training.objective import Objective, model_loss
 from memjax.training.optimizers import adam, make_optimizer, make_schedule
-from memjax.training.step import language_model_loss, make_train_step
+from memjax.training.step import make_train_step
 from memjax.training.tables import sparse_sgd
 from memjax.typing import Batch
 from tests.training import toy
@@ -28,11 +29,11 @@ def host(state):
     return jax.device_get(dataclasses.replace(state, key=jax.random.key_data(state.key)))
 
 
-def run(model, batches, optimizer=None, *, state=None, **kwargs):
+def run(model, batches, optimizer=None, *, state=None, coefficients=None, **kwargs):
     optimizer = optimizer or optax.sgd(0.1)
     if state is None:
         state = toy_state(model, optimizer, batch=batches[0], table_optimizer=kwargs.get("table_optimizer"))
-    step = make_train_step(language_model_loss(model), optimizer, **kwargs)
+    step = make_train_step(Objective(model_loss(model), coefficients or {}), optimizer, **kwargs)
     for batch in batches:
         state, metrics = step(state, batch)
     return state, metrics
@@ -43,7 +44,7 @@ def test_training_learns_with_one_trace_and_donates():
     stream = toy_stream()
     first = next(stream)
     state = toy_state(model, optimizer, batch=first)
-    plain = make_train_step(language_model_loss(model), optimizer, jit=False)
+    plain = make_train_step(Objective(model_loss(model)), optimizer, jit=False)
     step = jax.jit(chex.assert_max_traces(plain, n=1), donate_argnums=0)
     losses = []
     for index, batch in zip(range(80), stream, strict=False):
@@ -190,7 +191,7 @@ def test_a_step_that_is_not_finite_keeps_every_field():
     model = ToyModel(use_table=True, use_batch_stats=True, use_constants=True)
     optimizer, tables = optax.adam(1e-2), sparse_adam(1e-2)
     data = batches(3)
-    step = make_train_step(language_model_loss(model), optimizer, table_optimizer=tables)
+    step = make_train_step(Objective(model_loss(model)), optimizer, table_optimizer=tables)
     state, _ = step(toy_state(model, optimizer, batch=data[0], table_optimizer=tables), data[0])
     before = host(state)
     data[1].weights[0, 0, 0] = np.nan
@@ -255,7 +256,7 @@ def test_sparse_gradients_equal_the_dense_ones(monkeypatch):
             for segment in range(2):
                 batch = jax.tree.map(lambda leaf, s=segment: jnp.asarray(leaf[s]), data[0])
                 variables = {"params": before.params, "tables": {"values": table}}
-                memory, _, nll, _ = language_model_loss(model)(variables, memory, batch, jax.random.key(0))
+                memory, _, nll, _ = model_loss(model)(variables, memory, batch, jax.random.key(0))
                 nats += nll.total
             return nats / jnp.sum(data[0].weights)
 
@@ -269,7 +270,7 @@ def test_updates_wait_for_apply_every_but_memory_does_not():
     model, data = ToyModel(), batches(4)
     optimizer = make_optimizer(optax.sgd(0.1), apply_every=2)
     start = toy_state(model, optimizer, batch=data[0])
-    step = make_train_step(language_model_loss(model), optimizer)
+    step = make_train_step(Objective(model_loss(model)), optimizer)
     params, memory = [jax.device_get(start.params)], [jax.device_get(start.memory)]
     state = start
     for batch in data:
@@ -305,7 +306,7 @@ def test_a_state_that_restores_only_what_one_call_wrote_is_selected_whole_over_s
             return Counter(jnp.where(ok, self.count, old.count if length is None else self.count - length))
 
     def loss(variables, memory, segment, key):
-        nll, aux = language_model_loss(ToyModel())(variables, ToyModel().init_state(ROWS), segment, key)[2:]
+        nll, aux = model_loss(ToyModel())(variables, ToyModel().init_state(ROWS), segment, key)[2:]
         return Counter(memory.count + LENGTH), {}, nll, aux
 
     for segments in (1, 2):
@@ -313,7 +314,7 @@ def test_a_state_that_restores_only_what_one_call_wrote_is_selected_whole_over_s
         state = toy_state(ToyModel(), batch=batch)
         state = dataclasses.replace(state, memory=Counter(jnp.zeros(ROWS)))
         batch.weights[0, 0, 0] = np.nan
-        state, _ = make_train_step(loss, optax.sgd(0.1))(state, batch)
+        state, _ = make_train_step(Objective(loss), optax.sgd(0.1))(state, batch)
         assert float(state.totals["skipped"].total) == 1
         np.testing.assert_array_equal(state.memory.count, np.zeros(ROWS))
 

@@ -14,8 +14,9 @@ from memjax.config import Model, ProductKey, TableAdam
 from memjax.models.factory import make_language_model
 from memjax.training.loop import train
 from memjax.training.metrics import read_metrics
+from memjax.training.objective import Objective, model_loss
 from memjax.training.optimizers import make_optimizer
-from memjax.training.step import language_model_loss, make_train_step
+from memjax.training.step import make_train_step
 from memjax.training.tables import (
     TouchedRows,
     freeze_tables,
@@ -225,7 +226,7 @@ def model_steps(optimizer, data, *, accumulate=1, clip_norm=0.0, **fields):
     dense = make_optimizer(optax.sgd(0.5), clip_norm=clip_norm)
     state = toy_state(model, dense, batch=data[0], dtype=np.float64, table_optimizer=optimizer)
     start = state
-    step = make_train_step(language_model_loss(model), dense, table_optimizer=optimizer, accumulate=accumulate)
+    step = make_train_step(Objective(model_loss(model)), dense, table_optimizer=optimizer, accumulate=accumulate)
     for batch in data:
         state, _ = step(state, batch)
     return model, start, state
@@ -259,7 +260,7 @@ def test_the_gradient_of_a_step_is_that_of_the_table():
             for segment in range(2):
                 batch = jax.tree.map(lambda leaf, s=segment: jnp.asarray(leaf[s]), data[0])
                 variables = {"params": jax.tree.map(jnp.asarray, start.params), "tables": values}
-                memory, _, nll, _ = language_model_loss(model)(variables, memory, batch, jax.random.key(0))
+                memory, _, nll, _ = model_loss(model)(variables, memory, batch, jax.random.key(0))
                 nats += nll.total
             return nats / jnp.sum(data[0].weights)
 

@@ -32,9 +32,10 @@ from memjax.training.checkpoints import Checkpoints, flatten
 from memjax.training.evaluation import Score
 from memjax.training.experiment import make_experiment
 from memjax.training.loop import train
+from memjax.training.objective import model_loss
 from memjax.training.restoring import init_from
 from memjax.training.runs import config_to_dict, run_path, write_json
-from memjax.training.step import TrainState, init_variables, language_model_loss
+from memjax.training.step import TrainState, init_variables
 from memjax.training.tables import Tables
 from memjax.training.variables import split_state
 
@@ -92,7 +93,7 @@ def test_the_loss_is_that_of_the_targets_asked_for(task, tmp_path):
     experiment = make_experiment(make_config(tmp_path, task))
     variables, model = random_variables(experiment), experiment.model
     batch = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), next(experiment.stream()))
-    loss = jax.jit(language_model_loss(model))
+    loss = jax.jit(model_loss(model))
     _, _, nll, _ = loss(variables, model.init_state(4), batch, jax.random.key(0))
     extras = model.choose_extras(batch.extras)
     output, _, _ = model.apply(variables, batch.inputs, model.init_state(4), mask=batch.mask, extras=extras)

@@ -16,7 +16,8 @@ from memjax.data.streams import ArrayDocuments, Streams
 from memjax.functional.losses import cross_entropy_sum, token_cross_entropy
 from memjax.functional.product_keys import lookup_rows
 from memjax.models.contract import Model
-from memjax.training.step import init_train_state, init_variables, language_model_loss
+from memjax.training.objective import Objective, model_loss
+from memjax.training.step import init_train_state, init_variables
 from memjax.training.tables import TableOptimizer, map_tables
 from memjax.typing import Aux, Sum
 
@@ -121,13 +122,13 @@ def toy_stream(*, rows=ROWS, segments=1, position=None, documents=None, **kwargs
 
 def toy_state(model, optimizer=None, *, batch, seed=0, loss=None, dtype=np.float32, **kwargs):
     """The state before the first step as NumPy, made without compiling: random values, zeros elsewhere."""
-    loss = language_model_loss(model) if loss is None else loss
+    objective = Objective(model_loss(model) if loss is None else loss)
     optimizer = optax.sgd(0.1) if optimizer is None else optimizer
 
     def init():
         variables = init_variables(model, jax.random.key(0), batch.inputs.shape[2])
         memory = model.init_state(batch.inputs.shape[1])
-        return init_train_state(loss, optimizer, variables, memory, batch, jax.random.key(0), **kwargs)
+        return init_train_state(objective, optimizer, variables, memory, batch, jax.random.key(0), **kwargs)
 
     generator = np.random.default_rng(seed)
     kind = lambda leaf: dtype if leaf.dtype == np.float32 else leaf.dtype

@@ -11,15 +11,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from memjax import config
 from memjax.inference import Sampling, generate
 from memjax.models.factory import make_model
-from memjax.training.assembly import make_coefficients
+from memjax.training.assembly import make_parts
 from memjax.training.metrics import count_parameters
-from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
-from memjax.training.tables import table_adam
+from memjax.training.step import init_variables
 from memjax.typing import Batch
 from tools.bench import worker
 
@@ -97,6 +95,16 @@ def _feed_forward(kind: str, settings: dict[str, Any]) -> config.FeedForward:
     )
 
 
+def _training(settings: dict[str, Any]) -> config.Training:
+    """Adam at a constant rate, without clipping: what the peers do."""
+    return config.Training(
+        schedule=config.Schedule(learning_rate=LEARNING_RATE, warmup_steps=0, decay="constant"),
+        tables=config.TableAdam(learning_rate=LEARNING_RATE),
+        clip_norm=0.0,
+        rematerialize=settings.get("rematerialize", "none"),
+    )
+
+
 class Model:
     """One memjax language model: the training step of the library, and a jitted forward pass with its memory."""
 
@@ -111,18 +119,11 @@ class Model:
         self.pool = np.random.default_rng(0).integers(1, settings["vocab"], shape, np.int32)
         self.turn = 0
         self.ready: Any = None
-        loss, optimizer = language_model_loss(self.model), optax.adam(LEARNING_RATE)
         state = self._filled(self.model.init_state(batch))
         self.prepare("train")
-        tables = {"table_optimizer": table_adam(lambda step: LEARNING_RATE)} if "tables" in variables else {}
-        self.state = init_train_state(loss, optimizer, variables, state, self.batch, jax.random.key(1), **tables)
-        self.train_step = make_train_step(
-            loss,
-            optimizer,
-            coefficients=make_coefficients(model.attention),
-            rematerialize=settings.get("rematerialize", "none"),
-            **tables,
-        )
+        parts = make_parts(config.Config(model=model, training=_training(settings)), self.model)
+        self.state = parts.init(variables, state, self.batch, jax.random.key(1))
+        self.train_step = jax.jit(parts.step, donate_argnums=0)
         # Parameters of its own: a training step donates its state.
         self.variables = jax.tree.map(jnp.copy, variables)
         self.memory = self._filled(self.model.init_state(batch))

@@ -33,8 +33,9 @@ from memjax.planning.aot import out_of_memory
 from memjax.planning.cases import ENVIRONMENT
 from memjax.planning.topologies import parse_topology
 from memjax.training.costs import jaxpr_flops
+from memjax.training.objective import model_loss
 from memjax.training.segments import loss_over_segments, segment_keys
-from memjax.training.step import init_variables, language_model_loss
+from memjax.training.step import init_variables
 from memjax.typing import Batch
 from tools.bench import harness, replay
 from tools.bench.slots import SlotModel
@@ -136,7 +137,7 @@ def _transformer_xl(policy: str, settings: dict[str, Any]) -> tuple[Any, Any, An
         attention=config.TransformerXL(memory_length=settings["memory_length"]),
     )
     model = make_language_model(described, settings["vocab"], rematerialize=policy)
-    loss = language_model_loss(model)
+    loss = model_loss(model)
 
     def step(params: Any, memory: Any, segment: Any) -> Any:
         memory, _, nll, _ = loss({"params": params}, memory, *segment)

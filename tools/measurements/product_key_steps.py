@@ -24,7 +24,8 @@ import optax
 
 from memjax import config as configs
 from memjax.models.factory import make_language_model
-from memjax.training.step import init_train_state, init_variables, language_model_loss, make_train_step
+from memjax.training.objective import Objective, model_loss
+from memjax.training.step import init_train_state, init_variables, make_train_step
 from memjax.training.tables import table_adam
 from memjax.typing import Batch
 from tools.bench.harness import hardware, speed_ratio
@@ -48,16 +49,16 @@ class Contender:
         )
         model = configs.Model(dim=args.dim, num_layers=args.num_layers, num_heads=4, feed_forward=memory)
         module = make_language_model(model, VOCAB)
-        loss, optimizer = language_model_loss(module), optax.adam(1e-3)
+        objective, optimizer = Objective(model_loss(module)), optax.adam(1e-3)
         tables = table_adam(lambda step: 1e-3, form=form)
         self.batch = batch_of(args.rows, args.segment_length)
 
         def fresh() -> Any:
             variables = init_variables(module, jax.random.key(0), args.segment_length)
             state, key = module.init_state(args.rows), jax.random.key(1)
-            return init_train_state(loss, optimizer, variables, state, self.batch, key, table_optimizer=tables)
+            return init_train_state(objective, optimizer, variables, state, self.batch, key, table_optimizer=tables)
 
-        step = make_train_step(loss, optimizer, table_optimizer=tables, jit=False)
+        step = make_train_step(objective, optimizer, table_optimizer=tables, jit=False)
         self.state = jax.jit(fresh)()
         self.step = jax.jit(step, donate_argnums=0).lower(self.state, self.batch).compile()
         memory_of_step = self.step.memory_analysis()

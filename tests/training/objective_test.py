@@ -1,0 +1,213 @@
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from memjax.axes import RULES, Names, axes_of
+from memjax.training.checkpoints import Checkpoints
+from memjax.training.objective import Objective, model_loss, sum_over_layers, with_distillation, with_penalty
+from memjax.training.optimizers import freeze, make_optimizer, make_reference
+from memjax.training.sharding import train_state_names
+from memjax.training.step import apply_gradients, gradients_of, make_train_step
+from memjax.typing import Aux, Sum
+from tests.training.recorded import CASES, after_three_steps
+from tests.training.toy import ROWS, ToyModel, toy_state, toy_stream
+
+distance = lambda params, method: sum(
+    jnp.sum((a - b) ** 2) for a, b in zip(*map(jax.tree.leaves, (params, method)), strict=True)
+)
+
+
+def batch_of(**kwargs):
+    return jax.tree.map(jnp.asarray, next(toy_stream(**kwargs)))
+
+
+def gradients(objective, state, batch, **kwargs):
+    return jax.jit(lambda state, batch: gradients_of(objective, state, batch, **kwargs)[1])(state, batch)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"accumulate": 2}])
+def test_penalties_add_their_gradient_and_lie_over_one_another(arguments):
+    model, batch = ToyModel(detach=False), batch_of(segments=2)
+    state = toy_state(model, batch=batch)
+    anchors = jax.tree.map(lambda leaf: leaf + 0.5, state.params)
+    state = dataclasses.replace(state, method={"anchors": anchors})
+    plain = gradients(Objective(model_loss(model)), state, batch, **arguments)
+    loss = with_penalty(model_loss(model), "first", lambda params, method: distance(params, method["anchors"]))
+    loss = with_penalty(loss, "second", lambda params, method: distance(params, method["anchors"]))
+    found = gradients(Objective(loss, {"first": 0.25, "second": 1.0}), state, batch, **arguments)
+    wanted = jax.tree.map(lambda leaf: leaf - 2 * 1.25 * 0.5, plain.params)
+    chex.assert_trees_all_close(found.params, wanted, rtol=1e-5, atol=1e-6)
+    size = 0.25 * sum(leaf.size for leaf in jax.tree.leaves(anchors))
+    np.testing.assert_allclose(found.sums["losses/first"].mean(), size, rtol=1e-6)
+    logged = gradients(Objective(loss, {"first": 0.0, "second": 0.0}), state, batch, **arguments)
+    chex.assert_trees_all_close(logged.params, plain.params, rtol=1e-6, atol=1e-8)
+
+
+def test_distillation_is_zero_at_the_teacher_and_pulls_towards_it():
+    model, batch = ToyModel(), batch_of()
+    state = toy_state(model, batch=batch)
+    teacher = lambda method: {"params": method}
+    loss = with_distillation(model_loss(model, output=True), "teacher", model, teacher, temperature=2.0)
+    alone = lambda *arguments: (lambda memory, stats, nll, aux: (memory, stats, Sum(0.0, nll.weight), aux))(
+        *loss(*arguments)
+    )
+    objective = Objective(alone, {"teacher": 1.0})
+    at = gradients(objective, dataclasses.replace(state, method=state.params), batch)
+    np.testing.assert_allclose(at.objective, 0, atol=1e-6)
+    chex.assert_trees_all_close(at.params, jax.tree.map(jnp.zeros_like, at.params), atol=1e-6)
+    state = dataclasses.replace(state, method=jax.tree.map(lambda leaf: leaf * 1.5, state.params))
+    step, values = jax.jit(make_train_step(objective, optax.sgd(0.5), jit=False)), []
+    for _ in range(3):
+        values.append(float(gradients(objective, state, batch).objective))
+        state = step(state, batch)[0]
+        state = dataclasses.replace(state, memory=model.init_state(ROWS))
+    assert values[0] > values[1] > values[2] > 0
+
+
+def test_the_reduction_over_layers_is_an_argument():
+    aux = Aux({"layer_00/size": Sum(4.0, 2.0), "layer_01/size": Sum(2.0, 2.0), "other": Sum(3.0, 1.0)})
+    for objective, wanted in ((Objective(None), 1.5), (Objective(None, {}, sum_over_layers), 3.0)):
+        losses = objective.losses(aux)
+        assert float(losses["size"].mean()) == wanted and float(losses["other"].mean()) == 3.0
+
+
+def project(strength=1.0):
+    """A link as A-GEM is one: what of the gradient goes against the reference is taken out."""
+
+    def update(updates, state, params=None, *, reference):
+        other = reference.gradient("other")
+        dot, norm = reference.dots(updates)[0], optax.tree.vdot(other, other)
+        share = strength * jnp.minimum(dot, 0) / norm
+        return jax.tree.map(lambda update, leaf: update - share * leaf, updates, other), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+@pytest.mark.parametrize("frozen", [(), ("mix/",)])
+@pytest.mark.parametrize("apply_every", [1, 2])
+def test_links_see_the_reference_before_clipping_and_inside_freeze(frozen, apply_every):
+    model, batch = ToyModel(), batch_of()
+    rule = make_optimizer(optax.sgd(1.0), clip_norm=0.01, apply_every=apply_every, links=[project()])
+    optimizer = freeze(rule, frozen) if frozen else rule
+    state = toy_state(model, optimizer, batch=batch)
+    objective = Objective(model_loss(model))
+    trained = lambda tree: [leaf for name, leaf in tree.items() if name != "mix" or not frozen]
+    goal = trained(gradients(objective, state, batch).params)
+    towards = lambda params: sum(
+        jnp.vdot(g, p) for g, p in zip(*map(jax.tree.leaves, (goal, trained(params))), strict=True)
+    )
+
+    def step(state, sign):
+        state, found = gradients_of(objective, state, batch)
+        reference = make_reference(lambda params: {"other": sign * towards(params)}, state.params)
+        return apply_gradients(state, found, optimizer, reference=reference)[0]
+
+    step, ends = jax.jit(step), {}
+    for sign in (-1.0, 1.0):
+        ends[sign] = state
+        for _ in range(apply_every):
+            ends[sign] = dataclasses.replace(step(ends[sign], sign), memory=state.memory)
+    # Where the loss to protect is the negative of the trained one, all of the gradient is taken out; where it is that
+    # loss itself, nothing is, and the update has the norm that clipping leaves.
+    chex.assert_trees_all_close(ends[-1.0].params, state.params, atol=2e-6)
+    moved = jax.tree.map(jnp.subtract, ends[1.0].params, state.params)
+    np.testing.assert_allclose(optax.tree.norm(moved), 0.01, rtol=1e-3)
+    if frozen:
+        chex.assert_trees_all_equal(ends[1.0].params["mix"], state.params["mix"])
+
+
+def test_updates_that_are_not_finite_are_skipped_and_nothing_is_gathered():
+    model, batch = ToyModel(), batch_of()
+    link = optax.stateless(lambda updates, params: jax.tree.map(lambda leaf: leaf / 0.0, updates))
+    gathered = lambda method, before, after, gradients: method + 1
+    for check, skipped in ((True, 1), (False, 0)):
+        optimizer = make_optimizer(optax.sgd(0.1), links=[link])
+        state = dataclasses.replace(toy_state(model, optimizer, batch=batch), method=np.zeros(2, np.float32))
+        before = state.params
+        step = make_train_step(
+            Objective(model_loss(model)), optimizer, check_updates=check, after_update=gathered, jit=False
+        )
+        after, metrics = jax.jit(step)(state, batch)
+        assert float(metrics["skipped"].total) == skipped and float(after.method[0]) == 1 - skipped
+        if check:
+            chex.assert_trees_all_equal(after.params, before)
+
+
+def test_what_is_gathered_sees_both_parameters_and_the_gradient():
+    model, batch = ToyModel(), batch_of()
+
+    def path_integral(method, before, after, gradients):
+        return jax.tree.map(lambda m, b, a, g: m - g * (a - b), method, before, after, gradients)
+
+    state = toy_state(model, batch=batch)
+    state = dataclasses.replace(state, method=jax.tree.map(jnp.zeros_like, state.params))
+    objective = Objective(model_loss(model))
+    found = gradients(objective, state, batch)
+    step = make_train_step(objective, optax.sgd(0.1), after_update=path_integral, jit=False)
+    after, _ = jax.jit(step)(state, batch)
+    wanted = jax.tree.map(lambda leaf: 0.1 * leaf**2, found.params)
+    chex.assert_trees_all_close(after.method, wanted, rtol=1e-4, atol=1e-7)
+
+
+def test_a_memory_of_its_own_leaves_that_of_the_rows_alone():
+    model, batch, few = ToyModel(), batch_of(), batch_of(rows=2)
+    objective = Objective(model_loss(model))
+    state = dataclasses.replace(toy_state(model, batch=batch), restart=np.array([True, False, True, False]))
+
+    @jax.jit
+    def step(state, batch):
+        state, found = gradients_of(objective, state, batch, memory=model.init_state(2))
+        return apply_gradients(state, found, optax.sgd(0.1), kind="replay")
+
+    after, sums = step(state, few)
+    chex.assert_trees_all_equal((after.memory, after.restart), (state.memory, state.restart))
+    assert int(after.step) == 1 and "replay/nll" in sums and "nll" not in sums and float(sums["replay/nll"].weight) > 0
+    assert not np.array_equal(after.params["mix"]["kernel"], state.params["mix"]["kernel"])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    importance: object
+    keys: object = dataclasses.field(metadata=axes_of("entries", None))
+    count: object = 0
+
+
+def test_what_a_learner_keeps_has_names():
+    model, batch = ToyModel(), batch_of()
+    state = toy_state(model, batch=batch)
+    names = jax.tree.map(lambda leaf: Names(("mlp",) * leaf.ndim), {"params": state.params})
+    keys, count = np.zeros((8, 3)), np.zeros(2)
+    kept = {"one": Kept(state.params, keys, count), "two": [state.params]}
+    named = train_state_names(dataclasses.replace(state, method=kept), names).method
+    assert named["one"].importance == names["params"] and named["two"] == [names["params"]]
+    assert named["one"].keys == Names(("entries", None)) and named["one"].count == Names((None,))
+    assert RULES["entries"] == ("data",)
+
+
+def test_checkpoints_without_it_are_restored(tmp_path):
+    model, batch = ToyModel(), batch_of()
+    state = toy_state(model, batch=batch)
+    old = {f.name: getattr(state, f.name) for f in dataclasses.fields(state) if f.name not in ("method",)}
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.save(1, old)
+    restored = checkpoints.restore(jax.eval_shape(lambda: state)).tree
+    assert restored.method == {}
+    chex.assert_trees_all_equal(restored.params, state.params)
+    checkpoints.close()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps_are_those_recorded(name):
+    """Three steps as they were before the step had two halves; in tests/golden with its provenance."""
+    recorded = np.load("tests/golden/train_step.npz")
+    found = after_three_steps(*CASES[name])
+    names = {key.removeprefix(f"{name}/") for key in recorded if key.startswith(f"{name}/")}
+    assert names == found.keys()
+    for key, array in found.items():
+        np.testing.assert_allclose(array, recorded[f"{name}/{key}"], rtol=2e-5, atol=1e-6, err_msg=key)
