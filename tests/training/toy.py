@@ -36,6 +36,10 @@ class ToyModel(Model):
     auxiliary_loss: bool = False
 
     @nn.nowrap
+    def padding(self):
+        return 0
+
+    @nn.nowrap
     def init_state(self, batch_size, dtype=jnp.float32):
         slots = jnp.zeros((batch_size, self.memory_length, self.dim), dtype)
         return {"slots": slots, "valid": jnp.zeros((batch_size, self.memory_length), bool)}
