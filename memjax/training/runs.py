@@ -36,6 +36,8 @@ IGNORED = (
 """fields that may differ when a run goes on: where things are"""
 MEMORY_FIELDS = ("data.rows",)
 """fields that may differ besides when a run goes on with empty memories"""
+SAVED_NAMES = {"ModelSettings": "Model"}
+"""types that runs, and the fingerprints of stores, know by another name"""
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 
 
@@ -157,7 +159,7 @@ def config_to_dict(config: Any) -> Any:
     """
     if dataclasses.is_dataclass(config):
         fields = {f.name: config_to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
-        return {"type": type(config).__name__, **fields}
+        return {"type": SAVED_NAMES.get(name := type(config).__name__, name), **fields}
     return [config_to_dict(value) for value in config] if isinstance(config, tuple | list) else config
 
 
