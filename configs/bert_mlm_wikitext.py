@@ -5,7 +5,7 @@
     memjax train --config bert_mlm_wikitext --variant small_resm --training.init-from runs/bert_mlm_wikitext_small ...
     memjax eval --run runs/bert_mlm_wikitext_default --evaluation.split test
     memjax usage --run runs/bert_mlm_wikitext_small_resm
-    python -m tools.results.bert.pretraining        # the variants of WikiText-2, MEMJAX_WIKITEXT2=DIR
+    python -m tools.results run bert_pretraining        # the variants of WikiText-2, MEMJAX_WIKITEXT2=DIR
 
 Papers: Devlin, Chang, Lee and Toutanova, "BERT", NAACL 2019, https://arxiv.org/abs/1810.04805; the setting of Kim and
 Jung, "Large Product Key Memory for Pretrained Language Models", Findings of EMNLP 2020,
@@ -14,9 +14,8 @@ Paper's number: Kim and Jung pre-train on Wikipedia and books for 500,000 steps 
 tokens on WikiText-2 and WikiText-103 (no training on either) 3.49 and 3.86, with PKM 3.26 and 3.39, with ResM 3.26 and
 3.36; with another 500,000 steps from the model without memory 3.40 and 3.72 (none), 3.14 and 3.26 (PKM), 3.10 and 3.20
 (ResM).
-Our number: not run at full size. In the sizes of `wikitext2`, after 800 steps of 1,024 tokens, perplexity of hidden
-tokens on its test split: PKM 410.4, ResM 412.6; after 400 steps without memory and 400 more: no memory 442.9, PKM
-443.3, ResM 442.6 (tools/results/bert/pretraining.md).
+Our number: not run at full size. In the sizes of `wikitext2`, with memories from the start, added later, and without:
+tools/results/tables/bert_pretraining.md; from MiniLM weights: tools/results/tables/bert_going_on.md.
 Hardware: 32 V100 for 2.8 days, in the paper.
 
 Where the values come from

@@ -9,9 +9,8 @@ Papers: Devlin et al., "BERT", NAACL 2019, https://arxiv.org/abs/1810.04805; the
 Key Memory for Pretrained Language Models", Findings of EMNLP 2020, https://arxiv.org/abs/2010.03881.
 Paper's number: on the development set, BERT-base of Google as Kim and Jung measure it: exact match 81.1, F1 88.5; their
 own without memory 82.7 and 89.8, with ResM after 500,000 steps without 83.9 and 90.8; medians of five seeds.
-Our number: not run at full size. MiniLM weights, 100 steps of 8 windows of 256 tokens, a tenth of the articles of the
-development file, one seed: exact match 7.3 and F1 16.1; after 300 steps of masked language modelling 3.4 and 10.7, with
-ResM 3.7 and 11.4, with its memories frozen 4.5 and 12.2 (tools/results/bert/fine_tuning.md).
+Our number: not run at full size. MiniLM weights fine-tuned for minutes, one seed, with and without memories:
+tools/results/tables/bert_squad.md.
 Hardware: not stated in the papers for fine-tuning.
 
 Where the values come from

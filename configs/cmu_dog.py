@@ -3,7 +3,7 @@
     memjax train --config cmu_dog --data.source.path DIR                                      # document in the context
     memjax train --config cmu_dog --variant sticky --data.source.path DIR \
         --training.init-from runs/cmu_dog_default                                             # document in a memory
-    python -m tools.results.dialogue runs/cmu_dog_sticky                                      # F1, ROUGE, METEOR
+    python -m tools.measurements.dialogue runs/cmu_dog_sticky                                 # F1, ROUGE, METEOR
 
 From published weights, as in the paper (the variants `gpt2_...`); W has config.json, model.safetensors and the
 tokenizer's files, and the marks of dialogues enter the vocabulary:
@@ -21,9 +21,8 @@ https://arxiv.org/abs/2109.00301; data: Zhou, Prabhumoye and Black 2018, https:/
 Paper's number: test perplexity, F1, ROUGE-1, ROUGE-L, METEOR, from published weights of GPT-2 small: without document
 19.43, 7.82, 12.18, 10.17, 6.10; document in context 18.53, 8.64, 14.61, 12.03, 7.15; compressive 18.02, 8.78, 14.74,
 12.14, 7.29; infinity-former 18.02, 8.92, 15.28, 12.51, 7.52; sticky 18.04, 9.01, 15.37, 12.56, 7.55.
-Our number: not run at full size. 4 layers, 128 wide, 1,000 steps from scratch, test perplexity and greedy F1: without
-document 183.8, 11.5; document in context 197.5, 12.7; compressive 207.4, 11.5; infinity-former 253.6, 10.4; sticky
-255.1, 9.5 (tools/results/README.md): no gain from a memory here, whose rows read segments of 126 tokens, not 512.
+Our number: not run at full size. 4 layers, 128 wide, 1,000 steps from scratch: tools/results/tables/cmu_dog_small.md.
+No gain from a memory there, whose rows read segments of 126 tokens, not 512.
 Hardware: not said in the paper.
 
 Where the values come from

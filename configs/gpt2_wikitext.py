@@ -11,8 +11,8 @@ Paper: Martins, Marinho and Martins, "infinity-former: Infinite Memory Transform
 https://arxiv.org/abs/2109.00301.
 Paper's number: test perplexity, fine-tuned from the published GPT-2 small: 16.85 alone, 16.87 compressive, 16.64
 infinity-former, 16.61 sticky.
-Our number: not run at full size. 1.3 M parameters, 800 steps on WikiText-2 and then 250 more, test perplexity: alone
-122.3, with a compressed memory 121.2, with infinity-former 121.3, sticky 121.3 (tools/results/recurrent/gpt2.md).
+Our number: not run at full size. 1.3 M parameters on WikiText-2, memories added after 800 steps:
+tools/results/tables/gpt2_memories.md.
 Hardware: not said in the paper.
 
 Where the values come from

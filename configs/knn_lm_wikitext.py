@@ -1,14 +1,14 @@
 """kNN-LM on WikiText-2: a small Transformer-XL, whose hidden states are the keys of a datastore of the training split.
 
     memjax train --config knn_lm_wikitext --data.source.path DIR
-    python -m tools.results.knn_lm runs/knn_lm_wikitext_default --data.source.path DIR
+    python -m tools.measurements.knn_lm runs/knn_lm_wikitext_default --data.source.path DIR
 
 Paper: Khandelwal, Levy, Jurafsky, Zettlemoyer and Lewis, "Generalization through Memorization: Nearest Neighbor
   Language Models", ICLR 2020, https://arxiv.org/abs/1911.00172.
 Paper's number: WikiText-103 test perplexity 18.65 without and 16.12 with the datastore (247M parameters); none on
   WikiText-2.
-Our number: tools/results/knn_lm: test perplexity 140.68 without and 125.05 with the datastore (256 neighbours), 89.43
-  with a continuous cache too; of novels 227.27 without and 125.09 with a store of novels (20,480 tokens).
+Our number: test perplexity without and with the datastore, with a continuous cache, and of novels:
+tools/results/tables/knn_lm.md.
 Hardware: 2 CPU cores.
 
 Where the values come from

@@ -6,9 +6,9 @@
 Paper: Wu, Rabe, Hutchins and Szegedy, "Memorizing Transformers", ICLR 2022, https://arxiv.org/abs/2203.08913.
 Paper's number: arXiv, token-level perplexity, segment 512 with a cache of 512: 2.67; with a memory of 8,192 too: 2.37
   (200M parameters, 500,000 steps). None on this corpus.
-Our number: tools/results/README.md. Bits per byte of held-out Python documents after 7.7 M tokens, mean of two seeds:
-  1.388 with the memory, 1.446 with the local cache only: 4.0 % fewer (seed by seed 2.3 % and 5.8 %);
-  1.585 without any memory. Novels after 4.1 M tokens: 1.832 and 1.829, level; whole books repeat less than code does.
+Our number: bits per byte of held-out Python documents, two seeds: tools/results/tables/memory_gain_python.md; added to
+a model trained without it: tools/results/tables/memory_added.md; novels, where both are level, since whole books
+repeat less than code does: tools/results/tables/memory_gain_novels.md.
 Hardware: 2 CPU cores.
 
 Where the values come from

@@ -3,16 +3,15 @@
     memjax train --config multi30k --data.source.path DIR
     memjax train --config multi30k --variant memsizer --data.source.path DIR
     memjax train --config multi30k --variant memory_tokens --model.num-layers 6 --model.memory-tokens.num-tokens 20 ...
-    python -m tools.results.translation RUN         # BLEU, beam 5, length penalty 1
+    python -m tools.measurements.translation RUN         # BLEU, beam 5, length penalty 1
     python -m tools.results run multi30k_translation        # small models of all kinds; MEMJAX_MULTI30K=DIR
 
 Paper: Zhang and Cai, "Linearizing Transformer with Key-Value Memory", EMNLP 2022, https://arxiv.org/abs/2203.12644;
 Burtsev et al., "Memory Transformer", 2020, https://arxiv.org/abs/2006.11527. Data: Elliott et al. 2016,
 https://github.com/multi30k/dataset (task 1, raw text).
 Paper's number: none on Multi30k (both have WMT; MemSizer's translation model has about 17 % fewer parameters).
-Our number: not run at this size. The recipe's 2 + 2 layers of 128, 1,000 steps, BLEU of the 2016 test set: softmax
-17.1; ELU 12.6 (in causal attention only 17.1, in cross-attention only 13.0); MemSizer 9.3; 5, 10 and 20 memory tokens
-16.7, 17.6 and 15.8, 10 with own layers 17.1, as a bottleneck 10.2 (tools/results/README.md).
+Our number: not run at this size. The recipe's 2 + 2 layers of 128, 1,000 steps:
+tools/results/tables/multi30k_translation.md.
 Hardware: 2 CPU cores.
 
 Where the values come from

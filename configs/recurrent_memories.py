@@ -6,10 +6,8 @@
 
 Paper: none; each variant's memory has its own, named in its class of `memjax.config`.
 Paper's number: none at this size.
-Our number: not run at 2,000 steps. 600 steps at learning rate 0.006, bits per byte: Transformer-XL 1.954, Compressive
-1.959, sticky 1.970, no memory 1.973, infinity-former 1.976, Memformer's decoder alone 2.027, with an encoder and no
-slots 2.042, with 64 slots 2.049 at horizon 1 and 2.103 at horizon 4, there with 1 slot 2.102, without forgetting 2.105,
-at temperature 1 2.103 (tools/results/README.md).
+Our number: not run at 2,000 steps. 600 steps: tools/results/tables/recurrent_memories.md. The slots of Memformer are
+no gain at this size.
 Hardware: 2 CPU cores.
 
 Where the values come from

@@ -11,12 +11,9 @@ segments, rounded up.
 Paper: Martins, Marinho and Martins, "infinity-former: Infinite Memory Transformer", ACL 2022,
 https://arxiv.org/abs/2109.00301.
 Paper's number: curves only; the accuracy of infinity-former falls less than that of both others from 8,000 symbols on.
-Our number: not run at full size. 0.1 to 0.17 M parameters, 2,000 updates on documents of 1,000 symbols, accuracy at
-1,000 and 8,000 symbols: Transformer-XL 0.256 and 0.222, Compressive 0.335 and 0.202, without reconstruction loss 0.254
-and 0.196, infinity-former 0.432 and 0.255, sticky 0.447 and 0.264, Memformer 0.348 and 0.245 with gradients in all
-segments, 0.337 and 0.249 in the last one. Memformer on documents of 256 symbols in segments of 32, 5,000 updates at
-0.002, two seeds: 0.352, 0.580, 0.488 and 0.478 with gradients in the last 1, 2, 4 and 9 segments, 0.573 in 2 with one
-slot (tools/results/README.md).
+Our number: not run at full size. 0.1 to 0.17 M parameters, 2,000 updates on documents of 1,000 symbols:
+tools/results/tables/sorting_small.md; Memformer there: tools/results/tables/sorting_horizon.md; on documents of 256
+symbols, 5,000 updates, gradients in the last segments only, and fewer slots: tools/results/tables/sorting_curves.md.
 Hardware: not said in the paper.
 
 Where the values come from

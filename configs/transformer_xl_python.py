@@ -4,7 +4,7 @@
 
 Paper: Dai, Yang, Yang, Carbonell, Le and Salakhutdinov, "Transformer-XL", ACL 2019, https://arxiv.org/abs/1901.02860.
 Paper's number: none on this corpus.
-Our number: see tools/results/README.md.
+Our number: not run at this size.
 Hardware: 2 CPU cores.
 
 Where the values come from

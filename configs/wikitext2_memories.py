@@ -4,12 +4,12 @@
     python -m tools.results run wikitext2_memories        # all variants; MEMJAX_WIKITEXT2=DIR
 
 `spalm` needs `--data.neighbors FOLDER`: for each split, `memjax datastore neighbors --run RUN --path STORE --to FOLDER`
-with a trained `knn_lm_wikitext` and its store (`tools.results.knn_lm` builds it).
+with a trained `knn_lm_wikitext` and its store (`tools.measurements.knn_lm` builds it).
 
 Paper: none; each variant's memory has its own, named in its class of `memjax.config`.
 Paper's number: none at this size.
-Our number: test perplexity 153.4 without memory, 140.7 Transformer-XL, 141.4 compressive, 168.7 spalm
-  (tools/results/knn_lm/spalm_knn_lm_wikitext_default.md).
+Our number: test perplexity of all variants: tools/results/tables/knn_lm.md, "Systems beside SPALM"; SPALM by its
+neighbours: tools/results/tables/wikitext2_spalm_neighbors.md.
 Hardware: 2 CPU cores.
 
 Where the values come from

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -284,3 +285,12 @@ def test_decoding_has_medians_and_their_spread():
     table = speed_tables.decode_speed(found)
     assert "| 64 | 2 (1 to 3) |" in table and "| 128 | 4,000 (4,000 to 4,000) |" in table
     assert "| state bytes | 10 to 20 |" in table and "| programs | 1 |" in table
+
+
+def test_configurations_name_tables_that_exist():
+    named = {
+        name
+        for file in (ledger.ROOT.parents[1] / "configs").glob("*.py")
+        for name in re.findall(r"tools/results/([\w/.]*\w)", file.read_text())
+    }
+    assert named and all((ledger.ROOT / name).exists() for name in named)

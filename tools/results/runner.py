@@ -11,14 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tools.results import tables
 from tools.results.ledger import Book, Run, finished_run, without_paths
 from tools.results.recipes import RECIPES, Recipe
 
 SEARCH_SEED = 100
 """the learning-rate search has a seed that no result has"""
-SEARCHED = "bits per byte"
-"""number that a search makes least"""
+SEARCHED = "nats_per_token"
+"""what a search makes least"""
 
 
 def run(name: str, workdir: Path, only: str = "", book: Book | None = None) -> None:
@@ -105,7 +104,7 @@ def _search(name: str, row: str, workdir: Path, book: Book) -> float | None:
             subprocess.run([sys.executable, "-m", "memjax.cli", *command[1:]], check=True)
             searched = Recipe(recipe.description, recipe.config, recipe.variants, recipe.search_steps, 0, ())
             found[key] = _record(searched, section, key[1], SEARCH_SEED, directory, book, command)
-        scores[rate] = tables.numbers(found[key])[SEARCHED]
+        scores[rate] = found[key].results["evaluation"][SEARCHED]
     return min(scores, key=lambda rate: scores[rate])
 
 
