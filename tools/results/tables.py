@@ -14,6 +14,9 @@ from tools.results.speed_tables import grid
 SPLITS = ("validation", "test")
 USAGE = ("usage", "top_usage", "count_divergence", "weight_divergence")
 """of a table of values, see `memjax.inspection.slot_usage.SlotCounts`"""
+LABELS = {"bleu": "BLEU", "bleu_of_words": "BLEU of words"}
+LABELS |= {"f1": "F1", "rouge_1": "ROUGE-1", "rouge_l": "ROUGE-L", "meteor": "METEOR"}
+"""measures whose names are no words"""
 
 Curves = Mapping[tuple[str, str, int], Sequence[Mapping[str, Any]]]
 """key of a run -> what it logged"""
@@ -342,7 +345,10 @@ def spread(values: Sequence[float]) -> str:
 
 
 def _words(name: str) -> str:
-    return name.replace("_", " ")
+    way, _, measure = name.partition("_")
+    if way in ("nucleus", "greedy"):
+        return f"{LABELS.get(measure, measure)}, {way}"
+    return LABELS.get(name, name.replace("_", " "))
 
 
 _entries = lambda row: f"{row['entries']:,}"
