@@ -19,6 +19,7 @@ from typing import Any
 
 from memjax.overrides import load_config
 from memjax.training.runs import config_to_dict, read_json
+from memjax.training.runs import load_config as load_run_config
 
 ROOT = Path(__file__).parent
 MOST_POINTS = 50
@@ -202,7 +203,7 @@ def finished_run(
 ) -> Run:
     """The line of a run directory that is through, made at this commit."""
     finished = read_json(directory / "finished.json")
-    there = _without_paths(read_json(directory / "config.json"))
+    there = _without_paths(config_to_dict(load_run_config(directory)))  # by the names of today
     shipped = _without_paths(config_to_dict(load_config(config, variant)))
     return Run(
         recipe=recipe,

@@ -29,6 +29,8 @@ def numbers(run: Run, recipe: Recipe | None = None) -> dict[str, float]:
     last = results["evaluation"]
     scores = {label: score for label, score in run.evaluations.items() if "targets" in score or "perplexity" in score}
     scores = scores or {label: s for label, s in run.evaluations.items() if "nats_per_token" in s}
+    if recipe:  # in the order of the recipe
+        scores = {label: scores[label] for label in (*recipe.evaluations, *scores) if label in scores}
     if final:
         scores = {final: last, **scores}
     if scores:
