@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.memory.contract import MemoryModule, StackState
+from memjax.memory.contract import Memory, StackState
+from memjax.models.contract import Model
 from memjax.training.checkpoints import Checkpoints
 from memjax.typing import EmptyState
 from tests.contract.cases import CASES, memorizing, table_stack, toy, transformer_xl
@@ -140,7 +141,7 @@ def test_states_survive_checkpoints(tmp_path):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_modules_offer_the_contract(case):
     module = case.make(jnp.float32)
-    assert isinstance(module, MemoryModule)
+    assert isinstance(module, Memory | Model)
     assert hasattr(module, "init_decode_state") == hasattr(module, "decode") == case.causal
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -69,6 +69,7 @@ def position_of_rows(position: Mapping[str, Any], rows: int) -> dict[str, Any]:
     return {"stream": {**position["stream"], "rows": rows}, "rows": places}
 
 
+@runtime_checkable
 class Numbered(Protocol):
     """What rows read: so many things, and what they are."""
 

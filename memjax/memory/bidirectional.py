@@ -10,11 +10,12 @@ from jaxtyping import Array, Bool, Float
 
 from memjax.axes import named
 from memjax.functional.attention import attention
+from memjax.memory.contract import LayerMemory
 from memjax.memory.projections import make_norm, matrix_init, project
 from memjax.typing import Aux, EmptyState
 
 
-class BidirectionalAttention(nn.Module):
+class BidirectionalAttention(LayerMemory):
     """Self-attention over the whole segment, residual, norm after it (Devlin et al. 2019, Vaswani et al. 2017).
 
     Remembers nothing: a segment is a text. It has the signature of a memory at the layer site, so that it stands in a
@@ -49,11 +50,6 @@ class BidirectionalAttention(nn.Module):
         self.output_bias = self.param("output_bias", named(zeros, "embed"), (self.dim,))
         self.layer_norm = make_norm("layer_exact", self.dtype)
         self.drop = nn.Dropout(self.dropout)
-
-    @nn.nowrap
-    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
-        """Nothing is remembered."""
-        return EmptyState()
 
     def __call__(
         self,

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.fifo import order_after, reset_rows, ring_ages
 from memjax.functional.scopes import operation
-from memjax.memory.contract import DecodeState, broadcast_mask, token_decode_state
+from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask, token_decode_state
 from memjax.memory.mixtures import MIXING, Recalled, linear_weight
 from memjax.typing import Aux, EmptyState, Leaf, Sum
 
@@ -179,7 +179,7 @@ def write(
     )
 
 
-class ContinuousCache(nn.Module):
+class ContinuousCache(OutputMemory):
     """Continuous cache (Grave et al. 2017, https://arxiv.org/abs/1612.04426), a memory at the output site.
 
     What is stored: pairs of a last hidden state and the token that was read after it. When written: at every token,

@@ -15,43 +15,117 @@ A memory is a Linen module whose state the caller owns:
 A decoder memory also decodes token by token: `decode_state = memory.init_decode_state(state, segment_length,
 batch_size)`, then `y, decode_state = memory.apply(variables, x, decode_state, active=..., method="decode")` with `x`
 `[batch, 1, dim]`; an inactive row changes nothing.
+
+A memory stands at one of four sites: the attention part of a layer (`LayerMemory`), a whole stack of layers
+(`StackMemory`), a decoder's view of a source (`CrossMemory`), or after the last hidden state (`OutputMemory`); what is
+in parameters alone is `Stateless`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from memjax.axes import Names
 from memjax.functional.scopes import operation
-from memjax.typing import Aux, EmptyState, Leaf
+from memjax.typing import EmptyState, Leaf
 
 State = TypeVar("State")
 
 
-@runtime_checkable
-class MemoryModule(Protocol):
-    """What a memory offers to the model that carries it (see the module's docstring)."""
+class Memory(nn.Module):
+    """What a memory is, wherever it stands; it has no fields of its own.
 
+    A subclass has `__call__` as the module's docstring says, and where it stands in a decoder `init_decode_state` and
+    `decode`. The defaults are those of a memory that remembers nothing between segments.
+    """
+
+    @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> Any:
-        """A state that means "a document starts here"; needs no parameters."""
-        ...
+        """The state in which a document starts in every row; needs no parameters."""
+        return EmptyState()
 
-    def __call__(
-        self,
-        x: Float[Array, "batch length dim"],
-        state: Any,
-        *,
-        start_of_document: Bool[Array, " batch"],
-        mask: Bool[Array, "batch length"] | None = None,
-        deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], Any, Aux]:
-        """Reads the state for one segment and returns the output, the new state and sums."""
-        ...
+    @nn.nowrap
+    def stands_alone(self) -> bool:
+        """Whether it wants no layer axis before its own, so that its layer leaves the scanned group."""
+        return False
+
+
+class LayerMemory(Memory):
+    """The attention part of a layer: it owns its norm and residual connection.
+
+    `normed(x)` is what its first matrix sees of the residual stream `x`. Where the stack has something to share, its
+    `__call__` and `decode` take it as `shared`.
+    """
+
+    @nn.nowrap
+    def shared_module(self) -> nn.Module | None:
+        """The module whose parameters all layers of a stack share, if any."""
+        return None
+
+
+class StackMemory(Memory):
+    """Stands in the place of a whole stack of layers, of an encoder: the memory passes through all of them.
+
+    `encode` gives what a decoder reads of it.
+    """
+
+
+class CrossMemory(Memory):
+    """What a decoder's layer knows of a source.
+
+    `read_source(source, source_mask)` gives the state that knows it, `attend_source(x, source, source_mask,
+    deterministic)` reads it without keeping it. Its `__call__` takes `source` and `source_mask` beside the contract's
+    arguments; `decode` reads the source of its state.
+    """
+
+    @nn.nowrap
+    def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
+        """Decoding with the source of `state`."""
+        return token_decode_state(state, batch_size)
+
+
+class OutputMemory(Memory):
+    """Stands after the last hidden state: it gives another one, or candidates for the next token (`Recalled`).
+
+    Class attributes say what `__call__` and `decode` take beside the contract's arguments, by name:
+
+    * `inputs`: all of it; `tokens`, `features` and `embed_output` are the model's, the rest is in a batch's extras.
+    * `needs`: those of the batch's extras that must be there.
+    * `feature`: the inner tensor of the model that a store is asked with; '' = none.
+    """
+
+    inputs = ()
+    needs = ()
+    feature = ""
+
+    @nn.nowrap
+    def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
+        """Decoding from `state`, without a buffer."""
+        return token_decode_state(state, batch_size)
+
+    @nn.nowrap
+    def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes of what a batch must have."""
+        return {}
+
+
+class Stateless(Memory):
+    """A part without state, such as a feed-forward network; what it remembers is in its parameters."""
+
+    @nn.nowrap
+    def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> EmptyState:
+        """Nothing is remembered."""
+        return EmptyState()
+
+    def decode(self, x: Array, state: EmptyState, *, active: Array) -> tuple[Array, EmptyState]:
+        """One token: the same as a segment of length 1."""
+        return self(x, state)[0], EmptyState()
 
 
 @jax.tree_util.register_dataclass

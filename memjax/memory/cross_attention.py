@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from memjax.axes import axes_of, named
 from memjax.functional.attention import attention, attention_with_weights
-from memjax.memory.contract import DecodeState, broadcast_mask, token_decode_state, where_rows
+from memjax.memory.contract import CrossMemory, DecodeState, broadcast_mask, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project
 from memjax.typing import Aux, Leaf
 
@@ -38,7 +38,7 @@ class CrossAttentionState:
     ready: Leaf
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(CrossMemory):
     """Softmax attention over a source, or of all tokens of an encoder over each other (`attend`).
 
     What is stored: keys and values of the source. When written: by the first segment of a document. What is
@@ -92,11 +92,6 @@ class CrossAttention(nn.Module):
         shape = (batch_size, self.source_length, self.num_heads, self.head_dim)
         mask = jnp.zeros(shape[:2], bool)
         return CrossAttentionState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), mask, jnp.zeros(shape[0], bool))
-
-    @nn.nowrap
-    def init_decode_state(self, state: CrossAttentionState, segment_length: int, batch_size: int) -> DecodeState:
-        """Decoding with the source of `state`."""
-        return token_decode_state(state, batch_size)
 
     def read_source(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -417,35 +417,39 @@ class LongTermMemory(nn.Module):
             raise ValueError(f"reset_after: given {self.reset_after}, allowed: at least 1 token, or None")
 
 
-class BesideLongTerm:
-    """What an attention part made like Transformer-XL's does with a long-term memory in its field `long_term`."""
+if TYPE_CHECKING:
+    Host = TransformerXLAttention
+else:
+    Host = object  # which host it is, the class that inherits from both says
 
-    long_term: LongTermMemory
+
+class BesideLongTerm(Host):
+    """What an attention part made like Transformer-XL's does with a long-term memory in its field `long_term`."""
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> InfinityFormerState:
         """No signal, and a short-term memory in which a document starts; `dtype` is that of stored hidden states."""
-        length, slots = self.long_term.segment_length, self._num_slots  # type: ignore[attr-defined]
+        length, slots = self.long_term.segment_length, self._num_slots
         if slots % length:
             raise ValueError(f"memory_length: given {slots}, allowed: 0 or a multiple of segment_length = {length}")
-        short = super().init_state(batch_size, dtype)  # type: ignore[misc]
+        short = super().init_state(batch_size, dtype)
         return InfinityFormerState(short, self.long_term.init_state(batch_size, dtype))
 
     @nn.nowrap
     def init_decode_state(self, state: InfinityFormerState, segment_length: int, batch_size: int) -> DecodeState:
         """Decoding from the start of a segment, with `state` as the memory."""
-        decode_state = super().init_decode_state(state.short, segment_length, batch_size)  # type: ignore[misc]
+        decode_state = super().init_decode_state(state.short, segment_length, batch_size)
         further = self.long_term.init_segment(state.long)
         hidden = decode_state.segment.hidden.astype(state.long.previous.dtype)
         segment = dataclasses.replace(decode_state.segment, hidden=hidden, further=further)
         return dataclasses.replace(decode_state, memory=state, segment=segment)
 
     def _reset(self, state: InfinityFormerState, start_of_document: Array) -> InfinityFormerState:
-        short = super()._reset(state.short, start_of_document)  # type: ignore[misc]
+        short = super()._reset(state.short, start_of_document)
         return InfinityFormerState(short, reset(state.long, start_of_document))
 
     def _slots(self, state: InfinityFormerState) -> Any:
-        return super()._slots(state.short)  # type: ignore[misc]
+        return super()._slots(state.short)
 
     def _read_further(
         self, queries: Array, state: InfinityFormerState, mask: Array, deterministic: bool
@@ -463,13 +467,13 @@ class BesideLongTerm:
             valid = jnp.concatenate([state.short.valid, mask], axis=1)[:, :length]
         previous = jax.lax.stop_gradient(leaving).astype(state.long.previous.dtype)
         long = dataclasses.replace(state.long, previous=previous, previous_valid=valid)
-        short, aux = super()._write(state.short, stored, mask, attended, reading)  # type: ignore[misc]
+        short, aux = super()._write(state.short, stored, mask, attended, reading)
         return InfinityFormerState(short, where_rows(mask.any(axis=1), long, state.long)), aux
 
     def _enter_segment(
         self, memory: InfinityFormerState, segment: TransformerXLSegment, entering: Array
     ) -> TransformerXLSegment:
-        segment = super()._enter_segment(memory, segment, entering)  # type: ignore[misc]
+        segment = super()._enter_segment(memory, segment, entering)
         long_term, weights = self.long_term, self.long_term.weights()
 
         def enter(further: LongTermSegment) -> LongTermSegment:
@@ -496,7 +500,7 @@ class BesideLongTerm:
         further: LongTermSegment = segment.further
         long = dataclasses.replace(further.updated, histogram=further.histogram)
         state = InfinityFormerState(state.short, where_rows(mask.any(axis=1), long, state.long))
-        return super()._write_segment(state, segment, mask)  # type: ignore[misc]
+        return super()._write_segment(state, segment, mask)
 
 
 class InfinityFormerAttention(BesideLongTerm, TransformerXLAttention):

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.mixing import candidate_log_prob, candidate_log_weights, distance_scores
 from memjax.functional.scopes import operation
-from memjax.memory.contract import DecodeState, broadcast_mask, token_decode_state
+from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
 from memjax.memory.mixtures import Recalled, linear_weight
 from memjax.typing import Aux, EmptyState, Sum
 
@@ -117,7 +117,7 @@ def neighbor_log_prob(
     return candidate_log_prob(candidate_log_weights(scores), values, targets)
 
 
-class KNNMemory(nn.Module):
+class KNNMemory(OutputMemory):
     """kNN-LM (Khandelwal et al. 2020, https://arxiv.org/abs/1911.00172), a memory at the output site.
 
     What is stored: nothing here; a datastore holds a key and the token after it for every position of a corpus. When
@@ -162,11 +162,6 @@ class KNNMemory(nn.Module):
             if not fits:
                 raise ValueError(f"{name}: given {getattr(self, name)!r}, allowed: {allowed}")
         return EmptyState()
-
-    @nn.nowrap
-    def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> DecodeState:
-        """Nothing is remembered between tokens."""
-        return token_decode_state(state, batch_size)
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:

@@ -25,12 +25,12 @@ from memjax.functional.linear_attention import (
     reset_linear_state,
     summarize_source,
 )
-from memjax.memory.contract import DecodeState, broadcast_mask, token_decode_state, where_rows
+from memjax.memory.contract import CrossMemory, DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
 from memjax.memory.projections import make_norm, project, xavier_init
 from memjax.typing import Aux, EmptyState, Leaf
 
 
-class LinearTransformerAttention(nn.Module):
+class LinearTransformerAttention(LayerMemory):
     """Attention part of the Linear Transformer (Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236).
 
     What is stored: the sums of `phi(k) v^T` and `phi(k)` over all tokens of the document, in at least float32: a state
@@ -212,7 +212,7 @@ class LinearCrossState:
     ready: Leaf
 
 
-class LinearCrossAttention(nn.Module):
+class LinearCrossAttention(CrossMemory):
     """A linear attention over a source: cross-attention with a state of fixed size, computed once.
 
     What is stored: the sums over the source. When written: by the first segment of a document. What is differentiable:
@@ -229,11 +229,6 @@ class LinearCrossAttention(nn.Module):
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LinearCrossState:
         """No source was read."""
         return LinearCrossState(self.attention.init_state(batch_size, dtype), jnp.zeros((batch_size,), bool))
-
-    @nn.nowrap
-    def init_decode_state(self, state: LinearCrossState, segment_length: int, batch_size: int) -> DecodeState:
-        """Decoding with the source of `state`."""
-        return token_decode_state(state, batch_size)
 
     def read_source(
         self,

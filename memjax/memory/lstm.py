@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from memjax.axes import named
-from memjax.memory.contract import DecodeState, broadcast_mask, token_decode_state, where_rows
+from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
 from memjax.typing import Aux, EmptyState, Leaf
 
 
@@ -33,7 +33,7 @@ class LSTMState:
     hidden: Leaf
 
 
-class LSTM(nn.Module):
+class LSTM(LayerMemory):
     """One layer of an LSTM, without residual and norm (https://doi.org/10.1162/neco.1997.9.8.1735).
 
     What is stored: cell and output of the last token, in at least float32: a state of fixed size. When written: every

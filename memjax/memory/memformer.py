@@ -18,7 +18,7 @@ from memjax.functional.attention import attention, attention_with_weights
 from memjax.functional.positions import bidirectional_bias
 from memjax.functional.scopes import operation
 from memjax.functional.slots import count_slot_types, normalize_slots, slot_attention
-from memjax.memory.contract import broadcast_mask, where_rows
+from memjax.memory.contract import StackMemory, broadcast_mask, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project
 from memjax.typing import Aux, EmptyState, Leaf, Sum
 
@@ -189,7 +189,7 @@ class MemformerLayer(nn.Module):
         return self.feed_forward(x, EmptyState(), deterministic=deterministic)[0], weights
 
 
-class MemformerEncoder(nn.Module):
+class MemformerEncoder(StackMemory):
     """The encoder of Memformer, which carries its memory (Wu et al. 2020, https://arxiv.org/abs/2010.06891).
 
     What is stored: slots, one memory for all layers. When written: once a segment, after the last layer. What is

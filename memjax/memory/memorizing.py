@@ -32,7 +32,7 @@ from memjax.functional.sharded import (
     sharded_restore,
     sharded_save,
 )
-from memjax.memory.contract import DecodeState, broadcast_mask, next_position, where_rows
+from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project
 from memjax.typing import Aux, EmptyState, Leaf, Sum
 
@@ -204,7 +204,7 @@ def retrieve(
     return select_neighbors(by_head, keys, memory.valid, num_neighbors, method=method, recall_target=recall_target)  # type: ignore[arg-type]
 
 
-class MemorizingAttention(nn.Module):
+class MemorizingAttention(LayerMemory):
     """Attention part of the Memorizing Transformer (Wu et al. 2022, https://arxiv.org/abs/2203.08913).
 
     What is stored: keys and values, as the part computed them, of the last `memory_length` (ring) and `cache_length`

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from memjax.axes import named
 from memjax.functional.scopes import operation
-from memjax.memory.contract import broadcast_mask
+from memjax.memory.contract import StackMemory, broadcast_mask
 from memjax.typing import Aux, EmptyState
 
 KINDS = ("transformer", "control", "bottleneck")
@@ -46,7 +46,7 @@ class EncoderLayer(nn.Module):
         return self.feed_forward(x, EmptyState(), deterministic=deterministic)[0]
 
 
-class MemoryTokens(nn.Module):
+class MemoryTokens(StackMemory):
     """An encoder with memory tokens (Burtsev et al. 2020, https://arxiv.org/abs/2006.11527).
 
     What is stored: nothing between segments; the memory is `num_tokens` learned rows that pass through all layers. When
@@ -86,11 +86,6 @@ class MemoryTokens(nn.Module):
         if self.num_tokens:
             init = named(nn.initializers.normal(self.init_stddev), None, "embed")
             self.memory_tokens = self.param("memory_tokens", init, (self.num_tokens, self.dim))
-
-    @nn.nowrap
-    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
-        """Nothing is remembered between segments."""
-        return EmptyState()
 
     def __call__(
         self,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -19,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 from memjax.axes import MODEL, named
 from memjax.functional.product_keys import Split, select_product_keys, sum_rows
 from memjax.functional.scopes import operation
-from memjax.memory.contract import broadcast_mask
+from memjax.memory.contract import Stateless, broadcast_mask
 from memjax.memory.projections import project
 from memjax.typing import Aux, EmptyState
 
@@ -86,7 +85,7 @@ class BatchNorm(nn.Module):
         return y.astype(x.dtype)
 
 
-class ProductKeyMemory(nn.Module):
+class ProductKeyMemory(Stateless):
     """Product-key memory (Lample et al. 2019, https://arxiv.org/abs/1907.05242), a branch of a feed-forward part.
 
     It stands in the place of the two matrices of a feed-forward network, or beside them (`memjax.models.transformer`
@@ -119,9 +118,6 @@ class ProductKeyMemory(nn.Module):
       split: what of the values a mesh axis `model` splits, 'rows' or 'columns'.
       lookups_at_once: rows gathered at a time.
     """
-
-    stands_alone: ClassVar[bool] = True
-    """a scan over layers would copy the table of each"""
 
     dim: int
     num_keys: int = 512
@@ -166,14 +162,9 @@ class ProductKeyMemory(nn.Module):
         self.drop_keys = nn.Dropout(self.key_dropout)
 
     @nn.nowrap
-    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
-        """What is remembered is in the parameters."""
-        return EmptyState()
-
-    @nn.nowrap
-    def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> EmptyState:
-        """What is remembered is in the parameters."""
-        return EmptyState()
+    def stands_alone(self) -> bool:
+        """A scan over layers would copy the table of each."""
+        return True
 
     def __call__(
         self,
@@ -199,10 +190,6 @@ class ProductKeyMemory(nn.Module):
             "values/weights": jnp.where(mask[..., None], jax.lax.stop_gradient(weights), 0),
         }
         return y.astype(x.dtype), EmptyState(), Aux(arrays=read)
-
-    def decode(self, x: Array, state: EmptyState, *, active: Array) -> tuple[Array, EmptyState]:
-        """One token: the same as a segment of length 1."""
-        return self(x, state)[0], EmptyState()
 
     def _queries(self, x: Array, mask: Array, deterministic: bool) -> Float[Array, "batch length heads 2 half"]:
         for layer in self.hidden:

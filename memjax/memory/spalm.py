@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from memjax.axes import named
 from memjax.functional.attention import masked_softmax
 from memjax.functional.scopes import operation
-from memjax.memory.contract import DecodeState, broadcast_mask, token_decode_state
+from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
 from memjax.typing import Aux, EmptyState, Sum
 
 VALUES, MASK = "neighbor_values", "neighbor_mask"
@@ -68,7 +68,7 @@ def mix(
     return jnp.where(present[..., None], mixed.astype(hidden.dtype), hidden)
 
 
-class Spalm(nn.Module):
+class Spalm(OutputMemory):
     """The long-term memory of SPALM (Yogatama et al. 2021, https://arxiv.org/abs/2102.02557), at the output site.
 
     What is stored: nothing here; a datastore, made by a frozen model, holds a key and the token after it for every
@@ -122,11 +122,6 @@ class Spalm(nn.Module):
             if not fits:
                 raise ValueError(f"{name}: given {getattr(self, name)!r}, allowed: {allowed}")
         return EmptyState()
-
-    @nn.nowrap
-    def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> DecodeState:
-        """Nothing is remembered between tokens."""
-        return token_decode_state(state, batch_size)
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:

@@ -20,7 +20,7 @@ from memjax.functional.attention import attention_with_weights, visibility
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.positions import relative_shift, sinusoids
 from memjax.functional.scopes import operation
-from memjax.memory.contract import DecodeState, broadcast_mask, next_position, where_rows
+from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project
 from memjax.typing import Aux, EmptyState, Leaf
 
@@ -161,7 +161,7 @@ class RelativeBiases(nn.Module):
         return self.param("content", init, shape), self.param("position", init, shape)
 
 
-class TransformerXLAttention(nn.Module):
+class TransformerXLAttention(LayerMemory):
     """Attention part of Transformer-XL (Dai et al. 2019, https://arxiv.org/abs/1901.02860).
 
     What is stored: the part's input of the last `memory_length` positions. When written: after each segment, with the

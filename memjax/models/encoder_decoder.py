@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import constrain
 from memjax.functional.positions import sinusoids
-from memjax.memory.contract import broadcast_mask
+from memjax.memory.contract import CrossMemory, LayerMemory, Stateless, broadcast_mask
 from memjax.memory.memory_tokens import MEMORY, MemoryTokens
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
@@ -54,9 +54,9 @@ class DecoderLayer(nn.Module):
       feed_forward: a part without state.
     """
 
-    attention: nn.Module
-    cross: nn.Module
-    feed_forward: nn.Module
+    attention: LayerMemory
+    cross: CrossMemory
+    feed_forward: Stateless
 
     def __call__(
         self, x: Array, state: Any, source: Array, source_mask: Array, **named: Any

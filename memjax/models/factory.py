@@ -14,6 +14,7 @@ from memjax.config import Config
 from memjax.memory.bidirectional import BidirectionalAttention
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCache
+from memjax.memory.contract import CrossMemory, LayerMemory, OutputMemory, Stateless
 from memjax.memory.cross_attention import CrossAttention
 from memjax.memory.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
 from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
@@ -118,7 +119,7 @@ def make_stack(
     return Stack(layers, scan_layers=scan, rematerialize=per_layer, features=features)
 
 
-def make_mixtures(evaluation: settings.Evaluation, model: settings.Model) -> tuple[nn.Module, ...]:
+def make_mixtures(evaluation: settings.Evaluation, model: settings.Model) -> tuple[OutputMemory, ...]:
     """The memories that an evaluation lays over a model, for its field `mixtures`; () for none."""
     cache = evaluation.cache
     if not cache.memory_length:
@@ -126,7 +127,7 @@ def make_mixtures(evaluation: settings.Evaluation, model: settings.Model) -> tup
     return (ContinuousCache(dim=model.dim, **_fields(cache), dtype=jnp.dtype(model.compute_dtype)),)
 
 
-def make_attention(model: settings.Model, index: int, dtype: Any, memory_sharding: str = "heads") -> nn.Module:
+def make_attention(model: settings.Model, index: int, dtype: Any, memory_sharding: str = "heads") -> LayerMemory:
     """The attention part of one layer."""
     heads = {"dim": model.dim, "num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
     common = {**heads, "dropout": model.dropout, "attention_dropout": model.attention_dropout, "dtype": dtype}
@@ -171,7 +172,7 @@ def make_attention(model: settings.Model, index: int, dtype: Any, memory_shardin
     )
 
 
-def _make_infinity_former(model: settings.Model, part: settings.InfinityFormer, index: int, common: Any) -> nn.Module:
+def _make_infinity_former(model: settings.Model, part: settings.InfinityFormer, index: int, common: Any) -> LayerMemory:
     """The part of one layer: with the long-term memory, or its host alone."""
     host: dict[str, Any] = {**common}
     if part.host == "transformer_xl":
@@ -214,7 +215,7 @@ def make_linear_attention(part: settings.LinearTransformer, **common: Any) -> Li
 
 def _make_feed_forward(
     model: settings.Model, index: int, dtype: Any, table_sharding: Literal["rows", "columns"]
-) -> nn.Module:
+) -> Stateless:
     if isinstance(model.attention, settings.LSTM):
         return NoFeedForward()
     norm, kind = _norms(model.attention)
@@ -280,7 +281,7 @@ def memory_fields(tokens: settings.MemoryTokens | None) -> dict[str, Any]:
     return {"memory_tokens": tokens.num_tokens, "memory_stddev": tokens.init_stddev} if tokens else {}
 
 
-def _make_output_memory(model: settings.Model, dtype: Any) -> nn.Module | None:
+def _make_output_memory(model: settings.Model, dtype: Any) -> OutputMemory | None:
     match model.output:
         case settings.Spalm() as part:
             return Spalm(dim=model.dim, **_fields(part, but=("softmax",)), dtype=dtype)
@@ -312,7 +313,7 @@ def make_encoder_decoder(model: settings.EncoderDecoder, vocab_size: int, *, voc
         }
         return FeedForward(model.dim, hidden, **settings, **norms)
 
-    def cross() -> nn.Module:
+    def cross() -> CrossMemory:
         if isinstance(model.cross_attention, settings.LinearTransformer):
             return LinearCrossAttention(make_linear_attention(model.cross_attention, **common).clone(**norms))
         return CrossAttention(**common, **norms)

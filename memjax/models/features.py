@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import flax.linen as nn
-
+from memjax.memory.contract import OutputMemory
 from memjax.models.language_model import LanguageModel
 from memjax.models.transformer import join_collection, split_collection
 
 
-def add_mixtures(model: LanguageModel, *mixtures: nn.Module) -> LanguageModel:
+def add_mixtures(model: LanguageModel, *mixtures: OutputMemory) -> LanguageModel:
     """The model with more memories at the output site, and with the features that they ask a store with.
 
     Its variables are those of the model, grouped anew where a feature takes a layer out of its scanned group: see
@@ -25,7 +24,7 @@ def add_mixtures(model: LanguageModel, *mixtures: nn.Module) -> LanguageModel:
       >>> add_mixtures(model, KNNMemory()).stack.features
       ('layer_02/feed_forward_input_normed',)
     """
-    named = [getattr(memory, "feature", "") for memory in mixtures]
+    named = [memory.feature for memory in mixtures]
     full = [_full_name(feature, len(model.stack.layers)) for feature in named]
     mixtures = tuple(m.clone(feature=f) if f else m for m, f in zip(mixtures, full, strict=True))
     model = add_features(model, *filter(None, full))

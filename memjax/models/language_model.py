@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import constrain, named
 from memjax.functional.positions import sinusoids
-from memjax.memory.contract import StackState, broadcast_mask
+from memjax.memory.contract import OutputMemory, StackState, broadcast_mask
 from memjax.memory.memory_tokens import MEMORY, prepend_memory
 from memjax.memory.mixtures import Prediction, Recalled
 from memjax.memory.projections import make_norm
@@ -76,8 +76,8 @@ class LanguageModel(Model):
 
     stack: Stack
     vocabulary: nn.Module
-    output_memory: nn.Module | None = None
-    mixtures: tuple[nn.Module, ...] = ()
+    output_memory: OutputMemory | None = None
+    mixtures: tuple[OutputMemory, ...] = ()
     final_norm: str = "rms"
     num_positions: int = 0
     positions: str = "none"
@@ -133,8 +133,7 @@ class LanguageModel(Model):
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, Any]:
         """Shapes of what a batch must have for the memories at the output site."""
-        asking = [memory for memory in self._output_memories() if hasattr(type(memory), "example_extras")]
-        shapes = [memory.example_extras(batch_size, length) for memory in asking]
+        shapes = [memory.example_extras(batch_size, length) for memory in self._output_memories()]
         return {name: shape for one in shapes for name, shape in one.items()}
 
     @nn.nowrap
@@ -146,13 +145,13 @@ class LanguageModel(Model):
         """
         chosen = {}
         for memory in self._output_memories():
-            missing = [name for name in getattr(type(memory), "needs", ()) if name not in extras]
+            missing = [name for name in memory.needs if name not in extras]
             if missing:
                 raise ValueError(
                     f"extras: given {sorted(extras)}, {type(memory).__name__} needs {', '.join(missing)}: documents "
                     "annotated with neighbours"
                 )
-            names = [name for name in getattr(type(memory), "inputs", ()) if name not in GIVEN]
+            names = [name for name in memory.inputs if name not in GIVEN]
             chosen |= {name: extras[name] for name in names if name in extras}
         return chosen
 
@@ -290,7 +289,7 @@ class LanguageModel(Model):
         return {name: tensors[name] for name in self.features}
 
     @nn.nowrap
-    def _output_memories(self) -> tuple[nn.Module, ...]:
+    def _output_memories(self) -> tuple[OutputMemory, ...]:
         return (() if self.output_memory is None else (self.output_memory,)) + self.mixtures
 
 
@@ -312,9 +311,9 @@ def last_marks(
     return jnp.take_along_axis(known, jax.lax.cummax(places, axis=1), axis=1)
 
 
-def _asked(memory: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _asked(memory: OutputMemory, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What a memory takes, of what there is."""
-    return {name: inputs[name] for name in getattr(type(memory), "inputs", ()) if name in inputs}
+    return {name: inputs[name] for name in memory.inputs if name in inputs}
 
 
 def _predict(hidden: Array, recalled: list[Recalled]) -> Array | Prediction:

@@ -19,7 +19,7 @@ from memjax.axes import axes_of, constrain, named
 from memjax.functional.attention import visibility
 from memjax.functional.fifo import ring_append
 from memjax.functional.positions import bucket_bias, relative_distances
-from memjax.memory.contract import StackState, broadcast_mask, next_position, where_rows
+from memjax.memory.contract import StackState, Stateless, broadcast_mask, next_position, where_rows
 from memjax.memory.memformer import Encoded, HeadAttention, MemformerEncoder, MemformerLayer, run_layers
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
@@ -97,7 +97,7 @@ class MemformerDecoderLayer(nn.Module):
     """
 
     attention: HeadAttention
-    feed_forward: nn.Module
+    feed_forward: Stateless
     cross: HeadAttention | None = None
     dropout: float = 0.0
     norm_kind: str = "layer"

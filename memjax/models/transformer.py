@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from memjax.axes import constrain, named
-from memjax.memory.contract import LayerState, StackState
+from memjax.memory.contract import LayerMemory, LayerState, Memory, StackState, Stateless
 from memjax.memory.projections import make_norm, matrix_init
 from memjax.typing import Aux, EmptyState
 
@@ -30,7 +30,7 @@ TAPS = ("attention_input", "attention_input_normed", "feed_forward_input", "feed
 """Inner tensors of a layer that `features` can name, `layer_<index>/<tap>`: the positions of kNN-LM's keys."""
 
 
-class FeedForward(nn.Module):
+class FeedForward(Stateless):
     """The feed-forward part: norm, two matrices, residual; with a memory in their place or beside them.
 
     `x + dense_scale * dense(norm(x)) + memory_scale * memory(norm(x))`, or the norm of the sum where it is 'post'. With
@@ -63,7 +63,7 @@ class FeedForward(nn.Module):
     hidden_dropout: bool = True
     init_stddev: float | None = None
     dtype: Any = jnp.float32
-    memory: nn.Module | None = None
+    memory: Memory | None = None
     dense_scale: float = 1.0
     memory_scale: float = 1.0
 
@@ -74,16 +74,6 @@ class FeedForward(nn.Module):
         self.wide = _dense(gates * self.hidden_dim, self.bias, init, "embed", "mlp", self.dtype)
         self.narrow = _dense(self.dim, self.bias, init, "mlp", "embed", self.dtype)
         self.drop = nn.Dropout(self.dropout)
-
-    @nn.nowrap
-    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
-        """Nothing is remembered."""
-        return EmptyState()
-
-    @nn.nowrap
-    def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> EmptyState:
-        """Nothing is remembered."""
-        return EmptyState()
 
     def __call__(
         self,
@@ -122,23 +112,14 @@ class FeedForward(nn.Module):
         """What the first matrix sees of the residual stream `x`."""
         return self.layer_norm(x) if self.norm == "pre" else x
 
-    def decode(self, x: Array, state: EmptyState, *, active: Array) -> tuple[Array, EmptyState]:
-        """One token: the same as a segment of length 1."""
-        return self(x, state)[0], EmptyState()
+    @nn.nowrap
+    def stands_alone(self) -> bool:
+        """As the memory in it."""
+        return self.memory is not None and self.memory.stands_alone()
 
 
-class NoFeedForward(nn.Module):
+class NoFeedForward(Stateless):
     """Stands in the place of the feed-forward part in layers that have none, such as those of an LSTM."""
-
-    @nn.nowrap
-    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
-        """Nothing is remembered."""
-        return EmptyState()
-
-    @nn.nowrap
-    def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> EmptyState:
-        """Nothing is remembered."""
-        return EmptyState()
 
     def __call__(
         self,
@@ -156,10 +137,6 @@ class NoFeedForward(nn.Module):
         """The input."""
         return x
 
-    def decode(self, x: Array, state: EmptyState, *, active: Array) -> tuple[Array, EmptyState]:
-        """The input."""
-        return x, EmptyState()
-
 
 def _dense(features: int, bias: bool, init: Any, inner: str, outer: str, dtype: Any) -> nn.Dense:
     """A dense layer with named axes."""
@@ -167,7 +144,7 @@ def _dense(features: int, bias: bool, init: Any, inner: str, outer: str, dtype: 
     return nn.Dense(features, bias, kernel_init=named(init, inner, outer), bias_init=bias_init, dtype=dtype)
 
 
-class Layer(nn.Module):
+class Layer(Memory):
     """An attention part and a feed-forward part.
 
     Attributes:
@@ -175,8 +152,8 @@ class Layer(nn.Module):
       feed_forward: a part without or with a memory of its own, of the same signature.
     """
 
-    attention: nn.Module
-    feed_forward: nn.Module
+    attention: LayerMemory
+    feed_forward: Stateless
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LayerState:
@@ -248,7 +225,7 @@ def _tap(name: str, part: Any, x: Array, taps: tuple[str, ...]) -> dict[str, Arr
     return {name: x, **({normed: part.normed(x)} if normed in taps else {})}
 
 
-class Stack(nn.Module):
+class Stack(Memory):
     """Layers in order, equal neighbours as one scanned group.
 
     The parameters of a group stand under `layers_<index of its first layer>`; a scanned group's have layers at axis 0.
@@ -268,9 +245,7 @@ class Stack(nn.Module):
     features: tuple[str, ...] = ()
 
     def setup(self) -> None:
-        # Asked of the class: a missing attribute of a bound module would run its setup here, outside the scan.
-        parts = [layer.attention for layer in self.layers if hasattr(type(layer.attention), "shared_module")]
-        modules = [part.shared_module() for part in parts]
+        modules = [layer.attention.shared_module() for layer in self.layers]
         self.shared = next((module for module in modules if module is not None), None)
 
     @nn.nowrap
@@ -292,7 +267,7 @@ class Stack(nn.Module):
     @nn.nowrap
     def groups(self) -> tuple[tuple[int, int], ...]:
         """(first layer, number of layers) of each group; a layer that stands alone has the number 0."""
-        alone = [index for index, layer in enumerate(self.layers) if _stands_alone(layer.feed_forward)]
+        alone = [index for index, layer in enumerate(self.layers) if layer.feed_forward.stands_alone()]
         return group_layers(self.layers, scan_layers=self.scan_layers, alone=(*self.taps(), *alone))
 
     @nn.nowrap
@@ -412,12 +387,6 @@ def group_layers(
         else:
             groups.append([index])
     return tuple((group[0], len(group) if len(group) > 1 else 0) for group in groups)
-
-
-def _stands_alone(part: Any) -> bool:
-    """Whether a part holds a memory that wants no layer axis before its own."""
-    # Asked of the class, as in `Stack.setup`.
-    return hasattr(type(part), "memory") and getattr(type(part.memory), "stands_alone", False)
 
 
 def _equal(a: Any, b: Any) -> bool:

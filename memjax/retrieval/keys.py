@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.documents import Documents
 from memjax.data.reading import Reading
+from memjax.memory.contract import OutputMemory
 from memjax.models.features import add_features, add_mixtures, regroup
 from memjax.training.checkpoints import flatten, unflatten
 from memjax.training.evaluation import Evaluator, make_score
@@ -168,7 +168,7 @@ class KeySource:
         documents, reading = experiment.documents(split), experiment.reading()
         return KeyReader(self.model, self.variables, documents, reading, tap=self.feature, **arguments)
 
-    def evaluator(self, split: str, *mixtures: nn.Module, documents: Documents | None = None) -> Evaluator:
+    def evaluator(self, split: str, *mixtures: OutputMemory, documents: Documents | None = None) -> Evaluator:
         """Scores a split as `reader` reads it, and shows the tap: for `find_neighbors` and `score_targets`.
 
         Args:

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from memjax.functional.mixing import candidate_log_weights
+from memjax.memory.contract import Memory
 from memjax.memory.mixtures import Recalled
 
 VOCAB, NEIGHBORS = 16, 3
@@ -26,7 +27,7 @@ def inputs_of(memory: nn.Module, x: Any) -> dict[str, Any]:
     return {name: inputs[name] for name in memory.inputs if name in inputs}
 
 
-class AtOutput(nn.Module):
+class AtOutput(Memory):
     """A memory that is given what a model has; the output of one that proposes tokens is their mean embedding.
 
     With dropout, so that law 13 is not empty.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from memjax.functional.attention import attention, visibility
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.product_keys import lookup_rows
+from memjax.memory import contract
 from memjax.memory.contract import DecodeState, broadcast_mask, next_position, token_decode_state, where_rows
 from memjax.typing import Aux, EmptyState, Leaf, Sum
 
@@ -48,7 +49,7 @@ class FifoState:
     copy: Leaf = EmptyState()
 
 
-class OutputMemory(nn.Module):
+class OutputMemory(contract.OutputMemory):
     """The output site: attention of the last hidden states over those of earlier tokens, first in, first out."""
 
     dim: int = 8
@@ -140,7 +141,7 @@ class SlotState:
     started: Leaf
 
 
-class SlotMemory(nn.Module):
+class SlotMemory(contract.Memory):
     """The stack site: every layer reads the slots, the stack writes them once; nothing stops the gradient.
 
     The memory of a new document is a parameter, applied on rows that start one; `init_state` knows no parameters.
@@ -198,7 +199,7 @@ class LinearState:
     normalizer: Leaf
 
 
-class LinearMemory(nn.Module):
+class LinearMemory(contract.LayerMemory):
     """The layer site, token by token: a sum over all tokens so far that is never cut off from the gradient."""
 
     dim: int = 8
@@ -250,7 +251,7 @@ class SourceState:
     ready: Leaf
 
 
-class CrossMemory(nn.Module):
+class CrossMemory(contract.CrossMemory):
     """The cross site: slots that summarise the source once, at the start of a document."""
 
     dim: int = 8
@@ -296,7 +297,7 @@ class CrossMemory(nn.Module):
         return attention((x @ self.query.astype(x.dtype))[:, :, None], slots, slots)[:, :, 0]
 
 
-class TableFeedForward(nn.Module):
+class TableFeedForward(contract.Stateless):
     """A feed-forward part whose values stand in a row-sparse table; the memory is in parameters, the state empty."""
 
     dim: int = 8
@@ -310,22 +311,11 @@ class TableFeedForward(nn.Module):
         self.values = self.variable("tables", "values", draw)
         self.drop = nn.Dropout(self.dropout)
 
-    @nn.nowrap
-    def init_state(self, batch_size, dtype=jnp.float32):
-        return EmptyState()
-
-    @nn.nowrap
-    def init_decode_state(self, state, segment_length, batch_size):
-        return EmptyState()
-
     def __call__(self, x, state, *, start_of_document=None, mask=None, deterministic=True):
         ids = jnp.argmax(x @ self.keys.astype(x.dtype), axis=-1).astype(jnp.int32)
         sink = self.get_variable("sinks", "values") if self.has_variable("sinks", "values") else None
         y = lookup_rows(self.values.value, ids, sink).astype(x.dtype)
         return x + self.drop(y, deterministic=deterministic), EmptyState(), Aux(arrays={"values/ids": ids})
-
-    def decode(self, x, state, *, active):
-        return self(x, state)[0], EmptyState()
 
 
 class SoftVocabulary(nn.Module):
