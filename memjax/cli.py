@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from memjax.compilation import keep_programs
-from memjax.config import Config, Evaluation, LanguageModeling, Spalm
+from memjax.config import Config, Evaluation
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config
 from memjax.settings.relations import validate
 
@@ -127,9 +127,10 @@ def _eval(arguments: list[str]) -> int:
     parser.add_argument("--run", required=True, metavar="DIR", help="a run directory; its config has the fields below")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
-    from memjax.console import describe_evaluation
+    from memjax.console import check_evaluation, describe_evaluation
     from memjax.training.restoring import load_run
 
+    check_evaluation(config)
     run = load_run(options.run, config)
     result = run.experiment.evaluator()(run.variables)
     memory_length = getattr(config.model.attention, "memory_length", 0)
@@ -177,14 +178,12 @@ def _generate(arguments: list[str]) -> int:
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
     parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
     options, config = _with_config(parser, arguments, only=GENERATION_FIELDS)
-    _check_generates(config)
-    if isinstance(config.model.output, Spalm):
-        raise UsageError("model.output: given Spalm, whose frozen model is not in the run; see spalm_recall")
-    from memjax.console import print_continuations, read_prompts
+    from memjax.console import check_generates, print_continuations, read_prompts
     from memjax.inference import Sampling
     from memjax.training.experiment import make_evaluation_model
     from memjax.training.restoring import load_run
 
+    check_generates(config)
     prompts = read_prompts(options.prompt, options.prompt_file)
     temperature = 0.0 if options.greedy else options.temperature
     sampling = Sampling(temperature=temperature, top_k=options.top_k, top_p=options.top_p)
@@ -269,15 +268,15 @@ def _datastore(arguments: list[str]) -> int:
         options = parser.read(arguments)
     else:
         options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
-    if config is not None:
-        _check_generates(config)
     speaks = lambda: True
     if config is not None and action == "build" and not runner:
         from memjax.training.processes import is_first as speaks
 
         _connect(options, config)
-    from memjax.console import datastore_facts, describe_facts
+    from memjax.console import check_serves, datastore_facts, describe_facts
 
+    if config is not None:
+        check_serves(config, "stores_keys")
     facts = datastore_facts(action, options, config)
     if speaks():
         print(json.dumps(facts) if options.json else describe_facts(facts))
@@ -459,12 +458,6 @@ def _with_config(parser: _Parser, arguments: list[str], only: Sequence[str] = ()
     config = apply_overrides(config, rest, prog=parser.prog, only=only, others=others)
     validate(config)
     return options, config
-
-
-def _check_generates(config: Config) -> None:
-    """Refuses the run of a text encoder."""
-    if not isinstance(config.task, LanguageModeling):
-        raise UsageError(f"run: its task is {type(config.task).__name__}, allowed: LanguageModeling")
 
 
 def _remove_unstarted(path: Path) -> None:

@@ -15,7 +15,37 @@ from memjax.data.sources import read_text
 from memjax.inference.sampling import Sampling
 from memjax.inference.texts import continue_texts
 
+ANY_SIZE = 2**24
+"""a vocabulary as large as any: what a model serves does not depend on it"""
 PLURAL = {"nats": "{:,.1f}", "targets": "{:,}", "bytes": "{:,}", "memory_bytes": "{:,}", "tokens_per_second": "{:,.0f}"}
+
+
+def check_serves(config: Config, capability: str) -> None:
+    """Refuses in one line, before anything is read, what the model of a run cannot do (`Model.require`)."""
+    from memjax.models.factory import make_model
+
+    make_model(config, ANY_SIZE).require(capability)
+
+
+def check_evaluation(config: Config) -> None:
+    """Refuses likewise a memory size or a cache that the model does not take."""
+    from memjax.models.factory import with_memory_length
+
+    with_memory_length(config, config.evaluation.memory_length)
+    if config.evaluation.cache.memory_length:
+        check_serves(config, "mixes")
+
+
+def check_generates(config: Config) -> None:
+    """Refuses a model that does not go on from a prompt, or reads more at every token than a prompt has."""
+    from memjax.models.factory import make_model
+
+    model = make_model(config, ANY_SIZE)
+    model.require("decodes")
+    check_evaluation(config)
+    if needed := model.example_extras(1, 1):
+        kind, names = type(config.model.output).__name__, ", ".join(needed)
+        raise ValueError(f"model.output: given {kind}, which reads {names} at every token; see memjax.retrieval")
 
 
 def preparation(seconds: float = 3.0) -> Callable[[str, int, int | None], None]:

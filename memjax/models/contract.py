@@ -26,11 +26,11 @@ from memjax.typing import Batch, Sum
 ALWAYS = ("train", "eval", "plan")
 CAPABILITIES = {
     "decodes": ("goes on from a prompt token by token", "generate"),
-    "translates": ("reads a source and writes a target", "translate"),
+    "translates": ("reads a source and writes a target", "memjax.inference.translate"),
     "mixes": ("takes memories over its output", "--evaluation.cache"),
     "stores_keys": ("shows the inner tensors of its layers", "datastore"),
 }
-"""capability of a model -> what it means, and the verb or option that asks for it"""
+"""capability of a model -> what it means, and the verb, option or function that asks for it"""
 
 
 class Model(nn.Module):

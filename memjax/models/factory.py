@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any, Literal
 
@@ -37,6 +38,7 @@ from memjax.models.memformer import Memformer, make_memformer
 from memjax.models.text_encoder import TextEncoder
 from memjax.models.transformer import FeedForward, Layer, NoFeedForward, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
+from memjax.settings.relations import validate
 
 _RELATIVE = (settings.TransformerXL, settings.Compressive, settings.InfinityFormer, settings.GPT2)
 """what is made of Transformer-XL's attention, with its norms and initial values"""
@@ -117,6 +119,23 @@ def make_stack(
     )
     per_layer = rematerialize in ("per_layer", "segment_nested")
     return Stack(layers, scan_layers=scan, rematerialize=per_layer, features=features)
+
+
+def with_memory_length(config: Config, length: int | None) -> Config:
+    """The configuration with another memory size; None = the same one.
+
+    Raises:
+      ValueError: an attention without a memory of that kind, or one that the size does not fit.
+    """
+    if length is None:
+        return config
+    attention: Any = copy.deepcopy(config.model.attention)
+    if not hasattr(attention, "memory_length"):
+        raise ValueError(f"evaluation.memory_length: given {length}, allowed: None with {type(attention).__name__}")
+    attention.memory_length = length
+    changed = dataclasses.replace(config, model=dataclasses.replace(config.model, attention=attention))
+    validate(changed)
+    return changed
 
 
 def make_mixtures(evaluation: settings.Evaluation, model: settings.Model) -> tuple[OutputMemory, ...]:

@@ -108,6 +108,11 @@ class TextEncoder(Model):
         return dataclasses.replace(batch, targets=targets, weights=weights)
 
     @nn.nowrap
+    def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """The types of tokens, where it has any."""
+        return {TOKEN_TYPES: jax.ShapeDtypeStruct((batch_size, length), jnp.int32)} if self.token_types else {}
+
+    @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         """Those of a batch's extras that the encoder takes."""
         names = ((TOKEN_TYPES,) if self.token_types else ()) + (MASKED_POSITIONS,)

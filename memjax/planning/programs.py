@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,8 +14,7 @@ from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.data.dialogue import NUM_MARKS
-from memjax.models.factory import make_mixtures, make_model
-from memjax.settings.relations import validate
+from memjax.models.factory import make_mixtures, make_model, with_memory_length
 from memjax.training.assembly import make_parts
 from memjax.training.evaluation import make_score
 from memjax.training.sharding import Layout, check_rows, train_state_names
@@ -89,8 +87,6 @@ def make_program(config: Config, what: What, vocab_size: int, layout: Layout) ->
     Raises:
       ValueError: rows that do not divide over the mesh.
     """
-    if not isinstance(config.task, configs.LanguageModeling):
-        raise ValueError(f"task: given {type(config.task).__name__}, allowed in a plan: LanguageModeling")
     if what == "train":
         check_rows(config.data.rows, layout.mesh)
         return _train_program(config, vocab_size, layout)
@@ -175,26 +171,11 @@ def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
 
 def _evaluation_model(config: Config, vocab_size: int) -> Any:
     """The model with the memory size and the cache of the evaluation."""
-    described = _evaluated(config)
-    model = make_model(dataclasses.replace(config, model=described), vocab_size)
-    mixtures = make_mixtures(config.evaluation, described)
+    config = with_memory_length(config, config.evaluation.memory_length)
+    model, mixtures = make_model(config, vocab_size), make_mixtures(config.evaluation, config.model)
     if mixtures:
         model.require("mixes")
     return model.clone(mixtures=mixtures) if mixtures else model
-
-
-def _evaluated(config: Config) -> configs.Model:
-    """The model with the memory size of the evaluation."""
-    length = config.evaluation.memory_length
-    if length is None:
-        return config.model
-    model = copy.deepcopy(config.model)
-    attention: Any = model.attention
-    if not hasattr(attention, "memory_length"):
-        raise ValueError(f"evaluation.memory_length: given {length}, allowed: None with {type(attention).__name__}")
-    attention.memory_length = length
-    validate(dataclasses.replace(config, model=model))
-    return model
 
 
 def _variables(model: Any, config: Config, layout: Layout) -> tuple[Any, Any, Any]:

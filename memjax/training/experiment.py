@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from memjax.data.rows import RowStream
 from memjax.models.factory import (
     make_mixtures,
     make_model,
+    with_memory_length,
 )
 from memjax.settings.relations import validate
 from memjax.training.assembly import MEMORY_PARAMETERS
@@ -177,14 +177,6 @@ def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation
         experiment.model.require("mixes")
     if evaluation.memory_length is None:
         return experiment.model.clone(mixtures=mixtures) if mixtures else experiment.model
-    model = copy.deepcopy(experiment.config.model)
-    attention: Any = model.attention
-    if not hasattr(attention, "memory_length"):
-        raise ValueError(
-            f"evaluation.memory_length: given {evaluation.memory_length}, allowed: None with {type(attention).__name__}"
-        )
-    attention.memory_length = evaluation.memory_length
-    config = dataclasses.replace(experiment.config, model=model)
-    validate(config)
+    config = with_memory_length(experiment.config, evaluation.memory_length)
     made = make_model(config, experiment.model.vocabulary.vocab_size)
     return made.clone(mixtures=mixtures) if mixtures else made

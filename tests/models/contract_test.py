@@ -88,7 +88,11 @@ def test_every_model_can_be_planned(kind, what):
     ("kind", "capability", "line"),
     [
         ("translation", "decodes", "generate: given EncoderDecoder, allowed: a model that goes on from a prompt .*; "),
-        ("translation", "mixes", "--evaluation.cache: given EncoderDecoder, .* serves train, eval, plan, translate"),
+        (
+            "translation",
+            "mixes",
+            "--evaluation.cache: given EncoderDecoder, .* serves train, eval, plan, memjax.inference.translate",
+        ),
         ("Memformer", "stores_keys", "datastore: given Memformer, .*; Memformer serves train, eval, plan, generate"),
     ],
 )
