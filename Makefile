@@ -26,7 +26,7 @@ PARALLEL := -n $(PYTEST_WORKERS) --dist loadgroup
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow test-gpu test-py313 test-beam lint format lock bench clean distclean
+.PHONY: help install run test test-laws test-slow test-gpu test-py313 test-beam lint format lock bench clean distclean
 
 help:  ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -80,11 +80,15 @@ run: install  ## train a small memory model on the CPU and report (memjax demo)
 
 test: install  ## the fast tests, on the CPU
 	@echo "== fast tests, $(PYTEST_WORKERS) processes"
-	@$(PYTEST) $(PARALLEL) --jaxtyping -m "not slow and not gpu" $(ARGS)
+	@$(PYTEST) $(PARALLEL) --jaxtyping -m "not slow and not laws and not gpu" $(ARGS)
+
+test-laws: install  ## the laws of variants, whole models and toys, and of every memory in other precisions
+	@echo "== the other laws, $(PYTEST_WORKERS) processes"
+	@$(PYTEST) $(PARALLEL) --jaxtyping -m "laws and not slow" tests/contract_test.py $(ARGS)
 
 test-slow: install  ## the slow tests: integration, every config, several processes
 	@echo "== slow tests, one process"
-	@$(PYTEST) --jaxtyping -m "slow and not gpu" $(ARGS)
+	@$(PYTEST) --jaxtyping --optimized -m "slow and not gpu" $(ARGS)
 
 test-gpu: install  ## the tests that need a GPU (and `pip install 'jax[cuda13]'` of the locked version in .venv)
 	@echo "== GPU tests"
@@ -93,7 +97,7 @@ test-gpu: install  ## the tests that need a GPU (and `pip install 'jax[cuda13]'`
 test-py313: $(STAMP313)  ## the fast tests that need no TensorFlow, with Python 3.13
 	@echo "== fast tests with Python 3.13"
 	@JAX_PLATFORMS=cpu $(VENV313)/bin/python -m pytest $(PARALLEL) --jaxtyping \
-		-m "not slow and not gpu and not tensorflow" $(ARGS)
+		-m "not slow and not laws and not gpu and not tensorflow" $(ARGS)
 
 test-beam: $(STAMP_BEAM)  ## the tests that need Apache Beam, in an environment of its own
 	@echo "== tests with Apache Beam"

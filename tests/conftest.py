@@ -1,12 +1,15 @@
-"""What every test relies on: the CPU, strict ranks, shapes checked at run time, compiled programs kept on disk.
+"""What every test relies on: the CPU, strict ranks, checked shapes, programs that are compiled fast and kept on disk.
 
-Tests on several devices run in a subprocess of their own, so no XLA_FLAGS are set here.
+Tests on several devices run in a subprocess of their own, with XLA_FLAGS of their own.
 """
 
 import os
 from pathlib import Path
 
 import pytest
+
+from tests.compiling import FAST_FLAGS
+from tests.cpu_seconds import CpuSeconds
 
 # Read by JAX when it is imported, here and in the processes that tests start. Tests compile hundreds of tiny programs,
 # and the second run need not. JAX_ENABLE_COMPILATION_CACHE=0 turns it off.
@@ -27,9 +30,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--jaxtyping", action="store_true", help="check the shape annotations of memjax at run time (`make test` does)"
     )
+    parser.addoption("--optimized", action="store_true", help="compile programs as users do (`make test-slow` does)")
+    parser.addoption("--cpu-seconds", action="store_true", help="end with the CPU seconds of each file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("--optimized"):
+        os.environ["XLA_FLAGS"] = " ".join(filter(None, [os.environ.get("XLA_FLAGS"), FAST_FLAGS]))
+    if config.getoption("--cpu-seconds"):
+        config.pluginmanager.register(CpuSeconds())
+
     # Before memjax is imported anywhere: the hook rewrites modules as they are loaded.
     if config.getoption("--jaxtyping"):
         import jaxtyping

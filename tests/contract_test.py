@@ -1,4 +1,7 @@
-"""The laws of the memory contract, for every memory. A new memory is one `Case` in `tests/contract/cases.py`."""
+"""The laws of the memory contract, for every memory. A new memory is one `Case` in `tests/contract/cases.py`.
+
+`make test` runs all laws of a memory in float32; `make test-laws` the rest, and every change has to pass both.
+"""
 
 import contextlib
 
@@ -11,6 +14,7 @@ from memjax.memory.contract import Memory, StackState
 from memjax.models.contract import Model
 from memjax.training.checkpoints import Checkpoints
 from memjax.typing import EmptyState
+from tests.compiling import AS_USERS_DO
 from tests.contract.cases import CASES, memorizing, table_stack, toy, transformer_xl
 from tests.contract.harness import (
     DIM,
@@ -42,9 +46,13 @@ def laws_of(case: Case) -> list[tuple[str, str]]:
     return [(law, dtype) for law in LAWS if law not in case.exemptions() for dtype in dtypes_of(law)]
 
 
-def marks_of(case: Case, dtype: str) -> list[pytest.MarkDecorator]:
-    slow = [pytest.mark.slow] if case.is_variant and dtype == "float64" else []
-    return [pytest.mark.xdist_group(case.name), *slow]
+IN_EVERY_CASE = ("reset", "decode", "replay")
+"""What `make test` runs of a variant, a whole model or a toy too."""
+
+
+def marks_of(case: Case, law: str, dtype: str) -> list[pytest.MarkDecorator]:
+    is_chosen = dtype == "float32" and (law in IN_EVERY_CASE or not case.is_variant)
+    return [pytest.mark.xdist_group(case.name), *([] if is_chosen else [pytest.mark.laws])]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +74,7 @@ def run_of():
     "case, law, dtype",
     [
         # One worker compiles a case for all its laws.
-        pytest.param(case, law, dtype, id=f"{case.name}-{law}-{dtype}", marks=marks_of(case, dtype))
+        pytest.param(case, law, dtype, id=f"{case.name}-{law}-{dtype}", marks=marks_of(case, law, dtype))
         for case in CASES
         for law, dtype in laws_of(case)
     ],
@@ -100,6 +108,7 @@ def test_every_fault_has_a_law_and_every_exemption_a_reason():
     assert len(CASE) == len(CASES)
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_bfloat16_activations(case):
     run = Run(case, "bfloat16")
@@ -117,10 +126,15 @@ def test_bfloat16_activations(case):
     "name",
     [
         "transformer_xl",
-        "compressive_dilated_auto_encoding",
-        "compressive_most_used",
-        "memorizing_threshold",
-        "toy_output",
+        *(
+            pytest.param(name, marks=pytest.mark.laws)
+            for name in (
+                "compressive_dilated_auto_encoding",
+                "compressive_most_used",
+                "memorizing_threshold",
+                "toy_output",
+            )
+        ),
     ],
 )
 def test_decoding_with_a_bfloat16_memory_equals_the_forward_pass(name):
@@ -149,7 +163,7 @@ def test_states_can_be_donated():
     run = Run(CASE["memorizing_approximate"])
     state = run.used_state()
     expected = run.forward(run.xs(1)[0], state)
-    step = jax.jit(run.step, donate_argnums=2)
+    step = jax.jit(run.step, donate_argnums=2, compiler_options=AS_USERS_DO)
     y, new, _ = step(run.variables, run.xs(1)[0], state, starts(), full_mask(), {})
     assert_identical((y, new), expected[:2])
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))

@@ -429,6 +429,7 @@ CASES = [
     ),
     Case(
         name="model_transformer_xl",
+        is_variant=True,
         make=MODELS["transformer_xl"],
         site="model",
         capacity=8,
@@ -444,7 +445,7 @@ CASES = [
         fifos=lambda state: hidden_fifo(layer_of(state.stack, 0, 0)),
         slots=COMPRESSED_SLOTS,
     ),
-    Case(name="model_gpt2", make=MODELS["gpt2"], site="model"),
+    Case(name="model_gpt2", is_variant=True, make=MODELS["gpt2"], site="model"),
     Case(
         name="model_memorizing",
         is_variant=True,
@@ -476,6 +477,7 @@ CASES = [
     ),
     Case(
         name="toy_slots",
+        is_variant=True,
         make=toy(SlotMemory),
         site="stack",
         causal=False,
@@ -485,15 +487,27 @@ CASES = [
     ),
     Case(
         name="toy_linear",
+        is_variant=True,
         make=toy(LinearMemory),
         stops_gradient=False,
         granularity="token",
         slots={"products": 1, "normalizer": 1},
     ),
-    Case(name="toy_cross", make=toy(CrossMemory), site="cross", granularity="token", slots={"slots": 1}),
-    Case(name="toy_output", make=toy(OutputMemory), site="output", capacity=8, fifos=hidden_fifo, slots=XL_SLOTS),
+    Case(
+        name="toy_cross", is_variant=True, make=toy(CrossMemory), site="cross", granularity="token", slots={"slots": 1}
+    ),
+    Case(
+        name="toy_output",
+        is_variant=True,
+        make=toy(OutputMemory),
+        site="output",
+        capacity=8,
+        fifos=hidden_fifo,
+        slots=XL_SLOTS,
+    ),
     Case(
         name="toy_tables",
+        is_variant=True,
         make=table_stack,
         site="stack",
         capacity=8,

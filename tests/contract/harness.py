@@ -11,11 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.memory.contract import state_axes
+from tests.compiling import AS_USERS_DO
 
 ROWS, LENGTH, DIM, SEGMENTS, SOURCE = 3, 4, 8, 3, 5
-
-FAST_COMPILE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""Halves compile time. For all programs but the float32 step and decode, which are compiled as users run them."""
 
 
 class Fifo(NamedTuple):
@@ -49,7 +47,7 @@ class Case:
       slots: end of a leaf's path -> its slot axis in a state without layers, for law 8; {} = nothing is stored.
       unread: slots that no query reads, with the reason, by the same name.
       exempt: law -> why it does not hold here.
-      is_variant: another case has the same parts: its float64 identities are left to the slow tests.
+      is_variant: its parts have cases of their own, or it is a toy: most of its laws are left to `make test-laws`.
     """
 
     name: str
@@ -88,7 +86,6 @@ class Run:
         self.traces = {"decode": 0, "forward": 0}
         with self.precision():
             self.module = case.make(self.dtype)
-            self.variables = self.random_variables()
 
     def precision(self) -> contextlib.AbstractContextManager[Any]:
         return jax.enable_x64(True) if self.dtype == np.float64 else contextlib.nullcontext()
@@ -106,6 +103,11 @@ class Run:
             return {}
         mask = jnp.arange(SOURCE)[None, :] < jnp.array([SOURCE, 2, 4])[:, None]
         return {"source": self.random(9, ROWS, SOURCE, DIM), "source_mask": mask}
+
+    @functools.cached_property
+    def variables(self) -> Any:
+        with self.precision():
+            return self.random_variables()
 
     def random_variables(self) -> Any:
         """Variables of the right shapes, nowhere zero: no compilation, and no bias or gate that hides a mistake."""
@@ -219,7 +221,7 @@ class Run:
             self.traces["forward"] += 1
             return self.step(*args)
 
-        return jax.jit(forward, compiler_options=self._as_users_do())
+        return jax.jit(forward, compiler_options=self._options())
 
     @functools.cached_property
     def _sensitivities(self):
@@ -228,7 +230,7 @@ class Run:
             at = jnp.eye(x.shape[1], dtype=y.dtype)[:, None, :, None]  # [t, 1, l, 1]
             return jax.vmap(lambda one: pull(one)[0])(at * self.random(3, *y.shape).astype(y.dtype)[None])
 
-        return jax.jit(sensitivities, compiler_options=fast_compile())
+        return jax.jit(sensitivities)
 
     def _over(self, variables, segments: "Segments", extras, form: str) -> tuple[Any, Any, Any]:
         def body(state, one: Segments):
@@ -244,7 +246,7 @@ class Run:
         def scan(variables, segments, extras):
             return self._over(variables, segments, extras, "scan")
 
-        return jax.jit(scan, compiler_options=fast_compile())
+        return jax.jit(scan)
 
     def _weighted(self, weights, x) -> Any:
         return weights.reshape(-1, 1, 1, 1) * self.random(4, *x.shape).astype(weights.dtype)
@@ -264,7 +266,7 @@ class Run:
                 variables["params"], segments.x, variables, segments, extras
             )
 
-        return jax.jit(gradients, compiler_options=fast_compile())
+        return jax.jit(gradients)
 
     @functools.cached_property
     def _pull(self):
@@ -279,7 +281,7 @@ class Run:
             (y, _), back, (new, aux) = jax.vjp(step, variables["params"], segment.x, leaves, has_aux=True)
             return y, new, aux, back((to_y, to_state))
 
-        return jax.jit(pull, compiler_options=fast_compile())
+        return jax.jit(pull)
 
     @functools.cached_property
     def _decode(self):
@@ -287,20 +289,11 @@ class Run:
             self.traces["decode"] += 1
             return self.apply(variables, x, decode_state, active=active, method="decode")
 
-        return jax.jit(decode, compiler_options=self._as_users_do())
+        return jax.jit(decode, compiler_options=self._options())
 
-    def _as_users_do(self) -> dict[str, Any] | None:
-        return None if self.dtype == np.float32 else fast_compile()
-
-
-@functools.cache
-def fast_compile() -> dict[str, Any] | None:
-    """`FAST_COMPILE` where this version of XLA knows the options."""
-    try:
-        jax.jit(lambda x: x + 1, compiler_options=FAST_COMPILE)(0)
-    except jax.errors.JaxRuntimeError:
-        return None
-    return FAST_COMPILE
+    def _options(self) -> dict[str, Any] | None:
+        """The float32 step and decode are compiled as users run them."""
+        return AS_USERS_DO if self.dtype == np.float32 else None
 
 
 @jax.tree_util.register_dataclass
