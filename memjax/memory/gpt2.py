@@ -126,6 +126,7 @@ def write(
     return where_rows(rows, new, state)
 
 
+@operation
 def slopes(num_heads: int) -> Float[np.ndarray, " heads"]:
     """Slopes of the positional bias, `2 ** (-8 h / heads)` for head h = 1 .. heads (Press et al. 2022, ALiBi).
 

@@ -15,6 +15,7 @@ from memjax.memory.mixtures import Prediction
 from memjax.models import add_features, add_mixtures, make_language_model, regroup
 from memjax.models.transformer import TAPS
 from memjax.typing import EmptyState
+from tests.compiling import AS_USERS_DO
 from tests.reference import knn_lm as reference
 from tests.reference.parameters import params_of
 
@@ -142,18 +143,20 @@ def test_a_model_with_neighbors_equals_the_reference(weight, temperature):
 def test_weights_at_the_ends_and_no_neighbors_are_exact():
     """N1."""
     plain, variables = plain_model()
-    own = forward(plain, variables, {})[1]
+    compiled = jax.jit(forward.__wrapped__, static_argnums=0, compiler_options=AS_USERS_DO)
+    log_probs = lambda model, extras: compiled(model, variables, extras)[1]
+    own = log_probs(plain, {})
     none = {name: array[..., :2] for name, array in NEIGHBORS.items()} | {"knn_values": jnp.full((2, LENGTH, 2), -1)}
-    at = lambda weight, extras: forward(add_mixtures(plain, KNNMemory(interpolation_weight=weight)), variables, extras)
-    np.testing.assert_array_equal(at(0.0, NEIGHBORS)[1], own)
-    np.testing.assert_array_equal(at(0.9, none)[1], own)
-    np.testing.assert_array_equal(at(0.9, {})[1], own)  # not searched yet
+    at = lambda weight, extras: log_probs(add_mixtures(plain, KNNMemory(interpolation_weight=weight)), extras)
+    np.testing.assert_array_equal(at(0.0, NEIGHBORS), own)
+    np.testing.assert_array_equal(at(0.9, none), own)
+    np.testing.assert_array_equal(at(0.9, {}), own)  # not searched yet
     whole = at(1.0, NEIGHBORS)
     recalled = read(NEIGHBORS["knn_distances"], NEIGHBORS["knn_values"], interpolation_weight=1.0)
     some = np.asarray(recalled.weight) > 0
     weights = np.exp(recalled.scores)[some]
     values = np.asarray(recalled.tokens)[some]
-    for probs, weight, value in zip(np.exp(whole[1])[some], weights, values, strict=True):
+    for probs, weight, value in zip(np.exp(whole)[some], weights, values, strict=True):
         knn = np.bincount(value, weight, minlength=VOCAB) / weight.sum()
         np.testing.assert_allclose(probs, knn, atol=1e-6)
 
