@@ -96,9 +96,7 @@ def get_config(variant: str = "default") -> Config:
         ),
         evaluation=Evaluation(rows=8),
     )
-    signal = InfinityFormer(
-        host="gpt2", segment_length=510, num_basis=512, widths=(0.005, 0.01), sticky="none", kl_weight=1e-6
-    )
+    signal = InfinityFormer(host="gpt2", num_basis=512, widths=(0.005, 0.01), sticky="none", kl_weight=1e-6)
     published = variant.startswith("gpt2")
     layout = "default" if variant == "gpt2" else variant.removeprefix("gpt2_")
     with_memory = layout in ("compressive", "infinity_former", "sticky")
@@ -130,7 +128,6 @@ def get_config(variant: str = "default") -> Config:
                 markers=3,
                 attention=InfinityFormer(
                     host="gpt2",
-                    segment_length=32,
                     num_positions=32,
                     num_basis=16,
                     num_samples=8,

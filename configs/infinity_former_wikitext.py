@@ -43,7 +43,6 @@ VARIANTS = {
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
     attention = InfinityFormer(
-        segment_length=150,
         num_basis=150,
         memory_length=150,
         reset_after=900,
@@ -85,9 +84,7 @@ def get_config(variant: str = "default") -> Config:
                 dim=32,
                 num_layers=2,
                 num_heads=2,
-                attention=InfinityFormer(
-                    segment_length=16, num_basis=16, num_samples=8, memory_length=16, sticky="sample", num_bins=8
-                ),
+                attention=InfinityFormer(num_basis=16, num_samples=8, memory_length=16, sticky="sample", num_bins=8),
             )
             config.data = Data(
                 source=PythonLibrary(),

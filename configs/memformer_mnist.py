@@ -70,7 +70,6 @@ def get_config(variant: str = "default") -> Config:
         feed_forward=Dense(dim=256),
         encoder_layers=2,
         num_slots=64,
-        segment_length=56,
     )
     config = Config(
         name=f"memformer_mnist_{variant}",
@@ -115,7 +114,7 @@ def get_config(variant: str = "default") -> Config:
         case "lstm":
             config.model = Model(dim=512, num_layers=4, dropout=0.1, attention=LSTM())
         case "smoke":
-            config.model = Memformer(dim=16, num_layers=1, num_heads=2, encoder_layers=1, num_slots=4, segment_length=8)
+            config.model = Memformer(dim=16, num_layers=1, num_heads=2, encoder_layers=1, num_slots=4)
             source = KeyValueRecall(num_pairs=2, num_keys=4, num_values=4, filler_length=16, num_documents=32)
             config.data = Data(source=source, rows=2, segment_length=8)
             config.training = Training(

@@ -52,7 +52,6 @@ def get_config(variant: str = "default") -> Config:
         feed_forward=Dense(dim=2048),
         encoder_layers=4,
         num_slots=1024,
-        segment_length=128,
     )
     config = Config(
         name=f"memformer_wikitext_{variant}",
@@ -88,9 +87,7 @@ def get_config(variant: str = "default") -> Config:
         case "single_head":
             model.single_head = True
         case "smoke":
-            config.model = Memformer(
-                dim=32, num_layers=1, num_heads=2, encoder_layers=1, num_slots=8, segment_length=16
-            )
+            config.model = Memformer(dim=32, num_layers=1, num_heads=2, encoder_layers=1, num_slots=8)
             config.data = Data(
                 source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), rows=2, segment_length=16
             )

@@ -59,8 +59,8 @@ def get_config(variant: str = "default") -> Config:
     if variant not in VARIANTS:
         raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
     length, horizon = LENGTH, 4
-    model: Model = Memformer(
-        **SIZES, num_layers=3, encoder_layers=1, num_slots=64, segment_length=length, feed_forward=Dense(dim=384)
+    model: Model | Memformer = Memformer(
+        **SIZES, num_layers=3, encoder_layers=1, num_slots=64, feed_forward=Dense(dim=384)
     )
     attention = {
         "no_memory": TransformerXL(memory_length=0, norm="pre"),
@@ -101,7 +101,7 @@ def get_config(variant: str = "default") -> Config:
         evaluation=Evaluation(rows=16),
     )
     if variant == "smoke":
-        config.model = Memformer(dim=32, num_layers=1, num_heads=2, encoder_layers=1, num_slots=4, segment_length=16)
+        config.model = Memformer(dim=32, num_layers=1, num_heads=2, encoder_layers=1, num_slots=4)
         config.data = Data(source=PythonLibrary(), tokenizer=SentencePiece(vocab_size=512), rows=2, segment_length=16)
         config.training = Training(
             steps=4, segments_per_update=2, rematerialize="segment", schedule=Schedule(warmup_steps=0), log_every=1
@@ -111,5 +111,5 @@ def get_config(variant: str = "default") -> Config:
 
 
 def _signal(sticky: str) -> InfinityFormer:
-    sizes = {"segment_length": 32, "memory_length": 32, "num_basis": 64, "num_samples": 64}
+    sizes = {"memory_length": 32, "num_basis": 64, "num_samples": 64}
     return InfinityFormer(**sizes, sticky=sticky, kl_weight=1e-5)  # type: ignore[arg-type]

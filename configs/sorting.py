@@ -54,7 +54,6 @@ VARIANTS = {
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`."""
     signal = InfinityFormer(
-        segment_length=1024,
         num_basis=1024,
         contraction=0.75,
         ridge=1.0,
@@ -103,7 +102,6 @@ def get_config(variant: str = "default") -> Config:
                 dropout=0.1,
                 encoder_layers=1,
                 num_slots=64,
-                segment_length=1024,
                 feed_forward=Dense(dim=300),
                 output=Softmax(tied=False),
             )
@@ -113,9 +111,7 @@ def get_config(variant: str = "default") -> Config:
                 dim=16,
                 num_layers=2,
                 num_heads=2,
-                attention=InfinityFormer(
-                    segment_length=8, num_basis=8, num_samples=8, memory_length=8, sticky="sample", num_bins=8
-                ),
+                attention=InfinityFormer(num_basis=8, num_samples=8, memory_length=8, sticky="sample", num_bins=8),
             )
             config.data = Data(source=Sorting(length=30, num_symbols=4, num_documents=20), rows=2, segment_length=8)
             config.training = Training(

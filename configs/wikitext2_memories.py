@@ -20,7 +20,7 @@ Where the values come from
               SPALM
 """
 
-from memjax.config import Compressive, Config, Spalm, TransformerXL, softmax_of
+from memjax.config import Compressive, Config, Spalm, TransformerXL
 from memjax.overrides import load_config
 
 VARIANTS = {
@@ -45,7 +45,7 @@ def get_config(variant: str = "default") -> Config:
             config.model.attention = Compressive(memory_length=32, compressed_memory_length=32, norm="pre")
         case "spalm":
             config.model.attention = TransformerXL(memory_length=64, norm="pre")
-            config.model.output = Spalm(softmax=softmax_of(config.model.output), num_neighbors=4, gate_bins=10)
+            config.model.output = Spalm(softmax=config.model.output.softmax, num_neighbors=4, gate_bins=10)
         case "smoke":
             config.model.attention = Compressive(memory_length=8, compressed_memory_length=8, norm="pre")
         case _:

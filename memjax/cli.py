@@ -133,9 +133,7 @@ def _eval(arguments: list[str]) -> int:
     check_evaluation(config)
     run = load_run(options.run, config)
     result = run.experiment.evaluator()(run.variables)
-    memory_length = getattr(config.model.attention, "memory_length", 0)
-    if config.evaluation.memory_length is not None:
-        memory_length = config.evaluation.memory_length
+    memory_length = config.with_memory(config.evaluation.memory_length).model.memory_length or 0
     values = {
         "run": options.run,
         "split": config.evaluation.split,

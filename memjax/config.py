@@ -7,7 +7,7 @@ modules and functions take plain arguments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memjax.settings.attention import *
 from memjax.settings.data import *
@@ -15,6 +15,7 @@ from memjax.settings.evaluation import *
 from memjax.settings.feed_forward import *
 from memjax.settings.model import *
 from memjax.settings.output import *
+from memjax.settings.relations import Settings, validate
 from memjax.settings.task import *
 from memjax.settings.tokenizers import *
 from memjax.settings.training import *
@@ -24,7 +25,7 @@ Model = ModelSettings
 
 
 @dataclass(slots=True, kw_only=True)
-class Config:
+class Config(Settings):
     """One experiment: one row of the results table."""
 
     name: str = "unnamed"
@@ -33,8 +34,20 @@ class Config:
     """folder of run directories"""
     task: TaskKind = field(default_factory=LanguageModeling)
     """what is learned"""
-    model: ModelSettings | EncoderDecoder | Memformer = field(default_factory=ModelSettings)
+    model: ModelKind = field(default_factory=ModelSettings)
     data: Data = field(default_factory=Data)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
     sharding: Sharding = field(default_factory=Sharding)
+
+    def with_memory(self, length: int | None) -> Config:
+        """The same with a memory of so many slots, valid; None = as it is.
+
+        Raises:
+          ValueError: the model has no memory whose size can change, or not to this one.
+        """
+        if length is None:
+            return self
+        config = replace(self, model=self.model.with_memory(length))
+        validate(config)
+        return config

@@ -29,9 +29,7 @@ def check_serves(config: Config, capability: str) -> None:
 
 def check_evaluation(config: Config) -> None:
     """Refuses likewise a memory size or a cache that the model does not take."""
-    from memjax.models.factory import with_memory_length
-
-    with_memory_length(config, config.evaluation.memory_length)
+    config.with_memory(config.evaluation.memory_length)
     if config.evaluation.cache.memory_length:
         check_serves(config, "mixes")
 

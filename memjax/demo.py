@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.config import Bytes, Config, Evaluation, Memorizing
+from memjax.config import Bytes, Config, Evaluation
 from memjax.console import preparation
 from memjax.overrides import load_config
 from memjax.training.experiment import Experiment, make_experiment
@@ -138,8 +138,7 @@ class _Demo:
         if plan.bytes:
             config.data.tokenizer = Bytes()
         if name == "cache_only":
-            assert isinstance(config.model.attention, Memorizing)
-            config.model.attention.memory_length = 0
+            config = config.with_memory(0)
         config.evaluation = Evaluation(split="test", rows=16, max_segments=plan.max_segments)
         return config
 
@@ -168,7 +167,7 @@ class _Demo:
         return {
             "tokens": config.training.steps * config.data.rows * config.data.segment_length,
             "tokens_per_second": float(np.median(rates)) if rates else None,
-            "memory_length": getattr(config.model.attention, "memory_length", 0),
+            "memory_length": config.model.memory_length or 0,
             **result.results,
         }
 
@@ -192,8 +191,7 @@ class _Demo:
         config = dataclasses.replace(config, name=name, workdir=plan.workdir)
         config.training.steps, config.evaluation.accuracy = plan.key_value_steps, True
         if variant == "cache_only":
-            assert isinstance(config.model.attention, Memorizing)
-            config.model.attention.memory_length = 0
+            config = config.with_memory(0)
         result = train(config)
         evaluation = result.results["evaluation"]
         return {

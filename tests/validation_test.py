@@ -36,7 +36,6 @@ from memjax.config import (
     TextFiles,
     TransformerXL,
     WordPiece,
-    softmax_of,
 )
 from memjax.settings.relations import validate, warnings
 
@@ -91,10 +90,6 @@ def small_memory(**fields) -> Memorizing:
         (
             {"attention": InfinityFormer(memory_length=100)},
             "model.attention.memory_length: given 100, allowed: 0 or a multiple of 128 tokens",
-        ),
-        (
-            {"attention": InfinityFormer(segment_length=64)},
-            "model.attention.segment_length: given 64, allowed: data.segment_length = 128",
         ),
         (
             {"attention": InfinityFormer(host="gpt2", memory_length=128)},
@@ -415,7 +410,7 @@ def test_memories_at_the_output_get_one_line(output, cache, line):
 
 def test_the_softmax_of_an_output():
     softmax = AdaptiveSoftmax()
-    assert softmax_of(softmax) is softmax and softmax_of(Spalm(softmax=softmax)) is softmax
+    assert softmax.softmax is softmax and Spalm(softmax=softmax).softmax is softmax
 
 
 def test_a_long_horizon_is_warned_about():
@@ -459,7 +454,6 @@ def test_windows_across_segments_are_warned_about():
     [
         ({"num_slots": -1}, "model.num_slots: given -1, allowed: 0 or more"),
         ({"temperature": 0.0}, "model.temperature: given 0.0, allowed: above 0"),
-        ({"segment_length": 64}, "model.segment_length: given 64, allowed: data.segment_length = 128"),
         ({"output": AdaptiveSoftmax()}, "model.output: given 'AdaptiveSoftmax', allowed: Softmax"),
     ],
 )

@@ -341,7 +341,9 @@ def _dialogues(source: configs.Dialogues, data: configs.Data, folder: Path, prog
     return Datasets(documents, tokenizer, tokenizer.vocab_size, tokenizer.begin_id)
 
 
-def _translation(source: configs.Translation, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:
+def _translation(
+    source: configs.TranslationKind, data: configs.Data, folder: Path, progress: Progress | None
+) -> Datasets:
     train = open_sides(source, "train")
     tokenizer = make_tokenizer(data.tokenizer, BothSides(*train), folder, progress=progress)
     ending = EndingTokenizer(tokenizer)
@@ -359,7 +361,7 @@ def _translation(source: configs.Translation, data: configs.Data, folder: Path, 
     return Datasets(documents, tokenizer, tokenizer.vocab_size, tokenizer.begin_id)
 
 
-def open_sides(source: configs.Translation, split: str) -> tuple[Any, Any]:
+def open_sides(source: configs.TranslationKind, split: str) -> tuple[Any, Any]:
     """Texts to translate and their translations, entry by entry."""
     match source:
         case configs.ParallelText():

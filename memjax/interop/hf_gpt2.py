@@ -6,8 +6,8 @@
 The imported model gives the logits and hidden states of `GPT2LMHeadModel` in evaluation mode. A memory is added by
 describing a model that has one and giving its initial parameters, of which those of GPT-2 are replaced:
 
-    model_config.attention = config.InfinityFormer(host="gpt2", segment_length=512)
-    variables = init_variables(make_language_model(model_config, 50257), key, 512)
+    model_config.attention = config.InfinityFormer(host="gpt2")
+    variables = init_variables(make_language_model(model_config, 50257, segment_length=512), key, 512)
     params = import_params("model.safetensors", model_config, initial=variables["params"])
 
 A model may have further entries of the vocabulary, such as the marks of dialogues (`extra_ids`). `save_run` makes a run
@@ -389,4 +389,4 @@ def _check(model: config.Model) -> None:
 
 
 def _groups(model: config.Model) -> tuple[tuple[int, int], ...]:
-    return make_language_model(model, 1).stack.groups()
+    return make_language_model(model, 1, segment_length=1).stack.groups()

@@ -4,14 +4,14 @@ from memjax.models.encoder_decoder import EncoderDecoder
 from memjax.models.factory import (
     make_encoder_decoder,
     make_language_model,
+    make_memformer,
     make_mixtures,
     make_model,
     make_text_encoder,
-    memformer_of,
 )
 from memjax.models.features import add_features, add_mixtures, regroup
 from memjax.models.language_model import LanguageModel, LanguageModelState
-from memjax.models.memformer import Memformer, make_memformer, replay_parts
+from memjax.models.memformer import Memformer, replay_parts
 from memjax.models.text_encoder import TextEncoder, mean_pooling
 from memjax.models.transformer import FeedForward, Layer, NoFeedForward, Stack, join_layers, split_layers
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary, cut_tables, pad_tables
@@ -39,7 +39,6 @@ __all__ = [
     "make_mixtures",
     "make_text_encoder",
     "mean_pooling",
-    "memformer_of",
     "pad_tables",
     "regroup",
     "replay_parts",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ from memjax.memory.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2Infi
 from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
 from memjax.memory.linear_transformer import LinearCrossAttention, LinearTransformerAttention
 from memjax.memory.lstm import LSTM
+from memjax.memory.memformer import HeadAttention, MemformerEncoder, MemformerLayer
 from memjax.memory.memorizing import MemorizingAttention
 from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens
 from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
@@ -34,20 +34,17 @@ from memjax.models.contract import Model
 from memjax.models.encoder_decoder import DecoderLayer, EncoderDecoder
 from memjax.models.heads import INIT_STDDEV, ClassificationHead, MaskedTokenHead, SpanHead, TaskHead
 from memjax.models.language_model import LanguageModel
-from memjax.models.memformer import Memformer, make_memformer
+from memjax.models.memformer import Memformer, MemformerDecoderLayer
 from memjax.models.text_encoder import TextEncoder
 from memjax.models.transformer import FeedForward, Layer, NoFeedForward, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
-from memjax.settings.relations import validate
-
-_RELATIVE = (settings.TransformerXL, settings.Compressive, settings.InfinityFormer, settings.GPT2)
-"""what is made of Transformer-XL's attention, with its norms and initial values"""
 
 
 def make_language_model(
-    model: settings.Model,
+    model: settings.ModelSettings,
     vocab_size: int,
     *,
+    segment_length: int = 0,
     features: tuple[str, ...] = (),
     rematerialize: str = "none",
     memory_sharding: str = "heads",
@@ -59,6 +56,7 @@ def make_language_model(
     Args:
       model: the configuration.
       vocab_size: entries of the tokenizer.
+      segment_length: tokens of a segment, where a memory is made for one length (InfinityFormer).
       features: inner tensors to return, `layer_<index>/<tap>` or `output`, `output_normed`.
       rematerialize: 'per_layer' and 'segment_nested' recompute each layer in the backward pass.
       memory_sharding: what the mesh axis `model` splits of a long memory, 'heads' or 'slots'.
@@ -66,27 +64,28 @@ def make_language_model(
       vocab_multiple: of which the tables of the vocabulary have rows, to divide over `model`; 1 = no padding, as in
         published models.
     """
-    if isinstance(model.attention, settings.Bidirectional):
+    if not model.is_causal:
         raise ValueError("model.attention: given Bidirectional, allowed: a decoder's; see make_text_encoder")
-    if isinstance(model, settings.EncoderDecoder):
+    if model.translates:
         raise ValueError("model: given EncoderDecoder, allowed: Model; see make_encoder_decoder")
     inner = tuple(name for name in features if name.startswith("layer_"))
     stack = make_stack(
         model,
+        segment_length=segment_length,
         features=inner,
         rematerialize=rematerialize,
         memory_sharding=memory_sharding,
         table_sharding=table_sharding,
     )
     dtype = jnp.dtype(model.compute_dtype)
-    norm, kind = _norms(model.attention)
-    final_norm = norm == "pre" and getattr(model.attention, "final_norm", True)
+    attention = model.attention
+    has_final_norm = attention.norm_place == "pre" and attention.final_norm
     return LanguageModel(
         stack=stack,
         vocabulary=make_vocabulary(model, vocab_size, vocab_multiple, dtype),
         output_memory=_make_output_memory(model, dtype),
-        final_norm=kind if final_norm else "",
-        num_positions=_num_positions(model.attention),
+        final_norm=attention.norm_kind if has_final_norm else "",
+        num_positions=attention.learned_positions,
         positions=model.positions,
         markers=tuple(range(vocab_size - model.markers, vocab_size)),
         **memory_fields(model.memory_tokens),
@@ -98,8 +97,9 @@ def make_language_model(
 
 
 def make_stack(
-    model: settings.Model,
+    model: settings.ModelSettings,
     *,
+    segment_length: int = 0,
     features: tuple[str, ...] = (),
     rematerialize: str = "none",
     memory_sharding: str = "heads",
@@ -112,7 +112,7 @@ def make_stack(
     scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
     layers = tuple(
         Layer(
-            make_attention(model, index, dtype, memory_sharding),
+            make_attention(model, index, dtype, memory_sharding, segment_length=segment_length),
             _make_feed_forward(model, index, dtype, table_sharding),
         )
         for index in range(model.num_layers)
@@ -121,24 +121,7 @@ def make_stack(
     return Stack(layers, scan_layers=scan, rematerialize=per_layer, features=features)
 
 
-def with_memory_length(config: Config, length: int | None) -> Config:
-    """The configuration with another memory size; None = the same one.
-
-    Raises:
-      ValueError: an attention without a memory of that kind, or one that the size does not fit.
-    """
-    if length is None:
-        return config
-    attention: Any = copy.deepcopy(config.model.attention)
-    if not hasattr(attention, "memory_length"):
-        raise ValueError(f"evaluation.memory_length: given {length}, allowed: None with {type(attention).__name__}")
-    attention.memory_length = length
-    changed = dataclasses.replace(config, model=dataclasses.replace(config.model, attention=attention))
-    validate(changed)
-    return changed
-
-
-def make_mixtures(evaluation: settings.Evaluation, model: settings.Model) -> tuple[OutputMemory, ...]:
+def make_mixtures(evaluation: settings.Evaluation, model: settings.ModelSettings) -> tuple[OutputMemory, ...]:
     """The memories that an evaluation lays over a model, for its field `mixtures`; () for none."""
     cache = evaluation.cache
     if not cache.memory_length:
@@ -146,14 +129,21 @@ def make_mixtures(evaluation: settings.Evaluation, model: settings.Model) -> tup
     return (ContinuousCache(dim=model.dim, **_fields(cache), dtype=jnp.dtype(model.compute_dtype)),)
 
 
-def make_attention(model: settings.Model, index: int, dtype: Any, memory_sharding: str = "heads") -> LayerMemory:
+def make_attention(
+    model: settings.ModelSettings,
+    index: int,
+    dtype: Any,
+    memory_sharding: str = "heads",
+    *,
+    segment_length: int = 0,
+) -> LayerMemory:
     """The attention part of one layer."""
     heads = {"dim": model.dim, "num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
     common = {**heads, "dropout": model.dropout, "attention_dropout": model.attention_dropout, "dtype": dtype}
     match model.attention:
         case settings.TransformerXL() as part:
             fields = {**common, **_fields(part, but=("final_norm",))}
-            if model.memory_tokens and not isinstance(model, settings.EncoderDecoder):
+            if model.memory_tokens and not model.translates:
                 return MemoryTokenXLAttention(**fields, num_tokens=model.memory_tokens.num_tokens)
             return TransformerXLAttention(**fields)
         case settings.Compressive() as part:
@@ -167,7 +157,7 @@ def make_attention(model: settings.Model, index: int, dtype: Any, memory_shardin
             slot_axis = MODEL if memory_sharding == "slots" else ""
             return MemorizingAttention(**common, **fields, write_policy=part.write, slot_axis=slot_axis)
         case settings.InfinityFormer() as part:
-            return _make_infinity_former(model, part, index, common)
+            return _make_infinity_former(model, part, index, segment_length, common)
         case settings.GPT2() as part:
             common["init_stddev"] = 0.02
             if not part.compressed_memory_length:
@@ -191,7 +181,9 @@ def make_attention(model: settings.Model, index: int, dtype: Any, memory_shardin
     )
 
 
-def _make_infinity_former(model: settings.Model, part: settings.InfinityFormer, index: int, common: Any) -> LayerMemory:
+def _make_infinity_former(
+    model: settings.ModelSettings, part: settings.InfinityFormer, index: int, segment_length: int, common: Any
+) -> LayerMemory:
     """The part of one layer: with the long-term memory, or its host alone."""
     host: dict[str, Any] = {**common}
     if part.host == "transformer_xl":
@@ -199,23 +191,19 @@ def _make_infinity_former(model: settings.Model, part: settings.InfinityFormer, 
         host |= {"memory_length": part.memory_length, **{name: getattr(part, name) for name in names}}
     if not _is_chosen(index, part.layers, model.num_layers) or not part.num_basis:
         return (TransformerXLAttention if part.host == "transformer_xl" else GPT2Attention)(**host)
-    names = ("segment_length", "num_basis", "widths", "num_samples", "contraction", "ridge", "sticky", "num_bins")
+    if not segment_length:
+        raise ValueError("segment_length: given none, allowed: tokens of a segment, for which InfinityFormer is made")
+    names = ("num_basis", "widths", "num_samples", "contraction", "ridge", "sticky", "num_bins")
     names += ("jitter", "prior_stddev", "min_variance")
     memory = LongTermMemory(
         **{name: common[name] for name in ("dim", "num_heads", "head_dim", "dtype")},
         **{name: getattr(part, name) for name in names},
+        segment_length=segment_length,
         reset_after=part.reset_after or None,
         init_stddev=0.02,
     )
     kind = InfinityFormerAttention if part.host == "transformer_xl" else GPT2InfinityFormerAttention
     return kind(**host, long_term=memory)
-
-
-def _num_positions(attention: settings.Attention) -> int:
-    """Learned positions of the model."""
-    if isinstance(attention, settings.InfinityFormer):
-        return attention.num_positions if attention.host == "gpt2" else 0
-    return attention.num_positions if isinstance(attention, settings.GPT2) else 0
 
 
 def make_linear_attention(part: settings.LinearTransformer, **common: Any) -> LinearTransformerAttention:
@@ -233,12 +221,11 @@ def make_linear_attention(part: settings.LinearTransformer, **common: Any) -> Li
 
 
 def _make_feed_forward(
-    model: settings.Model, index: int, dtype: Any, table_sharding: Literal["rows", "columns"]
+    model: settings.ModelSettings, index: int, dtype: Any, table_sharding: Literal["rows", "columns"]
 ) -> Stateless:
-    if isinstance(model.attention, settings.LSTM):
+    attention, part = model.attention, model.feed_forward
+    if not attention.has_feed_forward:
         return NoFeedForward()
-    norm, kind = _norms(model.attention)
-    part = model.feed_forward
     memory: dict[str, Any] = {}
     if isinstance(part, settings.ProductKey) and _is_chosen(index, part.layers, model.num_layers):
         memory["dense_scale"] = part.dense_scale
@@ -259,12 +246,12 @@ def _make_feed_forward(
         dim=model.dim,
         hidden_dim=part.dim or 4 * model.dim,
         activation=part.activation,
-        norm=norm,
-        norm_kind=kind,
+        norm=attention.norm_place,
+        norm_kind=attention.norm_kind,
         bias=part.bias,
         dropout=model.dropout,
-        hidden_dropout=not isinstance(model.attention, settings.Bidirectional),
-        init_stddev=0.02 if isinstance(model.attention, (*_RELATIVE, settings.Bidirectional)) else None,
+        hidden_dropout=attention.hidden_dropout,
+        init_stddev=attention.init_stddev,
         dtype=dtype,
         **memory,
     )
@@ -275,19 +262,18 @@ def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
     return not layers or index in {layer % num_layers for layer in layers}
 
 
-def make_vocabulary(model: settings.Model, vocab_size: int, multiple: int, dtype: Any) -> nn.Module:
+def make_vocabulary(model: settings.ModelSettings, vocab_size: int, multiple: int, dtype: Any) -> nn.Module:
     """Embeddings and softmax of a model."""
-    published = isinstance(model.attention, _RELATIVE)
     common = {
         "vocab_size": vocab_size,
         "dim": model.dim,
         "scale": model.dim**0.5 if model.scale_embeddings else 1.0,
         # With tied weights scaled by sqrt(dim) at the input, dim ** -0.5 gives embeddings and logits of size about 1.
-        "init_stddev": 0.02 if published else model.dim**-0.5,
+        "init_stddev": model.attention.init_stddev or model.dim**-0.5,
         "multiple": multiple,
         "dtype": dtype,
     }
-    match settings.softmax_of(model.output):
+    match model.output.softmax:
         case settings.Softmax() as part:
             return Vocabulary(**common, tied=part.tied, bias=part.bias)
         case settings.AdaptiveSoftmax() as part:
@@ -300,19 +286,22 @@ def memory_fields(tokens: settings.MemoryTokens | None) -> dict[str, Any]:
     return {"memory_tokens": tokens.num_tokens, "memory_stddev": tokens.init_stddev} if tokens else {}
 
 
-def _make_output_memory(model: settings.Model, dtype: Any) -> OutputMemory | None:
+def _make_output_memory(model: settings.ModelSettings, dtype: Any) -> OutputMemory | None:
     match model.output:
         case settings.Spalm() as part:
             return Spalm(dim=model.dim, **_fields(part, but=("softmax",)), dtype=dtype)
     return None
 
 
-def make_encoder_decoder(model: settings.EncoderDecoder, vocab_size: int, *, vocab_multiple: int = 1) -> EncoderDecoder:
+def make_encoder_decoder(
+    model: settings.EncoderDecoder, vocab_size: int, *, segment_length: int = 0, vocab_multiple: int = 1
+) -> EncoderDecoder:
     """Builds the model that a configuration describes.
 
     Args:
       model: the configuration.
       vocab_size: entries of the tokenizer of both languages.
+      segment_length: as in `make_language_model`.
       vocab_multiple: as in `make_language_model`.
     """
     dtype = jnp.dtype(model.compute_dtype)
@@ -345,7 +334,9 @@ def make_encoder_decoder(model: settings.EncoderDecoder, vocab_size: int, *, voc
         memory = {"num_tokens": tokens.num_tokens, "kind": tokens.kind, "init_stddev": tokens.init_stddev}
         memory |= {"memory_layers": tuple(encoder_layer() for _ in range(own))}
     decoder = tuple(
-        DecoderLayer(make_attention(model, index, dtype).clone(**norms), cross(), feed_forward())
+        DecoderLayer(
+            make_attention(model, index, dtype, segment_length=segment_length).clone(**norms), cross(), feed_forward()
+        )
         for index in range(model.num_layers)
     )
     return EncoderDecoder(
@@ -362,7 +353,7 @@ def make_encoder_decoder(model: settings.EncoderDecoder, vocab_size: int, *, voc
 
 
 def make_text_encoder(
-    model: settings.Model,
+    model: settings.ModelSettings,
     task: settings.Task | None,
     vocab_size: int,
     *,
@@ -412,7 +403,7 @@ def make_text_encoder(
     )
 
 
-def _make_head(task: settings.Task | None, model: settings.Model, dtype: Any) -> TaskHead | None:
+def _make_head(task: settings.Task | None, model: settings.ModelSettings, dtype: Any) -> TaskHead | None:
     match task:
         case None:
             return None
@@ -425,47 +416,75 @@ def _make_head(task: settings.Task | None, model: settings.Model, dtype: Any) ->
     raise ValueError(f"task: given {type(task).__name__}, allowed: a task of a text encoder")
 
 
-def memformer_of(
-    model: settings.Memformer, vocab_size: int, *, rematerialize: str = "none", vocab_multiple: int = 1
+def make_memformer(
+    model: settings.Memformer,
+    vocab_size: int,
+    *,
+    segment_length: int,
+    rematerialize: str = "none",
+    vocab_multiple: int = 1,
 ) -> Memformer:
-    """The model that a configuration describes.
+    """Builds the model that a configuration describes, and the paper's ablations of it.
 
     Args:
       model: the configuration.
       vocab_size: entries of the tokenizer.
+      segment_length: tokens of a segment.
       rematerialize: as in `make_language_model`.
       vocab_multiple: as in `make_language_model`.
+
+    Raises:
+      ValueError: heads that do not divide the width, or no decoder.
     """
-    names = ("encoder_layers", "num_slots", "temperature", "forgetting", "single_head", "segment_length")
-    names += ("num_classification_tokens", "dim", "num_heads", "dropout", "attention_dropout", "slots_per_chunk")
-    softmax: Any = settings.softmax_of(model.output)
-    return make_memformer(
-        vocab_size=vocab_size,
-        vocab_multiple=vocab_multiple,
-        hidden_dim=model.feed_forward.dim or 4 * model.dim,
-        activation=model.feed_forward.activation,
-        tied=softmax.tied,
-        output_bias=softmax.bias,
-        decoder_layers=model.num_layers,
-        scan_layers=model.num_layers >= 6 if model.scan_layers is None else model.scan_layers,
-        rematerialize=rematerialize in ("per_layer", "segment_nested"),
-        dtype=jnp.dtype(model.compute_dtype),
-        **{name: getattr(model, name) for name in names},
+    dim, num_heads = model.dim, model.num_heads
+    if dim % num_heads:
+        raise ValueError(f"num_heads: given {num_heads}, allowed: a divisor of dim = {dim}")
+    if model.num_layers < 1:
+        raise ValueError(f"num_layers: given {model.num_layers}, allowed: at least 1")
+    dtype, softmax = jnp.dtype(model.compute_dtype), cast(settings.Softmax, model.output)
+    common: dict[str, Any] = {"dropout": model.dropout, "dtype": dtype}
+    scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
+    stacked: dict[str, Any] = {"scan_layers": scan, "rematerialize": rematerialize in ("per_layer", "segment_nested")}
+    part, memory_heads = model.feed_forward, 1 if model.single_head else num_heads
+    heads = lambda number: HeadAttention(
+        dim, number, dim // number, attention_dropout=model.attention_dropout, dtype=dtype
     )
-
-
-def _norms(attention: settings.AttentionKind) -> tuple[str, str]:
-    if isinstance(attention, settings.GPT2) or getattr(attention, "host", "") == "gpt2":
-        return "pre", "layer"
-    if isinstance(attention, _RELATIVE):
-        return "post" if attention.norm == "post" else "pre", "layer"
-    if isinstance(attention, settings.Bidirectional):
-        return "post", "layer_exact"
-    if isinstance(attention, settings.LinearTransformer):
-        return attention.norm, attention.norm_kind
-    if isinstance(attention, settings.LSTM):
-        return "none", ""
-    return "pre", "rms"
+    feed_forward = lambda: FeedForward(
+        dim, part.dim or 4 * dim, activation=part.activation, norm="pre", norm_kind="layer", **common
+    )
+    encoder = None
+    if model.encoder_layers:
+        reader = lambda: heads(memory_heads) if model.num_slots else None
+        layer = lambda: MemformerLayer(heads(num_heads), feed_forward(), reader(), **common)
+        names = ("num_slots", "temperature", "forgetting", "slots_per_chunk", "num_classification_tokens")
+        encoder = MemformerEncoder(
+            layers=tuple(layer() for _ in range(model.encoder_layers)),
+            dim=dim,
+            num_heads=num_heads,
+            writer_heads=memory_heads,
+            **{name: getattr(model, name) for name in names},
+            **stacked,
+            dtype=dtype,
+        )
+    cross = lambda: heads(num_heads) if model.encoder_layers else None
+    layer = lambda: MemformerDecoderLayer(heads(num_heads), feed_forward(), cross(), **common)
+    return Memformer(
+        encoder=encoder,
+        decoder=tuple(layer() for _ in range(model.num_layers)),
+        vocabulary=Vocabulary(
+            vocab_size,
+            dim,
+            softmax.tied,
+            softmax.bias,
+            scale=dim**0.5,
+            init_stddev=dim**-0.5,
+            multiple=vocab_multiple,
+            dtype=dtype,
+        ),
+        segment_length=segment_length,
+        **stacked,
+        **common,
+    )
 
 
 def _fields(part: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -483,14 +502,17 @@ def make_model(config: Config, vocab_size: int, *, vocab_multiple: int | None = 
     """
     common: Any = {
         "rematerialize": config.training.rematerialize,
-        "table_sharding": config.sharding.tables,
         "vocab_multiple": vocab_multiple or config.sharding.vocab_multiple,
     }
-    if isinstance(config.model, settings.EncoderDecoder):
-        return make_encoder_decoder(config.model, vocab_size, vocab_multiple=common["vocab_multiple"])
-    if isinstance(config.model, settings.Memformer):
-        common.pop("table_sharding")
-        return memformer_of(config.model, vocab_size, **common)
-    if isinstance(config.task, settings.LanguageModeling):
-        return make_language_model(config.model, vocab_size, memory_sharding=config.sharding.memory, **common)
-    return make_text_encoder(config.model, config.task, vocab_size, **common)
+    tables: Any = {"table_sharding": config.sharding.tables}
+    length = {"segment_length": config.data.segment_length}
+    match config.model:
+        case settings.EncoderDecoder() as model:
+            return make_encoder_decoder(model, vocab_size, **length, vocab_multiple=common["vocab_multiple"])
+        case settings.Memformer() as model:
+            return make_memformer(model, vocab_size, **length, **common)
+        case model if config.task.encodes:
+            return make_text_encoder(model, config.task, vocab_size, **tables, **common)
+        case model:
+            sharding = config.sharding.memory
+            return make_language_model(model, vocab_size, memory_sharding=sharding, **length, **tables, **common)

@@ -20,11 +20,9 @@ from memjax.functional.attention import visibility
 from memjax.functional.fifo import ring_append
 from memjax.functional.positions import bucket_bias, relative_distances
 from memjax.memory.contract import StackState, Stateless, broadcast_mask, next_position, where_rows
-from memjax.memory.memformer import Encoded, HeadAttention, MemformerEncoder, MemformerLayer, run_layers
+from memjax.memory.memformer import Encoded, HeadAttention, MemformerEncoder, run_layers
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
-from memjax.models.transformer import FeedForward
-from memjax.models.vocabulary import Vocabulary
 from memjax.typing import Aux, Batch, EmptyState, Leaf, Sum
 
 
@@ -381,116 +379,6 @@ class Memformer(Model):
             return None
         bias = bucket_bias(self.position_bias, distances, max_distance=self.max_distance)
         return bias if bias.ndim == 4 else bias[None]
-
-
-def make_memformer(
-    *,
-    vocab_size: int,
-    dim: int,
-    num_heads: int,
-    hidden_dim: int,
-    encoder_layers: int,
-    decoder_layers: int,
-    num_slots: int,
-    segment_length: int,
-    writer_heads: int = 0,
-    temperature: float = 0.25,
-    forgetting: bool = True,
-    single_head: bool = False,
-    slots_per_chunk: int = 256,
-    num_classification_tokens: int = 1,
-    activation: str = "relu",
-    tied: bool = True,
-    output_bias: bool = False,
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
-    scan_layers: bool = False,
-    rematerialize: bool = False,
-    vocab_multiple: int = 1,
-    dtype: Any = jnp.float32,
-) -> Memformer:
-    """Builds the model, and the paper's ablations of it.
-
-    Args:
-      vocab_size: entries of the vocabulary.
-      dim: width of the residual stream.
-      num_heads: heads of every attention.
-      hidden_dim: width of the feed-forward parts.
-      encoder_layers: layers that read the memory; 0 = a decoder alone, which knows its own segment only.
-      decoder_layers: layers of the decoder.
-      num_slots: slots; 0 = the encoder reads the segment before without a memory.
-      segment_length: tokens of a segment.
-      writer_heads: heads of the writer; 0 = `num_heads`.
-      temperature: of the writer; 1 is the ablation.
-      forgetting: False is the ablation: the memory is not moved towards its bias.
-      single_head: the ablation: reader and writer have one head.
-      slots_per_chunk: that the writer writes at a time; 0 = all.
-      num_classification_tokens: learned tokens after each segment in the encoder.
-      activation: of the feed-forward parts.
-      tied: the output weights are the embeddings.
-      output_bias: an output bias per entry of the vocabulary.
-      dropout: rate on embeddings, residual branches and the last hidden state.
-      attention_dropout: rate on attention weights.
-      scan_layers: one scan over each stack; False unrolls.
-      rematerialize: recompute each layer in the backward pass.
-      vocab_multiple: of which the tables of the vocabulary have rows; 1 = no padding.
-      dtype: of the computation.
-
-    Raises:
-      ValueError: heads that do not divide the width, or no decoder.
-    """
-    if dim % num_heads:
-        raise ValueError(f"num_heads: given {num_heads}, allowed: a divisor of dim = {dim}")
-    if decoder_layers < 1:
-        raise ValueError(f"decoder_layers: given {decoder_layers}, allowed: at least 1")
-    common = {"dropout": dropout, "dtype": dtype}
-    heads = lambda number: HeadAttention(  # noqa: E731
-        dim, number, dim // number, attention_dropout=attention_dropout, dtype=dtype
-    )
-    feed_forward = lambda: FeedForward(  # noqa: E731
-        dim, hidden_dim, activation=activation, norm="pre", norm_kind="layer", **common
-    )
-    memory_heads = 1 if single_head else num_heads
-    encoder = None
-    if encoder_layers:
-        reader = lambda: heads(memory_heads) if num_slots else None  # noqa: E731
-        encoder = MemformerEncoder(
-            layers=tuple(
-                MemformerLayer(heads(num_heads), feed_forward(), reader(), **common) for _ in range(encoder_layers)
-            ),
-            dim=dim,
-            num_slots=num_slots,
-            num_heads=num_heads,
-            writer_heads=1 if single_head else writer_heads or num_heads,
-            temperature=temperature,
-            forgetting=forgetting,
-            slots_per_chunk=slots_per_chunk,
-            num_classification_tokens=num_classification_tokens,
-            scan_layers=scan_layers,
-            rematerialize=rematerialize,
-            dtype=dtype,
-        )
-    cross = lambda: heads(num_heads) if encoder_layers else None  # noqa: E731
-    return Memformer(
-        encoder=encoder,
-        decoder=tuple(
-            MemformerDecoderLayer(heads(num_heads), feed_forward(), cross(), **common) for _ in range(decoder_layers)
-        ),
-        vocabulary=Vocabulary(
-            vocab_size,
-            dim,
-            tied,
-            output_bias,
-            scale=dim**0.5,
-            init_stddev=dim**-0.5,
-            multiple=vocab_multiple,
-            dtype=dtype,
-        ),
-        segment_length=segment_length,
-        scan_layers=scan_layers,
-        rematerialize=rematerialize,
-        **common,
-    )
 
 
 def replay_parts(model: Memformer, *, deterministic: bool = False) -> tuple[Callable[..., Any], Callable[..., Any]]:

@@ -14,7 +14,7 @@ from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.config import Config
 from memjax.data.dialogue import NUM_MARKS
-from memjax.models.factory import make_mixtures, make_model, with_memory_length
+from memjax.models.factory import make_mixtures, make_model
 from memjax.training.assembly import make_parts
 from memjax.training.evaluation import make_score
 from memjax.training.sharding import Layout, check_rows, train_state_names
@@ -171,7 +171,7 @@ def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
 
 def _evaluation_model(config: Config, vocab_size: int) -> Any:
     """The model with the memory size and the cache of the evaluation."""
-    config = with_memory_length(config, config.evaluation.memory_length)
+    config = config.with_memory(config.evaluation.memory_length)
     model, mixtures = make_model(config, vocab_size), make_mixtures(config.evaluation, config.model)
     if mixtures:
         model.require("mixes")

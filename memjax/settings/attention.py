@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from memjax.settings.ranges import Count, Positive, Range, Slots, Weight, zero_or_more
+from memjax.settings.relations import Settings, require, require_layers
+
+if TYPE_CHECKING:
+    from memjax.config import Config
 
 __all__ = [
     "Attention",
@@ -22,10 +28,65 @@ __all__ = [
     "AttentionKind",
 ]
 
+RECONSTRUCTION = {"attention": "compressive/attention_reconstruction", "auto_encoding": "compressive/auto_encoding"}
+"""names of the losses of `memjax.memory.compressive.LOSSES`"""
+
 
 @dataclass(slots=True, kw_only=True)
-class Attention:
-    """What every kind of attention says of itself."""
+class Attention(Settings):
+    """What every kind of attention says of itself; a kind overrides what differs.
+
+    Facts have no annotation: with one they would be fields, options and keys of config.json.
+
+    Attributes:
+      norm_place: of the layers' norms: 'pre', 'post' or 'none'.
+      norm_kind: 'rms', 'layer', 'layer_exact', or '' where there is none.
+      final_norm: a norm after the last layer where `norm_place` is 'pre'.
+      learned_positions: tokens for which the model learns positions; 0 = it learns none.
+      init_stddev: of initial matrices and embeddings, as published; None = the library's own.
+      hidden_dropout: whether the feed-forward part drops its hidden layer too.
+      has_heads: whether `num_heads` and `head_dim` of the model have an effect.
+      has_feed_forward: whether a layer has a feed-forward part.
+      is_causal: whether a token sees only what is before it.
+      takes_memory_tokens: whether memory tokens may stand before its segments.
+      crosses_segments: whether gradients cross segments.
+      memory_length: slots of the memory whose size an evaluation may change; None = it has none.
+      added_parameters: names of the parameters that the memory adds to a model without it.
+      sorts_all_scores: whether a TPU sorts the scores of all slots to find the nearest.
+    """
+
+    norm_place = "pre"
+    norm_kind = "rms"
+    final_norm = True
+    learned_positions = 0
+    init_stddev = None
+    hidden_dropout = True
+    has_heads = True
+    has_feed_forward = True
+    is_causal = True
+    takes_memory_tokens = False
+    crosses_segments = False
+    memory_length = None
+    added_parameters = ()
+    sorts_all_scores = False
+
+    def local_window(self, segment_length: int) -> int:
+        """Tokens that one layer sees without its long or compressed memory, the query included."""
+        return (self.memory_length or 0) + segment_length
+
+    def coefficients(self) -> dict[str, float]:
+        """The coefficients of its auxiliary losses, by name (see `memjax.training.step`)."""
+        return {}
+
+    def with_memory(self, length: int) -> Self:
+        """The same with a memory of so many slots.
+
+        Raises:
+          ValueError: it has no memory whose size can change.
+        """
+        allowed = f"None with {type(self).__name__}"
+        require(self.memory_length is not None, "evaluation.memory_length", length, allowed)
+        return replace(self, memory_length=length)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,12 +102,15 @@ class FullAttention(Attention):
     max_distance: int = 128
     """tokens beyond which all distances share the last bucket"""
 
+    def check(self, field: str, config: Config) -> None:
+        _check_buckets(field, self.num_buckets, self.max_distance)
+
 
 @dataclass(slots=True, kw_only=True)
 class TransformerXL(Attention):
     """Transformer-XL (Dai et al. 2019): the hidden states of earlier segments, in every layer."""
 
-    memory_length: int = 128
+    memory_length: Slots = 128
     """slots (tokens) of the hidden-state memory of each layer; 0 = no memory"""
     norm: Literal["post", "pre"] = "post"
     """place of the layer norm; the published models are post-norm"""
@@ -54,33 +118,48 @@ class TransformerXL(Attention):
     """a norm after the last layer where norm is 'pre'; the published code has none"""
     tied_biases: bool = False
     """share the biases u and v between all layers (as the paper's text does)"""
-    clamp_length: int = 0
+    clamp_length: Annotated[int, zero_or_more("off", "tokens")] = 0
     """tokens; distances beyond it are treated as it; 0 = no clamping"""
     same_length: bool = False
     """every query sees exactly memory_length keys including itself (evaluation in the published scripts)"""
     empty_memory: Literal["mask", "zeros"] = "mask"
     """'zeros' attends to never-written slots as zero vectors, as the TensorFlow and Hugging Face code does"""
 
+    norm_kind = "layer"
+    init_stddev = 0.02
+    takes_memory_tokens = True
+
+    @property
+    def norm_place(self) -> str:
+        return self.norm
+
+    def check(self, field: str, config: Config) -> None:
+        _check_sines(type(self).__name__, config.model.dim)
+        fits = self.memory_length > 0 or not self.same_length
+        require(fits, f"{field}same_length", True, f"False when {field}memory_length is 0")
+
 
 @dataclass(slots=True, kw_only=True)
 class Compressive(Attention):
     """Compressive Transformer (Rae et al. 2019): Transformer-XL whose oldest memories are compressed, not forgotten."""
 
-    memory_length: int = 128
+    memory_length: Slots = 128
     """slots (tokens) of the hidden-state memory of each layer; 0 = no memory, compressed or not"""
-    compressed_memory_length: int = 128
+    compressed_memory_length: Annotated[int, zero_or_more("TransformerXL", "slots")] = 128
     """slots of the compressed memory of each layer; 0 = Transformer-XL"""
-    compression_rate: int = 4
+    compression_rate: Count = 4
     """tokens that one compressed slot stands for; best a divisor of data.segment_length"""
     compression: Literal["convolution", "dilated", "max", "mean", "most_used"] = "convolution"
     """'convolution' and 'dilated' (causal convolutions before it) are learned, 'max' and 'mean' pool, 'most_used' keeps
     the slots that received most attention"""
-    dilations: tuple[int, ...] = (1, 2, 4)
+    dilations: Annotated[
+        tuple[int, ...], Range(words="one or more numbers of slots, each at least 1", least=1, entries=1)
+    ] = (1, 2, 4)
     """slots back in each layer of 'dilated'"""
     loss: Literal["attention", "auto_encoding", "none"] = "attention"
     """what the compression learns from: attention to old slots stays as it was, or old slots can be decoded; 'none' =
     the loss of the model through later segments of the same update (training.segments_per_update of 2 or more)"""
-    loss_weight: float = 1.0
+    loss_weight: Weight = 1.0
     """coefficient of that loss; it reaches the compression only"""
     loss_reduction: Literal["mean_square", "norm"] = "mean_square"
     """of 'attention': the mean square as in the published code, or the L2 norm of the paper's text"""
@@ -92,10 +171,57 @@ class Compressive(Attention):
     """a norm after the last layer where norm is not 'post'"""
     tied_biases: bool = False
     """share the biases u and v between all layers"""
-    clamp_length: int = 0
+    clamp_length: Annotated[int, zero_or_more("off", "tokens")] = 0
     """tokens; distances beyond it are treated as it; 0 = no clamping"""
     empty_memory: Literal["mask", "zeros"] = "mask"
     """'zeros' attends to never-written slots as zero vectors, as the published code does"""
+
+    norm_kind = "layer"
+    init_stddev = 0.02
+    added_parameters = (
+        "compressed_position",
+        "compressed_relative",
+        "compression_kernel",
+        "decompression_kernel",
+        "dilated_kernels",
+    )
+
+    @property
+    def norm_place(self) -> str:
+        return "post" if self.norm == "post" else "pre"
+
+    @property
+    def crosses_segments(self) -> bool:
+        return self._compresses and self.loss == "none" and self.compression in ("convolution", "dilated")
+
+    @property
+    def _compresses(self) -> bool:
+        return self.memory_length > 0 and self.compressed_memory_length > 0
+
+    def coefficients(self) -> dict[str, float]:
+        name = RECONSTRUCTION.get(self.loss)
+        return {name: self.loss_weight} if name and self._compresses else {}
+
+    def check(self, field: str, config: Config) -> None:
+        _check_sines(type(self).__name__, config.model.dim)
+        length, rate, memory = config.data.segment_length, self.compression_rate, self.memory_length
+        allowed = f"a divisor of data.segment_length = {length}, or up to {field}memory_length + 1 = {memory + 1}"
+        fits = not self._compresses or length % rate == 0 or rate <= memory + 1
+        require(fits, f"{field}compression_rate", rate, allowed)
+
+    def warnings(self, field: str, config: Config) -> list[str]:
+        lines, length, rate = [], config.data.segment_length, self.compression_rate
+        if self.crosses_segments and config.training.segments_per_update == 1:
+            lines.append(
+                f"training.segments_per_update = 1: with {field}loss = 'none' the compression learns from later "
+                "segments of the same update only; with 1 it never does"
+            )
+        if length % rate:
+            lines.append(
+                f"data.segment_length = {length}: not a multiple of {field}compression_rate = {rate}, so windows cross "
+                "segments, which takes longer"
+            )
+        return lines
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,13 +230,13 @@ class Memorizing(Attention):
 
     layers: tuple[int, ...] = (-4,)
     """layers with the long memory, 0-based, negative from the end; () = all"""
-    memory_length: int = 8192
+    memory_length: Slots = 8192
     """slots (tokens) of the long memory per row and head; 0 = the local cache only"""
     num_neighbors: int = 32
     """slots retrieved per query and head"""
-    cache_length: int = 512
+    cache_length: Annotated[int, zero_or_more(unit="tokens")] = 512
     """tokens of earlier segments kept for local attention, in every layer; 0 = the segment only"""
-    window: int = 0
+    window: Annotated[int, zero_or_more("all", "keys")] = 0
     """keys of local attention including the query's own; 0 = all of cache and segment up to the query"""
     merge: Literal["gate", "joint", "add", "stop_forward"] = "gate"
     """how memory and local attention combine: the final version gates per head, the first one shared one softmax"""
@@ -118,7 +244,7 @@ class Memorizing(Attention):
     """what enters the long memory: the segment just read, or what leaves the local cache"""
     retrieval: Literal["exact", "approximate", "bucket", "threshold"] = "exact"
     """search over the long memory; 'threshold' is exact without a gather, 'bucket' has about 63 % recall"""
-    recall_target: float = 0.95
+    recall_target: Annotated[float, Range(words="above 0, up to 1", above=0, most=1)] = 0.95
     """expected recall of 'approximate' on a TPU (elsewhere it is exact)"""
     query_key_norm: bool = True
     """normalise queries and keys to unit length and learn a scale per head"""
@@ -135,40 +261,56 @@ class Memorizing(Attention):
     compatibility: Literal["paper", "meliad"] = "paper"
     """'meliad' as the authors' code: no bias in memory layers, strict causality, unmasked empty slots"""
 
+    added_parameters = ("gate",)
+
+    @property
+    def sorts_all_scores(self) -> bool:
+        return self.retrieval == "exact" and self.memory_length > 0
+
+    def local_window(self, segment_length: int) -> int:
+        return self.window or self.cache_length + segment_length
+
+    def check(self, field: str, config: Config) -> None:
+        _check_buckets(field, self.num_buckets, self.max_distance)
+        fits = self.memory_length == 0 or 1 <= self.num_neighbors <= self.memory_length
+        allowed = f"1 to {field}memory_length = {self.memory_length}"
+        require(fits, f"{field}num_neighbors", self.num_neighbors, allowed)
+        require_layers(f"{field}layers", self.layers, config.model.num_layers)
+        fits = self.write == "current" or self.cache_length > 0
+        require(fits, f"{field}write", self.write, "'current' when cache_length is 0")
+
 
 @dataclass(slots=True, kw_only=True)
 class InfinityFormer(Attention):
     """infinity-former (Martins et al. 2022): the whole past as a signal of constant size, beside the attention."""
 
-    segment_length: int = 128
-    """tokens of a segment: the same as data.segment_length"""
     host: Literal["transformer_xl", "gpt2"] = "transformer_xl"
     """the attention it stands beside: relative positions and a short-term memory, or GPT-2's"""
     layers: tuple[int, ...] = ()
     """layers with the long-term memory, 0-based, negative from the end; () = all"""
     num_basis: int = 512
     """basis functions of the signal, a multiple of the number of widths; 0 = the host alone"""
-    widths: tuple[float, ...] = (0.01, 0.05)
+    widths: Annotated[tuple[float, ...], Range(words="one or more numbers above 0", above=0, entries=1)] = (0.01, 0.05)
     """standard deviations of the basis functions; (0.005, 0.01) in the paper's GPT-2"""
-    num_samples: int = 512
+    num_samples: Annotated[int, Range(words="at least 1", least=1)] = 512
     """points at which the past is read when it is contracted"""
-    contraction: float = 0.5
+    contraction: Annotated[float, Range(words="above 0 and below 1", above=0, below=1)] = 0.5
     """share of the signal that the past keeps at every update"""
-    ridge: float = 0.5
+    ridge: Annotated[float, Range(words="above 0", above=0)] = 0.5
     """penalty of the regression; 1.0 in the published code for sorting"""
     sticky: Literal["none", "sample", "quantile"] = "none"
     """sticky memories: read the past where the last queries looked, at random in training or at its quantiles"""
-    num_bins: int = 128
+    num_bins: Annotated[int, Range(words="at least 1", least=1)] = 128
     """bins of the histogram of where they looked"""
     jitter: bool = False
     """of 'sample': draw inside a bin instead of its left edge"""
-    reset_after: int = 0
+    reset_after: Annotated[int, zero_or_more("never", "tokens")] = 0
     """tokens after which the signal begins anew (2048 in the published GPT-2 code); 0 = never inside a document"""
-    prior_stddev: float = 0.05
+    prior_stddev: Annotated[float, Range(words="above 0", above=0)] = 0.05
     """standard deviation that the regulariser draws the densities to; 0.1 for a model from scratch"""
-    kl_weight: float = 1e-6
+    kl_weight: Weight = 1e-6
     """coefficient of the regulariser; 1e-5 in the paper for sorting"""
-    min_variance: float = 1e-4
+    min_variance: Annotated[float, Range(words="above 0", above=0)] = 1e-4
     """smallest variance of a density; 1e-6 in the published code for sorting"""
     memory_length: int = 0
     """slots (tokens) of the short-term memory of a Transformer-XL host, a multiple of the segment; 0 = none"""
@@ -183,6 +325,38 @@ class InfinityFormer(Attention):
     num_positions: int = 1024
     """learned positions of a GPT-2 host, at least a segment"""
 
+    norm_kind = "layer"
+    init_stddev = 0.02
+    added_parameters = ("long_term",)
+
+    @property
+    def norm_place(self) -> str:
+        return "pre" if self.host == "gpt2" else self.norm
+
+    @property
+    def learned_positions(self) -> int:
+        return self.num_positions if self.host == "gpt2" else 0
+
+    def coefficients(self) -> dict[str, float]:
+        return {"infinity_former/kl": self.kl_weight} if self.num_basis else {}
+
+    def check(self, field: str, config: Config) -> None:
+        basis, slots, length = self.num_basis, self.memory_length, config.data.segment_length
+        fits = basis >= 0 and basis % len(self.widths) == 0
+        require(fits, f"{field}num_basis", basis, f"0 (none) or a multiple of the {len(self.widths)} widths")
+        require_layers(f"{field}layers", self.layers, config.model.num_layers)
+        fits = slots >= 0 and slots % length == 0
+        require(fits, f"{field}memory_length", slots, f"0 or a multiple of {length} tokens")
+        scored = config.evaluation.segment_length
+        fits = scored in (0, length)
+        require(fits, "evaluation.segment_length", scored, f"0 or data.segment_length = {length}")
+        if self.host == "gpt2":
+            allowed = "0 with host = 'gpt2', which has no short-term memory"
+            require(slots == 0, f"{field}memory_length", slots, allowed)
+            _check_positions(field, self.num_positions, length)
+        else:
+            _check_sines("positions", config.model.dim)
+
 
 @dataclass(slots=True, kw_only=True)
 class GPT2(Attention):
@@ -190,12 +364,29 @@ class GPT2(Attention):
 
     num_positions: int = 1024
     """learned positions, at least a segment"""
-    compressed_memory_length: int = 0
+    compressed_memory_length: Annotated[int, zero_or_more("none", "slots")] = 0
     """slots of the compressed memory of each layer; 0 = none"""
     compression_rate: int = 4
     """tokens that one slot stands for, a divisor of data.segment_length"""
-    loss_weight: float = 1.0
+    loss_weight: Weight = 1.0
     """coefficient of the attention-reconstruction loss; it reaches the compression only"""
+
+    norm_kind = "layer"
+    init_stddev = 0.02
+    added_parameters = ("compression_kernel",)
+
+    @property
+    def learned_positions(self) -> int:
+        return self.num_positions
+
+    def coefficients(self) -> dict[str, float]:
+        return {RECONSTRUCTION["attention"]: self.loss_weight} if self.compressed_memory_length else {}
+
+    def check(self, field: str, config: Config) -> None:
+        length, rate = config.data.segment_length, self.compression_rate
+        _check_positions(field, self.num_positions, length)
+        fits = not self.compressed_memory_length or (rate >= 1 and length % rate == 0)
+        require(fits, f"{field}compression_rate", rate, f"a divisor of data.segment_length = {length}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,19 +396,35 @@ class Bidirectional(Attention):
     Post-norm, learned positions, embeddings that are normed and not scaled, output weights tied to them with a bias.
     """
 
-    positions: int = 512
+    positions: Annotated[int, Range(words="1 or more tokens", least=1)] = 512
     """learned positions (tokens): the longest text"""
-    token_types: int = 2
+    token_types: Annotated[int, zero_or_more("none")] = 2
     """learned types of tokens, one for each text of a pair; 0 = none, as DistilBERT"""
     pooler: bool = True
     """a dense layer and tanh over the first token, which Classification reads; DistilBERT has none"""
+
+    norm_place = "post"
+    norm_kind = "layer_exact"
+    init_stddev = 0.02
+    hidden_dropout = False
+    is_causal = False
+    takes_memory_tokens = True
+
+    @property
+    def learned_positions(self) -> int:
+        return self.positions
+
+    def check(self, field: str, config: Config) -> None:
+        length = config.data.segment_length
+        allowed = f"at most {field}positions = {self.positions}: a segment is a text"
+        require(length <= self.positions, "data.segment_length", length, allowed)
 
 
 @dataclass(slots=True, kw_only=True)
 class LinearTransformer(Attention):
     """Linear Transformer (Katharopoulos et al. 2020): sums over all tokens so far, features elu(x) + 1."""
 
-    chunk_length: int = 128
+    chunk_length: Annotated[int, zero_or_more("the segment", "tokens")] = 128
     """tokens multiplied with each other at once; a longer segment carries the sums from chunk to chunk"""
     bias: bool = True
     """biases of all projections"""
@@ -226,14 +433,20 @@ class LinearTransformer(Attention):
     norm_kind: Literal["layer", "rms"] = "layer"
     """kind of the norm, in the feed-forward part too"""
 
+    crosses_segments = True
+
+    @property
+    def norm_place(self) -> str:
+        return self.norm
+
 
 @dataclass(slots=True, kw_only=True)
 class RFA(LinearTransformer):
     """Random feature attention (Peng et al. 2021): sums over all tokens, features estimate the kernel of a softmax."""
 
-    num_directions: int = 64
+    num_directions: Count = 64
     """random directions of a head; features are twice as many"""
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """divides the directions"""
     gate: bool = False
     """let the sums decay by a gate per head and token"""
@@ -244,12 +457,14 @@ class RFA(LinearTransformer):
     redraw: bool = False
     """new directions in every training segment; no state then crosses a segment in training"""
 
+    added_parameters = ("gate",)
+
 
 @dataclass(slots=True, kw_only=True)
 class T2R(LinearTransformer):
     """T2R (Kasai et al. 2021): sums over all tokens, learned features; goes on from a model with softmax attention."""
 
-    num_features: int = 32
+    num_features: Count = 32
     """width of the feature map of a head"""
     folded: bool = False
     """the parameters are those that `memjax.memory.t2r.fold` returns (inference)"""
@@ -259,13 +474,13 @@ class T2R(LinearTransformer):
 class MemSizer(LinearTransformer):
     """MemSizer (Zhang & Cai 2022): a memory of few slots whose keys are parameters, one for all heads."""
 
-    num_slots: int = 32
+    num_slots: Count = 32
     """slots of the memory (the paper's k)"""
     frozen_queries: bool = False
     """the keys of the slots keep their random initial values"""
-    query_init_scale: float = 32.0
+    query_init_scale: Positive = 32.0
     """the slots' initial keys have Xavier's size divided by its root"""
-    source_init_scale: float = 1.0
+    source_init_scale: Positive = 1.0
     """the same of the two adaptors"""
 
 
@@ -275,6 +490,16 @@ class LSTM(Attention):
 
     Of the model, `num_heads`, `head_dim`, `attention_dropout` and `feed_forward` have no effect.
     """
+
+    norm_place = "none"
+    norm_kind = ""
+    has_heads = False
+    has_feed_forward = False
+    crosses_segments = True
+
+    def check(self, field: str, config: Config) -> None:
+        part = type(config.model.feed_forward).__name__
+        require(part == "Dense", "model.feed_forward", part, "Dense (it has no effect) with LSTM")
 
 
 AttentionKind = (
@@ -291,3 +516,18 @@ AttentionKind = (
     | MemSizer
     | LSTM
 )
+
+
+def _check_sines(of: str, dim: int) -> None:
+    require(dim % 2 == 0, "model.dim", dim, f"an even number (sines and cosines of {of})")
+
+
+def _check_positions(field: str, positions: int, length: int) -> None:
+    require(positions >= length, f"{field}num_positions", positions, f"at least data.segment_length = {length}")
+
+
+def _check_buckets(field: str, buckets: int, max_distance: int) -> None:
+    """Ranges of T5's relative positions, off with 0 buckets."""
+    require(buckets == 0 or buckets >= 2, f"{field}num_buckets", buckets, "0 (no positions), or 2 or more")
+    fits = buckets == 0 or max_distance > buckets // 2
+    require(fits, f"{field}max_distance", max_distance, f"more than half of {field}num_buckets = {buckets}")

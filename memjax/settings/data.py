@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from memjax.settings.ranges import Count, Range, zero_or_more
+from memjax.settings.relations import Settings, require
 from memjax.settings.tokenizers import SentencePiece, TokenizerKind
+
+if TYPE_CHECKING:
+    from memjax.config import Config
 
 __all__ = [
     "Source",
@@ -32,13 +37,28 @@ __all__ = [
     "TfdsTranslation",
     "NumberWords",
     "SourceKind",
+    "TranslationKind",
     "Data",
 ]
 
 
+Length = Annotated[int, Range(words="2 or more tokens", least=2)]
+"""of a sentence with its end"""
+
+
 @dataclass(slots=True, kw_only=True)
-class Source:
-    """What every source says of itself."""
+class Source(Settings):
+    """What every source says of itself.
+
+    Attributes:
+      is_text: whether its documents are texts, which a text encoder may read.
+      is_labelled: whether it holds examples with labels or questions instead of documents.
+      is_translated: whether it holds sentence pairs.
+    """
+
+    is_text = True
+    is_labelled = False
+    is_translated = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,6 +155,8 @@ class SeqioTask(Source):
     data_dir: str = ""
     """prepared TFDS data sets; '' = the library's default"""
 
+    is_text = False
+
 
 @dataclass(slots=True, kw_only=True)
 class KeyValueRecall(Source):
@@ -153,6 +175,8 @@ class KeyValueRecall(Source):
     num_documents: int = 2048
     """documents of the training split; validation and test have an eighth each"""
 
+    is_text = False
+
 
 @dataclass(slots=True, kw_only=True)
 class Sorting(Source):
@@ -165,6 +189,8 @@ class Sorting(Source):
     num_documents: int = 8000
     """documents of the training split; validation and test have a tenth each"""
 
+    is_text = False
+
 
 @dataclass(slots=True, kw_only=True)
 class Mnist(Source):
@@ -173,6 +199,8 @@ class Mnist(Source):
     path: str = ""
     """the folder of train-images-idx3-ubyte and t10k-images-idx3-ubyte (also .gz)"""
 
+    is_text = False
+
 
 @dataclass(slots=True, kw_only=True)
 class Dialogues(Source):
@@ -180,10 +208,16 @@ class Dialogues(Source):
 
     document: Literal["none", "context", "memory"] = "memory"
     """where the document stands: nowhere, before the utterances in every segment, or whole in segments before them"""
-    document_length: int = 0
+    document_length: Annotated[int, zero_or_more("all")] = 0
     """tokens of the document that are kept; 0 = all"""
-    max_utterance_length: int = 128
+    max_utterance_length: Annotated[int, Range(words="1 or more tokens", least=1)] = 128
     """tokens of an utterance that are kept"""
+
+    is_text = False
+
+    def check(self, field: str, config: Config) -> None:
+        protocol = config.data.protocol
+        require(protocol == "separate", "data.protocol", protocol, "'separate' for dialogues")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -217,6 +251,9 @@ class Glue(Source):
     test_percent: int = 10
     """likewise for the test split"""
 
+    is_text = False
+    is_labelled = True
+
 
 @dataclass(slots=True, kw_only=True)
 class Squad(Source):
@@ -231,6 +268,9 @@ class Squad(Source):
     test_percent: int = 10
     """likewise for the test split"""
 
+    is_text = False
+    is_labelled = True
+
 
 @dataclass(slots=True, kw_only=True)
 class Templates(Source):
@@ -239,9 +279,24 @@ class Templates(Source):
     num_examples: int = 512
     """examples of the training split; validation and test have an eighth each"""
 
+    is_text = False
+    is_labelled = True
+
 
 @dataclass(slots=True, kw_only=True)
-class ParallelText(Source):
+class Translation(Source):
+    """Sentence pairs."""
+
+    is_translated = True
+
+    def check(self, field: str, config: Config) -> None:
+        kind, protocol = type(self).__name__, config.data.protocol
+        require(config.model.translates, "data.source", kind, "texts, where model is no EncoderDecoder")
+        require(protocol == "separate", "data.protocol", protocol, "'separate' for sentence pairs")
+
+
+@dataclass(slots=True, kw_only=True)
+class ParallelText(Translation):
     """Sentence pairs: a folder of files STEM.LANGUAGE with a sentence a line (also .xz / .gz), as Multi30k has them."""
 
     path: str = ""
@@ -256,12 +311,12 @@ class ParallelText(Source):
     """stem of the validation files"""
     test: str = "test_2016_flickr"
     """stem of the test files"""
-    max_length: int = 64
+    max_length: Length = 64
     """tokens, the end included; pairs with a longer side are left out"""
 
 
 @dataclass(slots=True, kw_only=True)
-class TfdsTranslation(Source):
+class TfdsTranslation(Translation):
     """Sentence pairs of a TFDS translation builder. Needs the extra `data`."""
 
     name: str = "wmt14_translate/de-en"
@@ -270,24 +325,23 @@ class TfdsTranslation(Source):
     """feature to translate"""
     target_language: str = "de"
     """feature that holds the translation"""
-    max_length: int = 128
+    max_length: Length = 128
     """tokens, the end included; pairs with a longer side are left out"""
     data_dir: str = ""
     """prepared data sets; '' = the library's default"""
 
 
 @dataclass(slots=True, kw_only=True)
-class NumberWords(Source):
+class NumberWords(Translation):
     """Synthetic sentence pairs: numbers in English words, and in German ones."""
 
     num_documents: int = 2048
     """pairs of the training split; validation and test have an eighth each"""
-    max_length: int = 96
+    max_length: Length = 96
     """tokens, the end included; pairs with a longer side are left out"""
 
 
-Translation = ParallelText | TfdsTranslation | NumberWords
-
+TranslationKind = ParallelText | TfdsTranslation | NumberWords
 
 SourceKind = (
     PythonLibrary
@@ -314,7 +368,7 @@ SourceKind = (
 
 
 @dataclass(slots=True, kw_only=True)
-class Data:
+class Data(Settings):
     """What is read, and how it is cut into rows."""
 
     source: SourceKind = field(default_factory=PythonLibrary)
@@ -323,13 +377,13 @@ class Data:
     """text to tokens; sources that are tokens already ignore it"""
     cache_dir: str = ""
     """prepared token files; '' = the user's cache folder"""
-    rows: int = 8
+    rows: Count = 8
     """batch rows over all hosts: one document stream each"""
-    segment_length: int = 128
+    segment_length: Count = 128
     """tokens of one segment"""
     protocol: Literal["separate", "contiguous"] = "separate"
     """reset memory at document starts, or cut the corpus into `rows` contiguous streams that never reset"""
-    min_document_length: int = 1
+    min_document_length: Count = 1
     """tokens; shorter documents are left out"""
     neighbors: str = ""
     """folder with the neighbours of every token of each split, which Spalm needs (`memjax datastore neighbors`)"""

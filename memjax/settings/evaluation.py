@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from memjax.settings.ranges import Count, Number, Share, zero_or_more
+from memjax.settings.relations import Settings, require
+
+if TYPE_CHECKING:
+    from memjax.config import Config
 
 __all__ = [
     "ContinuousCache",
@@ -12,16 +18,16 @@ __all__ = [
 
 
 @dataclass(slots=True, kw_only=True)
-class ContinuousCache:
+class ContinuousCache(Settings):
     """A continuous cache (Grave et al. 2017) over a trained model: recent hidden states with the tokens after them."""
 
-    memory_length: int = 0
+    memory_length: Annotated[int, zero_or_more("no cache", "tokens")] = 0
     """tokens it holds; 0 = no cache"""
     mixing: Literal["linear", "global"] = "linear"
     """interpolate two distributions, or one softmax over the model's scores and the cache's"""
     similarity: Literal["dot", "cosine", "negative_squared_l2"] = "dot"
     """of hidden states"""
-    interpolation_weight: float = 0.1
+    interpolation_weight: Share = 0.1
     """share of the cache in linear mixing (the paper's lambda)"""
     scale: float = 0.1
     """multiplies similarities (the paper's theta); depends on the size of the hidden states: tune it"""
@@ -30,30 +36,34 @@ class ContinuousCache:
     across_documents: bool = False
     """keep what earlier documents have left"""
 
+    def check(self, field: str, config: Config) -> None:
+        fits = self.mixing == "linear" or config.model.output.softmax.is_one_softmax
+        require(fits, f"{field}mixing", self.mixing, "'linear' with AdaptiveSoftmax (it has no single softmax)")
+
 
 @dataclass(slots=True, kw_only=True)
-class Evaluation:
+class Evaluation(Settings):
     """How a split is scored."""
 
     split: Literal["train", "validation", "test"] = "validation"
     """which documents"""
-    rows: int = 8
+    rows: Count = 8
     """streams scored side by side"""
-    segment_length: int = 0
+    segment_length: Number = 0
     """tokens; 0 = the training segment length"""
     protocol: Literal["", "separate", "contiguous", "sliding_window"] = ""
     """'' = the training protocol"""
-    stride: int = 0
+    stride: Number = 0
     """tokens scored per sliding window; 0 = half a segment"""
     score_first: bool = True
     """score each document's first token from a begin token"""
     memory_length: int | None = None
     """slots of the memory at evaluation; None = as trained, 0 = off"""
-    max_segments: int = 0
+    max_segments: Number = 0
     """stop after so many segments of every row; 0 = the whole split"""
     accuracy: bool = False
     """also count the targets that the model finds most probable"""
-    distance: int = 0
+    distance: Number = 0
     """source code: identifiers last seen more than so many tokens before are scored apart too; 0 = the local window"""
     cache: ContinuousCache = field(default_factory=ContinuousCache)
     """a continuous cache laid over the model"""

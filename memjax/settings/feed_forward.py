@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from memjax.settings.ranges import Count, Range, Rate, zero_or_more
+from memjax.settings.relations import Settings, require, require_layers
+
+if TYPE_CHECKING:
+    from memjax.config import Config
 
 __all__ = [
     "FeedForward",
@@ -14,7 +20,7 @@ __all__ = [
 
 
 @dataclass(slots=True, kw_only=True)
-class FeedForward:
+class FeedForward(Settings):
     """What every kind of feed-forward part says of itself."""
 
 
@@ -22,7 +28,7 @@ class FeedForward:
 class Dense(FeedForward):
     """The ordinary feed-forward network."""
 
-    dim: int = 0
+    dim: Annotated[int, zero_or_more("4 * dim")] = 0
     """width of the hidden layer; 0 = 4 * model.dim"""
     activation: Literal["relu", "gelu", "gelu_exact", "swiglu"] = "relu"
     """'gelu' is the tanh form"""
@@ -39,24 +45,35 @@ class ProductKey(Dense):
 
     layers: tuple[int, ...] = (-2,)
     """layers with a memory, 0-based, negative from the end; () = all"""
-    num_keys: int = 512
+    num_keys: Count = 512
     """sub-keys of each half; num_keys ** 2 slots"""
-    memory_heads: int = 4
+    memory_heads: Count = 4
     """heads of the memory, each with sub-keys of its own; all share the values"""
     num_neighbors: int = 32
     """slots read per token and head"""
-    key_dim: int = 256
+    key_dim: Count = 256
     """width of one head's query, two halves"""
-    query_hidden: tuple[int, ...] = ()
+    query_hidden: Annotated[tuple[int, ...], Range(words="widths from 1", least=1)] = ()
     """widths of hidden layers of the query network; () = a linear one"""
     query_norm: Literal["batch", "layer", "none"] = "batch"
     """of queries; 'batch' raises the share of slots in use"""
-    key_dropout: float = 0.0
+    key_dropout: Rate = 0.0
     """rate on sub-keys"""
     dense_scale: float = 0.0
     """weight of the ordinary network in layers with a memory (the paper's alpha); 0 = the memory replaces it"""
     memory_scale: float = 1.0
     """weight of the memory (the paper's beta); 0 = none"""
+
+    def check(self, field: str, config: Config) -> None:
+        keys = self.num_keys
+        require(self.key_dim % 2 == 0, f"{field}key_dim", self.key_dim, "an even number (two halves)")
+        fits = 1 <= self.num_neighbors <= keys
+        require(fits, f"{field}num_neighbors", self.num_neighbors, f"1 to {field}num_keys = {keys}")
+        require(keys**2 < 2**31, f"{field}num_keys", keys, "up to 46340 (slots have 32-bit numbers)")
+        fits = self.dense_scale != 0 or self.memory_scale != 0
+        allowed = f"another number than 0 where {field}dense_scale is 0"
+        require(fits, f"{field}memory_scale", self.memory_scale, allowed)
+        require_layers(f"{field}layers", self.layers, config.model.num_layers)
 
 
 FeedForwardKind = Dense | ProductKey

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from memjax.settings.attention import RFA, T2R, AttentionKind, FullAttention, LinearTransformer, MemSizer
 from memjax.settings.feed_forward import Dense, FeedForwardKind
-from memjax.settings.output import OutputKind, Softmax
+from memjax.settings.output import Output, OutputKind, Softmax
+from memjax.settings.ranges import Count, Number, Range, Rate, zero_or_more
+from memjax.settings.relations import Settings, require
+
+if TYPE_CHECKING:
+    from memjax.config import Config
 
 __all__ = [
     "MemoryTokens",
+    "AnyModel",
     "ModelSettings",
     "EncoderDecoder",
     "Memformer",
+    "ModelKind",
 ]
 
 
 @dataclass(slots=True, kw_only=True)
-class MemoryTokens:
+class MemoryTokens(Settings):
     """Memory tokens (Burtsev et al. 2020): learned rows before the sequence that all layers read and write."""
 
-    num_tokens: int = 10
+    num_tokens: Number = 10
     """memory tokens"""
     kind: Literal["transformer", "control", "bottleneck"] = "transformer"
     """ordinary layers over both; layers of its own for the memory; or those, and tokens that read the memory alone"""
@@ -32,20 +39,74 @@ class MemoryTokens:
 
 
 @dataclass(slots=True, kw_only=True)
-class ModelSettings:
+class AnyModel(Settings):
+    """What every model says of itself, whatever its settings are.
+
+    Attributes:
+      is_causal: whether a token sees only what is before it.
+      translates: whether it reads a text to translate besides the one that it writes.
+      crosses_segments: whether gradients cross segments.
+      memory_length: slots of the memory whose size an evaluation may change; None = it has none.
+      memory_dtype: of activations stored in memory states; None = it has no choice.
+      added_parameters: names of the parameters that its memories add to a model without them.
+      sorts_all_scores: whether a TPU sorts the scores of all slots of a memory to find the nearest.
+    """
+
+    is_causal = True
+    translates = False
+    crosses_segments = False
+    memory_length = None
+    memory_dtype = None
+    added_parameters = ()
+    sorts_all_scores = False
+
+    @property
+    def attention_kind(self) -> str:
+        """What carries its memory, by name."""
+        return type(self).__name__
+
+    def local_window(self, segment_length: int) -> int:
+        """Tokens that one layer sees without its long or compressed memory, the query included."""
+        return segment_length
+
+    def coefficients(self) -> dict[str, float]:
+        """The coefficients of its auxiliary losses, by name (see `memjax.training.step`)."""
+        return {}
+
+    def with_memory(self, length: int) -> Self:
+        """The same with a memory of so many slots.
+
+        Raises:
+          ValueError: it has no memory whose size can change.
+        """
+        raise ValueError(f"evaluation.memory_length: given {length}, allowed: None with {self.attention_kind}")
+
+    def warnings(self, field: str, config: Config) -> list[str]:
+        segments = config.training.segments_per_update
+        scored = segments - config.training.segments_without_gradient
+        if scored <= 1 or self.crosses_segments:
+            return []
+        return [
+            f"training.segments_per_update = {segments}: {self.attention_kind} stops gradients between segments, so "
+            "more than 1 costs memory and buys no gradient"
+        ]
+
+
+@dataclass(slots=True, kw_only=True)
+class ModelSettings(AnyModel):
     """A decoder-only language model, or a text encoder where `attention` is Bidirectional."""
 
-    dim: int = 256
+    dim: Count = 256
     """width of the residual stream"""
-    num_layers: int = 4
+    num_layers: Count = 4
     """number of layers"""
-    num_heads: int = 4
+    num_heads: Count = 4
     """attention heads"""
-    head_dim: int = 0
+    head_dim: Annotated[int, zero_or_more("dim / num_heads")] = 0
     """width of one head; 0 = dim / num_heads"""
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     """rate on embeddings, residual branches and the output"""
-    attention_dropout: float = 0.0
+    attention_dropout: Rate = 0.0
     """rate on attention weights"""
     scale_embeddings: bool = True
     """multiply input embeddings by sqrt(dim)"""
@@ -63,11 +124,58 @@ class ModelSettings:
     """the feed-forward part of the layers"""
     output: OutputKind = field(default_factory=Softmax)
     """embeddings and softmax"""
-    markers: int = 0
+    markers: Annotated[int, zero_or_more("none", "ids")] = 0
     """last ids of the vocabulary that mark what follows them, as the speakers of a dialogue do: every token gets a
     learned embedding of the last mark before it; 0 = none"""
     memory_tokens: MemoryTokens | None = None
     """memory tokens: of the encoder, or before every segment of a Transformer-XL; None = no memory tokens"""
+
+    @property
+    def is_causal(self) -> bool:
+        return self.attention.is_causal
+
+    @property
+    def crosses_segments(self) -> bool:
+        return self.attention.crosses_segments
+
+    @property
+    def memory_length(self) -> int | None:
+        return self.attention.memory_length
+
+    @property
+    def added_parameters(self) -> tuple[str, ...]:
+        return self.attention.added_parameters
+
+    @property
+    def sorts_all_scores(self) -> bool:
+        return self.attention.sorts_all_scores
+
+    @property
+    def attention_kind(self) -> str:
+        return type(self.attention).__name__
+
+    def local_window(self, segment_length: int) -> int:
+        return self.attention.local_window(segment_length)
+
+    def coefficients(self) -> dict[str, float]:
+        return self.attention.coefficients()
+
+    def with_memory(self, length: int) -> Self:
+        return replace(self, attention=self.attention.with_memory(length))
+
+    def check(self, field: str, config: Config) -> None:
+        if not self.head_dim and self.attention.has_heads:
+            _check_heads(self.num_heads, self.dim)
+        fits = self.positions == "none" or self.dim % 2 == 0
+        require(fits, "model.dim", self.dim, "an even number (sines and cosines of model.positions)")
+        decodes = not self.translates and not config.task.encodes
+        require(decodes or not self.markers, "model.markers", self.markers, "0 but in a decoder-only language model")
+        tokens = self.memory_tokens
+        if tokens is not None and not self.translates:
+            allowed = f"None with {self.attention_kind}, or TransformerXL or Bidirectional"
+            require(self.attention.takes_memory_tokens, "model.memory_tokens", "MemoryTokens", allowed)
+            fits = tokens.kind == "transformer"
+            require(fits, "model.memory_tokens.kind", tokens.kind, "'transformer' but in translation")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,35 +190,101 @@ class EncoderDecoder(ModelSettings):
     """attention of the decoder to the source; of FullAttention no field has an effect"""
     positions: Literal["none", "sinusoids"] = "sinusoids"
     """added to the embeddings of source and target"""
-    encoder_layers: int = 0
+    encoder_layers: Annotated[int, zero_or_more("num_layers")] = 0
     """layers of the encoder; 0 = num_layers"""
     norm: Literal["post", "pre"] = "post"
     """place of the layer norms; in front, both stacks end with one"""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, Range(words="a share in [0, 1)", least=0, below=1)] = 0.1
     """share of the target distribution spread over the vocabulary, in training"""
+
+    translates = True
+
+    def check(self, field: str, config: Config) -> None:
+        ModelSettings.check(self, field, config)
+        source = config.data.source
+        allowed = "ParallelText, TfdsTranslation or NumberWords with an EncoderDecoder"
+        require(source.is_translated, "data.source", type(source).__name__, allowed)
+        part = type(self.feed_forward).__name__
+        require(part == "Dense", "model.feed_forward", part, "Dense in a translation model")
+        _check_output(self.output)
+        allowed = "an attention in a translation model"
+        require(self.attention.has_heads, "model.attention", self.attention_kind, allowed)
+        tokens = self.memory_tokens
+        if tokens is not None:
+            least = int(tokens.kind != "transformer")
+            allowed = f"{least} or more for {tokens.kind!r}"
+            require(tokens.num_tokens >= least, "model.memory_tokens.num_tokens", tokens.num_tokens, allowed)
 
 
 @dataclass(slots=True, kw_only=True)
-class Memformer(ModelSettings):
-    """Memformer (Wu et al. 2020): an encoder with a memory of slots, and a decoder of `num_layers` layers.
+class Memformer(AnyModel):
+    """Memformer (Wu et al. 2020): an encoder with a memory of slots, and a decoder of `num_layers` layers."""
 
-    Of the fields of `Model`, `attention`, `head_dim`, `memory_dtype`, `positions` and `memory_tokens` have no effect;
-    `output` is a `Softmax` and `markers` is 0.
-    """
-
-    encoder_layers: int = 4
+    dim: Count = 256
+    """width of the residual stream"""
+    num_layers: Count = 4
+    """number of layers"""
+    num_heads: Count = 4
+    """attention heads"""
+    dropout: Rate = 0.0
+    """rate on embeddings, residual branches and the output"""
+    attention_dropout: Rate = 0.0
+    """rate on attention weights"""
+    scan_layers: bool | None = None
+    """one scan over equal neighbouring layers (compile time independent of depth); None = from 6 layers up"""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """activations; parameters and statistics stay float32"""
+    feed_forward: FeedForwardKind = field(default_factory=Dense)
+    """the feed-forward part of the layers"""
+    output: OutputKind = field(default_factory=Softmax)
+    """embeddings and softmax"""
+    encoder_layers: Number = 4
     """layers that read the memory; 0 = a decoder alone, which knows its own segment only (ablation)"""
-    num_slots: int = 64
+    num_slots: Number = 64
     """slots of the memory, one memory for all layers; 0 = the encoder reads the segment before only (ablation)"""
-    temperature: float = 0.25
+    temperature: Annotated[float, Range(words="above 0", above=0)] = 0.25
     """of the writer's attention; 1 is the ablation"""
     forgetting: bool = True
     """move every slot towards its learned bias at each update; False is the ablation"""
     single_head: bool = False
     """one head in memory reader and writer (ablation)"""
-    slots_per_chunk: int = 256
+    slots_per_chunk: Number = 256
     """slots that are written at a time, which bounds the memory of the writer's weights; 0 = all"""
-    num_classification_tokens: int = 1
+    num_classification_tokens: Number = 1
     """learned tokens after each segment in the encoder"""
-    segment_length: int = 128
-    """tokens of a segment: the same as data.segment_length"""
+
+    @property
+    def crosses_segments(self) -> bool:
+        return self.num_slots > 0 and self.encoder_layers > 0
+
+    def check(self, field: str, config: Config) -> None:
+        _check_heads(self.num_heads, self.dim)
+        length, scored = config.data.segment_length, config.evaluation.segment_length
+        require(scored in (0, length), "evaluation.segment_length", scored, f"0 or data.segment_length = {length}")
+        part, task = type(self.feed_forward).__name__, type(config.task).__name__
+        require(part == "Dense", "model.feed_forward", part, "Dense in a Memformer")
+        _check_output(self.output)
+        require(task == "LanguageModeling", "task", task, "LanguageModeling with a Memformer")
+
+    def warnings(self, field: str, config: Config) -> list[str]:
+        if self.crosses_segments and config.training.segments_per_update == 1:
+            return [
+                "training.segments_per_update = 1: the writer of Memformer learns from later segments of the same "
+                "update only; with 1 it never does"
+            ]
+        return AnyModel.warnings(self, field, config)
+
+
+if TYPE_CHECKING:  # configs assign `config.model.attention`, knowing which model they have made
+    ModelKind = Any
+else:
+    ModelKind = ModelSettings | EncoderDecoder | Memformer
+
+
+def _check_heads(num_heads: int, dim: int) -> None:
+    allowed = f"a divisor of model.dim = {dim}, or set model.head_dim"
+    require(dim % num_heads == 0, "model.num_heads", num_heads, allowed)
+
+
+def _check_output(output: Output) -> None:
+    require(isinstance(output, Softmax), "model.output", type(output).__name__, "Softmax")

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from memjax.settings.data import Glue, Source, Squad, Templates
+from memjax.settings.output import Softmax
+from memjax.settings.ranges import Range, Share
+from memjax.settings.relations import Settings, require
+from memjax.settings.tokenizers import WordPiece
+
+if TYPE_CHECKING:
+    from memjax.config import Config
 
 __all__ = [
     "Task",
@@ -14,48 +24,107 @@ __all__ = [
 ]
 
 
+OneOrMore = Annotated[int, Range(words="1 or more", least=1)]
+
+
 @dataclass(slots=True, kw_only=True)
-class Task:
-    """What every task says of itself."""
+class Task(Settings):
+    """What every task says of itself.
+
+    Attributes:
+      encodes: whether a text encoder learns it, which sees whole texts.
+      sources: kinds of sources that hold its examples; () = it reads documents.
+    """
+
+    encodes = False
+    sources: ClassVar[tuple[type[Source], ...]] = ()
 
 
 @dataclass(slots=True, kw_only=True)
 class LanguageModeling(Task):
     """Predict every next token."""
 
+    def check(self, field: str, config: Config) -> None:
+        model, source = config.model, config.data.source
+        allowed = "a decoder's; with Bidirectional set task to MaskedLanguageModeling or another one of a text encoder"
+        require(model.is_causal, "model.attention", model.attention_kind, allowed)
+        require(not source.is_labelled, "data.source", type(source).__name__, "a source of documents")
+
 
 @dataclass(slots=True, kw_only=True)
-class MaskedLanguageModeling(Task):
+class TextEncoderTask(Task):
+    """What a text encoder learns."""
+
+    encodes = True
+
+    def check(self, field: str, config: Config) -> None:
+        kind, model, data, evaluation = type(self).__name__, config.model, config.data, config.evaluation
+        require(not model.is_causal, "model.attention", model.attention_kind, f"Bidirectional ({kind})")
+        require(isinstance(model.output, Softmax), "model.output", type(model.output).__name__, "Softmax")
+        tokenizer, source = type(data.tokenizer).__name__, type(data.source).__name__
+        require(isinstance(data.tokenizer, WordPiece), "data.tokenizer", tokenizer, "WordPiece")
+        if self.sources:
+            allowed = f"{' or '.join(source.__name__ for source in self.sources)} ({kind})"
+            require(isinstance(data.source, self.sources), "data.source", source, allowed)
+            require(data.protocol == "separate", "data.protocol", data.protocol, f"'separate' ({kind})")
+        else:
+            require(data.source.is_text, "data.source", source, f"a source of texts ({kind})")
+        unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first": True, "memory_length": None}
+        for name, default in unset.items():
+            value = getattr(evaluation, name)
+            require(value == default, f"evaluation.{name}", value, f"{default!r} ({kind})")
+        slots = evaluation.cache.memory_length
+        require(not slots, "evaluation.cache.memory_length", slots, "0")
+
+
+@dataclass(slots=True, kw_only=True)
+class MaskedLanguageModeling(TextEncoderTask):
     """Predict tokens that were hidden: other ones in every epoch, the same ones in every evaluation."""
 
-    rate: float = 0.15
+    rate: Annotated[float, Range(words="a share between 0 and 1", above=0, below=1)] = 0.15
     """share of the tokens of a text that are predicted"""
-    masked: float = 0.8
+    masked: Share = 0.8
     """share of them that read as the mask token"""
-    random: float = 0.1
+    random: Share = 0.1
     """share of them that read as a random token; the rest stays as it is"""
 
+    def check(self, field: str, config: Config) -> None:
+        TextEncoderTask.check(self, field, config)
+        length, rest = config.data.segment_length, 1 - self.masked
+        require(length >= 3, "data.segment_length", length, "3 or more tokens")
+        require(self.masked + self.random <= 1, f"{field}random", self.random, f"at most 1 - masked = {rest:g}")
+
 
 @dataclass(slots=True, kw_only=True)
-class Classification(Task):
+class Classification(TextEncoderTask):
     """The class of a text, or of a pair of texts, from its first token."""
 
-    num_classes: int = 2
+    num_classes: Annotated[int, Range(words="2 or more", least=2)] = 2
     """classes of the data"""
+
+    sources = (Glue, Templates)
 
 
 @dataclass(slots=True, kw_only=True)
-class QuestionAnswering(Task):
+class QuestionAnswering(TextEncoderTask):
     """The span of a text that answers a question (SQuAD); long texts are read in windows."""
 
-    stride: int = 128
+    stride: OneOrMore = 128
     """tokens from one window to the next"""
-    max_question_length: int = 64
+    max_question_length: OneOrMore = 64
     """tokens of a question; the rest is cut off"""
-    max_answer_length: int = 30
+    max_answer_length: OneOrMore = 30
     """tokens of an answer that is given"""
-    num_best: int = 20
+    num_best: OneOrMore = 20
     """most probable starts and ends of each window that are combined"""
+
+    sources = (Squad, Templates)
+
+    def check(self, field: str, config: Config) -> None:
+        TextEncoderTask.check(self, field, config)
+        longest, room = self.max_question_length, config.data.segment_length - self.max_question_length - 3
+        require(room >= 1, f"{field}max_question_length", longest, "less than data.segment_length - 3")
+        require(self.stride <= room, f"{field}stride", self.stride, f"at most {room}: windows must not leave gaps")
 
 
 TaskKind = LanguageModeling | MaskedLanguageModeling | Classification | QuestionAnswering

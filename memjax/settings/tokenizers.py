@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memjax.settings.relations import Settings
+
 __all__ = [
     "Tokenizer",
     "Bytes",
@@ -16,7 +18,7 @@ __all__ = [
 
 
 @dataclass(slots=True, kw_only=True)
-class Tokenizer:
+class Tokenizer(Settings):
     """What every tokenizer says of itself."""
 
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from memjax.settings.ranges import Count, Decay, Number, Positive, zero_or_more
+from memjax.settings.relations import Settings, require
+
+if TYPE_CHECKING:
+    from memjax.config import Config
 
 __all__ = [
     "Adam",
@@ -16,7 +22,7 @@ __all__ = [
 
 
 @dataclass(slots=True, kw_only=True)
-class Adam:
+class Adam(Settings):
     """Adam, or AdamW where weight_decay is positive."""
 
     b1: float = 0.9
@@ -30,7 +36,7 @@ class Adam:
 
 
 @dataclass(slots=True, kw_only=True)
-class Adafactor:
+class Adafactor(Settings):
     """Adafactor as T5X and the Memorizing Transformer use it."""
 
     decay_rate: float = 0.8
@@ -42,12 +48,12 @@ class Adafactor:
 
 
 @dataclass(slots=True, kw_only=True)
-class Schedule:
+class Schedule(Settings):
     """Learning rate over optimiser steps: linear warm-up from 0, then `decay`."""
 
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """peak"""
-    warmup_steps: int = 100
+    warmup_steps: Number = 100
     """steps of linear warm-up"""
     decay: Literal["constant", "cosine", "linear", "rsqrt"] = "cosine"
     """rsqrt is learning_rate * sqrt(warmup_steps / step) after the warm-up"""
@@ -56,28 +62,28 @@ class Schedule:
 
 
 @dataclass(slots=True, kw_only=True)
-class TableAdam:
+class TableAdam(Settings):
     """Adam of value tables (product keys), updated in every step: no decay, outside the global gradient norm."""
 
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """constant"""
-    b1: float = 0.9
+    b1: Decay = 0.9
     """decay of the first moment"""
-    b2: float = 0.999
+    b2: Decay = 0.999
     """decay of the second moment"""
-    eps: float = 1e-8
+    eps: Positive = 1e-8
     """added to the root of the second moment"""
     form: Literal["auto", "lazy", "dense"] = "auto"
     """'lazy' updates the rows that a step reads, 'dense' all; 'auto' = dense for a table of at most 4 rows a lookup"""
 
 
 @dataclass(slots=True, kw_only=True)
-class Training:
+class Training(Settings):
     """How the parameters are fitted."""
 
-    steps: int = 1000
+    steps: Count = 1000
     """updates"""
-    segments_per_update: int = 1
+    segments_per_update: Count = 1
     """time horizon in segments; more than 1 only where gradients cross segments"""
     segments_without_gradient: int = 0
     """the first segments of every update that are only read: neither scored nor differentiated"""
@@ -86,9 +92,9 @@ class Training:
     saved memories in the host's memory"""
     segments_per_checkpoint: int = 0
     """of very many segments, save the memory before every so many only; 0 = before each"""
-    accumulate: int = 1
+    accumulate: Count = 1
     """row groups computed one after the other inside a step"""
-    apply_every: int = 1
+    apply_every: Count = 1
     """steps whose gradients are averaged before one optimiser update; memory advances every step"""
     optimizer: Adam | Adafactor = field(default_factory=Adam)
     """update rule"""
@@ -96,11 +102,11 @@ class Training:
     """update rule of value tables"""
     schedule: Schedule = field(default_factory=Schedule)
     """learning rate"""
-    memory_learning_rate: float = 0.0
+    memory_learning_rate: Annotated[float, zero_or_more("that of all others")] = 0.0
     """peak for the parameters that a memory adds to its host, on the same schedule; 0 = that of all others"""
     frozen: tuple[str, ...] = ()
     """parts of the paths of parameters and tables that stay as they are, such as feed_forward/memory/"""
-    clip_norm: float = 1.0
+    clip_norm: Annotated[float, zero_or_more("off")] = 1.0
     """global gradient norm; 0 = no clipping"""
     seed: int = 0
     """parameters and dropout"""
@@ -108,20 +114,29 @@ class Training:
     """run directory whose newest parameters are the start; parts it lacks keep their initialisation and are listed"""
     reinitialized: tuple[str, ...] = ()
     """parts of the paths of parameters that keep their initialisation with init_from although the run has them"""
-    log_every: int = 20
+    log_every: Number = 20
     """steps between lines of metrics"""
-    checkpoint_every: int = 200
+    checkpoint_every: Number = 200
     """steps between checkpoints; 0 = only at the end and on a signal"""
-    keep_checkpoints: int = 2
+    keep_checkpoints: Count = 2
     """newest checkpoints that stay"""
-    evaluate_every: int = 0
+    evaluate_every: Number = 0
     """steps between evaluations; 0 = only at the end"""
     tensorboard: bool = False
     """also write TensorBoard event files (needs the extra `tb`)"""
 
+    def check(self, field: str, config: Config) -> None:
+        segments, skipped, rows = self.segments_per_update, self.segments_without_gradient, config.data.rows
+        allowed = f"from 0 to {field}segments_per_update - 1 = {segments - 1}"
+        require(0 <= skipped < segments, f"{field}segments_without_gradient", skipped, allowed)
+        fits = rows % self.accumulate == 0
+        require(fits, f"{field}accumulate", self.accumulate, f"a divisor of data.rows = {rows}")
+        fits = bool(self.init_from) or not self.reinitialized
+        require(fits, f"{field}reinitialized", self.reinitialized, f"() without {field}init_from")
+
 
 @dataclass(slots=True, kw_only=True)
-class Sharding:
+class Sharding(Settings):
     """The mesh of devices, and what is split over it."""
 
     data: int = 0
@@ -134,7 +149,7 @@ class Sharding:
     """what `model` splits of a long memory: 'slots' for one too large for a device"""
     tables: Literal["rows", "columns"] = "rows"
     """what `model` splits of a value table (product keys)"""
-    vocab_multiple: int = 128
+    vocab_multiple: Count = 128
     """rows of the vocabulary's tables are padded to a multiple of it, to divide over `model`; 1 = no padding"""
     timeout: float = 300.0
     """seconds that the processes of a pod wait for each other; one that is silent for longer ends the others"""

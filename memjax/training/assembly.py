@@ -9,8 +9,6 @@ import optax
 
 from memjax import config as configs
 from memjax.config import Config
-from memjax.memory.compressive import LOSSES
-from memjax.memory.infinity_former import LOSS as KL
 from memjax.training import optimizers
 from memjax.training.checkpoints import flatten
 from memjax.training.objective import Objective, model_loss
@@ -18,17 +16,6 @@ from memjax.training.slot_counters import count_usage
 from memjax.training.step import AfterUpdate, TrainState, init_train_state, make_train_step
 from memjax.training.tables import TableOptimizer, freeze_tables, table_adam
 from memjax.typing import Batch, Sum
-
-MEMORY_PARAMETERS = (
-    "compressed_position",
-    "compressed_relative",
-    "compression_kernel",
-    "decompression_kernel",
-    "dilated_kernels",
-    "gate",
-    "long_term",
-)
-"""what memories add to the parameters of a model without them (`training.memory_learning_rate`)"""
 
 
 class Parts(NamedTuple):
@@ -62,7 +49,7 @@ class Parts(NamedTuple):
 
 def make_objective(config: Config, model: Any) -> Objective:
     """The negative log likelihood of the model, with the auxiliary losses that the configuration weighs."""
-    return Objective(model_loss(model), make_coefficients(config.model.attention))
+    return Objective(model_loss(model), config.model.coefficients())
 
 
 def make_parts(
@@ -83,7 +70,9 @@ def make_parts(
       after_update: as in `apply_gradients`.
     """
     training, made = config.training, objective(config, model)
-    optimizer, tables = make_optimizer(training, model.scanned_groups(), links), make_table_optimizer(config)
+    added = config.model.added_parameters
+    optimizer = make_optimizer(training, model.scanned_groups(), added=added, links=links)
+    tables = make_table_optimizer(config)
     step = make_train_step(
         made,
         optimizer,
@@ -112,32 +101,24 @@ def make_schedule(training: configs.Training) -> optimizers.Schedule:
 
 
 def make_optimizer(
-    training: configs.Training, scanned: Sequence[str] = (), links: Sequence[optax.GradientTransformation] = ()
+    training: configs.Training,
+    scanned: Sequence[str] = (),
+    *,
+    added: Sequence[str] = (),
+    links: Sequence[optax.GradientTransformation] = (),
 ) -> optax.GradientTransformation:
-    """The optimiser; `scanned` names the parameter groups with layers at axis 0 (see `optimizers.matrices`)."""
-    schedule = make_schedule(training)
-    match training.optimizer:
-        case configs.Adam() as rule:
-            chain = optimizers.adam(
-                schedule,
-                b1=rule.b1,
-                b2=rule.b2,
-                eps=rule.eps,
-                weight_decay=rule.weight_decay,
-                decay_mask=optimizers.matrices(scanned),
-            )
-        case configs.Adafactor() as rule:
-            chain = optimizers.adafactor(
-                schedule,
-                decay_rate=rule.decay_rate,
-                momentum=rule.momentum,
-                multiply_by_parameter_scale=rule.multiply_by_parameter_scale,
-            )
-        case other:
-            raise ValueError(f"training.optimizer: given {type(other).__name__}, allowed: Adam, Adafactor")
+    """The optimiser.
+
+    Args:
+      training: the configuration.
+      scanned: names of the parameter groups with layers at axis 0 (see `optimizers.matrices`).
+      added: names of the parameters that the model's memories add, for `training.memory_learning_rate`.
+      links: as in `optimizers.make_optimizer`.
+    """
+    chain = optimizers.make_rule(training.optimizer, make_schedule(training), scanned)
     if training.memory_learning_rate:
         factor = training.memory_learning_rate / training.schedule.learning_rate
-        chain = optax.chain(chain, optimizers.scale_updates(MEMORY_PARAMETERS, factor))
+        chain = optax.chain(chain, optimizers.scale_updates(added, factor))
     rule = optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every, links=links)
     return optimizers.freeze(rule, training.frozen) if training.frozen else rule
 
@@ -162,15 +143,3 @@ def check_frozen(names: Sequence[str], state: TrainState) -> None:
     for name in names:
         if not any(optimizers.is_named(path, [name]) for path in paths):
             raise ValueError(f"training.frozen: given {name!r}, allowed: a part of a parameter's path, as {paths[0]}")
-
-
-def make_coefficients(attention: configs.Attention) -> dict[str, float]:
-    """The coefficients of the model's auxiliary losses, by name (see `make_train_step`)."""
-    match attention:
-        case configs.Compressive(memory_length=memory, compressed_memory_length=slots) if memory and slots:
-            return {LOSSES[attention.loss]: attention.loss_weight} if attention.loss in LOSSES else {}
-        case configs.GPT2(compressed_memory_length=slots) if slots:
-            return {LOSSES["attention"]: attention.loss_weight}
-        case configs.InfinityFormer(num_basis=basis) if basis:
-            return {KL: attention.kl_weight}
-    return {}

@@ -19,10 +19,8 @@ from memjax.data.rows import RowStream
 from memjax.models.factory import (
     make_mixtures,
     make_model,
-    with_memory_length,
 )
 from memjax.settings.relations import validate
-from memjax.training.assembly import MEMORY_PARAMETERS
 from memjax.training.evaluation import Evaluator, Subset
 from memjax.training.sharding import Layout
 from memjax.training.variables import fitting
@@ -85,7 +83,7 @@ class Experiment:
         names = [name for name, array in annotations.items() if array.dtype == bool]
         subsets: dict[str, Subset] = {name: lambda extras, name=name: extras[name] for name in names}
         if ANNOTATION in annotations:
-            distance = evaluation.distance or local_window(self.config)
+            distance = evaluation.distance or self.config.model.local_window(self.config.data.segment_length)
             subsets["distant_identifier"] = lambda extras: extras[ANNOTATION] > distance
         return subsets
 
@@ -117,7 +115,7 @@ class Experiment:
             if evaluation.memory_length is not None:
                 what = f"evaluation.memory_length: given {evaluation.memory_length}, the trained variables do not fit"
                 length = self.config.data.segment_length
-                fit = fitting(self.model, model, length, added=MEMORY_PARAMETERS, what=what)
+                fit = fitting(self.model, model, length, added=self.config.model.added_parameters, what=what)
         return Evaluator(
             model,
             documents or self.documents(evaluation.split),
@@ -139,7 +137,7 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
       ValueError: the configuration is not valid, or its data cannot be read.
     """
     validate(config)
-    if isinstance(config.model.output, configs.Spalm) and not config.data.neighbors:
+    if config.model.output.needs_neighbors and not config.data.neighbors:
         raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
     data = make_datasets(config.data, task=config.task, progress=progress)
     model = make_model(config, data.vocab_size)
@@ -156,16 +154,6 @@ def stream_protocol(config: Config) -> str:
     return config.data.protocol if isinstance(config.task, configs.LanguageModeling) else "separate"
 
 
-def local_window(config: Config) -> int:
-    """Tokens that one layer sees without its long or compressed memory, the query included."""
-    match config.model.attention:
-        case configs.Memorizing() as part:
-            return part.window or part.cache_length + config.data.segment_length
-        case configs.TransformerXL() | configs.Compressive() | configs.InfinityFormer() as part:
-            return part.memory_length + config.data.segment_length
-    return config.data.segment_length
-
-
 def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation) -> Any:
     """The model with the memory size and the cache of an evaluation.
 
@@ -177,6 +165,6 @@ def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation
         experiment.model.require("mixes")
     if evaluation.memory_length is None:
         return experiment.model.clone(mixtures=mixtures) if mixtures else experiment.model
-    config = with_memory_length(experiment.config, evaluation.memory_length)
+    config = experiment.config.with_memory(evaluation.memory_length)
     made = make_model(config, experiment.model.vocabulary.vocab_size)
     return made.clone(mixtures=mixtures) if mixtures else made

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from memjax import config as configs
+
 Schedule = Callable[[Any], Any]
 
 
@@ -144,6 +146,28 @@ def adafactor(
         momentum=momentum or None,
         multiply_by_parameter_scale=multiply_by_parameter_scale,
     )
+
+
+def make_rule(
+    rule: configs.Adam | configs.Adafactor, schedule: Schedule, scanned: Sequence[str] = ()
+) -> optax.GradientTransformation:
+    """The update rule that a configuration describes; `scanned` as in `matrices`.
+
+    Raises:
+      ValueError: another kind of rule.
+    """
+    match rule:
+        case configs.Adam():
+            fields = {"b1": rule.b1, "b2": rule.b2, "eps": rule.eps, "weight_decay": rule.weight_decay}
+            return adam(schedule, **fields, decay_mask=matrices(scanned))
+        case configs.Adafactor():
+            return adafactor(
+                schedule,
+                decay_rate=rule.decay_rate,
+                momentum=rule.momentum,
+                multiply_by_parameter_scale=rule.multiply_by_parameter_scale,
+            )
+    raise ValueError(f"training.optimizer: given {type(rule).__name__}, allowed: Adam, Adafactor")
 
 
 def make_optimizer(

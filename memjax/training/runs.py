@@ -38,6 +38,14 @@ MEMORY_FIELDS = ("data.rows",)
 """fields that may differ besides when a run goes on with empty memories"""
 SAVED_NAMES = {"ModelSettings": "Model"}
 """types that runs, and the fingerprints of stores, know by another name"""
+DROPPED = {
+    "InfinityFormer": {"segment_length"},
+    "Memformer": {
+        *("attention", "head_dim", "markers", "memory_dtype", "memory_tokens", "positions", "scale_embeddings"),
+        "segment_length",
+    },
+}
+"""fields that older config.json files have, and that never said anything of their own"""
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 
 
@@ -176,6 +184,7 @@ def config_from_dict(value: Any) -> Any:
     kind = getattr(configs, value.get("type", ""), None)
     if not dataclasses.is_dataclass(kind):
         raise ValueError(f"config: type {value.get('type')!r} is not known to this version of memjax")
+    value = {name: item for name, item in value.items() if name not in DROPPED.get(value["type"], ())}
     known = {field.name for field in dataclasses.fields(kind)}
     unknown = sorted(value.keys() - known - {"type"})
     if unknown:

@@ -5,17 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from memjax import config
 from memjax.data.images import ImageDocuments
 from memjax.inference.images import sample_images
-from memjax.models.memformer import make_memformer
+from memjax.models.factory import make_memformer
 from tests.reference.parameters import params_of
 
 
 def small():
-    model = make_memformer(
-        vocab_size=ImageDocuments.vocab_size, dim=8, num_heads=2, hidden_dim=8, encoder_layers=1, decoder_layers=1,
-        num_slots=2, segment_length=3,
-    )  # fmt: skip
+    sizes = {"dim": 8, "num_layers": 1, "num_heads": 2, "encoder_layers": 1, "num_slots": 2}
+    described = config.Memformer(**sizes, feed_forward=config.Dense(dim=8))
+    model = make_memformer(described, ImageDocuments.vocab_size, segment_length=3)
     start, ids = jnp.ones(1, bool), jnp.zeros((1, 3), jnp.int32)
     arrays = params_of(model, ids, model.init_state(1), start_of_document=start, dtype=np.float32)
     return model, {"params": jax.tree.map(jnp.asarray, arrays)}

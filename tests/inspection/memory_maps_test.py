@@ -11,8 +11,7 @@ import pytest
 from memjax import config
 from memjax.functional.basis import bin_masses
 from memjax.inspection.memory_maps import attend_places, signal_map, slot_map, token_space
-from memjax.models.factory import make_language_model
-from memjax.models.memformer import make_memformer
+from memjax.models.factory import make_language_model, make_memformer
 from tests.reference.parameters import params_of
 
 ROWS, LENGTH, VOCAB, SEGMENTS, SLOTS = 2, 4, 7, 3, 3
@@ -30,17 +29,17 @@ def initial(model):
 
 @functools.cache
 def memformer():
-    model = make_memformer(
-        vocab_size=VOCAB, dim=8, num_heads=2, hidden_dim=12, encoder_layers=2, decoder_layers=1, num_slots=SLOTS,
-        segment_length=LENGTH,
-    )  # fmt: skip
+    sizes = {"dim": 8, "num_layers": 1, "num_heads": 2, "encoder_layers": 2, "num_slots": SLOTS}
+    described = config.Memformer(**sizes, scan_layers=False, feed_forward=config.Dense(dim=12))
+    model = make_memformer(described, VOCAB, segment_length=LENGTH)
     return model, initial(model)
 
 
 def infinity_former(**fields):
-    sizes = {"segment_length": LENGTH, "num_basis": 8, "widths": (0.1, 0.2), "num_samples": 6, "num_bins": 5}
+    sizes = {"num_basis": 8, "widths": (0.1, 0.2), "num_samples": 6, "num_bins": 5}
     part = config.InfinityFormer(**{**sizes, "sticky": "quantile", **fields})
-    model = make_language_model(config.Model(dim=8, num_layers=2, num_heads=2, attention=part), VOCAB)
+    described = config.Model(dim=8, num_layers=2, num_heads=2, attention=part)
+    model = make_language_model(described, VOCAB, segment_length=LENGTH)
     return model, initial(model)
 
 

@@ -24,10 +24,12 @@ TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, VOCAB, (SEGMENTS, ROWS
 @functools.cache
 def made(sticky="none", memory_length=0):
     part = config.InfinityFormer(
-        segment_length=LENGTH, num_basis=8, widths=WIDTHS, num_samples=SAMPLES, contraction=TAU, ridge=RIDGE,
+        num_basis=8, widths=WIDTHS, num_samples=SAMPLES, contraction=TAU, ridge=RIDGE,
         num_bins=5, sticky=sticky, memory_length=memory_length,
     )  # fmt: skip
-    model = make_language_model(config.Model(dim=DIM, num_layers=2, num_heads=2, attention=part), VOCAB)
+    model = make_language_model(
+        config.Model(dim=DIM, num_layers=2, num_heads=2, attention=part), VOCAB, segment_length=LENGTH
+    )
     arrays = params_of(model, TOKENS[0], model.init_state(ROWS), start_of_document=STARTS[0], dtype=np.float32)
     return model, jax.tree.map(jnp.asarray, arrays)
 

@@ -16,7 +16,6 @@ import optax
 from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.models.factory import make_language_model
-from memjax.training.assembly import make_coefficients
 from memjax.training.loop import train
 from memjax.training.metrics import count_bytes
 from memjax.training.objective import Objective, model_loss
@@ -58,7 +57,7 @@ class Run:
 
     def __init__(self, attention: configs.Attention, shape: tuple[int, int, int] | None, dim: int = 16):
         model = as_float64(make_language_model(make_model(attention, dim), VOCAB, vocab_multiple=128))
-        objective = Objective(model_loss(model), make_coefficients(attention))
+        objective = Objective(model_loss(model), attention.coefficients())
         optimizer, example = optax.adam(1e-2), batches(1)[0]
 
         def variables():

@@ -19,7 +19,6 @@ from memjax.interop import hf_gpt2 as hf
 from memjax.models.factory import make_language_model, make_model
 from memjax.models.transformer import split_layers
 from memjax.models.vocabulary import cut_tables
-from memjax.training.assembly import make_coefficients
 from memjax.training.restoring import init_from
 from memjax.training.runs import load_config
 from memjax.training.step import init_variables
@@ -146,7 +145,7 @@ def with_memory(kind: str) -> config.Model:
     model = description()
     model.attention = {
         "infinity_former": config.InfinityFormer(
-            host="gpt2", segment_length=4, num_positions=32, num_basis=8, widths=(0.1, 0.2), num_samples=6
+            host="gpt2", num_positions=32, num_basis=8, widths=(0.1, 0.2), num_samples=6
         ),
         "compressive": config.GPT2(num_positions=32, compressed_memory_length=4, compression_rate=2),
     }[kind]
@@ -156,7 +155,7 @@ def with_memory(kind: str) -> config.Model:
 @pytest.mark.parametrize("kind", ["infinity_former", "compressive"])
 def test_memories_are_added_to_imported_weights(kind):
     described = with_memory(kind)
-    model = make_language_model(described, 61)
+    model = make_language_model(described, 61, segment_length=4)
     ids = jnp.asarray(golden()["ids"], jnp.int32)[:, :12].reshape(2, 3, 4).swapaxes(0, 1)
     start = jnp.ones(2, bool)
     init = lambda: model.init(jax.random.key(0), ids[0], model.init_state(2), start_of_document=start)
@@ -183,7 +182,7 @@ def test_memories_are_added_to_imported_weights(kind):
     alone = forward(imported()[1], ids[0])[0]
     np.testing.assert_allclose(outputs[0], alone, atol=5e-6)  # before anything is remembered it is GPT-2
     assert np.abs(outputs[2] - forward(imported()[1], ids[2])[0]).max() > 1e-4
-    assert set(losses[2]) == set(make_coefficients(described.attention))
+    assert set(losses[2]) == set(described.attention.coefficients())
     assert all(np.isfinite(value) and value > 0 for value in losses[2].values())
     exported = hf.export_params(params, described)
     np.testing.assert_array_equal(
@@ -240,7 +239,7 @@ def test_a_folder_becomes_a_run_from_which_dialogues_with_a_memory_start(tmp_pat
     assert (tmp_path / "run" / "merges.txt").read_text() == "merges.txt"
     marked = dataclasses.replace(with_memory("infinity_former"), markers=NUM_MARKS)
     model = make_model(dataclasses.replace(described, model=marked), 61 + NUM_MARKS)
-    fresh = init_variables(model, jax.random.key(0), 4)
+    fresh = init_variables(model, jax.random.key(0), described.data.segment_length)
     start, added = init_from(tmp_path / "run", fresh, model)
     assert "params/markers" in added and all("long_term" in name for name in set(added) - {"params/markers"})
     expected = hf.import_params(WEIGHTS, marked, initial=fresh["params"], extra_ids=NUM_MARKS)

@@ -13,7 +13,6 @@ import pytest
 
 from memjax import config
 from memjax.models.factory import make_language_model
-from memjax.training.assembly import make_coefficients
 from memjax.training.objective import Objective, model_loss
 from memjax.training.step import init_train_state, init_variables, make_train_step
 from memjax.typing import Batch
@@ -50,9 +49,7 @@ EXPECTED = {
         {"compressive.note_usage", "compression.most_used", "attention.attention_with_weights"},
     ),
     "infinity_former": (
-        config.InfinityFormer(
-            segment_length=LENGTH, num_basis=8, num_samples=4, sticky="sample", num_bins=4, memory_length=LENGTH
-        ),
+        config.InfinityFormer(num_basis=8, num_samples=4, sticky="sample", num_bins=4, memory_length=LENGTH),
         {f"infinity_former.{name}" for name in ("reset", "gate", "update", "densities", "read")}
         | {"basis.expected_basis", "basis.evaluate_basis", "basis.sample_positions", "basis.bin_masses"}
         | {"basis.kl_to_prior", "transformer_xl.read", "transformer_xl.write"},
@@ -88,8 +85,9 @@ LEARNS = {
 @functools.cache
 def paths(name: str) -> frozenset[str]:
     """The paths of all operations of a lowered train step."""
-    model = make_language_model(config.Model(dim=8, num_layers=2, num_heads=2, attention=EXPECTED[name][0]), VOCAB)
-    objective = Objective(model_loss(model), make_coefficients(EXPECTED[name][0]))
+    described = config.Model(dim=8, num_layers=2, num_heads=2, attention=EXPECTED[name][0])
+    model = make_language_model(described, VOCAB, segment_length=LENGTH)
+    objective = Objective(model_loss(model), EXPECTED[name][0].coefficients())
     optimizer = optax.sgd(1e-2)
     shape = lambda *sizes, dtype: jax.ShapeDtypeStruct((1, *sizes), dtype)
     tokens, whole = shape(ROWS, LENGTH, dtype=jnp.int32), shape(ROWS, LENGTH, dtype=bool)

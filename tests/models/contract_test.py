@@ -18,7 +18,7 @@ from memjax.config import (
     QuestionAnswering,
     Training,
 )
-from memjax.models import make_encoder_decoder, make_language_model, make_text_encoder, memformer_of
+from memjax.models import make_encoder_decoder, make_language_model, make_memformer, make_text_encoder
 from memjax.planning.programs import WHATS, make_program
 from memjax.training.experiment import make_evaluation_model, make_experiment
 from memjax.training.sharding import Layout, make_mesh
@@ -29,7 +29,7 @@ SIZES = {"dim": 8, "num_heads": 2, "num_layers": 2}
 MODELS = {
     "language model": Model(**SIZES, attention=Memorizing(memory_length=8, num_neighbors=2, cache_length=4)),
     "LSTM": Model(**SIZES, attention=LSTM()),
-    "Memformer": Memformer(**SIZES, encoder_layers=1, num_slots=2, segment_length=LENGTH),
+    "Memformer": Memformer(**SIZES, encoder_layers=1, num_slots=2),
     "translation": EncoderDecoder(**SIZES),
 }
 
@@ -39,7 +39,7 @@ def make(kind):
         case "translation":
             return make_encoder_decoder(MODELS[kind], VOCAB)
         case "Memformer":
-            return memformer_of(MODELS[kind], VOCAB)
+            return make_memformer(MODELS[kind], VOCAB, segment_length=LENGTH)
     return make_language_model(MODELS[kind], VOCAB)
 
 

@@ -100,7 +100,7 @@ def test_decoding_gives_the_hidden_states_of_the_segment():
     [
         ({"markers": -1}, "model.markers: given -1, allowed: 0 (none) or more ids"),
         (
-            {"model": config.Memformer(markers=1)},
+            {"model": config.EncoderDecoder(markers=1)},
             "model.markers: given 1, allowed: 0 but in a decoder-only language model",
         ),
         ({"protocol": "contiguous"}, "data.protocol: given 'contiguous', allowed: 'separate' for dialogues"),

@@ -10,16 +10,16 @@ import pytest
 from memjax import config as configs
 from memjax.functional.replay import mrbp_value_and_grad
 from memjax.memory.contract import take_rows
-from memjax.models.factory import memformer_of
-from memjax.models.memformer import make_memformer, replay_parts
+from memjax.models.factory import make_memformer
+from memjax.models.memformer import replay_parts
 from memjax.training.segments import loss_over_segments
 from memjax.typing import Batch
 from tests.reference.parameters import params_of
 
 ROWS, LENGTH, VOCAB, SEGMENTS = 2, 4, 7, 3
 SIZES = {
-    "vocab_size": VOCAB, "dim": 8, "num_heads": 2, "hidden_dim": 12, "encoder_layers": 1, "decoder_layers": 2,
-    "num_slots": 3, "segment_length": LENGTH,
+    "dim": 8, "num_heads": 2, "feed_forward": configs.Dense(dim=12), "encoder_layers": 1, "num_layers": 2,
+    "num_slots": 3, "scan_layers": False, "compute_dtype": "float64",
 }  # fmt: skip
 
 
@@ -29,8 +29,8 @@ def float64():
         yield
 
 
-def make(**fields):
-    return make_memformer(**{**SIZES, "dtype": jnp.float64, **fields})
+def make(segment_length=LENGTH, **fields):
+    return make_memformer(configs.Memformer(**{**SIZES, **fields}), VOCAB, segment_length=segment_length)
 
 
 def tokens(seed: int = 0, segments: int = SEGMENTS):
@@ -66,7 +66,7 @@ def over_segments(model, p, ids, starts=None):
 
 
 def test_replay_has_the_gradients_of_bptt_with_dropout():
-    model = make(dropout=0.2, attention_dropout=0.2, decoder_layers=1)
+    model = make(dropout=0.2, attention_dropout=0.2, num_layers=1)
     encode, head = replay_parts(model)
     keys = jax.random.split(jax.random.key(3, impl="rbg"), SEGMENTS)
     segments, state = (batch(), keys), model.init_state(ROWS, jnp.float64)
@@ -179,11 +179,11 @@ def test_scanned_layers_are_the_same_layers():
 
 
 def test_the_softmax_of_a_configuration():
-    sizes = {"dim": 8, "num_layers": 1, "num_heads": 2, "encoder_layers": 1, "num_slots": 2, "segment_length": LENGTH}
+    sizes = {"dim": 8, "num_layers": 1, "num_heads": 2, "encoder_layers": 1, "num_slots": 2}
     tokens = jnp.zeros((1, LENGTH), jnp.int32)
 
     def names(output):
-        model = memformer_of(configs.Memformer(**sizes, output=output), 10)
+        model = make_memformer(configs.Memformer(**sizes, output=output), 10, segment_length=LENGTH)
         starts = jnp.ones(1, bool)
         return set(
             model.init(jax.random.key(0), tokens, model.init_state(1), start_of_document=starts)["params"]["vocabulary"]
@@ -194,8 +194,8 @@ def test_the_softmax_of_a_configuration():
 
 
 def test_the_state_is_as_large_as_the_slots():
-    sizes = {"dim": 512, "num_heads": 8, "hidden_dim": 2048, "encoder_layers": 4, "decoder_layers": 16}
-    model = make(**sizes, num_slots=1024, segment_length=128, dtype=jnp.float32)
+    sizes = {"dim": 512, "num_heads": 8, "feed_forward": configs.Dense(dim=2048), "encoder_layers": 4, "num_layers": 16}
+    model = make(**sizes, num_slots=1024, segment_length=128, compute_dtype="float32")
     state = jax.eval_shape(lambda: model.init_state(16))
     bytes_of = lambda tree: sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
     assert state.memory.slots.size * 4 == 16 * 1024 * 512 * 4
@@ -207,7 +207,7 @@ def test_the_state_is_as_large_as_the_slots():
     "fields, message",
     [
         ({"num_heads": 3}, "num_heads: given 3, allowed: a divisor of dim = 8"),
-        ({"decoder_layers": 0}, "decoder_layers: given 0, allowed: at least 1"),
+        ({"num_layers": 0}, "num_layers: given 0, allowed: at least 1"),
     ],
 )
 def test_bad_sizes_are_refused(fields, message):

@@ -27,9 +27,9 @@ from memjax.config import (
 )
 from memjax.data.annotations import write_neighbors
 from memjax.data.documents import Documents
-from memjax.training.assembly import make_coefficients, make_optimizer
+from memjax.training.assembly import make_optimizer
 from memjax.training.checkpoints import Checkpoints
-from memjax.training.experiment import local_window, make_evaluation_model, make_experiment
+from memjax.training.experiment import make_evaluation_model, make_experiment
 from memjax.training.restoring import init_from, load_run, load_variables
 from memjax.training.runs import config_from_dict, config_to_dict, write_json
 from memjax.training.step import TrainState, init_variables
@@ -217,7 +217,7 @@ def test_a_compressive_run_is_loaded_with_other_memories(tmp_path):
     ],
 )
 def test_coefficients_are_those_of_the_losses_that_the_model_has(tmp_path, attention, expected):
-    assert make_coefficients(attention) == expected
+    assert attention.coefficients() == expected
     model = make_experiment(make_config(tmp_path, attention)).model
 
     def losses():
@@ -250,11 +250,11 @@ def test_optimizers_of_a_configuration():
 
 
 def test_the_local_window_decides_which_identifiers_are_distant(tmp_path):
-    assert local_window(make_config(tmp_path, long_memory())) == 16
-    assert local_window(make_config(tmp_path, long_memory(window=4))) == 4
-    assert local_window(make_config(tmp_path, TransformerXL(memory_length=5))) == 13
-    assert local_window(make_config(tmp_path, Compressive(memory_length=5))) == 13
-    assert local_window(make_config(tmp_path)) == 8
+    assert make_config(tmp_path, long_memory()).model.local_window(8) == 16
+    assert make_config(tmp_path, long_memory(window=4)).model.local_window(8) == 4
+    assert make_config(tmp_path, TransformerXL(memory_length=5)).model.local_window(8) == 13
+    assert make_config(tmp_path, Compressive(memory_length=5)).model.local_window(8) == 13
+    assert make_config(tmp_path).model.local_window(8) == 8
     experiment = make_experiment(make_config(tmp_path))
     assert set(experiment.subsets(Evaluation())) == {"is_answer", "is_practice"}
     documents = experiment.documents("validation")

@@ -9,7 +9,6 @@ import pytest
 
 from memjax.config import Compressive, Model
 from memjax.models.factory import make_language_model
-from memjax.training.assembly import make_coefficients
 from memjax.training.objective import Objective, model_loss
 from memjax.training.optimizers import adam, make_optimizer, make_schedule
 from memjax.training.step import make_train_step
@@ -177,7 +176,7 @@ def test_a_compression_learns_from_what_its_configuration_says(loss, segments, w
     data, optimizer = compressive_batches(4, segments), make_optimizer(optax.sgd(0.1), clip_norm=0.1)
     start = toy_state(model, optimizer, batch=data[0])
     kernel = lambda state: state.params["stack"]["layers_0"]["attention"]["compression_kernel"]
-    end, metrics = run(model, data, optimizer, state=start, coefficients=make_coefficients(attention))
+    end, metrics = run(model, data, optimizer, state=start, coefficients=attention.coefficients())
     assert np.array_equal(kernel(end), kernel(start)) == (not learns)
     assert not np.array_equal(end.params["vocabulary"]["embedding"], start.params["vocabulary"]["embedding"])
     losses = {name: total for name, total in metrics.items() if name.startswith("losses/")}

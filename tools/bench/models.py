@@ -25,7 +25,11 @@ LEARNING_RATE = 1e-4
 POOL = 16  # different segments of random tokens that the steps cycle through
 
 
-def model_config(kind: str, settings: dict[str, Any]) -> config.Model:
+def _described(model: config.AnyModel, settings: dict[str, Any]) -> config.Config:
+    return config.Config(model=model, data=config.Data(segment_length=settings["length"]))
+
+
+def model_config(kind: str, settings: dict[str, Any]) -> config.AnyModel:
     """The configuration that corresponds to a suite's settings."""
     if kind == "memformer":
         names = ("dim", "encoder_layers", "num_slots")
@@ -33,7 +37,6 @@ def model_config(kind: str, settings: dict[str, Any]) -> config.Model:
             **{name: settings[name] for name in names},
             num_layers=settings["layers"],
             num_heads=settings["heads"],
-            segment_length=settings["length"],
             scan_layers=settings.get("scan_layers", False),
             feed_forward=_feed_forward(kind, settings),
         )
@@ -112,7 +115,7 @@ class Model:
         self.settings = settings
         batch, length = settings["batch"], settings["length"]
         model = model_config(kind, settings)
-        self.model = make_model(config.Config(model=model), settings["vocab"], vocab_multiple=1)
+        self.model = make_model(_described(model, settings), settings["vocab"], vocab_multiple=1)
         variables = init_variables(self.model, jax.random.key(0), length)
         self.parameters = count_parameters([variables["params"], variables.get("tables", ())])
         shape = (POOL, batch, settings.get("segments", 1) * length + 1)
@@ -179,7 +182,7 @@ class Decoder:
     def __init__(self, kind: str, settings: dict[str, Any]):
         self.settings, self.turn = settings, 0
         described = model_config(kind, settings)
-        self.model = make_model(config.Config(model=described), settings["vocab"], vocab_multiple=1)
+        self.model = make_model(_described(described, settings), settings["vocab"], vocab_multiple=1)
         self.variables = init_variables(self.model, jax.random.key(0), settings["length"])
         self.pool = np.random.default_rng(0).integers(1, settings["vocab"], (POOL, settings["batch"], 1), np.int32)
 

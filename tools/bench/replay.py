@@ -23,8 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from memjax import config
 from memjax.functional.replay import mrbp_value_and_grad
-from memjax.models.memformer import make_memformer, replay_parts
+from memjax.models.factory import make_memformer
+from memjax.models.memformer import replay_parts
 from memjax.training.costs import jaxpr_flops
 from memjax.training.segments import loss_over_segments
 from memjax.typing import Batch
@@ -46,19 +48,16 @@ def program(form: str, settings: dict[str, Any], segments: int) -> tuple[Callabl
       settings: sizes.
       segments: of one update.
     """
-    model = make_memformer(
-        vocab_size=settings["vocab"],
+    described = config.Memformer(
         dim=settings["dim"],
+        num_layers=settings["decoder_layers"],
         num_heads=settings["heads"],
-        hidden_dim=4 * settings["dim"],
         encoder_layers=settings["encoder_layers"],
-        decoder_layers=settings["decoder_layers"],
         num_slots=settings["slots"],
-        segment_length=settings["length"],
         scan_layers=True,
-        rematerialize=form in ("per_layer", "segment_nested"),
-        dtype=jnp.dtype(settings["dtype"]),
+        compute_dtype=settings["dtype"],
     )
+    model = make_memformer(described, settings["vocab"], segment_length=settings["length"], rematerialize=form)
     rows = (segments, settings["batch"])
     tokens = jax.ShapeDtypeStruct((*rows, settings["length"]), jnp.int32)
     shape = lambda dtype: jax.ShapeDtypeStruct(tokens.shape, dtype)

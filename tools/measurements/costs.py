@@ -33,20 +33,20 @@ LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 COMPILED = (1024, 2048)
 
 
-def model_config(kind: str, memory: int, sizes: dict[str, Any]) -> config.Model:
+def model_config(kind: str, memory: int, sizes: dict[str, Any]) -> config.AnyModel:
     """The model of a row: `memory` is slots of Memformer or positions of Transformer-XL's memory."""
     common = {"dim": sizes["dim"], "num_layers": sizes["layers"], "num_heads": sizes["heads"], "scan_layers": True}
     common["feed_forward"] = config.Dense(dim=sizes["hidden"])
     if kind == "memformer":
-        length, encoder = sizes["length"], sizes["encoder_layers"]
-        return config.Memformer(**common, encoder_layers=encoder, num_slots=memory, segment_length=length)
+        return config.Memformer(**common, encoder_layers=sizes["encoder_layers"], num_slots=memory)
     attention = config.TransformerXL(memory_length=memory if kind == "transformer_xl" else 0)
     return config.Model(**common, attention=attention)
 
 
-def program(model_config: config.Model, vocab: int, rows: int, length: int) -> tuple[Any, tuple[Any, ...]]:
+def program(model_config: config.AnyModel, vocab: int, rows: int, length: int) -> tuple[Any, tuple[Any, ...]]:
     """`loss(params, state, tokens) -> (nats, state)` of one segment of all rows, and the shapes of its arguments."""
-    model = make_model(config.Config(model=model_config), vocab, vocab_multiple=1)
+    described = config.Config(model=model_config, data=config.Data(segment_length=length))
+    model = make_model(described, vocab, vocab_multiple=1)
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
 
     def init() -> Any:

@@ -1,0 +1,95 @@
+"""Ranges of fields, in their annotations, and the one walker that checks and words them.
+
+`memory_length: Slots = 128` says all of it: a field's range stands where the field stands. What ties fields to each
+other is said by the `check` of their class (see `memjax.settings.relations`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from math import inf
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, SupportsFloat, Union, get_args, get_origin, get_type_hints
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Range:
+    """Numbers that a field may hold; of a tuple, every entry.
+
+    Attributes:
+      words: what is allowed, as a message says it.
+      least: the smallest.
+      most: the largest.
+      above: all are larger.
+      below: all are smaller.
+      entries: the least number of entries of a tuple.
+    """
+
+    words: str
+    least: float = -inf
+    most: float = inf
+    above: float = -inf
+    below: float = inf
+    entries: int = 0
+
+    def __contains__(self, value: Any) -> bool:
+        if isinstance(value, tuple | list):
+            return len(value) >= self.entries and all(entry in self for entry in value)
+        if not isinstance(value, SupportsFloat):
+            return False
+        number = float(value)
+        return self.least <= number <= self.most and self.above < number < self.below
+
+
+def zero_or_more(meaning: str = "", unit: str = "") -> Range:
+    """The range from 0, with what 0 means and what is counted.
+
+    Example:
+      >>> zero_or_more("off", "tokens").words, -1 in zero_or_more()
+      ('0 (off) or more tokens', False)
+    """
+    return Range(words=f"0{f' ({meaning})' if meaning else ''} or more{f' {unit}' if unit else ''}", least=0)
+
+
+Count = Annotated[int, Range(words="an integer of at least 1", least=1)]
+Number = Annotated[int, zero_or_more()]
+Slots = Annotated[int, zero_or_more(unit="slots")]
+Positive = Annotated[float, Range(words="more than 0", above=0)]
+Rate = Annotated[float, Range(words="a rate in [0, 1)", least=0, below=1)]
+Share = Annotated[float, Range(words="a share from 0 to 1", least=0, most=1)]
+Weight = Annotated[float, zero_or_more("logged only")]
+"""of an auxiliary loss"""
+Decay = Annotated[float, Range(words="a number in [0, 1)", least=0, below=1)]
+
+
+@functools.cache
+def hints_of(kind: type) -> dict[str, Any]:
+    """The annotations of the fields of a class of settings, with their ranges."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def refusal(value: Any, hint: Any) -> str:
+    """What a field with this annotation may hold, where `value` is none of it; '' where it is.
+
+    Example:
+      >>> refusal(3, Count), refusal(0, Count)
+      ('', 'an integer of at least 1')
+    """
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        kind, *ranges = arguments
+        broken = (entry.words for entry in ranges if value not in entry)
+        return next(broken, "") or refusal(value, kind)
+    if origin is Literal:
+        return "" if value in arguments else f"one of {', '.join(map(repr, arguments))}"
+    if origin is tuple:
+        return next(filter(None, (refusal(entry, arguments[0]) for entry in value)), "")
+    if origin in (Union, UnionType):
+        if NoneType in arguments and value is None:
+            return ""
+        refusals = [refusal(value, kind) for kind in arguments if kind is not NoneType]
+        return "" if "" in refusals else " or ".join([*refusals, *(["None"] if NoneType in arguments else [])])
+    is_part = isinstance(hint, type) and dataclasses.is_dataclass(hint)
+    return hint.__name__ if is_part and not isinstance(value, hint) else ""
