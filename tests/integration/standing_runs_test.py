@@ -171,13 +171,13 @@ def test_every_run_of_the_archive_is_tested(archive):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_a_standing_run_goes_on_as_it_did(archive, name, tmp_path, monkeypatch, capsys):
+def test_a_standing_run_goes_on_as_it_did(archive, name, tmp_path, monkeypatch, capsys, pytestconfig):
     shutil.copytree(archive / "data", tmp_path / "data")
     shutil.copytree(archive / "runs" / name, tmp_path / "runs" / name)
     monkeypatch.chdir(tmp_path)
     recorded = json.loads((archive / "found.json").read_text())
-    # Elsewhere sums are taken in another order, and what is decoded may differ where two tokens are as probable.
-    exact = recorded["processor"] == processor()
+    # Else sums are taken in another order, and what is decoded may differ where two tokens are as probable.
+    exact = recorded["processor"] == processor() and pytestconfig.getoption("--optimized")
     expected, found = recorded["runs"][name], observe(name, capsys)
     if not exact:
         expected = {key: value for key, value in expected.items() if key == "train" or key.startswith("eval")}
