@@ -87,8 +87,9 @@ def _train(arguments: list[str]) -> int:
     parser.add_argument("--reset-memory", action="store_true", help=memories)
     _add_processes(parser)
     options, config = _with_config(parser, arguments)
+    from memjax.lifelong import train
     from memjax.training import processes
-    from memjax.training.loop import Stopped, train
+    from memjax.training.loop import Stopped
     from memjax.training.profiles import read_steps
     from memjax.training.runs import run_path
 

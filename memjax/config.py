@@ -13,9 +13,10 @@ from memjax.settings.attention import *
 from memjax.settings.data import *
 from memjax.settings.evaluation import *
 from memjax.settings.feed_forward import *
+from memjax.settings.lifelong import *
 from memjax.settings.model import *
 from memjax.settings.output import *
-from memjax.settings.relations import Settings, validate
+from memjax.settings.relations import Settings, require, validate
 from memjax.settings.task import *
 from memjax.settings.tokenizers import *
 from memjax.settings.training import *
@@ -38,7 +39,22 @@ class Config(Settings):
     data: Data = field(default_factory=Data)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    evaluations: tuple[Evaluation, ...] = ()
+    """others beside it, each with a name"""
+    lifelong: Lifelong | None = None
+    """tasks that are learned one after the other; None = one task, data.source"""
     sharding: Sharding = field(default_factory=Sharding)
+
+    def check(self, field: str, config: Config) -> None:
+        tasks = [task.name for task in self.lifelong.tasks] if self.lifelong else []
+        names = [evaluation.name for evaluation in self.evaluations]
+        for where, given in (("lifelong.tasks", tasks), ("evaluations", names)):
+            require("" not in given and len(set(given)) == len(given), where, given, "a name of its own for each")
+        require(not self.evaluation.name, "evaluation.name", self.evaluation.name, "'' (evaluations have names)")
+        for one in (self.evaluation, *self.evaluations):
+            require(one.task in ("", *tasks), "evaluation.task", one.task, f"'' or one of {tasks}")
+        for one in self.evaluations:
+            validate(replace(self, evaluation=replace(one, name=""), evaluations=()))
 
     def with_memory(self, length: int | None) -> Config:
         """The same with a memory of so many slots, valid; None = as it is.

@@ -45,6 +45,10 @@ class ContinuousCache(Settings):
 class Evaluation(Settings):
     """How a split is scored."""
 
+    name: str = ""
+    """of one of several evaluations, in metrics.jsonl; '' only in `evaluation`"""
+    task: str = ""
+    """which task's documents, of those that are learned one after the other; '' = those of data.source"""
     split: Literal["train", "validation", "test"] = "validation"
     """which documents"""
     rows: Count = 8

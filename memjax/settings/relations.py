@@ -68,3 +68,6 @@ def parts(settings: Any, path: str = "") -> Iterator[tuple[str, Settings]]:
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
             yield from parts(value, f"{path}{field.name}.")
+        for number, entry in enumerate(value if isinstance(value, tuple | list) else ()):
+            if dataclasses.is_dataclass(entry):
+                yield from parts(entry, f"{path}{field.name}.{number}.")

@@ -126,26 +126,30 @@ class Checkpoints:
 
         Args:
           expected: a tree of `jax.ShapeDtypeStruct`: what the checkpoint must hold, no less and no more. Where one
-            has a sharding, its array is read to those devices, each process its own part.
+            has a sharding, its array is read to those devices, each process its own part. Or `(step, extra) -> tree`,
+            asked for each candidate, newest first: an older one may be that of a smaller model.
           without: begins of names that the checkpoint may hold besides; they are not read.
 
         Raises:
           ValueError: the checkpoint is that of another architecture (the line lists the difference), or none is intact.
         """
-        shapes = flatten(expected)
+        tree: Any = expected
 
-        def check(arrays: Mapping[str, Any], step: int) -> list[str]:
-            arrays = {name: array for name, array in arrays.items() if not name.startswith(without)}
+        def select(manifest: Mapping[str, Any], step: int) -> tuple[list[str], Mapping[str, Any]]:
+            nonlocal tree
+            tree = expected(step, manifest["extra"]) if callable(expected) else expected
+            shapes = flatten(tree)
+            arrays = {name: array for name, array in manifest["arrays"].items() if not name.startswith(without)}
             difference = describe_difference(shapes, arrays)
             if difference:
                 raise ValueError(f"{self.directory}: checkpoint {step} is of another architecture: {difference}")
-            return list(arrays)
+            return list(arrays), {name: getattr(leaf, "sharding", None) for name, leaf in shapes.items()}
 
-        found = self._newest(check, {name: getattr(leaf, "sharding", None) for name, leaf in shapes.items()})
+        found = self._newest(select)
         if found is None:
             return None
         step, arrays, manifest = found
-        return Restored(step, unflatten(expected, arrays, manifest["keys"]), manifest["extra"])
+        return Restored(step, unflatten(tree, arrays, manifest["keys"]), manifest["extra"])
 
     def load(
         self, prefix: str | tuple[str, ...] = "params/", *, step: int | None = None
@@ -157,7 +161,8 @@ class Checkpoints:
         """
         if step is not None and step not in self.steps():
             raise ValueError(f"step: given {step}, allowed: steps with a checkpoint, {self.steps()}")
-        found = self._newest(lambda arrays, _: [name for name in arrays if name.startswith(prefix)], only=step)
+        under = lambda manifest, _: ([name for name in manifest["arrays"] if name.startswith(prefix)], {})
+        found = self._newest(under, only=step)
         if found is None:
             raise ValueError(f"{self.directory}: has no checkpoint; give the directory of a run that has saved one")
         return found[0], found[1], found[2]["extra"]
@@ -169,8 +174,7 @@ class Checkpoints:
 
     def _newest(
         self,
-        select: Callable[[Mapping[str, Any], int], list[str]],
-        shardings: Mapping[str, Any] | None = None,
+        select: Callable[[Mapping[str, Any], int], tuple[list[str], Mapping[str, Any]]],
         only: int | None = None,
     ) -> tuple[int, dict[str, Any], Any] | None:
         steps = self.steps() if only is None else [only]
@@ -184,10 +188,10 @@ class Checkpoints:
                     f"{self.directory}: checkpoint {step} has format {manifest['format']}, allowed: {FORMAT}; read it "
                     "with the version of memjax that has written it"
                 )
-            names = select(manifest["arrays"], step)
+            names, shardings = select(manifest, step)
             arrays, reason = _attempt(
                 "its arrays cannot be read",
-                lambda: self._read_arrays(step, names, manifest["arrays"], shardings or {}),  # noqa: B023
+                lambda: self._read_arrays(step, names, manifest["arrays"], shardings),  # noqa: B023
             )
             if not reason:
                 described = describe_arrays(arrays)

@@ -219,7 +219,13 @@ class Evaluator:
         self.subsets, self.max_segments, self._make_measure = subsets, max_segments, make_measure
         self.host_rows = host_rows or (0, reading.rows)
         self._accuracy, self._layout, self._held, self._fit = accuracy, layout, None, fit
-        score = make_score(model, accuracy=accuracy, parts=parts, features=features, output=make_measure is not None)
+        options = {
+            "accuracy": accuracy,
+            "parts": parts,
+            "features": tuple(features),
+            "output": make_measure is not None,
+        }
+        score, self._kind = make_score(model, **options), (options, reading.rows, layout)
         if layout is None:
             self._score = jax.jit(score, donate_argnums=1)
             return
@@ -232,6 +238,11 @@ class Evaluator:
             in_shardings=(None, memory, row, row, row, row, row),
             out_shardings=(memory, layout.replicated, layout.replicated),
         )
+
+    def share(self, other: Evaluator) -> None:
+        """Takes the compiled score of another evaluator of the same model, options and rows."""
+        if other.model == self.model and other._kind == self._kind:
+            self._score = other._score
 
     def _start(self, num_rows: int) -> Any:
         """A fresh memory where it belongs."""

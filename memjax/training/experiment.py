@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memjax import config as configs
@@ -22,6 +22,7 @@ from memjax.models.factory import (
 )
 from memjax.settings.relations import validate
 from memjax.training.evaluation import Evaluator, Subset
+from memjax.training.runs import grown
 from memjax.training.sharding import Layout
 from memjax.training.variables import fitting
 
@@ -87,6 +88,41 @@ class Experiment:
             subsets["distant_identifier"] = lambda extras: extras[ANNOTATION] > distance
         return subsets
 
+    def grown(self, lineage: Sequence[Mapping[str, Any]]) -> Experiment:
+        """The same with the model that it has become (see `memjax.training.runs.grown`)."""
+        if not lineage:
+            return self
+        config = grown(self.config, lineage)
+        return dataclasses.replace(self, config=config, model=make_model(config, self.model.vocabulary.vocab_size))
+
+    def of_task(self, name: str) -> Experiment:
+        """The same with the documents of one of several tasks.
+
+        Raises:
+          ValueError: there is no such task, or its documents have another vocabulary.
+        """
+        tasks = {task.name: task for task in (self.config.lifelong.tasks if self.config.lifelong else ())}
+        if name not in tasks:
+            raise ValueError(f"evaluation.task: given {name!r}, allowed: one of {list(tasks)}")
+        data = dataclasses.replace(self.config.data, source=tasks[name].source)
+        theirs, ours = make_datasets(data, task=self.config.task), self.model.vocabulary.vocab_size
+        if theirs.vocab_size != ours:
+            raise ValueError(
+                f"lifelong.tasks: {name} has {theirs.vocab_size} ids, allowed: {ours}, those of data.source"
+            )
+        config = dataclasses.replace(self.config, data=data)
+        return dataclasses.replace(self, config=config, documents=functools.cache(theirs.documents))
+
+    def evaluators(self, layout: Layout | None = None) -> dict[str, Evaluator]:
+        """'' and every named evaluation; those of one model and shape share one compiled score."""
+        found: dict[str, Evaluator] = {}
+        for evaluation in (self.config.evaluation, *self.config.evaluations):
+            made = self.evaluator(evaluation, layout=layout)
+            for other in found.values():
+                made.share(other)
+            found[evaluation.name] = made
+        return found
+
     def evaluator(
         self,
         evaluation: configs.Evaluation | None = None,
@@ -109,6 +145,9 @@ class Experiment:
           **shown: `parts` and `features` of `Evaluator`.
         """
         evaluation = evaluation or self.config.evaluation
+        if evaluation.task:
+            other, own = self.of_task(evaluation.task), dataclasses.replace(evaluation, task="")
+            return other.evaluator(own, model=model, documents=documents, layout=layout, **shown)
         fit = lambda variables: variables
         if model is None:
             model = make_evaluation_model(self, evaluation)

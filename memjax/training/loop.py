@@ -1,43 +1,42 @@
-"""The training loop: a generator of steps, and `train`, which builds the parts and hangs everything periodic on it."""
+"""The loop: updates one after the other, stages one after the other, and `train`, which builds what they need."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from memjax.axes import parameter_names
 from memjax.config import Config
-from memjax.data.rows import merge_positions, position_of_rows
+from memjax.data.rows import position_of_rows
 from memjax.settings.relations import validate, warnings
 from memjax.training import processes
-from memjax.training.assembly import (
-    check_frozen,
-    make_objective,
-    make_parts,
-    make_schedule,
-)
-from memjax.training.checkpoints import Checkpoints, Restored
-from memjax.training.evaluation import EvaluationResult, Evaluator, Interrupted
+from memjax.training.assembly import check_frozen, make_objective, make_parts
+from memjax.training.evaluation import EvaluationResult, Interrupted
 from memjax.training.experiment import Experiment, make_experiment
-from memjax.training.metrics import MetricsFile, count_bytes, count_parameters, describe_totals
+from memjax.training.metrics import count_bytes, count_parameters
 from memjax.training.objective import Objective
+from memjax.training.places import Places
 from memjax.training.profiles import Profile, Steps, check_steps
-from memjax.training.progress import Event, Progress, TensorBoard, describe_duration, describe_numbers
+from memjax.training.progress import Event, Progress
+from memjax.training.record import Record, describe_score
 from memjax.training.restoring import init_from
 from memjax.training.runs import RunDirectory, check_directory, config_to_dict, read_json, run_path
-from memjax.training.sharding import Layout, check_rows, make_layout, put, put_rows, train_state_names
+from memjax.training.sharding import Layout, check_rows, make_layout
 from memjax.training.signals import Stopped, StopSignal
 from memjax.training.slot_counters import pull_usage
-from memjax.training.step import TrainState, init_variables, model_variables
-from memjax.training.variables import join_state, split_state
-from memjax.typing import Batch, Sum
+from memjax.training.stages import PHASES, STREAM, Context, Learner, Lineage, OfKind, Position, Stage, keep
+from memjax.training.step import TrainState, init_variables
+from memjax.typing import Sum
+
+__all__ = ["Hook", "MakeLearner", "StepInfo", "Stopped", "TrainingResult", "every", "run", "train", "training_steps"]
 
 
 @dataclasses.dataclass
@@ -65,7 +64,8 @@ class TrainingResult:
     Attributes:
       path: the run directory.
       step: steps done.
-      results: as in `finished.json`: `evaluation` (the final one) and `parameters`, `memory_bytes`.
+      results: as in `finished.json`: `evaluation` (the final one), `evaluations` (those with a name) and
+        `parameters`, `memory_bytes`.
       finished_before: an earlier call had finished the run, this one did nothing.
     """
 
@@ -76,9 +76,9 @@ class TrainingResult:
 
 
 def training_steps(
-    train_step: Callable[[TrainState, Batch], tuple[TrainState, dict[str, Sum]]],
+    train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Sum]]],
     state: TrainState,
-    batches: Iterator[Batch],
+    batches: Iterator[Any],
     *,
     steps: int,
     first: int = 0,
@@ -86,7 +86,7 @@ def training_steps(
     """Runs steps `first + 1` to `steps` and yields after each, without waiting for the device.
 
     Args:
-      train_step: from `make_train_step`; donates the state.
+      train_step: `(state, batch) -> (state, metrics)`, from `make_train_step`; donates the state.
       state: after step `first`.
       batches: one for each step; while the consumer has a step, the iterator stands behind that step's batch.
       steps: the last step.
@@ -109,6 +109,54 @@ def every(number: int, hook: Hook) -> Hook:
     return call
 
 
+MakeLearner = Callable[[Lineage], Learner]
+Course = Callable[[Experiment, Layout | None, Callable[[Config, Any], Objective]], tuple[MakeLearner, Sequence[Stage]]]
+"""`course(experiment, layout, objective) -> (make_learner, stages)`, what `run` runs"""
+
+
+def plain_learner(
+    experiment: Experiment,
+    layout: Layout | None = None,
+    objective: Callable[[Config, Any], Objective] = make_objective,
+    *,
+    method: Callable[[Mapping[str, Any]], Any] = lambda params: {},
+    **arguments: Any,
+) -> Learner:
+    """The learner that a configuration describes: one kind of update, and nothing kept.
+
+    Args:
+      experiment: the parts of the run.
+      layout: of arrays on several devices.
+      objective: `objective(config, model)`.
+      method: `method(params)`, what `TrainState.method` is at the start.
+      **arguments: `links` and `after_update` of `make_parts`.
+    """
+    config, model = experiment.config, experiment.model
+    parts, rows = make_parts(config, model, objective=objective, **arguments), config.data.rows
+    example = jax.tree.map(jnp.asarray, next(experiment.stream()))
+    key = jax.random.key(config.training.seed)
+
+    def variables() -> Any:
+        return init_variables(model, jax.random.fold_in(key, 0), config.data.segment_length)
+
+    def init(values: Mapping[str, Any]) -> TrainState:
+        memory, kept = model.init_state(rows), method(values["params"])
+        return parts.init(values, memory, example, jax.random.fold_in(key, 1), method=kept)
+
+    observe = lambda state, batch, kind: parts.step(state, batch)
+    return Learner(model, variables, init, observe, {STREAM: example}, experiment.evaluators(layout))
+
+
+def one_stage(
+    experiment: Experiment, layout: Layout | None, objective: Callable[[Config, Any], Objective]
+) -> tuple[MakeLearner, Sequence[Stage]]:
+    """Plain training: one stage with one kind of update."""
+    config = experiment.config
+    rows = layout.host_rows(config.data.rows) if layout else None
+    stage = Stage("training", lambda state, at: OfKind(experiment.stream(at, rows)), config.training.steps)
+    return lambda lineage: plain_learner(experiment.grown(lineage), layout, objective), [stage]
+
+
 def train(
     config: Config,
     *,
@@ -118,6 +166,7 @@ def train(
     profile: Steps | None = None,
     reset_memory: bool = False,
     objective: Callable[[Config, Any], Objective] = make_objective,
+    course: Course = one_stage,
 ) -> TrainingResult:
     """Trains, or goes on training, or reports a run that is through.
 
@@ -134,12 +183,15 @@ def train(
       reset_memory: go on with empty memories, and with another number of rows if wanted: the streams of documents then
         begin their next epoch.
       objective: `objective(config, model)`, another than that of the configuration, such as one `with_penalty`.
+      course: what is run: the learner and the stages; plain training if it is not given.
 
     Raises:
       ValueError: the configuration, the run directory, a checkpoint or the data does not fit; nothing is lost.
       Stopped: SIGTERM or SIGINT; the run is saved.
     """
     validate(config)
+    if config.lifelong is not None and course is one_stage:
+        raise ValueError("lifelong: given tasks, allowed: None; train them with memjax.lifelong.train")
     if profile is not None:
         check_steps(profile, config.training.steps)
     path, training, timeout = run_path(config), config.training, config.sharding.timeout
@@ -161,24 +213,39 @@ def train(
         check_rows(config.data.rows, layout.mesh)
     with processes.together("the data", timeout):
         experiment = experiment or make_experiment(config, progress=_report_preparation(report, training.steps))
-        evaluator = experiment.evaluator(config.evaluation, layout=layout)
+        make_learner, stages = course(experiment, layout, objective)
+        learners = _once_for_each_lineage(make_learner)
+        learners(())
     with processes.together("the run directory", timeout):
-        run = RunDirectory(config, reset_memory=reset_memory)
+        directory = RunDirectory(config, reset_memory=reset_memory)
     try:
         with processes.together("the run directory", timeout):
-            run.check_shared()
+            directory.check_shared()
         with (
             StopSignal() as stop,
             layout.active() if layout else contextlib.nullcontext(),
             processes.Watch(timeout),
         ):
-            return _Run(config, experiment, evaluator, run, report, stop, layout, reset_memory, objective).train(
-                hooks, profile
-            )
+            record = Record(config, directory, report, stop, layout=layout, reset_memory=reset_memory)
+            return run(learners, stages, record, hooks=hooks, profile=profile)
     finally:
-        run.close()
+        directory.close()
         if isinstance(report, Progress):
             report.close()
+
+
+def _once_for_each_lineage(make_learner: MakeLearner) -> MakeLearner:
+    """Candidates for a restore, and what is built before a directory is made, would else be built twice."""
+    made: dict[str, Learner] = {}
+
+    def make(lineage: Lineage) -> Learner:
+        key = json.dumps(lineage)
+        if key not in made:
+            made.clear()
+            made[key] = make_learner(lineage)
+        return made[key]
+
+    return make
 
 
 def _silent(event: Event) -> None:
@@ -199,183 +266,250 @@ def _report_preparation(report: Callable[[Event], None], steps: int) -> Callable
     return progress
 
 
-class _Clock:
-    """Time of training alone: compilation, evaluations and checkpoints do not count."""
+def run(
+    make_learner: MakeLearner,
+    stages: Sequence[Stage],
+    record: Record,
+    *,
+    hooks: Sequence[Hook] = (),
+    profile: Steps | None = None,
+) -> TrainingResult:
+    """Runs stages one after the other, from where the record stands to its end.
 
-    def __init__(self) -> None:
-        self.begin = time.perf_counter()
-        self.restart()
+    Args:
+      make_learner: `make_learner(lineage)`, asked at the start, at a restore, and whenever the lineage has changed.
+      stages: what is done.
+      record: where it is kept, and who is told.
+      hooks: called after each step, before the checkpoint of that step.
+      profile: first and last step of a trace.
 
-    def restart(self) -> None:
-        self._since, self._paused, self.steps = time.perf_counter(), 0.0, 0
-
-    def seconds(self) -> float:
-        """Since the last restart."""
-        return time.perf_counter() - self._since - self._paused
-
-    @contextlib.contextmanager
-    def paused(self, info: StepInfo) -> Iterator[None]:
-        jax.block_until_ready(info.metrics)  # What is still running belongs to training.
-        start = time.perf_counter()
-        yield
-        self._paused += time.perf_counter() - start
+    Raises:
+      Stopped: a signal ended the run, which is saved.
+    """
+    if all(isinstance(stage.steps, int) for stage in stages):
+        record.steps = sum(stage.steps for stage in stages if isinstance(stage.steps, int))
+    trace = Profile(profile, record.path / "profile", lambda step, line: record.tell("note", step, line))
+    try:
+        return _Run(make_learner, stages, record, hooks, trace).finish()
+    finally:
+        trace.close()
+        record.close()
 
 
 class _Run:
-    """One attempt at a run: start, steps with their hooks, end."""
+    """One attempt at a run: start, phases of stages, end."""
 
     def __init__(
         self,
-        config: Config,
-        experiment: Experiment,
-        evaluator: Evaluator,
-        run: RunDirectory,
-        report: Callable[[Event], None],
-        stop: StopSignal,
-        layout: Layout | None,
-        reset_memory: bool,
-        objective: Callable[[Config, Any], Objective],
+        make_learner: MakeLearner,
+        stages: Sequence[Stage],
+        record: Record,
+        hooks: Sequence[Hook],
+        profile: Profile,
     ):
-        self.config, self.experiment, self.evaluator = config, experiment, evaluator
-        self.run, self.report, self.layout, self.reset_memory = run, report, layout, reset_memory
-        self.stop = processes.Agreed(lambda: stop.received or 0)
-        training = config.training
-        self.steps, self.clock = training.steps, _Clock()
-        self.groups = experiment.model.groups()
-        self.schedule = make_schedule(training)
-        self.parts = make_parts(config, experiment.model, objective=objective)
-        self.checkpoints = Checkpoints(
-            run.checkpoints_path, keep=training.keep_checkpoints, on_warning=lambda line: self._tell("note", 0, line)
+        self.make_learner, self.stages, self.record, self.hooks, self.profile = (
+            *(make_learner, stages, record),
+            *(hooks, profile),
         )
-        self.metrics = MetricsFile(run.metrics_path, run.attempt)
-        self.evaluated: tuple[int, EvaluationResult] | None = None
-        self.saved = -1
-        self.tensorboard: TensorBoard | None = None
+        self.config, self.position, self.lineage = record.config, Position(), ()
         self.stream: Any = None
+        self.scores: dict[tuple[Position, str], EvaluationResult] = {}
 
-    def train(self, hooks: Sequence[Hook], steps: Steps | None = None) -> TrainingResult:
-        """All of it, from the start to `finished.json`; `steps` are traced."""
-        training = self.config.training
-        profile = Profile(steps, self.run.path / "profile", lambda step, line: self._tell("note", step, line))
+    def finish(self) -> TrainingResult:
+        """All of it, from the start to `finished.json`."""
+        record, info = self.record, StepInfo(0, self._start(), {})
+        info.step = self.position.step
+        self._make_up(info)
+        while self.position.stage < len(self.stages):
+            stage = self.stages[self.position.stage]
+            phase = {"before": self._before, "steps": self._steps, "after": self._after}[self.position.phase]
+            info = phase(stage, info)
         try:
-            state, first = self._start()
-            everything = [
-                self._log_every(training.log_every),
-                every(training.evaluate_every, self._evaluate),
-                *hooks,
-                every(training.checkpoint_every, self._save),
-            ]
-            info = StepInfo(first, state, {})
-            if (
-                training.evaluate_every
-                and first
-                and first % training.evaluate_every == 0
-                and not self._evaluated(first)
-            ):
-                self._evaluate(info)
-            for info in training_steps(
-                profile.around(self.train_step, first), state, self._batches(), steps=self.steps, first=first
-            ):
-                if info.step == first + 1:
-                    self._first_step(info)
-                for hook in everything:
-                    hook(info)
-                if self.stop():
-                    self._stop(info)
-            self._save(info)
-            return self._finish(info)
-        finally:
-            profile.close()
-            self.checkpoints.close()
-            if self.tensorboard is not None:
-                self.tensorboard.close()
+            results = {name: self._score(info, name) for name in self.learner.evaluators}
+        except Interrupted:
+            raise record.stopped(info.step) from None
+        named = {name: result.as_dict() for name, result in results.items() if name}
+        found = {"evaluation": results[""].as_dict(), **({"evaluations": named} if named else {}), **self.sizes}
+        record.finish(info.step, found, describe_score(results[""]))
+        return TrainingResult(record.path, info.step, found, False)
 
     # Start
 
-    def _start(self) -> tuple[TrainState, int]:
-        """The state to begin with and the steps already done: resume, else init_from, else fresh."""
-        training, model, rows = self.config.training, self.experiment.model, self.config.data.rows
-        example = jax.tree.map(jnp.asarray, next(self.experiment.stream()))
-        key = jax.random.key(training.seed)
+    def _use(self, lineage: Lineage) -> None:
+        """The learner of a lineage, and where its arrays live."""
+        self.lineage, self.learner = lineage, self.make_learner(lineage)
+        self.places = Places(self.record.layout, self.learner)
 
-        def variables() -> Any:
-            return init_variables(model, jax.random.fold_in(key, 0), self.config.data.segment_length)
+    def _expected(self, number: int, extra: Any) -> Any:
+        """What the checkpoint of a candidate must hold."""
+        lineage = tuple(extra.get("lineage", ()))
+        if lineage != self.lineage:
+            self._use(lineage)
+        expected = self.places.saved
+        if self.record.reset_memory:
+            expected = dataclasses.replace(expected, memory=None, restart=None)
+        return expected if self.learner.host is None else _with_host(expected, self.learner.host.arrays())
 
-        def fresh(values: Any) -> TrainState:
-            return self.parts.init(values, model.init_state(rows), example, jax.random.fold_in(key, 1))
-
-        shapes = jax.eval_shape(lambda: fresh(variables()))
-        check_frozen(training.frozen, shapes)
-        self.places = _Places(self.layout, shapes, variables, example, self.groups)
-        self.train_step = self.places.compile(self.parts.step)
-        restored = self._restore()
-        notes = []
+    def _start(self) -> TrainState:
+        """The state to begin with: resume, else init_from, else fresh."""
+        record, training, rows = self.record, self.config.training, self.config.data.rows
+        self._use(())
+        check_frozen(training.frozen, self.places.shapes)
+        restored = record.restore(self._expected, ("memory/", "restart") if record.reset_memory else ())
+        notes: list[str] = []
         if restored is not None:
-            step, position = restored.step, restored.extra["position"]
-            state = restored.tree
-            notes.append(f"going on after step {step}")
-            if self.reset_memory:
-                state = dataclasses.replace(state, **self.places.run_rows(lambda: model.init_state(rows)))
-                position = position_of_rows(position, rows)
+            state, host = _without_host(restored.tree)
+            if self.learner.host is not None:
+                self.learner.host.restore(host)
+            first = self.stages[0].steps
+            steps = first if isinstance(first, int) else restored.step
+            self.position = Position.read(restored.step, restored.extra["position"], steps)
+            notes.append(f"going on after step {self.position.step}")
+            if record.reset_memory:
+                state = self.places.empty_rows(state, rows)
+                stream = self.position.stream
+                moved = None if stream is None else position_of_rows(stream, rows)
+                self.position = self.position._replace(stream=moved)
                 notes.append("memories are empty, and rows begin their next epoch")
             state = self.places.join(state)
         else:
-            step, position, values = 0, None, self.places.run(variables)
+            change = None
             if training.init_from:
-                values, new = init_from(training.init_from, values, model, reinitialized=training.reinitialized)
-                notes.append(f"parameters from {training.init_from}")
-                notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
-            state = self.places.run(fresh, values)
-        self.stream = self.experiment.stream(position, self.layout.host_rows(rows) if self.layout else None)
-        with processes.together("the record", self.config.sharding.timeout):
-            if processes.is_first():
-                self.metrics.cut(step)
-            self.run.record_attempt(step)
-        self.saved = step if restored is not None else -1
-        if training.tensorboard and processes.is_first():
-            self.tensorboard = TensorBoard(self.run.path, step)
+                change = functools.partial(self._init_from, notes)
+            state = self.places.init(change)
+        if self.position.phase == "steps":  # what does not fit is refused before anything is written
+            self.stream = self.stages[self.position.stage].open(state, self.position.stream)
+        record.begin(self.position, restored is not None)
         self.sizes = {
-            "parameters": count_parameters((state.params, state.tables.values)) - self.experiment.model.padding(),
-            "memory_bytes": count_bytes(state.memory) // self.config.data.rows,
+            "parameters": count_parameters((state.params, state.tables.values)) - self.learner.model.padding(),
+            "memory_bytes": count_bytes(state.memory) // rows,
         }
         text = (
-            f"{self.run.path}: {self.sizes['parameters']:,} parameters, "
+            f"{record.path}: {self.sizes['parameters']:,} parameters, "
             f"{self.sizes['memory_bytes']:,} bytes of memory a row, "
-            f"{self.steps} steps of {self.config.data.rows} x {training.segments_per_update} x "
+            f"{record.steps} steps of {rows} x {training.segments_per_update} x "
             f"{self.config.data.segment_length} tokens"
         )
-        self._tell("start", step, text, {**self.sizes, "attempt": self.run.attempt})
+        step = self.position.step
+        record.tell("start", step, text, {**self.sizes, "attempt": record.attempt})
         for line in [*warnings(self.config), *notes]:
-            self._tell("note", step, line)
-        return state, step
+            record.tell("note", step, line)
+        return state
 
-    def _restore(self) -> Restored | None:
-        """The newest checkpoint; with `reset_memory` all of it but what belongs to rows."""
-        expected, without = self.places.saved, ()
-        if self.reset_memory:
-            expected, without = dataclasses.replace(expected, memory=None, restart=None), ("memory/", "restart")
-        return self.checkpoints.restore(expected, without=without)
+    def _init_from(self, notes: list[str], values: Mapping[str, Any]) -> Mapping[str, Any]:
+        training = self.config.training
+        loaded, new = init_from(training.init_from, values, self.learner.model, reinitialized=training.reinitialized)
+        notes.append(f"parameters from {training.init_from}")
+        notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
+        return loaded
 
-    def _batches(self) -> Iterator[Batch]:
-        """The batches, each where it belongs; made one at a time, since checkpoints name the stream's position."""
-        return (self.places.put_batch(batch) for batch in self.stream)
+    def _make_up(self, info: StepInfo) -> None:
+        """The evaluation of the step of the checkpoint, where a signal ended it."""
+        often = self.config.training.evaluate_every
+        due = often and info.step and info.step % often == 0 and self.position.phase == "steps"
+        if due and not all(self.record.is_evaluated(self.position, name) for name in self.learner.evaluators):
+            self._evaluate(info)
 
-    def _first_step(self, info: StepInfo) -> None:
-        jax.block_until_ready(info.metrics)
-        seconds = time.perf_counter() - self.clock.begin
-        self._tell("note", info.step, f"first step after {seconds:.1f} s (compilation included)", {"seconds": seconds})
-        self.clock.restart()
-        self.clock.steps = -1  # The step that is about to be counted ran before the clock.
+    # Phases
+
+    def _before(self, stage: Stage, info: StepInfo) -> StepInfo:
+        info.state = self._change(stage.before, info)
+        steps = stage.steps if isinstance(stage.steps, int) else int(stage.steps(info.state))
+        given = (*self.position.steps, steps)
+        self.position = self.position._replace(phase="steps", steps=given, stream=None)
+        if stage.before is not keep:
+            self._save(info)
+        return info
+
+    def _steps(self, stage: Stage, info: StepInfo) -> StepInfo:
+        training, record, first, last = self.config.training, self.record, info.step, self.position.end
+        if self.stream is None:
+            self.stream = stage.open(info.state, self.position.stream)
+        everything = [
+            self._log_every(training.log_every, last),
+            every(training.evaluate_every, self._evaluate),
+            *self.hooks,
+            every(training.checkpoint_every, self._save),
+        ]
+        updates = (self.places.put_update(update) for update in iter(self.stream.__next__, None))
+        step, state = self.profile.around(self.places.observe, first), info.state
+        for info in training_steps(step, state, updates, steps=last, first=first):
+            self.position = self.position._replace(step=info.step)
+            if info.step == first + 1:
+                self._first_step(info)
+            for hook in everything:
+                hook(info)
+            if record.stop():
+                self._save(info)
+                raise record.stopped(info.step)
+        # A phase that does nothing needs no checkpoint of its own: it is simply come upon again.
+        if stage.after is keep:
+            self._save(info)
+        self.position, self.stream = self.position._replace(phase="after", stream=self.stream.position), None
+        if stage.after is not keep:
+            self._save(info)
+        return info
+
+    def _after(self, stage: Stage, info: StepInfo) -> StepInfo:
+        info.state = self._change(stage.after, info)
+        try:
+            for name in stage.evaluate:
+                self._score(info, name)
+        except Interrupted:
+            raise self.record.stopped(info.step) from None
+        self.position = self.position._replace(stage=self.position.stage + 1, phase="before", stream=None)
+        if stage.after is not keep:
+            self._save(info)
+        return info
+
+    def _change(self, phase: Callable[..., Any], info: StepInfo) -> TrainState:
+        """The state after a phase, in places of its own."""
+        if phase is keep:
+            return info.state
+        stage, layout = self.stages[self.position.stage], self.record.layout
+        key = jax.random.key(self.config.training.seed)
+        for number in (2, self.position.stage, PHASES.index(self.position.phase)):
+            key = jax.random.fold_in(key, number)
+
+        def stop() -> None:
+            if self.record.stop():
+                raise Interrupted
+
+        def data() -> Iterator[tuple[str, Any]]:
+            stream = stage.open(info.state, None)
+            return (self.places.put_update(update) for update in iter(stream.__next__, None))
+
+        tell = lambda line: self.record.tell("note", info.step, line)
+        try:
+            state, lineage = phase(info.state, Context(key, data, self.lineage, stop, tell, layout))
+        except Interrupted:
+            raise self.record.stopped(info.step) from None
+        if tuple(lineage) != self.lineage:
+            self._use(tuple(lineage))
+            zero = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)
+            state = dataclasses.replace(state, totals=jax.tree.map(zero, self.places.shapes.totals))
+        return self.places.take(state)
 
     # Hooks
 
-    def _log_every(self, number: int) -> Hook:
+    def _first_step(self, info: StepInfo) -> None:
+        clock = self.record.clock
+        jax.block_until_ready(info.metrics)
+        seconds = time.perf_counter() - clock.begin
+        line = f"first step after {seconds:.1f} s (compilation included)"
+        self.record.tell("note", info.step, line, {"seconds": seconds})
+        clock.restart()
+        clock.steps = -1  # The step that is about to be counted ran before the clock.
+
+    def _log_every(self, number: int, last: int) -> Hook:
+        clock = self.record.clock
+
         def hook(info: StepInfo) -> None:
-            self.clock.steps += 1
-            if number and (info.step % number == 0 or info.step == self.steps):
+            clock.steps += 1
+            if number and (info.step % number == 0 or info.step == last):
                 self._log(info)
 
-        self.clock.steps = 0
+        clock.steps = 0
         return hook
 
     def _log(self, info: StepInfo) -> None:
@@ -384,165 +518,60 @@ class _Run:
         usage, tables = pull_usage(info.state.tables)
         none = jax.tree.map(jnp.zeros_like, info.state.totals)
         info.state = dataclasses.replace(info.state, totals=none, tables=tables)
-        seconds, steps = self.clock.seconds(), self.clock.steps
-        counted = max(float(totals["skipped"].weight), 1.0)
-        line: dict[str, Any] = {**describe_totals(totals), **usage}
-        updates = int(applied) // self.config.training.apply_every
-        line["learning_rate"] = float(self.schedule(max(updates - 1, 0)))
-        # The first step of an attempt is not timed, and the totals of a resumed run reach back before it.
-        line["tokens_per_second"] = line["tokens"] / counted * steps / seconds if steps > 0 and seconds > 0 else None
-        line["seconds"] = time.perf_counter() - self.clock.begin
-        self._write("train", info.step, line)
-        left = f"  ETA {describe_duration((self.steps - info.step) * seconds / steps)}" if steps > 0 else ""
-        text = f"step {info.step}/{self.steps}  {describe_numbers(line)}{left}"
-        self._tell("log", info.step, text, line)
-        if totals["skipped"].total:
-            lost = f"{int(totals['skipped'].total)} of {int(counted)} steps skipped: loss or gradient not finite"
-            self._tell("note", info.step, lost)
-        self.clock.restart()
+        self.record.write_steps(self.position, totals, int(applied), usage)
 
     def _evaluate(self, info: StepInfo) -> None:
-        with self.clock.paused(info), contextlib.suppress(Interrupted):
-            self._score(info)
+        with self.record.clock.paused(info.metrics), contextlib.suppress(Interrupted):
+            for name in self.learner.evaluators:
+                self._score(info, name)
 
     def _save(self, info: StepInfo) -> None:
-        if self.saved == info.step:
-            return
-        with self.clock.paused(info):
-            position = merge_positions(processes.gather(self.stream.position))
-            self.checkpoints.save(info.step, self.places.split(info.state), extra={"position": position})
-        self.saved = info.step
-        self._tell("checkpoint", info.step, f"step {info.step}: saved")
+        if self.stream is not None:
+            self.position = self.position._replace(stream=self.stream.position)
+        host = self.learner.host
 
-    # End
+        def tree() -> Any:
+            split = self.places.split(info.state)
+            return split if host is None else _with_host(split, host.arrays())
 
-    def _stop(self, info: StepInfo) -> None:
-        self._save(info)
-        stopped = Stopped(self.stop.value, info.step, self.run.path)
-        self._tell("stopped", info.step, str(stopped), {"signal": stopped.signal})
-        raise stopped
+        with self.record.clock.paused(info.metrics):
+            self.record.save(self.position, self.lineage, tree)
 
-    def _finish(self, info: StepInfo) -> TrainingResult:
-        try:
-            result = self._score(info)
-        except Interrupted:
-            self._stop(info)
-            raise
-        results = {"evaluation": result.as_dict(), **self.sizes}
-        self.run.finish(info.step, results)
-        text = f"{self.run.path}: finished, {describe_score(result)}"
-        self._tell("finished", info.step, text, results)
-        return TrainingResult(self.run.path, info.step, results, False)
-
-    def _score(self, info: StepInfo) -> EvaluationResult:
+    def _score(self, info: StepInfo, name: str) -> EvaluationResult:
         """Evaluates after a step, once."""
-        if self.evaluated is not None and self.evaluated[0] == info.step:
-            return self.evaluated[1]
-        result = self.evaluator(model_variables(info.state), stop=lambda: bool(self.stop()))
-        split = self.config.evaluation.split
-        values = {"split": split, **result.as_dict()}
-        if not self._evaluated(info.step):
-            self._write("evaluation", info.step, values)
-        text = f"step {info.step}/{self.steps}  {split}: {describe_score(result)}"
-        self._tell("evaluation", info.step, text, values)
-        self.evaluated = (info.step, result)
-        return result
-
-    def _evaluated(self, step: int) -> bool:
-        return any(line["kind"] == "evaluation" and line["step"] == step for line in self.metrics.read())
-
-    def _write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        if processes.is_first():
-            self.metrics.write(kind, step, values)
-        if self.tensorboard is not None:
-            self.tensorboard.write(kind, step, values)
-
-    def _tell(self, kind: str, step: int, text: str, values: dict[str, Any] | None = None) -> None:
-        self.report(Event(kind, step, self.steps, values or {}, text))
+        place = self.position._replace(stream=None)
+        if place.stage == len(
+            self.stages
+        ):  # at the end, as after the last stage; that of plain training is its updates
+            last = self.stages[-1]
+            place = place._replace(stage=place.stage - 1, phase="steps" if _is_plain(last) else "after")
+        if (place, name) not in self.scores:
+            evaluator = self.learner.evaluators[name]
+            key = jax.random.fold_in(jax.random.key(self.config.training.seed), 3)
+            variables = self.learner.adapt(info.state, None, key)
+            result = evaluator(variables, stop=lambda: bool(self.record.stop()))
+            self.record.write_score(place, name, _split_of(self.config, name), result)
+            self.scores = {(at, of): r for (at, of), r in self.scores.items() if at == place} | {(place, name): result}
+        return self.scores[place, name]
 
 
-class _Places:
-    """Where the arrays of a run live: on one device, or as a layout says.
-
-    Attributes:
-      saved: what a checkpoint holds, the shapes of `split`; with shardings where there is a layout.
-    """
-
-    def __init__(
-        self,
-        layout: Layout | None,
-        shapes: TrainState,
-        variables: Callable[[], Any],
-        example: Batch,
-        groups: Sequence[tuple[int, int]],
-    ):
-        self.layout, self.shapes, self.groups = layout, shapes, groups
-        self.saved = jax.eval_shape(lambda state: split_state(state, groups), shapes)
-        if layout is None:
-            return
-        names = parameter_names(variables)
-        self.state, self.batch = layout.train_state(shapes, names), layout.batch(example)
-        self.variables = layout.of(names, jax.eval_shape(variables))
-        self.saved = jax.tree.map(
-            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-            self.saved,
-            layout.of(split_state(train_state_names(shapes, names), groups), self.saved),
-        )
-
-    def compile(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """The train step, which donates the state."""
-        if self.layout is None:
-            return jax.jit(step, donate_argnums=0)
-        return jax.jit(
-            step,
-            donate_argnums=0,
-            in_shardings=(self.state, self.batch),
-            out_shardings=(self.state, self.layout.replicated),
-        )
-
-    def run(self, make: Callable[..., Any], *values: Any) -> Any:
-        """Makes variables (without values) or a train state (of variables), each part where it belongs."""
-        if self.layout is None:
-            return jax.jit(make)(*values)
-        if not values:
-            return jax.jit(make, out_shardings=self.variables)()
-        return jax.jit(make, out_shardings=self.state)(*put(values, (self.variables,)))
-
-    def run_rows(self, make_memory: Callable[[], Any]) -> dict[str, Any]:
-        """The fields of a train state that belong to rows, as before the first step."""
-        make = lambda: {"memory": make_memory(), "restart": jnp.zeros(self.shapes.restart.shape, bool)}
-        if self.layout is None:
-            return jax.jit(make)()
-        return jax.jit(make, out_shardings={"memory": self.state.memory, "restart": self.state.restart})()
-
-    def split(self, state: TrainState) -> TrainState:
-        """What a checkpoint holds: layers apart."""
-        if self.layout is None:  # Slicing on the device would compile a program per shape.
-            return split_state(_collections_on_host(state), self.groups)
-        return split_state(state, self.groups, run=jax.jit)
-
-    def join(self, state: TrainState) -> TrainState:
-        """The inverse of `split`."""
-        if self.layout is None:
-            return jax.tree.map(jnp.array, join_state(state, self.groups))
-        join = lambda state: join_state(state, self.groups)
-        return jax.jit(join, donate_argnums=0, out_shardings=self.state)(state)
-
-    def put_batch(self, batch: Batch) -> Batch:
-        """The rows of this process as part of the batch of all."""
-        return batch if self.layout is None else put_rows(batch, self.batch)
+def _is_plain(stage: Stage) -> bool:
+    """Whether nothing follows the updates of a stage."""
+    return stage.after is keep and not stage.evaluate
 
 
-def describe_score(result: EvaluationResult) -> str:
-    """An evaluation as words."""
-    numbers = describe_numbers({**result.as_dict(), "nats_per_token": result.nats_per_token})
-    parts = [f"{name} {describe_numbers(score.as_dict())}" for name, score in result.subsets.items() if score.targets]
-    return f"{numbers} ({'; '.join([result.protocol, *parts])})"
+def _split_of(config: Config, name: str) -> str:
+    """The split that an evaluation scores."""
+    return next((one.split for one in config.evaluations if one.name == name), config.evaluation.split)
 
 
-def _collections_on_host(state: TrainState) -> TrainState:
-    """What `split_state` takes apart, as NumPy: slicing on the device would compile a program per shape."""
-    params, tables, batch_stats, constants = jax.device_get(
-        (state.params, state.tables, state.batch_stats, state.constants)
-    )
-    return dataclasses.replace(state, params=params, tables=tables, batch_stats=batch_stats, constants=constants)
+def _with_host(state: TrainState, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """A train state with arrays of the host beside it, under names of their own."""
+    return {field.name: getattr(state, field.name) for field in dataclasses.fields(state)} | {"host": dict(arrays)}
+
+
+def _without_host(tree: Any) -> tuple[TrainState, Mapping[str, Any]]:
+    """The inverse of `_with_host`."""
+    if isinstance(tree, TrainState):
+        return tree, {}
+    return TrainState(**{name: part for name, part in tree.items() if name != "host"}), tree["host"]

@@ -71,6 +71,9 @@ def describe_totals(totals: Mapping[str, Sum]) -> dict[str, float | None]:
 class MetricsFile:
     """`metrics.jsonl`: one JSON object a line, each with `step`, `attempt` and `kind`.
 
+    Evaluations are identified by `step`, `stage`, `phase` and `name`. A line that names no stage is of stage 0, one
+    that names no phase is of its updates, one without a name is of `Config.evaluation`.
+
     Example:
       >>> import tempfile
       >>> file = MetricsFile(Path(tempfile.mkdtemp()) / "metrics.jsonl", attempt=1)
@@ -91,11 +94,14 @@ class MetricsFile:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(_finite(line)) + "\n")
 
-    def cut(self, step: int) -> None:
-        """Drops the lines after `step` and what a killed process left half-written."""
+    def cut(self, step: int, stage: int | None = None, phase: str = "steps") -> None:
+        """Drops the lines after `step`, or that phase of that stage, and what a killed process left half-written."""
         if not self.path.exists():
             return
-        lines = [json.dumps(line) + "\n" for line in self.read() if line["step"] <= step]
+        order = ("before", "steps", "after")
+        place = lambda line: (line["step"], line.get("stage", 0), order.index(line.get("phase", "steps")))
+        last = (step, math.inf, 0) if stage is None else (step, stage, order.index(phase))
+        lines = [json.dumps(line) + "\n" for line in self.read() if place(line) <= last]
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(lines), encoding="utf-8")
         temporary.replace(self.path)

@@ -90,11 +90,12 @@ class Objective(NamedTuple):
         return value
 
 
-def model_loss(model: Any, *, output: bool = False) -> SegmentLoss:
-    """The negative log likelihood of a model in training mode.
+def model_loss(model: Any, *, deterministic: bool = False, output: bool = False) -> SegmentLoss:
+    """The negative log likelihood of a model, in training mode.
 
     Args:
       model: a Linen model.
+      deterministic: in evaluation mode.
       output: leave what the model gave in `Aux.arrays["output"]`, for a loss that is laid over this one.
     """
 
@@ -106,7 +107,7 @@ def model_loss(model: Any, *, output: bool = False) -> SegmentLoss:
             memory,
             start_of_document=segment.start_of_document,
             mask=segment.mask,
-            deterministic=False,
+            deterministic=deterministic,
             rngs={name: jax.random.fold_in(key, i) for i, name in enumerate(RANDOM_STREAMS)},
             mutable=["batch_stats"],
             **({"extras": extras} if extras else {}),

@@ -14,7 +14,7 @@ from memjax.models.transformer import split_collection
 from memjax.training import optimizers
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import Experiment, make_experiment
-from memjax.training.runs import load_config
+from memjax.training.runs import grown, load_config
 from memjax.training.variables import COLLECTIONS, fit_variables, join_arrays, name_arrays
 
 
@@ -84,7 +84,11 @@ def load_variables(run: Path | str, model: Any, segment_length: int, step: int |
     Raises:
       ValueError: no checkpoint, or one of another architecture (the line lists the difference).
     """
-    arrays = {name: jnp.array(leaf) for name, leaf in _load_collections(run, step).items()}
+    return _fitted(run, _load_collections(run, step), model, segment_length)
+
+
+def _fitted(run: Path | str, loaded: Mapping[str, Any], model: Any, segment_length: int) -> dict[str, Any]:
+    arrays = {name: jnp.array(leaf) for name, leaf in loaded.items()}
     return fit_variables(arrays, model, segment_length, what=f"{run}: the checkpoint is of another architecture")
 
 
@@ -103,9 +107,14 @@ def load_run(run: Path | str, config: Config | None = None) -> LoadedRun:
       run: the directory.
       config: instead of the one in the directory (another memory size, other documents).
     """
-    experiment = make_experiment(load_config(run) if config is None else config)
-    variables = load_variables(run, experiment.model, experiment.config.data.segment_length)
-    return LoadedRun(experiment, variables)
+    loaded, extra = _load_checkpoint(run)
+    experiment = make_experiment(grown(load_config(run) if config is None else config, lineage_of(extra)))
+    return LoadedRun(experiment, _fitted(run, loaded, experiment.model, experiment.config.data.segment_length))
+
+
+def lineage_of(extra: Any) -> Sequence[Mapping[str, Any]]:
+    """How the model of a checkpoint has grown, from what was saved beside its arrays."""
+    return extra.get("lineage", ()) if isinstance(extra, Mapping) else ()
 
 
 def checkpoint_steps(run: Path | str) -> list[int]:
@@ -119,9 +128,14 @@ def checkpoint_steps(run: Path | str) -> list[int]:
 
 def _load_collections(run: Path | str, step: int | None = None) -> dict[str, Any]:
     """Name -> array of all collections in a checkpoint, the newest intact one if None; names as there."""
+    return _load_checkpoint(run, step)[0]
+
+
+def _load_checkpoint(run: Path | str, step: int | None = None) -> tuple[dict[str, Any], Any]:
+    """The same, and what was saved beside them."""
     checkpoints = Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True)
     try:
-        return checkpoints.load(tuple(COLLECTIONS.values()), step=step)[1]
+        return checkpoints.load(tuple(COLLECTIONS.values()), step=step)[1:]
     finally:
         checkpoints.close()
 

@@ -11,6 +11,7 @@ finished.json    the results, once the run is through
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import fcntl
 import importlib.metadata
@@ -19,7 +20,7 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,29 @@ def load_config(path: Path | str) -> Config:
             f"{path}: no run directory (it has no config.json), allowed: a directory made by `memjax train`"
         )
     return config_from_dict(value)
+
+
+def grown(config: Config, lineage: Sequence[Mapping[str, Any]]) -> Config:
+    """The configuration of a model that has grown.
+
+    Args:
+      config: as the run began.
+      lineage: field -> value, in the order of growth, as `{"model.feed_forward.dim": 512}`.
+
+    Raises:
+      ValueError: a field that the configuration does not have.
+    """
+    config = copy.deepcopy(config)
+    for fields in lineage:
+        for path, value in fields.items():
+            *parents, name = path.split(".")
+            part: Any = config
+            for parent in parents:
+                part = getattr(part, parent, None)
+            if part is None or name not in {field.name for field in dataclasses.fields(part)}:
+                raise ValueError(f"lineage: given {path!r}, allowed: a field of the configuration")
+            setattr(part, name, value)
+    return config
 
 
 def describe_difference(there: Any, given: Any, ignored: Sequence[str] = IGNORED) -> str:

@@ -12,6 +12,7 @@ from memjax.config import Config, Data, Evaluation, Schedule, Training
 from memjax.data.documents import ArrayDocuments
 from memjax.training import assembly, loop
 from memjax.training.checkpoints import Checkpoints
+from memjax.training.evaluation import Evaluator
 from memjax.training.experiment import Experiment
 from memjax.training.loop import Stopped, every, train
 from memjax.training.metrics import read_metrics
@@ -51,13 +52,13 @@ def one_compilation(monkeypatch):
         chex.clear_trace_counter()  # Chex counts by name, also over runs.
         return chex.assert_max_traces(make_train_step(objective, optimizer, **kwargs), n=1)
 
-    def compile_once(places, step):
-        steps.append(compiled(places, step))
+    def compile_once(places, kind):
+        steps.append(compiled(places, kind))
         return steps[-1]
 
-    compiled = loop._Places.compile
+    compiled = loop.Places.compile
     monkeypatch.setattr(assembly, "make_train_step", make)
-    monkeypatch.setattr(loop._Places, "compile", compile_once)
+    monkeypatch.setattr(loop.Places, "compile", compile_once)
     yield
     assert all(step._cache_size() <= 1 for step in steps)
 
@@ -185,17 +186,17 @@ def test_a_signal_saves_and_stops(reference, tmp_path, number):
 
 def test_an_evaluation_that_a_signal_ended_is_made_up_for(reference, tmp_path, monkeypatch):
     experiment = make_experiment(tmp_path)
-    score = loop.Evaluator.__call__
+    score = Evaluator.__call__
 
     def interrupted(self, variables, stop):
         os.kill(os.getpid(), signal.SIGTERM)
         return score(self, variables, stop=stop)
 
-    monkeypatch.setattr(loop.Evaluator, "__call__", interrupted)
+    monkeypatch.setattr(Evaluator, "__call__", interrupted)
     with pytest.raises(Stopped):
         run(experiment)
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [3, 6]
-    monkeypatch.setattr(loop.Evaluator, "__call__", score)
+    monkeypatch.setattr(Evaluator, "__call__", score)
     result, _ = run(experiment)
     assert_same_run(result.path, reference[0].path)
 

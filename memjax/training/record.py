@@ -1,0 +1,189 @@
+"""What a run leaves behind: directory, metrics, checkpoints, signal and progress of one attempt at one run."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+from memjax.config import Config
+from memjax.data.rows import merge_positions
+from memjax.training import processes
+from memjax.training.assembly import make_schedule
+from memjax.training.checkpoints import Checkpoints, Restored
+from memjax.training.evaluation import EvaluationResult
+from memjax.training.metrics import MetricsFile, describe_totals
+from memjax.training.progress import Event, TensorBoard, describe_duration, describe_numbers
+from memjax.training.runs import RunDirectory
+from memjax.training.signals import Stopped, StopSignal
+from memjax.training.stages import Lineage, Position
+
+
+class Clock:
+    """Time of training alone: compilation, evaluations and checkpoints do not count."""
+
+    def __init__(self) -> None:
+        self.begin = time.perf_counter()
+        self.restart()
+
+    def restart(self) -> None:
+        self._since, self._paused, self.steps = time.perf_counter(), 0.0, 0
+
+    def seconds(self) -> float:
+        """Since the last restart."""
+        return time.perf_counter() - self._since - self._paused
+
+    @contextlib.contextmanager
+    def paused(self, metrics: Any) -> Iterator[None]:
+        jax.block_until_ready(metrics)  # What is still running belongs to training.
+        start = time.perf_counter()
+        yield
+        self._paused += time.perf_counter() - start
+
+
+class Record:
+    """One attempt at one run, as its directory and the person who watches see it.
+
+    Attributes:
+      config: of the run.
+      steps: of the whole run, for people.
+      stop: whether a signal wants the run to end; all processes agree.
+      reset_memory: go on with empty memories.
+      layout: of arrays on several devices, or None.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        directory: RunDirectory,
+        report: Callable[[Event], None],
+        stop: StopSignal,
+        *,
+        layout: Any = None,
+        reset_memory: bool = False,
+    ):
+        self.config, self.path, self.layout, self.reset_memory = config, directory.path, layout, reset_memory
+        self.steps, self.clock = config.training.steps, Clock()
+        self.stop = processes.Agreed(lambda: stop.received or 0)
+        self._directory, self._report, self._schedule = directory, report, make_schedule(config.training)
+        keep = config.training.keep_checkpoints
+        warn = lambda line: self.tell("note", 0, line)
+        self._checkpoints = Checkpoints(directory.checkpoints_path, keep=keep, on_warning=warn)
+        self._metrics = MetricsFile(directory.metrics_path, directory.attempt)
+        self._tensorboard: TensorBoard | None = None
+        self._saved: int | None = None
+
+    def close(self) -> None:
+        self._checkpoints.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+    def begin(self, position: Position, restored: bool) -> None:
+        """Notes that the attempt starts at this position."""
+        self._saved = position.number if restored else None
+        with processes.together("the record", self.config.sharding.timeout):
+            if processes.is_first():
+                self._metrics.cut(position.step, position.stage, position.phase)
+            self._directory.record_attempt(position.step)
+        if self.config.training.tensorboard and processes.is_first():
+            self._tensorboard = TensorBoard(self.path, position.step)
+
+    @property
+    def attempt(self) -> int:
+        return self._directory.attempt
+
+    # Checkpoints
+
+    def restore(self, expected: Callable[[int, Any], Any], without: tuple[str, ...] = ()) -> Restored | None:
+        """As `Checkpoints.restore`."""
+        return self._checkpoints.restore(expected, without=without)
+
+    def save(self, position: Position, lineage: Lineage, tree: Callable[[], Any]) -> None:
+        """Saves what `tree()` gives, once for each position."""
+        if self._saved == position.number:
+            return
+        streams = processes.gather(position.stream)
+        where = position._replace(stream=merge_positions(streams) if len(streams) > 1 else streams[0])
+        extra = {"position": where.to_dict(), **({"lineage": list(lineage)} if lineage else {})}
+        self._checkpoints.save(position.number, tree(), extra=extra)
+        self._saved = position.number
+        self.tell("checkpoint", position.step, f"step {position.step}: saved")
+
+    # Metrics
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """One line of `metrics.jsonl`."""
+        if processes.is_first():
+            self._metrics.write(kind, step, values)
+        if self._tensorboard is not None:
+            self._tensorboard.write(kind, step, values)
+
+    def write_steps(
+        self, position: Position, totals: Mapping[str, Any], updates: int, usage: Mapping[str, float]
+    ) -> None:
+        """The line of the updates since the last one."""
+        step, training = position.step, self.config.training
+        seconds, steps = self.clock.seconds(), self.clock.steps
+        counted = max(float(totals["skipped"].weight), 1.0)
+        line: dict[str, Any] = {**describe_totals(totals), **usage}
+        line["learning_rate"] = float(self._schedule(max(updates // training.apply_every - 1, 0)))
+        # The first step of an attempt is not timed, and the totals of a resumed run reach back before it.
+        line["tokens_per_second"] = line["tokens"] / counted * steps / seconds if steps > 0 and seconds > 0 else None
+        line["seconds"] = time.perf_counter() - self.clock.begin
+        self.write("train", step, line)
+        left = f"  ETA {describe_duration((self.steps - step) * seconds / steps)}" if steps > 0 else ""
+        self.tell("log", step, f"step {step}/{self.steps}  {describe_numbers(line)}{left}", line)
+        if totals["skipped"].total:
+            lost = f"{int(totals['skipped'].total)} of {int(counted)} steps skipped: loss or gradient not finite"
+            self.tell("note", step, lost)
+        self.clock.restart()
+
+    def write_score(self, position: Position, name: str, split: str, result: EvaluationResult) -> None:
+        """The line of an evaluation, once."""
+        step, identity = position.step, _identity(position, name)
+        values = {"split": split, **identity, **result.as_dict()}
+        if not self.is_evaluated(position, name):
+            self.write("evaluation", step, values)
+        text = f"step {step}/{self.steps}  {f'{name} ' if name else ''}{split}: {describe_score(result)}"
+        self.tell("evaluation", step, text, values)
+
+    def is_evaluated(self, position: Position, name: str) -> bool:
+        """Whether there is a line of this evaluation."""
+        wanted = {"step": position.step, **_identity(position, name)}
+        keys = ("step", "stage", "phase", "name")
+        same = lambda line: {key: line[key] for key in keys if key in line} == wanted
+        return any(line["kind"] == "evaluation" and same(line) for line in self._metrics.read())
+
+    # Words
+
+    def tell(self, kind: str, step: int, text: str, values: Mapping[str, Any] | None = None) -> None:
+        """One `Event`."""
+        self._report(Event(kind, step, self.steps, values or {}, text))
+
+    def stopped(self, step: int) -> Stopped:
+        """What to raise once everything is saved."""
+        stopped = Stopped(self.stop.value, step, self.path)
+        self.tell("stopped", step, str(stopped), {"signal": stopped.signal})
+        return stopped
+
+    def finish(self, step: int, results: dict[str, Any], text: str) -> None:
+        """Marks the run as through."""
+        self._directory.finish(step, results)
+        self.tell("finished", step, f"{self.path}: finished, {text}", results)
+
+
+def _identity(position: Position, name: str) -> dict[str, Any]:
+    """What tells evaluations of one step apart; nothing for those of plain training."""
+    found = {"stage": position.stage, "phase": position.phase, "name": name}
+    plain = {"stage": 0, "phase": "steps", "name": ""}
+    return {key: value for key, value in found.items() if value != plain[key]}
+
+
+def describe_score(result: EvaluationResult) -> str:
+    """An evaluation as words."""
+    numbers = describe_numbers({**result.as_dict(), "nats_per_token": result.nats_per_token})
+    parts = [f"{name} {describe_numbers(score.as_dict())}" for name, score in result.subsets.items() if score.targets]
+    return f"{numbers} ({'; '.join([result.protocol, *parts])})"

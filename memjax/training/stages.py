@@ -1,0 +1,209 @@
+"""What a run is made of: stages, what stands around the updates of a stage, and the learner that makes the updates.
+
+Plain training is one stage with one kind of update. A stage has three phases: `before` and `after` run on the host, may
+be slow and may change shapes; between them stand its updates. Where a run stands is `{stage, phase, steps, stream}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from memjax.training.evaluation import Evaluator
+from memjax.training.step import TrainState, model_variables
+from memjax.typing import Batch, Sum
+
+Lineage = tuple[Mapping[str, Any], ...]
+"""How the model has grown: for each time, field of the configuration -> its value from then on (JSON values)."""
+
+PHASES = ("before", "steps", "after")
+STREAM = "stream"
+"""the kind of update that reads and writes the memory of the rows; every other kind has rows of its own"""
+
+
+class Stream(Protocol):
+    """Updates to make: an iterator of `(kind, batch)` with a position, from which its stage opens it again."""
+
+    @property
+    def position(self) -> Any:
+        """Where the next update begins, a JSON value."""
+        ...
+
+    def __next__(self) -> tuple[str, Batch | None]: ...
+
+
+class OfKind:
+    """A stream of batches as a stream of updates of one kind."""
+
+    def __init__(self, stream: Any, kind: str = STREAM):
+        self._stream, self._kind = stream, kind
+
+    @property
+    def position(self) -> Any:
+        return self._stream.position
+
+    def __next__(self) -> tuple[str, Batch]:
+        return self._kind, next(self._stream)
+
+
+class Host(NamedTuple):
+    """Arrays of a learner that live on the host, saved in the commit of the train state.
+
+    Attributes:
+      arrays: `arrays() -> {name: NumPy array}`.
+      restore: `restore(arrays)`, of what a checkpoint has.
+    """
+
+    arrays: Callable[[], Mapping[str, Any]]
+    restore: Callable[[Mapping[str, Any]], None]
+
+
+class Needs(NamedTuple):
+    """What a method must be told, beside the batches.
+
+    Attributes:
+      boundaries: where a task ends.
+      tasks_in_training: which task a batch is of.
+      tasks_in_evaluation: which task is evaluated.
+    """
+
+    boundaries: bool = False
+    tasks_in_training: bool = False
+    tasks_in_evaluation: bool = False
+
+
+def own_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
+    """The variables of the state as they are: no adaptation."""
+    return model_variables(state)
+
+
+class Learner(NamedTuple):
+    """How a model learns, as an optax transformation is (init, update). It is made anew when the lineage changes.
+
+    Attributes:
+      model: the Linen model.
+      variables: `variables()`, fresh ones; traced, not run, for names and shapes of arrays.
+      init: `init(variables) -> TrainState`, traced.
+      observe: `observe(state, batch, kind) -> (state, sums)`, one update, traced once for each kind.
+      kinds: kind of update -> an example of its batches.
+      evaluators: name -> how a split is scored; '' is `Config.evaluation`.
+      adapt: `adapt(state, support, key) -> variables` that are evaluated.
+      needs: what the method must be told.
+      host: arrays on the host.
+    """
+
+    model: Any
+    variables: Callable[[], Mapping[str, Any]]
+    init: Callable[[Mapping[str, Any]], TrainState]
+    observe: Callable[[TrainState, Any, str], tuple[TrainState, dict[str, Sum]]]
+    kinds: Mapping[str, Any]
+    evaluators: Mapping[str, Evaluator] = {}
+    adapt: Callable[[TrainState, Any, Any], Mapping[str, Any]] = own_variables
+    needs: Needs = Needs()
+    host: Host | None = None
+
+
+class Change(NamedTuple):
+    """What a phase leaves behind.
+
+    Attributes:
+      state: the train state, of the learner that `lineage` makes.
+      lineage: how the model has grown.
+    """
+
+    state: TrainState
+    lineage: Lineage
+
+
+class Context(NamedTuple):
+    """What a phase may use.
+
+    Attributes:
+      key: of the run, the stage and the phase; the same where a phase is repeated.
+      data: `data()`, the updates of the stage from their beginning, on their devices.
+      lineage: how the model has grown so far.
+      stop: called now and then; ends the phase where a signal wants the run to end.
+      report: tells one line.
+      layout: of arrays on several devices, or None.
+    """
+
+    key: Any
+    data: Callable[[], Iterator[tuple[str, Any]]]
+    lineage: Lineage
+    stop: Callable[[], None]
+    report: Callable[[str], None]
+    layout: Any
+
+
+def keep(state: TrainState, context: Context) -> Change:
+    """A phase that does nothing."""
+    return Change(state, context.lineage)
+
+
+class Stage(NamedTuple):
+    """One part of a run.
+
+    Attributes:
+      name: for people.
+      open: `open(state, position) -> Stream`, from its beginning where the position is None.
+      steps: updates, or `steps(state)`, asked once after `before` and kept in the position.
+      before: what happens before the updates.
+      after: what happens after them.
+      task: whose data it is, where tasks have names.
+      evaluate: names of the evaluations that follow the stage.
+    """
+
+    name: str
+    open: Callable[[TrainState, Any], Stream]
+    steps: int | Callable[[TrainState], int]
+    before: Callable[[TrainState, Context], Change] = keep
+    after: Callable[[TrainState, Context], Change] = keep
+    task: str = ""
+    evaluate: Sequence[str] = ()
+
+
+class Position(NamedTuple):
+    """Where a run stands.
+
+    Attributes:
+      step: updates done.
+      stage: which stage; their number once all are through.
+      phase: one of `PHASES`.
+      steps: updates of every stage that has been through `before`.
+      stream: where the stream of the stage stands; None at its beginning.
+    """
+
+    step: int = 0
+    stage: int = 0
+    phase: str = PHASES[0]
+    steps: tuple[int, ...] = ()
+    stream: Any = None
+
+    @property
+    def number(self) -> int:
+        """Of a checkpoint: the updates before it, and one for each change of phase, so that numbers only grow."""
+        return self.step + len(PHASES) * self.stage + PHASES.index(self.phase) - 1
+
+    @property
+    def end(self) -> int:
+        """The last update of the stage."""
+        return sum(self.steps[: self.stage + 1])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a checkpoint holds it, beside its number."""
+        return {name: getattr(self, name) for name in ("stage", "phase", "steps", "stream")}
+
+    @classmethod
+    def read(cls, number: int, value: Mapping[str, Any], steps: int) -> Position:
+        """The inverse of `to_dict`; runs of earlier versions have the position of their stream alone.
+
+        Args:
+          number: of the checkpoint.
+          value: what it holds.
+          steps: of the one stage of an earlier version.
+        """
+        if "stage" not in value:
+            return cls(number, 0, "steps", (steps,), value)
+        stage, phase = value["stage"], value["phase"]
+        step = number - len(PHASES) * stage - PHASES.index(phase) + 1
+        return cls(step, stage, phase, tuple(value["steps"]), value["stream"])
