@@ -63,8 +63,6 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`. The paths of texts and vocabulary have to be given."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
     config = Config(
         name=f"bert_mlm_wikitext_{variant}",
         task=MaskedLanguageModeling(),

@@ -78,8 +78,6 @@ def get_config(variant: str = "default") -> Config:
             config.data = Data(source=Templates(), tokenizer=WordPiece(vocab_size=128), rows=8, segment_length=24)
             config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
             config.evaluation = Evaluation(rows=8)
-        case _:
-            raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
     return config
 
 

@@ -138,6 +138,4 @@ def get_config(variant: str = "default") -> Config:
             config.data = Data(source=TemplateDialogues(num_dialogues=16), tokenizer=Bytes(), rows=2, segment_length=32)
             config.training = Training(steps=8, schedule=Schedule(warmup_steps=0), log_every=1)
             config.evaluation = Evaluation(rows=2)
-        case _:
-            raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
     return config

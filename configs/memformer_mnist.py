@@ -121,8 +121,6 @@ def get_config(variant: str = "default") -> Config:
                 steps=4, segments_per_update=2, rematerialize="segment", schedule=Schedule(warmup_steps=0), log_every=1
             )
             config.evaluation = Evaluation(rows=2)
-        case _:
-            raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
     return config
 
 

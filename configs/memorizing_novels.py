@@ -66,6 +66,4 @@ def get_config(variant: str = "default") -> Config:
             attention.memory_length = 0
         case "no_memory":
             config.model.attention = FullAttention()
-        case _:
-            raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
     return config

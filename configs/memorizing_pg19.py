@@ -90,6 +90,4 @@ def get_config(variant: str = "default") -> Config:
             rsqrt = Schedule(learning_rate=0.01, warmup_steps=2, decay="rsqrt")
             config.training = Training(steps=4, optimizer=Adafactor(momentum=0.9), schedule=rsqrt, log_every=1)
             config.evaluation = Evaluation(rows=2, max_segments=4)
-        case _:
-            raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
     return config

@@ -75,6 +75,4 @@ def get_config(variant: str = "default") -> Config:
             config.model.attention = FullAttention()
         case "bytes":
             config.data.tokenizer = Bytes()
-        case _:
-            raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
     return config

@@ -52,8 +52,6 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
     attention = Memorizing(layers=(-1,), memory_length=512, num_neighbors=16, cache_length=32, scale_init=10.0)
     config = Config(
         name=f"memory_gain_{variant}",

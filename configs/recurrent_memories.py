@@ -56,8 +56,6 @@ LENGTH = 64
 
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`. `data.source.path` has to be given."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
     length, horizon = LENGTH, 4
     model: Model | Memformer = Memformer(
         **SIZES, num_layers=3, encoder_layers=1, num_slots=64, feed_forward=Dense(dim=384)

@@ -122,6 +122,4 @@ def get_config(variant: str = "default") -> Config:
                 log_every=1,
             )
             config.evaluation = Evaluation(rows=2, accuracy=True)
-        case _:
-            raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
     return config

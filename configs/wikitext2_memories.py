@@ -48,6 +48,4 @@ def get_config(variant: str = "default") -> Config:
             config.model.output = Spalm(softmax=config.model.output.softmax, num_neighbors=4, gate_bins=10)
         case "smoke":
             config.model.attention = Compressive(memory_length=8, compressed_memory_length=8, norm="pre")
-        case _:
-            raise ValueError(f"variant: given {variant!r}, allowed: {', '.join(VARIANTS)}")
     return config

@@ -142,3 +142,18 @@ def test_import_is_light():
 def exists(name: str) -> bool:
     path = ROOT.joinpath(*name.split("."))
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def test_help_and_a_mistake_load_no_jax():
+    lines = [["--help"], ["trian"], ["train", "--config", "nope"], ["train", "--model.dim", "x"], ["train", "--help"]]
+    program = (
+        "import sys\n"
+        "from memjax import cli\n"
+        f"for arguments in {lines!r}:\n"
+        "    cli.main(arguments)\n"
+        "    loaded = {'jax', 'flax', 'numpy'} & set(sys.modules)\n"
+        "    if loaded:\n"
+        "        sys.exit(f'{arguments} loads {loaded}')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr

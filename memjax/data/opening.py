@@ -17,7 +17,7 @@ from memjax import config as configs
 from memjax.data import sources
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.classification import GLUE, LabelledTexts, glue_texts, tfds_glue_texts
-from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
+from memjax.data.dialogue import NUM_MARKS, Dialogue, Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
 from memjax.data.documents import Documents
 from memjax.data.examples import Split
 from memjax.data.identifiers import ANNOTATION, identifier_distances
@@ -208,6 +208,35 @@ def make_tokenizer(tokenizer: configs.Tokenizer, train: Any, folder: Path, *, pr
         case configs.WordPiece():
             return _wordpiece(tokenizer, train, folder)
     raise ValueError(f"data.tokenizer: given {type(tokenizer).__name__}, allowed: one of memjax.config.TokenizerKind")
+
+
+def vocab_size_of(data: configs.Data) -> int:
+    """The size of the vocabulary, as far as a configuration tells it without its data.
+
+    Raises:
+      ValueError: only the data tells.
+    """
+    source, tokenizer = data.source, data.tokenizer
+    match source:
+        case configs.KeyValueRecall() | configs.Sorting() | configs.Mnist():
+            return make_datasets(data).vocab_size
+        case configs.SeqioTask():
+            size, kind = None, "SeqioTask"
+        case _:
+            size, kind = _trained_size(tokenizer), type(tokenizer).__name__
+    if size is None:
+        raise ValueError(f"vocab-size: given none, allowed: a number of ids, since only the data of {kind} tells it")
+    return size + (NUM_MARKS if isinstance(source, configs.Dialogues) else 0)
+
+
+def _trained_size(tokenizer: configs.Tokenizer) -> int | None:
+    """The ids of a tokenizer, before it is trained where it has to be; None = only the data tells."""
+    match tokenizer:
+        case configs.SentencePiece(model=""):
+            return tokenizer.vocab_size
+        case configs.Bytes() | configs.SentencePiece():
+            return make_tokenizer(tokenizer, None, Path()).vocab_size
+    return None
 
 
 def cache_folder(data: configs.Data) -> Path:

@@ -14,7 +14,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -422,9 +422,9 @@ def _read(weights: Mapping[str, np.ndarray] | str | Path) -> dict[str, np.ndarra
 
 
 def _attention(model: config.Model) -> config.Bidirectional:
-    if not isinstance(model.attention, config.Bidirectional):
-        raise ValueError(f"model.attention: given {type(model.attention).__name__}, allowed: Bidirectional")
-    return model.attention
+    if model.attention.is_causal:
+        raise ValueError(f"model.attention: given {model.attention_kind}, allowed: Bidirectional")
+    return cast(config.Bidirectional, model.attention)
 
 
 def _put(tree: dict[str, Any], path: str, value: np.ndarray) -> None:

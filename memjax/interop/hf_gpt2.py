@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -355,34 +355,29 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attention(model: config.Model) -> config.GPT2 | config.InfinityFormer:
-    attention = model.attention
-    if isinstance(attention, config.GPT2) or (
-        isinstance(attention, config.InfinityFormer) and attention.host == "gpt2"
-    ):
-        return attention
+    if model.attention.is_causal and model.attention.learned_positions:
+        return cast("config.GPT2 | config.InfinityFormer", model.attention)
     raise ValueError(
-        f"model.attention: given {type(attention).__name__}, allowed: GPT2, or InfinityFormer with host = 'gpt2'"
+        f"model.attention: given {model.attention_kind}, allowed: GPT2, or InfinityFormer with host = 'gpt2'"
     )
 
 
 def _has_memory(model: config.Model) -> bool:
-    attention = _attention(model)
-    return bool(
-        attention.num_basis if isinstance(attention, config.InfinityFormer) else attention.compressed_memory_length
-    )
+    return bool(_attention(model).coefficients())
 
 
 def _check(model: config.Model) -> None:
     """That Hugging Face's class can express the model, its memory aside."""
     _attention(model)
+    output: Any = model.output
     checks = [
         ("model.scale_embeddings", model.scale_embeddings, False),
-        ("model.output", type(model.output).__name__, "Softmax"),
+        ("model.output", type(output).__name__, "Softmax"),
+        ("model.output.tied", output.softmax.is_one_softmax and output.softmax.tied, True),
+        ("model.output.bias", output.softmax.bias, False),
         ("model.feed_forward.bias", model.feed_forward.bias, True),
         ("model.feed_forward.activation", model.feed_forward.activation, "gelu"),
     ]
-    if isinstance(model.output, config.Softmax):
-        checks += [("model.output.tied", model.output.tied, True), ("model.output.bias", model.output.bias, False)]
     for field, given, allowed in checks:
         if given != allowed:
             raise ValueError(f"{field}: given {given!r}, allowed: {allowed!r} in a Hugging Face GPT-2")

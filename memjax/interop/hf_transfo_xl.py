@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ def model_config(hf_config: Mapping[str, Any]) -> config.Model:
     cutoffs, div_val = tuple(given["cutoffs"]), int(given["div_val"])
     if div_val > 1 and not cutoffs:
         raise ValueError(f"hf_config['div_val']: given {div_val}, allowed: 1 where there are no cutoffs")
-    output: config.Softmax | config.AdaptiveSoftmax = config.Softmax(tied=True, bias=True)
+    output: Any = config.Softmax(tied=True, bias=True)
     if cutoffs:
         ties = tuple(map(bool, given["tie_projs"])) if div_val > 1 else ()
         output = config.AdaptiveSoftmax(cutoffs=cutoffs, div_val=div_val, tie_projections=ties)
@@ -139,7 +139,7 @@ def export_params(params: Mapping[str, Any], model: config.Model) -> dict[str, n
 def export_config(model: config.Model, vocab_size: int) -> dict[str, Any]:
     """The inverse of `model_config`, as it stands in `config.json`."""
     attention, output = _parts(model)
-    adaptive = isinstance(output, config.AdaptiveSoftmax)
+    adaptive = not output.is_one_softmax
     cutoffs = list(output.cutoffs) if adaptive else []
     return {
         "architectures": ["TransfoXLLMHeadModel"],
@@ -292,11 +292,9 @@ def _export_layer(layer: Mapping[str, Any], prefix: str, shared: Mapping[str, An
     return {prefix + name: weight for name, weight in weights.items()}
 
 
-def _import_vocabulary(
-    source: _Source, dim: int, output: config.Softmax | config.AdaptiveSoftmax
-) -> dict[str, np.ndarray]:
+def _import_vocabulary(source: _Source, dim: int, output: Any) -> dict[str, np.ndarray]:
     embedding, layer = "transformer.word_emb.emb_layers.{}.weight".format, "crit.out_layers.{}.{}".format
-    if isinstance(output, config.Softmax):
+    if output.is_one_softmax:
         table = source.take(embedding(0), (-1, dim))
         source.same(layer(0, "weight"), table)
         return {"embedding": table, "bias": source.take(layer(0, "bias"), table.shape[:1])}
@@ -328,12 +326,10 @@ def _import_vocabulary(
     return params
 
 
-def _export_vocabulary(
-    params: Mapping[str, Any], output: config.Softmax | config.AdaptiveSoftmax
-) -> dict[str, np.ndarray]:
+def _export_vocabulary(params: Mapping[str, Any], output: Any) -> dict[str, np.ndarray]:
     params = {name: np.asarray(value) for name, value in params.items()}
     embedding, layer = "transformer.word_emb.emb_layers.{}.weight".format, "crit.out_layers.{}.{}".format
-    if isinstance(output, config.Softmax):
+    if output.is_one_softmax:
         table, bias = params["embedding"], params["bias"]
         return {embedding(0): table, layer(0, "weight"): table, layer(0, "bias"): bias}
     weights = {f"crit.{name}": params[name] for name in ("cluster_weight", "cluster_bias")}
@@ -350,12 +346,13 @@ def _export_vocabulary(
     return weights
 
 
-def _parts(model: config.Model) -> tuple[config.TransformerXL, config.Softmax | config.AdaptiveSoftmax]:
+def _parts(model: config.Model) -> tuple[config.TransformerXL, Any]:
     """The parts that matter here, after a check that Hugging Face's class can express the model."""
-    attention, output, dense = model.attention, model.output, model.feed_forward
-    if not isinstance(attention, config.TransformerXL):
-        raise ValueError(f"model.attention: given {type(attention).__name__}, allowed: TransformerXL")
-    if isinstance(output, config.Spalm):
+    attention, dense = cast(config.TransformerXL, model.attention), model.feed_forward
+    output: Any = model.output
+    if model.attention_kind != "TransformerXL":
+        raise ValueError(f"model.attention: given {model.attention_kind}, allowed: TransformerXL")
+    if output.needs_neighbors:
         raise ValueError("model.output: given Spalm, allowed: Softmax or AdaptiveSoftmax")
     checks = [
         ("model.scale_embeddings", model.scale_embeddings, True),
@@ -364,7 +361,7 @@ def _parts(model: config.Model) -> tuple[config.TransformerXL, config.Softmax | 
         ("model.feed_forward.activation", dense.activation, "relu"),
         ("model.attention.final_norm", attention.norm == "pre" and attention.final_norm, False),
     ]
-    if isinstance(output, config.Softmax):
+    if output.is_one_softmax:
         checks.append(("model.output.tied", output.tied, True))
     for field, given, allowed in checks:
         if given != allowed:

@@ -21,9 +21,10 @@ import jax
 import jax.numpy as jnp
 
 from memjax.config import Config
+from memjax.data.opening import vocab_size_of
 from memjax.planning.buffers import Memory, largest_temporaries, parse_memory
 from memjax.planning.hlo import collectives, hbm_bytes, parse_hlo
-from memjax.planning.programs import Program, What, make_program, vocab_size_of
+from memjax.planning.programs import Program, What, make_program
 from memjax.planning.topologies import GIB, Topology, parse_topology
 from memjax.training.costs import jaxpr_flops
 from memjax.training.metrics import count_parameters

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from memjax import config as configs
 from memjax.axes import parameter_names
 from memjax.config import Config
-from memjax.data.dialogue import NUM_MARKS
 from memjax.models.factory import make_mixtures, make_model
 from memjax.training.assembly import make_parts
 from memjax.training.evaluation import make_score
@@ -48,31 +45,6 @@ class Program:
     donated: tuple[int, ...]
     tokens: int
     padding: int
-
-
-def vocab_size_of(data: configs.Data) -> int:
-    """The size of the vocabulary, as far as a configuration tells it without its data.
-
-    Raises:
-      ValueError: only the data tells.
-    """
-    source, tokenizer = data.source, data.tokenizer
-    if isinstance(source, configs.KeyValueRecall | configs.Sorting):
-        from memjax.data.opening import make_datasets
-
-        return make_datasets(data).vocab_size
-    if isinstance(source, configs.Mnist):
-        return 259
-    known = isinstance(tokenizer, configs.Bytes | configs.SentencePiece)
-    if isinstance(source, configs.SeqioTask) or not known:
-        kind = type(source if isinstance(source, configs.SeqioTask) else tokenizer).__name__
-        raise ValueError(f"vocab-size: given none, allowed: a number of ids, since only the data of {kind} tells it")
-    marks = NUM_MARKS if isinstance(source, configs.Dialogues) else 0
-    if isinstance(tokenizer, configs.SentencePiece) and not tokenizer.model:
-        return tokenizer.vocab_size + marks
-    from memjax.data.opening import make_tokenizer
-
-    return make_tokenizer(tokenizer, None, Path()).vocab_size + marks
 
 
 def make_program(config: Config, what: What, vocab_size: int, layout: Layout) -> Program:

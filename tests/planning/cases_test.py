@@ -21,12 +21,13 @@ from memjax.config import (
     Training,
     Words,
 )
+from memjax.data.opening import vocab_size_of
 from memjax.overrides import load_config
 from memjax.planning import cases as plans
 from memjax.planning.advice import advise
 from memjax.planning.aot import out_of_memory
 from memjax.planning.cases import Case, assumptions, environment, estimate, plan
-from memjax.planning.programs import make_program, vocab_size_of
+from memjax.planning.programs import make_program
 from memjax.planning.topologies import GIB, parse_topology
 from memjax.training.costs import jaxpr_flops
 from memjax.training.sharding import Layout, make_mesh

@@ -12,7 +12,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from memjax.planning.programs import vocab_size_of
+from memjax.data.opening import vocab_size_of
 from memjax.training.costs import count_flops
 from memjax.training.metrics import count_bytes
 from memjax.training.runs import load_config
