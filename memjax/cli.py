@@ -133,7 +133,7 @@ def _eval(arguments: list[str]) -> int:
 
     check_evaluation(config)
     run = load_run(options.run, config)
-    result = run.experiment.evaluator()(run.variables)
+    result = run.experiment.evaluate(run.variables)
     memory_length = config.with_memory(config.evaluation.memory_length).model.memory_length or 0
     values = {
         "run": options.run,
@@ -235,10 +235,9 @@ def _data(arguments: list[str]) -> int:
     )
     _, config = _with_config(parser, arguments)
     from memjax.console import describe_data, preparation
-    from memjax.data.opening import make_datasets
+    from memjax.tasks import task_of
 
-    data = make_datasets(config.data, task=config.task, progress=preparation())
-    print(describe_data(config, data))
+    print(describe_data(config, task_of(config).data(preparation())))
     return 0
 
 

@@ -22,9 +22,9 @@ PLURAL = {"nats": "{:,.1f}", "targets": "{:,}", "bytes": "{:,}", "memory_bytes":
 
 def check_serves(config: Config, capability: str) -> None:
     """Refuses in one line, before anything is read, what the model of a run cannot do (`Model.require`)."""
-    from memjax.models.factory import make_model
+    from memjax.tasks import task_of
 
-    make_model(config, ANY_SIZE).require(capability)
+    task_of(config).model(ANY_SIZE).require(capability)
 
 
 def check_evaluation(config: Config) -> None:
@@ -36,9 +36,9 @@ def check_evaluation(config: Config) -> None:
 
 def check_generates(config: Config) -> None:
     """Refuses a model that does not go on from a prompt, or reads more at every token than a prompt has."""
-    from memjax.models.factory import make_model
+    from memjax.tasks import task_of
 
-    model = make_model(config, ANY_SIZE)
+    model = task_of(config).model(ANY_SIZE)
     model.require("decodes")
     check_evaluation(config)
     if needed := model.example_extras(1, 1):

@@ -19,9 +19,9 @@ from memjax.config import (
     WordPiece,
     Words,
 )
-from memjax.models.factory import make_model
 from memjax.overrides import load_config
 from memjax.settings.relations import validate, warnings
+from memjax.tasks import task_of
 
 FOLDER = Path(__file__).parent.parent / "configs"
 FILES = sorted(path for path in FOLDER.glob("*.py") if path.stem[0] != "_")
@@ -83,7 +83,7 @@ def vocab_size(config: Config) -> int:
 
 def count_parameters(config: Config) -> int:
     """Parameters of the model, without making them."""
-    model = make_model(config, vocab_size(config), vocab_multiple=1)
+    model = task_of(config).model(vocab_size(config), vocab_multiple=1)
     length = config.data.segment_length  # parameters do not depend on it, some models take no other
     shapes = jax.eval_shape(
         lambda: model.init(

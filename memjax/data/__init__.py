@@ -2,14 +2,13 @@
 
 from memjax.data.annotations import AnnotatedDocuments, open_neighbors, write_neighbors
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
-from memjax.data.classification import LabelledText, LabelledTexts, glue_texts, tfds_glue_texts
 from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, Turn, Utterance, cmu_dog, dialogue_texts
-from memjax.data.documents import ArrayDocuments, Documents, Measure
+from memjax.data.documents import ArrayDocuments, Documents
 from memjax.data.examples import EXAMPLE, Example, Examples, ExampleStream
+from memjax.data.glue import LabelledText, glue_texts, tfds_glue_texts
 from memjax.data.identifiers import distant_identifiers, identifier_distances
 from memjax.data.images import ImageDocuments, images_of, mnist, png_grid
-from memjax.data.masking import MaskedTexts
-from memjax.data.opening import Datasets, make_datasets, make_tokenizer, open_texts, prepare
+from memjax.data.opening import Datasets, make_datasets, make_examples, make_tokenizer, open_source, prepare
 from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
 from memjax.data.reading import Reading
 from memjax.data.rows import RowStream, epoch_order, merge_positions
@@ -26,7 +25,7 @@ from memjax.data.sources import (
     text_files,
     wikitext,
 )
-from memjax.data.squad import Question, QuestionWindows, squad_questions, tfds_squad_questions
+from memjax.data.squad import Question, squad_questions, tfds_squad_questions
 from memjax.data.streams import Streams
 from memjax.data.synthetic import KeyValueRecall
 from memjax.data.tfds import python_library_builder, tfds_examples, tfds_texts
@@ -58,12 +57,8 @@ __all__ = [
     "ImageDocuments",
     "KeyValueRecall",
     "LabelledText",
-    "LabelledTexts",
     "MarkingTokenizer",
-    "MaskedTexts",
-    "Measure",
     "Question",
-    "QuestionWindows",
     "Reading",
     "RowStream",
     "SentencePieceTokenizer",
@@ -93,12 +88,13 @@ __all__ = [
     "images_of",
     "json_lines",
     "make_datasets",
+    "make_examples",
     "make_tokenizer",
     "merge_positions",
     "mnist",
     "novels",
     "open_neighbors",
-    "open_texts",
+    "open_source",
     "png_grid",
     "prepare",
     "python_library_builder",

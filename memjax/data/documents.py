@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
-
-from memjax.typing import Batch
 
 
 class Documents:
@@ -67,19 +65,6 @@ class Documents:
         """
         del index
         return {}
-
-
-@runtime_checkable
-class Measure(Protocol):
-    """A measure of a model's answers that is no mean over targets: it sees a whole split, then says its numbers."""
-
-    def observe(self, batch: Batch, output: np.ndarray) -> None:
-        """Takes in one batch without segments, as `ask` made it, and what the model gave for it."""
-        ...
-
-    def result(self) -> dict[str, float]:
-        """Name -> number."""
-        ...
 
 
 class ArrayDocuments(Documents):

@@ -7,25 +7,25 @@ token file per split. An interrupted preparation goes on where it was.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from memjax import config as configs
 from memjax.data import sources
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
-from memjax.data.classification import GLUE, LabelledTexts, glue_texts, tfds_glue_texts
-from memjax.data.dialogue import NUM_MARKS, Dialogue, Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
+from memjax.data.dialogue import NUM_MARKS, Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
 from memjax.data.documents import Documents
-from memjax.data.examples import Split
+from memjax.data.examples import Examples
+from memjax.data.glue import glue_texts, tfds_glue_texts
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments, mnist
-from memjax.data.masking import MaskedTexts
 from memjax.data.python_sources import python_sources
 from memjax.data.sorting import Sorting
-from memjax.data.squad import QuestionWindows, squad_questions, tfds_squad_questions
+from memjax.data.squad import squad_questions, tfds_squad_questions
 from memjax.data.synthetic import KeyValueRecall
 from memjax.data.templates import template_dialogues, template_questions, template_texts
 from memjax.data.token_files import Progress, write_token_file
@@ -53,70 +53,59 @@ class Datasets:
     begin_token: int
 
 
-def make_datasets(
-    data: configs.Data, *, task: configs.Task | None = None, progress: Progress | None = None
-) -> Datasets:
+Read = Callable[[str], Any]
+"""Split -> what the reader of a source gives for it, kept."""
+
+
+def make_datasets(data: configs.Data, *, progress: Progress | None = None) -> Datasets:
     """The documents and the tokenizer that a configuration describes.
 
     Args:
       data: the configuration.
-      task: what is asked of the documents; None = every next token.
       progress: told what is prepared, how much is done, and of how much.
 
     Raises:
-      ValueError: a path that is missing or empty, text that is not UTF-8, a document without tokens, a split without
-        documents.
+      ValueError: a source without documents, a path that is missing or empty, text that is not UTF-8, a document
+        without tokens, a split without documents.
     """
-    source = data.source
-    if isinstance(source, configs.KeyValueRecall):
-        return _recall(source)
-    if isinstance(source, configs.Sorting):
-        return _sorting(source)
-    if isinstance(source, configs.Mnist):
-        documents = lambda split: mnist(source.path, split)  # noqa: E731
-        return Datasets(documents, None, ImageDocuments.vocab_size, ImageDocuments.begin_id)
-    folder = cache_folder(data)
-    if isinstance(source, configs.Glue | configs.Squad | configs.Templates):
-        return _examples(data, task, folder, progress)
-    if isinstance(source, configs.SeqioTask):
-        return _seqio(source, data, folder, progress)
-    if isinstance(source, configs.Dialogues):
-        return _dialogues(source, data, folder, progress)
-    if isinstance(source, configs.Translation):
-        return _translation(source, data, folder, progress)
-    texts = lambda split: open_texts(source, split, articles=data.protocol == "separate")  # noqa: E731
-    train = texts("train")
-    tokenizer = make_tokenizer(data.tokenizer, train, folder, progress=progress)
-    is_code = isinstance(source, configs.PythonLibrary | configs.Directories)
-    annotators = {ANNOTATION: identifier_distances} if is_code and tokenizer.lossless else {}
-
-    def documents(split: str) -> Documents:
-        chosen = train if split == "train" else texts(split)
-        name = _digest(chosen.fingerprint, tokenizer.fingerprint, str(data.min_document_length), *annotators)
-        return write_token_file(
-            folder / f"{type(source).__name__}-{split}-{name}",
-            chosen,
-            tokenizer,
-            min_tokens=data.min_document_length,
-            annotators=annotators,
-            progress=progress,
-        )
-
-    if isinstance(task, configs.MaskedLanguageModeling):
-        return Datasets(_masked(data, task, documents, tokenizer), tokenizer, *_ids(tokenizer))
-    return Datasets(documents, tokenizer, *_ids(tokenizer))
+    makers = {"texts": _texts, "tokens": _tokens, "seqio": _seqio, "dialogues": _dialogues, "pairs": _pairs}
+    wanted = data.source.gives[0]
+    if wanted not in makers:
+        raise ValueError(f"data.source: given {type(data.source).__name__}, allowed: a source of documents")
+    return makers[wanted](data, functools.cache(functools.partial(open_source, data)), progress)
 
 
-def prepare(
-    data: configs.Data, *, task: configs.Task | None = None, progress: Progress | None = None
-) -> dict[str, dict[str, int]]:
+def make_examples(
+    data: configs.Data,
+    wanted: str,
+    texts_of: Callable[[Any], Sequence[str]],
+    question: Callable[[Sequence[Any], Any], Examples],
+    *,
+    progress: Progress | None = None,
+) -> Datasets:
+    """Examples of a task, and the tokenizer that the texts to train on need.
+
+    Args:
+      data: the configuration.
+      wanted: what the task asks of the source: 'labelled' texts, or 'questions'.
+      texts_of: the texts of what the reader gives as one entry.
+      question: from the entries of a split and the tokenizer to the task's examples.
+      progress: as in `make_datasets`.
+    """
+    read = functools.cache(functools.partial(open_source, data, wanted=wanted))
+    lines = [text for entry in read("train") for text in texts_of(entry)]
+    texts = sources.Texts.from_mapping({str(number): line for number, line in enumerate(lines)})
+    tokenizer = make_tokenizer(data.tokenizer, texts, cache_folder(data), progress=progress)
+    return Datasets(lambda split: question(read(split), tokenizer), tokenizer, *_ids(tokenizer))
+
+
+def prepare(data: configs.Data, *, progress: Progress | None = None) -> dict[str, dict[str, int]]:
     """Makes everything that a run with this configuration reads: the tokenizer and the token file of each split.
 
     What is there already is opened, what was interrupted goes on.
 
     Args:
       data: the configuration.
-      task: as in `make_datasets`.
       progress: told what is prepared, how much is done, and of how much.
 
     Returns:
@@ -125,11 +114,11 @@ def prepare(
     Raises:
       ValueError: see `make_datasets`.
     """
-    datasets = make_datasets(data, task=task, progress=progress)
+    datasets = make_datasets(data, progress=progress)
     return {split: _count(datasets.documents(split)) for split in SPLITS}
 
 
-def _count(documents: Any) -> dict[str, int]:
+def _count(documents: Documents) -> dict[str, int]:
     numbers = range(len(documents))
     return {
         "documents": len(documents),
@@ -139,36 +128,70 @@ def _count(documents: Any) -> dict[str, int]:
     }
 
 
-def open_texts(source: configs.Source, split: str, *, articles: bool = True) -> Any:
-    """One split of a source of texts, in random order of access (or pairs of name and text, for some of TFDS).
+def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
+    """One split of a source, as its reader gives it.
 
     Args:
-      source: where the texts are.
+      data: whose source it is; WikiText is read as articles where its protocol is 'separate', else as one text.
       split: 'train', 'validation' or 'test'.
-      articles: WikiText as articles (protocol `separate`) instead of one text.
+      wanted: which of them, where a source gives several kinds.
+
+    Returns:
+      Texts in random order of access (or pairs of name and text, for some of TFDS), documents of tokens, dialogues,
+      the texts of two languages, labelled texts, or questions, as `source.gives` says.
     """
+    source, part = data.source, SPLITS.index(split)
+    held_out = lambda count, share=8: count if split == "train" else max(count // share, 1)
     match source:
         case configs.PythonLibrary():
             return python_sources(split)
         case configs.TextFiles():
             return sources.text_files(source.path, split=split, **_shares(source))
         case configs.Directories():
-            return sources.directories(
-                source.path, pattern=source.pattern, order_file=source.order_file, split=split, **_shares(source)
-            )
+            listed = {"pattern": source.pattern, "order_file": source.order_file}
+            return sources.directories(source.path, split=split, **listed, **_shares(source))
         case configs.JsonLines():
             return sources.json_lines(source.path, field=source.field, split=split, **_shares(source))
         case configs.Enwik8():
             return sources.enwik8(source.path, split=split)
         case configs.WikiText():
-            return sources.wikitext(source.path, split=split, articles=articles)
+            return sources.wikitext(source.path, split=split, articles=data.protocol == "separate")
         case configs.Novels():
             return sources.novels(source.path, split=split)
         case configs.TfdsBuilder():
-            from memjax.data.tfds import tfds_texts
-
-            return tfds_texts(source.name, split=split, field=source.field, data_dir=source.data_dir or None)
-    raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source of texts")
+            return _tfds_texts(source, split, source.field)
+        case configs.KeyValueRecall():
+            # Held-out documents score answers from afar only, so that their accuracy is that of the memory.
+            fields = {f.name: getattr(source, f.name) for f in dataclasses.fields(source) if f.name != "num_documents"}
+            return KeyValueRecall(held_out(source.num_documents), seed=part, score_practice=split == "train", **fields)
+        case configs.Sorting():
+            sizes = {"length": source.length, "num_symbols": source.num_symbols}
+            return Sorting(held_out(source.num_documents, 10), seed=part, **sizes)
+        case configs.Mnist():
+            return mnist(source.path, split)
+        case configs.CmuDog():
+            return cmu_dog(source.path, split)
+        case configs.TemplateDialogues():
+            return template_dialogues(held_out(source.num_dialogues), seed=part)
+        case configs.ParallelText():
+            stem, languages = getattr(source, split), (source.source_language, source.target_language)
+            return tuple(parallel_texts(source.path, stem, language) for language in languages)
+        case configs.NumberWords():
+            return tuple(number_words(held_out(source.num_documents), split, language) for language in ("en", "de"))
+        case configs.TfdsTranslation():
+            return tuple(_tfds_texts(source, split, part) for part in (source.source_language, source.target_language))
+        case configs.Glue() if source.path:
+            return glue_texts(source.name, source.path, split=split, **_shares(source))
+        case configs.Glue():
+            return tfds_glue_texts(source.name, split=split, data_dir=source.data_dir)
+        case configs.Squad() if source.path:
+            return squad_questions(source.path, split=split, **_shares(source))
+        case configs.Squad():
+            return tfds_squad_questions(split=split, data_dir=source.data_dir)
+        case configs.Templates():
+            make = template_questions if wanted == "questions" else template_texts
+            return make(held_out(source.num_examples), seed=part)
+    raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source with a reader")
 
 
 def make_tokenizer(tokenizer: configs.Tokenizer, train: Any, folder: Path, *, progress: Progress | None = None) -> Any:
@@ -217,16 +240,16 @@ def vocab_size_of(data: configs.Data) -> int:
       ValueError: only the data tells.
     """
     source, tokenizer = data.source, data.tokenizer
-    match source:
-        case configs.KeyValueRecall() | configs.Sorting() | configs.Mnist():
-            return make_datasets(data).vocab_size
-        case configs.SeqioTask():
-            size, kind = None, "SeqioTask"
+    match source.gives[0]:
+        case "tokens":
+            return ImageDocuments.vocab_size if isinstance(source, configs.Mnist) else make_datasets(data).vocab_size
+        case "seqio":
+            size, kind = None, type(source).__name__
         case _:
             size, kind = _trained_size(tokenizer), type(tokenizer).__name__
     if size is None:
         raise ValueError(f"vocab-size: given none, allowed: a number of ids, since only the data of {kind} tells it")
-    return size + (NUM_MARKS if isinstance(source, configs.Dialogues) else 0)
+    return size + (NUM_MARKS if source.gives[0] == "dialogues" else 0)
 
 
 def _trained_size(tokenizer: configs.Tokenizer) -> int | None:
@@ -262,104 +285,42 @@ def _wordpiece(tokenizer: configs.WordPiece, train: Any, folder: Path) -> Any:
     return WordPieceTokenizer(path)
 
 
-def _masked(
-    data: configs.Data, task: configs.MaskedLanguageModeling, documents: Callable[[str], Documents], tokenizer: Any
-) -> Callable[[str], Split]:
-    """Documents as frames of which tokens are hidden."""
-    fields = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+def _texts(data: configs.Data, read: Read, progress: Progress | None) -> Datasets:
+    """Texts in token files, code with the distances of its identifiers."""
+    folder, train = cache_folder(data), read("train")
+    tokenizer = make_tokenizer(data.tokenizer, train, folder, progress=progress)
+    annotators = {ANNOTATION: identifier_distances} if data.source.is_code and tokenizer.lossless else {}
 
-    def masked(split: str) -> MaskedTexts:
-        # Evaluations of all runs ask for the same tokens; training for those of its seed.
-        seed = {"seed": data.seed if split == "train" else 0}
-        packed = data.protocol == "contiguous"
-        return MaskedTexts(documents(split), tokenizer, length=data.segment_length, packed=packed, **fields, **seed)
-
-    return masked
-
-
-def _examples(data: configs.Data, task: configs.Task | None, folder: Path, progress: Progress | None) -> Datasets:
-    """Labelled texts, or questions with their texts."""
-    read = lambda split: _read_examples(data.source, task, split)
-    train = read("train")
-    if isinstance(task, configs.QuestionAnswering):
-        lines = [text for question in train for text in (question.question, question.context)]
-    else:
-        lines = [text for example in train for text in example.texts]
-    texts = sources.Texts.from_mapping({str(number): line for number, line in enumerate(lines)})
-    tokenizer = make_tokenizer(data.tokenizer, texts, folder, progress=progress)
-
-    def documents(split: str) -> Split:
-        examples: Any = train if split == "train" else read(split)
-        if isinstance(task, configs.QuestionAnswering):
-            fields = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
-            return QuestionWindows(examples, tokenizer, length=data.segment_length, **fields)
-        assert isinstance(task, configs.Classification)
-        metrics = GLUE[data.source.name].metrics if isinstance(data.source, configs.Glue) else ()
-        length = data.segment_length
-        return LabelledTexts(examples, tokenizer, length=length, num_classes=task.num_classes, metrics=metrics)
+    def documents(split: str) -> Documents:
+        chosen = read(split)
+        name = _digest(chosen.fingerprint, tokenizer.fingerprint, str(data.min_document_length), *annotators)
+        return write_token_file(
+            folder / f"{type(data.source).__name__}-{split}-{name}",
+            chosen,
+            tokenizer,
+            min_tokens=data.min_document_length,
+            annotators=annotators,
+            progress=progress,
+        )
 
     return Datasets(documents, tokenizer, *_ids(tokenizer))
 
 
-def _read_examples(source: configs.Source, task: configs.Task | None, split: str) -> Any:
-    asks = isinstance(task, configs.QuestionAnswering)
-    match source:
-        case configs.Templates():
-            number = source.num_examples if split == "train" else max(source.num_examples // 8, 1)
-            return (template_questions if asks else template_texts)(number, seed=SPLITS.index(split))
-        case configs.Glue() if not asks:
-            if not source.path:
-                return tfds_glue_texts(source.name, split=split, data_dir=source.data_dir)
-            return glue_texts(source.name, source.path, split=split, **_shares(source))
-        case configs.Squad() if asks:
-            if not source.path:
-                return tfds_squad_questions(split=split, data_dir=source.data_dir)
-            return squad_questions(source.path, split=split, **_shares(source))
-    raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source of the task's examples")
+def _tokens(data: configs.Data, read: Read, progress: Progress | None) -> Datasets:
+    """Documents that never were text."""
+    del data, progress
+    example = read("train")
+    return Datasets(read, None, example.vocab_size, example.begin_id)
 
 
-def _ids(tokenizer: Any) -> tuple[int, int]:
-    return tokenizer.vocab_size, tokenizer.begin_id
-
-
-def _recall(source: configs.KeyValueRecall) -> Datasets:
-    fields = {f.name: getattr(source, f.name) for f in dataclasses.fields(source) if f.name != "num_documents"}
-
-    def documents(split: str) -> KeyValueRecall:
-        count = source.num_documents if split == "train" else max(source.num_documents // 8, 1)
-        # Held-out documents score answers from afar only, so that their accuracy is that of the memory.
-        return KeyValueRecall(count, seed=SPLITS.index(split), score_practice=split == "train", **fields)
-
-    example = documents("train")
-    return Datasets(documents, None, example.vocab_size, example.begin_id)
-
-
-def _sorting(source: configs.Sorting) -> Datasets:
-    def documents(split: str) -> Sorting:
-        count = source.num_documents if split == "train" else max(source.num_documents // 10, 1)
-        return Sorting(count, length=source.length, num_symbols=source.num_symbols, seed=SPLITS.index(split))
-
-    return Datasets(documents, None, documents("train").vocab_size, Sorting.begin_id)
-
-
-def open_dialogues(source: configs.Dialogues, split: str) -> list[Dialogue]:
-    """The dialogues of a split, with the documents they are about."""
-    match source:
-        case configs.CmuDog():
-            return cmu_dog(source.path, split)
-        case configs.TemplateDialogues():
-            number = source.num_dialogues if split == "train" else max(source.num_dialogues // 8, 1)
-            return template_dialogues(number, seed=SPLITS.index(split))
-    raise ValueError(f"data.source: given {type(source).__name__}, allowed: CmuDog, TemplateDialogues")
-
-
-def _dialogues(source: configs.Dialogues, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:
-    train = open_dialogues(source, "train")
-    tokenizer = MarkingTokenizer(make_tokenizer(data.tokenizer, dialogue_texts(train), folder, progress=progress))
+def _dialogues(data: configs.Data, read: Read, progress: Progress | None) -> Datasets:
+    source: Any = data.source
+    texts = dialogue_texts(read("train"))
+    tokenizer = MarkingTokenizer(make_tokenizer(data.tokenizer, texts, cache_folder(data), progress=progress))
 
     def documents(split: str) -> Dialogues:
         return Dialogues(
-            train if split == "train" else open_dialogues(source, split),
+            read(split),
             tokenizer,
             layout=source.document,
             segment_length=data.segment_length,
@@ -367,69 +328,56 @@ def _dialogues(source: configs.Dialogues, data: configs.Data, folder: Path, prog
             max_utterance_length=source.max_utterance_length,
         )
 
-    return Datasets(documents, tokenizer, tokenizer.vocab_size, tokenizer.begin_id)
+    return Datasets(documents, tokenizer, *_ids(tokenizer))
 
 
-def _translation(
-    source: configs.TranslationKind, data: configs.Data, folder: Path, progress: Progress | None
-) -> Datasets:
-    train = open_sides(source, "train")
+def _pairs(data: configs.Data, read: Read, progress: Progress | None) -> Datasets:
+    """The texts of two languages in token files, entry by entry."""
+    source: Any = data.source
+    folder, train = cache_folder(data), read("train")
     tokenizer = make_tokenizer(data.tokenizer, BothSides(*train), folder, progress=progress)
     ending = EndingTokenizer(tokenizer)
 
     def documents(split: str) -> SentencePairs:
         def write(texts: Any) -> Documents:
-            name = _digest(texts.fingerprint, ending.fingerprint)
-            return write_token_file(
-                folder / f"{type(source).__name__}-{split}-{name}", texts, ending, progress=progress
-            )
+            path = folder / f"{type(source).__name__}-{split}-{_digest(texts.fingerprint, ending.fingerprint)}"
+            return write_token_file(path, texts, ending, progress=progress)
 
-        sources, targets = train if split == "train" else open_sides(source, split)
-        return SentencePairs(write(sources), write(targets), source.max_length)
+        here, there = map(write, read(split))
+        return SentencePairs(here, there, source.max_length)
 
-    return Datasets(documents, tokenizer, tokenizer.vocab_size, tokenizer.begin_id)
+    return Datasets(documents, tokenizer, *_ids(tokenizer))
 
 
-def open_sides(source: configs.TranslationKind, split: str) -> tuple[Any, Any]:
-    """Texts to translate and their translations, entry by entry."""
-    match source:
-        case configs.ParallelText():
-            read = lambda language: parallel_texts(source.path, getattr(source, split), language)
-            return read(source.source_language), read(source.target_language)
-        case configs.NumberWords():
-            count = source.num_documents if split == "train" else max(source.num_documents // 8, 1)
-            return number_words(count, split, "en"), number_words(count, split, "de")
-    from memjax.data.tfds import tfds_texts
-
-    read = lambda field: tfds_texts(source.name, split=split, field=field, data_dir=source.data_dir or None)
-    return read(source.source_language), read(source.target_language)
-
-
-def _seqio(source: configs.SeqioTask, data: configs.Data, folder: Path, progress: Progress | None) -> Datasets:
+def _seqio(data: configs.Data, read: Read, progress: Progress | None) -> Datasets:
+    """Tokens of a seqio Task, which has a tokenizer of its own."""
     from memjax.data.seqio import register_tasks, seqio_documents, seqio_tokenizer
 
+    source: Any = data.source
+    shortest = data.min_document_length
     if source.data_dir:
         register_tasks([source.name], data_dir=source.data_dir)
     tokenizer = seqio_tokenizer(source.name, feature=source.feature)
+    name = _digest(source.name, source.feature, tokenizer.fingerprint, str(shortest), source.data_dir)
 
     def documents(split: str) -> Documents:
-        name = _digest(
-            source.name, source.feature, tokenizer.fingerprint, str(data.min_document_length), source.data_dir
-        )
-        path = folder / f"SeqioTask-{split}-{name}"
-        return seqio_documents(
-            source.name,
-            path,
-            split=split,
-            feature=source.feature,
-            min_tokens=data.min_document_length,
-            progress=progress,
-        )
+        path, chosen = cache_folder(data) / f"SeqioTask-{split}-{name}", {"split": split, "feature": source.feature}
+        return seqio_documents(source.name, path, min_tokens=shortest, progress=progress, **chosen)
 
-    return Datasets(documents, tokenizer, tokenizer.vocab_size, tokenizer.begin_id)
+    return Datasets(documents, tokenizer, *_ids(tokenizer))
 
 
-def _shares(source: Any) -> dict[str, float]:
+def _tfds_texts(source: Any, split: str, field: str) -> Any:
+    from memjax.data.tfds import tfds_texts
+
+    return tfds_texts(source.name, split=split, field=field, data_dir=source.data_dir or None)
+
+
+def _ids(tokenizer: Any) -> tuple[int, int]:
+    return tokenizer.vocab_size, tokenizer.begin_id
+
+
+def _shares(source: Any) -> dict[str, Any]:
     return {"validation": source.validation_percent / 100, "test": source.test_percent / 100}
 
 

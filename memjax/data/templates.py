@@ -9,8 +9,8 @@ import hashlib
 
 import numpy as np
 
-from memjax.data.classification import LabelledText
 from memjax.data.dialogue import Dialogue, Utterance
+from memjax.data.glue import LabelledText
 from memjax.data.squad import Question
 
 NAMES = ("Ada", "Boole", "Curie", "Dirac", "Euler", "Fermi", "Gauss", "Hertz")

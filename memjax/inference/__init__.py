@@ -2,7 +2,6 @@
 
 from memjax.inference.beam import beam_search, detokenized_bleu, tokenized_bleu, translate
 from memjax.inference.decoding import Prefix, Recall, generate, prefill, stream_tokens
-from memjax.inference.dialogue import answer_turns, score_answers
 from memjax.inference.images import sample_images
 from memjax.inference.sampling import Sampling, greedy, keep_top_k, keep_top_p, row_keys, sample
 from memjax.inference.texts import continue_texts
@@ -11,7 +10,6 @@ __all__ = [
     "Prefix",
     "Recall",
     "Sampling",
-    "answer_turns",
     "beam_search",
     "continue_texts",
     "detokenized_bleu",
@@ -23,7 +21,6 @@ __all__ = [
     "row_keys",
     "sample",
     "sample_images",
-    "score_answers",
     "stream_tokens",
     "tokenized_bleu",
     "translate",

@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from memjax import config as configs
 from memjax.training.slot_counters import COUNTERS
 from memjax.training.tables import layer_prefixes
 
@@ -189,19 +188,13 @@ def measure_usage(
     if not slots:
         raise ValueError("usage: the model has no value tables, allowed: one with model.feed_forward ProductKey")
     evaluation = evaluation or experiment.config.evaluation
-    task = experiment.config.task
-    is_decoder = isinstance(task, configs.LanguageModeling)
-    subsets = experiment.subsets(evaluation)
-    if isinstance(task, configs.Classification):
-        of_class = lambda number: lambda batch: np.broadcast_to(batch.targets[:, :1] == number, batch.mask.shape)
-        choose = {f"class_{number}": of_class(number) for number in range(task.num_classes)}
-    else:
-        choose = {name: lambda batch, subset=subset: subset(batch.extras) for name, subset in subsets.items()}
+    task = experiment.task
+    choose = task.token_subsets(experiment.documents(evaluation.split), evaluation)
     groups = ["", *(label for name in choose for label in (name, f"not {name}"))]
     counts = {table: {group: SlotCounts.zeros(number) for group in groups} for table, number in slots.items()}
 
     def observe(batch: Any, scored: Any) -> None:
-        inside = {"": batch.weights > 0 if is_decoder else batch.mask}
+        inside = {"": task.counted(batch)}
         for name, subset in choose.items():
             chosen = subset(batch).astype(bool)
             inside |= {name: inside[""] & chosen, f"not {name}": inside[""] & ~chosen}

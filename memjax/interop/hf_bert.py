@@ -23,9 +23,10 @@ import safetensors.numpy
 
 from memjax import config
 from memjax.interop.runs import write_run
-from memjax.models.factory import make_model, make_stack
+from memjax.models.factory import make_stack
 from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import pad_tables
+from memjax.tasks import task_of
 
 __all__ = ["export_params", "find_task", "import_params", "load_pretrained", "model_config", "save_run", "vocab_size"]
 
@@ -83,7 +84,7 @@ def model_config(hf_config: Mapping[str, Any], *, pooler: bool = True) -> config
 def import_params(
     weights: Mapping[str, np.ndarray] | str | Path, model: config.Model, task: config.TaskKind | None = None
 ) -> dict[str, Any]:
-    """Parameters of `make_text_encoder(model, task, ...)` from the state dict of a BERT or DistilBERT.
+    """Parameters of `make_text_encoder(model, head, ...)` from the state dict of a BERT or DistilBERT.
 
     Args:
       weights: name -> array, or a safetensors file. Tensors tied to another one may be missing; heads of other tasks
@@ -112,7 +113,7 @@ def export_params(
     """The inverse of `import_params`: a state dict with the names of transformers' classes for the task.
 
     Args:
-      params: of `make_text_encoder(model, task, ...)`; those of a padded vocabulary after `cut_tables`.
+      params: of `make_text_encoder(model, head, ...)`; those of a padded vocabulary after `cut_tables`.
       model: its configuration; without token types and pooler it is a DistilBERT.
       task: whose head the parameters have.
     """
@@ -186,7 +187,7 @@ def save_run(folder: str | Path, path: str | Path) -> config.Config:
     )
     task = task or config.MaskedLanguageModeling()
     described = config.Config(name=path.name, workdir=str(path.parent), task=task, model=model, data=data)
-    encoder = make_model(described, vocab_size(params))
+    encoder = task_of(described).model(vocab_size(params))
     tables = encoder.vocabulary.clone(bias="bias" in params["vocabulary"])
     params["vocabulary"] = pad_tables(params["vocabulary"], tables)
     write_run(path, described, encoder, params, vocabularies[:1])

@@ -32,7 +32,7 @@ from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.models.contract import Model
 from memjax.models.encoder_decoder import DecoderLayer, EncoderDecoder
-from memjax.models.heads import INIT_STDDEV, ClassificationHead, MaskedTokenHead, SpanHead, TaskHead
+from memjax.models.heads import INIT_STDDEV, TaskHead
 from memjax.models.language_model import LanguageModel
 from memjax.models.memformer import Memformer, MemformerDecoderLayer
 from memjax.models.text_encoder import TextEncoder
@@ -354,7 +354,7 @@ def make_encoder_decoder(
 
 def make_text_encoder(
     model: settings.ModelSettings,
-    task: settings.Task | None,
+    head: TaskHead | None,
     vocab_size: int,
     *,
     features: tuple[str, ...] = (),
@@ -366,7 +366,7 @@ def make_text_encoder(
 
     Args:
       model: the configuration; its attention is `Bidirectional`.
-      task: whose head it has; None = no head.
+      head: of its task (`memjax.tasks`); None = no head.
       vocab_size: entries of the tokenizer.
       features: inner tensors to return, `layer_<index>/<tap>` or `output`.
       rematerialize: as in `make_language_model`, and so the other arguments.
@@ -384,7 +384,7 @@ def make_text_encoder(
     vocabulary = Vocabulary(
         vocab_size=vocab_size,
         dim=model.dim,
-        bias=isinstance(task, settings.MaskedLanguageModeling),
+        bias=head is not None and head.scores_vocabulary,
         init_stddev=INIT_STDDEV,
         multiple=vocab_multiple,
         dtype=dtype,
@@ -392,7 +392,7 @@ def make_text_encoder(
     return TextEncoder(
         stack=make_stack(model, features=inner, rematerialize=rematerialize, table_sharding=table_sharding),
         vocabulary=vocabulary,
-        head=_make_head(task, model, dtype),
+        head=head,
         max_length=part.positions,
         token_types=part.token_types,
         pooler=part.pooler,
@@ -401,19 +401,6 @@ def make_text_encoder(
         features=tuple(name for name in features if name not in inner),
         dtype=dtype,
     )
-
-
-def _make_head(task: settings.Task | None, model: settings.ModelSettings, dtype: Any) -> TaskHead | None:
-    match task:
-        case None:
-            return None
-        case settings.MaskedLanguageModeling():
-            return MaskedTokenHead(model.dim, dtype)
-        case settings.Classification():
-            return ClassificationHead(task.num_classes, model.dropout, dtype)
-        case settings.QuestionAnswering():
-            return SpanHead(dtype)
-    raise ValueError(f"task: given {type(task).__name__}, allowed: a task of a text encoder")
 
 
 def make_memformer(
@@ -491,13 +478,16 @@ def _fields(part: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
     return {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name not in but}
 
 
-def make_model(config: Config, vocab_size: int, *, vocab_multiple: int | None = None) -> Model:
+def make_model(
+    config: Config, vocab_size: int, head: TaskHead | None = None, *, vocab_multiple: int | None = None
+) -> Model:
     """The Linen model that a configuration describes: a language model, a Memformer, an encoder-decoder, or a text
-    encoder with the head of its task.
+    encoder with a head (`memjax.tasks.Task.model` knows the one of the task).
 
     Args:
       config: the configuration.
       vocab_size: entries of the tokenizer.
+      head: of a text encoder.
       vocab_multiple: instead of that of the configuration; 1 = no padding.
     """
     common: Any = {
@@ -511,8 +501,8 @@ def make_model(config: Config, vocab_size: int, *, vocab_multiple: int | None = 
             return make_encoder_decoder(model, vocab_size, **length, vocab_multiple=common["vocab_multiple"])
         case settings.Memformer() as model:
             return make_memformer(model, vocab_size, **length, **common)
-        case model if config.task.encodes:
-            return make_text_encoder(model, config.task, vocab_size, **tables, **common)
+        case model if head is not None:
+            return make_text_encoder(model, head, vocab_size, **tables, **common)
         case model:
             sharding = config.sharding.memory
             return make_language_model(model, vocab_size, memory_sharding=sharding, **length, **tables, **common)

@@ -109,7 +109,12 @@ class ChoiceScores:
 
 
 class TaskHead(nn.Module):
-    """The head of a text encoder: from its last hidden states to an output, and how many targets a text has."""
+    """The head of a text encoder: from its last hidden states to an output, and how many targets a text has.
+
+    `scores_vocabulary`: its output is scored by the vocabulary, which then has a bias.
+    """
+
+    scores_vocabulary = False
 
     @nn.nowrap
     def scores(self, vocabulary: Any) -> VocabularyScores | ChoiceScores:
@@ -133,6 +138,8 @@ class MaskedTokenHead(TaskHead):
 
     dim: int
     dtype: Any = jnp.float32
+
+    scores_vocabulary = True
 
     def setup(self) -> None:
         self.dense = dense(self.dim, self.dtype)

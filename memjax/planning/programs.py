@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from memjax.axes import parameter_names
 from memjax.config import Config
-from memjax.models.factory import make_mixtures, make_model
+from memjax.models.factory import make_mixtures
+from memjax.tasks import task_of
 from memjax.training.assembly import make_parts
 from memjax.training.evaluation import make_score
 from memjax.training.sharding import Layout, check_rows, train_state_names
@@ -68,7 +69,7 @@ def make_program(config: Config, what: What, vocab_size: int, layout: Layout) ->
 
 def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     training, data = config.training, config.data
-    model = make_model(config, vocab_size)
+    model = task_of(config).model(vocab_size)
     parts = make_parts(config, model)
     rows, length, segments = data.rows, data.segment_length, training.segments_per_update
     leading = lambda leaf: jax.ShapeDtypeStruct((segments, *leaf.shape), leaf.dtype)
@@ -144,7 +145,7 @@ def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
 def _evaluation_model(config: Config, vocab_size: int) -> Any:
     """The model with the memory size and the cache of the evaluation."""
     config = config.with_memory(config.evaluation.memory_length)
-    model, mixtures = make_model(config, vocab_size), make_mixtures(config.evaluation, config.model)
+    model, mixtures = task_of(config).model(vocab_size), make_mixtures(config.evaluation, config.model)
     if mixtures:
         model.require("mixes")
     return model.clone(mixtures=mixtures) if mixtures else model

@@ -51,19 +51,28 @@ class Source(Settings):
     """What every source says of itself.
 
     Attributes:
+      gives: what its reader gives, the first where nothing else is wanted: 'texts', 'tokens', 'seqio', 'dialogues',
+        'pairs' (the texts of two languages), 'labelled' (texts with classes) or 'questions'.
       is_text: whether its documents are texts, which a text encoder may read.
+      is_code: whether these are source code.
       is_labelled: whether it holds examples with labels or questions instead of documents.
       is_translated: whether it holds sentence pairs.
+      metrics: what is published for its classes besides accuracy: 'matthews', 'f1'.
     """
 
+    gives = ("texts",)
     is_text = True
+    is_code = False
     is_labelled = False
     is_translated = False
+    metrics = ()
 
 
 @dataclass(slots=True, kw_only=True)
 class PythonLibrary(Source):
     """The interpreter's standard library in source, one document per top-level module or package."""
+
+    is_code = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +90,8 @@ class TextFiles(Source):
 @dataclass(slots=True, kw_only=True)
 class Directories(Source):
     """One document per directory (a repository): its files joined in path order, each after a line with its path."""
+
+    is_code = True
 
     path: str = ""
     """the directory that holds the documents' directories"""
@@ -148,6 +159,8 @@ class TfdsBuilder(Source):
 class SeqioTask(Source):
     """A seqio Task or Mixture. Needs the extra `data`."""
 
+    gives = ("seqio",)
+
     name: str = "memjax_pg19"
     """registered name"""
     feature: str = "targets"
@@ -161,6 +174,8 @@ class SeqioTask(Source):
 @dataclass(slots=True, kw_only=True)
 class KeyValueRecall(Source):
     """Synthetic documents that define keys and values and ask for them many segments later."""
+
+    gives = ("tokens",)
 
     num_pairs: int = 8
     """bindings per document"""
@@ -182,6 +197,8 @@ class KeyValueRecall(Source):
 class Sorting(Source):
     """Synthetic documents whose symbols are to be named at the end by how often they occurred (Martins et al. 2022)."""
 
+    gives = ("tokens",)
+
     length: int = 4000
     """symbols to sort; 4,000 to 16,000 in the paper"""
     num_symbols: int = 20
@@ -196,6 +213,8 @@ class Sorting(Source):
 class Mnist(Source):
     """Grey images in the files of MNIST, one token a pixel; the last 5,000 of training are the validation split."""
 
+    gives = ("tokens",)
+
     path: str = ""
     """the folder of train-images-idx3-ubyte and t10k-images-idx3-ubyte (also .gz)"""
 
@@ -205,6 +224,8 @@ class Mnist(Source):
 @dataclass(slots=True, kw_only=True)
 class Dialogues(Source):
     """Dialogues about documents: utterances are scored, documents are not."""
+
+    gives = ("dialogues",)
 
     document: Literal["none", "context", "memory"] = "memory"
     """where the document stands: nowhere, before the utterances in every segment, or whole in segments before them"""
@@ -240,6 +261,8 @@ class TemplateDialogues(Dialogues):
 class Glue(Source):
     """A task of GLUE (Wang et al. 2019), for Classification. Where test has no labels it is the validation split."""
 
+    gives = ("labelled",)
+
     name: Literal["cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli"] = "sst2"
     """which task; 'mnli' is scored on matched genres"""
     path: str = ""
@@ -254,10 +277,16 @@ class Glue(Source):
     is_text = False
     is_labelled = True
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return {"cola": ("matthews",), "mrpc": ("f1",), "qqp": ("f1",)}.get(self.name, ())
+
 
 @dataclass(slots=True, kw_only=True)
 class Squad(Source):
     """SQuAD 1.1 (Rajpurkar et al. 2016), for QuestionAnswering. Its test set is hidden: `test` is then validation."""
+
+    gives = ("questions",)
 
     path: str = ""
     """the folder of its JSON files (also .xz / .gz); '' = `squad` of TensorFlow Datasets (needs the extra `data`)"""
@@ -275,6 +304,8 @@ class Squad(Source):
 @dataclass(slots=True, kw_only=True)
 class Templates(Source):
     """Synthetic sentences about who lives where, for Classification and QuestionAnswering."""
+
+    gives = ("labelled", "questions")
 
     num_examples: int = 512
     """examples of the training split; validation and test have an eighth each"""
@@ -299,6 +330,8 @@ class Translation(Source):
 class ParallelText(Translation):
     """Sentence pairs: a folder of files STEM.LANGUAGE with a sentence a line (also .xz / .gz), as Multi30k has them."""
 
+    gives = ("pairs",)
+
     path: str = ""
     """the folder"""
     source_language: str = "en"
@@ -319,6 +352,8 @@ class ParallelText(Translation):
 class TfdsTranslation(Translation):
     """Sentence pairs of a TFDS translation builder. Needs the extra `data`."""
 
+    gives = ("pairs",)
+
     name: str = "wmt14_translate/de-en"
     """builder name, with config and version where wanted"""
     source_language: str = "en"
@@ -334,6 +369,8 @@ class TfdsTranslation(Translation):
 @dataclass(slots=True, kw_only=True)
 class NumberWords(Translation):
     """Synthetic sentence pairs: numbers in English words, and in German ones."""
+
+    gives = ("pairs",)
 
     num_documents: int = 2048
     """pairs of the training split; validation and test have an eighth each"""

@@ -67,6 +67,9 @@ class Evaluation(Settings):
     """stop after so many segments of every row; 0 = the whole split"""
     accuracy: bool = False
     """also count the targets that the model finds most probable"""
+    answers: Number = 200
+    """sentences translated, or dialogues answered, by `memjax eval` after the scores (slow), the first of the split;
+    0 = none"""
     distance: Number = 0
     """source code: identifiers last seen more than so many tokens before are scored apart too; 0 = the local window"""
     cache: ContinuousCache = field(default_factory=ContinuousCache)

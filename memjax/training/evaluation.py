@@ -12,16 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.data.documents import Measure
 from memjax.data.examples import Split
 from memjax.data.reading import Reading
+from memjax.tasks.contract import Measure, Subset
 from memjax.training.metrics import LN2, count_bytes, perplexity
 from memjax.training.sharding import Layout, check_rows, put
 from memjax.typing import Batch
-
-Subset = Callable[[Mapping[str, np.ndarray]], np.ndarray]
-"""`Batch.extras` -> bool `[batch, length]`, which targets belong to it"""
-
 
 READING = ("protocol", "rows", "segment_length", "stride", "score_first")
 """What a result says of its reading."""
@@ -124,6 +120,7 @@ class EvaluationResult(Score):
       subsets: name -> score of the targets in that subset.
       metrics: name -> mean of what the model reports.
       measures: name -> number, by the measure of the task, where it has one.
+      notes: on measures, a line each.
       tokens_per_second: tokens read (for `sliding_window` tokens scored), without the first batch, which compiles; 0
         for a single batch.
       memory_bytes: of the memory state of one row.
@@ -138,6 +135,7 @@ class EvaluationResult(Score):
     subsets: Mapping[str, Score] = dataclasses.field(default_factory=dict)
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     measures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     tokens_per_second: float = 0.0
     memory_bytes: int = 0
 
@@ -159,9 +157,9 @@ class EvaluationResult(Score):
         own = {field.name for field in dataclasses.fields(EvaluationResult)} - {
             field.name for field in dataclasses.fields(Score)
         }
-        values = {name: getattr(self, name) for name in sorted(own - {"subsets", "metrics", "measures"})}
+        values = {name: getattr(self, name) for name in sorted(own - {"subsets", "metrics", "measures", "notes"})}
         subsets = {name: score.as_dict() for name, score in self.subsets.items()}
-        values |= {"metrics": dict(self.metrics), "subsets": subsets}
+        values |= {"metrics": dict(self.metrics), "subsets": subsets, **({"notes": self.notes} if self.notes else {})}
         return {**super().as_dict(), **self.measures, **values}
 
 
@@ -218,7 +216,7 @@ class Evaluator:
         self.model, self.documents, self.reading = model, documents, reading
         self.subsets, self.max_segments, self._make_measure = subsets, max_segments, make_measure
         self.host_rows = host_rows or (0, reading.rows)
-        self._accuracy, self._layout, self._held, self._fit = accuracy, layout, None, fit
+        self._accuracy, self._layout, self._held, self.fit = accuracy, layout, None, fit
         options = {
             "accuracy": accuracy,
             "parts": parts,
@@ -270,7 +268,7 @@ class Evaluator:
           stop: asked before every segment; True ends the evaluation with `Interrupted`.
           observe: is shown every batch with what was worked out for it.
         """
-        variables = self._fit(variables)
+        variables = self.fit(variables)
         num_rows = self.host_rows[1] - self.host_rows[0]
         memory = self._start(num_rows)
         memory_bytes = count_bytes(memory) // num_rows

@@ -11,17 +11,14 @@ from memjax import config as configs
 from memjax.config import Config
 from memjax.data.annotations import open_neighbors
 from memjax.data.documents import Documents
-from memjax.data.examples import Examples
-from memjax.data.identifiers import ANNOTATION
-from memjax.data.opening import make_datasets
+from memjax.data.examples import Split
+from memjax.data.opening import Datasets
 from memjax.data.reading import Reading
 from memjax.data.rows import RowStream
-from memjax.models.factory import (
-    make_mixtures,
-    make_model,
-)
+from memjax.models.factory import make_mixtures
 from memjax.settings.relations import validate
-from memjax.training.evaluation import Evaluator, Subset
+from memjax.tasks.contract import Subset, Task, task_of
+from memjax.training.evaluation import EvaluationResult, Evaluator
 from memjax.training.runs import grown
 from memjax.training.sharding import Layout
 from memjax.training.variables import fitting
@@ -34,7 +31,7 @@ class Experiment:
     Attributes:
       config: the configuration.
       model: a Linen language model, or a text encoder with the head of its task.
-      documents: split -> its documents.
+      documents: split -> what is read of it.
       begin_token: id read before the first token of a document.
       tokenizer: of the documents, or None where they have none.
     """
@@ -45,13 +42,18 @@ class Experiment:
     begin_token: int
     tokenizer: Any = None
 
+    @property
+    def task(self) -> Task:
+        """What is learned."""
+        return task_of(self.config)
+
     def stream(self, position: Mapping[str, Any] | None = None, host_rows: tuple[int, int] | None = None) -> RowStream:
         """The training batches from a position on; of the rows `(start, stop)` only, where given."""
         data = self.config.data
         reading = Reading(
             rows=data.rows,
             segment_length=data.segment_length,
-            protocol=stream_protocol(self.config),
+            protocol=self.task.protocol,
             begin_token=self.begin_token,
         )
         return reading.stream(
@@ -68,32 +70,22 @@ class Experiment:
         return Reading(
             rows=evaluation.rows,
             segment_length=evaluation.segment_length or data.segment_length,
-            protocol=evaluation.protocol or stream_protocol(self.config),
+            protocol=evaluation.protocol or self.task.protocol,
             stride=evaluation.stride,
             begin_token=self.begin_token,
             score_first=evaluation.score_first,
         )
 
     def subsets(self, evaluation: configs.Evaluation) -> dict[str, Subset]:
-        """The targets that are scored apart: those where a boolean annotation holds, and distant identifiers of code.
-
-        A distant identifier was last seen in the document more than `evaluation.distance` tokens before.
-        """
-        documents = self.documents(evaluation.split)
-        annotations = {} if isinstance(documents, Examples) else documents.annotate(0)
-        names = [name for name, array in annotations.items() if array.dtype == bool]
-        subsets: dict[str, Subset] = {name: lambda extras, name=name: extras[name] for name in names}
-        if ANNOTATION in annotations:
-            distance = evaluation.distance or self.config.model.local_window(self.config.data.segment_length)
-            subsets["distant_identifier"] = lambda extras: extras[ANNOTATION] > distance
-        return subsets
+        """The targets of the evaluation's split that are scored apart."""
+        return self.task.subsets(self.documents(evaluation.split), evaluation)
 
     def grown(self, lineage: Sequence[Mapping[str, Any]]) -> Experiment:
         """The same with the model that it has become (see `memjax.training.runs.grown`)."""
         if not lineage:
             return self
         config = grown(self.config, lineage)
-        return dataclasses.replace(self, config=config, model=make_model(config, self.model.vocabulary.vocab_size))
+        return dataclasses.replace(self, config=config, model=task_of(config).model(self.model.vocabulary.vocab_size))
 
     def of_task(self, name: str) -> Experiment:
         """The same with the documents of one of several tasks.
@@ -105,12 +97,12 @@ class Experiment:
         if name not in tasks:
             raise ValueError(f"evaluation.task: given {name!r}, allowed: one of {list(tasks)}")
         data = dataclasses.replace(self.config.data, source=tasks[name].source)
-        theirs, ours = make_datasets(data, task=self.config.task), self.model.vocabulary.vocab_size
+        config = dataclasses.replace(self.config, data=data)
+        theirs, ours = task_of(config).data(), self.model.vocabulary.vocab_size
         if theirs.vocab_size != ours:
             raise ValueError(
                 f"lifelong.tasks: {name} has {theirs.vocab_size} ids, allowed: {ours}, those of data.source"
             )
-        config = dataclasses.replace(self.config, data=data)
         return dataclasses.replace(self, config=config, documents=functools.cache(theirs.documents))
 
     def evaluators(self, layout: Layout | None = None) -> dict[str, Evaluator]:
@@ -155,11 +147,12 @@ class Experiment:
                 what = f"evaluation.memory_length: given {evaluation.memory_length}, the trained variables do not fit"
                 length = self.config.data.segment_length
                 fit = fitting(self.model, model, length, added=self.config.model.added_parameters, what=what)
+        split = documents or self.documents(evaluation.split)
         return Evaluator(
             model,
-            documents or self.documents(evaluation.split),
+            split,
             self.reading(evaluation),
-            make_measure=getattr(documents or self.documents(evaluation.split), "make_measure", None),
+            make_measure=self.task.make_measure(split),
             max_segments=evaluation.max_segments,
             subsets=self.subsets(evaluation),
             accuracy=evaluation.accuracy,
@@ -167,6 +160,24 @@ class Experiment:
             fit=fit,
             **shown,
         )
+
+    def evaluate(self, variables: Mapping[str, Any], evaluation: configs.Evaluation | None = None) -> EvaluationResult:
+        """Scores a split, then measures what the model answers to it by generating, as far as the task does.
+
+        Args:
+          variables: of `model`.
+          evaluation: another one than the configuration describes.
+        """
+        evaluation = evaluation or self.config.evaluation
+        evaluator = self.evaluator(evaluation)
+        result = evaluator(variables)
+        if not evaluation.answers:
+            return result
+        data = Datasets(self.documents, self.tokenizer, self.model.vocabulary.vocab_size, self.begin_token)
+        split = self.documents(evaluation.split)
+        found = self.task.answers(evaluator.model, evaluator.fit(variables), split, data, evaluation)
+        measures = {**result.measures, **found.measures}
+        return dataclasses.replace(result, measures=measures, notes=(*result.notes, *found.notes))
 
 
 def make_experiment(config: Config, *, progress: Callable[[str, int, int | None], None] | None = None) -> Experiment:
@@ -178,19 +189,15 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
     validate(config)
     if config.model.output.needs_neighbors and not config.data.neighbors:
         raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
-    data = make_datasets(config.data, task=config.task, progress=progress)
-    model = make_model(config, data.vocab_size)
+    task = task_of(config)
+    data = task.data(progress)
+    model = task.model(data.vocab_size)
 
-    def documents(split: str) -> Documents:
+    def documents(split: str) -> Split:
         plain = data.documents(split)
         return open_neighbors(config.data.neighbors, split, plain) if config.data.neighbors else plain
 
     return Experiment(config, model, functools.cache(documents), data.begin_token, data.tokenizer)
-
-
-def stream_protocol(config: Config) -> str:
-    """How documents are cut into rows: what a task asks about comes as one document a text."""
-    return config.data.protocol if isinstance(config.task, configs.LanguageModeling) else "separate"
 
 
 def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation) -> Any:
@@ -205,5 +212,5 @@ def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation
     if evaluation.memory_length is None:
         return experiment.model.clone(mixtures=mixtures) if mixtures else experiment.model
     config = experiment.config.with_memory(evaluation.memory_length)
-    made = make_model(config, experiment.model.vocabulary.vocab_size)
+    made = task_of(config).model(experiment.model.vocabulary.vocab_size)
     return made.clone(mixtures=mixtures) if mixtures else made

@@ -9,7 +9,7 @@ import pytest
 
 from memjax import config as configs
 from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, Utterance, cmu_dog, dialogue_texts
-from memjax.data.opening import make_datasets, open_dialogues
+from memjax.data.opening import make_datasets, open_source
 from memjax.data.streams import Streams
 from memjax.data.tokenizers import ByteTokenizer
 
@@ -154,8 +154,8 @@ def test_what_is_missing_gets_one_line(tmp_path):
 
 
 def test_synthetic_dialogues_are_answered_by_their_documents():
-    source = configs.TemplateDialogues(num_dialogues=16)
-    texts = {split: open_dialogues(source, split) for split in ("train", "validation", "test")}
+    data = configs.Data(source=configs.TemplateDialogues(num_dialogues=16))
+    texts = {split: open_source(data, split) for split in ("train", "validation", "test")}
     assert [len(dialogues) for dialogues in texts.values()] == [16, 2, 2]
     for dialogue in texts["train"]:
         facts = dict(fact.split(" lives in ") for fact in dialogue.document.removesuffix(".").split(". "))

@@ -15,7 +15,7 @@ import pytest
 from memjax import config as configs
 from memjax.data import opening
 from memjax.data.identifiers import ANNOTATION
-from memjax.data.opening import make_datasets, open_texts, prepare
+from memjax.data.opening import make_datasets, open_source, prepare
 from memjax.data.python_sources import read_python_sources
 from memjax.data.streams import Streams
 
@@ -111,7 +111,7 @@ def test_the_default_is_the_embedded_corpus_in_subwords(data, monkeypatch):
     batch = next(Streams(documents, rows=2, segment_length=64, begin_token=made.begin_token))
     assert {ANNOTATION, "target_bytes"} == set(batch.extras)
     index = [documents.name(i) for i in range(len(documents))].index("json")
-    assert made.tokenizer.decode(documents[index]) == open_texts(data.source, "test")[index]
+    assert made.tokenizer.decode(documents[index]) == open_source(data, "test")[index]
 
 
 def test_tokenizers(data, tmp_path):
@@ -165,8 +165,8 @@ def test_without_a_folder_data_lie_in_the_users_cache(monkeypatch, tmp_path, var
 
 
 def test_wrong_kinds(data):
-    with pytest.raises(ValueError, match="data.source: given KeyValueRecall"):
-        open_texts(configs.KeyValueRecall(), "train")
+    with pytest.raises(ValueError, match="data.source: given Glue, allowed: a source of documents"):
+        make_datasets(configs.Data(source=configs.Glue()))
     data.source = configs.TextFiles(path="")
     with pytest.raises(ValueError, match="path: not given"):
         make_datasets(data)

@@ -100,8 +100,8 @@ def decoded(name: str) -> dict:
 
 
 def answers(name: str) -> list:
-    from memjax.inference import answer_turns
     from memjax.inference.sampling import Sampling
+    from memjax.tasks import answer_turns
     from memjax.training.restoring import load_run
 
     run = load_run(f"runs/{name}")

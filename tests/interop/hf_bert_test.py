@@ -15,8 +15,9 @@ import safetensors.numpy
 from memjax import config
 from memjax.data.wordpiece import SPECIAL, WordPieceTokenizer
 from memjax.interop import hf_bert as hf
-from memjax.models.factory import make_model, make_text_encoder
+from memjax.models.factory import make_text_encoder
 from memjax.models.vocabulary import cut_tables
+from memjax.tasks import task_of
 from memjax.training.restoring import init_from
 from memjax.training.runs import load_config
 from memjax.training.step import init_variables
@@ -41,7 +42,9 @@ def model(golden) -> config.Model:
 
 def run(model, params, golden, token_types=True):
     """Scores of the vocabulary and hidden states."""
-    encoder = make_text_encoder(model, MLM, hf.vocab_size(params), features=FEATURES)
+    encoder = make_text_encoder(
+        model, task_of(config.Config(task=MLM, model=model)).head(), hf.vocab_size(params), features=FEATURES
+    )
     types = {"token_types": jnp.asarray(golden["token_type_ids"], jnp.int32)} if token_types else {}
 
     @jax.jit
@@ -161,7 +164,7 @@ def test_a_folder_becomes_a_run_from_which_training_starts(golden, tmp_path):
     assert described.data.tokenizer == config.WordPiece(vocab=str(tmp_path / "run" / "vocab.txt"))
     assert WordPieceTokenizer(described.data.tokenizer.vocab).vocab_size == 61
     for task, new in [(MLM, []), (config.QuestionAnswering(), ["params/head/spans/bias", "params/head/spans/kernel"])]:
-        model = make_model(dataclasses.replace(described, task=task), 61)
+        model = task_of(dataclasses.replace(described, task=task)).model(61)
         variables = init_variables(model, jax.random.key(0), 4)
         start, named = init_from(tmp_path / "run", variables, model)
         assert named == new

@@ -6,6 +6,7 @@ import pytest
 from memjax import config
 from memjax.models.factory import make_language_model, make_text_encoder
 from memjax.models.text_encoder import mean_pooling
+from memjax.tasks import task_of
 from memjax.training.step import init_variables
 
 MLM, CLASSES, SPANS = (
@@ -22,8 +23,13 @@ def make_model(**fields) -> config.Model:
     return config.Model(dim=8, num_layers=2, num_heads=2, attention=attention, feed_forward=dense)
 
 
+def build(model, task, vocab_size):
+    head = None if task is None else task_of(config.Config(task=task, model=model)).head()
+    return make_text_encoder(model, head, vocab_size)
+
+
 def make(task, **fields):
-    encoder = make_text_encoder(make_model(**fields), task, VOCAB)
+    encoder = build(make_model(**fields), task, VOCAB)
     return encoder, jiggled(init_variables(encoder, jax.random.key(0), 6))
 
 
@@ -55,7 +61,7 @@ def apply(encoder, variables, tokens, mask, **extras):
 )
 def test_parameter_counts_are_the_published_ones(dim, layers, heads, task, count):
     model = config.Model(dim=dim, num_layers=layers, num_heads=heads, attention=config.Bidirectional())
-    encoder = make_text_encoder(model, task, 30_522)
+    encoder = build(model, task, 30_522)
     shapes = jax.eval_shape(lambda: init_variables(encoder, jax.random.key(0), 4))
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
 
@@ -73,7 +79,7 @@ def test_parameter_counts_with_product_keys_are_the_published_ones(dim, layers, 
     memory = config.ProductKey(layers=(3, 7), dense_scale=dense_scale)
     model = config.Model(dim=dim, num_layers=layers, num_heads=heads, attention=config.Bidirectional())
     model.feed_forward, model.scan_layers = memory, True
-    encoder = make_text_encoder(model, MLM, 30_522)
+    encoder = build(model, MLM, 30_522)
     shapes = jax.eval_shape(lambda: init_variables(encoder, jax.random.key(0), 4))
     assert sum(leaf.size for name in ("params", "tables") for leaf in jax.tree.leaves(shapes[name])) == count
 
@@ -81,7 +87,7 @@ def test_parameter_counts_with_product_keys_are_the_published_ones(dim, layers, 
 def test_distilbert_has_its_count():
     model = config.Model(num_layers=6, dim=768, num_heads=12)
     model.attention = config.Bidirectional(token_types=0, pooler=False)
-    encoder = make_text_encoder(model, None, 30_522)
+    encoder = build(model, None, 30_522)
     shapes = jax.eval_shape(lambda: init_variables(encoder, jax.random.key(0), 4))
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 66_362_880
 
@@ -106,7 +112,7 @@ def test_every_token_sees_every_other_one(texts):
     def last(x):  # the embeddings as a function of the input, by a table of one entry for each token
         own = {**variables["params"], "vocabulary": {"embedding": (x @ table).reshape(-1, 8)}}
         ids = jnp.arange(12).reshape(2, 6)
-        wide = make_text_encoder(make_model(), None, 12)
+        wide = build(make_model(), None, 12)
         return wide.apply({"params": own}, ids, wide.init_state(2))[0]
 
     gradient = jax.grad(lambda x: jnp.square(last(x)[0, 2]).sum())(x)
@@ -190,7 +196,7 @@ def test_mean_pooling_by_hand():
 def test_dropout_draws_only_in_training(texts):
     model = make_model()
     model.dropout = model.attention_dropout = 0.5
-    encoder = make_text_encoder(model, CLASSES, VOCAB)
+    encoder = build(model, CLASSES, VOCAB)
     variables = init_variables(encoder, jax.random.key(0), 6)
     rngs = lambda seed: {"dropout": jax.random.key(seed)}
     train = lambda seed: encoder.apply(
@@ -208,18 +214,17 @@ def test_a_text_longer_than_the_positions_is_refused():
 
 def test_a_decoder_is_no_encoder():
     with pytest.raises(ValueError, match=r"model\.attention: given FullAttention, allowed: Bidirectional"):
-        make_text_encoder(config.Model(), None, VOCAB)
+        build(config.Model(), None, VOCAB)
     with pytest.raises(ValueError, match=r"model\.attention: given Bidirectional, allowed: a decoder's"):
         make_language_model(make_model(), VOCAB)
-    with pytest.raises(ValueError, match="task: given LanguageModeling, allowed: a task of a text encoder"):
-        make_text_encoder(make_model(), config.LanguageModeling(), VOCAB)
+    assert task_of(config.Config()).head() is None
 
 
 def test_memory_tokens_stand_before_every_text(texts):
     tokens, mask = texts
     model = make_model()
     model.memory_tokens = config.MemoryTokens(num_tokens=3)
-    encoder = make_text_encoder(model, MLM, VOCAB)
+    encoder = build(model, MLM, VOCAB)
     variables = jiggled(init_variables(encoder, jax.random.key(0), 6))
     rows = jax.random.normal(jax.random.key(3), (3, 8))
 
@@ -240,5 +245,5 @@ def test_memory_tokens_stand_before_every_text(texts):
     changed = read(rows, tokens.at[1, 4:].add(1).at[0, 0].add(1))[1]
     np.testing.assert_array_equal(changed[1], memory[1])
     assert np.abs(changed[0] - memory[0]).max() > 1e-3
-    plain = init_variables(make_text_encoder(make_model(), MLM, VOCAB), jax.random.key(0), 6)
+    plain = init_variables(build(make_model(), MLM, VOCAB), jax.random.key(0), 6)
     assert variables["params"].keys() - plain["params"].keys() == {"memory_tokens"}

@@ -56,7 +56,8 @@ def programs():
 
 
 def make_evaluator(model, texts=TEXTS, **settings):
-    reading = Reading(rows=settings.pop("rows", 2), segment_length=LENGTH, begin_token=BEGIN)
+    given = {name: settings.pop(name) for name in ("rows", "protocol", "stride", "score_first") if name in settings}
+    reading = Reading(**{"rows": 2, "segment_length": LENGTH, "begin_token": BEGIN, **given})
     evaluator = Evaluator(model, texts, reading, **settings)
     kind = (model, reading.rows, settings.get("parts", False), tuple(settings.get("features", ())))
     evaluator._score = programs().setdefault(kind, evaluator._score)

@@ -25,9 +25,9 @@ from memjax.config import (
     Training,
     WordPiece,
 )
-from memjax.data.squad import AnswerMeasure
 from memjax.inspection.slot_usage import measure_usage
 from memjax.models.transformer import split_collection
+from memjax.tasks.question_answering import AnswerMeasure
 from memjax.training.checkpoints import Checkpoints, flatten
 from memjax.training.evaluation import Score
 from memjax.training.experiment import make_experiment

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from memjax import config as configs
-from memjax.inference.dialogue import GREEDY, NUCLEUS, answer_turns, score_answers
+from memjax.tasks.dialogue import GREEDY, NUCLEUS, answer_turns, score_answers
 from memjax.training.restoring import LoadedRun
 from tools.measurements.of_run import measure_command
 

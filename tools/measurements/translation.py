@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from memjax import config as configs
-from memjax.data.opening import open_sides
+from memjax.data.opening import open_source
 from memjax.inference.beam import detokenized_bleu, tokenized_bleu, translate
 from memjax.training.restoring import LoadedRun
 from tools.measurements.of_run import measure_command
@@ -25,7 +25,7 @@ def measure(
         raise ValueError(f"run: given one of {type(source).__name__}, allowed: a translation model")
     documents, tokenizer = experiment.documents(split), experiment.tokenizer
     count = min(pairs or len(documents), len(documents))
-    references = list(open_sides(source, split)[1])
+    references = list(open_source(experiment.config.data, split)[1])
     references = [text[1] if isinstance(text, tuple) else text for text in references]
     chosen: Any = documents
     found = translate(

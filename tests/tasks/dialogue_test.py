@@ -12,8 +12,8 @@ from memjax import config
 from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, Utterance
 from memjax.data.tokenizers import ByteTokenizer
 from memjax.inference.decoding import generate
-from memjax.inference.dialogue import GREEDY, NUCLEUS, answer_turns, score_answers, word_f1
 from memjax.models.factory import make_language_model
+from memjax.tasks.dialogue import GREEDY, NUCLEUS, answer_turns, score_answers, word_f1
 from tests.reference.parameters import params_of
 
 LENGTH, MAX_TOKENS = 8, 5

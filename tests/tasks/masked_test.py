@@ -3,8 +3,8 @@ import pytest
 
 from memjax.data.documents import ArrayDocuments
 from memjax.data.examples import ExampleStream
-from memjax.data.masking import MaskedTexts
 from memjax.data.wordpiece import WordPieceTokenizer
+from memjax.tasks.masked import MaskedTexts
 
 VOCAB = 200
 

@@ -1,24 +1,64 @@
-"""Answers in dialogues about documents, and what they share with the answers that people gave."""
+"""Dialogues about documents: what a model answers, and what that shares with the answers that people gave."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 import importlib.metadata
+import importlib.util
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from memjax import config as configs
 from memjax.data.dialogue import Dialogues, Turn
+from memjax.data.opening import Datasets
 from memjax.inference.beam import words_of
 from memjax.inference.decoding import generate, prefill, read_tokens
 from memjax.inference.sampling import Sampling
+from memjax.tasks.contract import Answers
+from memjax.tasks.language_modeling import LanguageModeling
 
 NUCLEUS = Sampling(top_p=0.9, temperature=0.7)
 GREEDY = Sampling(temperature=0.0)
+
+
+class DialogueModeling(LanguageModeling):
+    """Utterances are scored; measured by what answers share with those given, drawn from a nucleus and greedily."""
+
+    max_tokens = 64
+    seed = 0
+
+    def answers(
+        self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
+    ) -> Answers:
+        """Answers every utterance of the first dialogues of a split."""
+        measures, notes = {}, ()
+        for name, sampling in (("nucleus", NUCLEUS), ("greedy", GREEDY)):
+            found = list(
+                answer_turns(
+                    model,
+                    variables,
+                    split,
+                    segment_length=self.config.data.segment_length,
+                    sampling=sampling,
+                    rows=evaluation.rows,
+                    max_dialogues=evaluation.answers,
+                    max_tokens=self.max_tokens,
+                    seed=self.seed,
+                )
+            )
+            said, wanted = (
+                [data.tokenizer.decode(ids) for ids in side]
+                for side in ([answer.tokens for answer in found], [answer.reference for answer in found])
+            )
+            scores, notes = _score(said, wanted)
+            measures |= {f"{name}_{measure}": number for measure, number in scores.items()}
+            measures["utterances"] = len(found)
+        return Answers(measures, notes)
 
 
 class Answer(NamedTuple):
@@ -151,6 +191,17 @@ def score_answers(answers: Sequence[str], references: Sequence[str]) -> AnswerSc
     )
     f1, rouge_1, rouge_l, meteor = (100 * np.mean(np.array(rows, np.float64), axis=0)).tolist()
     return AnswerScores(f1, rouge_1, rouge_l, meteor, signature)
+
+
+def _score(answers: Sequence[str], references: Sequence[str]) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Everything that the installed libraries measure, and a line on how."""
+    missing = [name for name in ("rouge_score", "nltk") if importlib.util.find_spec(name) is None]
+    if not missing:
+        scores = score_answers(answers, references)._asdict()
+        return {name: value for name, value in scores.items() if name != "signature"}, (scores["signature"],)
+    each = [word_f1(answer, reference) for answer, reference in zip(answers, references, strict=True)]
+    line = f"rouge, meteor: not measured, {missing[0]} is not installed; allowed: pip install 'memjax[eval]'"
+    return {"f1": 100 * float(np.mean(each))}, (line,)
 
 
 def word_f1(answer: str, reference: str) -> float:

@@ -1,4 +1,4 @@
-"""Labelled texts and pairs of texts: GLUE by task name, and their measures.
+"""Labelled texts and pairs of texts: GLUE by task name.
 
 Wang, Singh, Michael, Hill, Levy and Bowman, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
 Understanding", ICLR 2019, https://arxiv.org/abs/1804.07461.
@@ -8,20 +8,10 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import functools
-import hashlib
-import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from memjax.data.documents import Measure
-from memjax.data.examples import Example, Examples
 from memjax.data.sources import SPLITS, read_text, split_of
-from memjax.data.wordpiece import WordPieceTokenizer, join_texts, truncate_texts
-from memjax.typing import Batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +31,6 @@ class GlueTask:
       label: column of the class.
       classes: names of the classes in their order; () = written as numbers.
       features: of TFDS, where they have other names than `texts`.
-      metrics: published ones besides accuracy: 'matthews', 'f1'.
       skips_broken: lines with too few columns are left out, as the published readers do.
     """
 
@@ -49,19 +38,16 @@ class GlueTask:
     label: str | int = "label"
     classes: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
-    metrics: tuple[str, ...] = ()
     num_classes: int = 2
     skips_broken: bool = False
 
 
 _ENTAILMENT = ("entailment", "not_entailment")
 GLUE = {
-    "cola": GlueTask((3,), 1, features=("sentence",), metrics=("matthews",)),
+    "cola": GlueTask((3,), 1, features=("sentence",)),
     "sst2": GlueTask(("sentence",)),
-    "mrpc": GlueTask(
-        ("#1 String", "#2 String"), "Quality", features=("sentence1", "sentence2"), metrics=("f1",), skips_broken=True
-    ),
-    "qqp": GlueTask(("question1", "question2"), "is_duplicate", metrics=("f1",), skips_broken=True),
+    "mrpc": GlueTask(("#1 String", "#2 String"), "Quality", features=("sentence1", "sentence2"), skips_broken=True),
+    "qqp": GlueTask(("question1", "question2"), "is_duplicate", skips_broken=True),
     "mnli": GlueTask(
         ("sentence1", "sentence2"),
         "gold_label",
@@ -126,114 +112,6 @@ def tfds_glue_texts(name: str, *, split: str, data_dir: str) -> list[LabelledTex
         LabelledText(tuple(example[feature].decode("utf-8") for feature in names), int(example["label"]))
         for example in tfds_examples(f"glue/{name}", split=part, data_dir=data_dir or None)
     ]
-
-
-class LabelledTexts(Examples):
-    """Labelled texts as examples `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` that ask for their class.
-
-    An example has one target, and the annotation `token_types`.
-
-    Attributes:
-      truncated: texts that were longer than `length` and lost their end.
-    """
-
-    def __init__(
-        self,
-        examples: Sequence[LabelledText],
-        tokenizer: WordPieceTokenizer,
-        *,
-        length: int,
-        num_classes: int = 2,
-        metrics: Sequence[str] = (),
-    ):
-        """Tokenises all texts.
-
-        Args:
-          examples: the split.
-          tokenizer: of the texts.
-          length: tokens of a text with its special tokens.
-          num_classes: classes of the model.
-          metrics: besides accuracy: 'matthews', 'f1'.
-
-        Raises:
-          ValueError: no examples, or a class that the model does not have.
-          ModuleNotFoundError: scikit-learn, for a metric, is not installed.
-        """
-        if not examples:
-            raise ValueError("examples: none in this split; give more, or a larger share")
-        largest = max(example.label for example in examples)
-        if largest >= num_classes:
-            raise ValueError(
-                f"task.num_classes: given {num_classes}, allowed: at least {largest + 1}, as the data have"
-            )
-        if metrics and importlib.util.find_spec("sklearn") is None:
-            raise ModuleNotFoundError(f"scikit-learn is not installed ({', '.join(metrics)})", name="sklearn")
-        self._metrics, self._labels = tuple(metrics), np.array([example.label for example in examples], np.int32)
-        columns = [tokenizer.encode_many(list(texts)) for texts in zip(*(e.texts for e in examples), strict=True)]
-        self._texts = [join_texts(tokenizer, *truncate_texts(parts, length)) for parts in zip(*columns, strict=True)]
-        special = 1 + len(columns)
-        self.truncated = sum(sum(map(len, parts)) + special > length for parts in zip(*columns, strict=True))
-        self._bytes = [sum(len(text.encode("utf-8")) for text in example.texts) for example in examples]
-        digest = hashlib.sha256(f"{length}/".encode() + self._labels.tobytes())
-        for tokens, _ in self._texts:
-            digest.update(tokens.tobytes())
-        self.fingerprint = "labelled-" + digest.hexdigest()[:16]
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def example(self, index: int, /, epoch: int = 0) -> Example:
-        del epoch
-        tokens, types = self._texts[index]
-        return Example(tokens, self._labels[index : index + 1], np.ones(1, np.float32), {"token_types": types})
-
-    def num_tokens(self, index: int, /) -> int:
-        return len(self._texts[index][0])
-
-    def num_bytes(self, index: int, /) -> int:
-        return self._bytes[index]
-
-    def make_measure(self) -> Measure:
-        return ClassMeasure(self._metrics)
-
-
-class ClassMeasure:
-    """Accuracy of the most probable classes, and what else is published for a task, by scikit-learn.
-
-    Example:
-      >>> measure = ClassMeasure()
-      >>> measure.add(np.array([0, 1, 1]), np.array([0, 1, 0]))
-      >>> round(measure.result()["accuracy"], 3)
-      0.667
-    """
-
-    def __init__(self, metrics: Sequence[str] = ()):
-        """`metrics` besides accuracy: 'matthews' (correlation), 'f1' (of class 1)."""
-        self._metrics = tuple(metrics)
-        self._given: list[np.ndarray] = []
-        self._right: list[np.ndarray] = []
-
-    def observe(self, batch: Batch, output: np.ndarray) -> None:
-        """Takes in a batch and its scores `[batch, 1, classes]`."""
-        scored = np.asarray(batch.weights)[:, 0] > 0
-        self.add(np.argmax(output[:, 0], axis=-1)[scored], np.asarray(batch.targets)[:, 0][scored])
-
-    def add(self, given: np.ndarray, right: np.ndarray) -> None:
-        """Takes in classes that were given and those that are right."""
-        self._given.append(given)
-        self._right.append(right)
-
-    def result(self) -> dict[str, float]:
-        """Name -> number."""
-        given, right = np.concatenate(self._given), np.concatenate(self._right)
-        numbers = {"accuracy": float(np.mean(given == right))}
-        if self._metrics:
-            from sklearn.metrics import f1_score, matthews_corrcoef
-
-            without: Any = {"zero_division": 0}
-            functions = {"matthews": matthews_corrcoef, "f1": functools.partial(f1_score, **without)}
-            numbers |= {name: float(functions[name](right, given)) for name in self._metrics}
-        return numbers
 
 
 def _task(name: str) -> GlueTask:

@@ -1,14 +1,42 @@
-"""Texts for masked language modelling: frames of fixed length, with other tokens hidden each time they are read."""
+"""Masked language modelling: frames of fixed length, with other tokens hidden each time they are read."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 
+import jax.numpy as jnp
 import numpy as np
 
 from memjax.data.documents import Documents
 from memjax.data.examples import Example, Examples
+from memjax.data.opening import Datasets, make_datasets
+from memjax.data.token_files import Progress
 from memjax.data.wordpiece import WordPieceTokenizer
+from memjax.models.heads import MaskedTokenHead
+from memjax.tasks.contract import Task
+
+
+class MaskedLanguageModeling(Task):
+    """The tokens that were hidden: other ones in every epoch of training, the same ones in every evaluation."""
+
+    def data(self, progress: Progress | None = None) -> Datasets:
+        """Documents as frames of which tokens are hidden."""
+        data, task = self.config.data, self.settings
+        texts = make_datasets(data, progress=progress)
+        fields = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+        fields |= {"length": data.segment_length, "packed": data.protocol == "contiguous"}
+
+        def masked(split: str) -> MaskedTexts:
+            # Evaluations of all runs ask for the same tokens; training for those of its seed.
+            seed = data.seed if split == "train" else 0
+            return MaskedTexts(texts.documents(split), texts.tokenizer, **fields, seed=seed)
+
+        return dataclasses.replace(texts, documents=masked)
+
+    def head(self) -> MaskedTokenHead:
+        model = self.config.model
+        return MaskedTokenHead(model.dim, jnp.dtype(model.compute_dtype))
 
 
 class MaskedTexts(Examples):

@@ -3,13 +3,10 @@ import lzma
 import numpy as np
 import pytest
 
-from memjax.data.classification import GLUE, ClassMeasure, LabelledText, LabelledTexts, glue_texts, tfds_glue_texts
-from memjax.data.examples import EXAMPLE, ExampleStream
-from memjax.data.wordpiece import WordPieceTokenizer
-from memjax.typing import Batch
+from memjax import config
+from memjax.data.glue import GLUE, LabelledText, glue_texts, tfds_glue_texts
 
 SHARES = {"validation": 0.2, "test": 0.2}
-TOKENIZER = WordPieceTokenizer.train(["one two three four five six"], vocab_size=60)
 
 
 def write(folder, **files):
@@ -99,54 +96,5 @@ def test_the_builders_of_tfds_have_the_same_examples(monkeypatch):
 def test_every_task_says_what_it_needs():
     for task in GLUE.values():
         assert len(task.texts) in (1, 2) and task.num_classes == (len(task.classes) or task.num_classes)
-    assert GLUE["cola"].metrics == ("matthews",) and GLUE["mrpc"].metrics == ("f1",)
-
-
-def test_a_batch_asks_for_the_classes():
-    examples = [
-        LabelledText(("one two", "three"), 1),
-        LabelledText(("four", "five six"), 0),
-        LabelledText(("six", "one"), 1),
-    ]
-    documents = LabelledTexts(examples, TOKENIZER, length=8)
-    first, second = ExampleStream(documents, rows=2, segment_length=8, begin_token=0, epochs=1, shuffle=False)
-    assert first.targets.tolist() == [[[1], [0]]] and first.weights.tolist() == [[[1.0], [1.0]]]
-    assert first.inputs[0, 0][first.mask[0, 0]].tolist() == documents.example(0).inputs.tolist()
-    assert first.extras["token_types"][0, 0].tolist() == [0, 0, 0, 0, 1, 1, 0, 0]
-    assert set(first.extras) == {"token_types", EXAMPLE} and first.extras[EXAMPLE].tolist() == [[0, 1]]
-    assert second.weights.tolist() == [[[1.0], [0.0]]] and second.extras[EXAMPLE].tolist() == [[2, -1]]
-    assert documents.truncated == 0
-
-
-def test_long_texts_are_cut_and_counted():
-    documents = LabelledTexts([LabelledText(("one two three four five six",), 0)], TOKENIZER, length=5)
-    tokens = documents.example(0).inputs
-    assert len(tokens) == 5 and tokens[-1] == TOKENIZER.end_id and documents.truncated == 1
-
-
-def test_classes_and_examples_must_be_there():
-    with pytest.raises(ValueError, match=r"task\.num_classes: given 2, allowed: at least 3, as the data have"):
-        LabelledTexts([LabelledText(("one",), 2)], TOKENIZER, length=5)
-    with pytest.raises(ValueError, match="examples: none in this split"):
-        LabelledTexts([], TOKENIZER, length=5)
-
-
-def test_measures_by_hand():
-    pytest.importorskip("sklearn")
-    # 3 true and 1 false positives, 2 true and 2 false negatives.
-    given = np.array([1, 1, 1, 1, 0, 0, 0, 0])
-    right = np.array([1, 1, 1, 0, 0, 0, 1, 1])
-    measure = ClassMeasure(("matthews", "f1"))
-    measure.add(given[:3], right[:3])
-    measure.add(given[3:], right[3:])
-    numbers = measure.result()
-    assert numbers["accuracy"] == 5 / 8
-    assert numbers["f1"] == pytest.approx(2 * 3 / (2 * 3 + 1 + 2))
-    assert numbers["matthews"] == pytest.approx((3 * 2 - 1 * 2) / (4 * 5 * 3 * 4) ** 0.5)
-
-
-def test_rows_without_a_text_are_not_measured():
-    batch = Batch(None, np.array([[1], [0], [0]]), None, np.array([[1.0], [1.0], [0.0]]), None)
-    measure = ClassMeasure()
-    measure.observe(batch, np.array([[[0.0, 2.0]], [[0.0, 2.0]], [[0.0, 2.0]]]))
-    assert measure.result() == {"accuracy": 0.5}
+    assert config.Glue(name="cola").metrics == ("matthews",) and config.Glue(name="mrpc").metrics == ("f1",)
+    assert not config.Glue(name="sst2").metrics

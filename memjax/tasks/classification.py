@@ -1,0 +1,157 @@
+"""Classification: the class of a text, or of a pair of texts, from its first token."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from memjax import config as configs
+from memjax.data.examples import Example, Examples, Split
+from memjax.data.glue import LabelledText
+from memjax.data.opening import Datasets, make_examples
+from memjax.data.token_files import Progress
+from memjax.data.wordpiece import WordPieceTokenizer, join_texts, truncate_texts
+from memjax.models.heads import ClassificationHead
+from memjax.tasks.contract import Task, Tokens
+from memjax.typing import Batch
+
+
+class Classification(Task):
+    """Labelled texts, one target each; measured by accuracy, and by what else is published for the data."""
+
+    def data(self, progress: Progress | None = None) -> Datasets:
+        """Labelled texts with the tokenizer of those to train on."""
+        data, classes = self.config.data, self.settings.num_classes
+        return make_examples(
+            data,
+            "labelled",
+            lambda example: example.texts,
+            lambda found, tokenizer: LabelledTexts(found, tokenizer, length=data.segment_length, num_classes=classes),
+            progress=progress,
+        )
+
+    def head(self) -> ClassificationHead:
+        model = self.config.model
+        return ClassificationHead(self.settings.num_classes, model.dropout, jnp.dtype(model.compute_dtype))
+
+    def make_measure(self, split: Split) -> Callable[[], ClassMeasure]:
+        del split
+        return functools.partial(ClassMeasure, self.config.data.source.metrics)
+
+    def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, Tokens]:
+        """Tokens of the texts of each class."""
+        del split, evaluation
+        of_class = lambda number: lambda batch: np.broadcast_to(batch.targets[:, :1] == number, batch.mask.shape)
+        return {f"class_{number}": of_class(number) for number in range(self.settings.num_classes)}
+
+
+class LabelledTexts(Examples):
+    """Labelled texts as examples `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` that ask for their class.
+
+    An example has one target, and the annotation `token_types`.
+
+    Attributes:
+      truncated: texts that were longer than `length` and lost their end.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[LabelledText],
+        tokenizer: WordPieceTokenizer,
+        *,
+        length: int,
+        num_classes: int = 2,
+    ):
+        """Tokenises all texts.
+
+        Args:
+          examples: the split.
+          tokenizer: of the texts.
+          length: tokens of a text with its special tokens.
+          num_classes: classes of the model.
+
+        Raises:
+          ValueError: no examples, or a class that the model does not have.
+        """
+        if not examples:
+            raise ValueError("examples: none in this split; give more, or a larger share")
+        largest = max(example.label for example in examples)
+        if largest >= num_classes:
+            raise ValueError(
+                f"task.num_classes: given {num_classes}, allowed: at least {largest + 1}, as the data have"
+            )
+        self._labels = np.array([example.label for example in examples], np.int32)
+        columns = [tokenizer.encode_many(list(texts)) for texts in zip(*(e.texts for e in examples), strict=True)]
+        self._texts = [join_texts(tokenizer, *truncate_texts(parts, length)) for parts in zip(*columns, strict=True)]
+        special = 1 + len(columns)
+        self.truncated = sum(sum(map(len, parts)) + special > length for parts in zip(*columns, strict=True))
+        self._bytes = [sum(len(text.encode("utf-8")) for text in example.texts) for example in examples]
+        digest = hashlib.sha256(f"{length}/".encode() + self._labels.tobytes())
+        for tokens, _ in self._texts:
+            digest.update(tokens.tobytes())
+        self.fingerprint = "labelled-" + digest.hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def example(self, index: int, /, epoch: int = 0) -> Example:
+        del epoch
+        tokens, types = self._texts[index]
+        return Example(tokens, self._labels[index : index + 1], np.ones(1, np.float32), {"token_types": types})
+
+    def num_tokens(self, index: int, /) -> int:
+        return len(self._texts[index][0])
+
+    def num_bytes(self, index: int, /) -> int:
+        return self._bytes[index]
+
+
+class ClassMeasure:
+    """Accuracy of the most probable classes, and what else is published for a task, by scikit-learn.
+
+    Example:
+      >>> measure = ClassMeasure()
+      >>> measure.add(np.array([0, 1, 1]), np.array([0, 1, 0]))
+      >>> round(measure.result()["accuracy"], 3)
+      0.667
+    """
+
+    def __init__(self, metrics: Sequence[str] = ()):
+        """`metrics` besides accuracy: 'matthews' (correlation), 'f1' (of class 1).
+
+        Raises:
+          ModuleNotFoundError: scikit-learn, for a metric, is not installed.
+        """
+        if metrics and importlib.util.find_spec("sklearn") is None:
+            raise ModuleNotFoundError(f"scikit-learn is not installed ({', '.join(metrics)})", name="sklearn")
+        self._metrics = tuple(metrics)
+        self._given: list[np.ndarray] = []
+        self._right: list[np.ndarray] = []
+
+    def observe(self, batch: Batch, output: np.ndarray) -> None:
+        """Takes in a batch and its scores `[batch, 1, classes]`."""
+        scored = np.asarray(batch.weights)[:, 0] > 0
+        self.add(np.argmax(output[:, 0], axis=-1)[scored], np.asarray(batch.targets)[:, 0][scored])
+
+    def add(self, given: np.ndarray, right: np.ndarray) -> None:
+        """Takes in classes that were given and those that are right."""
+        self._given.append(given)
+        self._right.append(right)
+
+    def result(self) -> dict[str, float]:
+        """Name -> number."""
+        given, right = np.concatenate(self._given), np.concatenate(self._right)
+        numbers = {"accuracy": float(np.mean(given == right))}
+        if self._metrics:
+            from sklearn.metrics import f1_score, matthews_corrcoef
+
+            without: Any = {"zero_division": 0}
+            functions = {"matthews": matthews_corrcoef, "f1": functools.partial(f1_score, **without)}
+            numbers |= {name: float(functions[name](right, given)) for name in self._metrics}
+        return numbers

@@ -1,0 +1,48 @@
+"""Language modelling: every next token of documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from memjax import config as configs
+from memjax.config import Config
+from memjax.data.identifiers import ANNOTATION
+from memjax.data.opening import Datasets, make_datasets
+from memjax.data.token_files import Progress
+from memjax.tasks.contract import Subset, Task, Tokens
+from memjax.typing import Batch
+
+
+class LanguageModeling(Task):
+    """Documents are read as they are; the targets are their tokens."""
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self.protocol = config.data.protocol
+
+    def data(self, progress: Progress | None = None) -> Datasets:
+        return make_datasets(self.config.data, progress=progress)
+
+    def subsets(self, split: Any, evaluation: configs.Evaluation) -> dict[str, Subset]:
+        """The targets where a boolean annotation holds, and distant identifiers of code.
+
+        A distant identifier was last seen in the document more than `evaluation.distance` tokens before.
+        """
+        annotations = split.annotate(0)
+        names = [name for name, array in annotations.items() if array.dtype == bool]
+        subsets: dict[str, Subset] = {name: lambda extras, name=name: extras[name] for name in names}
+        if ANNOTATION in annotations:
+            distance = evaluation.distance or self.config.model.local_window(self.config.data.segment_length)
+            subsets["distant_identifier"] = lambda extras: extras[ANNOTATION] > distance
+        return subsets
+
+    def counted(self, batch: Batch) -> np.ndarray:
+        """Those whose next token is scored."""
+        return batch.weights > 0
+
+    def token_subsets(self, split: Any, evaluation: configs.Evaluation) -> dict[str, Tokens]:
+        """Those whose next token is scored apart."""
+        subsets = self.subsets(split, evaluation)
+        return {name: lambda batch, chosen=chosen: chosen(batch.extras) for name, chosen in subsets.items()}

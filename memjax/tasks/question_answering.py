@@ -1,0 +1,266 @@
+"""Question answering: the span of a text that answers a question, and the official measures of SQuAD 1.1.
+
+Windows of long texts and the choice of an answer are those of BERT (Devlin et al. 2019).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+import string
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from memjax.data.examples import Example, Examples
+from memjax.data.opening import Datasets, make_examples
+from memjax.data.squad import Question
+from memjax.data.token_files import Progress
+from memjax.data.wordpiece import WordPieceTokenizer, join_texts
+from memjax.models.heads import SpanHead
+from memjax.tasks.contract import Task
+from memjax.typing import Batch
+
+
+class QuestionAnswering(Task):
+    """Windows of texts, two targets each; measured by the exact match and F1 of the best answers."""
+
+    def data(self, progress: Progress | None = None) -> Datasets:
+        """Questions with the tokenizer of those to train on."""
+        data, task = self.config.data, self.settings
+        fields = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+        return make_examples(
+            data,
+            "questions",
+            lambda question: (question.question, question.context),
+            lambda found, tokenizer: QuestionWindows(found, tokenizer, length=data.segment_length, **fields),
+            progress=progress,
+        )
+
+    def head(self) -> SpanHead:
+        return SpanHead(jnp.dtype(self.config.model.compute_dtype))
+
+    def make_measure(self, split: Any) -> Callable[[], AnswerMeasure]:
+        return functools.partial(AnswerMeasure, split)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Context:
+    """A tokenised text: ids, and the characters of each."""
+
+    ids: np.ndarray
+    offsets: np.ndarray
+
+
+class QuestionWindows(Examples):
+    """Questions as examples `[CLS] question [SEP] window of the text [SEP]` that ask for the answer's two ends.
+
+    A text that is too long is read in windows, `stride` tokens from one to the next. A window without the whole answer
+    asks for [CLS], as in the published code of BERT. A window has two targets, the first and the last token of the
+    answer, the annotation `token_types`, and its number in `extras["window"]`.
+    """
+
+    def __init__(
+        self,
+        questions: Sequence[Question],
+        tokenizer: WordPieceTokenizer,
+        *,
+        length: int,
+        stride: int = 128,
+        max_question_length: int = 64,
+        max_answer_length: int = 30,
+        num_best: int = 20,
+    ):
+        """Tokenises all texts.
+
+        Args:
+          questions: the split.
+          tokenizer: of the texts.
+          length: tokens of a window with the question and the special tokens.
+          stride: tokens from the start of a window to that of the next.
+          max_question_length: tokens of a question; the rest is cut off.
+          max_answer_length: tokens of an answer that is given.
+          num_best: starts and ends of each window that are combined.
+
+        Raises:
+          ValueError: no questions, or windows that would leave gaps.
+        """
+        if not questions:
+            raise ValueError("questions: none in this split; give more articles, or a larger share")
+        self.questions, self._tokenizer = list(questions), tokenizer
+        self._max_answer_length, self._num_best = max_answer_length, num_best
+        texts = list(dict.fromkeys(question.context for question in questions))
+        self._contexts = {text: _Context(*tokenizer.encode_offsets(text)) for text in texts}
+        self._asked = [ids[:max_question_length] for ids in tokenizer.encode_many([q.question for q in questions])]
+        self.windows: list[tuple[int, int, int]] = []
+        """(question, first token of its text, token after the last) of every window"""
+        for number, question in enumerate(questions):
+            room = length - len(self._asked[number]) - 3
+            if room < 1 or stride > room:
+                raise ValueError(f"task.stride: given {stride}, allowed: up to {room}: windows must not leave gaps")
+            size = len(self._contexts[question.context].ids)
+            self.windows += [(number, *window) for window in windows_of(size, room, stride)]
+        settings = f"{length}/{stride}/{max_question_length}/{tokenizer.fingerprint}/"
+        digest = hashlib.sha256(settings.encode())
+        for question in questions:
+            digest.update(json.dumps(dataclasses.astuple(question)).encode())
+        self.fingerprint = "questions-" + digest.hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def example(self, index: int, /, epoch: int = 0) -> Example:
+        del epoch
+        tokens, types = self._joined(index)
+        ends, window = np.array(self.answer_span(index), np.int32), np.array([index], np.int32)
+        return Example(tokens, ends, np.ones(2, np.float32), {"token_types": types}, {"window": window})
+
+    def num_tokens(self, index: int, /) -> int:
+        number, begin, end = self.windows[index]
+        return len(self._asked[number]) + end - begin + 3
+
+    def num_bytes(self, index: int, /) -> int:
+        return int(self._tokenizer.token_bytes(self._joined(index)[0]).sum())
+
+    def answer_span(self, index: int) -> tuple[int, int]:
+        """First and last token of the answer in a window, (0, 0) where it is not whole in it."""
+        number, begin, end = self.windows[index]
+        question = self.questions[number]
+        if not question.answers:
+            return 0, 0
+        text, start = question.answers[0]
+        first, last = self._tokens_of(question, start, start + len(text))
+        if first > last or first < begin or last >= end:
+            return 0, 0
+        shift = len(self._asked[number]) + 2 - begin
+        return first + shift, last + shift
+
+    def candidates(self, index: int, scores: np.ndarray) -> list[tuple[float, str]]:
+        """The best answer of a window, with the sum of its two scores; [] where it has none.
+
+        Args:
+          index: the window.
+          scores: `[2, length]`, of every token as the first and as the last of the answer.
+        """
+        number, begin, end = self.windows[index]
+        question, context = self.questions[number], self._contexts[self.questions[number].context]
+        shift = len(self._asked[number]) + 2
+        span = scores[:, shift : shift + end - begin].astype(np.float64)
+        best = [np.argsort(-part, kind="stable")[: self._num_best] for part in span]
+        first, last = (places.reshape(shape) for places, shape in zip(best, ((-1, 1), (1, -1)), strict=True))
+        # A token that stands in several windows may begin an answer only where it has most context on both sides.
+        allowed = (first <= last) & (last - first < self._max_answer_length) & self._has_most_context(index)[first]
+        if not allowed.any():
+            return []
+        total = np.where(allowed, span[0][first] + span[1][last], -np.inf)
+        row, column = np.unravel_index(int(np.argmax(total)), total.shape)
+        ends = context.offsets[[begin + int(first[row, 0]), begin + int(last[0, column])]]
+        return [(float(total[row, column]), question.context[int(ends[0, 0]) : int(ends[1, 1])])]
+
+    def _has_most_context(self, index: int) -> np.ndarray:
+        """Which tokens of a window have no other window of the question with more context (the smaller side counts)."""
+        number, begin, end = self.windows[index]
+        tokens = np.arange(begin, end)
+
+        def context(window: tuple[int, int, int]) -> np.ndarray:
+            left, right = tokens - window[1], window[2] - 1 - tokens
+            smaller = np.minimum(left, right)
+            return np.where(smaller >= 0, smaller + 0.01 * (window[2] - window[1]), -np.inf)
+
+        mine, result = context(self.windows[index]), np.ones(end - begin, bool)
+        for step in (-1, 1):
+            other = index + step
+            while 0 <= other < len(self.windows) and self.windows[other][0] == number:
+                more = context(self.windows[other])
+                result &= (mine > more) | ((mine == more) & (step > 0))
+                other += step
+        return result
+
+    def _joined(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        number, begin, end = self.windows[index]
+        context = self._contexts[self.questions[number].context]
+        return join_texts(self._tokenizer, self._asked[number], context.ids[begin:end])
+
+    def _tokens_of(self, question: Question, begin: int, end: int) -> tuple[int, int]:
+        """First and last token that share a character with `[begin, end)` of the context."""
+        offsets = self._contexts[question.context].offsets
+        first = int(np.searchsorted(offsets[:, 1], begin, side="right"))
+        return first, int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
+
+
+def windows_of(size: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """Windows of `room` tokens that cover `size`, `stride` apart; the last one ends where the text does.
+
+    Example:
+      >>> windows_of(10, room=6, stride=3)
+      [(0, 6), (3, 9), (6, 10)]
+    """
+    windows = [(0, min(room, size))]
+    while windows[-1][1] < size:
+        begin = windows[-1][0] + stride
+        windows.append((begin, min(begin + room, size)))
+    return windows
+
+
+class AnswerMeasure:
+    """Exact match and F1 of the best answers, in percent, as the official script of SQuAD 1.1."""
+
+    def __init__(self, documents: QuestionWindows):
+        """Takes the windows that will be answered."""
+        self._documents = documents
+        self.answers: dict[int, tuple[float, str]] = {}
+        """question -> score and words of the best answer so far"""
+
+    def observe(self, batch: Batch, output: np.ndarray) -> None:
+        """Takes in a batch and its scores `[batch, 2, length]`."""
+        scored = np.flatnonzero(np.asarray(batch.weights)[:, 0] > 0)
+        for row in scored:
+            window = int(batch.extras["window"][row, 0])
+            number = self._documents.windows[window][0]
+            found = self._documents.candidates(window, output[row])
+            self.answers[number] = max([self.answers.get(number, (-np.inf, "")), *found], key=lambda item: item[0])
+
+    def result(self) -> dict[str, float]:
+        """Means over the questions that were answered."""
+        measures, numbers = {"exact_match": exact_match, "f1": f1}, {}
+        for name, measure in measures.items():
+            best = [
+                max(measure(words, right) for right, _ in self._documents.questions[number].answers)
+                for number, (_, words) in self.answers.items()
+            ]
+            numbers[name] = 100 * float(np.mean(best))
+        return numbers
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case, without punctuation and articles, single spaces: the official normalisation.
+
+    Example:
+      >>> normalize_answer("The  U.S.A., a country")
+      'usa country'
+    """
+    kept = "".join(character for character in text.lower() if character not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())
+
+
+def exact_match(given: str, right: str) -> float:
+    """1.0 where the normalised answers are equal, else 0.0."""
+    return float(normalize_answer(given) == normalize_answer(right))
+
+
+def f1(given: str, right: str) -> float:
+    """Harmonic mean of precision and recall over the words of the normalised answers, each counted as often as it is.
+
+    Example:
+      >>> f1("the cat sat", "a cat sat down")
+      0.8
+    """
+    words = [normalize_answer(text).split() for text in (given, right)]
+    common = sum((collections.Counter(words[0]) & collections.Counter(words[1])).values())
+    return 2 * common / (len(words[0]) + len(words[1])) if common else 0.0
