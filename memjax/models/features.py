@@ -19,7 +19,7 @@ def add_mixtures(model: LanguageModel, *mixtures: OutputMemory) -> LanguageModel
     Example:
       >>> from memjax.config import Model
       >>> from memjax.memory.knn_lm import KNNMemory
-      >>> from memjax.models.language_model import make_language_model
+      >>> from memjax.models.factory import make_language_model
       >>> model = make_language_model(Model(num_layers=3), 10)
       >>> add_mixtures(model, KNNMemory()).stack.features
       ('layer_02/feed_forward_input_normed',)

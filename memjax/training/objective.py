@@ -136,7 +136,8 @@ def with_penalty(loss: SegmentLoss, name: str, penalty: Callable[[Any, Any], Arr
       >>> plain = lambda variables, memory, segment, key: (memory, {}, Sum(0.0, 1.0), Aux())
       >>> decayed = with_penalty(plain, "size", lambda params, method: jnp.sum((params - method) ** 2))
       >>> variables = {"params": jnp.array([1.0, 2.0]), "method": jnp.array([1.0, 0.0])}
-      >>> float(decayed(variables, None, None, None)[3].losses["size"].mean())
+      >>> segment = Batch(*[jnp.zeros((2, 4))] * 4, jnp.zeros(2))
+      >>> float(decayed(variables, None, segment, jax.random.key(0))[3].losses["size"].mean())
       4.0
     """
 
