@@ -81,10 +81,16 @@ def vocab_size(config: Config) -> int:
     raise AssertionError(config.data.tokenizer)
 
 
+COUNTED: dict[tuple[str, int], int] = {}
+"""(model, segment length) -> parameters: many variants differ in their data and training only"""
+
+
 def count_parameters(config: Config) -> int:
     """Parameters of the model, without making them."""
     model = task_of(config).model(vocab_size(config), vocab_multiple=1)
     length = config.data.segment_length  # parameters do not depend on it, some models take no other
+    if (found := COUNTED.get((repr(model), length))) is not None:
+        return found
     shapes = jax.eval_shape(
         lambda: model.init(
             {"params": jax.random.key(0)},
@@ -93,7 +99,7 @@ def count_parameters(config: Config) -> int:
             start_of_document=jnp.ones(1, bool),
         )
     )
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    return COUNTED.setdefault((repr(model), length), sum(leaf.size for leaf in jax.tree.leaves(shapes)))
 
 
 PUBLISHED = {
