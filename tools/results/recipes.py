@@ -66,15 +66,12 @@ _SHORT_SORTING_LENGTHS = {
 }
 _SMALL_DIGITS = "--model.dim 64 --model.feed-forward.dim 128 --model.dropout 0.0"
 _SMALL_DIALOGUE = "--data.segment-length 126 --data.rows 16"
-_SMALL_DIALOGUE_SIGNAL = (
-    "--model.attention.segment-length 126 --model.attention.num-basis 256 --model.attention.num-samples 256"
-)
+_SMALL_DIALOGUE_SIGNAL = "--model.attention.num-basis 256 --model.attention.num-samples 256"
 
 
 def _small_signal(num_basis: int = 128) -> str:
     return (
-        "--model.attention.segment-length 128 --model.attention.memory-length 128 "
-        f"--model.attention.num-basis {num_basis} --model.attention.num-samples 128"
+        f"--model.attention.memory-length 128 --model.attention.num-basis {num_basis} --model.attention.num-samples 128"
     )
 
 
@@ -113,7 +110,7 @@ _GPT2_GOES_ON = (
 )
 _GPT2_MEMORY = f"{_GPT2_GOES_ON} --training.memory-learning-rate 1e-3"
 _GPT2_SIGNAL = (
-    "--model.attention.segment-length 64 --model.attention.num-basis 128 --model.attention.num-samples 128 "
+    "--model.attention.num-basis 128 --model.attention.num-samples 128 "
     f"--model.attention.widths 0.01 0.05 --model.attention.reset-after 0 {_GPT2_MEMORY}"
 )
 _MEMORY_GOES_ON = (
@@ -283,7 +280,7 @@ RECIPES = {
         search_steps=0,
         learning_rates=(4e-3,),
         seeds=(0,),
-        arguments=(*_SMALL_SORTING_TASK, "--model.segment-length", "128"),
+        arguments=(*_SMALL_SORTING_TASK,),
         evaluations=_SORTING_LENGTHS,
     ),
     "sorting_curves": Recipe(
@@ -315,7 +312,7 @@ RECIPES = {
         learning_rates=(2e-3,),
         arguments=(
             *("--data.source.length", "256", "--data.source.num-documents", "40000", "--data.segment-length", "32"),
-            *("--model.segment-length", "32", "--training.segments-per-update", "9"),
+            *("--training.segments-per-update", "9"),
             *("--model.dim", "60", "--model.feed-forward.dim", "120", "--model.dropout", "0.0"),
             *("--training.schedule.warmup-steps", "100"),
         ),
