@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from memjax.settings.ranges import Count, Positive, Range, Slots, Weight, zero_or_more
 from memjax.settings.relations import Settings, require, require_layers
@@ -78,7 +78,7 @@ class Attention(Settings):
         """The coefficients of its auxiliary losses, by name (see `memjax.training.step`)."""
         return {}
 
-    def with_memory(self, length: int) -> Self:
+    def with_memory(self, length: int) -> Attention:
         """The same with a memory of so many slots.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from memjax.settings.attention import RFA, T2R, AttentionKind, FullAttention, LinearTransformer, MemSizer
 from memjax.settings.feed_forward import Dense, FeedForwardKind
@@ -73,7 +73,7 @@ class AnyModel(Settings):
         """The coefficients of its auxiliary losses, by name (see `memjax.training.step`)."""
         return {}
 
-    def with_memory(self, length: int) -> Self:
+    def with_memory(self, length: int) -> AnyModel:
         """The same with a memory of so many slots.
 
         Raises:
@@ -160,7 +160,7 @@ class ModelSettings(AnyModel):
     def coefficients(self) -> dict[str, float]:
         return self.attention.coefficients()
 
-    def with_memory(self, length: int) -> Self:
+    def with_memory(self, length: int) -> ModelSettings:
         return replace(self, attention=self.attention.with_memory(length))
 
     def check(self, field: str, config: Config) -> None:
