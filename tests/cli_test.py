@@ -159,7 +159,7 @@ def test_an_error_of_the_program_keeps_its_traceback(here, capsys, monkeypatch):
     def broken(config, **options):
         return [1][2]
 
-    monkeypatch.setattr("memjax.training.loop.train", broken)
+    monkeypatch.setattr("memjax.lifelong.train", broken)
     assert main(TRAIN) == 1
     assert "Traceback" in capsys.readouterr().err
 
@@ -175,7 +175,7 @@ def test_a_signal_gives_128_and_its_number(here, monkeypatch):
     def stopped(config, **options):
         raise Stopped(signal.SIGTERM, 1, here)
 
-    monkeypatch.setattr("memjax.training.loop.train", stopped)
+    monkeypatch.setattr("memjax.lifelong.train", stopped)
     assert main(TRAIN) == 128 + 15
 
 
@@ -183,7 +183,7 @@ def test_a_missing_package_names_its_extra(here, capsys, monkeypatch):
     def needs(config, **options):
         raise ModuleNotFoundError("No module named 'seqio'", name="seqio")
 
-    monkeypatch.setattr("memjax.training.loop.train", needs)
+    monkeypatch.setattr("memjax.lifelong.train", needs)
     assert "pip install 'memjax[data]'" in refuse(TRAIN, capsys)
 
 
