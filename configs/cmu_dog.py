@@ -3,7 +3,7 @@
     memjax train --config cmu_dog --data.source.path DIR                                      # document in the context
     memjax train --config cmu_dog --variant sticky --data.source.path DIR \
         --training.init-from runs/cmu_dog_default                                             # document in a memory
-    python -m tools.measurements.dialogue runs/cmu_dog_sticky                                 # F1, ROUGE, METEOR
+    memjax eval --run runs/cmu_dog_sticky --evaluation.split test        # with F1, ROUGE, METEOR of its answers
 
 From published weights, as in the paper (the variants `gpt2_...`); W has config.json, model.safetensors and the
 tokenizer's files, and the marks of dialogues enter the vocabulary:

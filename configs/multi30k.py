@@ -3,7 +3,7 @@
     memjax train --config multi30k --data.source.path DIR
     memjax train --config multi30k --variant memsizer --data.source.path DIR
     memjax train --config multi30k --variant memory_tokens --model.num-layers 6 --model.memory-tokens.num-tokens 20 ...
-    python -m tools.measurements.translation RUN         # BLEU, beam 5, length penalty 1
+    memjax eval --run RUN --evaluation.split test --evaluation.answers 1000        # with BLEU, beam 5, length penalty 1
     python -m tools.results run multi30k_translation        # small models of all kinds; MEMJAX_MULTI30K=DIR
 
 Paper: Zhang and Cai, "Linearizing Transformer with Key-Value Memory", EMNLP 2022, https://arxiv.org/abs/2203.12644;

@@ -122,6 +122,20 @@ _STAGE_2 = "--training.init-from @bert_pretraining/FFN,_stage_1"
 _ANEW = " ".join(f"layer_{layer:02d}/feed_forward/{part}/" for layer in (1, 2) for part in ("wide", "narrow"))
 BOTH_SPLITS = {split: ("--evaluation.split", split) for split in ("validation", "test")}
 
+
+_ANSWERED = tuple(
+    f"{way}_{measure}" for way in ("nucleus", "greedy") for measure in ("f1", "rouge_1", "rouge_l", "meteor")
+)
+
+
+def _answered(count: int) -> dict[str, tuple[str, ...]]:
+    """Both splits, and what a model answers to the first of the test split."""
+    return {
+        split: (*arguments, "--evaluation.answers", str(count if split == "test" else 0))
+        for split, arguments in BOTH_SPLITS.items()
+    }
+
+
 RECIPES = {
     "memory_gain_python": Recipe(
         description=(
@@ -392,7 +406,8 @@ RECIPES = {
             *("--training.memory-learning-rate", "0", "--training.evaluate-every", "0"),
         ),
         data_path="MEMJAX_CMU_DOG",
-        evaluations=BOTH_SPLITS,
+        evaluations=_answered(60),
+        measures=("perplexity", "utterances", *_ANSWERED),
         findings="No gain from a memory, whose rows read segments of 126 tokens, not 512.",
     ),
     "linear_states_wikitext2": Recipe(
@@ -452,7 +467,8 @@ RECIPES = {
             *("--training.schedule.warmup-steps", "100"),
         ),
         data_path="MEMJAX_MULTI30K",
-        evaluations=BOTH_SPLITS,
+        evaluations=_answered(1000),
+        measures=("perplexity", "bleu", "bleu_of_words", "pairs", "pairs_too_long"),
     ),
     "product_key_python": Recipe(
         description=(
