@@ -162,6 +162,19 @@ def _usage(arguments: list[str]) -> int:
     return 0
 
 
+def _compare(arguments: list[str]) -> int:
+    """Prints finished runs side by side: what tells their configurations apart, and what they have come to."""
+    parser = _Parser("compare")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run directory whose run is finished")
+    parser.add_argument("--json", action="store_true", help="print one JSON object: run -> its values")
+    options = parser.read(arguments)
+    from memjax.console import compare_runs, describe_comparison
+
+    facts = compare_runs(options.runs)
+    print(json.dumps(facts) if options.json else describe_comparison(facts))
+    return 0
+
+
 def _generate(arguments: list[str]) -> int:
     """Continues prompts with the newest checkpoint of a run; several prompts of any lengths are one batch."""
     parser = _Parser("generate")
@@ -393,6 +406,7 @@ def _demo(arguments: list[str]) -> int:
 VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "train": (_train, "train a model, or go on with its run"),
     "eval": (_eval, "score a split, with another memory length if wanted"),
+    "compare": (_compare, "finished runs side by side"),
     "usage": (_usage, "how much of a value table a split uses"),
     "generate": (_generate, "continue prompts"),
     "import": (_import, "make a run directory of weights of Hugging Face"),

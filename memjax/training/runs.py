@@ -233,7 +233,7 @@ def grown(config: Config, lineage: Sequence[Mapping[str, Any]]) -> Config:
 
 def describe_difference(there: Any, given: Any, ignored: Sequence[str] = IGNORED) -> str:
     """Which fields differ between two configurations as dicts, '' where none does."""
-    a, b = _flat(there), _flat(given)
+    a, b = flat_settings(there), flat_settings(given)
     names = [name for name in {**a, **b} if a.get(name) != b.get(name) and name not in ignored]
     shown = [f"{name} = {_show(a, name)} there and {_show(b, name)} here" for name in names[:3]]
     return ", ".join(shown) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -264,13 +264,14 @@ def write_json(path: Path, value: Any) -> None:
     temporary.replace(path)
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def flat_settings(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Field -> value of a configuration as a dict; the kind of a part stands under the part's own name."""
     if not isinstance(value, dict):
         return {prefix.removesuffix("."): value}
     flat: dict[str, Any] = {}
     for name, item in value.items():
         # The kind of a part goes under the part's own name.
-        flat |= {prefix.removesuffix("."): item} if name == "type" else _flat(item, f"{prefix}{name}.")
+        flat |= {prefix.removesuffix("."): item} if name == "type" else flat_settings(item, f"{prefix}{name}.")
     return flat
 
 

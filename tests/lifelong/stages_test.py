@@ -53,7 +53,7 @@ def config_of(workdir, method=None, **training):
                 **training,
             }
         ),
-        evaluation=Evaluation(rows=2, max_segments=3),
+        evaluation=Evaluation(rows=2),
         lifelong=Lifelong(method=method, tasks=tasks) if method else None,
     )
 
@@ -64,7 +64,7 @@ def run(config, **arguments):
 
 
 @pytest.mark.parametrize("method", [Sequential(), EWC(weight=10.0, batches=2)], ids=["sequential", "ewc"])
-def test_two_tasks_killed_in_the_second_go_on_bit_for_bit(tmp_path, method):
+def test_two_tasks_killed_in_the_second_go_on_bit_for_bit(tmp_path, method, capsys):
     whole, _ = run(config_of(tmp_path / "whole", method))
     config = config_of(tmp_path / "again", method)
     for step in (STEPS - 1, STEPS + 3):
@@ -84,6 +84,13 @@ def test_two_tasks_killed_in_the_second_go_on_bit_for_bit(tmp_path, method):
     # One task of a finished run is evaluated from its directory alone.
     assert main(["eval", "--run", str(again.path), "--evaluation.task", "long", "--json"]) == 0
     assert main(["eval", "--run", str(again.path), "--evaluation.task", "other"]) == 2
+    capsys.readouterr()
+    runs = [str(again.path), str(whole.path)]
+    assert main(["compare", *runs, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts[runs[0]] == facts[runs[1]] and {"steps", "long.nats_per_token"} <= facts[runs[0]].keys()
+    (again.path / "finished.json").unlink()
+    assert main(["compare", *runs]) == 2 and "not finished" in capsys.readouterr().err
 
 
 def test_ewc_keeps_more_of_the_first_task(tmp_path):
@@ -152,7 +159,7 @@ def test_a_run_that_grows_is_killed_resumed_and_evaluated_from_its_directory(tmp
     loaded = load_run(again.path)
     assert loaded.experiment.model.stack.layers[0].feed_forward.hidden_dim == 16
     capsys.readouterr()
-    assert main(["eval", "--run", str(again.path), "--json", "--evaluation.max-segments", "3"]) == 0
+    assert main(["eval", "--run", str(again.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["nats"] == again.results["evaluation"]["nats"]
 
 
