@@ -179,13 +179,15 @@ def save_run(folder: str | Path, path: str | Path) -> config.Config:
     if not vocabularies:
         raise ValueError(f"folder: {folder} has no {' or '.join(VOCABULARY_FILES)}, allowed: one with its vocabulary")
     vocab = path / vocabularies[0].name
-    sources = {config.Classification: config.Glue(), config.QuestionAnswering: config.Squad()}
-    data = config.Data(
-        source=sources.get(type(task), config.TextFiles()),
-        tokenizer=config.WordPiece(vocab=str(vocab)),
-        segment_length=min(384 if isinstance(task, config.QuestionAnswering) else 128, _attention(model).positions),
-    )
     task = task or config.MaskedLanguageModeling()
+    source, length = {config.Classification: (config.Glue(), 128), config.QuestionAnswering: (config.Squad(), 384)}.get(
+        type(task), (config.TextFiles(), 128)
+    )
+    data = config.Data(
+        source=source,
+        tokenizer=config.WordPiece(vocab=str(vocab)),
+        segment_length=min(length, _attention(model).positions),
+    )
     described = config.Config(name=path.name, workdir=str(path.parent), task=task, model=model, data=data)
     encoder = task_of(described).model(vocab_size(params))
     tables = encoder.vocabulary.clone(bias="bias" in params["vocabulary"])
@@ -315,15 +317,22 @@ def _entries(names: Names, model: config.Model, task: config.TaskKind | None) ->
         yield from _layer(f"stack/layer_{index:02d}", theirs, model)
     if part.pooler:
         yield from _linear("pooler", names["pooler"], dim, dim)
-    match task:
-        case config.MaskedLanguageModeling():
-            yield from _linear("head/dense", names["head_dense"], dim, dim)
-            yield from _norm("head/layer_norm", names["head_norm"], dim)
-            yield _Entry("vocabulary/bias", (names["head_bias"],), ((-1,),))
-        case config.Classification():
-            yield from _linear("head/classifier", "classifier", dim, task.num_classes)
-        case config.QuestionAnswering():
-            yield from _linear("head/spans", "qa_outputs", dim, 2)
+    yield from HEADS[type(task)](names, dim, task)
+
+
+def _masked_head(names: Names, dim: int, task: Any) -> Iterator[_Entry]:
+    yield from _linear("head/dense", names["head_dense"], dim, dim)
+    yield from _norm("head/layer_norm", names["head_norm"], dim)
+    yield _Entry("vocabulary/bias", (names["head_bias"],), ((-1,),))
+
+
+HEADS: dict[type, Callable[[Names, int, Any], Iterator[_Entry]]] = {
+    type(None): lambda names, dim, task: iter(()),
+    config.MaskedLanguageModeling: _masked_head,
+    config.Classification: lambda names, dim, task: _linear("head/classifier", "classifier", dim, task.num_classes),
+    config.QuestionAnswering: lambda names, dim, task: _linear("head/spans", "qa_outputs", dim, 2),
+}
+"""the parameters of the head of a task; None = an encoder alone"""
 
 
 def _layer(path: str, names: Names, model: config.Model) -> Iterator[_Entry]:

@@ -15,7 +15,6 @@ from memjax.inference.decoding import Prefix, Recall, prefill, read_tokens
 from memjax.memory.contract import DecodeState
 from memjax.memory.knn_lm import KNNMemory, Search, ValuesOf, search_neighbors
 from memjax.memory.mixtures import Prediction
-from memjax.memory.spalm import Spalm
 from memjax.models.features import add_mixtures, regroup
 from memjax.typing import EmptyState
 
@@ -81,8 +80,9 @@ def spalm_recall(
     Raises:
       ValueError: a model without `Spalm`, or with mixtures, which would have read hidden states without neighbours.
     """
-    if not isinstance(model.output_memory, Spalm) or model.mixtures:
-        kind, more = type(model.output_memory).__name__, len(model.mixtures)
+    memory = model.output_memory
+    if memory is None or not memory.needs or model.mixtures:
+        kind, more = type(memory).__name__, len(model.mixtures)
         raise ValueError(f"model: given one with {kind} and {more} mixtures, allowed: with Spalm and none")
     reader = add_mixtures(key_model, KNNMemory(num_neighbors=1, feature=feature))
     key_variables = regroup(key_variables, key_model, reader)

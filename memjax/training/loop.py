@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from memjax.config import Config
 from memjax.data.rows import position_of_rows
-from memjax.settings.relations import validate, warnings
+from memjax.settings.relations import warnings
 from memjax.training import processes
 from memjax.training.assembly import check_frozen, make_objective, make_parts
 from memjax.training.evaluation import EvaluationResult, Interrupted
@@ -189,7 +189,6 @@ def train(
       ValueError: the configuration, the run directory, a checkpoint or the data does not fit; nothing is lost.
       Stopped: SIGTERM or SIGINT; the run is saved.
     """
-    validate(config)
     if config.lifelong is not None and course is one_stage:
         raise ValueError("lifelong: given tasks, allowed: None; train them with memjax.lifelong.train")
     if profile is not None:
