@@ -77,7 +77,7 @@ ATTENTIONS = {
     "TransformerXL": TransformerXL(memory_length=8),
     "Compressive": Compressive(memory_length=8, compressed_memory_length=4),
     "Memorizing": Memorizing(layers=(-2,), memory_length=16, num_neighbors=2, cache_length=8),
-    "InfinityFormer": InfinityFormer(segment_length=8, num_basis=8, num_samples=8),
+    "InfinityFormer": InfinityFormer(num_basis=8, num_samples=8),
     "GPT2": GPT2(num_positions=8),
     "GPT2, compressed": GPT2(num_positions=8, compressed_memory_length=4),
     "LinearTransformer": LinearTransformer(chunk_length=4),
@@ -159,7 +159,7 @@ def make_config(kind: str) -> Config:
     if kind == "EncoderDecoder":
         model, data.source = EncoderDecoder(**WIDTH, num_layers=1), PAIRS
     elif kind == "Memformer":
-        model = Memformer(**WIDTH, num_layers=1, encoder_layers=1, num_slots=4, segment_length=length)
+        model = Memformer(**WIDTH, num_layers=1, encoder_layers=1, num_slots=4)
     elif kind in HEADS:
         model, data.tokenizer = ModelSettings(**WIDTH, num_layers=1, attention=Bidirectional(positions=length)), PIECES
         if kind != "MaskedLanguageModeling":
@@ -268,7 +268,7 @@ def read_table(text: str) -> dict[tuple[str, str], str]:
 HEADER = """# Every verb with every kind of run
 
 Written by `python -m tools.verbs --write`, which trains a tiny run of each kind and asks each verb for real. A dot is a
-result; a number is the line with which the verb refuses, exit code 2, before it begins.
+result; a number is the line with which the verb refuses, exit code 2.
 
 """
 

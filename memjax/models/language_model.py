@@ -89,7 +89,12 @@ class LanguageModel(Model):
     dtype: Any = jnp.float32
     memory_dtype: Any = jnp.float32
 
-    decodes = mixes = stores_keys = has_stack = True
+    decodes = mixes = has_stack = True
+
+    @property
+    def stores_keys(self) -> bool:
+        """Inner tensors have a row a token, but with memory tokens."""
+        return not self.memory_tokens
 
     def setup(self) -> None:
         if self.final_norm:
