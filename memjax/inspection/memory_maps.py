@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.basis import bin_masses, token_positions
 from memjax.functional.slots import slot_types
-from memjax.memory.infinity_former import LongTermMemory
+from memjax.memory.infinity_former import BesideLongTerm, LongTermMemory
 from memjax.models.language_model import LanguageModel
 from memjax.models.memformer import Memformer
 
@@ -169,10 +169,10 @@ def signal_map(
         raise ValueError(f"reset_after: given {signal.reset_after}, allowed: None for a map of the signal")
 
     def tracking(layer: Any) -> Any:
-        memory = getattr(layer.attention, "long_term", None)
-        if memory is None:
+        if not isinstance(layer.attention, BesideLongTerm):
             return layer
-        return layer.clone(attention=layer.attention.clone(long_term=memory.clone(track_attention=True)))
+        memory = layer.attention.long_term.clone(track_attention=True)
+        return layer.clone(attention=layer.attention.clone(long_term=memory))
 
     stack = model.stack.clone(layers=tuple(tracking(layer) for layer in model.stack.layers))
     arrays = _run(model.clone(stack=stack), params, tokens, start_of_document, mask)
@@ -197,8 +197,8 @@ def long_term_of(model: LanguageModel) -> tuple[tuple[int, ...], LongTermMemory]
     Raises:
       ValueError: no layer has one.
     """
-    memories = {index: getattr(layer.attention, "long_term", None) for index, layer in enumerate(model.stack.layers)}
-    found = {index: memory for index, memory in memories.items() if memory is not None}
+    parts = enumerate(layer.attention for layer in model.stack.layers)
+    found = {index: part.long_term for index, part in parts if isinstance(part, BesideLongTerm)}
     if not found:
         raise ValueError("model: given a model without infinity-former, allowed: one with it in some layer")
     return tuple(found), next(iter(found.values()))

@@ -119,6 +119,11 @@ class Stateless(Memory):
     """A part without state, such as a feed-forward network; what it remembers is in its parameters."""
 
     @nn.nowrap
+    def replaced(self) -> tuple[str, ...]:
+        """Parameters of an ordinary part that it has something else in place of."""
+        return ()
+
+    @nn.nowrap
     def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> EmptyState:
         """Nothing is remembered."""
         return EmptyState()

@@ -27,6 +27,7 @@ ALWAYS = ("train", "eval", "plan")
 CAPABILITIES = {
     "decodes": ("goes on from a prompt token by token", "generate"),
     "translates": ("reads a source and writes a target", "memjax.inference.translate"),
+    "resizes": ("reads with another memory size", "--evaluation.memory-length"),
     "mixes": ("takes memories over its output", "--evaluation.cache"),
     "stores_keys": ("shows the inner tensors of its layers", "datastore"),
 }
@@ -40,6 +41,7 @@ class Model(nn.Module):
 
     * `decodes`: it has `init_decode_state` and `decode`.
     * `translates`: it has `start_decoding(source, source_mask, segment_length)` and `decode`.
+    * `resizes`: the memory of its `attention` may have another size than in training.
     * `mixes`: it has the field `mixtures`, and `token_log_probs`.
     * `stores_keys`: inner tensors come out in `Aux.arrays` (`memjax.models.add_features`).
     * `has_stack`: it has the field `stack`, a `memjax.models.transformer.Stack`.
@@ -49,6 +51,7 @@ class Model(nn.Module):
 
     decodes = False
     translates = False
+    resizes = False
     mixes = False
     stores_keys = False
     has_stack = False
@@ -73,6 +76,13 @@ class Model(nn.Module):
     def scanned_groups(self) -> tuple[str, ...]:
         """Names of the parameter groups with layers at axis 0."""
         return tuple(f"layers_{first}" for first, size in self.groups() if size)
+
+    @nn.nowrap
+    def replaced_parameters(self) -> tuple[str, ...]:
+        """Beginnings of the paths, by layer, of what an ordinary model has and memories have taken the place of."""
+        layers: Any = self.stack.layers if self.has_stack else ()
+        part = lambda index: f"stack/layer_{index:02d}/feed_forward/"
+        return tuple(f"{part(i)}{name}/" for i, layer in enumerate(layers) for name in layer.feed_forward.replaced())
 
     @nn.nowrap
     def padding(self) -> int:

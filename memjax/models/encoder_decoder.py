@@ -100,7 +100,7 @@ class EncoderDecoder(Model):
     dtype: Any = jnp.float32
     memory_dtype: Any = jnp.float32
 
-    translates = True
+    translates = resizes = True
 
     def setup(self) -> None:
         if self.final_norm:

@@ -89,7 +89,7 @@ class LanguageModel(Model):
     dtype: Any = jnp.float32
     memory_dtype: Any = jnp.float32
 
-    decodes = mixes = has_stack = True
+    decodes = resizes = mixes = has_stack = True
 
     @property
     def stores_keys(self) -> bool:

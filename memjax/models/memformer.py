@@ -226,9 +226,10 @@ class Memformer(Model):
         if self.encoder is not None:
             source += self.encoder.num_classification_tokens
             others = (buffer(source), buffer(source))
+        memory = state.memory if isinstance(state, MemformerModelState) else EmptyState()
         return MemformerDecodeState(
             state,
-            jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), getattr(state, "memory", EmptyState())),
+            jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), memory),
             StackState((DecoderBuffers(keys, values, *others),), (len(self.decoder),)),
             jnp.zeros((batch_size, source), bool),
             jnp.zeros((batch_size, segment_length), jnp.int32),

@@ -113,6 +113,11 @@ class FeedForward(Stateless):
         return self.layer_norm(x) if self.norm == "pre" else x
 
     @nn.nowrap
+    def replaced(self) -> tuple[str, ...]:
+        """The two matrices, where there is only the memory."""
+        return () if self.dense_scale else ("wide", "narrow")
+
+    @nn.nowrap
     def stands_alone(self) -> bool:
         """As the memory in it."""
         return self.memory is not None and self.memory.stands_alone()

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 
 from memjax.axes import parameter_names
 from memjax.config import Config
-from memjax.models.factory import make_mixtures
 from memjax.tasks import task_of
 from memjax.training.assembly import make_parts
 from memjax.training.evaluation import make_score
+from memjax.training.experiment import evaluation_model
 from memjax.training.sharding import Layout, check_rows, train_state_names
 from memjax.training.step import init_variables
 
@@ -96,7 +96,7 @@ def _train_program(config: Config, vocab_size: int, layout: Layout) -> Program:
 
 def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     evaluation = config.evaluation
-    model = _evaluation_model(config, vocab_size)
+    model: Any = evaluation_model(config, vocab_size)
     rows, length = evaluation.rows, evaluation.segment_length or config.data.segment_length
     variables, names, places = _variables(model, config, layout)
     memory = jax.eval_shape(lambda: model.init_state(rows))
@@ -118,7 +118,7 @@ def _score_program(config: Config, vocab_size: int, layout: Layout) -> Program:
 
 def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
     """One token of every row, read and continued with the most probable next one."""
-    model = _evaluation_model(config, vocab_size)
+    model: Any = evaluation_model(config, vocab_size)
     rows = config.evaluation.rows
     variables, names, places = _variables(model, config, layout)
     state = model.example_decode_state(variables, rows, config.data.segment_length)
@@ -140,15 +140,6 @@ def _decode_program(config: Config, vocab_size: int, layout: Layout) -> Program:
         tokens=rows,
         padding=model.padding(),
     )
-
-
-def _evaluation_model(config: Config, vocab_size: int) -> Any:
-    """The model with the memory size and the cache of the evaluation."""
-    config = config.with_memory(config.evaluation.memory_length)
-    model, mixtures = task_of(config).model(vocab_size), make_mixtures(config.evaluation, config.model)
-    if mixtures:
-        model.require("mixes")
-    return model.clone(mixtures=mixtures) if mixtures else model
 
 
 def _variables(model: Any, config: Config, layout: Layout) -> tuple[Any, Any, Any]:

@@ -15,6 +15,7 @@ from memjax.data.examples import Split
 from memjax.data.opening import Datasets
 from memjax.data.reading import Reading
 from memjax.data.rows import RowStream
+from memjax.models.contract import Model
 from memjax.models.factory import make_mixtures
 from memjax.settings.relations import validate
 from memjax.tasks.contract import Subset, Task, task_of
@@ -200,17 +201,25 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
     return Experiment(config, model, functools.cache(documents), data.begin_token, data.tokenizer)
 
 
-def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation) -> Any:
-    """The model with the memory size and the cache of an evaluation.
+def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation) -> Model:
+    """The model with the memory size and the cache of an evaluation; see `evaluation_model`."""
+    if evaluation.memory_length is None and not evaluation.cache.memory_length:
+        return experiment.model
+    config = dataclasses.replace(experiment.config, evaluation=evaluation)
+    return evaluation_model(config, experiment.model.vocabulary.vocab_size)
+
+
+def evaluation_model(config: Config, vocab_size: int) -> Model:
+    """The model that a configuration describes, with the memory size and the cache of its evaluation.
 
     Raises:
       ValueError: a memory size for a model without memory, or a cache over one that takes none.
     """
-    mixtures = make_mixtures(evaluation, experiment.config.model)
+    length = config.evaluation.memory_length
+    config = config.with_memory(length)
+    model, mixtures = task_of(config).model(vocab_size), make_mixtures(config.evaluation, config.model)
+    if length is not None:
+        model.require("resizes")
     if mixtures:
-        experiment.model.require("mixes")
-    if evaluation.memory_length is None:
-        return experiment.model.clone(mixtures=mixtures) if mixtures else experiment.model
-    config = experiment.config.with_memory(evaluation.memory_length)
-    made = task_of(config).model(experiment.model.vocabulary.vocab_size)
-    return made.clone(mixtures=mixtures) if mixtures else made
+        model.require("mixes")
+    return model.clone(mixtures=mixtures) if mixtures else model

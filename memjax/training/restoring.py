@@ -31,7 +31,7 @@ def init_from(
     Args:
       run: a run directory.
       variables: fresh ones of the model, in its own grouping of layers.
-      model: the Linen language model.
+      model: the model.
       reinitialized: parts of the paths of arrays that keep their initial values although the checkpoint has them.
 
     Returns:
@@ -53,12 +53,7 @@ def init_from(
     heads = tuple(COLLECTIONS["params"] + name for name in model.task_parameters)
     fits = lambda name: name in ours and ours[name].shape == theirs[name].shape
     theirs = {name: leaf for name, leaf in theirs.items() if not name.startswith(heads) or fits(name)}
-    replaced = tuple(
-        f"params/stack/layer_{index:02d}/feed_forward/{matrix}/"
-        for index, layer in enumerate(model.stack.layers if groups else ())
-        for matrix in ("wide", "narrow")
-        if getattr(layer.feed_forward, "dense_scale", 1) == 0
-    )
+    replaced = tuple(COLLECTIONS["params"] + name for name in model.replaced_parameters())
     unexpected = [name for name in theirs if name not in ours and not name.startswith(replaced)]
     shapes = [
         f"{name} {list(theirs[name].shape)} there and {list(leaf.shape)} here"

@@ -93,7 +93,7 @@ def test_every_model_can_be_planned(kind, what):
         (
             "translation",
             "mixes",
-            "--evaluation.cache: given EncoderDecoder, .* serves train, eval, plan, memjax.inference.translate",
+            "--evaluation.cache: given EncoderDecoder, .* memjax.inference.translate, --evaluation.memory-length$",
         ),
         ("Memformer", "stores_keys", "datastore: given Memformer, .*; Memformer serves train, eval, plan, generate"),
     ],
@@ -114,5 +114,8 @@ def test_a_cache_over_a_model_that_takes_none_is_refused(kind):
     with pytest.raises(ValueError, match="--evaluation.cache: given "):
         make_program(config, "eval", VOCAB, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))
     if kind == "Memformer":
+        experiment = make_experiment(config_of(kind))
         with pytest.raises(ValueError, match="--evaluation.cache: given Memformer"):
-            make_evaluation_model(make_experiment(config_of(kind)), evaluation)
+            make_evaluation_model(experiment, evaluation)
+        with pytest.raises(ValueError, match="--evaluation.memory-length: given Memformer|given 4, allowed: None with"):
+            make_evaluation_model(experiment, Evaluation(memory_length=4))
