@@ -106,7 +106,7 @@ class Run:
 
     @functools.cached_property
     def variables(self) -> Any:
-        with self.precision():
+        with self.precision(), jax.ensure_compile_time_eval():  # a law may first ask for them while it traces
             return self.random_variables()
 
     def random_variables(self) -> Any:
