@@ -64,6 +64,10 @@ def make_language_model(
       vocab_multiple: of which the tables of the vocabulary have rows, to divide over `model`; 1 = no padding, as in
         published models.
     """
+    if not isinstance(model.attention, settings.AttentionKind):
+        raise _unknown("attention", model.attention)
+    if not isinstance(model.output, settings.OutputKind):
+        raise _unknown("output", model.output)
     if not model.is_causal:
         raise ValueError("model.attention: given Bidirectional, allowed: a decoder's; see make_text_encoder")
     if model.translates:
@@ -121,7 +125,9 @@ def make_stack(
     return Stack(layers, scan_layers=scan, rematerialize=per_layer, features=features)
 
 
-def make_mixtures(evaluation: settings.Evaluation, model: settings.ModelSettings) -> tuple[OutputMemory, ...]:
+def make_mixtures(
+    evaluation: settings.Evaluation, model: settings.ModelSettings | settings.Memformer
+) -> tuple[OutputMemory, ...]:
     """The memories that an evaluation lays over a model, for its field `mixtures`; () for none."""
     cache = evaluation.cache
     if not cache.memory_length:
@@ -176,9 +182,13 @@ def make_attention(
         case settings.LSTM():
             last = index == model.num_layers - 1  # whose output the model itself drops
             return LSTM(model.dim, dropout=0.0 if last else model.dropout, dtype=dtype)
-    raise ValueError(
-        f"model.attention: given {type(model.attention).__name__}, allowed: one of memjax.config.AttentionKind"
-    )
+    raise _unknown("attention", model.attention)
+
+
+def _unknown(site: str, part: object) -> ValueError:
+    """For a part of a model that is none of the kinds of its site."""
+    allowed = f"one of memjax.config.{site.title()}Kind"
+    return ValueError(f"model.{site}: given {type(part).__name__}, allowed: {allowed}")
 
 
 def _make_infinity_former(
@@ -278,7 +288,7 @@ def make_vocabulary(model: settings.ModelSettings, vocab_size: int, multiple: in
             return Vocabulary(**common, tied=part.tied, bias=part.bias)
         case settings.AdaptiveSoftmax() as part:
             return AdaptiveVocabulary(**common, **_fields(part))
-    raise ValueError(f"model.output: given {type(model.output).__name__}, allowed: one of memjax.config.OutputKind")
+    raise _unknown("output", model.output)
 
 
 def memory_fields(tokens: settings.MemoryTokens | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tests.reference.parameters import params_of
 ROWS, LENGTH, VOCAB, SEGMENTS = 2, 4, 7, 3
 SIZES = {
     "dim": 8, "num_heads": 2, "feed_forward": configs.Dense(dim=12), "encoder_layers": 1, "num_layers": 2,
-    "num_slots": 3, "scan_layers": False, "compute_dtype": "float64",
+    "num_slots": 3, "scan_layers": False,
 }  # fmt: skip
 
 
@@ -29,8 +29,10 @@ def float64():
         yield
 
 
-def make(segment_length=LENGTH, **fields):
-    return make_memformer(configs.Memformer(**{**SIZES, **fields}), VOCAB, segment_length=segment_length)
+def make(segment_length=LENGTH, compute_dtype="float64", **fields):
+    model = configs.Memformer(**{**SIZES, **fields})
+    model.compute_dtype = compute_dtype  # float64 is for tests alone
+    return make_memformer(model, VOCAB, segment_length=segment_length)
 
 
 def tokens(seed: int = 0, segments: int = SEGMENTS):
