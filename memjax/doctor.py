@@ -9,10 +9,7 @@ import shutil
 from typing import Any
 
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "data": (
-        "seqio tasks and TensorFlow Datasets",
-        ("seqio", "tensorflow-datasets", "tensorflow", "tensorflow-text"),
-    ),
+    "data": ("seqio tasks and TensorFlow Datasets", ("seqio", "tensorflow-datasets", "tensorflow", "tensorflow-text")),
     "knn": ("approximate neighbours on the host", ("scann",)),
     "plots": ("figures and the HTML report", ("matplotlib", "jinja2")),
     "eval": ("BLEU, ROUGE and the other published metrics", ("sacrebleu", "rouge-score", "nltk", "scikit-learn")),

@@ -80,12 +80,7 @@ def load_config(name: str, variant: str = "") -> Config:
 
 
 def apply_overrides(
-    config: T,
-    arguments: Sequence[str],
-    *,
-    prog: str = "memjax",
-    only: Sequence[str] = (),
-    others: Sequence[str] = (),
+    config: T, arguments: Sequence[str], *, prog: str = "memjax", only: Sequence[str] = (), others: Sequence[str] = ()
 ) -> T:
     """A new config with values from the command line.
 
@@ -176,11 +171,7 @@ def _parse(config: T, arguments: Sequence[str], prog: str) -> T:
     try:
         with contextlib.redirect_stderr(boxes):
             return tyro.cli(
-                type(config),
-                default=config,
-                args=list(arguments),
-                prog=prog,
-                config=(tyro.conf.AvoidSubcommands,),
+                type(config), default=config, args=list(arguments), prog=prog, config=(tyro.conf.AvoidSubcommands,)
             )
     except SystemExit as exit:
         if exit.code in (0, None):  # --help

@@ -26,9 +26,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 Leaf = Any
 """A leaf of a state: an array, a `jax.ShapeDtypeStruct` or a sharding, depending on who maps over the tree."""
+Activations = Float[Array, "batch length dim"]
+Mask = Bool[Array, "batch length"]
+"""True = a real token"""
+Rows = Bool[Array, " batch"]
+"""True = of this row"""
 
 
 @jax.tree_util.register_dataclass

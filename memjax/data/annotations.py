@@ -12,6 +12,8 @@ import numpy as np
 
 from memjax.data.documents import Documents
 
+__all__ = ["AnnotatedDocuments", "open_neighbors", "write_neighbors"]
+
 NUMBER = "target_number"
 """The annotation that says which token of the split a target is: int64, counted in the order of the documents."""
 NEIGHBORS = "neighbor_values"
@@ -31,12 +33,7 @@ class AnnotatedDocuments(Documents):
     """
 
     def __init__(
-        self,
-        documents: Documents,
-        arrays: Mapping[str, Any] | None = None,
-        *,
-        numbers: bool = False,
-        version: str = "",
+        self, documents: Documents, arrays: Mapping[str, Any] | None = None, *, numbers: bool = False, version: str = ""
     ):
         """Reads nothing yet but the lengths of the documents.
 

@@ -11,6 +11,8 @@ import numpy as np
 
 from memjax.data.tokenizers import _ByteTable, utf8_bytes
 
+__all__ = ["BytePairTokenizer", "train_byte_pairs"]
+
 END_OF_TEXT = "<|endoftext|>"
 
 

@@ -21,6 +21,8 @@ from memjax.data.documents import Documents
 from memjax.data.sources import Texts
 from memjax.data.tokenizers import Tokenizer
 
+__all__ = ["Dialogue", "Dialogues", "MarkingTokenizer", "Turn", "Utterance", "cmu_dog", "dialogue_texts"]
+
 NUM_MARKS = 3
 """Marks are the last ids of the vocabulary: the end of the document, the first speaker, the second speaker."""
 ARCHIVE = "cmu_dog.tar.xz"

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+__all__ = ["ArrayDocuments", "Documents"]
+
 
 class Documents:
     """Random access to tokenised documents: what a source says of them beyond length, tokens and bytes has a default.

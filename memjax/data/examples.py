@@ -12,6 +12,8 @@ from memjax.data.documents import Documents
 from memjax.data.rows import Row, RowStream
 from memjax.typing import Batch
 
+__all__ = ["EXAMPLE", "Example", "ExampleStream", "Examples"]
+
 EXAMPLE = "example"
 """The name in `Batch.extras` under which every row says its example: int32 `[batch]`, -1 = none."""
 

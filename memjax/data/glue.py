@@ -13,6 +13,8 @@ from pathlib import Path
 
 from memjax.data.sources import SPLITS, read_text, split_of
 
+__all__ = ["LabelledText", "glue_texts", "tfds_glue_texts"]
+
 
 @dataclasses.dataclass(frozen=True)
 class LabelledText:

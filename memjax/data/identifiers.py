@@ -22,6 +22,8 @@ import numpy as np
 
 from memjax.data.tokenizers import utf8_bytes
 
+__all__ = ["distant_identifiers", "identifier_distances"]
+
 ANNOTATION = "identifier_distance"
 """The name of the annotation in token files and in `Batch.extras`."""
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from memjax.data.documents import Documents
 
+__all__ = ["ImageDocuments", "images_of", "mnist", "png_grid"]
+
 VALIDATION_IMAGES = 5000
 """of the training file, its last ones"""
 FILES = {"train": "train-images-idx3-ubyte", "validation": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}

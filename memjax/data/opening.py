@@ -33,6 +33,8 @@ from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, WordTo
 from memjax.data.translation import BothSides, EndingTokenizer, SentencePairs, number_words, parallel_texts
 from memjax.data.wordpiece import WordPieceTokenizer
 
+__all__ = ["Datasets", "make_datasets", "make_examples", "make_tokenizer", "open_source", "prepare"]
+
 SPLITS = ("train", "validation", "test")
 
 

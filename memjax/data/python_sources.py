@@ -20,6 +20,8 @@ from pathlib import Path
 
 from memjax.data.sources import Texts, select_split
 
+__all__ = ["corpus_sha256", "python_version", "read_python_sources"]
+
 EXCLUDED_FOLDERS = frozenset({"test", "tests", "idle_test", "__pycache__", "site-packages", "dist-packages"})
 HELD_OUT = 0.08
 """Share of the documents in validation, and in test."""

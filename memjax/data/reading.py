@@ -14,6 +14,8 @@ from memjax.data.streams import Streams
 from memjax.data.windows import sliding_windows
 from memjax.typing import Batch
 
+__all__ = ["Reading"]
+
 PROTOCOLS = ("separate", "contiguous", "sliding_window")
 
 

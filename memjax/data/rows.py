@@ -15,6 +15,8 @@ import numpy as np
 
 from memjax.typing import Batch
 
+__all__ = ["RowStream", "epoch_order", "merge_positions"]
+
 
 def epoch_order(num_documents: int, *, seed: int, epoch: int, lap: int = 0, shuffle: bool = True) -> np.ndarray:
     """The order of the documents in one epoch, int64 `[num_documents]`.

@@ -20,6 +20,8 @@ from memjax.data.tfds import PYTHON_LIBRARY, import_tensorflow, python_library_b
 from memjax.data.token_files import Progress, TokenFile, TokenizedDocument, write_tokens
 from memjax.data.tokenizers import SeqioVocabulary
 
+__all__ = ["register_tasks", "seqio_documents", "seqio_tokenizer"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:

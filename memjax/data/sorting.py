@@ -12,6 +12,8 @@ import numpy as np
 
 from memjax.data.documents import Documents
 
+__all__ = ["Sorting"]
+
 IS_ANSWER = "is_answer"
 
 

@@ -19,6 +19,18 @@ from glob import glob
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+__all__ = [
+    "TextSource",
+    "Texts",
+    "directories",
+    "enwik8",
+    "json_lines",
+    "novels",
+    "read_text",
+    "text_files",
+    "wikitext",
+]
+
 SPLITS = ("train", "validation", "test")
 
 

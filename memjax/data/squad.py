@@ -13,6 +13,8 @@ from typing import Any
 
 from memjax.data.sources import SPLITS, read_text, split_of
 
+__all__ = ["Question", "squad_questions", "tfds_squad_questions"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Question:

@@ -26,6 +26,8 @@ import numpy as np
 
 from memjax.data.documents import Documents
 
+__all__ = ["KeyValueRecall"]
+
 LAYOUTS = ("joint", "sequence")
 IS_ANSWER = "is_answer"
 IS_PRACTICE = "is_practice"

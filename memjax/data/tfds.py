@@ -16,6 +16,8 @@ from typing import Any
 from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
 from memjax.data.sources import SPLITS, Texts, decode_text
 
+__all__ = ["python_library_builder", "tfds_examples", "tfds_texts"]
+
 PYTHON_LIBRARY = "memjax_python_library"
 """The builder's name, once `python_library_builder` has been called."""
 

@@ -30,6 +30,8 @@ from memjax.data.documents import Documents
 from memjax.data.sources import TextSource
 from memjax.data.tokenizers import Tokenizer, utf8_bytes
 
+__all__ = ["TokenFile", "TokenizedDocument", "TokenizedTexts", "write_token_file", "write_tokens"]
+
 VERSION = 1
 
 Annotator = Callable[[str, np.ndarray, np.ndarray], np.ndarray]

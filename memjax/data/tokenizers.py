@@ -20,6 +20,16 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+__all__ = [
+    "ByteTokenizer",
+    "SentencePieceTokenizer",
+    "SeqioVocabulary",
+    "StreamingDecoder",
+    "Tokenizer",
+    "WordTokenizer",
+    "train_sentencepiece",
+]
+
 _SPACE = "\u2581"  # SentencePiece writes a space as this character.
 _SPELLED = re.compile("([\u2581\udc80-\udcff]+)")  # What it would change, and is therefore spelled in byte pieces.
 

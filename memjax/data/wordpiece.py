@@ -13,6 +13,8 @@ import numpy as np
 from memjax.data.sources import read_text
 from memjax.data.tokenizers import Ids
 
+__all__ = ["WordPieceTokenizer"]
+
 PAD, UNKNOWN, CLASS, SEPARATOR, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 

@@ -36,6 +36,8 @@ from memjax.datastore.index import (
 from memjax.datastore.store import Store
 from memjax.functional.scopes import operation
 
+__all__ = ["ExactIndex", "StreamedIndex", "half_squared_norms", "nearest_entries"]
+
 BLOCK_ENTRIES = 65536
 CACHED_ENTRIES = 8192
 """of which the scores for a batch of queries stay in a CPU's cache"""

@@ -17,6 +17,8 @@ from memjax.datastore.artefacts import open_artefact, save_artefact
 from memjax.datastore.index import Metric, Neighbors, check_metric, check_queries, pad_neighbors
 from memjax.datastore.store import Store
 
+__all__ = ["FaissIndex", "build_faiss", "open_faiss"]
+
 
 class FaissIndex:
     """An index of faiss, in the memory of the host. `build_faiss` makes it, `open_faiss` opens a saved one.

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+__all__ = ["DiskFull"]
+
 PARTIAL = ".partial"
 """end of the names of files that are being written"""
 

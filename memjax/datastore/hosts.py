@@ -10,6 +10,8 @@ from jaxtyping import Shaped
 
 from memjax.datastore.index import Index, Metric, Neighbors, check_queries, merge_neighbors
 
+__all__ = ["HostsIndex"]
+
 
 class HostsIndex:
     """The index of this process together with those of all others, each of other entries of one store.

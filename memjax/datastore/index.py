@@ -22,6 +22,8 @@ from jaxtyping import Float, Int, Shaped
 
 from memjax.datastore.store import Store
 
+__all__ = ["Backend", "Index", "MergedIndex", "Metric", "Neighbors", "exact_scores", "merge_neighbors", "rescore"]
+
 Metric = Literal["squared_l2", "inner_product"]
 Backend = Literal["exact", "streamed", "sharded", "scann", "faiss"]
 
@@ -154,10 +156,7 @@ class _Rescored:
 
 
 def exact_scores(
-    queries: Float[np.ndarray, "queries dim"],
-    store: Store,
-    ids: Int[np.ndarray, "queries neighbors"],
-    metric: Metric,
+    queries: Float[np.ndarray, "queries dim"], store: Store, ids: Int[np.ndarray, "queries neighbors"], metric: Metric
 ) -> Float[np.ndarray, "queries neighbors"]:
     """Scores of the given entries from the keys of the store; the score of nothing where an id is -1.
 

@@ -11,6 +11,8 @@ from memjax.datastore.scann import open_scann
 from memjax.datastore.sharded import ShardedIndex
 from memjax.datastore.store import Store
 
+__all__ = ["open_index"]
+
 
 def open_index(
     store: Store,

@@ -13,6 +13,8 @@ from pathlib import Path
 from memjax.datastore.files import PARTIAL, explain_full_disk, write_all
 from memjax.datastore.store import DIGESTS, VALUE_DTYPE, Header, num_blocks
 
+__all__ = ["StorePlan", "measure_write_speed", "plan_store"]
+
 GIB = 1 << 30
 
 

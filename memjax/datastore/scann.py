@@ -24,16 +24,10 @@ import numpy as np
 from jaxtyping import Shaped
 
 from memjax.datastore.artefacts import artefact_names, open_artefact, remove_artefact, save_artefact
-from memjax.datastore.index import (
-    Index,
-    MergedIndex,
-    Metric,
-    Neighbors,
-    check_metric,
-    check_queries,
-    pad_neighbors,
-)
+from memjax.datastore.index import Index, MergedIndex, Metric, Neighbors, check_metric, check_queries, pad_neighbors
 from memjax.datastore.store import Store
+
+__all__ = ["ScannIndex", "ScannSettings", "build_scann", "build_scann_parts", "open_scann"]
 
 MEASURES = {"squared_l2": "squared_l2", "inner_product": "dot_product"}
 
@@ -150,9 +144,7 @@ def build_scann(
         builder = (
             builder.tree(num_leaves=leaves, num_leaves_to_search=max(1, leaves // 20), training_sample_size=sample)
             .score_ah(
-                settings.dims_per_block,
-                anisotropic_quantization_threshold=anisotropic,
-                training_sample_size=sample,
+                settings.dims_per_block, anisotropic_quantization_threshold=anisotropic, training_sample_size=sample
             )
             .reorder(128)
         )
@@ -173,12 +165,7 @@ def build_scann(
 
 
 def open_scann(
-    store: Store,
-    *,
-    metric: Metric = "squared_l2",
-    part: int | None = None,
-    leaves_to_search: int = 0,
-    reorder: int = 0,
+    store: Store, *, metric: Metric = "squared_l2", part: int | None = None, leaves_to_search: int = 0, reorder: int = 0
 ) -> Index:
     """Opens what `build_scann` has saved; the ids of what it finds are those of the store.
 

@@ -31,6 +31,8 @@ from memjax.datastore.index import Metric, Neighbors, check_metric, check_querie
 from memjax.datastore.store import Store
 from memjax.functional.scopes import operation
 
+__all__ = ["ShardedIndex", "nearest_entries_sharded"]
+
 Axis = str | tuple[str, ...]
 
 

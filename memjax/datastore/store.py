@@ -28,6 +28,8 @@ from jaxtyping import Int, Int32, Shaped
 
 from memjax.datastore.files import bytes_of, read_json
 
+__all__ = ["Block", "Header", "Store"]
+
 FORMAT = 1
 KEY_DTYPES = ("float16", "bfloat16", "float32")
 VALUE_DTYPE = np.dtype("<i4")

@@ -11,6 +11,8 @@ from memjax.datastore.exact import StreamedIndex
 from memjax.datastore.index import Index, Neighbors, check_num_neighbors, exact_scores
 from memjax.datastore.store import Store
 
+__all__ = ["recall"]
+
 TOLERANCE = 1e-5
 """of a score, relative to the size of the numbers it is made of: entries as near as the last true neighbour count"""
 

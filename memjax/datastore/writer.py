@@ -52,6 +52,8 @@ from memjax.datastore.store import (
     shard_folder,
 )
 
+__all__ = ["ShardWriter", "create_store", "finish_store", "read_cursor"]
+
 
 def create_store(path: str | Path, header: Header) -> None:
     """Makes the folder of a store, or finds it there: any number of processes may call this at any time.

@@ -264,9 +264,7 @@ def attention_reconstruction(
 
 @operation
 def auto_encoding(
-    decoded: Float[Array, "batch length dim"],
-    old: Float[Array, "batch length dim"],
-    mask: Bool[Array, "batch length"],
+    decoded: Float[Array, "batch length dim"], old: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"]
 ) -> Sum:
     """The squared difference of the old slots and what is decoded from their compression, averaged over features.
 

@@ -16,6 +16,8 @@ from jaxtyping import Array, Bool, Float, Int
 from memjax.memory.contract import take_rows
 from memjax.typing import Leaf
 
+__all__ = ["beam_search", "detokenized_bleu", "tokenized_bleu", "translate"]
+
 
 class Hypotheses(NamedTuple):
     """What a beam search found, the best first.

@@ -20,6 +20,9 @@ from jaxtyping import Array, Bool, Int
 
 from memjax.inference.sampling import Sampling, row_keys, sample
 from memjax.memory.contract import where_rows
+from memjax.typing import Rows
+
+__all__ = ["Prefix", "Recall", "generate", "prefill", "stream_tokens"]
 
 NO_TOKEN = -1
 """Stands in blocks of generated ids where a row was already finished."""
@@ -165,9 +168,7 @@ def generate(model: Any, variables: Any, prompts: Sequence[Sequence[int]], **set
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _read_segment(
-    model: Any, variables: Any, tokens: Int[Array, "batch length"], reads: Bool[Array, " batch"], state: Any
-) -> Any:
+def _read_segment(model: Any, variables: Any, tokens: Int[Array, "batch length"], reads: Rows, state: Any) -> Any:
     """The state after one whole segment of the rows that have one; the others are padding and keep theirs."""
     mask = jnp.broadcast_to(reads[:, None], tokens.shape)
     start = jnp.zeros(tokens.shape[0], bool)
@@ -193,14 +194,14 @@ def _generate_block(
     model: Any,
     variables: Any,
     prefix: Prefix,
-    done: Bool[Array, " batch"],
+    done: Rows,
     keys: Array,
     start: Int[Array, ""],
     limit: Int[Array, ""],
     stops: Int[Array, " stops"],
     sampling: Sampling,
     block: int,
-) -> tuple[Prefix, Bool[Array, " batch"], Int[Array, "batch block"]]:
+) -> tuple[Prefix, Rows, Int[Array, "batch block"]]:
     """Up to `limit` tokens of every row that is not done; token i is drawn with the row's key folded with i."""
 
     def more(carry: tuple[Array, Any, Array, Array]) -> Bool[Array, ""]:
@@ -223,9 +224,7 @@ def _generate_block(
     return prefix, done, tokens
 
 
-def _advance(
-    model: Any, variables: Any, token: Int[Array, " batch"], active: Bool[Array, " batch"], prefix: Prefix
-) -> Prefix:
+def _advance(model: Any, variables: Any, token: Int[Array, " batch"], active: Rows, prefix: Prefix) -> Prefix:
     """One token of every active row."""
     hidden, state = model.apply(variables, token[:, None], prefix.state, active=active, method="decode")
     hidden = jax.tree.map(lambda leaf: leaf[:, 0], hidden)

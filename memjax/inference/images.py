@@ -11,6 +11,8 @@ from memjax.data.images import ImageDocuments, images_of
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
 
+__all__ = ["sample_images"]
+
 
 def sample_images(
     model: Any,

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+__all__ = ["Sampling", "greedy", "keep_top_k", "keep_top_p", "row_keys", "sample"]
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:

@@ -10,6 +10,8 @@ from memjax.data.tokenizers import StreamingDecoder, Tokenizer
 from memjax.inference.decoding import stream_tokens
 from memjax.inference.sampling import Sampling
 
+__all__ = ["continue_texts"]
+
 
 def continue_texts(
     model: Any,

@@ -20,6 +20,8 @@ from memjax.memory.infinity_former import BesideLongTerm, LongTermMemory
 from memjax.models.language_model import LanguageModel
 from memjax.models.memformer import Memformer
 
+__all__ = ["SignalMap", "SlotMap", "attend_places", "signal_map", "slot_map", "token_space"]
+
 
 @dataclasses.dataclass(frozen=True)
 class SlotMap:

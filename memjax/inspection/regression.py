@@ -21,6 +21,8 @@ from memjax.inspection.memory_maps import SignalMap, long_term_of, signal_map
 from memjax.memory.infinity_former import LongTermMemory, update
 from memjax.models.language_model import LanguageModel
 
+__all__ = ["RegressionErrors", "regression_errors"]
+
 
 @dataclasses.dataclass(frozen=True)
 class RegressionErrors:

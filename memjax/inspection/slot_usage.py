@@ -18,6 +18,8 @@ import numpy as np
 from memjax.training.slot_counters import COUNTERS
 from memjax.training.tables import layer_prefixes
 
+__all__ = ["SlotCounts", "class_divergence", "class_overlap", "measure_usage", "staleness"]
+
 
 @dataclasses.dataclass
 class SlotCounts:

@@ -249,10 +249,7 @@ def _import_layer(source: _Source, index: int, model: config.Model, attention: c
     dim, heads, head_dim = model.dim, model.num_heads, _head_dim(model)
     hidden = model.feed_forward.dim or 4 * dim
     take = lambda name, *shape: source.take(f"transformer.layers.{index}.{name}", shape)
-    norm = lambda part: {
-        "scale": take(f"{part}.layer_norm.weight", dim),
-        "bias": take(f"{part}.layer_norm.bias", dim),
-    }
+    norm = lambda part: {"scale": take(f"{part}.layer_norm.weight", dim), "bias": take(f"{part}.layer_norm.bias", dim)}
     qkv = take("dec_attn.qkv_net.weight", 3 * heads * head_dim, dim).reshape(3, heads, head_dim, dim)
     qkv = np.moveaxis(qkv, -1, 0)  # [dim, 3, heads, head_dim]
     part: dict[str, Any] = {

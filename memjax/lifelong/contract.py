@@ -16,6 +16,8 @@ from memjax.training.sharding import Layout
 from memjax.training.stages import Change, Context, Learner, OfKind, Stage, keep
 from memjax.training.step import TrainState
 
+__all__ = ["Method", "task_stages"]
+
 MakeObjective = Callable[[Config, Any], Objective]
 Phase = Callable[[TrainState, Context], Change]
 

@@ -23,6 +23,8 @@ from memjax.training.sharding import Layout
 from memjax.training.stages import Change, Context, Learner
 from memjax.training.step import TrainState
 
+__all__ = ["Consolidated", "consolidate", "quadratic_penalty"]
+
 PENALTY = "ewc/penalty"
 
 
@@ -46,12 +48,7 @@ class Consolidated:
 
 
 def ewc(
-    *,
-    weight: float = 1.0,
-    fisher: str = "example",
-    batches: int = 32,
-    form: str = "separate",
-    decay: float = 1.0,
+    *, weight: float = 1.0, fisher: str = "example", batches: int = 32, form: str = "separate", decay: float = 1.0
 ) -> Method:
     """The method.
 

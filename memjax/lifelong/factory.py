@@ -17,6 +17,8 @@ from memjax.training.loop import train as train_course
 from memjax.training.sharding import Layout
 from memjax.training.stages import Stage
 
+__all__ = ["course_of", "train"]
+
 
 def make_method(settings: Any) -> Method:
     """The method that the settings describe.

@@ -12,6 +12,8 @@ from memjax.training.objective import Objective, model_loss
 from memjax.training.step import TrainState, gradients_of
 from memjax.typing import Aux, Batch
 
+__all__ = ["fisher_information"]
+
 
 def fisher_information(
     model: Any, state: TrainState, batch: Batch, kind: str = "example"

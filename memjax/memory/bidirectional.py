@@ -6,13 +6,14 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
 
 from memjax.axes import named
 from memjax.functional.attention import attention
 from memjax.memory.contract import LayerMemory
 from memjax.memory.projections import make_norm, matrix_init, project
-from memjax.typing import Aux, EmptyState
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
+
+__all__ = ["BidirectionalAttention"]
 
 
 class BidirectionalAttention(LayerMemory):
@@ -53,13 +54,13 @@ class BidirectionalAttention(LayerMemory):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: EmptyState,
         *,
-        start_of_document: Bool[Array, " batch"] | None = None,
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows | None = None,
+        mask: Mask | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], EmptyState, Aux]:
+    ) -> tuple[Activations, EmptyState, Aux]:
         """Reads the whole text at once; `mask` is True on real tokens."""
         x = x.astype(self.dtype)
         inner = project(x, self.query_key_value)  # [batch, length, 3, heads, head_dim]
@@ -76,6 +77,6 @@ class BidirectionalAttention(LayerMemory):
         y = project(y, self.output, axes=2) + self.output_bias.reshape(1, 1, -1).astype(x.dtype)
         return self.layer_norm(x + self.drop(y, deterministic=deterministic)), EmptyState(), Aux()
 
-    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+    def normed(self, x: Activations) -> Activations:
         """What the first matrix sees of the residual stream `x`: the norm stands after the part."""
         return x

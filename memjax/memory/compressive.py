@@ -32,7 +32,9 @@ from memjax.functional.scopes import operation
 from memjax.memory.contract import where_rows
 from memjax.memory.projections import matrix_init, project
 from memjax.memory.transformer_xl import Reading, TransformerXLAttention
-from memjax.typing import Aux, EmptyState, Leaf
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows
+
+__all__ = ["CompressiveAttention", "CompressiveState", "Usage"]
 
 
 @jax.tree_util.register_dataclass
@@ -113,9 +115,7 @@ class Compressed(NamedTuple):
 
 
 @operation
-def reset(
-    state: CompressiveState, start_of_document: Bool[Array, " batch"], *, empty_memory: str = "mask"
-) -> CompressiveState:
+def reset(state: CompressiveState, start_of_document: Rows, *, empty_memory: str = "mask") -> CompressiveState:
     """The state that rows with `start_of_document` read: nothing valid, counters 0; contents stay where they are.
 
     With `empty_memory="zeros"` both memories are full of zeros that are attended to.
@@ -148,9 +148,7 @@ def note_usage(
 
 
 @operation
-def evict(
-    state: CompressiveState, hidden: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"], rate: int
-) -> Evicted:
+def evict(state: CompressiveState, hidden: Activations, mask: Mask, rate: int) -> Evicted:
     """The slots that are to be compressed when a segment is appended; no gradient.
 
     Where the segment is whole windows, these are the oldest `length` slots of memory and segment, those that the
@@ -192,12 +190,12 @@ def evict(
 @operation
 def write(
     state: CompressiveState,
-    hidden: Float[Array, "batch length dim"],
-    mask: Bool[Array, "batch length"],
+    hidden: Activations,
+    mask: Mask,
     compressed: Float[Array, "batch windows dim"],
     compressed_valid: Bool[Array, "batch windows"],
     *,
-    last: Bool[Array, " batch"] | None = None,
+    last: Rows | None = None,
     rate: int,
 ) -> CompressiveState:
     """Appends a segment, `m' = SG([m; h])[-memory:]`, and the new slots, `cm' = [cm; f_c(old)][-compressed:]`.

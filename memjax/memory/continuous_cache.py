@@ -13,13 +13,15 @@ from typing import Any, Literal, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from memjax.functional.fifo import order_after, reset_rows, ring_ages
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask, token_decode_state
 from memjax.memory.mixtures import MIXING, Recalled, linear_weight
-from memjax.typing import Aux, EmptyState, Leaf, Sum
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
+
+__all__ = ["ContinuousCache", "ContinuousCacheState"]
 
 Similarity = Literal["dot", "cosine", "negative_squared_l2"]
 SIMILARITIES = ("dot", "cosine", "negative_squared_l2")
@@ -63,7 +65,7 @@ class Entries(NamedTuple):
 
 @operation
 def reset(
-    state: ContinuousCacheState, start_of_document: Bool[Array, " batch"], *, across_documents: bool = False
+    state: ContinuousCacheState, start_of_document: Rows, *, across_documents: bool = False
 ) -> ContinuousCacheState:
     """What rows with `start_of_document` read: nothing, or, across documents, all but the state that is pending."""
     state = dataclasses.replace(state, pending_valid=state.pending_valid & ~start_of_document)
@@ -75,10 +77,7 @@ def reset(
 
 @operation
 def complete(
-    state: ContinuousCacheState,
-    hidden: Float[Array, "batch length dim"],
-    tokens: Int[Array, "batch length"],
-    mask: Bool[Array, "batch length"],
+    state: ContinuousCacheState, hidden: Activations, tokens: Int[Array, "batch length"], mask: Mask
 ) -> Entries:
     """The pairs `(h_{t-1}, x_t)` of a segment; the first takes its hidden state from the segment before.
 
@@ -91,7 +90,7 @@ def complete(
 
 @operation
 def read(
-    queries: Float[Array, "batch length dim"], state: ContinuousCacheState, entries: Entries, *, similarity: Similarity
+    queries: Activations, state: ContinuousCacheState, entries: Entries, *, similarity: Similarity
 ) -> tuple[Float[Array, "batch length candidates"], Int[Array, "batch 1 candidates"]]:
     """Similarities of every hidden state to the `memory` pairs completed last, and the tokens of all pairs.
 
@@ -122,7 +121,7 @@ def read(
 
 @operation
 def similarities(
-    queries: Float[Array, "batch length dim"], keys: Float[Array, "batch memory dim"], kind: Similarity
+    queries: Activations, keys: Float[Array, "batch memory dim"], kind: Similarity
 ) -> Float[Array, "batch length memory"]:
     """'dot' `q k`, 'cosine' `q k / |q| |k|` or 'negative_squared_l2' `-|q - k|^2` of all pairs, at least float32.
 
@@ -144,12 +143,7 @@ def similarities(
 
 
 @operation
-def write(
-    state: ContinuousCacheState,
-    entries: Entries,
-    hidden: Float[Array, "batch length dim"],
-    mask: Bool[Array, "batch length"],
-) -> ContinuousCacheState:
+def write(state: ContinuousCacheState, entries: Entries, hidden: Activations, mask: Mask) -> ContinuousCacheState:
     """Overwrites the oldest pairs with those of a segment, and keeps its last hidden state as pending.
 
     Args:
@@ -240,12 +234,12 @@ class ContinuousCache(OutputMemory):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: ContinuousCacheState,
         *,
-        start_of_document: Bool[Array, " batch"],
+        start_of_document: Rows,
         tokens: Int[Array, "batch length"],
-        mask: Bool[Array, "batch length"] | None = None,
+        mask: Mask | None = None,
         deterministic: bool = True,
     ) -> tuple[Recalled, ContinuousCacheState, Aux]:
         """Compares the segment's hidden states with the pairs completed so far, its own included.
@@ -269,12 +263,7 @@ class ContinuousCache(OutputMemory):
         return self._recalled(scores, candidates), new, Aux(metrics={"continuous_cache/pairs": filled})
 
     def decode(
-        self,
-        x: Float[Array, "batch 1 dim"],
-        decode_state: DecodeState,
-        *,
-        active: Bool[Array, " batch"],
-        tokens: Int[Array, "batch 1"],
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows, tokens: Int[Array, "batch 1"]
     ) -> tuple[Recalled, DecodeState]:
         """One token of every active row."""
         mask, state = active[:, None], decode_state.memory

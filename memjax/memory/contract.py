@@ -33,7 +33,26 @@ from jaxtyping import Array, Bool, Int
 
 from memjax.axes import Names
 from memjax.functional.scopes import operation
-from memjax.typing import EmptyState, Leaf
+from memjax.typing import EmptyState, Leaf, Mask, Rows
+
+__all__ = [
+    "CrossMemory",
+    "DecodeState",
+    "LayerMemory",
+    "LayerState",
+    "Memory",
+    "OutputMemory",
+    "StackMemory",
+    "StackState",
+    "Stateless",
+    "num_rows",
+    "restore_state",
+    "save_state",
+    "select_state",
+    "state_axes",
+    "take_rows",
+    "where_rows",
+]
 
 State = TypeVar("State")
 
@@ -240,7 +259,7 @@ def take_rows(state: State, rows: Int[Array, " rows"]) -> State:
 
 
 @operation
-def where_rows(condition: Bool[Array, " batch"], a: State, b: State) -> State:
+def where_rows(condition: Rows, a: State, b: State) -> State:
     """Row by row the state `a` where `condition` holds, else `b`."""
 
     def select(x: Array, y: Array, axis: int) -> Array:
@@ -258,7 +277,7 @@ def select_state(ok: Bool[Array, ""], new: State, old: State) -> State:
 
 
 @operation
-def save_state(state: State, start_of_document: Bool[Array, " batch"], length: int) -> tuple[State, Any]:
+def save_state(state: State, start_of_document: Rows, length: int) -> tuple[State, Any]:
     """Keeps what one segment may change, so that `restore_state` can take it back.
 
     A part of a state with the methods `save` and `restore` says itself what to keep: a long first-in-first-out memory
@@ -315,13 +334,11 @@ def _has_own_way(node: Any) -> bool:
     return isinstance(node, StackState) or hasattr(node, "restore")
 
 
-def next_position(
-    position: Int[Array, " batch"], active: Bool[Array, " batch"], segment_length: int
-) -> Int[Array, " batch"]:
+def next_position(position: Int[Array, " batch"], active: Rows, segment_length: int) -> Int[Array, " batch"]:
     """Position after one more token of every active row; a full segment starts again at 0."""
     return (position + active.astype(position.dtype)) % segment_length
 
 
-def broadcast_mask(mask: Array | None, batch: int, length: int) -> Bool[Array, "batch length"]:
+def broadcast_mask(mask: Array | None, batch: int, length: int) -> Mask:
     """`mask`, or all True where None was given."""
     return jnp.ones((batch, length), bool) if mask is None else mask

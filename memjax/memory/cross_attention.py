@@ -17,7 +17,9 @@ from memjax.axes import axes_of, named
 from memjax.functional.attention import attention, attention_with_weights
 from memjax.memory.contract import CrossMemory, DecodeState, broadcast_mask, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project
-from memjax.typing import Aux, Leaf
+from memjax.typing import Activations, Aux, Leaf, Mask, Rows
+
+__all__ = ["CrossAttention", "CrossAttentionState"]
 
 
 @jax.tree_util.register_dataclass
@@ -115,22 +117,22 @@ class CrossAttention(CrossMemory):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: CrossAttentionState,
         *,
-        start_of_document: Bool[Array, " batch"],
+        start_of_document: Rows,
         source: Float[Array, "batch source dim"],
         source_mask: Bool[Array, "batch source"] | None = None,
-        mask: Bool[Array, "batch length"] | None = None,
+        mask: Mask | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], CrossAttentionState, Aux]:
+    ) -> tuple[Activations, CrossAttentionState, Aux]:
         """Rows that start a document read their source; every token attends to it."""
         start, mask = start_of_document | ~state.ready, broadcast_mask(mask, *x.shape[:2])
         current = where_rows(start, self.read_source(source, source_mask, state), state)
         return self.read(x, current, deterministic), where_rows(mask.any(axis=1), current, state), Aux()
 
     def decode(
-        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Bool[Array, " batch"]
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
         """One token of every active row."""
         position = decode_state.position + active.astype(jnp.int32)
@@ -138,11 +140,11 @@ class CrossAttention(CrossMemory):
 
     def attend(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         source: Float[Array, "batch source dim"],
         source_mask: Bool[Array, "batch source"] | None,
         deterministic: bool = True,
-    ) -> Float[Array, "batch length dim"]:
+    ) -> Activations:
         """Every position of `x` attends to all of `source`, which is normed as `x` is: the attention of an encoder."""
         same = source is x
         y = self.normed(x)
@@ -150,10 +152,7 @@ class CrossAttention(CrossMemory):
         return self.read(x, seen, deterministic, y)
 
     def weights(
-        self,
-        x: Float[Array, "batch length dim"],
-        source: Float[Array, "batch source dim"],
-        source_mask: Bool[Array, "batch source"] | None,
+        self, x: Activations, source: Float[Array, "batch source dim"], source_mask: Bool[Array, "batch source"] | None
     ) -> Float[Array, "batch heads length source"]:
         """The weights with which `attend` reads, without dropout."""
         seen = self.read_source(self.normed(source), source_mask)
@@ -162,15 +161,15 @@ class CrossAttention(CrossMemory):
 
     def attend_source(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         source: Float[Array, "batch source dim"],
         source_mask: Bool[Array, "batch source"] | None,
         deterministic: bool = True,
-    ) -> Float[Array, "batch length dim"]:
+    ) -> Activations:
         """Every position of `x` attends to the source as it is, without a state."""
         return self.read(x, self.read_source(source, source_mask), deterministic)
 
-    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+    def normed(self, x: Activations) -> Activations:
         """What the projections see of the residual stream `x`."""
         return self.layer_norm(x) if self.norm == "pre" else x
 

@@ -28,6 +28,8 @@ from memjax.memory.projections import matrix_init, project
 from memjax.memory.transformer_xl import Reading, TransformerXLAttention
 from memjax.typing import Aux, EmptyState, Leaf
 
+__all__ = ["GPT2Attention", "GPT2CompressiveAttention", "GPT2InfinityFormerAttention"]
+
 
 class GPT2Attention(TransformerXLAttention):
     """Attention part of GPT-2: causal inside the segment, biases in all projections, norm in front, no memory.

@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from memjax.axes import axes_of, named
 from memjax.functional.basis import (
@@ -33,7 +33,9 @@ from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, where_rows
 from memjax.memory.projections import matrix_init, project
 from memjax.memory.transformer_xl import Reading, TransformerXLAttention, TransformerXLSegment
-from memjax.typing import Aux, EmptyState, Leaf, Sum
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
+
+__all__ = ["InfinityFormerAttention", "InfinityFormerState", "LongTermMemory", "LongTermState"]
 
 LOSS = "infinity_former/kl"
 """name of the regulariser in `Aux.losses`"""
@@ -121,7 +123,7 @@ class Densities(NamedTuple):
 
 
 @operation
-def reset(state: LongTermState, start_of_document: Bool[Array, " batch"]) -> LongTermState:
+def reset(state: LongTermState, start_of_document: Rows) -> LongTermState:
     """The state that rows with `start_of_document` read: no signal, and nothing that waits to enter it."""
     return dataclasses.replace(
         state,
@@ -132,9 +134,7 @@ def reset(state: LongTermState, start_of_document: Bool[Array, " batch"]) -> Lon
 
 
 @operation
-def gate(
-    x: Float[Array, "batch length dim"], kernel: Float[Array, "3 dim dim"], bias: Float[Array, " dim"]
-) -> Float[Array, "batch length dim"]:
+def gate(x: Activations, kernel: Float[Array, "3 dim dim"], bias: Float[Array, " dim"]) -> Activations:
     """`x * sigmoid(convolution(x))` with a window of three positions."""
     length = x.shape[1]
     padded = jnp.pad(x, [(0, 0), (1, 1), (0, 0)])
@@ -145,7 +145,7 @@ def gate(
 @operation
 def update(
     state: LongTermState,
-    tokens: Float[Array, "batch length dim"],
+    tokens: Activations,
     positions: Float[Array, "batch samples"] | None,
     *,
     basis: GaussianBasis,
@@ -309,9 +309,9 @@ class LongTermMemory(nn.Module):
         queries: Float[Array, "batch length heads head_dim"],
         state: LongTermState,
         *,
-        mask: Bool[Array, "batch length"],
+        mask: Mask,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], LongTermState, Aux]:
+    ) -> tuple[Activations, LongTermState, Aux]:
         """What enters the signal enters it, then the queries read it; rows without a real token keep their state."""
         if queries.shape[1] != self.segment_length:
             raise ValueError(
@@ -357,13 +357,13 @@ class LongTermMemory(nn.Module):
     @nn.nowrap
     def read(
         self, weights: LongTermWeights, queries: Array, pooled: Array, values: Array
-    ) -> tuple[Float[Array, "batch length dim"], Densities]:
+    ) -> tuple[Activations, Densities]:
         """The output of every query, and where it looked."""
         found = densities(queries.astype(self.dtype), pooled, self.min_variance)
         return project(read(found, values, self._basis), self.output, axes=2), found
 
     @nn.nowrap
-    def masses(self, found: Densities, counted: Bool[Array, "batch length"]) -> Array | EmptyState:
+    def masses(self, found: Densities, counted: Mask) -> Array | EmptyState:
         """What each bin received from the queries that count, summed over heads; `EmptyState` where nobody asks."""
         if self.sticky == "none":
             return EmptyState()

@@ -15,13 +15,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from memjax.functional.mixing import candidate_log_prob, candidate_log_weights, distance_scores
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
 from memjax.memory.mixtures import Recalled, linear_weight
-from memjax.typing import Aux, EmptyState, Sum
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, Sum
+
+__all__ = ["KNNMemory"]
 
 DISTANCES, VALUES = "knn_distances", "knn_values"
 """The extras of a batch with each target's neighbours: squared distances, best first, and the tokens after them; a
@@ -171,11 +173,11 @@ class KNNMemory(OutputMemory):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: EmptyState,
         *,
-        start_of_document: Bool[Array, " batch"],
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows,
+        mask: Mask | None = None,
         deterministic: bool = True,
         features: Mapping[str, Array] | None = None,
         knn_distances: Float[Array, "batch length neighbors"] | None = None,
@@ -204,7 +206,7 @@ class KNNMemory(OutputMemory):
         x: Float[Array, "batch 1 dim"],
         decode_state: DecodeState,
         *,
-        active: Bool[Array, " batch"],
+        active: Rows,
         features: Mapping[str, Array] | None = None,
         knn_distances: Float[Array, "batch 1 neighbors"] | None = None,
         knn_values: Int[Array, "batch 1 neighbors"] | None = None,
@@ -218,11 +220,7 @@ class KNNMemory(OutputMemory):
     def recall(self, distances: Array, values: Array, query: Any = EmptyState()) -> Recalled:
         """Candidates from neighbours, of any leading axes, with the settings of this memory."""
         return read(
-            distances,
-            values,
-            temperature=self.temperature,
-            interpolation_weight=self.interpolation_weight,
-            query=query,
+            distances, values, temperature=self.temperature, interpolation_weight=self.interpolation_weight, query=query
         )
 
     def _recall(self, x: Array, features: Mapping[str, Array] | None, distances: Any, values: Any) -> Recalled:

@@ -27,7 +27,9 @@ from memjax.functional.linear_attention import (
 )
 from memjax.memory.contract import CrossMemory, DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
 from memjax.memory.projections import make_norm, project, xavier_init
-from memjax.typing import Aux, EmptyState, Leaf
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows
+
+__all__ = ["LinearCrossAttention", "LinearCrossState", "LinearTransformerAttention"]
 
 
 class LinearTransformerAttention(LayerMemory):
@@ -96,13 +98,13 @@ class LinearTransformerAttention(LayerMemory):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: LinearState,
         *,
-        start_of_document: Bool[Array, " batch"],
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows,
+        mask: Mask | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], LinearState, Aux]:
+    ) -> tuple[Activations, LinearState, Aux]:
         """Every token is added to the sums and reads them."""
         mask = broadcast_mask(mask, *x.shape[:2])
         start = jnp.ones_like(start_of_document) if self._renews(deterministic) else start_of_document
@@ -110,7 +112,7 @@ class LinearTransformerAttention(LayerMemory):
         return self._finish(x, z, deterministic), where_rows(mask.any(axis=1), new, state), Aux()
 
     def decode(
-        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Bool[Array, " batch"]
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
         """One token of every active row."""
         old = decode_state.memory
@@ -118,7 +120,7 @@ class LinearTransformerAttention(LayerMemory):
         position = decode_state.position + active.astype(jnp.int32)
         return self._finish(x, z, True), DecodeState(where_rows(active, new, old), EmptyState(), position)
 
-    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+    def normed(self, x: Activations) -> Activations:
         """What the projections see of the residual stream `x`."""
         return self.layer_norm(x) if self.norm == "pre" else x
 
@@ -241,26 +243,26 @@ class LinearCrossAttention(CrossMemory):
 
     def attend_source(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         source: Float[Array, "batch source dim"],
         source_mask: Bool[Array, "batch source"] | None,
         deterministic: bool = True,
-    ) -> Float[Array, "batch length dim"]:
+    ) -> Activations:
         """Every position of `x` reads the whole source, without a state."""
         maps = self.attention._maps(deterministic)
         return self._read(x, self._read_source(source, source_mask, None, maps).source, maps, deterministic)
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: LinearCrossState,
         *,
-        start_of_document: Bool[Array, " batch"],
+        start_of_document: Rows,
         source: Float[Array, "batch source dim"],
         source_mask: Bool[Array, "batch source"] | None = None,
-        mask: Bool[Array, "batch length"] | None = None,
+        mask: Mask | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], LinearCrossState, Aux]:
+    ) -> tuple[Activations, LinearCrossState, Aux]:
         """Rows that start a document read their source; every token reads the sums."""
         maps, mask = self.attention._maps(deterministic), broadcast_mask(mask, *x.shape[:2])
         start = start_of_document | ~state.ready | self.attention._renews(deterministic)
@@ -269,7 +271,7 @@ class LinearCrossAttention(CrossMemory):
         return y, where_rows(mask.any(axis=1), current, state), Aux()
 
     def decode(
-        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Bool[Array, " batch"]
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
         """One token of every active row."""
         y = self._read(x, decode_state.memory.source, self.attention._maps(True), deterministic=True)

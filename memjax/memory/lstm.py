@@ -12,11 +12,13 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from memjax.axes import named
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
-from memjax.typing import Aux, EmptyState, Leaf
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows
+
+__all__ = ["LSTM", "LSTMState"]
 
 
 @jax.tree_util.register_dataclass
@@ -78,13 +80,13 @@ class LSTM(LayerMemory):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: LSTMState,
         *,
-        start_of_document: Bool[Array, " batch"],
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows,
+        mask: Mask | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], LSTMState, Aux]:
+    ) -> tuple[Activations, LSTMState, Aux]:
         """Reads the tokens one after the other; the output of padding is without meaning."""
         mask = broadcast_mask(mask, *x.shape[:2])
         fresh = where_rows(start_of_document, jax.tree.map(jnp.zeros_like, state), state)
@@ -92,13 +94,13 @@ class LSTM(LayerMemory):
         return self.drop(y, deterministic=deterministic), where_rows(mask.any(axis=1), new, state), Aux()
 
     def decode(
-        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Bool[Array, " batch"]
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
         """One token of every active row."""
         y, new = self._read(x, decode_state.memory, active[:, None])
         return y, DecodeState(new, EmptyState(), decode_state.position + active.astype(jnp.int32))
 
-    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+    def normed(self, x: Activations) -> Activations:
         """What the gates see of the input `x`: all of it."""
         return x
 

@@ -20,7 +20,9 @@ from memjax.functional.scopes import operation
 from memjax.functional.slots import count_slot_types, normalize_slots, slot_attention
 from memjax.memory.contract import StackMemory, broadcast_mask, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project
-from memjax.typing import Aux, EmptyState, Leaf, Sum
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
+
+__all__ = ["Encoded", "MemformerEncoder", "MemformerState"]
 
 
 @jax.tree_util.register_dataclass
@@ -50,9 +52,7 @@ class Encoded(NamedTuple):
 
 
 @operation
-def start(
-    state: MemformerState, bias: Float[Array, "slots dim"], start_of_document: Bool[Array, " batch"]
-) -> MemformerState:
+def start(state: MemformerState, bias: Float[Array, "slots dim"], start_of_document: Rows) -> MemformerState:
     """The state that a segment reads: rows that begin a document have `m_0 = v / |v|`, with its gradient."""
     fresh = start_of_document | ~state.started
     initial = normalize_slots(bias.astype(state.slots.dtype))
@@ -62,10 +62,7 @@ def start(
 
 @operation
 def write(
-    state: MemformerState,
-    written: Float[Array, "batch slots dim"],
-    bias: Float[Array, "slots dim"] | None,
-    rows: Bool[Array, " batch"],
+    state: MemformerState, written: Float[Array, "batch slots dim"], bias: Float[Array, "slots dim"] | None, rows: Rows
 ) -> MemformerState:
     """Biased memory normalisation, `m <- (m' + v) / |m' + v|`; rows without a real token keep their slots.
 
@@ -113,14 +110,14 @@ class HeadAttention(nn.Module):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         keys: Float[Array, "batch source heads head_dim"],
         values: Float[Array, "batch source heads head_dim"],
         *,
         mask: Bool[Array, "#batch 1 #length source"] | None = None,
         bias: Float[Array, "#batch heads length source"] | None = None,
         deterministic: bool = True,
-    ) -> Float[Array, "batch length dim"]:
+    ) -> Activations:
         """What `x` reads, projected back; without residual."""
         dropout = {}
         if self.attention_dropout and not deterministic:
@@ -131,7 +128,7 @@ class HeadAttention(nn.Module):
         return project(y, self.output, axes=2)
 
     def weights(
-        self, x: Float[Array, "batch length dim"], keys: Float[Array, "batch source heads head_dim"]
+        self, x: Activations, keys: Float[Array, "batch source heads head_dim"]
     ) -> Float[Array, "batch heads length source"]:
         """What `__call__` gives to each source where all may be seen and there is no bias."""
         return attention_with_weights(project(x, self.query), keys, keys)[1]
@@ -164,14 +161,14 @@ class MemformerLayer(nn.Module):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         slots: Float[Array, "batch slots dim"] | None,
         *,
-        mask: Bool[Array, "batch length"],
+        mask: Mask,
         bias: Float[Array, "1 heads length length"] | None,
         deterministic: bool,
         track: bool = False,
-    ) -> tuple[Float[Array, "batch length dim"], Float[Array, "batch heads length slots"] | None]:
+    ) -> tuple[Activations, Float[Array, "batch heads length slots"] | None]:
         """One segment; `slots` at the size of activations, not at unit length.
 
         With `track` the weights of the reader come too.
@@ -277,13 +274,13 @@ class MemformerEncoder(StackMemory):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: MemformerState | EmptyState,
         *,
-        start_of_document: Bool[Array, " batch"],
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows,
+        mask: Mask | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], Any, Aux]:
+    ) -> tuple[Activations, Any, Aux]:
         """All layers over one segment, then the writer; without the classification tokens."""
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
         encoded, state, aux = self.encode(x, state, **named)
@@ -291,11 +288,11 @@ class MemformerEncoder(StackMemory):
 
     def encode(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: MemformerState | EmptyState,
         *,
-        start_of_document: Bool[Array, " batch"],
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows,
+        mask: Mask | None = None,
         deterministic: bool = True,
     ) -> tuple[Encoded, Any, Aux]:
         """`__call__` with all that was encoded, for a decoder."""

@@ -34,7 +34,9 @@ from memjax.functional.sharded import (
 )
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project
-from memjax.typing import Aux, EmptyState, Leaf, Sum
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
+
+__all__ = ["LongMemory", "MemorizingAttention", "MemorizingState", "Tokens"]
 
 
 @jax.tree_util.register_dataclass
@@ -76,7 +78,7 @@ class LongMemory:
     cursor: Leaf
     slot_axis: str = dataclasses.field(default="", metadata={"static": True})
 
-    def save(self, start_of_document: Bool[Array, " batch"], length: int) -> tuple[LongMemory, SavedWindow]:
+    def save(self, start_of_document: Rows, length: int) -> tuple[LongMemory, SavedWindow]:
         """This memory, and what a segment of `length` tokens will overwrite in it (see `contract.save_state`)."""
         slots = self.valid.shape[1]
         window = min(length, slots)
@@ -139,7 +141,7 @@ class MemorizingState:
 
 
 @operation
-def reset(state: MemorizingState, start_of_document: Bool[Array, " batch"]) -> MemorizingState:
+def reset(state: MemorizingState, start_of_document: Rows) -> MemorizingState:
     """The state that rows with `start_of_document` read: nothing valid, counters 0; contents stay where they are."""
     cache, memory, position = state.cache, state.memory, state.document_position
     if isinstance(cache, Tokens):
@@ -322,13 +324,13 @@ class MemorizingAttention(LayerMemory):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: MemorizingState,
         *,
-        start_of_document: Bool[Array, " batch"],
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows,
+        mask: Mask | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], MemorizingState, Aux]:
+    ) -> tuple[Activations, MemorizingState, Aux]:
         """Attends to cache, segment and long memory, then writes the segment."""
         batch, length, _ = x.shape
         mask = broadcast_mask(mask, batch, length)
@@ -348,7 +350,7 @@ class MemorizingAttention(LayerMemory):
         return self._finish(x, y, deterministic), write(state, segment, policy=self.write_policy), aux
 
     def decode(
-        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Bool[Array, " batch"]
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
         """One token of every active row; where a row's segment is full, it is written."""
         memory, segment, position = decode_state.memory, decode_state.segment, decode_state.position
@@ -376,7 +378,7 @@ class MemorizingAttention(LayerMemory):
         memory = jax.lax.cond(full.any(), lambda m: write(m, finished, policy=self.write_policy), lambda m: m, memory)
         return y, DecodeState(memory, segment, next_position(position, active, segment_length))
 
-    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+    def normed(self, x: Activations) -> Activations:
         """What the projections see of the residual stream `x`."""
         return self.layer_norm(x) if self.norm == "pre" else x
 

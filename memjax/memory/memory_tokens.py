@@ -16,7 +16,9 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from memjax.axes import named
 from memjax.functional.scopes import operation
 from memjax.memory.contract import StackMemory, broadcast_mask
-from memjax.typing import Aux, EmptyState
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
+
+__all__ = ["EncoderLayer", "MemoryTokens", "resize_memory"]
 
 KINDS = ("transformer", "control", "bottleneck")
 MEMORY = "memory"
@@ -36,11 +38,11 @@ class EncoderLayer(nn.Module):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         source: Float[Array, "batch source dim"],
         source_mask: Bool[Array, "batch source"],
         deterministic: bool = True,
-    ) -> Float[Array, "batch length dim"]:
+    ) -> Activations:
         """Rows of `x` after they have read `source`."""
         x = self.attention.attend(x, source, source_mask, deterministic)
         return self.feed_forward(x, EmptyState(), deterministic=deterministic)[0]
@@ -89,14 +91,14 @@ class MemoryTokens(StackMemory):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: EmptyState,
         *,
-        start_of_document: Bool[Array, " batch"] | None = None,
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows | None = None,
+        mask: Mask | None = None,
         memory_mask: Bool[Array, "batch memory"] | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], EmptyState, Aux]:
+    ) -> tuple[Activations, EmptyState, Aux]:
         """The sequence after all layers; the memory rows are `Aux.arrays["memory"]`, `[batch, memory, dim]`.
 
         Args:
@@ -112,11 +114,11 @@ class MemoryTokens(StackMemory):
 
     def encode(
         self,
-        x: Float[Array, "batch length dim"],
-        mask: Bool[Array, "batch length"] | None = None,
+        x: Activations,
+        mask: Mask | None = None,
         memory_mask: Bool[Array, "batch memory"] | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch memory dim"], Float[Array, "batch length dim"]]:
+    ) -> tuple[Float[Array, "batch memory dim"], Activations]:
         """Memory rows and sequence after all layers."""
         memory, memory_mask, mask = self._start(x, mask, memory_mask)
         for index, layer in enumerate(self.layers):
@@ -124,7 +126,7 @@ class MemoryTokens(StackMemory):
         return memory, x
 
     def attention_maps(
-        self, x: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"] | None = None
+        self, x: Activations, mask: Mask | None = None
     ) -> tuple[Float[Array, "batch heads rows rows"], ...]:
         """For every layer, what each row reads of each column: memory rows first, then tokens; every row sums to 1.
 
@@ -195,9 +197,7 @@ class MemoryTokens(StackMemory):
 
 @operation
 def prepend_memory(
-    memory_tokens: Float[Array, "memory dim"],
-    x: Float[Array, "batch length dim"],
-    mask: Bool[Array, "batch length"] | None = None,
+    memory_tokens: Float[Array, "memory dim"], x: Activations, mask: Mask | None = None
 ) -> tuple[Float[Array, "batch rows dim"], Bool[Array, "batch rows"] | None]:
     """The memory rows and then the sequence, and which of both are real; no mask stays none.
 

@@ -16,7 +16,9 @@ from memjax.functional.fifo import ring_append
 from memjax.memory.contract import DecodeState, broadcast_mask, next_position
 from memjax.memory.projections import project
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLSegment, read
-from memjax.typing import Aux
+from memjax.typing import Aux, Rows
+
+__all__ = ["MemoryTokenXLAttention"]
 
 
 class MemoryTokenXLAttention(TransformerXLAttention):
@@ -44,7 +46,7 @@ class MemoryTokenXLAttention(TransformerXLAttention):
         x: Float[Array, "batch rows dim"],
         state: Any,
         *,
-        start_of_document: Bool[Array, " batch"],
+        start_of_document: Rows,
         mask: Bool[Array, "batch rows"] | None = None,
         deterministic: bool = True,
         shared: Any = None,
@@ -76,12 +78,7 @@ class MemoryTokenXLAttention(TransformerXLAttention):
         return z, state, aux
 
     def decode(
-        self,
-        x: Float[Array, "batch rows dim"],
-        decode_state: DecodeState,
-        *,
-        active: Bool[Array, " batch"],
-        shared: Any = None,
+        self, x: Float[Array, "batch rows dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None
     ) -> tuple[Float[Array, "batch rows dim"], DecodeState]:
         """One token of every active row, behind the memory rows."""
         memory, segment, position = decode_state.memory, decode_state.segment, decode_state.position

@@ -16,6 +16,8 @@ from memjax.axes import named
 from memjax.memory.linear_transformer import LinearTransformerAttention
 from memjax.memory.projections import make_norm, project, xavier_init
 
+__all__ = ["MemSizerAttention"]
+
 
 class MemSizerAttention(LinearTransformerAttention):
     """Attention part of MemSizer (Zhang & Cai 2022, https://arxiv.org/abs/2203.12644).

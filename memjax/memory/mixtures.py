@@ -25,6 +25,8 @@ from memjax.functional.mixing import (
 from memjax.functional.scopes import operation
 from memjax.typing import EmptyState, Leaf
 
+__all__ = ["Prediction", "Recalled"]
+
 MIXING = ("linear", "global")
 
 

@@ -13,21 +13,23 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from memjax.axes import MODEL, named
 from memjax.functional.product_keys import Split, select_product_keys, sum_rows
 from memjax.functional.scopes import operation
 from memjax.memory.contract import Stateless, broadcast_mask
 from memjax.memory.projections import project
-from memjax.typing import Aux, EmptyState
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
+
+__all__ = ["ProductKeyMemory"]
 
 QUERY_NORMS = ("batch", "layer", "none")
 
 
 @operation
 def masked_moments(
-    x: Float[Array, "batch length *features"], mask: Bool[Array, "batch length"]
+    x: Float[Array, "batch length *features"], mask: Mask
 ) -> tuple[Float[Array, "*features"], Float[Array, "*features"], Float[Array, ""]]:
     """Mean and biased variance over the real tokens of all rows, in two passes, and how many tokens there are.
 
@@ -60,7 +62,7 @@ class BatchNorm(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "batch length *features"], mask: Bool[Array, "batch length"], *, deterministic: bool
+        self, x: Float[Array, "batch length *features"], mask: Mask, *, deterministic: bool
     ) -> Float[Array, "batch length *features"]:
         """Normalises every feature; in the dtype of `x`."""
         shape = x.shape[2:]
@@ -155,9 +157,7 @@ class ProductKeyMemory(Stateless):
             self.batch_norm = BatchNorm()
         elif self.query_norm == "layer":
             self.layer_norm = nn.LayerNorm(
-                epsilon=1e-5,
-                scale_init=named(nn.initializers.ones, None),
-                bias_init=named(nn.initializers.zeros, None),
+                epsilon=1e-5, scale_init=named(nn.initializers.ones, None), bias_init=named(nn.initializers.zeros, None)
             )
         self.drop_keys = nn.Dropout(self.key_dropout)
 
@@ -168,13 +168,13 @@ class ProductKeyMemory(Stateless):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: EmptyState,
         *,
-        start_of_document: Bool[Array, " batch"] | None = None,
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows | None = None,
+        mask: Mask | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], EmptyState, Aux]:
+    ) -> tuple[Activations, EmptyState, Aux]:
         """The weighted sum of values that every token finds, in the dtype of `x`."""
         mask = broadcast_mask(mask, *x.shape[:2])
         queries = self._queries(x, mask, deterministic)

@@ -17,6 +17,8 @@ from memjax.functional.linear_attention import draw_directions, random_features
 from memjax.memory.linear_transformer import LinearTransformerAttention
 from memjax.memory.projections import project
 
+__all__ = ["RFAAttention"]
+
 
 class RFAAttention(LinearTransformerAttention):
     """Attention part of random feature attention (Peng et al. 2021, https://arxiv.org/abs/2103.02143).

@@ -20,7 +20,9 @@ from memjax.axes import named
 from memjax.functional.attention import masked_softmax
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
-from memjax.typing import Aux, EmptyState, Sum
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, Sum
+
+__all__ = ["Spalm"]
 
 VALUES, MASK = "neighbor_values", "neighbor_mask"
 """The extras of a batch with the tokens after the contexts that are similar to each target's; a token of -1, or a mask
@@ -30,10 +32,10 @@ GATES = ("scalar", "vector")
 
 @operation
 def read(
-    hidden: Float[Array, "batch length dim"],
+    hidden: Activations,
     embedded: Float[Array, "batch length neighbors dim"],
     valid: Bool[Array, "batch length neighbors"],
-) -> Float[Array, "batch length dim"]:
+) -> Activations:
     """`m_t = sum_k softmax_k(y_k h_t) y_k`, the neighbours' output weights weighed by how well they fit.
 
     Args:
@@ -52,11 +54,8 @@ def read(
 
 @operation
 def mix(
-    hidden: Float[Array, "batch length dim"],
-    memory: Float[Array, "batch length dim"],
-    gate: Float[Array, "batch length #dim"],
-    present: Bool[Array, "batch length"],
-) -> Float[Array, "batch length dim"]:
+    hidden: Activations, memory: Activations, gate: Float[Array, "batch length #dim"], present: Mask
+) -> Activations:
     """`z_t = (1 - g_t) m_t + g_t h_t`, and `h_t` where there is no neighbour; in the dtype of `hidden`.
 
     Example:
@@ -130,16 +129,16 @@ class Spalm(OutputMemory):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: EmptyState,
         *,
-        start_of_document: Bool[Array, " batch"],
+        start_of_document: Rows,
         embed_output: Callable[[Array], Array],
-        mask: Bool[Array, "batch length"] | None = None,
+        mask: Mask | None = None,
         deterministic: bool = True,
         neighbor_values: Int[Array, "batch length neighbors"] | None = None,
         neighbor_mask: Bool[Array, "batch length neighbors"] | None = None,
-    ) -> tuple[Float[Array, "batch length dim"], EmptyState, Aux]:
+    ) -> tuple[Activations, EmptyState, Aux]:
         """Mixes the neighbours of every position into its hidden state.
 
         Args:
@@ -160,7 +159,7 @@ class Spalm(OutputMemory):
         x: Float[Array, "batch 1 dim"],
         decode_state: DecodeState,
         *,
-        active: Bool[Array, " batch"],
+        active: Rows,
         embed_output: Callable[[Array], Array],
         neighbor_values: Int[Array, "batch 1 neighbors"] | None = None,
         neighbor_mask: Bool[Array, "batch 1 neighbors"] | None = None,

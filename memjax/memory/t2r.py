@@ -19,6 +19,8 @@ from memjax.functional.scopes import operation
 from memjax.memory.linear_transformer import LinearTransformerAttention
 from memjax.memory.projections import matrix_init
 
+__all__ = ["T2RAttention"]
+
 
 class T2RAttention(LinearTransformerAttention):
     """Attention part of T2R (Kasai et al. 2021, https://arxiv.org/abs/2103.13076).

@@ -22,7 +22,9 @@ from memjax.functional.positions import relative_shift, sinusoids
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project
-from memjax.typing import Aux, EmptyState, Leaf
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows
+
+__all__ = ["TransformerXLAttention", "TransformerXLState"]
 
 
 @jax.tree_util.register_dataclass
@@ -76,7 +78,7 @@ class Reading(NamedTuple):
 
 
 @operation
-def reset(state: Any, start_of_document: Bool[Array, " batch"], *, empty_memory: str = "mask") -> Any:
+def reset(state: Any, start_of_document: Rows, *, empty_memory: str = "mask") -> Any:
     """The state that rows with `start_of_document` read: nothing valid, or valid zeros for `empty_memory="zeros"`."""
     if isinstance(state, EmptyState):
         return state
@@ -87,7 +89,7 @@ def reset(state: Any, start_of_document: Bool[Array, " batch"], *, empty_memory:
 
 
 @operation
-def write(state: Any, hidden: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"]) -> Any:
+def write(state: Any, hidden: Activations, mask: Mask) -> Any:
     """Appends a segment: `m' = SG([m; h])[-memory:]`. Rows without a real token keep their state.
 
     Args:
@@ -247,14 +249,14 @@ class TransformerXLAttention(LayerMemory):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: Any,
         *,
-        start_of_document: Bool[Array, " batch"],
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows,
+        mask: Mask | None = None,
         deterministic: bool = True,
         shared: Any = None,
-    ) -> tuple[Float[Array, "batch length dim"], Any, Aux]:
+    ) -> tuple[Activations, Any, Aux]:
         """Attends to memory and segment, then appends the segment to the memory."""
         batch, length, _ = x.shape
         mask = broadcast_mask(mask, batch, length)
@@ -283,12 +285,7 @@ class TransformerXLAttention(LayerMemory):
         return z, state, more + aux
 
     def decode(
-        self,
-        x: Float[Array, "batch 1 dim"],
-        decode_state: DecodeState,
-        *,
-        active: Bool[Array, " batch"],
-        shared: Any = None,
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
         """One token of every active row; where a row's segment is full, it is written."""
         memory, segment, position = decode_state.memory, decode_state.segment, decode_state.position
@@ -316,7 +313,7 @@ class TransformerXLAttention(LayerMemory):
         memory = jax.lax.cond(full.any(), write_full, lambda m: m, memory)
         return z, DecodeState(memory, segment, next_position(position, active, segment_length))
 
-    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+    def normed(self, x: Activations) -> Activations:
         """What the projections see of the residual stream `x`."""
         return x if self.norm == "post" else self.layer_norm(x)
 

@@ -23,7 +23,9 @@ from memjax.memory.memory_tokens import MEMORY, MemoryTokens
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
 from memjax.models.heads import SmoothedScores
-from memjax.typing import Aux, EmptyState
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
+
+__all__ = ["EncoderDecoder"]
 
 SOURCE = ("source", "source_mask")
 """extras of a batch: int32 ids `[batch, source]` and bool `[batch, source]`"""
@@ -60,7 +62,7 @@ class DecoderLayer(nn.Module):
 
     def __call__(
         self, x: Array, state: Any, source: Array, source_mask: Array, **named: Any
-    ) -> tuple[Float[Array, "batch length dim"], Any, Aux]:
+    ) -> tuple[Activations, Any, Aux]:
         """One segment; `named` as the contract says."""
         x, new, aux = self.attention(x, state, **named)
         x = self.cross.attend_source(x, source, source_mask, named["deterministic"])
@@ -149,11 +151,11 @@ class EncoderDecoder(Model):
         tokens: Int[Array, "batch length"],
         state: DecoderState,
         *,
-        start_of_document: Bool[Array, " batch"],
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows,
+        mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
-    ) -> tuple[Float[Array, "batch length dim"], DecoderState, Aux]:
+    ) -> tuple[Activations, DecoderState, Aux]:
         """Reads one segment of the targets.
 
         Args:
@@ -219,7 +221,7 @@ class EncoderDecoder(Model):
         return DecoderState(tuple(attention), tuple(cross), jnp.zeros((batch,), jnp.int32))
 
     def decode(
-        self, tokens: Int[Array, "batch 1"], state: DecoderState, *, active: Bool[Array, " batch"]
+        self, tokens: Int[Array, "batch 1"], state: DecoderState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecoderState]:
         """Reads one token of every active row; inactive rows keep their state."""
         x, attention, cross = self._embed(tokens, state.position), [], []

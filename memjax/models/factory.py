@@ -39,6 +39,15 @@ from memjax.models.text_encoder import TextEncoder
 from memjax.models.transformer import FeedForward, Layer, NoFeedForward, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
 
+__all__ = [
+    "make_encoder_decoder",
+    "make_language_model",
+    "make_memformer",
+    "make_mixtures",
+    "make_model",
+    "make_text_encoder",
+]
+
 
 def make_language_model(
     model: settings.ModelSettings,
@@ -136,12 +145,7 @@ def make_mixtures(
 
 
 def make_attention(
-    model: settings.ModelSettings,
-    index: int,
-    dtype: Any,
-    memory_sharding: str = "heads",
-    *,
-    segment_length: int = 0,
+    model: settings.ModelSettings, index: int, dtype: Any, memory_sharding: str = "heads", *, segment_length: int = 0
 ) -> LayerMemory:
     """The attention part of one layer."""
     heads = {"dim": model.dim, "num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
@@ -169,9 +173,7 @@ def make_attention(
             if not part.compressed_memory_length:
                 return GPT2Attention(**common)
             return GPT2CompressiveAttention(
-                **common,
-                compressed_memory_length=part.compressed_memory_length,
-                compression_rate=part.compression_rate,
+                **common, compressed_memory_length=part.compressed_memory_length, compression_rate=part.compression_rate
             )
         case settings.FullAttention() as part:
             return MemorizingAttention(**common, **_fields(part))

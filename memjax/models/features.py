@@ -9,6 +9,8 @@ from memjax.memory.contract import OutputMemory
 from memjax.models.language_model import LanguageModel
 from memjax.models.transformer import join_collection, split_collection
 
+__all__ = ["add_features", "add_mixtures", "regroup"]
+
 
 def add_mixtures(model: LanguageModel, *mixtures: OutputMemory) -> LanguageModel:
     """The model with more memories at the output site, and with the features that they ask a store with.

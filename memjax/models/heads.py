@@ -21,6 +21,7 @@ from memjax.axes import named
 from memjax.functional.losses import token_cross_entropy
 from memjax.memory.mixtures import Prediction, mix_log_prob, mix_log_probs, recalled_log_prob
 from memjax.memory.projections import make_norm, matrix_init
+from memjax.typing import Activations, Mask
 
 INIT_STDDEV = 0.02
 MASKED_POSITIONS, TOKEN_TYPES = "masked_positions", "token_types"
@@ -37,7 +38,7 @@ class VocabularyScores:
 
     vocabulary: Any
 
-    def nll(self, output: Any, targets: Int[Array, "batch length"], scored: Bool[Array, "batch length"]) -> Array:
+    def nll(self, output: Any, targets: Int[Array, "batch length"], scored: Mask) -> Array:
         """Nats of each target for training: of those that are not scored nothing reaches a gradient."""
         return self.token_nll(_keep(output, scored), jnp.where(scored, targets, 0))
 
@@ -82,7 +83,7 @@ class SmoothedScores(VocabularyScores):
 
     label_smoothing: float = 0.0
 
-    def nll(self, output: Any, targets: Int[Array, "batch length"], scored: Bool[Array, "batch length"]) -> Array:
+    def nll(self, output: Any, targets: Int[Array, "batch length"], scored: Mask) -> Array:
         """Nats of each smoothed target."""
         logits = self.vocabulary.logits(_keep(output, scored))
         return token_cross_entropy(logits, jnp.where(scored, targets, -1), label_smoothing=self.label_smoothing)
@@ -152,9 +153,9 @@ class MaskedTokenHead(TaskHead):
 
     def __call__(
         self,
-        hidden: Float[Array, "batch length dim"],
+        hidden: Activations,
         first: Float[Array, "batch dim"],
-        mask: Bool[Array, "batch length"],
+        mask: Mask,
         extras: Mapping[str, Array],
         deterministic: bool,
     ) -> Float[Array, "batch targets dim"]:
@@ -189,9 +190,9 @@ class ClassificationHead(TaskHead):
 
     def __call__(
         self,
-        hidden: Float[Array, "batch length dim"],
+        hidden: Activations,
         first: Float[Array, "batch dim"],
-        mask: Bool[Array, "batch length"],
+        mask: Mask,
         extras: Mapping[str, Array],
         deterministic: bool,
     ) -> Float[Array, "batch 1 classes"]:
@@ -219,9 +220,9 @@ class SpanHead(TaskHead):
 
     def __call__(
         self,
-        hidden: Float[Array, "batch length dim"],
+        hidden: Activations,
         first: Float[Array, "batch dim"],
-        mask: Bool[Array, "batch length"],
+        mask: Mask,
         extras: Mapping[str, Array],
         deterministic: bool,
     ) -> Float[Array, "batch 2 length"]:

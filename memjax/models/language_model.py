@@ -9,7 +9,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from memjax.axes import constrain, named
 from memjax.functional.positions import sinusoids
@@ -20,7 +20,9 @@ from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
 from memjax.models.heads import VocabularyScores
 from memjax.models.transformer import Stack
-from memjax.typing import Aux, EmptyState
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
+
+__all__ = ["LanguageModel", "LanguageModelState"]
 
 GIVEN = ("tokens", "features", "embed_output")
 """What a model gives to a memory at the output site that asks for it (`inputs`): the tokens read, its features by name,
@@ -165,11 +167,11 @@ class LanguageModel(Model):
         tokens: Int[Array, "batch length"],
         state: LanguageModelState,
         *,
-        start_of_document: Bool[Array, " batch"],
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows,
+        mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
-    ) -> tuple[Float[Array, "batch length dim"] | Prediction, LanguageModelState, Aux]:
+    ) -> tuple[Activations | Prediction, LanguageModelState, Aux]:
         """Reads one segment.
 
         Args:
@@ -219,7 +221,7 @@ class LanguageModel(Model):
         tokens: Int[Array, "batch 1"],
         state: LanguageModelState,
         *,
-        active: Bool[Array, " batch"],
+        active: Rows,
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"] | Prediction, LanguageModelState]:
         """Reads one token of every active row; inactive rows keep their state."""
@@ -244,7 +246,7 @@ class LanguageModel(Model):
         return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position, marker)
 
     def token_log_probs(
-        self, output: Float[Array, "batch length dim"] | Prediction, targets: Int[Array, "batch length"]
+        self, output: Activations | Prediction, targets: Int[Array, "batch length"]
     ) -> Float[Array, "parts batch length"]:
         """Log-probability of each target under the model alone, and under the candidates of each mixture alone."""
         return VocabularyScores(self.vocabulary).token_log_probs(output, targets)

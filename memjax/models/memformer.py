@@ -23,7 +23,9 @@ from memjax.memory.contract import StackState, Stateless, broadcast_mask, next_p
 from memjax.memory.memformer import Encoded, HeadAttention, MemformerEncoder, run_layers
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
-from memjax.typing import Aux, Batch, EmptyState, Leaf, Sum
+from memjax.typing import Activations, Aux, Batch, EmptyState, Leaf, Mask, Rows, Sum
+
+__all__ = ["Memformer", "replay_parts"]
 
 
 @jax.tree_util.register_dataclass
@@ -109,13 +111,13 @@ class MemformerDecoderLayer(nn.Module):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         encoded: Encoded | None,
         *,
         visible: Bool[Array, "#batch 1 length length"],
         bias: Float[Array, "#batch heads length length"] | None,
         deterministic: bool,
-    ) -> Float[Array, "batch length dim"]:
+    ) -> Activations:
         """One segment."""
         y = self.attention_norm(x)
         keys, values = self.attention.keys_values(y)
@@ -241,11 +243,11 @@ class Memformer(Model):
         tokens: Int[Array, "batch length"],
         state: Any,
         *,
-        start_of_document: Bool[Array, " batch"],
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows,
+        mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
-    ) -> tuple[Float[Array, "batch length dim"], Any, Aux]:
+    ) -> tuple[Activations, Any, Aux]:
         """Encodes the segment before, and reads this one: the last hidden states, for `nll` and `log_probs`."""
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
         encoded, state, aux = self.encode(tokens, state, **named)
@@ -256,8 +258,8 @@ class Memformer(Model):
         tokens: Int[Array, "batch length"],
         state: Any,
         *,
-        start_of_document: Bool[Array, " batch"],
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows,
+        mask: Mask | None = None,
         deterministic: bool = True,
     ) -> tuple[Encoded | None, Any, Aux]:
         """All that the next state depends on: what the segment before encodes to, and the state after this one."""
@@ -278,9 +280,9 @@ class Memformer(Model):
         tokens: Int[Array, "batch length"],
         encoded: Encoded | None,
         *,
-        mask: Bool[Array, "batch length"] | None = None,
+        mask: Mask | None = None,
         deterministic: bool = True,
-    ) -> Float[Array, "batch length dim"]:
+    ) -> Activations:
         """The decoder over one segment."""
         x = self.drop(self.vocabulary.embed(tokens), deterministic=deterministic)
         x, length = constrain(x.astype(self.dtype), "batch", None, None), tokens.shape[1]
@@ -304,7 +306,7 @@ class Memformer(Model):
         tokens: Int[Array, "batch 1"],
         state: MemformerDecodeState,
         *,
-        active: Bool[Array, " batch"],
+        active: Rows,
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"], MemformerDecodeState]:
         """Reads one token of every active row; encoder and writer run where a row begins a segment."""
@@ -368,10 +370,7 @@ class Memformer(Model):
             body, self.decoder, encoded.hidden, state.layers.groups[0], scan_layers=self.scan_layers
         )
         new = dataclasses.replace(
-            state,
-            written=written,
-            layers=StackState((buffers,), state.layers.sizes),
-            source_mask=encoded.mask,
+            state, written=written, layers=StackState((buffers,), state.layers.sizes), source_mask=encoded.mask
         )
         return where_rows(entering, new, state)
 

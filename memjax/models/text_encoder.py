@@ -18,7 +18,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from memjax.axes import constrain, named
 from memjax.memory.memory_tokens import MEMORY, prepend_memory
@@ -35,7 +35,9 @@ from memjax.models.heads import (
 )
 from memjax.models.transformer import Stack
 from memjax.models.vocabulary import Vocabulary
-from memjax.typing import Aux, Batch, EmptyState
+from memjax.typing import Activations, Aux, Batch, EmptyState, Mask, Rows
+
+__all__ = ["TextEncoder", "mean_pooling"]
 
 
 class TextEncoder(Model):
@@ -123,8 +125,8 @@ class TextEncoder(Model):
         tokens: Int[Array, "batch length"],
         state: EmptyState,
         *,
-        start_of_document: Bool[Array, " batch"] | None = None,
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows | None = None,
+        mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Any, EmptyState, Aux]:
@@ -159,10 +161,10 @@ class TextEncoder(Model):
         self,
         tokens: Int[Array, "batch length"],
         *,
-        mask: Bool[Array, "batch length"] | None = None,
+        mask: Mask | None = None,
         token_types: Int[Array, "batch length"] | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], Aux]:
+    ) -> tuple[Activations, Aux]:
         """The last hidden states, and sums and requested features."""
         batch, length = tokens.shape
         if length > self.max_length:
@@ -188,7 +190,7 @@ class TextEncoder(Model):
         self,
         tokens: Int[Array, "batch length"],
         *,
-        mask: Bool[Array, "batch length"] | None = None,
+        mask: Mask | None = None,
         token_types: Int[Array, "batch length"] | None = None,
     ) -> Float[Array, "batch dim"]:
         """Sentence embeddings: the mean of the last hidden states of real tokens, of length 1 (as MiniLM's are)."""
@@ -196,9 +198,7 @@ class TextEncoder(Model):
         return mean_pooling(hidden, jnp.ones(tokens.shape, bool) if mask is None else mask)
 
 
-def mean_pooling(
-    hidden: Float[Array, "batch length dim"], mask: Bool[Array, "batch length"]
-) -> Float[Array, "batch dim"]:
+def mean_pooling(hidden: Activations, mask: Mask) -> Float[Array, "batch dim"]:
     """Means over real tokens, scaled to length 1; 0 for a row without a real token.
 
     Example:

@@ -14,12 +14,14 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from memjax.axes import constrain, named
 from memjax.memory.contract import LayerMemory, LayerState, Memory, StackState, Stateless
 from memjax.memory.projections import make_norm, matrix_init
-from memjax.typing import Aux, EmptyState
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
+
+__all__ = ["FeedForward", "Layer", "NoFeedForward", "Stack", "join_layers", "split_layers"]
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
@@ -77,13 +79,13 @@ class FeedForward(Stateless):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: EmptyState,
         *,
-        start_of_document: Bool[Array, " batch"] | None = None,
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows | None = None,
+        mask: Mask | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], EmptyState, Aux]:
+    ) -> tuple[Activations, EmptyState, Aux]:
         """Applies the part to every position alone."""
         normed, aux = self.normed(x), Aux()
         y = self._dense(normed, deterministic) if self.dense_scale else jnp.zeros_like(x)
@@ -108,7 +110,7 @@ class FeedForward(Stateless):
         y = self.drop(y, deterministic=deterministic or not self.hidden_dropout)
         return self.narrow(y).reshape(x.shape)
 
-    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+    def normed(self, x: Activations) -> Activations:
         """What the first matrix sees of the residual stream `x`."""
         return self.layer_norm(x) if self.norm == "pre" else x
 
@@ -128,17 +130,17 @@ class NoFeedForward(Stateless):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: EmptyState,
         *,
-        start_of_document: Bool[Array, " batch"] | None = None,
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows | None = None,
+        mask: Mask | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], EmptyState, Aux]:
+    ) -> tuple[Activations, EmptyState, Aux]:
         """The input."""
         return x, EmptyState(), Aux()
 
-    def normed(self, x: Float[Array, "batch length dim"]) -> Float[Array, "batch length dim"]:
+    def normed(self, x: Activations) -> Activations:
         """The input."""
         return x
 
@@ -176,15 +178,15 @@ class Layer(Memory):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: LayerState,
         *,
-        start_of_document: Bool[Array, " batch"],
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows,
+        mask: Mask | None = None,
         deterministic: bool = True,
         shared: Any = None,
         taps: tuple[str, ...] = (),
-    ) -> tuple[Float[Array, "batch length dim"], LayerState, Aux]:
+    ) -> tuple[Activations, LayerState, Aux]:
         """Both parts, one after the other; `taps` are returned in `Aux.arrays` under their names."""
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
         tapped = _tap("attention_input", self.attention, x, taps)
@@ -198,7 +200,7 @@ class Layer(Memory):
         return x, LayerState(attention, feed_forward), aux
 
     def decode(
-        self, x: Float[Array, "batch rows dim"], state: LayerState, *, active: Bool[Array, " batch"], shared: Any = None
+        self, x: Float[Array, "batch rows dim"], state: LayerState, *, active: Rows, shared: Any = None
     ) -> tuple[Float[Array, "batch rows dim"], LayerState]:
         """One token of every active row, behind the model's memory tokens where it has any."""
         return self.decode_features(x, state, active=active, shared=shared)[:2]
@@ -208,7 +210,7 @@ class Layer(Memory):
         x: Float[Array, "batch rows dim"],
         state: LayerState,
         *,
-        active: Bool[Array, " batch"],
+        active: Rows,
         shared: Any = None,
         taps: tuple[str, ...] = (),
     ) -> tuple[Float[Array, "batch rows dim"], LayerState, dict[str, Array]]:
@@ -292,13 +294,13 @@ class Stack(Memory):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Activations,
         state: StackState,
         *,
-        start_of_document: Bool[Array, " batch"],
-        mask: Bool[Array, "batch length"] | None = None,
+        start_of_document: Rows,
+        mask: Mask | None = None,
         deterministic: bool = True,
-    ) -> tuple[Float[Array, "batch length dim"], StackState, Aux]:
+    ) -> tuple[Activations, StackState, Aux]:
         """All layers over one segment; the names of `Aux` begin with `layer_<index>/`."""
         shared = None if self.shared is None else self.shared()
         taps, new_groups, total = self.taps(), [], Aux()
@@ -325,13 +327,13 @@ class Stack(Memory):
         return x, StackState(tuple(new_groups), state.sizes), total
 
     def decode(
-        self, x: Float[Array, "batch rows dim"], state: StackState, *, active: Bool[Array, " batch"]
+        self, x: Float[Array, "batch rows dim"], state: StackState, *, active: Rows
     ) -> tuple[Float[Array, "batch rows dim"], StackState]:
         """One token of every active row through all layers, behind the model's memory tokens where it has any."""
         return self.decode_features(x, state, active=active)[:2]
 
     def decode_features(
-        self, x: Float[Array, "batch rows dim"], state: StackState, *, active: Bool[Array, " batch"]
+        self, x: Float[Array, "batch rows dim"], state: StackState, *, active: Rows
     ) -> tuple[Float[Array, "batch rows dim"], StackState, dict[str, Array]]:
         """`decode`, and the inner tensors that `features` names."""
         shared = None if self.shared is None else self.shared()

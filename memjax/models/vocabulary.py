@@ -18,6 +18,8 @@ from jaxtyping import Array, Float, Int
 from memjax.axes import constrain, named
 from memjax.functional.losses import token_cross_entropy
 
+__all__ = ["AdaptiveVocabulary", "Vocabulary", "cut_tables", "pad_tables"]
+
 Sizes = dict[str, tuple[int, tuple[int, ...]]]
 """parameter -> its entries, and its shape with padding"""
 

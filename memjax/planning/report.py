@@ -131,11 +131,7 @@ def full_table(facts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     if facts["fits"]:
         guess = facts["estimate"]
         rows += [
-            [
-                "HBM traffic",
-                _number(facts["hbm_bytes"], "B"),
-                "read and written by a device, at least",
-            ],
+            ["HBM traffic", _number(facts["hbm_bytes"], "B"), "read and written by a device, at least"],
             [
                 "intensity",
                 f"{guess['intensity']:,.1f}",

@@ -18,6 +18,8 @@ from memjax.memory.mixtures import Prediction
 from memjax.models.features import add_mixtures, regroup
 from memjax.typing import EmptyState
 
+__all__ = ["knn_recall", "spalm_recall"]
+
 
 def knn_recall(model: Any, search: Search, values: ValuesOf, *, metric: str = "squared_l2") -> Recall:
     """The `recall` of `stream_tokens` for kNN-LM: searches with what the model itself has just computed.

@@ -21,6 +21,8 @@ from memjax.memory.knn_lm import Neighbors, Search, ValuesOf, search_neighbors
 from memjax.retrieval.building import check_store, make_header
 from memjax.retrieval.keys import KeySource
 
+__all__ = ["near", "precompute_neighbors", "same_document"]
+
 Exclude = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(own token `[queries, 1]`, found tokens `[queries, neighbors]`, as numbers in the corpus) -> bool
 `[queries, neighbors]`, which must not be used. The own one never is."""

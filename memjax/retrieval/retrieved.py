@@ -10,6 +10,8 @@ import numpy as np
 
 from memjax.retrieval.tuning import CachedNeighbors, Targets
 
+__all__ = ["describe_retrieved", "largest_gains", "read_retrieved"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Neighbor:

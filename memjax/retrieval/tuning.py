@@ -27,6 +27,8 @@ from memjax.training.evaluation import EvaluationResult, Evaluator, Score, Score
 from memjax.training.metrics import perplexity
 from memjax.typing import Batch
 
+__all__ = ["CachedNeighbors", "Targets", "Tuning", "find_neighbors", "score_mixture", "score_targets", "tune"]
+
 SCORES_AT_ONCE = 1 << 24
 """neighbours whose probabilities are worked out in one piece"""
 

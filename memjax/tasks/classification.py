@@ -21,6 +21,8 @@ from memjax.models.heads import ClassificationHead
 from memjax.tasks.contract import Task, Tokens
 from memjax.typing import Batch
 
+__all__ = ["LabelledTexts"]
+
 
 class Classification(Task):
     """Labelled texts, one target each; measured by accuracy, and by what else is published for the data."""
@@ -61,12 +63,7 @@ class LabelledTexts(Examples):
     """
 
     def __init__(
-        self,
-        examples: Sequence[LabelledText],
-        tokenizer: WordPieceTokenizer,
-        *,
-        length: int,
-        num_classes: int = 2,
+        self, examples: Sequence[LabelledText], tokenizer: WordPieceTokenizer, *, length: int, num_classes: int = 2
     ):
         """Tokenises all texts.
 

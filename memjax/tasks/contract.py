@@ -21,6 +21,8 @@ from memjax.models.factory import make_model
 from memjax.models.heads import TaskHead
 from memjax.typing import Batch
 
+__all__ = ["Answers", "Measure", "Task", "task_of"]
+
 Subset = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 """`Batch.extras` -> bool `[batch, length]`, which targets belong to it"""
 Tokens = Callable[[Batch], np.ndarray]

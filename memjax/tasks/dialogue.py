@@ -22,6 +22,8 @@ from memjax.inference.sampling import Sampling
 from memjax.tasks.contract import Answers
 from memjax.tasks.language_modeling import LanguageModeling
 
+__all__ = ["answer_turns", "score_answers"]
+
 NUCLEUS = Sampling(top_p=0.9, temperature=0.7)
 GREEDY = Sampling(temperature=0.0)
 

@@ -16,6 +16,8 @@ from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.models.heads import MaskedTokenHead
 from memjax.tasks.contract import Task
 
+__all__ = ["MaskedTexts"]
+
 
 class MaskedLanguageModeling(Task):
     """The tokens that were hidden: other ones in every epoch of training, the same ones in every evaluation."""

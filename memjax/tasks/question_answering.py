@@ -27,6 +27,8 @@ from memjax.models.heads import SpanHead
 from memjax.tasks.contract import Task
 from memjax.typing import Batch
 
+__all__ = ["QuestionWindows"]
+
 
 class QuestionAnswering(Task):
     """Windows of texts, two targets each; measured by the exact match and F1 of the best answers."""

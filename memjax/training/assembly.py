@@ -17,6 +17,8 @@ from memjax.training.step import AfterUpdate, TrainState, init_train_state, make
 from memjax.training.tables import TableOptimizer, freeze_tables, table_adam
 from memjax.typing import Batch, Sum
 
+__all__ = ["Parts", "make_parts"]
+
 
 class Parts(NamedTuple):
     """What an update consists of.

@@ -27,6 +27,8 @@ from jax import lax
 
 from memjax.training.processes import gather
 
+__all__ = ["Checkpoints"]
+
 FORMAT = 2
 SHOWN = 4
 """names listed of each kind of difference"""
@@ -173,9 +175,7 @@ class Checkpoints:
             self._opened = None
 
     def _newest(
-        self,
-        select: Callable[[Mapping[str, Any], int], tuple[list[str], Mapping[str, Any]]],
-        only: int | None = None,
+        self, select: Callable[[Mapping[str, Any], int], tuple[list[str], Mapping[str, Any]]], only: int | None = None
     ) -> tuple[int, dict[str, Any], Any] | None:
         steps = self.steps() if only is None else [only]
         for step in reversed(steps):

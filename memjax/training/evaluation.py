@@ -19,6 +19,8 @@ from memjax.training.metrics import LN2, count_bytes, perplexity
 from memjax.training.sharding import Layout, check_rows, put
 from memjax.typing import Batch
 
+__all__ = ["EvaluationResult", "Evaluator", "Score", "evaluate"]
+
 READING = ("protocol", "rows", "segment_length", "stride", "score_first")
 """What a result says of its reading."""
 

@@ -24,6 +24,8 @@ from memjax.training.runs import grown
 from memjax.training.sharding import Layout
 from memjax.training.variables import fitting
 
+__all__ = ["Experiment", "make_experiment"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:

@@ -220,11 +220,7 @@ def train(
     try:
         with processes.together("the run directory", timeout):
             directory.check_shared()
-        with (
-            StopSignal() as stop,
-            layout.active() if layout else contextlib.nullcontext(),
-            processes.Watch(timeout),
-        ):
+        with StopSignal() as stop, layout.active() if layout else contextlib.nullcontext(), processes.Watch(timeout):
             record = Record(config, directory, report, stop, layout=layout, reset_memory=reset_memory)
             return run(learners, stages, record, hooks=hooks, profile=profile)
     finally:

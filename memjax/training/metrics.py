@@ -13,6 +13,8 @@ import numpy as np
 
 from memjax.typing import Sum
 
+__all__ = ["read_metrics"]
+
 LN2 = math.log(2.0)
 
 

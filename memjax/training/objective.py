@@ -12,6 +12,8 @@ from jaxtyping import Array
 
 from memjax.typing import Aux, Batch, SegmentLoss, Sum
 
+__all__ = ["Objective", "model_loss", "with_distillation", "with_penalty"]
+
 RANDOM_STREAMS = ("dropout", "memory", "features")
 COLLECTIONS = ("params", "tables", "batch_stats", "constants", "sinks")
 """what a model is applied with; `method` stands beside them in the variables of a loss"""
@@ -150,12 +152,7 @@ def with_penalty(loss: SegmentLoss, name: str, penalty: Callable[[Any, Any], Arr
 
 
 def with_distillation(
-    loss: SegmentLoss,
-    name: str,
-    model: Any,
-    teacher: Callable[[Any], Mapping[str, Any]],
-    *,
-    temperature: float = 1.0,
+    loss: SegmentLoss, name: str, model: Any, teacher: Callable[[Any], Mapping[str, Any]], *, temperature: float = 1.0
 ) -> SegmentLoss:
     """A loss with the divergence of a teacher's distribution from the model's beside it, at every scored target.
 

@@ -12,6 +12,8 @@ from jaxtyping import Array
 
 from memjax import config as configs
 
+__all__ = ["Reference", "adafactor", "adam", "make_optimizer", "make_schedule", "matrices"]
+
 Schedule = Callable[[Any], Any]
 
 
@@ -57,12 +59,7 @@ def make_reference(losses: Callable[[Any], Mapping[str, Array]], params: Any) ->
 
 
 def make_schedule(
-    learning_rate: float,
-    *,
-    steps: int,
-    warmup_steps: int = 0,
-    decay: str = "cosine",
-    final_fraction: float = 0.0,
+    learning_rate: float, *, steps: int, warmup_steps: int = 0, decay: str = "cosine", final_fraction: float = 0.0
 ) -> Schedule:
     """The learning rate over optimiser steps: linear from 0 during the warm-up, then `decay`.
 
@@ -123,11 +120,7 @@ def adam(
 
 
 def adafactor(
-    schedule: Schedule,
-    *,
-    decay_rate: float = 0.8,
-    momentum: float = 0.0,
-    multiply_by_parameter_scale: bool = True,
+    schedule: Schedule, *, decay_rate: float = 0.8, momentum: float = 0.0, multiply_by_parameter_scale: bool = True
 ) -> optax.GradientTransformation:
     """Adafactor (Shazeer & Stern 2018) as T5X and the Memorizing Transformer use it: updates clipped to RMS 1 per leaf.
 

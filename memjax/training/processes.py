@@ -35,11 +35,7 @@ class Elsewhere(ValueError):  # noqa: N818 (where, not what)
 
 
 def connect(
-    coordinator: str = "",
-    num_processes: int | None = None,
-    process_id: int | None = None,
-    *,
-    timeout: float = TIMEOUT,
+    coordinator: str = "", num_processes: int | None = None, process_id: int | None = None, *, timeout: float = TIMEOUT
 ) -> None:
     """Makes this process part of a run of several; before anything has asked JAX for its devices.
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+__all__ = ["Event", "Progress"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Event:

@@ -17,6 +17,8 @@ from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.runs import grown, load_config
 from memjax.training.variables import COLLECTIONS, fit_variables, join_arrays, name_arrays
 
+__all__ = ["LoadedRun", "init_from", "load_run", "load_variables"]
+
 
 def init_from(
     run: Path | str, variables: Mapping[str, Any], model: Any, *, reinitialized: Sequence[str] = ()

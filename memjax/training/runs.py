@@ -30,6 +30,8 @@ from memjax import config as configs
 from memjax.config import Config
 from memjax.training.processes import is_first
 
+__all__ = ["config_from_dict", "config_to_dict", "load_config", "run_path"]
+
 IGNORED = (
     *("workdir", "data.cache_dir", "data.neighbors"),
     *("sharding.data", "sharding.fsdp", "sharding.model", "sharding.memory", "sharding.timeout"),

@@ -12,6 +12,8 @@ from jaxtyping import Array, Int
 
 from memjax.typing import Aux, Sum
 
+__all__ = ["add_segments", "loss_over_segments", "segment_keys"]
+
 Rematerialize = Literal["none", "per_layer", "segment", "segment_nested", "offload"]
 CARRY = "segment_memory"
 """name of the carried memory, for checkpoint policies"""

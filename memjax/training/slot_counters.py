@@ -15,6 +15,8 @@ from memjax.axes import constrain
 from memjax.functional.product_keys import top_slots
 from memjax.training.tables import Path, TableOptimizer, Tables, TouchedRows, layer_prefixes
 
+__all__ = ["count_usage"]
+
 COUNTERS = ("lookups", "top", "weights")
 
 

@@ -25,6 +25,17 @@ from memjax.training.segments import Rematerialize, add_segments, loss_over_segm
 from memjax.training.tables import TableOptimizer, Tables, make_sinks, touched_rows
 from memjax.typing import Aux, Batch, Leaf, SegmentLoss, Sum
 
+__all__ = [
+    "Gradients",
+    "TrainState",
+    "apply_gradients",
+    "gradients_of",
+    "init_train_state",
+    "init_variables",
+    "make_train_step",
+    "model_variables",
+]
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,8 @@ from memjax.axes import MODEL
 from memjax.functional.product_keys import Split, gradient_of_rows, update_rows
 from memjax.training.optimizers import is_named
 
+__all__ = ["TableOptimizer", "Tables", "TouchedRows", "sparse_sgd", "table_adam"]
+
 Path = tuple[str, ...]
 Schedule = Callable[[Any], Any]
 
