@@ -3,8 +3,6 @@
 JAX reads its settings from the environment when it is imported, which is after the command line has started.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path

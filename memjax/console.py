@@ -1,7 +1,5 @@
 """What the verbs of the command line read and print: prompts, continuations, evaluations, data."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -6,8 +6,6 @@ a larger one; trains a small model on documents of keys and values, with and wit
 file. Every part is saved when it is done: a second call goes on, or shows what is there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import time

@@ -1,7 +1,5 @@
 """What is installed, what JAX sees, and what is missing with the pip line that brings it."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

@@ -4,8 +4,6 @@
 `get_config(variant)` gives every default; `--model.attention.memory-length 64` replaces one value.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import difflib

@@ -1,7 +1,5 @@
 """Documents with more to each token: numbers, neighbours, whatever was worked out for a whole split beforehand."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Byte-pair tokenizers of Hugging Face `tokenizers`, as GPT-2 has them: text to ids and back without loss."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable

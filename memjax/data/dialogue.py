@@ -5,8 +5,6 @@ input follows Wolf et al. 2019, "TransferTransfo", https://arxiv.org/abs/1901.08
 the speaker before each utterance, and a learned embedding of the last mark at every token (`Model.markers`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

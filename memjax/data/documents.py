@@ -1,7 +1,5 @@
 """What a stream reads: random access to tokenised documents."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any

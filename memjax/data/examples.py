@@ -1,7 +1,5 @@
 """Finite labelled examples as rows of batches: each is read in one segment and asks for targets of its own."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Wang, Singh, Michael, Hill, Levy and Bowman, "GLUE: A Multi-Task Benchmark and A
 Understanding", ICLR 2019, https://arxiv.org/abs/1804.07461.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 from collections.abc import Iterator, Sequence

@@ -13,8 +13,6 @@ token of an earlier occurrence is in sight: such tokens are *distant identifiers
 with a Transformer-XL cache, sees further than `window` indirectly; the definition is about one layer.)
 """
 
-from __future__ import annotations
-
 import keyword
 import re
 

@@ -1,7 +1,5 @@
 """Grey images as documents, one token a pixel, row by row: MNIST in its own files, and images out again."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import struct

@@ -4,8 +4,6 @@
 token file per split. An interrupted preparation goes on where it was.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

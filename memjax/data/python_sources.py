@@ -7,8 +7,6 @@ version, so `sha256` and `python_version` stand beside every number that is made
 This file is pure Python; the TFDS builder (`builders.py`) and the seqio Task (`tasks.py`) wrap it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

@@ -1,7 +1,5 @@
 """How a split is read: by training, by evaluation, and by whatever takes what a model makes of every token."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 Everything here is NumPy on the host.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

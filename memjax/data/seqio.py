@@ -4,8 +4,6 @@ Importing seqio takes tens of seconds (it imports TensorFlow and tensorflow_text
 Tasks are registered by a call: `register_tasks()`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

@@ -4,8 +4,6 @@ Martins, Marinho, Martins 2022, "infinity-former: Infinite Memory Transformer", 
 distribution of the symbols drifts along the document from one to another, so that the recent past alone is misleading.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -4,8 +4,6 @@ Rajpurkar, Zhang, Lopyrev and Liang, "SQuAD: 100,000+ Questions for Machine Comp
 https://arxiv.org/abs/1606.05250.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

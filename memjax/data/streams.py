@@ -12,8 +12,6 @@ Everything here is NumPy on the host. A stream yields `Batch`es whose arrays **a
 `[segments, batch, length]`, also when `segments_per_update` is 1.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

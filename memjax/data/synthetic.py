@@ -18,8 +18,6 @@ higher layer the layers below it solve the practice alone, and the memory layer 
 needs two layers (an induction head: the value must know the key before it), as text does, and takes far longer.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

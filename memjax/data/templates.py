@@ -3,8 +3,6 @@
 Nothing is read.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -3,8 +3,6 @@
 TensorFlow is imported inside functions only, quietly, and with accelerators hidden: they belong to JAX.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

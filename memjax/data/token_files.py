@@ -14,8 +14,6 @@ Writing appends. A writer that was killed at any moment is continued by the next
 row of documents.bin is cut off, and the source goes on after that document. A folder without done.json is never read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

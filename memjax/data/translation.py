@@ -3,8 +3,6 @@
 A text of one language is a `Texts` as any other; both sides are tokenised by one tokenizer and end with its end id.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

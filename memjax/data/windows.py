@@ -1,7 +1,5 @@
 """Sliding-window evaluation: overlapping windows, of which only the end is scored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ The JSON file names the folder. Building again writes another folder and replace
 file names is what an interrupted build has left, and the next build of that name deletes it.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -8,8 +8,6 @@ A part may be tried again, and a pipeline may be started again, whatever ended i
 it stood.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

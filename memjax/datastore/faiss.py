@@ -4,8 +4,6 @@ The kNN-LM paper (Khandelwal et al. 2020, https://arxiv.org/abs/1911.00172) uses
 key, trained on a million keys, with 32 lists searched: `build_faiss(store, factory="IVF4096,PQ64")`, `num_probes=32`.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 A JSON file written here carries the checksum of its own contents, so that a flipped bit in it is noticed too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

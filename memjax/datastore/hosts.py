@@ -1,7 +1,5 @@
 """Indices of several processes as one: a store that outgrows the memory of one host."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

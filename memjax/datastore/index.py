@@ -12,8 +12,6 @@
 Backends: `exact` and `sharded` on devices, `streamed` for stores that fit nowhere, `scann` and `faiss` on the host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 

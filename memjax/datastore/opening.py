@@ -1,7 +1,5 @@
 """Opens the index of a store, whatever searches it."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 from memjax.datastore.exact import ExactIndex, StreamedIndex

@@ -1,7 +1,5 @@
 """What a store will cost, before it is built."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

@@ -9,8 +9,6 @@ A store that outgrows one host is indexed in parts, each of a range of entries, 
 merges the parts that are opened.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -13,8 +13,6 @@ A store is a folder:
 Entries are numbered through the shards in their order. `memjax.datastore.writer` writes, `Store` reads.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

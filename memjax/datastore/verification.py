@@ -1,7 +1,5 @@
 """How much of what exact search finds an index finds too."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -6,8 +6,6 @@ densities whose expectations have a closed form. Everything that depends on size
 the matrix of the regression has a condition number near 1e6, which float32 cannot solve.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import NamedTuple
 

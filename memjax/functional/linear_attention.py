@@ -9,8 +9,6 @@ It is computed in one of three forms that give the same numbers: masked products
 in at least float32.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -7,8 +7,6 @@ what the memory needs and nothing else, then backward through whole steps: only 
 gradient already and cannot be differentiated.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

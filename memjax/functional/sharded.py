@@ -9,8 +9,6 @@ For use in `jax.jit` under `jax.set_mesh(mesh)` with automatic axes. Where no me
 where it does not divide the slots, every function is its ordinary counterpart in `fifo`, `neighbors` and `attention`.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

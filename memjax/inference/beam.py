@@ -1,7 +1,5 @@
 """Translation: beam search over the decoder of an encoder-decoder, and BLEU."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

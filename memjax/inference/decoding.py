@@ -6,8 +6,6 @@ that is behind is idle.
 Every function that runs on the device is traced once for a batch size, whatever the prompts' lengths.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Images token by token: what a model of `memjax.data.images` draws."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

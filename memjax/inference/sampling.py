@@ -4,8 +4,6 @@ A chain is temperature, then `keep_top_k`, then `keep_top_p`, then one draw; `Sa
 be log-probabilities: every function is invariant to a constant added to a row.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Generation on texts: prompts in, pieces of text out as they are ready."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any

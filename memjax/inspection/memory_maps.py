@@ -4,8 +4,6 @@ Wu et al. 2020, https://arxiv.org/abs/2010.06891, sections 4.5 and figure 5 (slo
 https://arxiv.org/abs/2109.00301, section 4.3 and its appendix (histograms, attention per word, space per token).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -4,8 +4,6 @@ Martins et al. 2022, https://arxiv.org/abs/2109.00301, section 4.1 and figure 3:
 the regression grows and the model is less often right.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ Names may have the prefix `bert.` or `distilbert.`, or none. `save_run` makes a 
 which `training.init_from` starts. Nothing here imports torch or transformers.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -14,8 +14,6 @@ A model may have further entries of the vocabulary, such as the marks of dialogu
 directory of such a folder, from which `training.init_from` starts. Nothing here imports torch or transformers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -11,8 +11,6 @@ Checkpoints of the original PyTorch repository have the cluster columns of the a
 of the TensorFlow repository and of Hugging Face have them as `memjax.models.vocabulary` does.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run directories made of imported weights."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path

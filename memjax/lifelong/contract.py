@@ -4,8 +4,6 @@ A method says how its learner is made and what happens before and after each tas
 evaluations and the command are those of plain training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

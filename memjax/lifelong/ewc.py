@@ -4,8 +4,6 @@ Kirkpatrick et al. 2017, https://arxiv.org/abs/1612.00796, and its online form, 
 https://arxiv.org/abs/1805.06370.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from typing import Any

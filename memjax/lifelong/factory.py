@@ -1,7 +1,5 @@
 """The settings of a method -> the method; and training of any configuration."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """How much the likelihood of data depends on each parameter."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """Plain training on one task after the other: the lower bound of every method."""
 
-from __future__ import annotations
-
 from memjax.lifelong.contract import Method
 from memjax.training.loop import plain_learner
 

@@ -1,7 +1,5 @@
 """The attention part of BERT's layers: every token sees every other one of its text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import flax.linen as nn

@@ -4,8 +4,6 @@ Rae, Potapenko, Jayakumar, Lillicrap 2019, "Compressive Transformers for Long-Ra
 https://arxiv.org/abs/1911.05507. Without a compressed memory the part is that of Transformer-XL.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ https://arxiv.org/abs/1612.04426. Nothing is learned: the cache is laid over a t
 generates.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, Literal, NamedTuple
 

@@ -3,8 +3,6 @@
 Vaswani et al. 2017, "Attention Is All You Need", https://arxiv.org/abs/1706.03762.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -6,8 +6,6 @@ https://cdn.openai.com/better-language-models/language_models_are_unsupervised_m
 from `memjax.interop.hf_gpt2`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

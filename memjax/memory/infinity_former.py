@@ -3,8 +3,6 @@
 Martins, Marinho, Martins 2022, "infinity-former: Infinite Memory Transformer", https://arxiv.org/abs/2109.00301.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple

@@ -6,8 +6,6 @@ it (neighbours that come with the batch) or between two tokens (`memjax.retrieva
 happens to the neighbours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ Katharopoulos et al. 2020, "Transformers are RNNs: Fast Autoregressive Transform
 https://arxiv.org/abs/2006.16236.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ Hochreiter and Schmidhuber 1997, "Long Short-Term Memory", https://doi.org/10.11
 gate of Gers, Schmidhuber and Cummins 2000, "Learning to Forget", https://doi.org/10.1162/089976600300015015.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -3,8 +3,6 @@
 Burtsev et al. 2020, "Memory Transformer", https://arxiv.org/abs/2006.11527.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -3,8 +3,6 @@
 Zhang & Cai 2022, "Linearizing Transformer with Key-Value Memory", https://arxiv.org/abs/2203.12644.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import flax.linen as nn

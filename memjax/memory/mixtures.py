@@ -5,8 +5,6 @@ array as wide as the vocabulary. A model that carries such memories returns a `P
 what was recalled, from which both the probability of one token and those of all tokens follow.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 

@@ -5,8 +5,6 @@ network as in Kim & Jung 2020, "Large Product Key Memory for Pretrained Language
 https://arxiv.org/abs/2010.03881.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Norms and initialisers that the parts of a layer share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Peng et al. 2021, "Random Feature Attention", https://arxiv.org/abs/2103.02143.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import flax.linen as nn

@@ -5,8 +5,6 @@ https://arxiv.org/abs/2102.02557. Its short-term memory is Transformer-XL's; thi
 contexts are similar is decided by another, frozen model, before training: `memjax.retrieval.precomputation`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

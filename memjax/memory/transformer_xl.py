@@ -4,8 +4,6 @@ Dai et al. 2019, "Transformer-XL: Attentive Language Models Beyond a Fixed-Lengt
 https://arxiv.org/abs/1901.02860.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, NamedTuple
 

@@ -9,8 +9,6 @@ A model is a Linen module that reads one segment and hands the state of its memo
 `output` is whatever the model's head reads; nobody else looks into it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

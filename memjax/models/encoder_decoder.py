@@ -5,8 +5,6 @@ stands in the batch's extras, `source` and `source_mask`, with every segment of 
 evaluation of language models take this model too.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

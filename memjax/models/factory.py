@@ -1,7 +1,5 @@
 """From settings to modules: the one place that knows the class of a kind of attention, feed-forward part, output."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, Literal, cast
 

@@ -1,7 +1,5 @@
 """Trained models that return more: inner tensors, and memories laid over the output."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

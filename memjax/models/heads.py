@@ -6,8 +6,6 @@ model's (`memjax.models.contract.Model`). A task of text encoders has a head of 
 and these scores, with parameters: `MaskedTokenHead`, `ClassificationHead`, `SpanHead`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The decoder-only language model."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any

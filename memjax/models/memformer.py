@@ -4,8 +4,6 @@ Wu et al. 2020, "Memformer: A Memory-Augmented Transformer for Sequence Modeling
 The model has the methods of a `LanguageModel`: the trainer, evaluation and generation take it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -9,8 +9,6 @@ the class of the text, or the first and last token of an answer. So it trains an
 language models. Layers are those of `memjax.models.transformer`: any feed-forward part may stand in them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -5,8 +5,6 @@ residual stream and owns its norm, dropout and residual connection. Neighbouring
 scanned group, so that compile time does not grow with depth.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any

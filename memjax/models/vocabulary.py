@@ -4,8 +4,6 @@ Tables may have more rows than entries, so that they divide over devices (`multi
 padding: they begin as zeros and stay zeros, no id looks them up, and they have no share of the softmax.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

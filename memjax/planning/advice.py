@@ -1,7 +1,5 @@
 """What to change about a step that does not fit into the memory of its devices."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any

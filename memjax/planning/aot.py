@@ -4,8 +4,6 @@
 JSON; `memjax.planning.cases` runs it with the environment that libtpu needs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """Where the HBM of a device goes: what the compiler has written down about its buffers (`--xla_dump_to`)."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections import defaultdict

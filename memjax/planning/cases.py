@@ -13,8 +13,6 @@ FLOPs would take at the peak, over that of the step: an upper bound. They are al
 those of attention and of the search in a memory too, and nothing that is recomputed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.metadata
 import importlib.util

@@ -6,8 +6,6 @@ gathered or updated in place counts what is touched. A collective that runs besi
 in the fusions that start it, go on with it and end it; it counts once. Both counts are of one device.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

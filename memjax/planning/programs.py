@@ -1,7 +1,5 @@
 """One step of a configuration as a function with the shapes of its arguments: nothing is computed, no data is read."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """What `memjax plan` prints: its cases, one table, and what to change where a step does not fit."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import sys

@@ -13,8 +13,6 @@ the HBM of a device is from its own message when a program does not fit (libtpu 
 Importing this file loads neither JAX nor libtpu.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import math

@@ -4,8 +4,6 @@ The rows of an evaluation (streams of text side by side) are shared among the sh
 to it, a process of `build_datastore` or a worker of `build_with_beam`, and goes on where an earlier maker has stopped.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Generation with a datastore: between two tokens the host searches for what the rows have read."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Sequence

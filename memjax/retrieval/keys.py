@@ -4,8 +4,6 @@ Entries come in the order in which an evaluation of the same protocol reads the 
 number, token and score belong together whoever reads.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

@@ -7,8 +7,6 @@ A position of the training split is itself an entry of the store, at distance 0 
 predicted: `own` says which entry that is, and it is never among a position's neighbours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

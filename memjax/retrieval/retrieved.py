@@ -1,7 +1,5 @@
 """What was retrieved for chosen tokens, as text: where each neighbour stands, how far it is and what it weighs."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Sequence

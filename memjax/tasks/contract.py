@@ -4,8 +4,6 @@ A task knows its data and the question that it puts to them, the head that answe
 model, the step and the evaluation know none of it: they read batches and sum the nats of targets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 

@@ -1,7 +1,5 @@
 """Dialogues about documents: what a model answers, and what that shares with the answers that people gave."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import importlib.metadata

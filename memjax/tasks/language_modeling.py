@@ -1,7 +1,5 @@
 """Language modelling: every next token of documents."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Masked language modelling: frames of fixed length, with other tokens hidden each time they are read."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 

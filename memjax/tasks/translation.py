@@ -1,7 +1,5 @@
 """Translation: sentence pairs, and the BLEU of what beam search finds."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping
 from typing import Any

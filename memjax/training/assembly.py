@@ -1,7 +1,5 @@
 """The parts of an update that a configuration describes: objective, optimisers and step, put together in one place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

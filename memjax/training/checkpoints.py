@@ -9,8 +9,6 @@ Every process of a run writes its own parts of an array, and any other number of
 names, shapes and checksums do not depend on where an array lives.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

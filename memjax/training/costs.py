@@ -4,8 +4,6 @@ The compiler's own analysis (`compiled.cost_analysis()`) counts the body of a lo
 training step is a loop over segments around a loop over layers. The jaxpr knows how often.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The loop: updates one after the other, stages one after the other, and `train`, which builds what they need."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Numbers for people: rates, bits, byte counts, and the file they are written to."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

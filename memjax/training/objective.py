@@ -1,7 +1,5 @@
 """What an update makes small: the loss of one segment, losses laid over it, and the one division at the end."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Optimisers and learning-rate schedules of the papers, as optax chains."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Where the arrays of a run live, and how they look in a checkpoint."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any

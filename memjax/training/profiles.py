@@ -1,7 +1,5 @@
 """Traces of a few steps with `jax.profiler`: what the host and the devices did, and for how long."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a person sees of a run: a bar on a terminal, plain lines elsewhere, TensorBoard on request."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Mapping

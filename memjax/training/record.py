@@ -1,7 +1,5 @@
 """What a run leaves behind: directory, metrics, checkpoints, signal and progress of one attempt at one run."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """A start from another run, and a run opened again."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -9,8 +9,6 @@ profile/         traces of steps, where asked for
 finished.json    the results, once the run is through
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import fcntl

@@ -1,7 +1,5 @@
 """The loss of consecutive segments, with the memory carried from one to the next."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 

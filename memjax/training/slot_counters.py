@@ -1,7 +1,5 @@
 """Counters of the slots of value tables, kept and saved with the tables (see `memjax.inspection.slot_usage`)."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Mapping

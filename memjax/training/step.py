@@ -6,8 +6,6 @@ clipping and update rule, the finite check of objective, gradients and (where th
 counters.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping

@@ -12,8 +12,6 @@ shape of the sums, and a row's gradient is that of the sums it is in, times its 
 rows that a step reads is ever made.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping

@@ -1,7 +1,5 @@
 """Variables layer by layer, as checkpoints hold them, whatever groups of layers a model scans."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
