@@ -145,7 +145,7 @@ def commands(tmp_path, monkeypatch):
 
 def test_a_recipe_trains_what_the_ledger_does_not_have(tmp_path, monkeypatch, commands):
     rows = {"first": "default", "then": "default --training.init-from @r/first --k $MEMJAX_PLACE/x"}
-    recipe = Recipe("", "sorting", rows, 5, 0, (0.1,), seeds=(0,), arguments=("--k", "1"), usage=True)
+    recipe = Recipe("", "sorting", rows, 5, 0, (0.1,), arguments="--k 1", usage=True)
     recipe = dataclasses.replace(recipe, evaluations=recipes.BOTH_SPLITS)
     monkeypatch.setitem(RECIPES, "r", recipe)
     book, runs = Book(tmp_path / "book"), tmp_path / "runs"
@@ -175,7 +175,7 @@ def test_a_recipe_trains_what_the_ledger_does_not_have(tmp_path, monkeypatch, co
 
 
 def test_a_search_takes_the_best_rate_and_is_kept_beside_its_recipe(tmp_path, monkeypatch, commands):
-    recipe = Recipe("", "sorting", {"one": "default"}, 5, 2, (0.1, 0.2), seeds=(0,))
+    recipe = Recipe("", "sorting", {"one": "default"}, 5, 2, (0.1, 0.2))
     monkeypatch.setitem(RECIPES, "r", recipe)
     book = Book(tmp_path / "book")
     (tmp_path / "book").mkdir()

@@ -36,12 +36,12 @@ class Recipe:
     config: str
     variants: dict[str, str]
     steps: int
-    search_steps: int
-    learning_rates: tuple[float, ...]
-    seeds: tuple[int, ...] = (0, 1)
-    arguments: tuple[str, ...] = ()
+    search_steps: int = 0
+    learning_rates: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+    arguments: str = ""
     data_path: str = ""
-    evaluations: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    evaluations: dict[str, str] = dataclasses.field(default_factory=dict)
     usage: bool = False
     measures: tuple[str, ...] = ()
     final: str = ""
@@ -49,33 +49,19 @@ class Recipe:
     findings: str = ""
 
 
-_HIGHER_RATE = "--training.schedule.learning-rate 0.006"
-_SMALL_SORTING = "compressive --model.attention.memory-length 128 --model.attention.compressed-memory-length 128"
-_SMALL_SORTING_TASK = (
-    *("--data.source.length", "1000", "--data.segment-length", "128", "--training.segments-per-update", "8"),
-    *("--model.dim", "60", "--model.feed-forward.dim", "120", "--model.dropout", "0.0"),
-    *("--training.schedule.warmup-steps", "100"),
-)
-_SORTING_LENGTHS = {
-    f"{length:,}": ("--data.source.length", str(length), "--data.source.num-documents", "1000")
-    for length in (1000, 2000, 4000, 8000)
-}
-_SHORT_SORTING_LENGTHS = {
-    f"{length:,}": ("--data.source.length", str(length), "--data.source.num-documents", "5000")
-    for length in (256, 512, 1024, 2048)
-}
-_SMALL_DIGITS = "--model.dim 64 --model.feed-forward.dim 128 --model.dropout 0.0"
-_SMALL_DIALOGUE = "--data.segment-length 126 --data.rows 16"
-_SMALL_DIALOGUE_SIGNAL = "--model.attention.num-basis 256 --model.attention.num-samples 256"
+def _horizons(segments: int, *horizons: int) -> dict[str, str]:
+    """Memformers with a gradient in so many of the last segments of a document."""
+    option = "--training.segments-without-gradient"
+    return {f"horizon {n}": "memformer" if n == segments else f"memformer {option} {segments - n}" for n in horizons}
 
 
-def _small_signal(num_basis: int = 128) -> str:
-    return (
-        f"--model.attention.memory-length 128 --model.attention.num-basis {num_basis} --model.attention.num-samples 128"
-    )
+def _lengths(num_documents: int, *lengths: int) -> dict[str, str]:
+    """Evaluations on other documents to sort."""
+    return {f"{n:,}": f"--data.source.length {n} --data.source.num-documents {num_documents}" for n in lengths}
 
 
-_SMALL_MEMFORMER = f"{_SMALL_DIGITS} {_HIGHER_RATE} --model.num-layers 2 --model.encoder-layers 1"
+def _signal(num_basis: int, num_samples: int = 128) -> str:
+    return f"--model.attention.num-basis {num_basis} --model.attention.num-samples {num_samples}"
 
 
 def _sizes(rows: int, length: int, steps: int) -> str:
@@ -86,6 +72,30 @@ def _sizes(rows: int, length: int, steps: int) -> str:
     )
 
 
+def _answered(count: int) -> dict[str, str]:
+    """Both splits, and what a model answers to the first of the test split."""
+    answers = {"validation": 0, "test": count}
+    return {split: f"{given} --evaluation.answers {answers[split]}" for split, given in BOTH_SPLITS.items()}
+
+
+_NEIGHBORS = "--data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS"
+_HIGHER_RATE = "--training.schedule.learning-rate 0.006"
+_RECURRENT = {
+    "no memory": "no_memory",
+    "Transformer-XL": "transformer_xl",
+    "Compressive": "compressive",
+    "infinity-former": "infinity_former",
+    "infinity-former, sticky": "sticky",
+}
+_SMALL_MEMORY = "--model.attention.memory-length 128"
+_SMALL_SORTING = f"compressive {_SMALL_MEMORY} --model.attention.compressed-memory-length 128"
+_SMALL_SORTER = "--model.dim 60 --model.feed-forward.dim 120 --model.dropout 0.0 --training.schedule.warmup-steps 100"
+_SMALL_SORTING_TASK = (
+    f"--data.source.length 1000 --data.segment-length 128 --training.segments-per-update 8 {_SMALL_SORTER}"
+)
+_SMALL_DIGITS = "--model.dim 64 --model.feed-forward.dim 128 --model.dropout 0.0"
+_SMALL_DIALOGUE = "--data.segment-length 126 --data.rows 16"
+_SMALL_MEMFORMER = f"{_SMALL_DIGITS} {_HIGHER_RATE} --model.num-layers 2 --model.encoder-layers 1"
 _MINILM = "--data.tokenizer.vocab $MEMJAX_MINILM/vocab.txt"
 _FROM_MINILM = f"{_MINILM} --training.init-from $MEMJAX_MINILM"
 _GLUE = {
@@ -101,18 +111,14 @@ _TUNED = {
 }
 """row -> ending of the variant, and what it begins with"""
 _FINE_TUNING = (
-    *("--training.log-every", "10", "--training.evaluate-every", "0", "--training.keep-checkpoints", "1"),
-    *("--evaluation.split", "test"),
+    "--training.log-every 10 --training.evaluate-every 0 --training.keep-checkpoints 1 --evaluation.split test"
 )
 _GPT2_GOES_ON = (
     "--training.steps 250 --training.schedule.learning-rate 2e-4 --training.schedule.warmup-steps 12 "
     "--training.checkpoint-every 62 --training.init-from @gpt2_memories/GPT-2,_first_stage"
 )
 _GPT2_MEMORY = f"{_GPT2_GOES_ON} --training.memory-learning-rate 1e-3"
-_GPT2_SIGNAL = (
-    "--model.attention.num-basis 128 --model.attention.num-samples 128 "
-    f"--model.attention.widths 0.01 0.05 --model.attention.reset-after 0 {_GPT2_MEMORY}"
-)
+_GPT2_SIGNAL = f"{_signal(128)} --model.attention.widths 0.01 0.05 --model.attention.reset-after 0 {_GPT2_MEMORY}"
 _MEMORY_GOES_ON = (
     "--training.steps 1000 --training.evaluate-every 100 --training.schedule.learning-rate 0.0005 "
     "--training.schedule.warmup-steps 50 --evaluation.max-segments 60 "
@@ -120,20 +126,10 @@ _MEMORY_GOES_ON = (
 )
 _STAGE_2 = "--training.init-from @bert_pretraining/FFN,_stage_1"
 _ANEW = " ".join(f"layer_{layer:02d}/feed_forward/{part}/" for layer in (1, 2) for part in ("wide", "narrow"))
-BOTH_SPLITS = {split: ("--evaluation.split", split) for split in ("validation", "test")}
-
-
+BOTH_SPLITS = {split: f"--evaluation.split {split}" for split in ("validation", "test")}
 _ANSWERED = tuple(
     f"{way}_{measure}" for way in ("nucleus", "greedy") for measure in ("f1", "rouge_1", "rouge_l", "meteor")
 )
-
-
-def _answered(count: int) -> dict[str, tuple[str, ...]]:
-    """Both splits, and what a model answers to the first of the test split."""
-    return {
-        split: (*arguments, "--evaluation.answers", str(count if split == "test" else 0))
-        for split, arguments in BOTH_SPLITS.items()
-    }
 
 
 RECIPES = {
@@ -147,6 +143,7 @@ RECIPES = {
         steps=30000,
         search_steps=3000,
         learning_rates=(1.5e-3, 3e-3, 6e-3),
+        seeds=(0, 1),
     ),
     "memory_gain_novels": Recipe(
         description=(
@@ -157,9 +154,9 @@ RECIPES = {
         config="memory_gain",
         variants={"Memorizing": "novels", "local cache only": "novels_cache_only"},
         steps=16000,
-        search_steps=0,
         learning_rates=(6e-3,),
-        arguments=("--evaluation.max-segments", "2000"),
+        seeds=(0, 1),
+        arguments="--evaluation.max-segments 2000",
         data_path="MEMJAX_NOVELS",
         findings="Both are level: whole books repeat less than code does.",
     ),
@@ -173,12 +170,10 @@ RECIPES = {
             "no memory": "no_memory",
             "Transformer-XL": "default",
             "Compressive": "compressive",
-            "SPALM": "spalm --data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS",
+            "SPALM": f"spalm {_NEIGHBORS}",
         },
         steps=8000,
-        search_steps=0,
         learning_rates=(2e-3,),
-        seeds=(0,),
         data_path="MEMJAX_WIKITEXT2",
         evaluations=BOTH_SPLITS,
     ),
@@ -190,17 +185,11 @@ RECIPES = {
         config="wikitext2_memories",
         variants={
             "Transformer-XL": "default",
-            **{
-                f"SPALM, {count}": f"spalm --model.output.num-neighbors {count} "
-                "--data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS"
-                for count in (4, 16, 1, 2, 8)
-            },
-            "SPALM, 4, gate bias 2": "spalm --model.output.gate-bias 2.0 --data.neighbors $MEMJAX_WIKITEXT2_NEIGHBORS",
+            **{f"SPALM, {n}": f"spalm --model.output.num-neighbors {n} {_NEIGHBORS}" for n in (4, 16, 1, 2, 8)},
+            "SPALM, 4, gate bias 2": f"spalm --model.output.gate-bias 2.0 {_NEIGHBORS}",
         },
         steps=1000,
-        search_steps=0,
         learning_rates=(2e-3,),
-        seeds=(0,),
         data_path="MEMJAX_WIKITEXT2",
         evaluations=BOTH_SPLITS,
         findings="Trained from scratch it is worse than Transformer-XL with any number of neighbours.",
@@ -213,16 +202,8 @@ RECIPES = {
         ),
         config="recurrent_memories",
         variants={
-            "no memory": f"no_memory {_HIGHER_RATE}",
-            "Transformer-XL": f"transformer_xl {_HIGHER_RATE}",
-            "Compressive": f"compressive {_HIGHER_RATE}",
-            "infinity-former": f"infinity_former {_HIGHER_RATE}",
-            "infinity-former, sticky": f"sticky {_HIGHER_RATE}",
-            "no memory, learning rate 0.002": "no_memory",
-            "Transformer-XL, learning rate 0.002": "transformer_xl",
-            "Compressive, learning rate 0.002": "compressive",
-            "infinity-former, learning rate 0.002": "infinity_former",
-            "infinity-former, sticky, learning rate 0.002": "sticky",
+            **{row: f"{variant} {_HIGHER_RATE}" for row, variant in _RECURRENT.items()},
+            **{f"{row}, learning rate 0.002": variant for row, variant in _RECURRENT.items()},
             "decoder of Memformer alone": (
                 f"no_slots {_HIGHER_RATE} --model.encoder-layers 0 --model.num-layers 4 "
                 "--training.segments-per-update 1 --data.rows 32"
@@ -237,9 +218,7 @@ RECIPES = {
             "Memformer, temperature 1": f"temperature_1 {_HIGHER_RATE}",
         },
         steps=600,
-        search_steps=0,
         learning_rates=(2e-3,),
-        seeds=(0,),
         data_path="MEMJAX_WIKITEXT2",
         findings="The slots of Memformer are no gain at this size.",
     ),
@@ -258,25 +237,16 @@ RECIPES = {
             "Compressive": _SMALL_SORTING,
             "Compressive, no reconstruction loss": f"{_SMALL_SORTING} --model.attention.loss none",
             **{
-                f"Compressive, rate {rate}": f"{_SMALL_SORTING} --model.attention.compression-rate {rate}"
-                for rate in (2, 8, 12)
+                f"Compressive, rate {n}": f"{_SMALL_SORTING} --model.attention.compression-rate {n}" for n in (2, 8, 12)
             },
-            "infinity-former": f"infinity_former {_small_signal()}",
-            "infinity-former, sticky": f"default {_small_signal()}",
-            **{
-                f"infinity-former, {count} functions": (f"infinity_former {_small_signal(count)}")
-                for count in (32, 512)
-            },
+            "infinity-former": f"infinity_former {_SMALL_MEMORY} {_signal(128)}",
+            "infinity-former, sticky": f"default {_SMALL_MEMORY} {_signal(128)}",
+            **{f"infinity-former, {n} functions": f"infinity_former {_SMALL_MEMORY} {_signal(n)}" for n in (32, 512)},
         },
         steps=2000,
-        search_steps=0,
         learning_rates=(4e-3,),
-        seeds=(0,),
-        arguments=(
-            *_SMALL_SORTING_TASK,
-            *("--model.attention.norm", "pre", "--training.segments-without-gradient", "7"),
-        ),
-        evaluations=_SORTING_LENGTHS,
+        arguments=f"{_SMALL_SORTING_TASK} --model.attention.norm pre --training.segments-without-gradient 7",
+        evaluations=_lengths(1000, 1000, 2000, 4000, 8000),
     ),
     "sorting_horizon": Recipe(
         description=(
@@ -285,17 +255,11 @@ RECIPES = {
             "`sorting_curves` has shorter documents and more updates."
         ),
         config="sorting",
-        variants={
-            "horizon 8": "memformer",
-            "horizon 4": "memformer --training.segments-without-gradient 4",
-            "horizon 1": "memformer --training.segments-without-gradient 7",
-        },
+        variants=_horizons(8, 8, 4, 1),
         steps=2000,
-        search_steps=0,
         learning_rates=(4e-3,),
-        seeds=(0,),
-        arguments=(*_SMALL_SORTING_TASK,),
-        evaluations=_SORTING_LENGTHS,
+        arguments=_SMALL_SORTING_TASK,
+        evaluations=_lengths(1000, 1000, 2000, 4000, 8000),
     ),
     "sorting_curves": Recipe(
         description=(
@@ -307,30 +271,24 @@ RECIPES = {
         ),
         config="sorting",
         variants={
-            "horizon 9": "memformer",
-            "horizon 4": "memformer --training.segments-without-gradient 5",
-            "horizon 2": "memformer --training.segments-without-gradient 7",
-            "horizon 1": "memformer --training.segments-without-gradient 8",
+            **_horizons(9, 9, 4, 2, 1),
             "horizon 1, learning rate 0.004": (
                 "memformer --training.segments-without-gradient 8 --training.schedule.learning-rate 0.004"
             ),
             **{
-                f"horizon 2, slots {slots}": (
-                    f"memformer --training.segments-without-gradient 7 --model.num-slots {slots}"
-                )
-                for slots in (1, 4, 16)
+                f"{row}, slots {n}": f"{given} --model.num-slots {n}"
+                for row, given in _horizons(9, 2).items()
+                for n in (1, 4, 16)
             },
         },
         steps=5000,
-        search_steps=0,
         learning_rates=(2e-3,),
+        seeds=(0, 1),
         arguments=(
-            *("--data.source.length", "256", "--data.source.num-documents", "40000", "--data.segment-length", "32"),
-            *("--training.segments-per-update", "9"),
-            *("--model.dim", "60", "--model.feed-forward.dim", "120", "--model.dropout", "0.0"),
-            *("--training.schedule.warmup-steps", "100"),
+            "--data.source.length 256 --data.source.num-documents 40000 --data.segment-length 32 "
+            f"--training.segments-per-update 9 {_SMALL_SORTER}"
         ),
-        evaluations=_SHORT_SORTING_LENGTHS,
+        evaluations=_lengths(5000, 256, 512, 1024, 2048),
         findings="A gradient through the memory is what brings it; one slot does as well as 64.",
     ),
     "mnist_small": Recipe(
@@ -366,15 +324,13 @@ RECIPES = {
             "decoder of Memformer alone": f"no_encoder {_SMALL_DIGITS} {_HIGHER_RATE} --model.num-layers 3",
         },
         steps=300,
-        search_steps=0,
         learning_rates=(2e-3,),
-        seeds=(0,),
         arguments=(
-            *("--training.segments-per-update", "7", "--data.rows", "16", "--training.schedule.warmup-steps", "30"),
-            *("--training.evaluate-every", "0", "--evaluation.max-segments", "7"),
+            "--training.segments-per-update 7 --data.rows 16 --training.schedule.warmup-steps 30 "
+            "--training.evaluate-every 0 --evaluation.max-segments 7"
         ),
         data_path="MEMJAX_MNIST",
-        evaluations={"test": ("--evaluation.split", "test", "--evaluation.max-segments", "0")},
+        evaluations={"test": "--evaluation.split test --evaluation.max-segments 0"},
         findings="The slots of Memformer are no gain at this size.",
     ),
     "cmu_dog_small": Recipe(
@@ -389,21 +345,16 @@ RECIPES = {
         config="cmu_dog",
         variants={
             "no document": "no_document --data.segment-length 512 --data.rows 2",
-            "document in context": (
-                "default --data.segment-length 512 --data.rows 3 --data.source.document-length 256"
-            ),
+            "document in context": "default --data.segment-length 512 --data.rows 3 --data.source.document-length 256",
             "Compressive": f"compressive {_SMALL_DIALOGUE} --model.attention.compressed-memory-length 256",
-            "infinity-former": f"infinity_former {_SMALL_DIALOGUE} {_SMALL_DIALOGUE_SIGNAL}",
-            "infinity-former, sticky": f"sticky {_SMALL_DIALOGUE} {_SMALL_DIALOGUE_SIGNAL}",
+            "infinity-former": f"infinity_former {_SMALL_DIALOGUE} {_signal(256, 256)}",
+            "infinity-former, sticky": f"sticky {_SMALL_DIALOGUE} {_signal(256, 256)}",
         },
         steps=1000,
-        search_steps=0,
         learning_rates=(2e-3,),
-        seeds=(0,),
         arguments=(
-            *("--model.num-layers", "4", "--model.dim", "128", "--model.num-heads", "4"),
-            *("--data.tokenizer.vocab-size", "4096", "--training.schedule.warmup-steps", "100"),
-            *("--training.memory-learning-rate", "0", "--training.evaluate-every", "0"),
+            "--model.num-layers 4 --model.dim 128 --model.num-heads 4 --data.tokenizer.vocab-size 4096 "
+            "--training.schedule.warmup-steps 100 --training.memory-learning-rate 0 --training.evaluate-every 0"
         ),
         data_path="MEMJAX_CMU_DOG",
         evaluations=_answered(60),
@@ -429,10 +380,8 @@ RECIPES = {
             **{f"MemSizer, {n} slots": f"memsizer --model.attention.num-slots {n}" for n in (8, 128)},
         },
         steps=1000,
-        search_steps=0,
         learning_rates=(2e-3,),
-        seeds=(0,),
-        arguments=("--model.num-layers", "2", "--data.segment-length", "64"),
+        arguments="--model.num-layers 2 --data.segment-length 64",
         data_path="MEMJAX_WIKITEXT2",
         evaluations=BOTH_SPLITS,
         findings="Memory tokens before the segments of a Transformer-XL are no gain.",
@@ -457,14 +406,11 @@ RECIPES = {
             "10 memory tokens, bottleneck": "bottleneck",
         },
         steps=1000,
-        search_steps=0,
         learning_rates=(2e-3,),
-        seeds=(0,),
         arguments=(
-            *("--model.num-layers", "2", "--model.dim", "128", "--model.feed-forward.dim", "256"),
-            *("--model.dropout", "0.1", "--data.tokenizer.vocab-size", "3000", "--data.rows", "32"),
-            *("--data.source.max-length", "32", "--data.segment-length", "32"),
-            *("--training.schedule.warmup-steps", "100"),
+            "--model.num-layers 2 --model.dim 128 --model.feed-forward.dim 256 --model.dropout 0.1 "
+            "--data.tokenizer.vocab-size 3000 --data.rows 32 --data.source.max-length 32 --data.segment-length 32 "
+            "--training.schedule.warmup-steps 100"
         ),
         data_path="MEMJAX_MULTI30K",
         evaluations=_answered(1000),
@@ -491,9 +437,7 @@ RECIPES = {
             "one memory, 262,144 slots": "large",
         },
         steps=600,
-        search_steps=0,
         learning_rates=(2e-3,),
-        seeds=(0,),
         usage=True,
         findings="Level with no memory. As in the paper, normalising queries over the batch puts more slots to use.",
     ),
@@ -513,10 +457,9 @@ RECIPES = {
             "goes on without": f"cache_only {_MEMORY_GOES_ON}",
         },
         steps=15000,
-        search_steps=0,
         learning_rates=(6e-3,),
         seeds=(1,),
-        evaluations={"validation, 60 segments": ("--evaluation.max-segments", "60")},
+        evaluations={"validation, 60 segments": "--evaluation.max-segments 60"},
         measures=("nats_per_token",),
         final="validation, 60 segments",
     ),
@@ -533,9 +476,6 @@ RECIPES = {
             ),
         },
         steps=8000,
-        search_steps=0,
-        learning_rates=(),
-        seeds=(0,),
         measures=("perplexity",),
     ),
     "bert_pretraining": Recipe(
@@ -557,17 +497,9 @@ RECIPES = {
             "ResM + Init, networks anew": f"wikitext2_resm {_STAGE_2} --training.reinitialized {_ANEW}",
         },
         steps=400,
-        search_steps=0,
-        learning_rates=(),
-        seeds=(0,),
-        arguments=(
-            *("--training.evaluate-every", "100", "--training.checkpoint-every", "100"),
-            *("--evaluation.max-segments", "16"),
-        ),
+        arguments="--training.evaluate-every 100 --training.checkpoint-every 100 --evaluation.max-segments 16",
         data_path="MEMJAX_WIKITEXT2",
-        evaluations={
-            split: ("--evaluation.split", split, "--evaluation.max-segments", "0") for split in ("validation", "test")
-        },
+        evaluations={split: f"{given} --evaluation.max-segments 0" for split, given in BOTH_SPLITS.items()},
         usage=True,
         measures=("perplexity", "accuracy"),
         curve="perplexity",
@@ -583,13 +515,9 @@ RECIPES = {
         config="bert_mlm_wikitext",
         variants={"MLM": f"minilm {_FROM_MINILM}", "MLM with ResM": f"minilm_resm {_FROM_MINILM}"},
         steps=300,
-        search_steps=0,
-        learning_rates=(),
-        seeds=(0,),
         arguments=(
-            *("--training.schedule.warmup-steps", "30", "--data.rows", "8", "--training.log-every", "10"),
-            *("--training.evaluate-every", "0", "--training.checkpoint-every", "75"),
-            *("--training.keep-checkpoints", "1"),
+            "--training.schedule.warmup-steps 30 --data.rows 8 --training.log-every 10 "
+            "--training.evaluate-every 0 --training.checkpoint-every 75 --training.keep-checkpoints 1"
         ),
         data_path="MEMJAX_WIKITEXT2",
         measures=("perplexity",),
@@ -597,12 +525,11 @@ RECIPES = {
     "bert_glue": Recipe(
         description=(
             "MiniLM weights fine-tuned with and without memories, the one with memories also with the memories frozen; "
-            "one seed and few steps: the numbers compare these models only. "
-            "Learning rate 1e-4. CoLA 1,000 steps of 16 texts of 24 tokens, "
-            "SST-2 200 of 16 of 40, QNLI 150 of 16 of 96. Scored are the development sets of CoLA (in and out of "
-            "domain) and SST-2 as GLUE has them; QNLI has only the development file here, of which a tenth (by a hash) "
-            "is scored and a tenth left out. Slots are counted over the first 640 texts of that split; divergence "
-            "(nats) and overlap are those of texts of class 1 against the others."
+            "one seed and few steps: the numbers compare these models only. Learning rate 1e-4. CoLA 1,000 steps of 16 "
+            "texts of 24 tokens, SST-2 200 of 16 of 40, QNLI 150 of 16 of 96. Scored are the development sets of CoLA "
+            "(in and out of domain) and SST-2 as GLUE has them; QNLI has only the development file here, of which a "
+            "tenth (by a hash) is scored and a tenth left out. Slots are counted over the first 640 texts of that "
+            "split; divergence (nats) and overlap are those of texts of class 1 against the others."
         ),
         config="bert_glue",
         variants={
@@ -613,9 +540,7 @@ RECIPES = {
             for row, (ending, start) in _TUNED.items()
         },
         steps=200,
-        search_steps=0,
         learning_rates=(1e-4,),
-        seeds=(0,),
         arguments=_FINE_TUNING,
         usage=True,
         measures=("matthews", "accuracy"),
@@ -631,9 +556,7 @@ RECIPES = {
             for row, (ending, start) in _TUNED.items()
         },
         steps=100,
-        search_steps=0,
         learning_rates=(1e-4,),
-        seeds=(0,),
         arguments=_FINE_TUNING,
         data_path="MEMJAX_SQUAD",
         usage=True,
@@ -645,9 +568,8 @@ RECIPES = {
             "it, 4 layers, 128 wide, segments of 64, 1,024 tokens a step; contiguous streams, every token scored once, "
             "one seed: the numbers compare these models only. After 800 steps of GPT-2 alone, at learning rate 2e-3, "
             "all others go on from its parameters for 250 steps (1,050 in all) at 2e-4, and at 1e-3 for what a memory "
-            "adds. The "
-            "compressed memory has 64 slots of 4 tokens (ALiBi on their scores) and its reconstruction loss; the "
-            "signal has 128 basis functions and is never reset."
+            "adds. The compressed memory has 64 slots of 4 tokens (ALiBi on their scores) and its reconstruction loss; "
+            "the signal has 128 basis functions and is never reset."
         ),
         config="gpt2_wikitext",
         variants={
@@ -661,19 +583,16 @@ RECIPES = {
             "+ infinity-former, sticky": f"sticky {_GPT2_SIGNAL}",
         },
         steps=800,
-        search_steps=0,
         learning_rates=(2e-3,),
-        seeds=(0,),
         arguments=(
-            *("--data.tokenizer.vocab-size", "4096", "--data.rows", "16", "--data.segment-length", "64"),
-            *("--evaluation.rows", "16", "--model.dim", "128", "--model.num-layers", "4", "--model.num-heads", "4"),
-            *("--model.scan-layers", "True", "--model.dropout", "0.0", "--model.attention-dropout", "0.0"),
-            *("--model.attention.num-positions", "64", "--training.schedule.warmup-steps", "40"),
-            *("--training.log-every", "50", "--training.evaluate-every", "0", "--training.checkpoint-every", "200"),
-            *("--training.keep-checkpoints", "1"),
+            "--data.tokenizer.vocab-size 4096 --data.rows 16 --data.segment-length 64 --evaluation.rows 16 "
+            "--model.dim 128 --model.num-layers 4 --model.num-heads 4 --model.scan-layers True --model.dropout 0.0 "
+            "--model.attention-dropout 0.0 --model.attention.num-positions 64 --training.schedule.warmup-steps 40 "
+            "--training.log-every 50 --training.evaluate-every 0 --training.checkpoint-every 200 "
+            "--training.keep-checkpoints 1"
         ),
         data_path="MEMJAX_WIKITEXT2",
-        evaluations={"test": ("--evaluation.split", "test")},
+        evaluations={"test": BOTH_SPLITS["test"]},
         measures=("perplexity", "bits_per_byte"),
         final="validation",
     ),

@@ -68,7 +68,7 @@ def label(variant: str) -> str:
 def _record(recipe: Recipe, section: str, row: str, seed: int, directory: Path, book: Book, command: list[str]) -> Run:
     evaluations: dict[str, Any] = {}
     for what, further in recipe.evaluations.items():
-        evaluations[what] = json.loads(_memjax("eval", "--run", str(directory), "--json", *further))
+        evaluations[what] = json.loads(_memjax("eval", "--run", str(directory), "--json", *further.split()))
     if recipe.usage and (found := _memjax("usage", "--run", str(directory), "--json", refusable=True)):
         evaluations["usage"] = json.loads(found)
     for found in evaluations.values():
@@ -102,7 +102,7 @@ def _search(name: str, row: str, workdir: Path, book: Book) -> float | None:
             command += ["--name", directory.name, "--workdir", str(workdir)]
             print("==", shlex.join(command), flush=True)
             subprocess.run([sys.executable, "-m", "memjax.cli", *command[1:]], check=True)
-            searched = Recipe(recipe.description, recipe.config, recipe.variants, recipe.search_steps, 0, ())
+            searched = Recipe(recipe.description, recipe.config, recipe.variants, recipe.search_steps)
             found[key] = _record(searched, section, key[1], SEARCH_SEED, directory, book, command)
         scores[rate] = found[key].results["evaluation"][SEARCHED]
     return min(scores, key=lambda rate: scores[rate])
@@ -114,7 +114,7 @@ def arguments(name: str, row: str, seed: int, workdir: Path, rate: float | None,
     variant, *own = recipe.variants[row].split()
     found = ["--config", recipe.config, "--variant", variant, "--training.steps", str(steps)]
     found += ["--training.schedule.learning-rate", f"{rate:g}"] if rate else []
-    found += ["--training.seed", str(seed), "--data.seed", str(seed), *recipe.arguments]
+    found += ["--training.seed", str(seed), "--data.seed", str(seed), *recipe.arguments.split()]
     found += ["--data.source.path", f"${recipe.data_path}"] if recipe.data_path else []
     return [_resolved(word, recipe, workdir) for word in (*found, *own)]
 
