@@ -1,15 +1,17 @@
-"""What a stream reads: random access to tokenised documents."""
+"""What a stream reads: random access to tokenised documents, or to finite labelled examples."""
 
+import abc
+import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["ArrayDocuments", "Documents"]
+__all__ = ["ArrayDocuments", "Documents", "Example", "Examples"]
 
 
-class Documents:
+class Documents(abc.ABC):
     """Random access to tokenised documents: what a source says of them beyond length, tokens and bytes has a default.
 
     Attributes:
@@ -25,16 +27,16 @@ class Documents:
     skipped = 0
     every_token = True
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
 
+    @abc.abstractmethod
     def __getitem__(self, index: int, /) -> np.ndarray:
         """int32 tokens of one document, without a begin token."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def num_bytes(self, index: int, /) -> int:
         """UTF-8 bytes of the text of one document."""
-        raise NotImplementedError
 
     def num_tokens(self, index: int, /) -> int:
         """The length, where possible without reading the document."""
@@ -112,3 +114,55 @@ class ArrayDocuments(Documents):
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
         return {name: np.asarray(values) for name, values in self._annotations[index].items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """What is read, and what is asked.
+
+    Attributes:
+      inputs: int32 `[length]`.
+      targets: int32 `[targets]`; every example of a set has as many.
+      weights: float32 `[targets]`, 0 = not scored.
+      annotations: name -> one entry per token read; 0 at padding.
+      context: name -> array of one shape for every example; 0 where a row has none.
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+    annotations: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    context: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+
+class Examples(abc.ABC):
+    """Random access to examples.
+
+    Attributes:
+      fingerprint: what they are; a position of others is then refused.
+      skipped: of the source that were left out.
+      every_token: False, targets are others than the tokens read.
+    """
+
+    fingerprint: str | None = None
+    skipped = 0
+    every_token = False
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def example(self, index: int, /, epoch: int = 0) -> Example:
+        """One of them; `epoch` says how often it has been read before, where it asks for something else each time."""
+
+    def num_tokens(self, index: int, /) -> int:
+        """Tokens that are read."""
+        return len(self.example(index).inputs)
+
+    @abc.abstractmethod
+    def num_bytes(self, index: int, /) -> int:
+        """UTF-8 bytes of the text."""
+
+
+Split = Documents | Examples
+"""What a run reads of one split."""

@@ -16,8 +16,7 @@ from memjax import config as configs
 from memjax.data import sources
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.dialogue import NUM_MARKS, Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
-from memjax.data.documents import Documents
-from memjax.data.examples import Examples
+from memjax.data.documents import Documents, Examples
 from memjax.data.glue import glue_texts, tfds_glue_texts
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments, mnist

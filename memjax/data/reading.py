@@ -6,7 +6,8 @@ from typing import Any
 
 import jax
 
-from memjax.data.examples import Examples, ExampleStream, Split
+from memjax.data.documents import Examples, Split
+from memjax.data.examples import ExampleStream
 from memjax.data.rows import RowStream
 from memjax.data.streams import Streams
 from memjax.data.windows import sliding_windows
@@ -60,11 +61,16 @@ class Reading:
           **arguments: `seed`, `shuffle`, `epochs`, `position`, `host_rows`, `segments_per_update` and `in_step` of
             `Streams`.
         """
-        common = {"rows": self.rows, "segment_length": self.segment_length, **arguments}
-        if isinstance(split, Examples):  # the one place where the two part
-            return ExampleStream(split, begin_token=self.begin_token if self.score_first else None, **common)
-        names = {"protocol": self.protocol, "begin_token": self.begin_token, "score_first": self.score_first}
-        return Streams(split, **names, **common)
+        alone = isinstance(split, Examples)
+        return (ExampleStream if alone else Streams)(
+            split,
+            rows=self.rows,
+            segment_length=self.segment_length,
+            protocol="separate" if alone else self.protocol,
+            begin_token=self.begin_token,
+            score_first=self.score_first,
+            **arguments,
+        )
 
     def once(
         self,

@@ -3,14 +3,16 @@
 Everything here is NumPy on the host.
 """
 
+import abc
 import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
+from memjax.data.documents import Example
 from memjax.typing import Batch
 
 __all__ = ["RowStream", "epoch_order", "merge_positions"]
@@ -69,15 +71,6 @@ def position_of_rows(position: Mapping[str, Any], rows: int) -> dict[str, Any]:
     return {"stream": {**position["stream"], "rows": rows}, "rows": places}
 
 
-@runtime_checkable
-class Numbered(Protocol):
-    """What rows read: so many things, and what they are."""
-
-    fingerprint: str | None
-
-    def __len__(self) -> int: ...
-
-
 @dataclasses.dataclass
 class Row:
     """Where a row is: the next target is `offset` in the `index`-th thing (or the stream) of the row's `epoch`."""
@@ -88,7 +81,33 @@ class Row:
     offset: int = 0
 
 
-class RowStream:
+def empty_batch(like: Example, shape: tuple[int, ...], length: int) -> Batch:
+    """A batch of padding `[*shape, length]` that has room for examples with the targets and the extras of `like`."""
+    asked = (*shape, len(like.targets))
+    read = {name: np.zeros((*shape, length, *a.shape[1:]), a.dtype) for name, a in like.annotations.items()}
+    return Batch(
+        inputs=np.zeros((*shape, length), np.int32),
+        targets=np.zeros(asked, np.int32),
+        mask=np.zeros((*shape, length), bool),
+        weights=np.zeros(asked, np.float32),
+        start_of_document=np.zeros(shape, bool),
+        extras=read | {name: np.zeros((*shape, *a.shape), a.dtype) for name, a in like.context.items()},
+    )
+
+
+def put(batch: Batch, place: Any, example: Example, start: bool) -> None:
+    """Writes what one row reads in one segment, and what it is asked, at its place in a batch."""
+    size, asked = len(example.inputs), len(example.targets)
+    batch.inputs[place][:size], batch.mask[place][:size] = example.inputs, True
+    batch.targets[place][:asked], batch.weights[place][:asked] = example.targets, example.weights
+    batch.start_of_document[place] = start
+    for name, array in example.annotations.items():
+        batch.extras[name][place][:size] = array
+    for name, array in example.context.items():
+        batch.extras[name][place] = array
+
+
+class RowStream(abc.ABC):
     """An iterator over the updates of one host: `Batch` of NumPy arrays that lead with `[segments, batch]`.
 
     Row r of `rows` takes the things r, r + rows, ... of the seeded permutation of each epoch, whatever host it lives
@@ -97,8 +116,8 @@ class RowStream:
     all-padding segments until all rows (of all hosts) are through; otherwise rows beyond the number of things take
     thing `row % len` first, in permutations of their own.
 
-    Subclasses say what an empty batch is (`_empty`), put the next segment of a row into one (`_fill`), and count the
-    segments that a row still has to give (`_row_segments`).
+    Subclasses say how a row looks (`_open`), give the next segment of a row (`_next`), and count the segments that a
+    row still has to give (`_row_segments`).
 
     Attributes:
       position: JSON-able; give it to a new stream to continue with the batch that would have come next. It holds
@@ -107,23 +126,50 @@ class RowStream:
     """
 
     what = "documents"
+    protocols = ("separate", "contiguous")
 
     def __init__(
         self,
-        things: Numbered,
+        documents: Any,
         *,
         rows: int,
         segment_length: int,
-        segments_per_update: int,
-        seed: int,
-        protocol: str,
-        shuffle: bool,
-        begin_token: int | None,
-        host_rows: tuple[int, int] | None,
-        epochs: int | None,
+        segments_per_update: int = 1,
+        seed: int = 0,
+        protocol: str = "separate",
+        shuffle: bool = True,
+        begin_token: int | None = None,
+        host_rows: tuple[int, int] | None = None,
+        epochs: int | None = None,
+        position: Mapping[str, Any] | None = None,
+        score_first: bool = True,
+        in_step: bool = True,
     ):
+        """Opens the streams at their beginning or at `position`.
+
+        Args:
+          documents: the tokenised documents, or the examples of a split.
+          rows: batch rows of the whole run, over all hosts.
+          segment_length: tokens of one segment; of the longest example, at least.
+          segments_per_update: consecutive segments in one batch.
+          seed: of the order of documents.
+          protocol: `separate` or `contiguous`.
+          shuffle: a new order of documents each epoch; False keeps theirs.
+          begin_token: id that is read before the first token of a document (`separate`) or of the corpus.
+          host_rows: `(start, stop)`, the rows of this host; all of them if None.
+          epochs: how often each document is read; None = for ever.
+          position: of this stream, from `position` or `merge_positions`.
+          score_first: score the first token (needs `begin_token`).
+          in_step: give all-padding segments until the rows of all hosts are through; False ends with this host's own,
+            and `position` need not have the others.
+
+        Raises:
+          ValueError: no documents, a document without tokens, or arguments that do not fit each other.
+        """
         start, stop = (0, rows) if host_rows is None else host_rows
-        if len(things) == 0:
+        if protocol not in self.protocols:
+            raise ValueError(f"protocol: {protocol!r}; allowed are {', '.join(self.protocols)}")
+        if len(documents) == 0:
             raise ValueError(f"{self.what}: none; give at least one {self.what[:-1]}")
         sizes = {"rows": rows, "segment_length": segment_length, "segments_per_update": segments_per_update}
         for name, value in {**sizes, "epochs": 1 if epochs is None else epochs}.items():
@@ -132,20 +178,18 @@ class RowStream:
         if not 0 <= start < stop <= rows:
             raise ValueError(f"host_rows: {host_rows}; give (start, stop) with 0 <= start < stop <= rows = {rows}")
         self.rows, self.segment_length, self.segments_per_update = rows, segment_length, segments_per_update
-        self._things, self._begin = things, begin_token
+        self._documents, self._score_first = documents, score_first
+        self._begin = int(begin_token) if score_first and begin_token is not None else None
         self._seed, self._protocol, self._shuffle, self._epochs = seed, protocol, shuffle, epochs
         self._orders: dict[tuple[int, int], np.ndarray] = {}
         self._host = [Row(row) for row in range(start, stop)]
-        self._others_need = 0
-
-    def _go_to(self, position: Mapping[str, Any] | None, in_step: bool) -> None:
-        """Goes to a position, and counts what other hosts have to give, where hosts must take as many steps."""
+        self._like = self._open()
         if position is not None:
             self._restore(position)
-        start, stop = self._host[0].row, self._host[-1].row + 1
         # Hosts must take the same number of steps, so a host that does not see all rows counts the others' segments.
-        if in_step and self._epochs is not None and (start, stop) != (0, self.rows):
-            self._others_need = self._segments_left([*range(start), *range(stop, self.rows)], position)
+        counts_others = in_step and epochs is not None and (start, stop) != (0, rows)
+        others = [*range(start), *range(stop, rows)] if counts_others else []
+        self._others_need = self._segments_left(others, position)
 
     @property
     def position(self) -> dict[str, Any]:
@@ -161,25 +205,29 @@ class RowStream:
     def __next__(self) -> Batch:
         if self._others_need <= 0 and not any(self._has_more(row) for row in self._host):
             raise StopIteration
-        batch = self._empty(self.segments_per_update, len(self._host))
+        batch = self._empty()
         for segment in range(self.segments_per_update):
             for slot, row in enumerate(self._host):
                 if self._has_more(row):
-                    self._fill(batch, (segment, slot), row)
+                    put(batch, (segment, slot), *self._next(row))
         self._others_need -= self.segments_per_update
         return batch
 
-    def _empty(self, segments: int, rows: int) -> Batch:
+    def _empty(self) -> Batch:
         """A batch of padding."""
-        raise NotImplementedError
+        return empty_batch(self._like, (self.segments_per_update, len(self._host)), self.segment_length)
 
-    def _fill(self, batch: Batch, place: tuple[int, int], row: Row) -> None:
-        """Puts the next segment of a row at (segment, row of this host), and moves the row on."""
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _open(self) -> Example:
+        """Checks what is read; an example has the targets of a row, and the names and types of what stands beside."""
 
+    @abc.abstractmethod
+    def _next(self, row: Row) -> tuple[Example, bool]:
+        """The next segment of a row, and whether it begins anew; moves the row on."""
+
+    @abc.abstractmethod
     def _row_segments(self, row: int, epoch: int, index: int, offset: int) -> int:
         """Segments that a row has to give from there on; only where `epochs` is finite."""
-        raise NotImplementedError
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -188,8 +236,8 @@ class RowStream:
             "seed": self._seed,
             "shuffle": self._shuffle,
             "begin_token": self._begin,
-            "documents": len(self._things),
-            "fingerprint": self._things.fingerprint,
+            "documents": len(self._documents),
+            "fingerprint": self._documents.fingerprint,
         }
 
     def _restore(self, position: Mapping[str, Any]) -> None:
@@ -206,20 +254,20 @@ class RowStream:
 
     def _first(self, row: int) -> tuple[int, int]:
         """The row's first place in the permutation, and which permutation of an epoch it follows."""
-        return (row, 0) if self._epochs is not None else (row % len(self._things), row // len(self._things))
+        return (row, 0) if self._epochs is not None else (row % len(self._documents), row // len(self._documents))
 
     def _order(self, epoch: int, lap: int) -> np.ndarray:
         if (epoch, lap) not in self._orders:
             self._orders = {key: order for key, order in self._orders.items() if key[0] >= epoch - 2}
             self._orders[epoch, lap] = epoch_order(
-                len(self._things), seed=self._seed, epoch=epoch, lap=lap, shuffle=self._shuffle
+                len(self._documents), seed=self._seed, epoch=epoch, lap=lap, shuffle=self._shuffle
             )
         return self._orders[epoch, lap]
 
     def _has_more(self, row: Row) -> bool:
         if self._epochs is not None and row.epoch >= self._epochs:
             return False
-        return self._protocol == "contiguous" or self._first(row.row)[0] < len(self._things)
+        return self._protocol == "contiguous" or self._first(row.row)[0] < len(self._documents)
 
     def _number(self, row: Row) -> int:
         """What the row is in."""
@@ -229,7 +277,7 @@ class RowStream:
     def _advance(self, row: Row) -> None:
         """To the next thing of the row, in the next epoch where there is none."""
         row.offset, row.index = 0, row.index + 1
-        if self._first(row.row)[0] + row.index * self.rows >= len(self._things):
+        if self._first(row.row)[0] + row.index * self.rows >= len(self._documents):
             row.index, row.epoch = 0, row.epoch + 1
 
     def _segments_left(self, rows: Sequence[int], position: Mapping[str, Any] | None) -> int:

@@ -1,11 +1,12 @@
 """Sliding-window evaluation: overlapping windows, of which only the end is scored."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from memjax.data.documents import Documents
+from memjax.data.documents import Documents, Example
+from memjax.data.rows import empty_batch, put
 from memjax.typing import Batch
 
 
@@ -35,19 +36,17 @@ def sliding_windows(
       Batches `[batch, length]`; rows without a window are padding.
     """
     start, stop = host_rows or (0, rows)
-    waiting: list[tuple[Any, ...]] = []
+    waiting: list[Example] = []
     for window in _windows(documents, length, stride, begin_token):
         waiting.append(window)
         if len(waiting) == rows:
-            yield _stack_windows(waiting[start:stop], stop - start, length)
+            yield _stack_windows(waiting, start, stop, length)
             waiting = []
     if waiting:
-        # Hosts take the same number of steps: names and types come from the window that every host has seen.
-        yield _stack_windows(waiting[start:stop], stop - start, length, like=waiting[0])
+        yield _stack_windows(waiting, start, stop, length)
 
 
-def _windows(documents: Documents, length: int, stride: int, begin_token: int | None) -> Iterator[tuple[Any, ...]]:
-    """(inputs, targets, weights of the targets, annotations of the targets) of every window."""
+def _windows(documents: Documents, length: int, stride: int, begin_token: int | None) -> Iterator[Example]:
     for index in range(len(documents)):
         tokens = np.asarray(documents[index], np.int32)
         annotations = dict(documents.annotate(index))
@@ -61,7 +60,7 @@ def _windows(documents: Documents, length: int, stride: int, begin_token: int | 
         while scored < len(targets):
             end = min(len(targets), scored + (stride if scored else length))
             begin = max(0, end - length)
-            yield (
+            yield Example(
                 inputs[begin:end],
                 targets[begin:end],
                 np.where(np.arange(begin, end) >= scored, weights[begin:end], 0),
@@ -70,21 +69,11 @@ def _windows(documents: Documents, length: int, stride: int, begin_token: int | 
             scored = end
 
 
-def _stack_windows(windows: Sequence[Any], rows: int, length: int, like: Any = None) -> Batch:
-    shape = (rows, length)
-    kinds = (windows[0] if windows else like)[3]
-    batch = Batch(
-        inputs=np.zeros(shape, np.int32),
-        targets=np.zeros(shape, np.int32),
-        mask=np.zeros(shape, bool),
-        weights=np.zeros(shape, np.float32),
-        start_of_document=np.ones(rows, bool),
-        extras={name: np.zeros((*shape, *array.shape[1:]), array.dtype) for name, array in kinds.items()},
-    )
-    for row, (inputs, targets, weights, extras) in enumerate(windows):
-        size = len(targets)
-        batch.inputs[row, :size], batch.targets[row, :size], batch.mask[row, :size] = inputs, targets, True
-        batch.weights[row, :size] = weights
-        for name, array in extras.items():
-            batch.extras[name][row, :size] = array
+def _stack_windows(windows: Sequence[Example], start: int, stop: int, length: int) -> Batch:
+    # Hosts take the same number of steps: names and types come from the window that every host has seen.
+    like = dataclasses.replace(windows[0], targets=np.zeros(length, np.int32))
+    batch = empty_batch(like, (stop - start,), length)
+    batch.start_of_document[:] = True
+    for row, window in enumerate(windows[start:stop]):
+        put(batch, row, window, True)
     return batch

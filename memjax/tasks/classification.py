@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax import config as configs
-from memjax.data.examples import Example, Examples, Split
+from memjax.data.documents import Example, Examples, Split
 from memjax.data.glue import LabelledText
 from memjax.data.opening import Datasets, make_examples
 from memjax.data.token_files import Progress

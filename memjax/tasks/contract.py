@@ -11,7 +11,7 @@ import numpy as np
 
 from memjax import config as configs
 from memjax.config import Config
-from memjax.data.examples import Split
+from memjax.data.documents import Split
 from memjax.data.opening import Datasets
 from memjax.data.token_files import Progress
 from memjax.models.contract import Model

@@ -6,8 +6,7 @@ import hashlib
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.data.documents import Documents
-from memjax.data.examples import Example, Examples
+from memjax.data.documents import Documents, Example, Examples
 from memjax.data.opening import Datasets, make_datasets
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import WordPieceTokenizer

@@ -18,7 +18,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.data.examples import Example, Examples
+from memjax.data.documents import Example, Examples
 from memjax.data.opening import Datasets, make_examples
 from memjax.data.squad import Question
 from memjax.data.token_files import Progress

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.data.examples import Split
+from memjax.data.documents import Split
 from memjax.data.reading import Reading
 from memjax.tasks.contract import Measure, Subset
 from memjax.training.metrics import LN2, count_bytes, perplexity

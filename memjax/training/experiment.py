@@ -10,8 +10,7 @@ from typing import Any
 from memjax import config as configs
 from memjax.config import Config
 from memjax.data.annotations import open_neighbors
-from memjax.data.documents import Documents
-from memjax.data.examples import Split
+from memjax.data.documents import Documents, Split
 from memjax.data.opening import Datasets
 from memjax.data.reading import Reading
 from memjax.data.rows import RowStream

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from memjax.data.streams import ArrayDocuments, Streams
+from memjax.data.documents import ArrayDocuments
+from memjax.data.streams import Streams
 from memjax.functional.losses import cross_entropy_sum, token_cross_entropy
 from memjax.functional.product_keys import lookup_rows
 from memjax.models.contract import Model
