@@ -148,21 +148,26 @@ def usage_facts(run: str, config: Config, *, checkpoints: bool = False) -> dict[
       checkpoints: all that are kept instead of the newest.
     """
     from memjax.inspection.slot_usage import describe_counts, measure_usage, staleness
-    from memjax.training.experiment import make_experiment
-    from memjax.training.restoring import checkpoint_steps, load_variables
+    from memjax.training.restoring import checkpoint_steps, load_run
 
-    experiment = make_experiment(config)
-    load = lambda step: load_variables(run, experiment.model, config.data.segment_length, step)
+    def measure(step: int | None) -> dict[str, dict[str, Any]]:
+        loaded = load_run(run, config, step=step)
+        return measure_usage(loaded.experiment, loaded.variables)
+
     facts: dict[str, Any] = {"run": run, "split": config.evaluation.split}
     if not checkpoints:
-        return {**facts, "tables": describe_counts(measure_usage(experiment, load(None)))}
+        return {**facts, "tables": describe_counts(measure(None))}
     steps = checkpoint_steps(run)
-    measured = {step: measure_usage(experiment, load(step)) for step in steps or [None]}  # which has a line of its own
+    measured = {step: measure(step) for step in steps or [None]}  # which has a line of its own
     facts["tables"] = describe_counts(measured[steps[-1]])
     facts["checkpoints"] = {str(step): describe_counts(counts) for step, counts in measured.items()}
     for table, values in facts["tables"].items():
-        slots = staleness([measured[step][table][""].top for step in steps])
-        values["last_used"] = dict(zip(["never", *map(str, steps)], slots.tolist(), strict=True))
+        tops = {step: counts[table][""].top for step, counts in measured.items() if table in counts}
+        tops = {
+            step: top for step, top in tops.items() if len(top) == values["slots"]
+        }  # a table grows into other slots
+        slots = staleness(list(tops.values()))
+        values["last_used"] = dict(zip(["never", *map(str, tops)], slots.tolist(), strict=True))
     return facts
 
 

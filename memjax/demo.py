@@ -7,6 +7,7 @@ file. Every part is saved when it is done: a second call goes on, or shows what 
 """
 
 import dataclasses
+import functools
 import sys
 import time
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from memjax.overrides import load_config
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.loop import train
 from memjax.training.metrics import read_metrics
-from memjax.training.restoring import load_variables
+from memjax.training.restoring import LoadedRun, load_run
 from memjax.training.runs import read_json, write_json
 
 DISTANT = "distant_identifier"
@@ -97,19 +98,18 @@ class _Demo:
         self.path.mkdir(parents=True, exist_ok=True)
         memory, local = self.language_config("memorizing"), self.language_config("cache_only")
         self.say("1/4  corpus and vocabulary")
-        experiments = {config.name: make_experiment(config, progress=preparation()) for config in (memory, local)}
-        self.describe_corpus(experiments["memorizing"])
+        self.describe_corpus(make_experiment(memory, progress=preparation()))
         self.say("2/4  two language models, the same tokens for both")
         for config in (memory, local):
-            self.part(config.name, lambda config=config: self.train(config, experiments[config.name]))
+            self.part(config.name, lambda config=config: self.train(config))
         self.say("     the first with its memory off, and with a larger one")
         for length in (0, plan.larger_memory):
-            self.part(f"score/{length}", lambda length=length: self.score(experiments["memorizing"], length))
+            self.part(f"score/{length}", lambda length=length: self.score(length))
         self.say("3/4  keys and values: what only a memory can know")
         for variant in ("default", "cache_only"):
             self.part(f"recall/{variant}", lambda v=variant: self.recall(v))
         self.say("4/4  a held-out file, continued")
-        self.part("continuation", lambda: self.continuation(experiments["memorizing"]))
+        self.part("continuation", self.continuation)
         self.results["finished"] = True
         self.save()
         self.say("")
@@ -157,9 +157,9 @@ class _Demo:
         self.save()
         self.say("     " + _corpus_lines(facts).replace("\n", "\n     "))
 
-    def train(self, config: Config, experiment: Experiment) -> dict[str, Any]:
+    def train(self, config: Config) -> dict[str, Any]:
         """Trains one model, or goes on with it, and scores the held-out documents."""
-        result = train(config, experiment=experiment)
+        result = train(config)
         rates = [line.get("tokens_per_second") for line in read_metrics(result.path / "metrics.jsonl")]
         rates = [rate for rate in rates if rate]
         return {
@@ -169,17 +169,18 @@ class _Demo:
             **result.results,
         }
 
-    def score(self, experiment: Experiment, memory_length: int) -> dict[str, Any]:
+    @functools.cached_property
+    def trained(self) -> LoadedRun:
+        """The language model with a memory."""
+        return load_run(self.path / "memorizing")
+
+    def score(self, memory_length: int) -> dict[str, Any]:
         """Scores the held-out documents with another memory."""
+        experiment = self.trained.experiment
         evaluation = dataclasses.replace(experiment.config.evaluation, memory_length=memory_length)
-        result = experiment.evaluator(evaluation)(self.variables(experiment))
+        result = experiment.evaluator(evaluation)(self.trained.variables)
         self.say(f"     memory {memory_length:,}: {result.bits_per_byte:.4f} bits per byte")
         return result.as_dict()
-
-    def variables(self, experiment: Experiment) -> dict[str, Any]:
-        """The trained ones of a language model."""
-        config = experiment.config
-        return load_variables(self.path / config.name, experiment.model, config.data.segment_length)
 
     def recall(self, variant: str) -> dict[str, Any]:
         """Trains on keys and values and counts the right answers on held-out documents."""
@@ -198,17 +199,18 @@ class _Demo:
             "chance": 1 / config.data.source.num_values,  # type: ignore[union-attr]
         }
 
-    def continuation(self, experiment: Experiment) -> dict[str, Any]:
+    def continuation(self) -> dict[str, Any]:
         """Continues the first held-out document that is long enough."""
         from memjax.inference import Sampling, continue_texts
 
+        experiment = self.trained.experiment
         documents: Any = experiment.documents("test")
         long = [i for i in range(len(documents)) if documents.num_tokens(i) > self.plan.prompt_tokens]
         index = long[0] if long else 0
         prompt = experiment.tokenizer.decode(documents[index][: self.plan.prompt_tokens])
         blocks = continue_texts(
             experiment.model,
-            self.variables(experiment),
+            self.trained.variables,
             experiment.tokenizer,
             [prompt],
             segment_length=experiment.config.data.segment_length,

@@ -15,7 +15,7 @@ from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.runs import grown, load_config
 from memjax.training.variables import COLLECTIONS, fit_variables, join_arrays, name_arrays
 
-__all__ = ["LoadedRun", "init_from", "load_run", "load_variables"]
+__all__ = ["LoadedRun", "init_from", "load_run"]
 
 
 def init_from(
@@ -44,7 +44,7 @@ def init_from(
     groups = model.groups()
     split = {name: split_collection(collection, groups) for name, collection in variables.items()}
     ours = name_arrays(split)
-    theirs = _load_collections(run)
+    theirs, _ = _load_checkpoint(run)
     for part in reinitialized:
         if not any(optimizers.is_named(name, [part]) for name in theirs):
             allowed = f"a part of a parameter's path, as {next(iter(theirs))}"
@@ -67,44 +67,31 @@ def init_from(
     return join_arrays(split, merged, groups), [name for name in ours if name not in theirs]
 
 
-def load_variables(run: Path | str, model: Any, segment_length: int, step: int | None = None) -> dict[str, Any]:
-    """The variables of the newest intact checkpoint of a run.
-
-    Args:
-      run: a run directory.
-      model: the Linen language model of the run, or one with another memory size.
-      segment_length: tokens, as in training.
-      step: of another checkpoint.
-
-    Raises:
-      ValueError: no checkpoint, or one of another architecture (the line lists the difference).
-    """
-    return _fitted(run, _load_collections(run, step), model, segment_length)
-
-
-def _fitted(run: Path | str, loaded: Mapping[str, Any], model: Any, segment_length: int) -> dict[str, Any]:
-    arrays = {name: jnp.array(leaf) for name, leaf in loaded.items()}
-    return fit_variables(arrays, model, segment_length, what=f"{run}: the checkpoint is of another architecture")
-
-
 @dataclasses.dataclass(frozen=True)
 class LoadedRun:
-    """A run as its directory has it: the experiment and the newest variables."""
+    """A run as its directory has it: the experiment, grown as the checkpoint is, and the variables."""
 
     experiment: Experiment
     variables: dict[str, Any]
 
 
-def load_run(run: Path | str, config: Config | None = None) -> LoadedRun:
-    """Opens a run directory for evaluation or generation.
+def load_run(run: Path | str, config: Config | None = None, *, step: int | None = None) -> LoadedRun:
+    """Opens a run directory at its newest intact checkpoint, for evaluation or generation.
 
     Args:
       run: the directory.
       config: instead of the one in the directory (another memory size, other documents).
+      step: of another checkpoint.
+
+    Raises:
+      ValueError: no checkpoint, or one of another architecture (the line lists the difference).
     """
-    loaded, extra = _load_checkpoint(run)
+    loaded, extra = _load_checkpoint(run, step)
     experiment = make_experiment(grown(load_config(run) if config is None else config, lineage_of(extra)))
-    return LoadedRun(experiment, _fitted(run, loaded, experiment.model, experiment.config.data.segment_length))
+    arrays = {name: jnp.array(leaf) for name, leaf in loaded.items()}
+    what = f"{run}: the checkpoint is of another architecture"
+    variables = fit_variables(arrays, experiment.model, experiment.config.data.segment_length, what=what)
+    return LoadedRun(experiment, variables)
 
 
 def lineage_of(extra: Any) -> Sequence[Mapping[str, Any]]:
@@ -121,13 +108,10 @@ def checkpoint_steps(run: Path | str) -> list[int]:
         checkpoints.close()
 
 
-def _load_collections(run: Path | str, step: int | None = None) -> dict[str, Any]:
-    """Name -> array of all collections in a checkpoint, the newest intact one if None; names as there."""
-    return _load_checkpoint(run, step)[0]
-
-
 def _load_checkpoint(run: Path | str, step: int | None = None) -> tuple[dict[str, Any], Any]:
-    """The same, and what was saved beside them."""
+    """Name -> array of all collections in a checkpoint, the newest intact one if None, names as there; what was saved
+    beside them.
+    """
     checkpoints = Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True)
     try:
         return checkpoints.load(tuple(COLLECTIONS.values()), step=step)[1:]

@@ -1,6 +1,7 @@
 """Counters of slots: by hand, against loops, on the device, and of a split."""
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +19,15 @@ from memjax.inspection.slot_usage import (
     measure_usage,
     staleness,
 )
+from memjax.models.transformer import split_collection
+from memjax.training.checkpoints import Checkpoints
 from memjax.training.loop import train
 from memjax.training.restoring import load_run
+from memjax.training.runs import load_config
 from memjax.training.slot_counters import count_usage, pull_usage
+from memjax.training.step import init_variables
 from memjax.training.tables import Tables, TouchedRows, sparse_sgd
+from memjax.training.variables import name_arrays
 
 SLOTS = 9
 
@@ -197,6 +203,24 @@ def test_the_command_says_it_for_every_checkpoint(run, capsys):
         name: {key: value for key, value in table.items() if key != "last_used"}
         for name, table in facts["tables"].items()
     }
+
+
+def test_a_run_whose_tables_have_grown(run, tmp_path):
+    """Every checkpoint is of the model that the run was then."""
+    grown = shutil.copytree(run, tmp_path / "grown")
+    lineage = [{"model.feed_forward.num_keys": 6}]
+    model = load_run(run).experiment.grown(lineage).model
+    variables = init_variables(model, jax.random.key(0), 8)
+    split = {name: split_collection(collection, model.groups()) for name, collection in variables.items()}
+    checkpoints = Checkpoints(grown / "checkpoints")
+    checkpoints.save(6, name_arrays(split), extra={"lineage": lineage})
+    checkpoints.close()
+    config = load_config(grown)
+    newest, facts = usage_facts(str(grown), config), usage_facts(str(grown), config, checkpoints=True)
+    slots = {step: tables["layer_00/values"]["slots"] for step, tables in facts["checkpoints"].items()}
+    assert slots == {"4": 16, "6": 36}
+    assert newest["tables"] == facts["checkpoints"]["6"]
+    assert list(facts["tables"]["layer_00/values"]["last_used"]) == ["never", "6"]
 
 
 def test_a_model_without_tables_is_refused(run):
