@@ -21,16 +21,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from memjax.compilation import keep_programs
-from memjax.config import Config, Evaluation
+from memjax.config import Config, Data, Evaluation
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config
 from memjax.settings.relations import validate
 
 DEFAULT_CONFIG = "memorizing_python"
-PLACE_FIELDS = ("data.source.", "data.cache_dir", "data.neighbors", "data.tokenizer.vocab")
-"""What may differ wherever a run is read: where its data is."""
-EVALUATION_FIELDS = ("evaluation.", "model.attention.", "task.", *PLACE_FIELDS)
+_PLACES = tuple(f"data.{field}" for field in Data.places)
+EVALUATION_FIELDS = ("evaluation.", "model.attention.", "task.", *_PLACES)
 """What `memjax eval` may change; of the attention and the task only what changes no parameter."""
-GENERATION_FIELDS = ("evaluation.cache.", *PLACE_FIELDS)
+GENERATION_FIELDS = ("evaluation.cache.", *_PLACES)
 """What `memjax generate` may change."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """What the system says of a full disk."""

@@ -406,7 +406,13 @@ SourceKind = (
 
 @dataclass(slots=True, kw_only=True)
 class Data(Settings):
-    """What is read, and how it is cut into rows."""
+    """What is read, and how it is cut into rows.
+
+    Attributes:
+      places: beginnings of the fields that say where data is, not what: they may differ wherever a run is read.
+    """
+
+    places = ("source.", "cache_dir", "neighbors", "tokenizer.vocab")
 
     source: SourceKind = field(default_factory=PythonLibrary)
     """where documents come from"""
