@@ -133,7 +133,7 @@ def _eval(arguments: list[str]) -> int:
     check_evaluation(config)
     run = load_run(options.run, config)
     result = run.experiment.evaluate(run.variables)
-    memory_length = config.with_memory(config.evaluation.memory_length).model.memory_length or 0
+    memory_length = config.with_memory(config.evaluation.memory_length).model.carrier.memory_length or 0
     values = {"run": options.run, "split": config.evaluation.split, "memory_length": memory_length, **result.as_dict()}
     if config.evaluation.cache.memory_length:
         values["cache"] = dataclasses.asdict(config.evaluation.cache)

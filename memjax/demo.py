@@ -165,7 +165,7 @@ class _Demo:
         return {
             "tokens": config.training.steps * config.data.rows * config.data.segment_length,
             "tokens_per_second": float(np.median(rates)) if rates else None,
-            "memory_length": config.model.memory_length or 0,
+            "memory_length": config.model.carrier.memory_length or 0,
             **result.results,
         }
 

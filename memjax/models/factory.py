@@ -75,7 +75,7 @@ def make_language_model(
         raise _unknown("attention", model.attention)
     if not isinstance(model.output, settings.OutputKind):
         raise _unknown("output", model.output)
-    if not model.is_causal:
+    if not model.carrier.is_causal:
         raise ValueError("model.attention: given Bidirectional, allowed: a decoder's; see make_text_encoder")
     if model.translates:
         raise ValueError("model: given EncoderDecoder, allowed: Model; see make_encoder_decoder")

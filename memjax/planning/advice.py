@@ -106,10 +106,10 @@ def advise(config: Config, facts: Mapping[str, Any]) -> list[Tip]:
 
 def _search_tips(now: _Situation) -> Iterator[Tip]:
     model = now.config.model
-    if model.sorts_all_scores:
+    if model.carrier.sorts_all_scores:
         # A full sort of all scores: float32 scores and int32 slots, before and after.
         heads = max(model.num_heads // now.mesh["model"], 1)
-        scores = now.own_rows * heads * now.config.data.segment_length * (model.memory_length or 0)
+        scores = now.own_rows * heads * now.config.data.segment_length * (model.carrier.memory_length or 0)
         saved = min(16 * scores, now.activations)
         yield Tip("--model.attention.retrieval approximate", "'exact' sorts all scores on a TPU", saved)
 
@@ -119,7 +119,7 @@ def _memory_tips(now: _Situation) -> Iterator[Tip]:
         return
     if now.config.model.memory_dtype == "float32":
         yield Tip("--model.memory-dtype bfloat16", "every memory in half the bytes", now.memory // 2)
-    name, length = "model.attention.memory-length", now.config.model.memory_length or 0
+    name, length = "model.attention.memory-length", now.config.model.carrier.memory_length or 0
     if not now.training and now.config.evaluation.memory_length is not None:
         name, length = "evaluation.memory-length", now.config.evaluation.memory_length
     if length > 1:

@@ -33,38 +33,20 @@ RECONSTRUCTION = {"attention": "compressive/attention_reconstruction", "auto_enc
 
 
 @dataclass(slots=True, kw_only=True)
-class Attention(Settings):
-    """What every kind of attention says of itself; a kind overrides what differs.
+class Carrier(Settings):
+    """What carries a memory, and what it says of it: a kind of attention, or a model with one memory for all layers.
 
     Facts have no annotation: with one they would be fields, options and keys of config.json.
 
     Attributes:
-      norm_place: of the layers' norms: 'pre', 'post' or 'none'.
-      norm_kind: 'rms', 'layer', 'layer_exact', or '' where there is none.
-      final_norm: a norm after the last layer where `norm_place` is 'pre'.
-      learned_positions: tokens for which the model learns positions; 0 = it learns none.
-      init_stddev: of initial matrices and embeddings, as published; None = the library's own.
-      hidden_dropout: whether the feed-forward part drops its hidden layer too.
-      has_heads: whether `num_heads` and `head_dim` of the model have an effect.
-      has_feed_forward: whether a layer has a feed-forward part.
       is_causal: whether a token sees only what is before it.
-      takes_memory_tokens: whether memory tokens may stand before its segments.
       crosses_segments: whether gradients cross segments.
       memory_length: slots of the memory whose size an evaluation may change; None = it has none.
       added_parameters: names of the parameters that the memory adds to a model without it.
       sorts_all_scores: whether a TPU sorts the scores of all slots to find the nearest.
     """
 
-    norm_place = "pre"
-    norm_kind = "rms"
-    final_norm = True
-    learned_positions = 0
-    init_stddev = None
-    hidden_dropout = True
-    has_heads = True
-    has_feed_forward = True
     is_causal = True
-    takes_memory_tokens = False
     crosses_segments = False
     memory_length = None
     added_parameters = ()
@@ -78,7 +60,7 @@ class Attention(Settings):
         """The coefficients of its auxiliary losses, by name (see `memjax.training.step`)."""
         return {}
 
-    def with_memory(self, length: int) -> Attention:
+    def with_memory(self, length: int) -> Carrier:
         """The same with a memory of so many slots.
 
         Raises:
@@ -90,48 +72,90 @@ class Attention(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class FullAttention(Attention):
-    """No memory: causal attention inside the segment. The degenerate case of every memory."""
+class Attention(Carrier):
+    """What every kind of attention says of itself; a kind overrides what differs.
+
+    Attributes:
+      norm_place: of the layers' norms: 'pre', 'post' or 'none'.
+      norm_kind: 'rms', 'layer', 'layer_exact', or '' where there is none.
+      final_norm: a norm after the last layer where `norm_place` is 'pre'.
+      learned_positions: tokens for which the model learns positions; 0 = it learns none.
+      init_stddev: of initial matrices and embeddings, as published; None = the library's own.
+      hidden_dropout: whether the feed-forward part drops its hidden layer too.
+      has_heads: whether `num_heads` and `head_dim` of the model have an effect.
+      has_feed_forward: whether a layer has a feed-forward part.
+      takes_memory_tokens: whether memory tokens may stand before its segments.
+    """
+
+    norm_place = "pre"
+    norm_kind = "rms"
+    final_norm = True
+    learned_positions = 0
+    init_stddev = None
+    hidden_dropout = True
+    has_heads = True
+    has_feed_forward = True
+    takes_memory_tokens = False
+
+
+@dataclass(slots=True, kw_only=True)
+class BucketAttention(Attention):
+    """Attention with T5's relative positions, whose queries and keys may be normalised."""
 
     query_key_norm: bool = True
     """normalise queries and keys to unit length and learn a scale per head"""
     scale_init: float | None = None
     """initial scale of query-key norm; None = sqrt(head_dim)"""
     num_buckets: int = 32
-    """T5 relative-position buckets; 0 = no positions"""
+    """T5 relative-position buckets of local attention; 0 = no positions"""
     max_distance: int = 128
     """tokens beyond which all distances share the last bucket"""
 
     def check(self, field: str, config: Config) -> None:
-        _check_buckets(field, self.num_buckets, self.max_distance)
+        buckets, distance = self.num_buckets, self.max_distance
+        require(buckets == 0 or buckets >= 2, f"{field}num_buckets", buckets, "0 (no positions), or 2 or more")
+        fits = buckets == 0 or distance > buckets // 2
+        require(fits, f"{field}max_distance", distance, f"more than half of {field}num_buckets = {buckets}")
 
 
 @dataclass(slots=True, kw_only=True)
-class TransformerXL(Attention):
+class RelativeAttention(Attention):
+    """Attention with Transformer-XL's relative positions."""
+
+    norm: Literal["post", "pre"] = "post"
+    """place of the layer norm; the published models are post-norm"""
+    final_norm: bool = True
+    """a norm after the last layer where norm is not 'post'; the published code of Transformer-XL has none"""
+    tied_biases: bool = False
+    """share the biases u and v between all layers (as the text of Transformer-XL's paper does)"""
+    clamp_length: Annotated[int, zero_or_more("off", "tokens")] = 0
+    """tokens; distances beyond it are treated as it; 0 = no clamping"""
+
+    norm_kind = "layer"
+    init_stddev = 0.02
+
+    @property
+    def norm_place(self) -> str:
+        return "post" if self.norm == "post" else "pre"
+
+
+@dataclass(slots=True, kw_only=True)
+class FullAttention(BucketAttention):
+    """No memory: causal attention inside the segment. The degenerate case of every memory."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TransformerXL(RelativeAttention):
     """Transformer-XL (Dai et al. 2019): the hidden states of earlier segments, in every layer."""
 
     memory_length: Slots = 128
     """slots (tokens) of the hidden-state memory of each layer; 0 = no memory"""
-    norm: Literal["post", "pre"] = "post"
-    """place of the layer norm; the published models are post-norm"""
-    final_norm: bool = True
-    """a norm after the last layer where norm is 'pre'; the published code has none"""
-    tied_biases: bool = False
-    """share the biases u and v between all layers (as the paper's text does)"""
-    clamp_length: Annotated[int, zero_or_more("off", "tokens")] = 0
-    """tokens; distances beyond it are treated as it; 0 = no clamping"""
     same_length: bool = False
     """every query sees exactly memory_length keys including itself (evaluation in the published scripts)"""
     empty_memory: Literal["mask", "zeros"] = "mask"
     """'zeros' attends to never-written slots as zero vectors, as the TensorFlow and Hugging Face code does"""
 
-    norm_kind = "layer"
-    init_stddev = 0.02
     takes_memory_tokens = True
-
-    @property
-    def norm_place(self) -> str:
-        return self.norm
 
     def check(self, field: str, config: Config) -> None:
         _check_sines(type(self).__name__, config.model.dim)
@@ -140,7 +164,7 @@ class TransformerXL(Attention):
 
 
 @dataclass(slots=True, kw_only=True)
-class Compressive(Attention):
+class Compressive(RelativeAttention):
     """Compressive Transformer (Rae et al. 2019): Transformer-XL whose oldest memories are compressed, not forgotten."""
 
     memory_length: Slots = 128
@@ -167,17 +191,9 @@ class Compressive(Attention):
     """of compressed slots: relative keys of their own, as in the published code, or one row of slots with the memory"""
     norm: Literal["post", "pre", "pre_sonnet"] = "post"
     """place of the layer norm; 'pre_sonnet' is the published code's: pre-norm, and memories hold the normed input"""
-    final_norm: bool = True
-    """a norm after the last layer where norm is not 'post'"""
-    tied_biases: bool = False
-    """share the biases u and v between all layers"""
-    clamp_length: Annotated[int, zero_or_more("off", "tokens")] = 0
-    """tokens; distances beyond it are treated as it; 0 = no clamping"""
     empty_memory: Literal["mask", "zeros"] = "mask"
     """'zeros' attends to never-written slots as zero vectors, as the published code does"""
 
-    norm_kind = "layer"
-    init_stddev = 0.02
     added_parameters = (
         "compressed_position",
         "compressed_relative",
@@ -185,10 +201,6 @@ class Compressive(Attention):
         "decompression_kernel",
         "dilated_kernels",
     )
-
-    @property
-    def norm_place(self) -> str:
-        return "post" if self.norm == "post" else "pre"
 
     @property
     def crosses_segments(self) -> bool:
@@ -225,7 +237,7 @@ class Compressive(Attention):
 
 
 @dataclass(slots=True, kw_only=True)
-class Memorizing(Attention):
+class Memorizing(BucketAttention):
     """Memorizing Transformer (Wu et al. 2022): k nearest (key, value) pairs of a long FIFO memory, in some layers."""
 
     layers: tuple[int, ...] = (-4,)
@@ -246,16 +258,8 @@ class Memorizing(Attention):
     """search over the long memory; 'threshold' is exact without a gather, 'bucket' has about 63 % recall"""
     recall_target: Annotated[float, Range(words="above 0, up to 1", above=0, most=1)] = 0.95
     """expected recall of 'approximate' on a TPU (elsewhere it is exact)"""
-    query_key_norm: bool = True
-    """normalise queries and keys to unit length and learn a scale per head"""
-    scale_init: float | None = None
-    """initial scale of query-key norm; None = sqrt(head_dim)"""
     gate_init: float = 0.0
     """initial gate logit; positive favours the memory"""
-    num_buckets: int = 32
-    """T5 relative-position buckets of local attention; 0 = no positions"""
-    max_distance: int = 128
-    """tokens beyond which all distances share the last bucket"""
     track_positions: bool = False
     """let each slot carry the document position of its token"""
     compatibility: Literal["paper", "meliad"] = "paper"
@@ -271,7 +275,7 @@ class Memorizing(Attention):
         return self.window or self.cache_length + segment_length
 
     def check(self, field: str, config: Config) -> None:
-        _check_buckets(field, self.num_buckets, self.max_distance)
+        BucketAttention.check(self, field, config)
         fits = self.memory_length == 0 or 1 <= self.num_neighbors <= self.memory_length
         allowed = f"1 to {field}memory_length = {self.memory_length}"
         require(fits, f"{field}num_neighbors", self.num_neighbors, allowed)
@@ -281,8 +285,11 @@ class Memorizing(Attention):
 
 
 @dataclass(slots=True, kw_only=True)
-class InfinityFormer(Attention):
-    """infinity-former (Martins et al. 2022): the whole past as a signal of constant size, beside the attention."""
+class InfinityFormer(RelativeAttention):
+    """infinity-former (Martins et al. 2022): the whole past as a signal of constant size, beside the attention.
+
+    `norm`, `final_norm`, `tied_biases` and `clamp_length` are those of a Transformer-XL host.
+    """
 
     host: Literal["transformer_xl", "gpt2"] = "transformer_xl"
     """the attention it stands beside: relative positions and a short-term memory, or GPT-2's"""
@@ -314,19 +321,9 @@ class InfinityFormer(Attention):
     """smallest variance of a density; 1e-6 in the published code for sorting"""
     memory_length: int = 0
     """slots (tokens) of the short-term memory of a Transformer-XL host, a multiple of the segment; 0 = none"""
-    norm: Literal["post", "pre"] = "post"
-    """place of the layer norm of a Transformer-XL host"""
-    final_norm: bool = True
-    """a norm after the last layer where norm is 'pre'"""
-    tied_biases: bool = False
-    """of a Transformer-XL host: share the biases u and v between all layers"""
-    clamp_length: int = 0
-    """of a Transformer-XL host, tokens; distances beyond it are treated as it; 0 = no clamping"""
     num_positions: int = 1024
     """learned positions of a GPT-2 host, at least a segment"""
 
-    norm_kind = "layer"
-    init_stddev = 0.02
     added_parameters = ("long_term",)
 
     @property
@@ -524,10 +521,3 @@ def _check_sines(of: str, dim: int) -> None:
 
 def _check_positions(field: str, positions: int, length: int) -> None:
     require(positions >= length, f"{field}num_positions", positions, f"at least data.segment_length = {length}")
-
-
-def _check_buckets(field: str, buckets: int, max_distance: int) -> None:
-    """Ranges of T5's relative positions, off with 0 buckets."""
-    require(buckets == 0 or buckets >= 2, f"{field}num_buckets", buckets, "0 (no positions), or 2 or more")
-    fits = buckets == 0 or max_distance > buckets // 2
-    require(fits, f"{field}max_distance", max_distance, f"more than half of {field}num_buckets = {buckets}")

@@ -53,18 +53,12 @@ class Source(Settings):
     Attributes:
       gives: what its reader gives, the first where nothing else is wanted: 'texts', 'tokens', 'seqio', 'dialogues',
         'pairs' (the texts of two languages), 'labelled' (texts with classes) or 'questions'.
-      is_text: whether its documents are texts, which a text encoder may read.
-      is_code: whether these are source code.
-      is_labelled: whether it holds examples with labels or questions instead of documents.
-      is_translated: whether it holds sentence pairs.
+      is_code: whether its texts are source code.
       metrics: what is published for its classes besides accuracy: 'matthews', 'f1'.
     """
 
     gives = ("texts",)
-    is_text = True
     is_code = False
-    is_labelled = False
-    is_translated = False
     metrics = ()
 
 
@@ -76,11 +70,9 @@ class PythonLibrary(Source):
 
 
 @dataclass(slots=True, kw_only=True)
-class TextFiles(Source):
-    """Plain text files, one document each. Compressed .xz and .gz are read as they are."""
+class HeldOut(Source):
+    """Documents of which shares are held out, by a hash of their names."""
 
-    path: str = ""
-    """a file, a directory or a glob"""
     validation_percent: int = 5
     """share of documents held out for validation, by a hash of the name"""
     test_percent: int = 5
@@ -88,7 +80,15 @@ class TextFiles(Source):
 
 
 @dataclass(slots=True, kw_only=True)
-class Directories(Source):
+class TextFiles(HeldOut):
+    """Plain text files, one document each. Compressed .xz and .gz are read as they are."""
+
+    path: str = ""
+    """a file, a directory or a glob"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Directories(HeldOut):
     """One document per directory (a repository): its files joined in path order, each after a line with its path."""
 
     is_code = True
@@ -99,24 +99,16 @@ class Directories(Source):
     """glob of the files to join"""
     order_file: str = ""
     """a file inside each directory that lists its files in the order to join them; '' = path order"""
-    validation_percent: int = 5
-    """share of documents held out for validation"""
-    test_percent: int = 5
-    """share of documents held out for the test split"""
 
 
 @dataclass(slots=True, kw_only=True)
-class JsonLines(Source):
+class JsonLines(HeldOut):
     """JSON lines, one document a line."""
 
     path: str = ""
     """a file or a glob"""
     field: str = "text"
     """the field that holds the text"""
-    validation_percent: int = 5
-    """share of documents held out for validation"""
-    test_percent: int = 5
-    """share of documents held out for the test split"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,8 +160,6 @@ class SeqioTask(Source):
     data_dir: str = ""
     """prepared TFDS data sets; '' = the library's default"""
 
-    is_text = False
-
 
 @dataclass(slots=True, kw_only=True)
 class KeyValueRecall(Source):
@@ -190,8 +180,6 @@ class KeyValueRecall(Source):
     num_documents: int = 2048
     """documents of the training split; validation and test have an eighth each"""
 
-    is_text = False
-
 
 @dataclass(slots=True, kw_only=True)
 class Sorting(Source):
@@ -206,8 +194,6 @@ class Sorting(Source):
     num_documents: int = 8000
     """documents of the training split; validation and test have a tenth each"""
 
-    is_text = False
-
 
 @dataclass(slots=True, kw_only=True)
 class Mnist(Source):
@@ -217,8 +203,6 @@ class Mnist(Source):
 
     path: str = ""
     """the folder of train-images-idx3-ubyte and t10k-images-idx3-ubyte (also .gz)"""
-
-    is_text = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -233,8 +217,6 @@ class Dialogues(Source):
     """tokens of the document that are kept; 0 = all"""
     max_utterance_length: Annotated[int, Range(words="1 or more tokens", least=1)] = 128
     """tokens of an utterance that are kept"""
-
-    is_text = False
 
     def check(self, field: str, config: Config) -> None:
         protocol = config.data.protocol
@@ -274,9 +256,6 @@ class Glue(Source):
     test_percent: int = 10
     """likewise for the test split"""
 
-    is_text = False
-    is_labelled = True
-
     @property
     def metrics(self) -> tuple[str, ...]:
         return {"cola": ("matthews",), "mrpc": ("f1",), "qqp": ("f1",)}.get(self.name, ())
@@ -297,9 +276,6 @@ class Squad(Source):
     test_percent: int = 10
     """likewise for the test split"""
 
-    is_text = False
-    is_labelled = True
-
 
 @dataclass(slots=True, kw_only=True)
 class Templates(Source):
@@ -310,15 +286,12 @@ class Templates(Source):
     num_examples: int = 512
     """examples of the training split; validation and test have an eighth each"""
 
-    is_text = False
-    is_labelled = True
-
 
 @dataclass(slots=True, kw_only=True)
 class Translation(Source):
     """Sentence pairs."""
 
-    is_translated = True
+    gives = ("pairs",)
 
     def check(self, field: str, config: Config) -> None:
         kind, protocol = type(self).__name__, config.data.protocol
@@ -329,8 +302,6 @@ class Translation(Source):
 @dataclass(slots=True, kw_only=True)
 class ParallelText(Translation):
     """Sentence pairs: a folder of files STEM.LANGUAGE with a sentence a line (also .xz / .gz), as Multi30k has them."""
-
-    gives = ("pairs",)
 
     path: str = ""
     """the folder"""
@@ -352,8 +323,6 @@ class ParallelText(Translation):
 class TfdsTranslation(Translation):
     """Sentence pairs of a TFDS translation builder. Needs the extra `data`."""
 
-    gives = ("pairs",)
-
     name: str = "wmt14_translate/de-en"
     """builder name, with config and version where wanted"""
     source_language: str = "en"
@@ -369,8 +338,6 @@ class TfdsTranslation(Translation):
 @dataclass(slots=True, kw_only=True)
 class NumberWords(Translation):
     """Synthetic sentence pairs: numbers in English words, and in German ones."""
-
-    gives = ("pairs",)
 
     num_documents: int = 2048
     """pairs of the training split; validation and test have an eighth each"""

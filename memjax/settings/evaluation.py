@@ -11,10 +11,7 @@ from memjax.settings.relations import Settings, require
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = [
-    "ContinuousCache",
-    "Evaluation",
-]
+__all__ = ["ContinuousCache", "Evaluation"]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,12 +11,7 @@ from memjax.settings.relations import Settings, require, require_layers
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = [
-    "FeedForward",
-    "Dense",
-    "ProductKey",
-    "FeedForwardKind",
-]
+__all__ = ["FeedForward", "Dense", "ProductKey", "FeedForwardKind"]
 
 
 @dataclass(slots=True, kw_only=True)

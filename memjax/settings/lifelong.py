@@ -12,12 +12,7 @@ from memjax.settings.relations import Settings, require
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = [
-    "Sequential",
-    "EWC",
-    "TaskData",
-    "Lifelong",
-]
+__all__ = ["Sequential", "EWC", "TaskData", "Lifelong"]
 
 
 @dataclass(slots=True, kw_only=True)

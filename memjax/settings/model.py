@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from memjax.settings.attention import RFA, T2R, AttentionKind, FullAttention, LinearTransformer, MemSizer
+from memjax.settings.attention import RFA, T2R, AttentionKind, Carrier, FullAttention, LinearTransformer, MemSizer
 from memjax.settings.feed_forward import Dense, FeedForwardKind
 from memjax.settings.output import Output, OutputKind, Softmax
 from memjax.settings.ranges import Count, Number, Range, Rate, zero_or_more
@@ -14,14 +14,7 @@ from memjax.settings.relations import Settings, require
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = [
-    "MemoryTokens",
-    "AnyModel",
-    "ModelSettings",
-    "EncoderDecoder",
-    "Memformer",
-    "ModelKind",
-]
+__all__ = ["MemoryTokens", "AnyModel", "ModelSettings", "EncoderDecoder", "Memformer", "ModelKind"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,51 +33,54 @@ class MemoryTokens(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class AnyModel(Settings):
-    """What every model says of itself, whatever its settings are.
+    """What every model says of itself, and the sizes that all have.
 
     Attributes:
-      is_causal: whether a token sees only what is before it.
       translates: whether it reads a text to translate besides the one that it writes.
-      crosses_segments: whether gradients cross segments.
-      memory_length: slots of the memory whose size an evaluation may change; None = it has none.
       memory_dtype: of activations stored in memory states; None = it has no choice.
-      added_parameters: names of the parameters that its memories add to a model without them.
-      sorts_all_scores: whether a TPU sorts the scores of all slots of a memory to find the nearest.
     """
 
-    is_causal = True
+    dim: Count = 256
+    """width of the residual stream"""
+    num_layers: Count = 4
+    """number of layers"""
+    num_heads: Count = 4
+    """attention heads"""
+    dropout: Rate = 0.0
+    """rate on embeddings, residual branches and the output"""
+    attention_dropout: Rate = 0.0
+    """rate on attention weights"""
+    scan_layers: bool | None = None
+    """one scan over equal neighbouring layers (compile time independent of depth); None = from 6 layers up"""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """activations; parameters and statistics stay float32"""
+    feed_forward: FeedForwardKind = field(default_factory=Dense)
+    """the feed-forward part of the layers"""
+    output: OutputKind = field(default_factory=Softmax)
+    """embeddings and softmax"""
+
     translates = False
-    crosses_segments = False
-    memory_length = None
     memory_dtype = None
-    added_parameters = ()
-    sorts_all_scores = False
+
+    @property
+    def carrier(self) -> Carrier:
+        """What carries its memory: its attention, or the model itself."""
+        raise NotImplementedError
 
     @property
     def attention_kind(self) -> str:
         """What carries its memory, by name."""
-        return type(self).__name__
+        return type(self.carrier).__name__
 
-    def local_window(self, segment_length: int) -> int:
-        """Tokens that one layer sees without its long or compressed memory, the query included."""
-        return segment_length
-
-    def coefficients(self) -> dict[str, float]:
-        """The coefficients of its auxiliary losses, by name (see `memjax.training.step`)."""
-        return {}
-
-    def with_memory(self, length: int) -> AnyModel:
-        """The same with a memory of so many slots.
-
-        Raises:
-          ValueError: it has no memory whose size can change.
-        """
-        raise ValueError(f"evaluation.memory_length: given {length}, allowed: None with {self.attention_kind}")
+    @property
+    def scans(self) -> bool:
+        """Whether its layers are scanned."""
+        return self.num_layers >= 6 if self.scan_layers is None else self.scan_layers
 
     def warnings(self, field: str, config: Config) -> list[str]:
         segments = config.training.segments_per_update
         scored = segments - config.training.segments_without_gradient
-        if scored <= 1 or self.crosses_segments:
+        if scored <= 1 or self.carrier.crosses_segments:
             return []
         return [
             f"training.segments_per_update = {segments}: {self.attention_kind} stops gradients between segments, so "
@@ -96,34 +92,16 @@ class AnyModel(Settings):
 class ModelSettings(AnyModel):
     """A decoder-only language model, or a text encoder where `attention` is Bidirectional."""
 
-    dim: Count = 256
-    """width of the residual stream"""
-    num_layers: Count = 4
-    """number of layers"""
-    num_heads: Count = 4
-    """attention heads"""
     head_dim: Annotated[int, zero_or_more("dim / num_heads")] = 0
     """width of one head; 0 = dim / num_heads"""
-    dropout: Rate = 0.0
-    """rate on embeddings, residual branches and the output"""
-    attention_dropout: Rate = 0.0
-    """rate on attention weights"""
     scale_embeddings: bool = True
     """multiply input embeddings by sqrt(dim)"""
     positions: Literal["none", "sinusoids"] = "none"
     """'sinusoids' of the place in the document are added to embeddings, for attention without positions of its own"""
-    scan_layers: bool | None = None
-    """one scan over equal neighbouring layers (compile time independent of depth); None = from 6 layers up"""
-    compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """activations; parameters and statistics stay float32"""
     memory_dtype: Literal["float32", "bfloat16"] = "float32"
     """activations stored in memory states"""
     attention: AttentionKind = field(default_factory=FullAttention)
     """the attention part of the layers, and the memory it carries"""
-    feed_forward: FeedForwardKind = field(default_factory=Dense)
-    """the feed-forward part of the layers"""
-    output: OutputKind = field(default_factory=Softmax)
-    """embeddings and softmax"""
     markers: Annotated[int, zero_or_more("none", "ids")] = 0
     """last ids of the vocabulary that mark what follows them, as the speakers of a dialogue do: every token gets a
     learned embedding of the last mark before it; 0 = none"""
@@ -131,34 +109,8 @@ class ModelSettings(AnyModel):
     """memory tokens: of the encoder, or before every segment of a Transformer-XL; None = no memory tokens"""
 
     @property
-    def is_causal(self) -> bool:
-        return self.attention.is_causal
-
-    @property
-    def crosses_segments(self) -> bool:
-        return self.attention.crosses_segments
-
-    @property
-    def memory_length(self) -> int | None:
-        return self.attention.memory_length
-
-    @property
-    def added_parameters(self) -> tuple[str, ...]:
-        return self.attention.added_parameters
-
-    @property
-    def sorts_all_scores(self) -> bool:
-        return self.attention.sorts_all_scores
-
-    @property
-    def attention_kind(self) -> str:
-        return type(self.attention).__name__
-
-    def local_window(self, segment_length: int) -> int:
-        return self.attention.local_window(segment_length)
-
-    def coefficients(self) -> dict[str, float]:
-        return self.attention.coefficients()
+    def carrier(self) -> Carrier:
+        return self.attention
 
     def with_memory(self, length: int) -> ModelSettings:
         return replace(self, attention=self.attention.with_memory(length))
@@ -203,7 +155,7 @@ class EncoderDecoder(ModelSettings):
         ModelSettings.check(self, field, config)
         source = config.data.source
         allowed = "ParallelText, TfdsTranslation or NumberWords with an EncoderDecoder"
-        require(source.is_translated, "data.source", type(source).__name__, allowed)
+        require("pairs" in source.gives, "data.source", type(source).__name__, allowed)
         part = type(self.feed_forward).__name__
         require(part == "Dense", "model.feed_forward", part, "Dense in a translation model")
         _check_output(self.output)
@@ -217,27 +169,9 @@ class EncoderDecoder(ModelSettings):
 
 
 @dataclass(slots=True, kw_only=True)
-class Memformer(AnyModel):
+class Memformer(AnyModel, Carrier):
     """Memformer (Wu et al. 2020): an encoder with a memory of slots, and a decoder of `num_layers` layers."""
 
-    dim: Count = 256
-    """width of the residual stream"""
-    num_layers: Count = 4
-    """number of layers"""
-    num_heads: Count = 4
-    """attention heads"""
-    dropout: Rate = 0.0
-    """rate on embeddings, residual branches and the output"""
-    attention_dropout: Rate = 0.0
-    """rate on attention weights"""
-    scan_layers: bool | None = None
-    """one scan over equal neighbouring layers (compile time independent of depth); None = from 6 layers up"""
-    compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """activations; parameters and statistics stay float32"""
-    feed_forward: FeedForwardKind = field(default_factory=Dense)
-    """the feed-forward part of the layers"""
-    output: OutputKind = field(default_factory=Softmax)
-    """embeddings and softmax"""
     encoder_layers: Number = 4
     """layers that read the memory; 0 = a decoder alone, which knows its own segment only (ablation)"""
     num_slots: Number = 64
@@ -252,6 +186,10 @@ class Memformer(AnyModel):
     """slots that are written at a time, which bounds the memory of the writer's weights; 0 = all"""
     num_classification_tokens: Number = 1
     """learned tokens after each segment in the encoder"""
+
+    @property
+    def carrier(self) -> Carrier:
+        return self
 
     @property
     def crosses_segments(self) -> bool:

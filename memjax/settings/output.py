@@ -11,13 +11,7 @@ from memjax.settings.relations import Settings, require
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = [
-    "Output",
-    "Softmax",
-    "AdaptiveSoftmax",
-    "Spalm",
-    "OutputKind",
-]
+__all__ = ["Output", "Softmax", "AdaptiveSoftmax", "Spalm", "OutputKind"]
 
 
 @dataclass(slots=True, kw_only=True)

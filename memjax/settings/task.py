@@ -14,14 +14,7 @@ from memjax.settings.tokenizers import WordPiece
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = [
-    "Task",
-    "LanguageModeling",
-    "MaskedLanguageModeling",
-    "Classification",
-    "QuestionAnswering",
-    "TaskKind",
-]
+__all__ = ["Task", "LanguageModeling", "MaskedLanguageModeling", "Classification", "QuestionAnswering", "TaskKind"]
 
 
 OneOrMore = Annotated[int, Range(words="1 or more", least=1)]
@@ -47,8 +40,9 @@ class LanguageModeling(Task):
     def check(self, field: str, config: Config) -> None:
         model, source = config.model, config.data.source
         allowed = "a decoder's; with Bidirectional set task to MaskedLanguageModeling or another one of a text encoder"
-        require(model.is_causal, "model.attention", model.attention_kind, allowed)
-        require(not source.is_labelled, "data.source", type(source).__name__, "a source of documents")
+        require(model.carrier.is_causal, "model.attention", model.attention_kind, allowed)
+        holds_examples = {"labelled", "questions"} & set(source.gives)
+        require(not holds_examples, "data.source", type(source).__name__, "a source of documents")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +53,7 @@ class TextEncoderTask(Task):
 
     def check(self, field: str, config: Config) -> None:
         kind, model, data, evaluation = type(self).__name__, config.model, config.data, config.evaluation
-        require(not model.is_causal, "model.attention", model.attention_kind, f"Bidirectional ({kind})")
+        require(not model.carrier.is_causal, "model.attention", model.attention_kind, f"Bidirectional ({kind})")
         require(isinstance(model.output, Softmax), "model.output", type(model.output).__name__, "Softmax")
         tokenizer, source = type(data.tokenizer).__name__, type(data.source).__name__
         require(isinstance(data.tokenizer, WordPiece), "data.tokenizer", tokenizer, "WordPiece")
@@ -68,7 +62,7 @@ class TextEncoderTask(Task):
             require(isinstance(data.source, self.sources), "data.source", source, allowed)
             require(data.protocol == "separate", "data.protocol", data.protocol, f"'separate' ({kind})")
         else:
-            require(data.source.is_text, "data.source", source, f"a source of texts ({kind})")
+            require("texts" in data.source.gives, "data.source", source, f"a source of texts ({kind})")
         unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first": True, "memory_length": None}
         for name, default in unset.items():
             value = getattr(evaluation, name)

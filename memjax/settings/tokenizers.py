@@ -6,15 +6,7 @@ from dataclasses import dataclass
 
 from memjax.settings.relations import Settings
 
-__all__ = [
-    "Tokenizer",
-    "Bytes",
-    "SentencePiece",
-    "Words",
-    "BytePairs",
-    "WordPiece",
-    "TokenizerKind",
-]
+__all__ = ["Tokenizer", "Bytes", "SentencePiece", "Words", "BytePairs", "WordPiece", "TokenizerKind"]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,14 +11,7 @@ from memjax.settings.relations import Settings, require
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = [
-    "Adam",
-    "Adafactor",
-    "Schedule",
-    "TableAdam",
-    "Training",
-    "Sharding",
-]
+__all__ = ["Adam", "Adafactor", "Schedule", "TableAdam", "Training", "Sharding"]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -32,7 +32,7 @@ class LanguageModeling(Task):
         names = [name for name, array in annotations.items() if array.dtype == bool]
         subsets: dict[str, Subset] = {name: lambda extras, name=name: extras[name] for name in names}
         if ANNOTATION in annotations:
-            distance = evaluation.distance or self.config.model.local_window(self.config.data.segment_length)
+            distance = evaluation.distance or self.config.model.carrier.local_window(self.config.data.segment_length)
             subsets["distant_identifier"] = lambda extras: extras[ANNOTATION] > distance
         return subsets
 

@@ -49,7 +49,7 @@ class Parts(NamedTuple):
 
 def make_objective(config: Config, model: Any) -> Objective:
     """The negative log likelihood of the model, with the auxiliary losses that the configuration weighs."""
-    return Objective(model_loss(model), config.model.coefficients())
+    return Objective(model_loss(model), config.model.carrier.coefficients())
 
 
 def make_parts(
@@ -70,7 +70,7 @@ def make_parts(
       after_update: as in `apply_gradients`.
     """
     training, made = config.training, objective(config, model)
-    added = config.model.added_parameters
+    added = config.model.carrier.added_parameters
     optimizer = make_optimizer(training, model.scanned_groups(), added=added, links=links)
     tables = make_table_optimizer(config)
     step = make_train_step(

@@ -148,7 +148,7 @@ class Experiment:
             if evaluation.memory_length is not None:
                 what = f"evaluation.memory_length: given {evaluation.memory_length}, the trained variables do not fit"
                 length = self.config.data.segment_length
-                fit = fitting(self.model, model, length, added=self.config.model.added_parameters, what=what)
+                fit = fitting(self.model, model, length, added=self.config.model.carrier.added_parameters, what=what)
         split = documents or self.documents(evaluation.split)
         return Evaluator(
             model,

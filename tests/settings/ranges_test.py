@@ -59,7 +59,7 @@ def test_a_misspelt_field_is_an_error(kind):
 
 
 def test_facts_are_no_fields():
-    facts = {"norm_place", "learned_positions", "crosses_segments", "added_parameters", "encodes", "is_text"}
+    facts = {"norm_place", "learned_positions", "crosses_segments", "added_parameters", "encodes", "gives"}
     assert not facts & {name for kind in KINDS for name in hints_of(kind)}
 
 

@@ -249,11 +249,11 @@ def test_optimizers_of_a_configuration():
 
 
 def test_the_local_window_decides_which_identifiers_are_distant(tmp_path):
-    assert make_config(tmp_path, long_memory()).model.local_window(8) == 16
-    assert make_config(tmp_path, long_memory(window=4)).model.local_window(8) == 4
-    assert make_config(tmp_path, TransformerXL(memory_length=5)).model.local_window(8) == 13
-    assert make_config(tmp_path, Compressive(memory_length=5)).model.local_window(8) == 13
-    assert make_config(tmp_path).model.local_window(8) == 8
+    assert make_config(tmp_path, long_memory()).model.carrier.local_window(8) == 16
+    assert make_config(tmp_path, long_memory(window=4)).model.carrier.local_window(8) == 4
+    assert make_config(tmp_path, TransformerXL(memory_length=5)).model.carrier.local_window(8) == 13
+    assert make_config(tmp_path, Compressive(memory_length=5)).model.carrier.local_window(8) == 13
+    assert make_config(tmp_path).model.carrier.local_window(8) == 8
     experiment = make_experiment(make_config(tmp_path))
     assert set(experiment.subsets(Evaluation())) == {"is_answer", "is_practice"}
     documents = experiment.documents("validation")
