@@ -8,27 +8,24 @@ Names may have the prefix `bert.` or `distilbert.`, or none. `save_run` makes a 
 which `training.init_from` starts. Nothing here imports torch or transformers.
 """
 
-import dataclasses
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors.numpy
 
 from memjax import config
+from memjax.interop import state_dicts as hf
 from memjax.interop.runs import write_run
 from memjax.models.factory import make_stack
-from memjax.models.transformer import join_layers, split_layers
+from memjax.models.transformer import join_collection, split_collection
 from memjax.models.vocabulary import pad_tables
 from memjax.tasks import task_of
 
 __all__ = ["export_params", "find_task", "import_params", "load_pretrained", "model_config", "save_run", "vocab_size"]
 
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 VOCABULARY_FILES = ("vocab.txt", "tokenizer.json")
 _ACTIVATIONS: dict[str, Any] = {"gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
 
@@ -52,9 +49,7 @@ def model_config(hf_config: Mapping[str, Any], *, pooler: bool = True) -> config
         raise ValueError(f"hf_config['model_type']: given {kind!r}, allowed: 'bert', 'distilbert'")
     given = {**_DEFAULTS, **{_DISTIL_KEYS.get(key, key): value for key, value in hf_config.items()}}
     fixed = {"layer_norm_eps": 1e-12, "position_embedding_type": "absolute", "is_decoder": False}
-    for key, allowed in fixed.items():
-        if given[key] != allowed:
-            raise ValueError(f"hf_config[{key!r}]: given {given[key]!r}, allowed: {allowed!r}")
+    hf.check_fixed(given, fixed)
     if given["hidden_act"] not in _ACTIVATIONS:
         allowed = ", ".join(map(repr, _ACTIVATIONS))
         raise ValueError(f"hf_config['hidden_act']: given {given['hidden_act']!r}, allowed: {allowed}")
@@ -94,15 +89,10 @@ def import_params(
       ValueError: tensors that are missing, left over or of another shape: all of them in one line.
     """
     weights = _read(weights)
-    source, params = _Source(weights), {}
-    for entry in _entries(_family(weights), model, task):
-        taken = [source.take(name, shape) for name, shape in zip(entry.names, entry.shapes, strict=True)]
-        arrays = [array for array in taken if array is not None]
-        if len(arrays) == len(taken):
-            _put(params, entry.path, entry.load(arrays))
+    source = _Source(weights)
+    params = hf.load_entries(_entries(_family(weights), model, task), source)
     source.finish()
-    params["stack"] = join_layers(params["stack"], make_stack(model).groups())
-    return jax.tree.map(jnp.asarray, params)
+    return jax.tree.map(jnp.asarray, join_collection(params, make_stack(model).groups()))
 
 
 def export_params(
@@ -116,12 +106,7 @@ def export_params(
       task: whose head the parameters have.
     """
     family = _distil_names("distilbert.") if not _attention(model).token_types else _bert_names("bert.")
-    params = {**params, "stack": split_layers(params["stack"], make_stack(model).groups())}
-    weights: dict[str, np.ndarray] = {}
-    for entry in _entries(family, model, task):
-        arrays = entry.dump(np.asarray(_get(params, entry.path)), entry.shapes)
-        weights |= dict(zip(entry.names, arrays, strict=True))
-    return {name: np.ascontiguousarray(weight) for name, weight in weights.items()}
+    return hf.dump_entries(_entries(family, model, task), split_collection(params, make_stack(model).groups()))
 
 
 def find_task(weights: Mapping[str, np.ndarray] | str | Path) -> config.TaskKind | None:
@@ -142,17 +127,12 @@ def load_pretrained(folder: str | Path, task: config.TaskKind | None = None) -> 
     Raises:
       ValueError: a file that is missing, or weights that do not fit the configuration.
     """
-    folder = Path(folder)
-    for name in (CONFIG_FILE, WEIGHTS_FILE):
-        if not (folder / name).is_file():
-            raise ValueError(f"folder: {folder} has no {name}, allowed: a folder as save_pretrained writes it")
-    weights = _read(folder / WEIGHTS_FILE)
+    described, weights = hf.read_folder(folder)
     pooler = any(name.endswith("pooler.dense.weight") for name in weights)
-    described = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
     model = model_config(described, pooler=pooler)
     params = import_params(weights, model, task)
     if (rows := vocab_size(params)) != described.get("vocab_size", rows):
-        raise ValueError(f"weights: {rows} word embeddings, {CONFIG_FILE} has vocab_size {described['vocab_size']}")
+        raise ValueError(f"weights: {rows} word embeddings, {hf.CONFIG_FILE} has vocab_size {described['vocab_size']}")
     return model, params
 
 
@@ -171,7 +151,7 @@ def save_run(folder: str | Path, path: str | Path) -> config.Config:
     folder, path = Path(folder).expanduser(), Path(path).expanduser()
     if path.exists():
         raise ValueError(f"run: {path} exists, allowed: a new directory")
-    task = find_task(folder / WEIGHTS_FILE) if (folder / WEIGHTS_FILE).is_file() else None
+    task = find_task(folder / hf.WEIGHTS_FILE) if (folder / hf.WEIGHTS_FILE).is_file() else None
     model, params = load_pretrained(folder, task)
     vocabularies = [file for name in VOCABULARY_FILES if (file := folder / name).is_file()]
     if not vocabularies:
@@ -276,106 +256,53 @@ def _family(weights: Mapping[str, np.ndarray]) -> Names:
     raise ValueError("weights: no layers of a BERT or DistilBERT, allowed: the state dict of one")
 
 
-Load = Callable[[Sequence[np.ndarray]], np.ndarray]
-Dump = Callable[[np.ndarray, Sequence[tuple[int, ...]]], list[np.ndarray]]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Entry:
-    """One of our parameters and the tensors it is made of.
-
-    Attributes:
-      path: of ours, by `/`, layers apart.
-      names: theirs.
-      shapes: theirs; -1 may be anything.
-      load: theirs to ours.
-      dump: ours to theirs, with their shapes.
-    """
-
-    path: str
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    load: Load = lambda arrays: arrays[0]
-    dump: Dump = lambda array, shapes: [array]
-
-
-def _entries(names: Names, model: config.Model, task: config.TaskKind | None) -> Iterator[_Entry]:
+def _entries(names: Names, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.Entry]:
     """Every parameter of the model."""
     dim, part = model.dim, _attention(model)
     embeddings = names["embeddings"]
-    yield _Entry("vocabulary/embedding", (f"{embeddings}word_embeddings.weight",), ((-1, dim),))
-    positions = (f"{embeddings}position_embeddings.weight",)
-    yield _Entry("position_embedding", positions, ((part.positions, dim),))
+    yield hf.same("vocabulary/embedding", f"{embeddings}word_embeddings.weight", -1, dim)
+    yield hf.same("position_embedding", f"{embeddings}position_embeddings.weight", part.positions, dim)
     if part.token_types:
-        types = (f"{embeddings}token_type_embeddings.weight",)
-        yield _Entry("token_type_embedding", types, ((part.token_types, dim),))
-    yield from _norm("layer_norm", f"{embeddings}LayerNorm", dim)
+        yield hf.same("token_type_embedding", f"{embeddings}token_type_embeddings.weight", part.token_types, dim)
+    yield from hf.norm("layer_norm", f"{embeddings}LayerNorm", dim)
     for index in range(model.num_layers):
         theirs = {name: module.format(index) for name, module in names.items()}
         yield from _layer(f"stack/layer_{index:02d}", theirs, model)
     if part.pooler:
-        yield from _linear("pooler", names["pooler"], dim, dim)
-    yield from HEADS[type(task)](names, dim, task)
+        yield from hf.linear("pooler", names["pooler"], dim, dim)
+    match task:
+        case config.MaskedLanguageModeling():
+            yield from hf.linear("head/dense", names["head_dense"], dim, dim)
+            yield from hf.norm("head/layer_norm", names["head_norm"], dim)
+            yield hf.same("vocabulary/bias", names["head_bias"], -1)
+        case config.Classification():
+            yield from hf.linear("head/classifier", "classifier", dim, task.num_classes)
+        case config.QuestionAnswering():
+            yield from hf.linear("head/spans", "qa_outputs", dim, 2)
 
 
-def _masked_head(names: Names, dim: int, task: Any) -> Iterator[_Entry]:
-    yield from _linear("head/dense", names["head_dense"], dim, dim)
-    yield from _norm("head/layer_norm", names["head_norm"], dim)
-    yield _Entry("vocabulary/bias", (names["head_bias"],), ((-1,),))
-
-
-HEADS: dict[type, Callable[[Names, int, Any], Iterator[_Entry]]] = {
-    type(None): lambda names, dim, task: iter(()),
-    config.MaskedLanguageModeling: _masked_head,
-    config.Classification: lambda names, dim, task: _linear("head/classifier", "classifier", dim, task.num_classes),
-    config.QuestionAnswering: lambda names, dim, task: _linear("head/spans", "qa_outputs", dim, 2),
-}
-"""the parameters of the head of a task; None = an encoder alone"""
-
-
-def _layer(path: str, names: Names, model: config.Model) -> Iterator[_Entry]:
-    dim, heads = model.dim, model.num_heads
-    head_dim = model.head_dim or dim // heads
-    inner = heads * head_dim
-    parts = [names[part] for part in ("query", "key", "value")]
-    yield _Entry(
-        f"{path}/attention/query_key_value",
-        tuple(f"{part}.weight" for part in parts),
-        ((inner, dim),) * 3,
-        lambda arrays: np.stack([array.T.reshape(dim, heads, head_dim) for array in arrays], axis=1),
-        lambda array, shapes: [array[:, i].reshape(dim, inner).T for i in range(3)],
+def _layer(path: str, names: Names, model: config.Model) -> Iterator[hf.Entry]:
+    dim, heads = model.dim, (model.num_heads, model.head_dim or model.dim // model.num_heads)
+    inner, parts = heads[0] * heads[1], [names[part] for part in ("query", "key", "value")]
+    yield hf.Entry(
+        (f"{path}/attention/query_key_value",),
+        {f"{part}.weight": (inner, dim) for part in parts},
+        lambda arrays: [np.stack([array.T.reshape(dim, *heads) for array in arrays], axis=1)],
+        lambda arrays: [arrays[0][:, i].reshape(dim, inner).T for i in range(3)],
     )
-    yield _Entry(
-        f"{path}/attention/biases",
-        tuple(f"{part}.bias" for part in parts),
-        ((inner,),) * 3,
-        np.concatenate,
-        lambda array, shapes: np.split(array, 3),
+    yield hf.Entry(
+        (f"{path}/attention/biases",),
+        {f"{part}.bias": (inner,) for part in parts},
+        lambda arrays: [np.concatenate(arrays)],
+        lambda arrays: np.split(arrays[0], 3),
     )
-    yield _Entry(
-        f"{path}/attention/output",
-        (f"{names['output']}.weight",),
-        ((dim, inner),),
-        lambda arrays: arrays[0].T.reshape(heads, head_dim, dim),
-        lambda array, shapes: [array.reshape(inner, dim).T],
-    )
-    yield _Entry(f"{path}/attention/output_bias", (f"{names['output']}.bias",), ((dim,),))
-    yield from _norm(f"{path}/attention/layer_norm", names["attention_norm"], dim)
+    yield hf.matrix(f"{path}/attention/output", f"{names['output']}.weight", (*heads, dim), 2)
+    yield hf.same(f"{path}/attention/output_bias", f"{names['output']}.bias", dim)
+    yield from hf.norm(f"{path}/attention/layer_norm", names["attention_norm"], dim)
     hidden = model.feed_forward.dim or 4 * dim
-    yield from _linear(f"{path}/feed_forward/wide", names["wide"], dim, hidden)
-    yield from _linear(f"{path}/feed_forward/narrow", names["narrow"], hidden, dim)
-    yield from _norm(f"{path}/feed_forward/layer_norm", names["feed_forward_norm"], dim)
-
-
-def _linear(path: str, name: str, wide: int, narrow: int) -> Iterator[_Entry]:
-    transposed: Load = lambda arrays: arrays[0].T
-    yield _Entry(f"{path}/kernel", (f"{name}.weight",), ((narrow, wide),), transposed, lambda a, shapes: [a.T])
-    yield _Entry(f"{path}/bias", (f"{name}.bias",), ((narrow,),))
-
-
-def _norm(path: str, name: str, dim: int) -> Iterator[_Entry]:
-    yield _Entry(f"{path}/scale", (f"{name}.weight",), ((dim,),))
-    yield _Entry(f"{path}/bias", (f"{name}.bias",), ((dim,),))
+    yield from hf.linear(f"{path}/feed_forward/wide", names["wide"], dim, hidden)
+    yield from hf.linear(f"{path}/feed_forward/narrow", names["narrow"], hidden, dim)
+    yield from hf.norm(f"{path}/feed_forward/layer_norm", names["feed_forward_norm"], dim)
 
 
 _TIED = {
@@ -388,28 +315,28 @@ _OTHERS = ("cls.", "vocab_", "classifier.", "pre_classifier.", "qa_outputs.", "p
 """what may be left over: the heads of other tasks, and constants"""
 
 
-class _Source:
+class _Source(hf.StateDict):
     """The state dict while it is read; mismatches are collected."""
 
     def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
-        self.weights, self.problems = dict(weights), []
+        super().__init__(weights, "BERT or DistilBERT")
+        self.problems: list[str] = []
         for name, ends in _TIED.items():
             tied = [other for other in weights if other.endswith(ends)]
             if name in weights and tied and not np.array_equal(weights[name], weights[tied[0]]):
                 self.problems.append(f"{name} differs from {tied[0]}, to which it is tied")
 
-    def take(self, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
+    def take(self, name: str, shape: hf.Shape) -> np.ndarray | None:
         """The tensor `name`, or None."""
         weight = self.weights.pop(name, None)
         if weight is None:
             self.problems.append(f"{name} is missing")
             return None
-        fits = weight.ndim == len(shape) and all(b in (-1, a) for a, b in zip(weight.shape, shape, strict=True))
-        if not fits:
+        if not hf.fits(weight, shape):
             expected = tuple("any" if size == -1 else size for size in shape)
             self.problems.append(f"{name} has shape {weight.shape} and not {expected}".replace("'", ""))
             return None
-        return weight if weight.dtype == np.float64 else weight.astype(np.float32)
+        return hf.in_full(weight)
 
     def finish(self) -> None:
         """Raises `ValueError` with all mismatches."""
@@ -421,28 +348,13 @@ class _Source:
 
 def _read(weights: Mapping[str, np.ndarray] | str | Path) -> dict[str, np.ndarray]:
     """The state dict; old names of norms (`gamma`, `beta`) are replaced."""
-    if isinstance(weights, str | Path):
-        weights = safetensors.numpy.load_file(weights)
     rename = lambda name: name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
         "LayerNorm.beta", "LayerNorm.bias"
     )
-    return {rename(name): np.asarray(weight) for name, weight in weights.items()}
+    return {rename(name): np.asarray(weight) for name, weight in hf.read_weights(weights).items()}
 
 
 def _attention(model: config.Model) -> config.Bidirectional:
     if model.attention.is_causal:
         raise ValueError(f"model.attention: given {model.attention_kind}, allowed: Bidirectional")
     return cast(config.Bidirectional, model.attention)
-
-
-def _put(tree: dict[str, Any], path: str, value: np.ndarray) -> None:
-    *folders, last = path.split("/")
-    for folder in folders:
-        tree = tree.setdefault(folder, {})
-    tree[last] = value
-
-
-def _get(tree: Any, path: str) -> Any:
-    for step in path.split("/"):
-        tree = tree[step]
-    return tree

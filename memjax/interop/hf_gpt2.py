@@ -15,20 +15,20 @@ directory of such a folder, from which `training.init_from` starts. Nothing here
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors.numpy
 
 from memjax import config
 from memjax.data.dialogue import NUM_MARKS
+from memjax.interop import state_dicts as hf
 from memjax.interop.runs import write_run
 from memjax.models.factory import make_language_model, make_model
-from memjax.models.transformer import join_layers, split_layers
+from memjax.models.transformer import join_collection, split_collection
 from memjax.models.vocabulary import pad_tables
 
 __all__ = [
@@ -43,7 +43,6 @@ __all__ = [
     "vocab_size",
 ]
 
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 TOKENIZERS = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 
 
@@ -70,9 +69,7 @@ def model_config(hf_config: Mapping[str, Any]) -> config.Model:
         "tie_word_embeddings": True,
         "embd_pdrop": given["resid_pdrop"],
     }
-    for key, allowed in fixed.items():
-        if given[key] != allowed:
-            raise ValueError(f"hf_config[{key!r}]: given {given[key]!r}, allowed: {allowed!r}")
+    hf.check_fixed(given, fixed)
     return config.Model(
         dim=given["n_embd"],
         num_layers=given["n_layer"],
@@ -110,32 +107,22 @@ def import_params(
     """
     if extra_ids < 0:
         raise ValueError(f"extra_ids: given {extra_ids}, allowed: 0 or more")
-    if isinstance(weights, str | Path):
-        weights = safetensors.numpy.load_file(weights)
     _check(model)
-    source, stack = _Source(weights), {}
-    for index in range(model.num_layers):
-        stack[f"layer_{index:02d}"] = _import_layer(source, index, model)
-    params = {
-        "vocabulary": {"embedding": source.take("wte.weight", (-1, model.dim))},
-        "positions": source.take("wpe.weight", (_attention(model).num_positions, model.dim)),
-        "layer_norm": {
-            "scale": source.take("ln_f.weight", (model.dim,)),
-            "bias": source.take("ln_f.bias", (model.dim,)),
-        },
-    }
-    source.tied("lm_head.weight", params["vocabulary"]["embedding"])
+    if initial is None and (_has_memory(model) or model.markers):
+        raise ValueError("initial: given None for a model with a memory or marks, allowed: its initial parameters")
+    # The prefix of the model with a head may be there or not; older files hold the causal mask of every layer.
+    names = {name.removeprefix("transformer."): weight for name, weight in hf.read_weights(weights).items()}
+    constants = (".attn.bias", ".attn.masked_bias")
+    source = hf.StateDict({n: w for n, w in names.items() if not n.endswith(constants)}, "GPT2LMHeadModel")
+    params, groups = hf.load_entries(_entries(model), source), _groups(model)
+    embedding = params["vocabulary"]["embedding"]
+    source.check_tied("lm_head.weight", embedding)
     source.finish()
-    params["vocabulary"]["embedding"] = _extended(params["vocabulary"]["embedding"], extra_ids)
-    groups = _groups(model)
-    if initial is None:
-        if _has_memory(model) or model.markers:
-            raise ValueError("initial: given None for a model with a memory or marks, allowed: its initial parameters")
-        params["stack"] = join_layers(stack, groups)
-        return jax.tree.map(jnp.asarray, params)
-    own = split_layers(initial["stack"], groups)
-    params["stack"] = join_layers(_merged(own, stack), groups)
-    return jax.tree.map(jnp.asarray, _merged(initial, params))
+    mean = embedding.mean(axis=0, keepdims=True, dtype=np.float64).astype(embedding.dtype)
+    params["vocabulary"]["embedding"] = np.concatenate([embedding, np.repeat(mean, extra_ids, axis=0)])
+    if initial is not None:
+        params = _merged(split_collection(initial, groups), params)
+    return jax.tree.map(jnp.asarray, join_collection(params, groups))
 
 
 def export_params(params: Mapping[str, Any], model: config.Model) -> dict[str, np.ndarray]:
@@ -151,12 +138,8 @@ def export_params(params: Mapping[str, Any], model: config.Model) -> dict[str, n
       ValueError: a model that Hugging Face's class cannot express.
     """
     _check(model)
-    names = {"wte.weight": params["vocabulary"]["embedding"], "wpe.weight": params["positions"]}
-    names |= {"ln_f.weight": params["layer_norm"]["scale"], "ln_f.bias": params["layer_norm"]["bias"]}
-    stack = split_layers(params["stack"], _groups(model))
-    for index in range(model.num_layers):
-        names |= _export_layer(stack[f"layer_{index:02d}"], f"h.{index}.", model.dim)
-    return {f"transformer.{name}": np.ascontiguousarray(np.asarray(value)) for name, value in names.items()}
+    weights = hf.dump_entries(_entries(model), split_collection(params, _groups(model)))
+    return {f"transformer.{name}": weight for name, weight in weights.items()}
 
 
 def export_config(model: config.Model, vocab_size: int) -> dict[str, Any]:
@@ -185,16 +168,14 @@ def load_pretrained(folder: str | Path, *, extra_ids: int = 0) -> tuple[config.M
       folder: of the two files.
       extra_ids: entries of the vocabulary after those of the weights, see `import_params`.
     """
-    model = model_config(json.loads((Path(folder) / CONFIG_FILE).read_text()))
-    return model, import_params(Path(folder) / WEIGHTS_FILE, model, extra_ids=extra_ids)
+    described, weights = hf.read_folder(folder)
+    model = model_config(described)
+    return model, import_params(weights, model, extra_ids=extra_ids)
 
 
 def save_pretrained(folder: str | Path, params: Mapping[str, Any], model: config.Model) -> None:
     """Writes a folder that `GPT2LMHeadModel.from_pretrained` and `load_pretrained` read."""
-    weights = export_params(params, model)
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    (Path(folder) / CONFIG_FILE).write_text(json.dumps(export_config(model, vocab_size(params)), indent=2) + "\n")
-    safetensors.numpy.save_file(weights, Path(folder) / WEIGHTS_FILE, metadata={"format": "pt"})
+    hf.write_folder(folder, export_config(model, vocab_size(params)), export_params(params, model))
 
 
 def save_run(folder: str | Path, path: str | Path, *, dialogues: bool = False) -> config.Config:
@@ -214,14 +195,11 @@ def save_run(folder: str | Path, path: str | Path, *, dialogues: bool = False) -
     folder, path = Path(folder).expanduser(), Path(path).expanduser()
     if path.exists():
         raise ValueError(f"run: {path} exists, allowed: a new directory")
-    for name in (CONFIG_FILE, WEIGHTS_FILE):
-        if not (folder / name).is_file():
-            raise ValueError(f"folder: {folder} has no {name}, allowed: a folder as save_pretrained writes it")
+    model, params = load_pretrained(folder, extra_ids=NUM_MARKS if dialogues else 0)
     found = [names for names in TOKENIZERS if all((folder / name).is_file() for name in names)]
     if not found:
         allowed = "one with its tokenizer"
         raise ValueError(f"folder: {folder} has no tokenizer.json, or vocab.json and merges.txt, allowed: {allowed}")
-    model, params = load_pretrained(folder, extra_ids=NUM_MARKS if dialogues else 0)
     data = config.Data(
         source=config.CmuDog(document="context", document_length=512) if dialogues else config.TextFiles(),
         tokenizer=config.BytePairs(path=str(path)),
@@ -236,7 +214,7 @@ def save_run(folder: str | Path, path: str | Path, *, dialogues: bool = False) -
 
 def is_gpt2(folder: str | Path) -> bool:
     """Whether the `config.json` of a folder says that it holds a GPT-2."""
-    file = Path(folder).expanduser() / CONFIG_FILE
+    file = Path(folder).expanduser() / hf.CONFIG_FILE
     return file.is_file() and json.loads(file.read_text()).get("model_type") == "gpt2"
 
 
@@ -268,82 +246,29 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def _extended(embedding: np.ndarray, extra_ids: int) -> np.ndarray:
-    """The table with rows that are the mean of those it has."""
-    mean = embedding.mean(axis=0, keepdims=True, dtype=np.float64).astype(embedding.dtype)
-    return np.concatenate([embedding, np.repeat(mean, extra_ids, axis=0)])
-
-
-class _Source:
-    """The state dict while it is read, with or without the prefix of the model with a head; nothing may be left."""
-
-    def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
-        names = {name.removeprefix("transformer."): weight for name, weight in weights.items()}
-        # Older files hold the causal mask of every layer as constants.
-        constants = (".attn.bias", ".attn.masked_bias")
-        self.weights = {name: weight for name, weight in names.items() if not name.endswith(constants)}
-
-    def take(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """The tensor `name`; a size of -1 may be anything."""
-        if name not in self.weights:
-            raise ValueError(f"weights: {name!r} is missing, allowed: the state dict of a GPT2LMHeadModel")
-        weight = np.asarray(self.weights.pop(name))
-        if len(weight.shape) != len(shape) or any(b not in (-1, a) for a, b in zip(weight.shape, shape, strict=True)):
-            raise ValueError(f"weights[{name!r}]: given shape {weight.shape}, allowed: {shape}")
-        return weight if weight.dtype == np.float64 else weight.astype(np.float32)
-
-    def tied(self, name: str, weight: np.ndarray) -> None:
-        """Takes `name`, which is tied to `weight`, if it is there."""
-        if name in self.weights and not np.array_equal(self.take(name, weight.shape), weight):
-            raise ValueError(f"weights[{name!r}]: given other values than those it is tied to, allowed: equal ones")
-
-    def finish(self) -> None:
-        if self.weights:
-            raise ValueError(f"weights: given {sorted(self.weights)} too, allowed: names that the configuration has")
-
-
-def _import_layer(source: _Source, index: int, model: config.Model) -> dict[str, Any]:
+def _entries(model: config.Model) -> Iterator[hf.Entry]:
+    """Every parameter that GPT-2 has, without the prefix of theirs."""
     dim, hidden = model.dim, model.feed_forward.dim or 4 * model.dim
-    heads = (model.num_heads, model.dim // model.num_heads)
-    take = lambda name, *shape: source.take(f"h.{index}.{name}", shape)
-    norm = lambda name: {"scale": take(f"{name}.weight", dim), "bias": take(f"{name}.bias", dim)}
-    dense = lambda name, wide, narrow: {
-        "kernel": take(f"{name}.weight", wide, narrow),
-        "bias": take(f"{name}.bias", narrow),
-    }
-    qkv = take("attn.c_attn.weight", dim, 3 * dim).reshape(dim, 3, *heads)
-    bias = take("attn.c_attn.bias", 3 * dim).reshape(3, *heads)
-    attention = {
-        "query": qkv[:, 0],
-        "key_value": qkv[:, 1:],
-        "output": take("attn.c_proj.weight", dim, dim).reshape(*heads, dim),
-        "query_bias": bias[0],
-        "key_value_bias": bias[1:],
-        "output_bias": take("attn.c_proj.bias", dim),
-        "layer_norm": norm("ln_1"),
-    }
-    feed_forward = {
-        "wide": dense("mlp.c_fc", dim, hidden),
-        "narrow": dense("mlp.c_proj", hidden, dim),
-        "layer_norm": norm("ln_2"),
-    }
-    return {"attention": attention, "feed_forward": feed_forward}
-
-
-def _export_layer(layer: Mapping[str, Any], prefix: str, dim: int) -> dict[str, np.ndarray]:
-    layer = jax.tree.map(np.asarray, layer)
-    part, feed_forward = layer["attention"], layer["feed_forward"]
-    names = {
-        "attn.c_attn.weight": np.concatenate([part["query"][:, None], part["key_value"]], axis=1).reshape(dim, -1),
-        "attn.c_attn.bias": np.concatenate([part["query_bias"][None], part["key_value_bias"]]).reshape(-1),
-        "attn.c_proj.weight": part["output"].reshape(-1, dim),
-        "attn.c_proj.bias": part["output_bias"],
-    }
-    for ours, theirs in (("wide", "mlp.c_fc"), ("narrow", "mlp.c_proj")):
-        names |= {f"{theirs}.weight": feed_forward[ours]["kernel"], f"{theirs}.bias": feed_forward[ours]["bias"]}
-    for theirs, norm in (("ln_1", part["layer_norm"]), ("ln_2", feed_forward["layer_norm"])):
-        names |= {f"{theirs}.weight": norm["scale"], f"{theirs}.bias": norm["bias"]}
-    return {prefix + name: value for name, value in names.items()}
+    heads = (model.num_heads, dim // model.num_heads)
+    yield hf.same("vocabulary/embedding", "wte.weight", -1, dim)
+    yield hf.same("positions", "wpe.weight", _attention(model).num_positions, dim)
+    yield from hf.norm("layer_norm", "ln_f", dim)
+    for index in range(model.num_layers):
+        layer, theirs = f"stack/layer_{index:02d}", f"h.{index}"
+        part, feed_forward = f"{layer}/attention", f"{layer}/feed_forward"
+        yield hf.fused(part, f"{theirs}.attn.c_attn.weight", dim, heads, transposed=False)
+        yield hf.Entry(
+            (f"{part}/query_bias", f"{part}/key_value_bias"),
+            {f"{theirs}.attn.c_attn.bias": (3 * dim,)},
+            lambda arrays: (arrays[0].reshape(3, *heads)[0], arrays[0].reshape(3, *heads)[1:]),
+            lambda arrays: [np.concatenate([arrays[0][None], arrays[1]]).reshape(-1)],
+        )
+        yield hf.matrix(f"{part}/output", f"{theirs}.attn.c_proj.weight", (*heads, dim), 2, transposed=False)
+        yield hf.same(f"{part}/output_bias", f"{theirs}.attn.c_proj.bias", dim)
+        yield from hf.norm(f"{part}/layer_norm", f"{theirs}.ln_1", dim)
+        yield from hf.linear(f"{feed_forward}/wide", f"{theirs}.mlp.c_fc", dim, hidden, transposed=False)
+        yield from hf.linear(f"{feed_forward}/narrow", f"{theirs}.mlp.c_proj", hidden, dim, transposed=False)
+        yield from hf.norm(f"{feed_forward}/layer_norm", f"{theirs}.ln_2", dim)
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -376,9 +301,7 @@ def _check(model: config.Model) -> None:
         ("model.feed_forward.bias", model.feed_forward.bias, True),
         ("model.feed_forward.activation", model.feed_forward.activation, "gelu"),
     ]
-    for field, given, allowed in checks:
-        if given != allowed:
-            raise ValueError(f"{field}: given {given!r}, allowed: {allowed!r} in a Hugging Face GPT-2")
+    hf.check_fields(checks, "GPT-2")
 
 
 def _groups(model: config.Model) -> tuple[tuple[int, int], ...]:

@@ -11,19 +11,18 @@ Checkpoints of the original PyTorch repository have the cluster columns of the a
 of the TensorFlow repository and of Hugging Face have them as `memjax.models.vocabulary` does.
 """
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors.numpy
 
 from memjax import config
+from memjax.interop import state_dicts as hf
 from memjax.models.factory import make_language_model
-from memjax.models.transformer import join_layers, split_layers
+from memjax.models.transformer import join_collection, split_collection
 
 __all__ = [
     "export_config",
@@ -34,8 +33,6 @@ __all__ = [
     "save_pretrained",
     "vocab_size",
 ]
-
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 
 
 def model_config(hf_config: Mapping[str, Any]) -> config.Model:
@@ -53,9 +50,7 @@ def model_config(hf_config: Mapping[str, Any]) -> config.Model:
     """
     given = {**_DEFAULTS, **hf_config}
     fixed = {"attn_type": 0, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "d_embed": given["d_model"]}
-    for key, allowed in fixed.items():
-        if given[key] != allowed:
-            raise ValueError(f"hf_config[{key!r}]: given {given[key]!r}, allowed: {allowed!r}")
+    hf.check_fixed(given, fixed)
     cutoffs, div_val = tuple(given["cutoffs"]), int(given["div_val"])
     if div_val > 1 and not cutoffs:
         raise ValueError(f"hf_config['div_val']: given {div_val}, allowed: 1 where there are no cutoffs")
@@ -94,21 +89,16 @@ def import_params(weights: Mapping[str, np.ndarray] | str | Path, model: config.
     Raises:
       ValueError: a name that is missing or left over, or a wrong shape.
     """
-    if isinstance(weights, str | Path):
-        weights = safetensors.numpy.load_file(weights)
-    source = _Source(weights)
-    attention, output = _parts(model)
-    vocabulary = _import_vocabulary(source, model.dim, output)
-    stack = {f"layer_{i:02d}": _import_layer(source, i, model, attention) for i in range(model.num_layers)}
-    if attention.tied_biases:
-        shape = (model.num_heads, _head_dim(model))
-        shared = {ours: source.take(f"transformer.{theirs}", shape) for ours, theirs in _BIASES.items()}
-        for index, (ours, theirs) in ((i, pair) for i in range(model.num_layers) for pair in _BIASES.items()):
-            source.same(f"transformer.layers.{index}.dec_attn.{theirs}", shared[ours])
-        stack["shared"] = shared
+    source = hf.StateDict(hf.read_weights(weights), "TransfoXLLMHeadModel")
+    source.weights.pop(FREQUENCIES, None)  # constants
+    params = hf.load_entries(_entries(model), source)
     source.finish()
-    grouped = join_layers(stack, _groups(model))
-    return jax.tree.map(jnp.asarray, {"stack": grouped, "vocabulary": vocabulary})
+    vocabulary = params["vocabulary"]
+    for name in (name for name in vocabulary if name.startswith("bias")):
+        entries = len(vocabulary[name.replace("bias", "embedding")])
+        if len(vocabulary[name]) != entries:
+            raise ValueError(f"weights: given {name} of {len(vocabulary[name])} entries, allowed: {entries}")
+    return jax.tree.map(jnp.asarray, join_collection(params, _groups(model)))
 
 
 def export_params(params: Mapping[str, Any], model: config.Model) -> dict[str, np.ndarray]:
@@ -121,17 +111,9 @@ def export_params(params: Mapping[str, Any], model: config.Model) -> dict[str, n
     Raises:
       ValueError: a model that Hugging Face's class cannot express.
     """
-    attention, output = _parts(model)
-    weights = _export_vocabulary(params["vocabulary"], output)
-    stack = split_layers(params["stack"], _groups(model))
-    for index in range(model.num_layers):
-        layer = jax.tree.map(np.asarray, stack[f"layer_{index:02d}"])
-        weights |= _export_layer(layer, f"transformer.layers.{index}.", stack.get("shared"))
-    if attention.tied_biases:
-        weights |= {f"transformer.{theirs}": np.asarray(stack["shared"][ours]) for ours, theirs in _BIASES.items()}
+    weights = hf.dump_entries(_entries(model), split_collection(params, _groups(model)))
     frequencies = 10000.0 ** (-np.arange(0, model.dim, 2, dtype=np.float64) / model.dim)
-    weights["transformer.pos_emb.inv_freq"] = frequencies.astype(np.float32)
-    return {name: np.ascontiguousarray(weight) for name, weight in weights.items()}
+    return weights | {FREQUENCIES: frequencies.astype(np.float32)}
 
 
 def export_config(model: config.Model, vocab_size: int) -> dict[str, Any]:
@@ -168,16 +150,14 @@ def export_config(model: config.Model, vocab_size: int) -> dict[str, Any]:
 
 def load_pretrained(folder: str | Path) -> tuple[config.Model, dict[str, Any]]:
     """Configuration and parameters of a folder with `config.json` and `model.safetensors`."""
-    model = model_config(json.loads((Path(folder) / CONFIG_FILE).read_text()))
-    return model, import_params(Path(folder) / WEIGHTS_FILE, model)
+    described, weights = hf.read_folder(folder)
+    model = model_config(described)
+    return model, import_params(weights, model)
 
 
 def save_pretrained(folder: str | Path, params: Mapping[str, Any], model: config.Model) -> None:
     """Writes a folder that `TransfoXLLMHeadModel.from_pretrained` and `load_pretrained` read."""
-    weights = export_params(params, model)
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    (Path(folder) / CONFIG_FILE).write_text(json.dumps(export_config(model, vocab_size(params)), indent=2) + "\n")
-    safetensors.numpy.save_file(weights, Path(folder) / WEIGHTS_FILE, metadata={"format": "pt"})
+    hf.write_folder(folder, export_config(model, vocab_size(params)), export_params(params, model))
 
 
 def vocab_size(params: Mapping[str, Any]) -> int:
@@ -214,131 +194,61 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 _BIASES = {"content": "r_w_bias", "position": "r_r_bias"}
+FREQUENCIES = "transformer.pos_emb.inv_freq"
 
 
-class _Source:
-    """The state dict while it is read: every tensor is taken once, and none may be left."""
-
-    def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
-        self.weights = dict(weights)
-        self.weights.pop("transformer.pos_emb.inv_freq", None)  # constants
-
-    def take(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """The tensor `name`; a size of -1 may be anything."""
-        if name not in self.weights:
-            raise ValueError(f"weights: {name!r} is missing, allowed: the state dict of a TransfoXLLMHeadModel")
-        weight = np.asarray(self.weights.pop(name))
-        allowed = tuple(given if size == -1 else size for size, given in zip(shape, weight.shape, strict=False))
-        if weight.shape != (allowed if weight.ndim == len(shape) else shape):
-            raise ValueError(f"weights[{name!r}]: given shape {weight.shape}, allowed: {shape}")
-        return weight if weight.dtype == np.float64 else weight.astype(np.float32)
-
-    def same(self, name: str, weight: np.ndarray) -> None:
-        """Takes `name`, which is tied to `weight`, if it is there."""
-        if name in self.weights and not np.array_equal(self.take(name, weight.shape), weight):
-            raise ValueError(f"weights[{name!r}]: given other values than those it is tied to, allowed: equal ones")
-
-    def finish(self) -> None:
-        if self.weights:
-            raise ValueError(f"weights: given {sorted(self.weights)} too, allowed: names that the configuration has")
-
-
-def _import_layer(source: _Source, index: int, model: config.Model, attention: config.TransformerXL) -> dict[str, Any]:
-    dim, heads, head_dim = model.dim, model.num_heads, _head_dim(model)
+def _entries(model: config.Model) -> Iterator[hf.Entry]:
+    """Every parameter of the model."""
+    attention, output = _parts(model)
+    dim, heads = model.dim, (model.num_heads, _head_dim(model))
     hidden = model.feed_forward.dim or 4 * dim
-    take = lambda name, *shape: source.take(f"transformer.layers.{index}.{name}", shape)
-    norm = lambda part: {"scale": take(f"{part}.layer_norm.weight", dim), "bias": take(f"{part}.layer_norm.bias", dim)}
-    qkv = take("dec_attn.qkv_net.weight", 3 * heads * head_dim, dim).reshape(3, heads, head_dim, dim)
-    qkv = np.moveaxis(qkv, -1, 0)  # [dim, 3, heads, head_dim]
-    part: dict[str, Any] = {
-        "query": qkv[:, 0],
-        "key_value": qkv[:, 1:],
-        "relative": take("dec_attn.r_net.weight", heads * head_dim, dim).T.reshape(dim, heads, head_dim),
-        "output": take("dec_attn.o_net.weight", dim, heads * head_dim).T.reshape(heads, head_dim, dim),
-        "layer_norm": norm("dec_attn"),
-    }
-    if not attention.tied_biases:
-        part["biases"] = {ours: take(f"dec_attn.{theirs}", heads, head_dim) for ours, theirs in _BIASES.items()}
-    dense = lambda number, wide, narrow: {
-        "kernel": take(f"pos_ff.CoreNet.{number}.weight", narrow, wide).T,
-        "bias": take(f"pos_ff.CoreNet.{number}.bias", narrow),
-    }
-    feed_forward = {"wide": dense(0, dim, hidden), "narrow": dense(3, hidden, dim), "layer_norm": norm("pos_ff")}
-    return {"attention": part, "feed_forward": feed_forward}
+    yield from _vocabulary(dim, output)
+    for index in range(model.num_layers):
+        layer, theirs = f"stack/layer_{index:02d}", f"transformer.layers.{index}"
+        part, feed_forward = f"{layer}/attention", f"{layer}/feed_forward"
+        yield hf.fused(part, f"{theirs}.dec_attn.qkv_net.weight", dim, heads)
+        yield hf.matrix(f"{part}/relative", f"{theirs}.dec_attn.r_net.weight", (dim, *heads))
+        yield hf.matrix(f"{part}/output", f"{theirs}.dec_attn.o_net.weight", (*heads, dim), 2)
+        yield from hf.norm(f"{part}/layer_norm", f"{theirs}.dec_attn.layer_norm", dim)
+        if not attention.tied_biases:
+            for ours, bias in _BIASES.items():
+                yield hf.same(f"{part}/biases/{ours}", f"{theirs}.dec_attn.{bias}", *heads)
+        yield from hf.linear(f"{feed_forward}/wide", f"{theirs}.pos_ff.CoreNet.0", dim, hidden)
+        yield from hf.linear(f"{feed_forward}/narrow", f"{theirs}.pos_ff.CoreNet.3", hidden, dim)
+        yield from hf.norm(f"{feed_forward}/layer_norm", f"{theirs}.pos_ff.layer_norm", dim)
+    if attention.tied_biases:
+        for ours, bias in _BIASES.items():
+            layers = tuple(f"transformer.layers.{index}.dec_attn.{bias}" for index in range(model.num_layers))
+            yield hf.same(f"stack/shared/{ours}", f"transformer.{bias}", *heads, tied=layers)
 
 
-def _export_layer(layer: Mapping[str, Any], prefix: str, shared: Mapping[str, Any] | None) -> dict[str, np.ndarray]:
-    part, feed_forward = layer["attention"], layer["feed_forward"]
-    dim = part["query"].shape[0]
-    qkv = np.concatenate([part["query"][:, None], part["key_value"]], axis=1)
-    biases = shared or part["biases"]
-    weights = {
-        "dec_attn.qkv_net.weight": qkv.reshape(dim, -1).T,
-        "dec_attn.r_net.weight": part["relative"].reshape(dim, -1).T,
-        "dec_attn.o_net.weight": part["output"].reshape(-1, dim).T,
-        **{f"dec_attn.{theirs}": np.asarray(biases[ours]) for ours, theirs in _BIASES.items()},
-        "pos_ff.CoreNet.0.weight": feed_forward["wide"]["kernel"].T,
-        "pos_ff.CoreNet.0.bias": feed_forward["wide"]["bias"],
-        "pos_ff.CoreNet.3.weight": feed_forward["narrow"]["kernel"].T,
-        "pos_ff.CoreNet.3.bias": feed_forward["narrow"]["bias"],
-    }
-    for name, norm in [("dec_attn", part["layer_norm"]), ("pos_ff", feed_forward["layer_norm"])]:
-        weights |= {f"{name}.layer_norm.weight": norm["scale"], f"{name}.layer_norm.bias": norm["bias"]}
-    return {prefix + name: weight for name, weight in weights.items()}
-
-
-def _import_vocabulary(source: _Source, dim: int, output: Any) -> dict[str, np.ndarray]:
+def _vocabulary(dim: int, output: Any) -> Iterator[hf.Entry]:
     embedding, layer = "transformer.word_emb.emb_layers.{}.weight".format, "crit.out_layers.{}.{}".format
     if output.is_one_softmax:
-        table = source.take(embedding(0), (-1, dim))
-        source.same(layer(0, "weight"), table)
-        return {"embedding": table, "bias": source.take(layer(0, "bias"), table.shape[:1])}
-    tails = len(output.cutoffs)
-    params = {
-        "cluster_weight": source.take("crit.cluster_weight", (tails, dim)),
-        "cluster_bias": source.take("crit.cluster_bias", (tails,)),
-    }
-    if output.div_val == 1:  # one table for all clusters
-        table = source.take(embedding(0), (-1, dim))
-        source.same(layer(0, "weight"), table)
-        bias = source.take(layer(0, "bias"), table.shape[:1])
-        params |= {f"embedding_{i}": rows for i, rows in enumerate(np.split(table, output.cutoffs))}
-        params |= {f"bias_{i}": entries for i, entries in enumerate(np.split(bias, output.cutoffs))}
-        return params
-    for index in range(tails + 1):
-        table = source.take(embedding(index), (-1, dim // output.div_val**index))
-        source.same(layer(index, "weight"), table)
-        projection = source.take(f"transformer.word_emb.emb_projs.{index}", (dim, table.shape[1]))
-        params |= {
-            f"embedding_{index}": table,
-            f"bias_{index}": source.take(layer(index, "bias"), table.shape[:1]),
-            f"projection_{index}": projection.T,
-        }
-        if output.tie_projections and output.tie_projections[index]:
-            source.same(f"crit.out_projs.{index}", projection)
-        else:
-            params[f"output_projection_{index}"] = source.take(f"crit.out_projs.{index}", projection.shape).T
-    return params
-
-
-def _export_vocabulary(params: Mapping[str, Any], output: Any) -> dict[str, np.ndarray]:
-    params = {name: np.asarray(value) for name, value in params.items()}
-    embedding, layer = "transformer.word_emb.emb_layers.{}.weight".format, "crit.out_layers.{}.{}".format
-    if output.is_one_softmax:
-        table, bias = params["embedding"], params["bias"]
-        return {embedding(0): table, layer(0, "weight"): table, layer(0, "bias"): bias}
-    weights = {f"crit.{name}": params[name] for name in ("cluster_weight", "cluster_bias")}
+        yield hf.same("vocabulary/embedding", embedding(0), -1, dim, tied=(layer(0, "weight"),))
+        yield hf.same("vocabulary/bias", layer(0, "bias"), -1)
+        return
     clusters = range(len(output.cutoffs) + 1)
-    if output.div_val == 1:
-        table = np.concatenate([params[f"embedding_{i}"] for i in clusters])
-        bias = np.concatenate([params[f"bias_{i}"] for i in clusters])
-        return weights | {embedding(0): table, layer(0, "weight"): table, layer(0, "bias"): bias}
+    yield hf.same("vocabulary/cluster_weight", "crit.cluster_weight", len(output.cutoffs), dim)
+    yield hf.same("vocabulary/cluster_bias", "crit.cluster_bias", len(output.cutoffs))
+    if output.div_val == 1:  # one table for all clusters
+        apart = lambda arrays: np.split(arrays[0], output.cutoffs)
+        together = lambda arrays: [np.concatenate(arrays)]
+        for ours, tensors, tied in [
+            ("embedding", {embedding(0): (-1, dim)}, (layer(0, "weight"),)),
+            ("bias", {layer(0, "bias"): (-1,)}, ()),
+        ]:
+            yield hf.Entry(tuple(f"vocabulary/{ours}_{i}" for i in clusters), tensors, apart, together, tied)
+        return
     for i in clusters:
-        table, projection = params[f"embedding_{i}"], params[f"projection_{i}"]
-        weights |= {embedding(i): table, layer(i, "weight"): table, layer(i, "bias"): params[f"bias_{i}"]}
-        weights[f"transformer.word_emb.emb_projs.{i}"] = projection.T
-        weights[f"crit.out_projs.{i}"] = params.get(f"output_projection_{i}", projection).T
-    return weights
+        shape, own = (dim // output.div_val**i, dim), f"crit.out_projs.{i}"
+        is_tied = bool(output.tie_projections) and output.tie_projections[i]
+        yield hf.same(f"vocabulary/embedding_{i}", embedding(i), -1, shape[0], tied=(layer(i, "weight"),))
+        yield hf.same(f"vocabulary/bias_{i}", layer(i, "bias"), -1)
+        projection, tied = f"transformer.word_emb.emb_projs.{i}", (own,) if is_tied else ()
+        yield hf.matrix(f"vocabulary/projection_{i}", projection, shape, tied=tied)
+        if not is_tied:
+            yield hf.matrix(f"vocabulary/output_projection_{i}", own, shape)
 
 
 def _parts(model: config.Model) -> tuple[config.TransformerXL, Any]:
@@ -358,9 +268,7 @@ def _parts(model: config.Model) -> tuple[config.TransformerXL, Any]:
     ]
     if output.is_one_softmax:
         checks.append(("model.output.tied", output.tied, True))
-    for field, given, allowed in checks:
-        if given != allowed:
-            raise ValueError(f"{field}: given {given!r}, allowed: {allowed!r} in a Hugging Face Transformer-XL")
+    hf.check_fields(checks, "Transformer-XL")
     return attention, output
 
 

