@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from memjax.cli import VERBS
+from memjax.cli import main
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+SHELL = re.findall(r"```bash\n(.*?)```", README, re.S)
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
 
 
@@ -27,9 +28,15 @@ def test_the_tree_lists_what_is_there():
     assert {f"{part}/" for part in parts if part != "configs"} <= set(named)
 
 
-def test_commands_are_verbs():
-    verbs = set(re.findall(r"memjax (\w+) (?:--|  )", README))
-    assert verbs <= set(VERBS)
+def test_commands_have_the_options_that_they_are_given(capsys):
+    lines = [line.partition("  #")[0] for block in SHELL for line in block.splitlines()]
+    commands = [line.partition("memjax ")[2].split() for line in lines if re.search(r"(^|-- |bin/)memjax ", line)]
+    assert {words[0] for words in commands} >= {"train", "eval", "generate", "datastore", "plan", "doctor"}
+    for verb, *words in commands:
+        asked = words[words.index("--config") :][:2] if "--config" in words else []
+        assert main([verb, *(words[:1] if verb == "datastore" else asked), "--help"]) == 0
+        known = set(re.findall(r"--[\w.-]+", capsys.readouterr().out))
+        assert {word for word in words if word.startswith("--")} <= known, (verb, words)
 
 
 @pytest.mark.slow

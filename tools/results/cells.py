@@ -167,14 +167,27 @@ def _plans(known: Known) -> str:
     return f"\n{grid([*heads, 'estimate of a step'], plan_cells(records))}\n"
 
 
-def _searches(known: Known) -> str:
-    shown = []
-    for entries in ("100000", "500000"):
-        facts = known.facts("search", entries)
-        wanted = ("memjax ScaNN", 0.99)
-        record = next(r for r in facts["records"] if (r["index"], r["level"]) == wanted)
-        shown.append(f"{record['ratio']['value']:.1f} times ({int(entries):,} keys)")
-    return " and ".join(shown)
+def _searches(index: str, level: float | None) -> Callable[[Known], str]:
+    def cell(known: Known) -> str:
+        shown = []
+        for entries in ("100000", "500000"):
+            records = known.facts("search", entries)["records"]
+            record = next(r for r in records if (r["index"], r["level"]) == (index, level))
+            shown.append(f"{record['ratio']['value']:.1f} times ({int(entries):,} keys)")
+        return " and ".join(shown)
+
+    return cell
+
+
+def _rematerialization(known: Known) -> str:
+    records = apart(known.facts("rematerialization", "slots"))
+    most = max(r["segments"] for r in records)
+    form = {r["policy"]: r for r in records if r["segments"] == most and not r["segments_per_checkpoint"]}
+    kept, nested = form["none"], form["segment_nested"]
+    return (
+        f"{most} segments of a slot memory need {nested['temp_size'] / 2**20:.0f} MiB instead of more than "
+        f"{kept['wanted'] / 2**30:.0f} GiB for {nested['flops'] / kept['flops']:.2f} times the operations"
+    )
 
 
 _MAKERS: dict[str, Callable[[Known], str]] = {
@@ -194,7 +207,9 @@ _MAKERS: dict[str, Callable[[Known], str]] = {
     "memformer": _memformer,
     "infinity_former": _infinity_former,
     "plans": _plans,
-    "searches": _searches,
+    "searches": _searches("memjax ScaNN", 0.99),
+    "exact_searches": _searches("memjax exact", None),
+    "rematerialization": _rematerialization,
 }
 
 
