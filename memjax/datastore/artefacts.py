@@ -21,8 +21,7 @@ from memjax.datastore.files import (
     file_checksum,
     locked,
     read_json,
-    sync_file,
-    sync_folder,
+    sync,
     write_json,
 )
 from memjax.datastore.plan import free_bytes
@@ -59,9 +58,9 @@ def save_artefact(
                 _write(folder, write, hint)
                 files = {}
                 for path in sorted(folder.iterdir()):
-                    sync_file(path)
+                    sync(path)
                     files[path.name] = {"bytes": path.stat().st_size, "sha256": file_checksum(path)}
-                sync_folder(folder)
+                sync(folder)
                 value = {"about": about, "store": store.fingerprint, "folder": folder.name, "files": files}
                 write_json(indices / f"{name}.json", value)
             except Exception:

@@ -23,11 +23,11 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Shaped
 
 from memjax.datastore.index import (
+    BaseIndex,
     Metric,
     Neighbors,
     check_metric,
     check_num_neighbors,
-    check_queries,
     exact_scores,
     merge_neighbors,
     nothing,
@@ -151,21 +151,35 @@ def half_squared_norms(
     return lax.fori_loop(0, -(-entries // block), step, jnp.zeros((entries,), dtype))
 
 
-class ExactIndex:
-    """All keys in the memory of one device.
+class DeviceIndex(BaseIndex):
+    """An index that compares queries with keys on devices, some at once."""
 
-    Attributes:
-      metric: of the scores.
-      entries: that can be found.
-      dim: of keys and queries.
+    def __init__(self, metric: Metric, entries: int, dim: int, query_batch: int):
+        super().__init__(metric, entries, dim)
+        _check_entries(entries)
+        self._query_batch = query_batch
+
+    def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
+        batches = query_batches(queries, self._query_batch)
+        found = [
+            (self._search_batch(batch, num_neighbors), n) for batch, n in batches
+        ]  # all are under way before one is read
+        scores, ids, valid = (np.concatenate([np.asarray(part[i])[:n] for part, n in found], axis=0) for i in range(3))
+        return pad_neighbors(scores, ids, valid, num_neighbors, self.metric)
+
+    def _search_batch(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
+        """What is found on the devices."""
+        raise NotImplementedError
+
+
+class ExactIndex(DeviceIndex):
+    """All keys in the memory of one device.
 
     Example:
       >>> index = ExactIndex(np.eye(3, dtype=np.float32), metric="inner_product")
       >>> index.search(np.array([[1.0, 5.0, 2.0]]), 2).ids.tolist()
       [[1, 2]]
     """
-
-    metric: Metric
 
     def __init__(
         self,
@@ -183,41 +197,27 @@ class ExactIndex:
           block_entries: compared at once; 0 as in `nearest_entries`.
           query_batch: queries searched at once.
         """
-        check_metric(metric)
-        _check_entries(len(keys))
-        self.metric, self.entries, self.dim = metric, len(keys), keys.shape[1]
-        self._keys = jnp.asarray(keys)
+        super().__init__(metric, len(keys), keys.shape[1], query_batch)
+        self._keys, self._block_entries = jnp.asarray(keys), block_entries
         self._centre = self._norms = None
         if metric == "squared_l2" and self.entries:
             self._centre = _centre(self._keys, self.entries)
             self._norms = jax.jit(half_squared_norms)(self._keys, self._centre)
-        self._block_entries, self._query_batch = block_entries, query_batch
 
     @classmethod
     def from_store(cls, store: Store, *, metric: Metric = "squared_l2", **options: int) -> ExactIndex:
         """All keys of a store, each block compared with its checksum."""
         return cls(load_keys(store, 0, store.entries), metric=metric, **options)
 
-    def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
-        queries = check_queries(queries, self.dim, num_neighbors)
+    def _search_batch(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
         options = {"num_neighbors": num_neighbors, "metric": self.metric, "block_entries": self._block_entries}
-        parts = [
-            (_search(batch, self._keys, self._centre, self._norms, **options), n)
-            for batch, n in query_batches(queries, self._query_batch)
-        ]
-        return join_batches(parts, num_neighbors, self.metric)
+        return _search(queries, self._keys, self._centre, self._norms, **options)
 
 
-class StreamedIndex:
-    """The keys stay on disk and pass through the device at every search: for stores that fit nowhere, and for checks.
-
-    Attributes:
-      metric: of the scores.
-      entries: that can be found.
-      dim: of keys and queries.
+class StreamedIndex(BaseIndex):
+    """The keys stay on disk and pass through the device at every search: for stores that fit nowhere, and for
+    checks.
     """
-
-    metric: Metric
 
     def __init__(
         self,
@@ -235,35 +235,27 @@ class StreamedIndex:
           block_entries: read and compared at once.
           query_batch: queries compared with a block at once; the store is read once for all queries of a search.
         """
-        check_metric(metric)
+        super().__init__(metric, store.entries, store.dim)
         _check_entries(store.entries)
-        self.metric, self.entries, self.dim = metric, store.entries, store.dim
         self._store, self._query_batch = store, query_batch
         self._block_entries = max(1, min(block_entries, store.entries))
 
-    def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
-        queries = check_queries(queries, self.dim, num_neighbors)
+    def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
         candidates = _num_candidates(num_neighbors, self.entries, self.metric)
         batches = [(jnp.asarray(batch), n) for batch, n in query_batches(queries, self._query_batch)]
         best = [_no_candidates(batch, candidates) for batch, _ in batches]
         centre = None
         for block in self._store.blocks(self._block_entries):
-            keys = block.keys
-            if len(keys) < self._block_entries:  # one compiled program for blocks of every size
-                keys = np.zeros((self._block_entries, self.dim), keys.dtype)
-                keys[: len(block.keys)] = block.keys
-            keys = jnp.asarray(keys)
+            missing = self._block_entries - len(block.keys)
+            keys = jnp.asarray(np.pad(block.keys, [(0, missing), (0, 0)]))  # one program for blocks of every size
             if self.metric == "squared_l2" and centre is None:
                 centre = _centre(keys, len(block.keys))
             for i, (batch, _) in enumerate(batches):
                 best[i] = _stream(best[i], batch, keys, centre, block.first, len(block.keys))
-        ranks, ids = (
-            np.concatenate([np.asarray(b[part])[:n] for b, (_, n) in zip(best, batches, strict=True)], axis=0)
-            if batches
-            else np.zeros((0, candidates), dtype)
-            for part, dtype in enumerate((np.float32, np.int32))
+        scores, ids = (
+            np.concatenate([np.asarray(part)[:n] for part, (_, n) in zip(parts, batches, strict=True)], axis=0)
+            for parts in zip(*best, strict=True)
         )
-        scores, ids = ranks, ids.astype(np.int64)
         if self.metric == "squared_l2":
             scores = exact_scores(queries, self._store, ids, self.metric)
         return merge_neighbors([Neighbors(scores, ids, ids >= 0)], num_neighbors, self.metric)
@@ -297,15 +289,6 @@ def query_batches(queries: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, 
         part = queries[first : first + size]
         padded = min(size, 1 << (len(part) - 1).bit_length())
         yield np.pad(part, [(0, padded - len(part)), (0, 0)]), len(part)
-
-
-def join_batches(parts: list[tuple[Neighbors, int]], num_neighbors: int, metric: Metric) -> Neighbors:
-    """The results of `query_batches` on the host, without what was filled up."""
-    if not parts:
-        nobody = np.zeros((0, num_neighbors), bool)
-        return pad_neighbors(nobody.astype(np.float32), nobody.astype(np.int64), nobody, num_neighbors, metric)
-    scores, ids, valid = (np.concatenate([np.asarray(part[i])[:n] for part, n in parts], axis=0) for i in range(3))
-    return pad_neighbors(scores, ids, valid, num_neighbors, metric)
 
 
 @functools.partial(jax.jit, static_argnames=("num_neighbors", "metric", "block_entries"))

@@ -9,39 +9,29 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
 
 from memjax.datastore.artefacts import open_artefact, save_artefact
-from memjax.datastore.index import Metric, Neighbors, check_metric, check_queries, pad_neighbors
+from memjax.datastore.index import BaseIndex, Metric, Neighbors, check_metric, pad_neighbors
 from memjax.datastore.store import Store
 
 __all__ = ["FaissIndex", "build_faiss", "open_faiss"]
 
 
-class FaissIndex:
-    """An index of faiss, in the memory of the host. `build_faiss` makes it, `open_faiss` opens a saved one.
-
-    Attributes:
-      metric: of the scores.
-      entries: that can be found.
-      dim: of keys and queries.
-    """
-
-    metric: Metric
+class FaissIndex(BaseIndex):
+    """An index of faiss, in the memory of the host. `build_faiss` makes it, `open_faiss` opens a saved one."""
 
     def __init__(self, index: Any, metric: Metric, *, num_probes: int = 0):
         """Takes an index of faiss; `num_probes` = inverted lists to search, 0 = as it is."""
-        self.metric, self.entries, self.dim = metric, index.ntotal, index.d
+        super().__init__(metric, index.ntotal, index.d)
         self._index = index
         if num_probes:
             import faiss
 
             faiss.extract_index_ivf(index).nprobe = num_probes
 
-    def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
-        queries = check_queries(queries, self.dim, num_neighbors).astype(np.float32)
+    def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
         with _matrix_products():
-            scores, ids = self._index.search(np.ascontiguousarray(queries), num_neighbors)
+            scores, ids = self._index.search(np.ascontiguousarray(queries, np.float32), num_neighbors)
         return pad_neighbors(scores, ids, ids >= 0, num_neighbors, self.metric)
 
 

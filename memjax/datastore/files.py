@@ -35,17 +35,13 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     text = json.dumps({**value, "checksum": checksum(value)}, indent=1) + "\n"
     # Hosts that share a disk may write the same file at once: each has a temporary file of its own.
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
-        write_all(descriptor, text.encode())
-        os.fsync(descriptor)
+        write_file(temporary, text.encode())
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    finally:
-        os.close(descriptor)
     os.replace(temporary, path)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -80,6 +76,16 @@ def file_checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """Writes a file that survives a loss of power; its name does after `sync` of the folder."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
     """Writes everything at the end of a file (`os.write` may write a part)."""
     view = memoryview(data)
@@ -92,17 +98,8 @@ def bytes_of(array: np.ndarray) -> memoryview:
     return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes new names in a folder survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_file(path: Path) -> None:
-    """Makes what somebody else wrote to a file survive a loss of power."""
+def sync(path: Path) -> None:
+    """Makes new names in a folder, or what somebody else wrote to a file, survive a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

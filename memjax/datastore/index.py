@@ -62,6 +62,34 @@ class Index(Protocol):
         ...
 
 
+class BaseIndex:
+    """What the backends have in common.
+
+    Attributes:
+      metric: of the scores.
+      entries: that can be found.
+      dim: of keys and queries.
+    """
+
+    metric: Metric
+
+    def __init__(self, metric: Metric, entries: int, dim: int):
+        check_metric(metric)
+        self.metric, self.entries, self.dim = metric, entries, dim
+
+    def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
+        """The nearest entries of each query; see the text of the module."""
+        queries = check_queries(queries, self.dim, num_neighbors)
+        if not len(queries):
+            nobody = np.zeros((0, num_neighbors), bool)
+            return pad_neighbors(nobody.astype(np.float32), nobody, nobody, num_neighbors, self.metric)
+        return self._search(queries, num_neighbors)
+
+    def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
+        """The same for at least one query, all of them checked."""
+        raise NotImplementedError
+
+
 def merge_neighbors(parts: Sequence[Neighbors], num_neighbors: int, metric: Metric) -> Neighbors:
     """The best of several searches of disjoint entries, such as those of the parts of a store on several hosts.
 
@@ -92,10 +120,8 @@ def merge_neighbors(parts: Sequence[Neighbors], num_neighbors: int, metric: Metr
 FIELDS = Neighbors._fields
 
 
-class MergedIndex:
+class MergedIndex(BaseIndex):
     """Several indices of disjoint ranges of entries as one, such as the parts of a store that outgrows one index."""
-
-    metric: Metric
 
     def __init__(self, indices: Sequence[Index], offsets: Sequence[int] | None = None):
         """Merges the results of every search.
@@ -110,11 +136,10 @@ class MergedIndex:
         kinds = {(index.metric, index.dim) for index in indices}
         if len(kinds) != 1:
             raise ValueError(f"indices: given {len(indices)} of {sorted(kinds)}, allowed: one metric and width")
-        self.metric, self.dim = indices[0].metric, indices[0].dim
-        self.entries = sum(index.entries for index in indices)
+        super().__init__(indices[0].metric, sum(index.entries for index in indices), indices[0].dim)
         self._parts = list(zip(indices, offsets or [0] * len(indices), strict=True))
 
-    def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
+    def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
         found = [(index.search(queries, num_neighbors), offset) for index, offset in self._parts]
         parts = [n._replace(ids=np.where(n.valid, n.ids + offset, -1)) for n, offset in found]
         return merge_neighbors(parts, num_neighbors, self.metric)
@@ -140,16 +165,14 @@ def rescore(index: Index, store: Store, num_candidates: int = 0) -> Index:
     return _Rescored(index, store, num_candidates)
 
 
-class _Rescored:
-    metric: Metric
-
+class _Rescored(BaseIndex):
     def __init__(self, index: Index, store: Store, num_candidates: int):
-        self.metric, self.entries, self.dim = index.metric, index.entries, index.dim
+        super().__init__(index.metric, index.entries, index.dim)
         self._index, self._store, self._num_candidates = index, store, num_candidates
 
-    def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
+    def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
         found = self._index.search(queries, max(num_neighbors, self._num_candidates))
-        scores = exact_scores(np.asarray(queries), self._store, found.ids, self.metric)
+        scores = exact_scores(queries, self._store, found.ids, self.metric)
         return merge_neighbors([found._replace(scores=scores)], num_neighbors, self.metric)
 
 

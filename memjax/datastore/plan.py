@@ -8,7 +8,7 @@ import time
 import uuid
 from pathlib import Path
 
-from memjax.datastore.files import PARTIAL, explain_full_disk, write_all
+from memjax.datastore.files import PARTIAL, explain_full_disk, write_file
 from memjax.datastore.store import DIGESTS, VALUE_DTYPE, Header, num_blocks
 
 __all__ = ["StorePlan", "measure_write_speed", "plan_store"]
@@ -134,18 +134,14 @@ def free_bytes(path: str | Path) -> int:
 def measure_write_speed(path: str | Path, num_bytes: int = 64 << 20) -> float:
     """Bytes per second that reach the disk of a folder, by writing and deleting a file there."""
     file = Path(path) / f"speed.{uuid.uuid4().hex[:8]}{PARTIAL}"
-    data = os.urandom(1 << 20)
+    data = os.urandom(num_bytes)
     with explain_full_disk(file, "the speed of the disk was not measured"):
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
             start = time.perf_counter()
-            for _ in range(max(1, num_bytes // len(data))):
-                write_all(descriptor, data)
-            os.fsync(descriptor)
-            return max(1, num_bytes // len(data)) * len(data) / (time.perf_counter() - start)
+            write_file(file, data)
+            return num_bytes / (time.perf_counter() - start)
         finally:
-            os.close(descriptor)
-            file.unlink()
+            file.unlink(missing_ok=True)
 
 
 def _size(num_bytes: float) -> str:

@@ -11,6 +11,7 @@ merges the parts that are opened.
 
 import dataclasses
 import functools
+import importlib.metadata
 import math
 import os
 import sys
@@ -19,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
 
 from memjax.datastore.artefacts import artefact_names, open_artefact, remove_artefact, save_artefact
-from memjax.datastore.index import Index, MergedIndex, Metric, Neighbors, check_metric, check_queries, pad_neighbors
+from memjax.datastore.index import BaseIndex, Index, MergedIndex, Metric, Neighbors, check_metric, pad_neighbors
 from memjax.datastore.store import Store
 
 __all__ = ["ScannIndex", "ScannSettings", "build_scann", "build_scann_parts", "open_scann"]
@@ -49,30 +49,24 @@ class ScannSettings:
     brute_force_entries: int = 20_000
 
 
-class ScannIndex:
+class ScannIndex(BaseIndex):
     """One part of a store, in the memory of the host. `build_scann` makes it, `open_scann` opens a saved one.
 
     Attributes:
-      metric: of the scores.
-      entries: that can be found.
-      dim: of keys and queries.
       leaves_to_search: of the tree; 0 = a twentieth, and more where many neighbours are asked for. The more, the higher
         the recall and the slower the search; it may be changed at any time.
       reorder: candidates that are ranked again by their keys; 0 = four times the neighbours, at least 128.
     """
 
-    metric: Metric
-
     def __init__(self, searcher: Any, about: dict[str, Any], *, leaves_to_search: int = 0, reorder: int = 0):
         """Takes a searcher of ScaNN and what `build_scann` says about it."""
-        self.metric, self.dim = about["metric"], about["dim"]
         self._first, last = about["range"]
-        self.entries = last - self._first
+        super().__init__(about["metric"], last - self._first, about["dim"])
         self._searcher, self._leaves = searcher, about["leaves"]
         self.leaves_to_search, self.reorder = leaves_to_search, reorder
 
-    def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
-        queries = check_queries(queries, self.dim, num_neighbors).astype(np.float32)
+    def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
+        queries = queries.astype(np.float32)
         wanted = min(num_neighbors, self.entries)
         options = {}
         if self._leaves:
@@ -81,7 +75,7 @@ class ScannIndex:
                 "leaves_to_search": min(self.leaves_to_search or self._default_leaves(wanted), self._leaves),
                 "pre_reorder_num_neighbors": min(reorder, self.entries),
             }
-        if not len(queries) or not wanted:
+        if not wanted:
             scores, ids = np.zeros((2, len(queries), 0), np.float32)
         else:
             batch = math.ceil(len(queries) / (os.cpu_count() or 1))  # one for each thread
@@ -152,7 +146,7 @@ def build_scann(
         "range": [first, last],
         "leaves": leaves,
         "settings": {name: _json_number(value) for name, value in dataclasses.asdict(settings).items()},
-        "scann": _version(),
+        "scann": importlib.metadata.version("scann"),
     }
     searcher = builder.build()
     if save:
@@ -291,12 +285,6 @@ def _load_float32(store: Store, first: int, last: int) -> np.ndarray:
 
 def _name(metric: Metric, part: int, num_parts: int) -> str:
     return f"scann_{metric}_{part:05d}_of_{num_parts:05d}"
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("scann")
 
 
 def _json_number(value: float) -> float | None:

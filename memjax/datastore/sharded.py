@@ -19,15 +19,14 @@ from jaxtyping import Array, Float, Int, Shaped
 from memjax.datastore.exact import (
     LARGEST_ID,
     QUERY_BATCH,
+    DeviceIndex,
     half_squared_norms,
-    join_batches,
     load_keys,
     middle,
     nearest_entries,
-    query_batches,
     sorted_neighbors,
 )
-from memjax.datastore.index import Metric, Neighbors, check_metric, check_queries
+from memjax.datastore.index import Metric, Neighbors
 from memjax.datastore.store import Store
 from memjax.functional.scopes import operation
 
@@ -133,16 +132,8 @@ def _deal(candidates: Array, shards: int, axes: tuple[str, ...]) -> Array:
     return jnp.swapaxes(dealt, 0, 1).reshape(dealt.shape[1], -1)
 
 
-class ShardedIndex:
-    """All keys in the memory of the devices of a mesh; with several processes each calls with the same queries.
-
-    Attributes:
-      metric: of the scores.
-      entries: that can be found.
-      dim: of keys and queries.
-    """
-
-    metric: Metric
+class ShardedIndex(DeviceIndex):
+    """All keys in the memory of the devices of a mesh; with several processes each calls with the same queries."""
 
     def __init__(
         self,
@@ -166,11 +157,10 @@ class ShardedIndex:
           block_entries: compared at once on a device; 0 as in `nearest_entries`.
           query_batch: queries searched at once.
         """
-        check_metric(metric)
-        self.metric, self.entries, self.dim = metric, entries, keys.shape[1]
+        super().__init__(metric, entries, keys.shape[1], query_batch)
         shards = num_devices(mesh, axis)
         rows = keys.shape[0] // shards
-        self._keys, self._mesh, self._query_batch = keys, mesh, query_batch
+        self._keys, self._everywhere = keys, NamedSharding(mesh, PartitionSpec())
         counts = np.clip(entries - np.arange(shards) * rows, 0, rows).astype(np.int32)
         self._centre = self._norms = None
         if metric == "squared_l2" and entries:
@@ -184,7 +174,7 @@ class ShardedIndex:
                 queries, keys, num_neighbors, counts=jnp.asarray(counts), centre=centre, half_norms=norms, **options
             )
 
-        self._search = jax.jit(search, static_argnums=4, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        self._compiled = jax.jit(search, static_argnums=4, out_shardings=self._everywhere)
 
     @classmethod
     def from_store(
@@ -204,14 +194,9 @@ class ShardedIndex:
         keys = jax.make_array_from_callback((rows, store.dim), split, part)
         return cls(keys, entries=store.entries, mesh=mesh, axis=axis, metric=metric, **options)
 
-    def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
-        queries = check_queries(queries, self.dim, num_neighbors)
-        everywhere = NamedSharding(self._mesh, PartitionSpec())
-        parts = []
-        for batch, n in query_batches(queries, self._query_batch):
-            batch = jax.device_put(batch, everywhere)
-            parts.append((self._search(batch, self._keys, self._centre, self._norms, num_neighbors), n))
-        return join_batches(parts, num_neighbors, self.metric)
+    def _search_batch(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:
+        queries = jax.device_put(queries, self._everywhere)
+        return self._compiled(queries, self._keys, self._centre, self._norms, num_neighbors)
 
 
 def _centre_and_norms(keys: Array, counts: np.ndarray, mesh: Mesh, axis: Axis) -> tuple[Array, Array]:

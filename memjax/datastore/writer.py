@@ -36,8 +36,9 @@ from memjax.datastore.files import (
     file_checksum,
     locked,
     read_json,
-    sync_folder,
+    sync,
     write_all,
+    write_file,
     write_json,
 )
 from memjax.datastore.store import (
@@ -278,7 +279,7 @@ class ShardWriter:
                 os.fsync(descriptor)
             self._commits += 1
             self._state = None if state is None else self._save_state(state)
-            sync_folder(self._folder)
+            sync(self._folder)
             cursor = {
                 "entries": self.entries,
                 "complete": complete,
@@ -299,12 +300,7 @@ class ShardWriter:
 
         data = save({name: np.ascontiguousarray(array) for name, array in state.items()})
         file = self._folder / f"state_{self._commits:08d}.safetensors"
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        try:
-            write_all(descriptor, data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        write_file(file, data)
         return {"file": file.name, "sha256": hashlib.sha256(data).hexdigest()}
 
     @contextlib.contextmanager
