@@ -49,6 +49,15 @@ class Scored:
     features: dict[str, Any] = dataclasses.field(default_factory=dict)
     output: Any = None
 
+    def score(self, where: np.ndarray, extras: Mapping[str, Any]) -> Score:
+        """The sums over some of the targets, in float64; `extras` are those of the batch."""
+        return Score(
+            nats=float(np.sum(self.nats, where=where, dtype=np.float64)),
+            targets=int(np.sum(where)),
+            bytes=int(np.sum(extras["target_bytes"], where=where, dtype=np.int64)) if "target_bytes" in extras else 0,
+            correct=None if self.correct is None else int(np.sum(self.correct, where=where)),
+        )
+
 
 Observe = Callable[[Batch, Scored], None]
 """Called with every batch and what was worked out for it, on the host, in the order of the batches."""
@@ -219,12 +228,8 @@ class Evaluator:
         self.subsets, self.max_segments, self._make_measure = subsets, max_segments, make_measure
         self.host_rows = host_rows or (0, reading.rows)
         self._accuracy, self._layout, self._held, self.fit = accuracy, layout, None, fit
-        options = {
-            "accuracy": accuracy,
-            "parts": parts,
-            "features": tuple(features),
-            "output": make_measure is not None,
-        }
+        shown = {"parts": parts, "features": tuple(features), "output": make_measure is not None}
+        options = {"accuracy": accuracy, **shown}
         score, self._kind = make_score(model, **options), (options, reading.rows, layout)
         if layout is None:
             self._score = jax.jit(score, donate_argnums=1)
@@ -270,27 +275,29 @@ class Evaluator:
           stop: asked before every segment; True ends the evaluation with `Interrupted`.
           observe: is shown every batch with what was worked out for it.
         """
-        variables = self.fit(variables)
+        variables, split = self.fit(variables), self.documents
         num_rows = self.host_rows[1] - self.host_rows[0]
         memory = self._start(num_rows)
         memory_bytes = count_bytes(memory) // num_rows
-        total, subsets, chosen = _Total(self._accuracy), {}, {}
+        nothing = Score(correct=0 if self._accuracy else None)
+        total, subsets, chosen = nothing, {}, {}
         measure = self._make_measure() if self._make_measure else None
-        sums: Any = None
+        sums: Any = {}
         pending: tuple[Batch, Any] | None = None
-        complete, seconds, timed, started, number = True, 0.0, 0, 0.0, 0
+        complete, seconds, timed, started = True, 0.0, 0, 0.0
 
         def take(batch: Batch, scored: Scored) -> None:
-            scored = jax.device_get(scored)
-            nats, correct = scored.nats, scored.correct
-            total.add(batch.weights > 0, nats, correct, batch.extras)
-            for name, subset in subsets.items():
-                subset.add((batch.weights > 0) & chosen[name](batch.extras), nats, correct, batch.extras)
+            nonlocal total
+            scored, where = jax.device_get(scored), batch.weights > 0
+            total = total.plus(scored.score(where, batch.extras))
+            for name, subset in chosen.items():
+                part = scored.score(where & subset(batch.extras), batch.extras)
+                subsets[name] = subsets.get(name, nothing).plus(part)
             if measure is not None:
                 measure.observe(batch, scored.output)
             observe(batch, scored)
 
-        for batch in self.reading.batches(self.documents, self.host_rows):
+        for number, batch in enumerate(self.reading.batches(split, self.host_rows)):
             if self.max_segments and number == self.max_segments:
                 complete = False
                 break
@@ -298,10 +305,9 @@ class Evaluator:
                 raise Interrupted
             if number == 0:
                 chosen = self._subsets_of(batch)
-                subsets = {name: _Total(self._accuracy) for name in chosen}
             with self._layout.active() if self._layout else contextlib.nullcontext():
                 memory, scored, more = self._score(variables, memory, *self._place(batch))
-            sums = more if sums is None else jax.tree.map(jnp.add, sums, more)
+            sums = jax.tree.map(jnp.add, sums, more) if sums else more
             if pending is not None:  # The last batch is read back while this one runs.
                 take(*pending)
             pending = (batch, scored)
@@ -310,22 +316,18 @@ class Evaluator:
                 started = time.perf_counter()
             else:
                 timed += int((batch.weights > 0).sum() if self.reading.stride else batch.mask.sum())
-            number += 1
         if pending is not None:
             take(*pending)
             seconds = time.perf_counter() - started
-        score = total.score()
-        every_token = self.documents.every_token and score.targets == _num_tokens(self.documents)
-        if not score.bytes and complete and every_token:
-            num_bytes = sum(self.documents.num_bytes(i) for i in range(len(self.documents)))
-            score = dataclasses.replace(score, bytes=num_bytes)
-        means = {} if sums is None else {name: float(jax.device_get(s.mean())) for name, s in sums.items()}
+        if complete and not total.bytes and split.every_token:
+            if total.targets == sum(split.num_tokens(i) for i in range(len(split))):
+                total = dataclasses.replace(total, bytes=sum(split.num_bytes(i) for i in range(len(split))))
         return EvaluationResult(
-            **dataclasses.asdict(score),
+            **dataclasses.asdict(total),
             **{name: getattr(self.reading, name) for name in READING},
             complete=complete,
-            subsets={name: subset.score() for name, subset in subsets.items()},
-            metrics=means,
+            subsets=subsets,
+            metrics={name: float(jax.device_get(value.mean())) for name, value in sums.items()},
             measures={} if measure is None or pending is None else measure.result(),
             tokens_per_second=timed / seconds if timed else 0.0,
             memory_bytes=memory_bytes,
@@ -377,26 +379,3 @@ def make_score(
         return memory, Scored(nats, correct, each, named_features, hidden if output else None), aux.metrics
 
     return score
-
-
-def _num_tokens(documents: Split) -> int:
-    return sum(documents.num_tokens(i) for i in range(len(documents)))
-
-
-class _Total:
-    """Sums in float64."""
-
-    def __init__(self, accuracy: bool):
-        self.nats, self.targets, self.bytes = 0.0, 0, 0
-        self.correct: int | None = 0 if accuracy else None
-
-    def add(self, where: np.ndarray, nats: np.ndarray, correct: np.ndarray | None, extras: Mapping[str, Any]) -> None:
-        self.nats += float(np.sum(nats, where=where, dtype=np.float64))
-        self.targets += int(np.sum(where))
-        if "target_bytes" in extras:
-            self.bytes += int(np.sum(extras["target_bytes"], where=where, dtype=np.int64))
-        if correct is not None and self.correct is not None:
-            self.correct += int(np.sum(correct, where=where))
-
-    def score(self) -> Score:
-        return Score(nats=self.nats, targets=self.targets, bytes=self.bytes, correct=self.correct)

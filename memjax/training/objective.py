@@ -100,23 +100,23 @@ def model_loss(model: Any, *, deterministic: bool = False, output: bool = False)
     """
 
     def loss(variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array) -> tuple[Any, Any, Sum, Aux]:
-        variables, extras = model_collections(variables), model.choose_extras(segment.extras)
-        (hidden, memory, aux), written = model.apply(
-            variables,
-            segment.inputs,
-            memory,
-            start_of_document=segment.start_of_document,
-            mask=segment.mask,
-            deterministic=deterministic,
-            rngs={name: jax.random.fold_in(key, i) for i, name in enumerate(RANDOM_STREAMS)},
-            mutable=["batch_stats"],
-            **({"extras": extras} if extras else {}),
-        )
+        variables = model_collections(variables)
+        rngs = {name: jax.random.fold_in(key, i) for i, name in enumerate(RANDOM_STREAMS)}
+        named = {"deterministic": deterministic, "rngs": rngs, "mutable": ["batch_stats"]}
+        (hidden, memory, aux), written = read_segment(model, variables, memory, segment, **named)
         nll = model.apply(variables, hidden, segment.targets, segment.weights, method="nll")
         aux = aux + Aux(arrays={"output": hidden}) if output else aux
         return memory, written.get("batch_stats", {}), nll, aux
 
     return loss
+
+
+def read_segment(model: Any, variables: Any, memory: Any, segment: Batch, **named: Any) -> Any:
+    """What the model makes of a segment; `named` are further arguments of `model.apply`."""
+    extras = model.choose_extras(segment.extras)
+    named |= {"start_of_document": segment.start_of_document, "mask": segment.mask}
+    named |= {"extras": extras} if extras else {}
+    return model.apply(variables, segment.inputs, memory, **named)
 
 
 def model_collections(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,19 +169,8 @@ def with_distillation(
         after, batch_stats, nll, aux = loss(variables, memory, segment, key)
         arrays = dict(aux.arrays)
         student, own = arrays.pop("output"), model_collections(variables)
-        frozen, extras = (
-            jax.lax.stop_gradient(teacher(variables.get("method", {}))),
-            model.choose_extras(segment.extras),
-        )
-        output, _, _ = model.apply(
-            frozen,
-            segment.inputs,
-            jax.lax.stop_gradient(memory),
-            start_of_document=segment.start_of_document,
-            mask=segment.mask,
-            deterministic=True,
-            **({"extras": extras} if extras else {}),
-        )
+        frozen = jax.lax.stop_gradient(teacher(variables.get("method", {})))
+        output, _, _ = read_segment(model, frozen, jax.lax.stop_gradient(memory), segment, deterministic=True)
         flat = lambda scores: jax.nn.log_softmax(scores / temperature)
         ours = flat(model.apply(own, student, method="log_probs"))
         theirs = flat(jax.lax.stop_gradient(model.apply(frozen, output, method="log_probs")))

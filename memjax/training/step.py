@@ -168,14 +168,11 @@ def make_train_step(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     *,
-    accumulate: int = 1,
-    rematerialize: Rematerialize = "none",
-    segments_per_checkpoint: int = 0,
-    segments_without_gradient: int = 0,
     table_optimizer: TableOptimizer | None = None,
     after_update: AfterUpdate | None = None,
     check_updates: bool = False,
     jit: bool = True,
+    **segments: Any,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Sum]]]:
     """The update `step(state, batch) -> (state, metrics)`, jitted and donating the state.
 
@@ -185,14 +182,12 @@ def make_train_step(
     Args:
       objective: what is made small.
       optimizer: of the dense parameters; tables are outside its decay and its norm.
-      accumulate: as in `gradients_of`, and the three after it.
-      rematerialize: as in `loss_over_segments`.
-      segments_per_checkpoint: as in `loss_over_segments`.
-      segments_without_gradient: as in `gradients_of`.
       table_optimizer: as in `init_train_state`.
       after_update: as in `apply_gradients`.
       check_updates: as in `apply_gradients`.
       jit: False returns the plain function.
+      **segments: `accumulate`, `rematerialize`, `segments_per_checkpoint`, `segments_without_gradient` of
+        `gradients_of`.
 
     Raises:
       ValueError: when traced: rows that `accumulate` does not divide, a loss without coefficient, no segment left that
@@ -200,15 +195,7 @@ def make_train_step(
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Sum]]:
-        state, found = gradients_of(
-            objective,
-            state,
-            batch,
-            accumulate=accumulate,
-            rematerialize=rematerialize,
-            segments_per_checkpoint=segments_per_checkpoint,
-            segments_without_gradient=segments_without_gradient,
-        )
+        state, found = gradients_of(objective, state, batch, **segments)
         return apply_gradients(
             state,
             found,
@@ -305,7 +292,8 @@ def gradients_of(
         loss_over_segments, rematerialize=rematerialize, segments_per_checkpoint=segments_per_checkpoint
     )
     group = _Group(objective, state, keys, accumulate, without, over_segments)
-    memories, batches = _split_rows(memory, accumulate), _split_batch(batch, accumulate)
+    memories = _split_rows(memory, accumulate, state_axes(memory))
+    batches = _split_rows(batch, accumulate, jax.tree.map(lambda leaf: 1, batch))
     trained = (state.params, _sinks(objective.loss, state, memories, batches, keys[without:]))
     value, gradients, written, batch_stats, nll, aux = (_accumulated if accumulate > 1 else _at_once)(
         group, trained, memories, batches
@@ -361,8 +349,8 @@ def apply_gradients(
     tables = state.tables
     if table_optimizer is not None and tables.values:
         touched = touched_rows(tables.values, found.sinks, found.arrays)
-        tables = Tables(*table_optimizer.update(*_parts(tables), touched, step=state.step, ok=ok))
-    select = lambda new, old: jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)  # noqa: E731
+        tables = Tables(*table_optimizer.update(tables.values, tables.moments, touched, step=state.step, ok=ok))
+    select = lambda new, old: jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)
     sums = _sums(found.sums, norm, ok, kind)
     params, later = _ok_after(ok, select(optax.apply_updates(state.params, updates), state.params))
     method = state.method
@@ -428,10 +416,11 @@ class _Group:
             memory, written, nll, aux = self.objective.loss(variables, carry[0], batch, key)
             return (memory, written or carry[1]), (nll, aux)
 
-        carry, (before, after) = (memory, batch_stats), _split_segments((group, self.keys), self.without_gradient)
-        if self.without_gradient:
-            stop = jax.lax.stop_gradient
+        carry, segments, first = (memory, batch_stats), (group, self.keys), self.without_gradient
+        if first:
+            stop, before = jax.lax.stop_gradient, jax.tree.map(lambda leaf: leaf[:first], segments)
             carry = stop(loss_over_segments(step, stop(params), carry, (*before, {}))[0])
+        after = jax.tree.map(lambda leaf: leaf[first:], segments)
         carry, (nll, aux) = self.over_segments(step, params, carry, (*after, sinks))
         return *carry, nll, aux
 
@@ -507,27 +496,23 @@ def _sinks(loss: SegmentLoss, state: TrainState, memories: Any, batches: Batch, 
         return {}
     aux = jax.eval_shape(
         lambda m, b: loss(_loss_variables(state), m, b, keys[0])[3],
-        jax.tree.map(lambda leaf: leaf[0], memories),
-        jax.tree.map(lambda leaf: leaf[0, 0], batches),
+        _first(memories),
+        _first(_first(batches)),
     )
     return make_sinks(state.tables.values, aux.arrays, keys.shape[0])
 
 
-def _split_segments(segments: Any, count: int) -> tuple[Any, Any]:
-    """The first `count` segments, and those after them."""
-    return jax.tree.map(lambda leaf: leaf[:count], segments), jax.tree.map(lambda leaf: leaf[count:], segments)
+def _split_rows(tree: Any, groups: int, axes: Any) -> Any:
+    """Every leaf as `[groups, ...]`; group g has rows g, g + groups, ... so that rows on several devices stay there.
 
-
-def _split_rows(memory: Any, groups: int) -> Any:
-    """Every leaf as `[groups, ...]`; group g has rows g, g + groups, ... so that rows on several devices stay there."""
+    `axes` says where a leaf has its rows.
+    """
 
     def split(leaf: Array, axis: int) -> Array:
         shape = (*leaf.shape[:axis], leaf.shape[axis] // groups, groups, *leaf.shape[axis + 1 :])
-        return jnp.moveaxis(leaf.reshape(shape), axis + 1, 0)
+        return jnp.moveaxis(jnp.reshape(leaf, shape), axis + 1, 0)
 
-    if groups == 1:
-        return jax.tree.map(lambda leaf: leaf[None], memory)
-    return jax.tree.map(split, memory, state_axes(memory))
+    return _lead(tree) if groups == 1 else jax.tree.map(split, tree, axes)
 
 
 def _join_rows(memories: Any, like: Any) -> Any:
@@ -539,23 +524,9 @@ def _join_rows(memories: Any, like: Any) -> Any:
     return jax.tree.map(join, memories, state_axes(like), like)
 
 
-def _split_batch(batch: Batch, groups: int) -> Batch:
-    """Every leaf `[segments, batch, ...]` as `[groups, segments, batch / groups, ...]`, rows as in `_split_rows`."""
-
-    def split(leaf: Array) -> Array:
-        segments, rows = leaf.shape[:2]
-        return jnp.moveaxis(jnp.reshape(leaf, (segments, rows // groups, groups, *leaf.shape[2:])), 2, 0)
-
-    return jax.tree.map(split, batch)
-
-
 def _first(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[0], tree)
 
 
 def _lead(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[None], tree)
-
-
-def _parts(tables: Tables) -> tuple[Any, Any]:
-    return tables.values, tables.moments

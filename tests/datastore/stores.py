@@ -1,5 +1,6 @@
 """Small stores for the tests of this folder."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ HEADER = Header(dim=4, model="m", tokenizer="t", data="d", protocol={"segment_le
 
 
 def make_header(**changes) -> Header:
-    return Header(**{**{name: getattr(HEADER, name) for name in HEADER.__dataclass_fields__}, **changes})
+    return dataclasses.replace(HEADER, **changes)
 
 
 def make_store(path: Path, keys, values=None, *, shards=None, **header) -> Store:
