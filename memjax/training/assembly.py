@@ -1,5 +1,6 @@
 """The parts of an update that a configuration describes: objective, optimisers and step, put together in one place."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -70,9 +71,7 @@ def make_parts(
       after_update: as in `apply_gradients`.
     """
     training, made = config.training, objective(config, model)
-    added = config.model.carrier.added_parameters
-    optimizer = make_optimizer(training, model.scanned_groups(), added=added, links=links)
-    tables = make_table_optimizer(config)
+    optimizer, tables = make_optimizer(config, model, links), make_table_optimizer(config)
     step = make_train_step(
         made,
         optimizer,
@@ -90,50 +89,34 @@ def make_parts(
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:
     """The learning rate over optimiser steps."""
-    schedule = training.schedule
-    return optimizers.make_schedule(
-        schedule.learning_rate,
-        steps=max(training.steps // training.apply_every, 1),
-        warmup_steps=schedule.warmup_steps,
-        decay=schedule.decay,
-        final_fraction=schedule.final_fraction,
-    )
+    steps = max(training.steps // training.apply_every, 1)
+    return optimizers.make_schedule(**dataclasses.asdict(training.schedule), steps=steps)
 
 
 def make_optimizer(
-    training: configs.Training,
-    scanned: Sequence[str] = (),
-    *,
-    added: Sequence[str] = (),
-    links: Sequence[optax.GradientTransformation] = (),
+    config: Config, model: Any, links: Sequence[optax.GradientTransformation]
 ) -> optax.GradientTransformation:
-    """The optimiser.
+    """The optimiser of the dense parameters.
 
     Args:
-      training: the configuration.
-      scanned: names of the parameter groups with layers at axis 0 (see `optimizers.matrices`).
-      added: names of the parameters that the model's memories add, for `training.memory_learning_rate`.
+      config: the configuration.
+      model: its groups of layers have these at axis 0 (see `optimizers.matrices`).
       links: as in `optimizers.make_optimizer`.
     """
-    chain = optimizers.make_rule(training.optimizer, make_schedule(training), scanned)
+    training = config.training
+    chain = optimizers.make_rule(training.optimizer, make_schedule(training), model.scanned_groups())
     if training.memory_learning_rate:
         factor = training.memory_learning_rate / training.schedule.learning_rate
-        chain = optax.chain(chain, optimizers.scale_updates(added, factor))
+        chain = optax.chain(chain, optimizers.scale_updates(config.model.carrier.added_parameters, factor))
     rule = optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every, links=links)
     return optimizers.freeze(rule, training.frozen) if training.frozen else rule
 
 
 def make_table_optimizer(config: Config) -> TableOptimizer:
     """The update rule of value tables, with counters of their slots."""
-    rule = config.training.tables
-    adam = table_adam(
-        optimizers.make_schedule(rule.learning_rate, steps=1, decay="constant"),
-        b1=rule.b1,
-        b2=rule.b2,
-        eps=rule.eps,
-        form=rule.form,
-        split=config.sharding.tables,
-    )
+    rule = dataclasses.asdict(config.training.tables)
+    schedule = optimizers.make_schedule(rule.pop("learning_rate"), steps=1, decay="constant")
+    adam = table_adam(schedule, **rule, split=config.sharding.tables)
     return count_usage(freeze_tables(adam, config.training.frozen))
 
 

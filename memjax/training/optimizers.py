@@ -1,5 +1,6 @@
 """Optimisers and learning-rate schedules of the papers, as optax chains."""
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -149,15 +150,9 @@ def make_rule(
     """
     match rule:
         case configs.Adam():
-            fields = {"b1": rule.b1, "b2": rule.b2, "eps": rule.eps, "weight_decay": rule.weight_decay}
-            return adam(schedule, **fields, decay_mask=matrices(scanned))
+            return adam(schedule, **dataclasses.asdict(rule), decay_mask=matrices(scanned))
         case configs.Adafactor():
-            return adafactor(
-                schedule,
-                decay_rate=rule.decay_rate,
-                momentum=rule.momentum,
-                multiply_by_parameter_scale=rule.multiply_by_parameter_scale,
-            )
+            return adafactor(schedule, **dataclasses.asdict(rule))
     raise ValueError(f"training.optimizer: given {type(rule).__name__}, allowed: Adam, Adafactor")
 
 
@@ -199,12 +194,8 @@ def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransf
       >>> float(updates["memory"]["gate"]), float(updates["query"])
       (5.0, 1.0)
     """
-    names = frozenset(names)
-
-    def scale(path: tuple[Any, ...], update: Any) -> Any:
-        return update * factor if any(getattr(key, "key", None) in names for key in path) else update
-
-    return optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(scale, updates))
+    chosen = lambda path, _: any(getattr(key, "key", None) in names for key in path)
+    return optax.masked(optax.scale(factor), lambda params: jax.tree_util.tree_map_with_path(chosen, params))
 
 
 def freeze(rule: optax.GradientTransformation, names: Collection[str]) -> optax.GradientTransformation:
@@ -267,9 +258,5 @@ def matrices(scanned: Collection[str] = ()) -> Callable[[Any], Any]:
       >>> matrices(["layers_0"])({"layers_0": {"bias": jnp.zeros((4, 8))}, "embedding": jnp.zeros((16, 8))})
       {'embedding': True, 'layers_0': {'bias': False}}
     """
-    scanned = frozenset(scanned)
-
-    def is_matrix(path: tuple[Any, ...], leaf: Any) -> bool:
-        return leaf.ndim - any(getattr(key, "key", None) in scanned for key in path) >= 2
-
+    is_matrix = lambda path, leaf: leaf.ndim - any(getattr(key, "key", None) in scanned for key in path) >= 2
     return lambda params: jax.tree_util.tree_map_with_path(is_matrix, params)

@@ -236,15 +236,18 @@ def test_split_and_join_are_inverse(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, join_state(split, groups).params, params)
 
 
-def test_optimizers_of_a_configuration():
+def test_optimizers_of_a_configuration(tmp_path):
+    config = make_config(tmp_path)
+    model = make_experiment(config).model
+    made = lambda **training: make_optimizer(dataclasses.replace(config, training=Training(**training)), model, ())
     params = {"w": np.ones((2, 2), np.float32)}
     gradient = {"w": np.full((2, 2), 3.0, np.float32)}
     rate = Schedule(learning_rate=0.5, warmup_steps=0, decay="constant")
     for rule in (Adam(weight_decay=0.1), Adafactor(momentum=0.9)):
-        optimizer = make_optimizer(Training(optimizer=rule, schedule=rate))
+        optimizer = made(optimizer=rule, schedule=rate)
         updates, _ = optimizer.update(gradient, optimizer.init(params), params)
         assert np.all(np.asarray(updates["w"]) < 0)
-    optimizer = make_optimizer(Training(optimizer=Adam(), schedule=rate, apply_every=2, clip_norm=0.0))
+    optimizer = made(optimizer=Adam(), schedule=rate, apply_every=2, clip_norm=0.0)
     assert isinstance(optimizer.init(params), optax.MultiStepsState)
 
 
