@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from memjax.data.tokenizers import _ByteTable, utf8_bytes
+from memjax.data.tokenizers import _ByteTable, replaced, utf8_bytes
 
 __all__ = ["BytePairTokenizer", "train_byte_pairs"]
 
@@ -86,12 +86,9 @@ def train_byte_pairs(
         vocab_size=vocab_size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    tokenizer.save(str(temporary))
-    temporary.replace(target)
-    return BytePairTokenizer(target)
+    with replaced(path) as partial:
+        tokenizer.save(str(partial))
+    return BytePairTokenizer(path)
 
 
 def _load(path: Path):  # noqa: ANN202 (a class of an optional library)

@@ -159,9 +159,6 @@ class Dialogues(Documents):
     def __getitem__(self, index: int, /) -> np.ndarray:
         return self._parts[index][0]
 
-    def num_tokens(self, index: int, /) -> int:
-        return len(self._parts[index][0])
-
     def num_bytes(self, index: int, /) -> int:
         """UTF-8 bytes of document and utterances."""
         return int(self.tokenizer.token_bytes(self[index]).sum())

@@ -109,11 +109,35 @@ class ArrayDocuments(Documents):
     def num_bytes(self, index: int, /) -> int:
         return self._num_bytes[index]
 
-    def num_tokens(self, index: int, /) -> int:
-        return len(self._tokens[index])
-
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
         return {name: np.asarray(values) for name, values in self._annotations[index].items()}
+
+
+class EvenDocuments(Documents):
+    """Documents that are no text, and all of one length."""
+
+    def __init__(self, num_documents: int, length: int):
+        self._num_documents, self._length = num_documents, length
+
+    def __len__(self) -> int:
+        return self._num_documents
+
+    def num_tokens(self, index: int, /) -> int:
+        """Every document has the same length."""
+        del index
+        return self._length
+
+    def num_bytes(self, index: int, /) -> int:
+        """One byte a token: these documents are no text."""
+        return self.num_tokens(index)
+
+    def _random(self, kind: str, index: int) -> np.random.RandomState:
+        """What draws one document of those that are made when they are asked for."""
+        if not -self._num_documents <= index < self._num_documents:
+            raise IndexError(f"document {index} of {self._num_documents}")
+        # RandomState, and not a Generator: its stream is frozen, so the documents are the same with every NumPy.
+        key = hashlib.sha256(f"{kind}/{index % self._num_documents}".encode()).digest()[:4]
+        return np.random.RandomState(int.from_bytes(key, "little"))
 
 
 @dataclasses.dataclass(frozen=True)

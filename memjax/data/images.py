@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from memjax.data.documents import Documents
+from memjax.data.documents import EvenDocuments
 
 __all__ = ["ImageDocuments", "images_of", "mnist", "png_grid"]
 
@@ -17,7 +17,7 @@ VALIDATION_IMAGES = 5000
 FILES = {"train": "train-images-idx3-ubyte", "validation": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
 
 
-class ImageDocuments(Documents):
+class ImageDocuments(EvenDocuments):
     """Images as documents: pixel value v is the id 3 + v (0 pad, 1 begin, 2 unused), 259 ids in all.
 
     Example:
@@ -35,24 +35,13 @@ class ImageDocuments(Documents):
         """Takes `[images, height, width]` of uint8."""
         if images.ndim != 3 or images.dtype != np.uint8 or not images.size:
             raise ValueError(f"images: given {images.dtype} {images.shape}, allowed: uint8 [images, height, width]")
+        super().__init__(len(images), images[0].size)
         self._images = images
         self.shape: tuple[int, int] = images.shape[1:]
         self.fingerprint = "images-" + hashlib.sha256(np.ascontiguousarray(images).tobytes()).hexdigest()[:16]
 
-    def __len__(self) -> int:
-        return len(self._images)
-
     def __getitem__(self, index: int, /) -> np.ndarray:
         return self.first_pixel + self._images[index].reshape(-1).astype(np.int32)
-
-    def num_tokens(self, index: int, /) -> int:
-        """Every image has the same size."""
-        del index
-        return self.shape[0] * self.shape[1]
-
-    def num_bytes(self, index: int, /) -> int:
-        """One byte a pixel."""
-        return self.num_tokens(index)
 
 
 def mnist(folder: str | Path, split: str) -> ImageDocuments:

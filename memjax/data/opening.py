@@ -22,6 +22,7 @@ from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments, mnist
 from memjax.data.python_sources import python_sources
 from memjax.data.sorting import Sorting
+from memjax.data.sources import SPLITS, only_texts
 from memjax.data.squad import squad_questions, tfds_squad_questions
 from memjax.data.synthetic import KeyValueRecall
 from memjax.data.templates import template_dialogues, template_questions, template_texts
@@ -31,8 +32,6 @@ from memjax.data.translation import BothSides, EndingTokenizer, SentencePairs, n
 from memjax.data.wordpiece import WordPieceTokenizer
 
 __all__ = ["Datasets", "make_datasets", "make_examples", "make_tokenizer", "open_source", "prepare"]
-
-SPLITS = ("train", "validation", "test")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,8 +160,8 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
             return _tfds_texts(source, split, source.field)
         case configs.KeyValueRecall():
             # Held-out documents score answers from afar only, so that their accuracy is that of the memory.
-            fields = {f.name: getattr(source, f.name) for f in dataclasses.fields(source) if f.name != "num_documents"}
-            return KeyValueRecall(held_out(source.num_documents), seed=part, score_practice=split == "train", **fields)
+            fields: Any = dataclasses.asdict(source) | {"num_documents": held_out(source.num_documents)}
+            return KeyValueRecall(seed=part, score_practice=split == "train", **fields)
         case configs.Sorting():
             sizes = {"length": source.length, "num_symbols": source.num_symbols}
             return Sorting(held_out(source.num_documents, 10), seed=part, **sizes)
@@ -195,41 +194,35 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
 
 def make_tokenizer(tokenizer: configs.Tokenizer, train: Any, folder: Path, *, progress: Progress | None = None) -> Any:
     """The tokenizer of a configuration; one that has to be trained is trained once per training split."""
-    report = progress or (lambda what, done, total: None)
     match tokenizer:
         case configs.Bytes():
             return ByteTokenizer()
-        case configs.SentencePiece(model=model) if model:
-            return SentencePieceTokenizer(model)
-        case configs.SentencePiece():
-            path = folder / f"sentencepiece-{tokenizer.vocab_size}-{_digest(train.fingerprint)}.model"
-            if path.exists():
-                return SentencePieceTokenizer(path)
-            report("train the tokenizer", 0, 1)
-            trained = train_sentencepiece(_only_texts(train), path, vocab_size=tokenizer.vocab_size)
-            report("train the tokenizer", 1, 1)
-            return trained
-        case configs.BytePairs(path=path) if path:
-            return BytePairTokenizer(path)
-        case configs.BytePairs():
-            path = folder / f"byte-pairs-{tokenizer.vocab_size}-{_digest(train.fingerprint)}.json"
-            if path.exists():
-                return BytePairTokenizer(path)
-            report("train the tokenizer", 0, 1)
-            trained = train_byte_pairs(_only_texts(train), path, vocab_size=tokenizer.vocab_size)
-            report("train the tokenizer", 1, 1)
-            return trained
+        case configs.SentencePiece(model=given, vocab_size=size):
+            load, name = SentencePieceTokenizer, f"sentencepiece-{size}-{{}}.model"
+            train_on = functools.partial(train_sentencepiece, vocab_size=size)
+        case configs.BytePairs(path=given, vocab_size=size):
+            load, name = BytePairTokenizer, f"byte-pairs-{size}-{{}}.json"
+            train_on = functools.partial(train_byte_pairs, vocab_size=size)
         case configs.Words():
-            path = folder / f"words-{_digest(train.fingerprint)}.json"
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                partial = path.with_suffix(f".{os.getpid()}.partial")
-                WordTokenizer.train(_only_texts(train)).save(partial)
-                partial.replace(path)
-            return WordTokenizer.load(path)
-        case configs.WordPiece():
-            return _wordpiece(tokenizer, train, folder)
-    raise ValueError(f"data.tokenizer: given {type(tokenizer).__name__}, allowed: one of memjax.config.TokenizerKind")
+            given, load, name = "", WordTokenizer.load, "words-{}.json"
+            train_on = lambda texts, path: WordTokenizer.train(texts).save(path)
+        case configs.WordPiece(vocab=given, vocab_size=size, lowercase=lowercase):
+            load = functools.partial(WordPieceTokenizer, lowercase=lowercase)
+            name = f"wordpiece-{size}-{'uncased' if lowercase else 'cased'}-{{}}.json"
+            options = {"vocab_size": size, "lowercase": lowercase}
+            train_on = lambda texts, path: WordPieceTokenizer.train(texts, **options).save(path)
+        case _:
+            kind = type(tokenizer).__name__
+            raise ValueError(f"data.tokenizer: given {kind}, allowed: one of memjax.config.TokenizerKind")
+    if given:
+        return load(given)
+    path = folder / name.format(_digest(train.fingerprint))
+    if not path.exists():
+        report = progress or (lambda what, done, total: None)
+        report("train the tokenizer", 0, 1)
+        train_on(only_texts(train), path)
+        report("train the tokenizer", 1, 1)
+    return load(path)
 
 
 def vocab_size_of(data: configs.Data) -> int:
@@ -266,22 +259,6 @@ def cache_folder(data: configs.Data) -> Path:
     if data.cache_dir:
         return Path(data.cache_dir).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memjax" / "data"
-
-
-def _wordpiece(tokenizer: configs.WordPiece, train: Any, folder: Path) -> Any:
-    if tokenizer.vocab:
-        return WordPieceTokenizer(tokenizer.vocab, lowercase=tokenizer.lowercase)
-    case = "uncased" if tokenizer.lowercase else "cased"
-    path = folder / f"wordpiece-{tokenizer.vocab_size}-{case}-{_digest(train.fingerprint)}.json"
-    if not path.exists():
-        trained = WordPieceTokenizer.train(
-            _only_texts(train), vocab_size=tokenizer.vocab_size, lowercase=tokenizer.lowercase
-        )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        trained.save(partial)
-        partial.replace(path)
-    return WordPieceTokenizer(path)
 
 
 def _texts(data: configs.Data, read: Read, progress: Progress | None) -> Datasets:
@@ -378,11 +355,6 @@ def _ids(tokenizer: Any) -> tuple[int, int]:
 
 def _shares(source: Any) -> dict[str, Any]:
     return {"validation": source.validation_percent / 100, "test": source.test_percent / 100}
-
-
-def _only_texts(texts: Any) -> Any:
-    """The texts of a source that may give pairs of name and text."""
-    return (item[1] if isinstance(item, tuple) else item for item in texts)
 
 
 def _digest(*parts: str) -> str:

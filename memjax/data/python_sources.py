@@ -7,7 +7,6 @@ version, so `sha256` and `python_version` stand beside every number that is made
 This file is pure Python; the TFDS builder (`builders.py`) and the seqio Task (`tasks.py`) wrap it.
 """
 
-import hashlib
 import os
 import platform
 import re
@@ -16,7 +15,7 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-from memjax.data.sources import Texts, select_split
+from memjax.data.sources import Texts, digest, select_split
 
 __all__ = ["corpus_sha256", "python_version", "read_python_sources"]
 
@@ -93,11 +92,7 @@ def corpus_sha256(documents: Mapping[str, str]) -> str:
       >>> corpus_sha256({"a": "x"}) == corpus_sha256({"a": "x"})
       True
     """
-    digest = hashlib.sha256()
-    for name, text in documents.items():
-        for part in (name.encode("utf-8"), text.encode("utf-8")):
-            digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.hexdigest()
+    return digest(part for item in documents.items() for part in item)
 
 
 def python_version() -> str:

@@ -8,13 +8,19 @@ import dataclasses
 import functools
 import hashlib
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from memjax.data.tfds import PYTHON_LIBRARY, import_tensorflow, python_library_builder, quiet, split_map
+from memjax.data.tfds import (
+    PYTHON_LIBRARY,
+    import_quietly,
+    import_tensorflow,
+    python_library_builder,
+    quiet,
+    split_map,
+)
 from memjax.data.token_files import Progress, TokenFile, TokenizedDocument, write_tokens
 from memjax.data.tokenizers import SeqioVocabulary
 
@@ -78,13 +84,7 @@ CORPORA: dict[str, Corpus] = {
 def import_seqio() -> Any:
     """seqio, with TensorFlow on the CPU (see `builders.import_tensorflow`)."""
     import_tensorflow()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            import seqio
-        except ImportError as error:
-            raise ValueError("seqio: not installed; pip install 'memjax[data]'") from error
-    return seqio
+    return import_quietly("seqio")
 
 
 def register_tasks(

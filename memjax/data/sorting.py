@@ -8,14 +8,14 @@ import hashlib
 
 import numpy as np
 
-from memjax.data.documents import Documents
+from memjax.data.documents import EvenDocuments
 
 __all__ = ["Sorting"]
 
 IS_ANSWER = "is_answer"
 
 
-class Sorting(Documents):
+class Sorting(EvenDocuments):
     """Documents of the sorting task, drawn when they are asked for; the same for the same arguments everywhere.
 
     A document is `length` symbols, a separator, and all symbols by falling count: ties by first occurrence, symbols
@@ -51,7 +51,8 @@ class Sorting(Documents):
         for name, value in {"num_documents": num_documents, "length": length, "num_symbols": num_symbols}.items():
             if value < 1:
                 raise ValueError(f"{name}: given {value}, allowed: at least 1")
-        self._num_documents, self._length, self._num_symbols, self._seed = num_documents, length, num_symbols, seed
+        super().__init__(num_documents, length + 1 + num_symbols)
+        self._num_drawn, self._num_symbols, self._seed = length, num_symbols, seed
         self.fingerprint = "sorting-" + hashlib.sha256(f"{length}/{num_symbols}/{seed}".encode()).hexdigest()[:16]
 
     @property
@@ -59,35 +60,19 @@ class Sorting(Documents):
         """Ids in use."""
         return 3 + self._num_symbols
 
-    def __len__(self) -> int:
-        return self._num_documents
-
     def __getitem__(self, index: int, /) -> np.ndarray:
-        if not -self._num_documents <= index < self._num_documents:
-            raise IndexError(f"document {index} of {self._num_documents}")
-        # RandomState, and not a Generator: its stream is frozen, so the documents are the same with every NumPy.
-        key = hashlib.sha256(f"sorting/{self._seed}/{index % self._num_documents}".encode()).digest()[:4]
-        random = np.random.RandomState(int.from_bytes(key, "little"))
+        random = self._random(f"sorting/{self._seed}", index)
         weights = random.randint(1, 10, (2, self._num_symbols)).astype(np.float64)
         early, late = weights / weights.sum(axis=1, keepdims=True)
-        drift = (np.arange(1, self._length + 1) / self._length)[:, None]
+        drift = (np.arange(1, self._num_drawn + 1) / self._num_drawn)[:, None]
         until = np.cumsum((1 - drift) * early + drift * late, axis=1)
-        drawn = (random.random_sample(self._length)[:, None] * until[:, -1:] >= until[:, :-1]).sum(axis=1)
+        drawn = (random.random_sample(self._num_drawn)[:, None] * until[:, -1:] >= until[:, :-1]).sum(axis=1)
         answers = sort_by_count(drawn, self._num_symbols)
         return np.concatenate([3 + drawn, [self.separator_id], 3 + answers]).astype(np.int32)
 
-    def num_tokens(self, index: int, /) -> int:
-        """Every document has the same length."""
-        del index
-        return self._length + 1 + self._num_symbols
-
-    def num_bytes(self, index: int, /) -> int:
-        """One byte a token: these documents are no text."""
-        return self.num_tokens(index)
-
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
         """Which tokens are answers, and that only they are scored."""
-        is_answer = np.arange(self.num_tokens(index)) > self._length
+        is_answer = np.arange(self.num_tokens(index)) > self._num_drawn
         return {IS_ANSWER: is_answer, "weights": is_answer.astype(np.float32)}
 
 

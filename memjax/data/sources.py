@@ -43,11 +43,8 @@ class TextSource(Protocol):
       fingerprint: changes when a name or a text changes.
     """
 
-    @property
-    def names(self) -> Sequence[str]: ...
-
-    @property
-    def fingerprint(self) -> str: ...
+    names: list[str]
+    fingerprint: str
 
     def __len__(self) -> int: ...
 
@@ -75,7 +72,7 @@ class Texts:
         """Texts in memory; the fingerprint is their hash unless given."""
         values = list(texts.values())
         if fingerprint is None:
-            fingerprint = _digest(part for item in texts.items() for part in item)
+            fingerprint = digest(part for item in texts.items() for part in item)[:16]
         return cls(list(texts), values.__getitem__, fingerprint)
 
     def select(self, indices: Sequence[int], name: str) -> Texts:
@@ -90,6 +87,11 @@ class Texts:
 
     def __iter__(self) -> Iterator[str]:
         return (self._read(index) for index in range(len(self.names)))
+
+
+def only_texts(texts: Iterable[str | tuple[str, str]]) -> Iterator[str]:
+    """The texts of a source that may give pairs of name and text."""
+    return (item[1] if isinstance(item, tuple) else item for item in texts)
 
 
 def split_of(name: str, *, validation: float, test: float) -> str:
@@ -278,8 +280,8 @@ def enwik8(
     if len(content) < sum(sizes):
         raise ValueError(f"path: {file} has {len(content)} bytes; the splits {sizes} need {sum(sizes)}")
     bounds = [0, sizes[0], sizes[0] + sizes[1], sum(sizes)]
-    part = SPLITS.index(_check_split(split)) if split else None
-    begin, end = (0, bounds[-1]) if part is None else bounds[part : part + 2]
+    part = SPLITS.index(_check_split(split)) if split else 0
+    begin, end = bounds[part : part + 2] if split else (0, bounds[-1])
     text = content[begin:end].decode("utf-8", "surrogateescape")
     name = f"{file.name}[{begin}:{end}]"
     return Texts.from_mapping({name: text})
@@ -336,13 +338,12 @@ def novels(
         return select_split(texts, split, validation=validation, test=test)
     if not root.is_file():
         raise ValueError(f"path: {root} does not exist; give a folder or a tar of .txt files")
-    books = _books_of_tar(root, _file_fingerprint([root], root.parent))
+    fingerprint = _file_fingerprint([root], root.parent)
+    books = _books_of_tar(root, fingerprint)
     if not books:
         raise ValueError(f"path: {root} holds no .txt files; give a folder or a tar of .txt files")
     names = sorted(books)
-    texts = Texts(
-        names, lambda i: decode_text(books[names[i]], f"{root}:{names[i]}"), _file_fingerprint([root], root.parent)
-    )
+    texts = Texts(names, lambda i: decode_text(books[names[i]], f"{root}:{names[i]}"), fingerprint)
     return select_split(texts, split, validation=validation, test=test)
 
 
@@ -405,8 +406,7 @@ def _find_files(path: str | os.PathLike[str]) -> list[Path]:
         return [Path(path)]
     is_folder = Path(path).is_dir()
     found = Path(path).rglob("*") if is_folder else map(Path, glob(str(path), recursive=True))
-    hidden = (lambda file: any(part.startswith(".") for part in file.relative_to(path).parts)) if is_folder else None
-    files = sorted(file for file in found if file.is_file() and not (hidden and hidden(file)))
+    files = sorted(file for file in found if file.is_file() and not (is_folder and _is_hidden(file, path)))
     if not files:
         what = "has no files" if is_folder else "does not exist and matches no file"
         raise ValueError(f"path: {path} {what}; give a file, a folder or a glob")
@@ -440,8 +440,12 @@ def _files_of_folder(folder: Path, pattern: str, order_file: str) -> list[Path]:
             raise ValueError(f"order_file: {listing} lists {missing[0]}, which is not a file; correct the list")
         return [file for file in listed if file.stat().st_size]
     found = (file for file in folder.glob(pattern) if file.is_file() and file.stat().st_size)
-    shown = (file for file in found if not any(part.startswith(".") for part in file.relative_to(folder).parts))
-    return sorted((file for file in shown), key=lambda file: file.relative_to(folder).parts)
+    shown = (file for file in found if not _is_hidden(file, folder))
+    return sorted(shown, key=lambda file: file.relative_to(folder).parts)
+
+
+def _is_hidden(file: Path, root: str | os.PathLike[str]) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(root).parts)
 
 
 def _json_text(line: bytes, field: str, name: str) -> str:
@@ -474,16 +478,14 @@ def _between_blank_lines(text: str, match: re.Match[str]) -> bool:
 
 def _file_fingerprint(files: Iterable[Path], root: Path) -> str:
     """Names, sizes and times of files: reading all of them to see whether one changed would take too long."""
-    return "files-" + _digest(
-        part
-        for file in files
-        for part in (file.relative_to(root).as_posix(), f"{file.stat().st_size}/{file.stat().st_mtime_ns}")
-    )
+    facts = ((file.relative_to(root).as_posix(), file.stat()) for file in files)
+    return "files-" + digest(part for name, s in facts for part in (name, f"{s.st_size}/{s.st_mtime_ns}"))[:16]
 
 
-def _digest(parts: Iterable[str]) -> str:
-    digest = hashlib.sha256()
+def digest(parts: Iterable[str]) -> str:
+    """The SHA-256 of texts, of which none runs into the next."""
+    result = hashlib.sha256()
     for part in parts:
         encoded = part.encode("utf-8", "surrogateescape")
-        digest.update(len(encoded).to_bytes(8, "little") + encoded)
-    return digest.hexdigest()[:16]
+        result.update(len(encoded).to_bytes(8, "little") + encoded)
+    return result.hexdigest()

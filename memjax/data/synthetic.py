@@ -22,7 +22,7 @@ import hashlib
 
 import numpy as np
 
-from memjax.data.documents import Documents
+from memjax.data.documents import EvenDocuments
 
 __all__ = ["KeyValueRecall"]
 
@@ -31,7 +31,7 @@ IS_ANSWER = "is_answer"
 IS_PRACTICE = "is_practice"
 
 
-class KeyValueRecall(Documents):
+class KeyValueRecall(EvenDocuments):
     """Documents of key-value recall, drawn when they are asked for; the same for the same arguments everywhere.
 
     `annotate` gives `is_answer` and `is_practice` (bool per token: the value after a question) and `weights` (float32:
@@ -97,7 +97,9 @@ class KeyValueRecall(Documents):
         if layout not in LAYOUTS:
             raise ValueError(f"layout: {layout!r}; allowed are {', '.join(LAYOUTS)}")
         self.num_pairs, self.num_keys, self.num_values = num_pairs, num_keys, num_values
-        self._num_documents, self._filler_length, self._num_fillers = num_documents, filler_length, num_fillers
+        binding = 1 if layout == "joint" else 2
+        super().__init__(num_documents, num_pairs * (binding + 2 + (2 if group else 0)) + filler_length)
+        self._filler_length, self._num_fillers = filler_length, num_fillers
         self._group, self._layout, self._seed, self._score_practice = group, layout, seed, score_practice
         self._first_value = 3 + num_fillers
         self._first_key = self._first_value + num_values
@@ -115,21 +117,8 @@ class KeyValueRecall(Documents):
         """Accuracy on answers of a model that remembers nothing."""
         return 1 / self.num_values
 
-    def __len__(self) -> int:
-        return self._num_documents
-
     def __getitem__(self, index: int, /) -> np.ndarray:
         return self._document(index)[0]
-
-    def num_tokens(self, index: int, /) -> int:
-        """Every document has the same length."""
-        del index
-        binding = 1 if self._layout == "joint" else 2
-        return self.num_pairs * (binding + 2 + (2 if self._group else 0)) + self._filler_length
-
-    def num_bytes(self, index: int, /) -> int:
-        """One byte a token: these documents are no text."""
-        return self.num_tokens(index)
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
         kinds = self._document(index)[1]
@@ -138,11 +127,7 @@ class KeyValueRecall(Documents):
 
     def _document(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens, and for each 0, 1 (practised value) or 2 (answer)."""
-        if not -self._num_documents <= index < self._num_documents:
-            raise IndexError(f"document {index} of {self._num_documents}")
-        # RandomState, and not a Generator: its stream is frozen, so the documents are the same with every NumPy.
-        key = hashlib.sha256(f"{self._seed}/{index % self._num_documents}".encode()).digest()[:4]
-        random = np.random.RandomState(int.from_bytes(key, "little"))
+        random = self._random(str(self._seed), index)
         keys = random.choice(self.num_keys, self.num_pairs, replace=False)
         values = random.randint(self.num_values, size=self.num_pairs)
         tokens: list[int] = []

@@ -6,6 +6,7 @@ TensorFlow is imported inside functions only, quietly, and with accelerators hid
 import contextlib
 import functools
 import hashlib
+import importlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -23,19 +24,24 @@ FILE_FORMATS = ("array_record", "tfrecord")
 """With random access, and what `tfds.load` and seqio read."""
 
 
-def import_tensorflow() -> Any:
-    """TensorFlow on the CPU, without its start-up messages.
+def import_quietly(name: str) -> Any:
+    """A library of the extra `data`, without the warnings of its import.
 
     Raises:
       ValueError: it is not installed.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            import tensorflow
+            return importlib.import_module(name)
         except ImportError as error:
-            raise _missing("tensorflow") from error
+            raise ValueError(f"{name}: not installed; pip install 'memjax[data]'") from error
+
+
+def import_tensorflow() -> Any:
+    """TensorFlow on the CPU, without its start-up messages (see `import_quietly`)."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    tensorflow = import_quietly("tensorflow")
     for kind in ("GPU", "TPU"):
         with contextlib.suppress(RuntimeError):  # Too late: someone else has used TensorFlow in this process.
             tensorflow.config.set_visible_devices([], kind)
@@ -45,12 +51,7 @@ def import_tensorflow() -> Any:
 def import_tfds() -> Any:
     """TensorFlow Datasets without progress bars (see `import_tensorflow`)."""
     import_tensorflow()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            import tensorflow_datasets as tfds
-        except ImportError as error:
-            raise _missing("tensorflow_datasets") from error
+    tfds = import_quietly("tensorflow_datasets")
     tfds.disable_progress_bar()
     return tfds
 
@@ -68,10 +69,6 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.set_verbosity(level)
-
-
-def _missing(package: str) -> ValueError:
-    return ValueError(f"{package}: not installed; pip install 'memjax[data]'")
 
 
 @functools.cache
@@ -152,11 +149,8 @@ class TfdsPairs:
         return self._builder.info.splits[self._split].num_examples
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        tfds = import_tfds()
         with quiet():
-            read = tfds.ReadConfig(interleave_cycle_length=1)  # In order, so that an interrupted reader can go on.
-            dataset = self._builder.as_dataset(split=self._split, shuffle_files=False, read_config=read)
-            for number, example in enumerate(tfds.as_numpy(dataset)):
+            for number, example in enumerate(_in_order(self._builder, self._split)):
                 name = f"{self._split}:{number}"
                 yield name, decode_text(example[self._field], f"{self._builder.info.full_name} {name}")
 
@@ -232,8 +226,14 @@ def tfds_examples(name: str, *, split: str, data_dir: str | os.PathLike[str] | N
         if builder.info.file_format.value == "array_record":
             yield from builder.as_data_source(split=split)
             return
-        read = tfds.ReadConfig(interleave_cycle_length=1)
-        yield from tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False, read_config=read))
+        yield from _in_order(builder, split)
+
+
+def _in_order(builder: Any, split: str) -> Any:
+    """Examples of a builder without random access in the order of its files: an interrupted reader can go on."""
+    tfds = import_tfds()
+    read = tfds.ReadConfig(interleave_cycle_length=1)
+    return tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False, read_config=read))
 
 
 def _open_builder(tfds: Any, name: str, data_dir: str | os.PathLike[str] | None, download: bool) -> Any:

@@ -62,9 +62,6 @@ class TokenizedTexts(Documents):
     def num_bytes(self, index: int, /) -> int:
         return self._encoded(index)[1]
 
-    def num_tokens(self, index: int, /) -> int:
-        return len(self._encoded(index)[0])
-
     def name(self, index: int, /) -> str:
         return self.texts.names[index]
 

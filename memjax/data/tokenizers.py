@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import collections
+import contextlib
 import hashlib
 import io
 import json
@@ -47,23 +48,12 @@ class Tokenizer(Protocol):
       fingerprint: changes when the ids of some text change.
     """
 
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def begin_id(self) -> int: ...
-
-    @property
-    def end_id(self) -> int: ...
-
-    @property
-    def pad_id(self) -> int: ...
-
-    @property
-    def lossless(self) -> bool: ...
-
-    @property
-    def fingerprint(self) -> str: ...
+    vocab_size: int
+    begin_id: int
+    end_id: int
+    pad_id: int
+    lossless: bool
+    fingerprint: str
 
     def encode(self, text: str) -> np.ndarray:
         """int32 ids of a text, without begin or end id."""
@@ -83,6 +73,16 @@ def utf8_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+@contextlib.contextmanager
+def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A path beside another one, which it replaces at the end: what is read is never half of a file."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    yield partial
+    partial.replace(target)
+
+
 class _ByteTable:
     """A tokenizer in which every id stands for a fixed string of bytes."""
 
@@ -91,12 +91,8 @@ class _ByteTable:
     pad_id = 0
 
     def __init__(self, table: Sequence[bytes]):
-        self._table = table
+        self._table, self.vocab_size = table, len(table)
         self._lengths = np.array([len(piece) for piece in table], np.int32)
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self._table)
 
     def decode_bytes(self, ids: Ids) -> bytes:
         """The bytes of ids."""
@@ -271,12 +267,9 @@ def train_sentencepiece(
             f"vocab_size: {vocab_size} cannot be trained on {sentences.bytes} bytes of text ({reason}); "
             "give more text or a smaller vocabulary"
         ) from error
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    temporary.write_bytes(model.getvalue())
-    temporary.replace(target)
-    return SentencePieceTokenizer(target)
+    with replaced(path) as partial:
+        partial.write_bytes(model.getvalue())
+    return SentencePieceTokenizer(path)
 
 
 class _Sentences:
@@ -351,7 +344,8 @@ class WordTokenizer(_ByteTable):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the vocabulary as JSON."""
-        Path(path).write_text(json.dumps(self.words, ensure_ascii=False), "utf-8")
+        with replaced(path) as partial:
+            partial.write_text(json.dumps(self.words, ensure_ascii=False), "utf-8")
 
     def encode(self, text: str) -> np.ndarray:
         """int32 ids; a last line without a newline gets its `<eos>` too."""

@@ -3,6 +3,7 @@
 A text of one language is a `Texts` as any other; both sides are tokenised by one tokenizer and end with its end id.
 """
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from memjax.data.documents import Documents
-from memjax.data.sources import Texts, read_text
+from memjax.data.sources import SPLITS, Texts, only_texts, read_text
 from memjax.data.tokenizers import Tokenizer
-
-SPLITS = ("train", "validation", "test")
 
 
 class SentencePairs(Documents):
@@ -101,8 +100,7 @@ class BothSides:
         self.fingerprint = f"{source.fingerprint}-{target.fingerprint}"
 
     def __iter__(self) -> Iterator[str]:
-        for side in self._sides:
-            yield from (item[1] if isinstance(item, tuple) else item for item in side)
+        return itertools.chain.from_iterable(map(only_texts, self._sides))
 
 
 def parallel_texts(path: str | os.PathLike[str], stem: str, language: str) -> Texts:

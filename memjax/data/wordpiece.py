@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from memjax.data.sources import read_text
-from memjax.data.tokenizers import Ids
+from memjax.data.tokenizers import Ids, replaced
 
 __all__ = ["WordPieceTokenizer"]
 
@@ -88,7 +88,8 @@ class WordPieceTokenizer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a `tokenizer.json`."""
-        Path(path).write_text(self._tokenizer.to_str(), "utf-8")
+        with replaced(path) as partial:
+            partial.write_text(self._tokenizer.to_str(), "utf-8")
 
     def encode(self, text: str) -> np.ndarray:
         """int32 ids, without special tokens around them."""

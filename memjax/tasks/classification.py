@@ -102,9 +102,6 @@ class LabelledTexts(Examples):
         tokens, types = self._texts[index]
         return Example(tokens, self._labels[index : index + 1], np.ones(1, np.float32), {"token_types": types})
 
-    def num_tokens(self, index: int, /) -> int:
-        return len(self._texts[index][0])
-
     def num_bytes(self, index: int, /) -> int:
         return self._bytes[index]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from memjax import config as configs
 from memjax.data.opening import Datasets, open_source
+from memjax.data.sources import only_texts
 from memjax.inference.beam import detokenized_bleu, tokenized_bleu, translate
 from memjax.tasks.contract import Answers
 from memjax.tasks.language_modeling import LanguageModeling
@@ -23,7 +24,7 @@ class Translation(LanguageModeling):
         """Translates the first pairs of a split that are short enough."""
         if importlib.util.find_spec("sacrebleu") is None:
             return Answers({}, ("bleu: not measured, sacrebleu is not installed; allowed: pip install 'memjax[eval]'",))
-        references = [text[1] if isinstance(text, tuple) else text for text in self._references(evaluation.split)]
+        references = list(only_texts(self._references(evaluation.split)))
         source: Any = self.config.data.source
         count = min(evaluation.answers, len(split))
         found = translate(
