@@ -114,7 +114,7 @@ class Verb(NamedTuple):
 
     Attributes:
       arguments: of the command line, with `{name}` for the run.
-      reads: 'config' or 'run', which it is given.
+      reads: 'config' or 'run', which it is given; '' = what `arguments` name.
     """
 
     arguments: str
@@ -127,6 +127,7 @@ VERBS = {
     "eval": Verb("eval"),
     "eval, memory 0": Verb("eval --evaluation.memory-length 0"),
     "eval, cache": Verb("eval --evaluation.cache.memory-length 8"),
+    "compare": Verb("compare runs/{name}", ""),
     "generate": Verb("generate --prompt Ada --max-tokens 4 --greedy"),
     "usage": Verb("usage"),
     "datastore plan": Verb("datastore plan --path stores/{name}"),
@@ -214,7 +215,7 @@ def ask(arguments: Iterable[str]) -> Outcome:
 
 def arguments_of(verb: str, kind: str) -> list[str]:
     """The command line of a cell; the working directory is a folder of `write_data`."""
-    which = {"config": ["--config", "runs.py", "--variant", kind], "run": ["--run", f"runs/{kind}"]}
+    which = {"config": ["--config", "runs.py", "--variant", kind], "run": ["--run", f"runs/{kind}"], "": []}
     return [*(part.format(name=kind) for part in VERBS[verb].arguments.split()), *which[VERBS[verb].reads]]
 
 
