@@ -13,7 +13,7 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -47,9 +47,8 @@ def find_config(name: str) -> Path:
             if (folder / f"{name}.py").is_file():
                 return folder / f"{name}.py"
     names = config_names()
-    raise UsageError(
-        f"config: given {name!r}, allowed: a config file or one of {', '.join(names)}{_close(name, names)}"
-    )
+    hint = suggestion(path.stem, names)
+    raise UsageError(f"config: given {name!r}, allowed: a config file or one of {', '.join(names)}{hint}")
 
 
 def load_config(name: str, variant: str = "") -> Config:
@@ -68,13 +67,18 @@ def load_config(name: str, variant: str = "") -> Config:
         raise UsageError(f"config: {path} has no function get_config(variant) that returns a memjax.config.Config")
     variants = list(getattr(module, "VARIANTS", []))
     if variant and variants and variant not in variants:
-        raise UsageError(
-            f"variant: given {variant!r}, allowed for {path.name}: {', '.join(variants)}{_close(variant, variants)}"
-        )
+        hint = suggestion(variant, variants)
+        raise UsageError(f"variant: given {variant!r}, allowed for {path.name}: {', '.join(variants)}{hint}")
     config = module.get_config(variant) if variant else module.get_config()
     if not isinstance(config, Config):
         raise UsageError(f"config: get_config of {path} gave {type(config).__name__}, allowed: a memjax.config.Config")
     return config
+
+
+def suggestion(name: str, names: Iterable[str], otherwise: str = "") -> str:
+    """The end of a line about a name: '; did you mean X?' where something is near."""
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]}?" if near else otherwise
 
 
 def apply_overrides(
@@ -99,7 +103,7 @@ def apply_overrides(
             continue
         if name not in options:
             raise UsageError(_unknown(name, config, [*others, *options]))
-        field = options[name].field
+        field, _ = options[name]
         if only and not field.startswith(tuple(only)):
             raise UsageError(f"{field}: cannot be changed here, allowed: {', '.join(f'{start}*' for start in only)}")
     try:
@@ -109,13 +113,9 @@ def apply_overrides(
             try:
                 _parse(config, [name, *values], prog)
             except _Refused:
-                option = options[name]
-                text = " ".join(values)
-                raise UsageError(
-                    f"{option.field}: given {text!r}, allowed: {option.allowed}"
-                    if values
-                    else f"{option.field}: given no value, allowed: {option.allowed}"
-                ) from None
+                field, allowed = options[name]
+                value = repr(" ".join(values)) if values else "no value"
+                raise UsageError(f"{field}: given {value}, allowed: {allowed}") from None
         raise
 
 
@@ -134,31 +134,16 @@ def find_field(config: Any, name: str, prefer: str = "") -> str:
       >>> find_field(Config(), "segment-length"), find_field(Config(), "rows", prefer="evaluation.")
       ('data.segment_length', 'evaluation.rows')
     """
-    fields = [option.field for _, option in _options(config)]
+    fields = [field for _, (field, _) in _options(config)]
     wanted = name.strip().removeprefix("--").replace("-", "_")
     found = [field for field in fields if field == wanted or field.endswith(f".{wanted}")]
     if not found:
-        raise UsageError(
-            _unknown(f"--{wanted}".replace("_", "-"), config, [f"--{f}".replace("_", "-") for f in fields])
-        )
+        raise UsageError(_unknown(_option(wanted), config, [_option(field) for field in fields]))
     return min(found, key=lambda field: (field != wanted, not (prefer and field.startswith(prefer))))
 
 
 class _Refused(ValueError):
     """tyro refused the arguments."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Option:
-    """One value of a config.
-
-    Attributes:
-      field: dotted name, as in Python.
-      allowed: its type in words.
-    """
-
-    field: str
-    allowed: str
 
 
 def _parse(config: T, arguments: Sequence[str], prog: str) -> T:
@@ -191,18 +176,23 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
     return groups
 
 
-def _options(config: Any, prefix: str = "") -> Iterator[tuple[str, _Option]]:
-    """Every option tyro makes of a config, with its type in words."""
+def _option(field: str) -> str:
+    """The name of a field as an option."""
+    return f"--{field}".replace("_", "-")
+
+
+def _options(config: Any, prefix: str = "") -> Iterator[tuple[str, tuple[str, str]]]:
+    """Every option tyro makes of a config, with the dotted name of its field and the type in words."""
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value, dotted = getattr(config, field.name), prefix + field.name
         if dataclasses.is_dataclass(value):
             yield from _options(value, f"{dotted}.")
             continue
-        option = _Option(dotted, _describe(hints[field.name]))
-        yield f"--{dotted}".replace("_", "-"), option
+        told = dotted, _describe(hints[field.name])
+        yield _option(dotted), told
         if hints[field.name] is bool:
-            yield f"--{prefix}no-{field.name}".replace("_", "-"), option
+            yield _option(f"{prefix}no-{field.name}"), told
 
 
 def _describe(hint: Any) -> str:
@@ -217,51 +207,40 @@ def _describe(hint: Any) -> str:
     return {int: "an integer", float: "a number", bool: "True or False", str: "a text"}.get(hint, str(hint))
 
 
-def _unknown(name: str, config: Any, names: list[str]) -> str:
+def _unknown(name: str, config: Any, names: Sequence[str]) -> str:
     """The line about an option that does not exist."""
     field = name.removeprefix("--").replace("-", "_").partition(":")[0]
-    part = config
-    for step in field.split("."):
-        part = getattr(part, step, None)
+    part = _part(config, field.split("."))
     if part is not None:
         kind = type(part).__name__
         return (
             f"{field}: its kind ({kind}) is set in the config file or by --variant, only its values here (see --help)"
         )
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    ending = [known for known in names if known.rpartition(".")[2] == name.removeprefix("--").rpartition(".")[2]]
-    suggestion = next(iter(ending or close), None)
-    hint = f"did you mean {suggestion}?" if suggestion else "see --help"
-    return f"{name}: no such field here; {hint}{_other_kind(field, config)}"
+    last = name.removeprefix("--").rpartition(".")[2]
+    ending = [known for known in names if known.rpartition(".")[2] == last]
+    hint = f"; did you mean {ending[0]}?" if ending else suggestion(name, names, "; see --help")
+    return f"{name}: no such field here{hint}{_other_kind(field, config)}"
+
+
+def _part(config: Any, steps: Iterable[str]) -> Any:
+    """What stands at a path, None where nothing does."""
+    for step in steps:
+        config = getattr(config, step, None)
+    return config
 
 
 def _other_kind(field: str, config: Any) -> str:
     """Says which other kind of the same part has the field, if one has."""
     *steps, last = field.split(".")
-    if not steps:
+    part = _part(config, steps)
+    if not steps or not dataclasses.is_dataclass(part):
         return ""
-    parent = config
-    for step in steps[:-1]:
-        parent = getattr(parent, step, None)
-    part = getattr(parent, steps[-1], None)
-    if not dataclasses.is_dataclass(part):
-        return ""
-    kinds = typing.get_args(typing.get_type_hints(type(parent))[steps[-1]])
-    having = [kind.__name__ for kind in kinds if hasattr(kind, "__dataclass_fields__") and last in _field_names(kind)]
+    kinds = typing.get_args(typing.get_type_hints(type(_part(config, steps[:-1])))[steps[-1]])
+    having = [kind.__name__ for kind in kinds if last in getattr(kind, "__dataclass_fields__", ())]
     if not having:
         return ""
     have = "has" if len(having) == 1 else "have"
     return f" ({', '.join(having)} {have} it; {'.'.join(steps)} of this config is {type(part).__name__})"
-
-
-def _field_names(kind: Any) -> set[str]:
-    return {field.name for field in dataclasses.fields(kind)}
-
-
-def _close(name: str, names: Sequence[str]) -> str:
-    """'; did you mean X?' where something is near."""
-    near = difflib.get_close_matches(Path(name).stem, names, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _line_in(error: BaseException, path: Path) -> int | None:
