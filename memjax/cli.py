@@ -128,7 +128,7 @@ def _eval(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
     from memjax.console import check_evaluation, describe_evaluation
-    from memjax.training.restoring import load_run
+    from memjax.lifelong import load_run
 
     check_evaluation(config)
     run = load_run(options.run, config)
@@ -186,8 +186,8 @@ def _generate(arguments: list[str]) -> int:
     options, config = _with_config(parser, arguments, only=GENERATION_FIELDS)
     from memjax.console import check_generates, print_continuations, read_prompts
     from memjax.inference import Sampling
+    from memjax.lifelong import load_run
     from memjax.training.experiment import make_evaluation_model
-    from memjax.training.restoring import load_run
 
     check_generates(config)
     prompts = read_prompts(options.prompt, options.prompt_file)

@@ -1,35 +1,38 @@
 """The settings of a method -> the method; and training of any configuration."""
 
 import dataclasses
+import importlib
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 from memjax import config as configs
 from memjax.config import Config
 from memjax.lifelong.contract import MakeObjective, Method, task_stages
-from memjax.lifelong.ewc import ewc
-from memjax.lifelong.sequential import sequential
+from memjax.training import loop, restoring
+from memjax.training.assembly import make_objective
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeLearner, TrainingResult
-from memjax.training.loop import train as train_course
+from memjax.training.restoring import LoadedRun
+from memjax.training.runs import load_config
 from memjax.training.sharding import Layout
 from memjax.training.stages import Stage
 
-__all__ = ["course_of", "train"]
+__all__ = ["course_of", "load_run", "train"]
 
 
-def make_method(settings: Any) -> Method:
-    """The method that the settings describe.
+def make_method(settings: configs.MethodKind) -> Method:
+    """The method that the settings describe: their class names the function that makes it of their fields.
 
     Raises:
       ValueError: they describe none.
     """
-    match settings:
-        case configs.Sequential():
-            return sequential()
-        case configs.EWC():
-            return ewc(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)})
-    raise ValueError(f"lifelong.method: given {type(settings).__name__}, allowed: Sequential, EWC")
+    if not isinstance(settings, kinds := get_args(configs.MethodKind)):
+        allowed = ", ".join(kind.__name__ for kind in kinds)
+        raise ValueError(f"lifelong.method: given {type(settings).__name__}, allowed: {allowed}")
+    file, name = settings.made_by.split(".")
+    make = getattr(importlib.import_module(f"memjax.lifelong.{file}"), name)
+    return make(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)})
 
 
 def course_of(
@@ -48,8 +51,17 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
     Without `config.evaluations`, each task is evaluated as `config.evaluation` says, under its name.
     """
     if config.lifelong is None:
-        return train_course(config, **arguments)
+        return loop.train(config, **arguments)
     if not config.evaluations:
         own = lambda name: dataclasses.replace(config.evaluation, name=name, task=name)
         config = dataclasses.replace(config, evaluations=tuple(own(task.name) for task in config.lifelong.tasks))
-    return train_course(config, **{"course": course_of, **arguments})
+    return loop.train(config, **{"course": course_of, **arguments})
+
+
+def load_run(run: Path | str, config: Config | None = None) -> LoadedRun:
+    """Opens a run of any configuration, as `memjax.training.load_run` does; the learner of a method adapts."""
+    config = load_config(run) if config is None else config
+    if config.lifelong is None:
+        return restoring.load_run(run, config)
+    method = make_method(config.lifelong.method)
+    return restoring.load_run(run, config, learner=lambda experiment: method.learner(experiment, None, make_objective))

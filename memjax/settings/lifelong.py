@@ -12,18 +12,21 @@ from memjax.settings.relations import Settings, require
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = ["Sequential", "EWC", "TaskData", "Lifelong"]
+__all__ = ["Sequential", "EWC", "MethodKind", "TaskData", "Lifelong"]
 
 
 @dataclass(slots=True, kw_only=True)
 class Sequential(Settings):
     """Plain training on one task after the other: the lower bound of every method."""
 
+    made_by = "sequential.sequential"  # file of memjax/lifelong and its function: fields -> the method
+
 
 @dataclass(slots=True, kw_only=True)
 class EWC(Settings):
     """Elastic weight consolidation (Kirkpatrick et al. 2017): a quadratic penalty around what earlier tasks left."""
 
+    made_by = "ewc.ewc"
     weight: Annotated[float, zero_or_more()] = 1.0
     """of the penalty (the paper's lambda)"""
     fisher: Literal["example", "batch"] = "example"
@@ -34,6 +37,9 @@ class EWC(Settings):
     """a penalty around each earlier task, or one around the last with the information of all"""
     decay: Share = 1.0
     """online: share of the earlier information that stays at each task (the gamma of Schwarz et al. 2018)"""
+
+
+MethodKind = Sequential | EWC
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +56,7 @@ class TaskData(Settings):
 class Lifelong(Settings):
     """Tasks one after the other: each gets an equal share of training.steps, and is evaluated after each of them."""
 
-    method: Sequential | EWC = field(default_factory=Sequential)
+    method: MethodKind = field(default_factory=Sequential)
     """what is done against forgetting"""
     tasks: tuple[TaskData, ...] = ()
     """in their order, of one vocabulary: that of data.source"""

@@ -3,9 +3,8 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +194,7 @@ def train(
     with processes.together("the start", timeout):
         check_directory(path, config, reset_memory=reset_memory)
     processes.check_equal("config", config_to_dict(config))
-    report = (on_event or Progress()) if processes.is_first() else _silent
+    report = (on_event or Progress()) if processes.is_first() else lambda event: None
     finished = processes.first(read_json(path / "finished.json"))
     if finished is not None:
         text = f"{path}: finished after {finished['step']} steps; remove the directory to train again"
@@ -211,8 +210,7 @@ def train(
     with processes.together("the data", timeout):
         experiment = experiment or make_experiment(config, progress=_report_preparation(report, training.steps))
         make_learner, stages = course(experiment, layout, objective)
-        learners = _once_for_each_lineage(make_learner)
-        learners(())
+        first = make_learner(())  # what does not fit is refused before a directory is made
     with processes.together("the run directory", timeout):
         directory = RunDirectory(config, reset_memory=reset_memory)
     try:
@@ -220,29 +218,12 @@ def train(
             directory.check_shared()
         with StopSignal() as stop, layout.active() if layout else contextlib.nullcontext(), processes.Watch(timeout):
             record = Record(config, directory, report, stop, layout=layout, reset_memory=reset_memory)
+            learners = lambda lineage: make_learner(lineage) if lineage else first
             return run(learners, stages, record, hooks=hooks, profile=profile)
     finally:
         directory.close()
         if isinstance(report, Progress):
             report.close()
-
-
-def _once_for_each_lineage(make_learner: MakeLearner) -> MakeLearner:
-    """Candidates for a restore, and what is built before a directory is made, would else be built twice."""
-    made: dict[str, Learner] = {}
-
-    def make(lineage: Lineage) -> Learner:
-        key = json.dumps(lineage)
-        if key not in made:
-            made.clear()
-            made[key] = make_learner(lineage)
-        return made[key]
-
-    return make
-
-
-def _silent(event: Event) -> None:
-    """What processes other than the first one tell."""
 
 
 def _report_preparation(report: Callable[[Event], None], steps: int) -> Callable[[str, int, int | None], None]:
@@ -300,13 +281,11 @@ class _Run:
         hooks: Sequence[Hook],
         profile: Profile,
     ):
-        self.make_learner, self.stages, self.record, self.hooks, self.profile = (
-            *(make_learner, stages, record),
-            *(hooks, profile),
-        )
-        self.config, self.position, self.lineage = record.config, Position(), ()
-        self.stream: Any = None
+        self.make_learner, self.stages, self.record = make_learner, stages, record
+        self.hooks, self.profile, self.config = hooks, profile, record.config
+        self.position, self.stream = Position(), None
         self.scores: dict[tuple[Position, str], EvaluationResult] = {}
+        self._use(())
 
     def finish(self) -> TrainingResult:
         """All of it, from the start to `finished.json`."""
@@ -317,10 +296,7 @@ class _Run:
             stage = self.stages[self.position.stage]
             phase = {"before": self._before, "steps": self._steps, "after": self._after}[self.position.phase]
             info = phase(stage, info)
-        try:
-            results = {name: self._score(info, name) for name in self.learner.evaluators}
-        except Interrupted:
-            raise record.stopped(info.step) from None
+        results = self._scores(info, self.learner.evaluators)
         named = {name: result.as_dict() for name, result in results.items() if name}
         found = {"evaluation": results[""].as_dict(), **({"evaluations": named} if named else {}), **self.sizes}
         record.finish(info.step, found, describe_score(results[""]))
@@ -338,38 +314,28 @@ class _Run:
         lineage = tuple(extra.get("lineage", ()))
         if lineage != self.lineage:
             self._use(lineage)
-        expected = self.places.saved
-        if self.record.reset_memory:
-            expected = dataclasses.replace(expected, memory=None, restart=None)
-        return expected if self.learner.host is None else _with_host(expected, self.learner.host.arrays())
+        saved = self.places.saved()
+        return {**saved, "memory": None, "restart": None} if self.record.reset_memory else saved
 
     def _start(self) -> TrainState:
         """The state to begin with: resume, else init_from, else fresh."""
         record, training, rows = self.record, self.config.training, self.config.data.rows
-        self._use(())
         check_frozen(training.frozen, self.places.shapes)
-        restored = record.restore(self._expected, ("memory/", "restart") if record.reset_memory else ())
-        notes: list[str] = []
+        without = ("memory/", "restart") if record.reset_memory else ()
+        restored, notes = record.checkpoints.restore(self._expected, without), list[str]()
         if restored is not None:
-            state, host = _without_host(restored.tree)
-            if self.learner.host is not None:
-                self.learner.host.restore(host)
-            first = self.stages[0].steps
+            state, first = self.places.join(restored.tree), self.stages[0].steps
             steps = first if isinstance(first, int) else restored.step
             self.position = Position.read(restored.step, restored.extra["position"], steps)
             notes.append(f"going on after step {self.position.step}")
             if record.reset_memory:
-                state = self.places.empty_rows(state, rows)
-                stream = self.position.stream
-                moved = None if stream is None else position_of_rows(stream, rows)
-                self.position = self.position._replace(stream=moved)
+                if self.position.stream is not None:
+                    self.position = self.position._replace(stream=position_of_rows(self.position.stream, rows))
                 notes.append("memories are empty, and rows begin their next epoch")
-            state = self.places.join(state)
+        elif training.init_from:
+            state = self.places.init(functools.partial(self._init_from, notes))
         else:
-            change = None
-            if training.init_from:
-                change = functools.partial(self._init_from, notes)
-            state = self.places.init(change)
+            state = self.places.init()
         if self.position.phase == "steps":  # what does not fit is refused before anything is written
             self.stream = self.stages[self.position.stage].open(state, self.position.stream)
         record.begin(self.position, restored is not None)
@@ -384,7 +350,7 @@ class _Run:
             f"{self.config.data.segment_length} tokens"
         )
         step = self.position.step
-        record.tell("start", step, text, {**self.sizes, "attempt": record.attempt})
+        record.tell("start", step, text, {**self.sizes, "attempt": record.directory.attempt})
         for line in [*warnings(self.config), *notes]:
             record.tell("note", step, line)
         return state
@@ -408,8 +374,7 @@ class _Run:
     def _before(self, stage: Stage, info: StepInfo) -> StepInfo:
         info.state = self._change(stage.before, info)
         steps = stage.steps if isinstance(stage.steps, int) else int(stage.steps(info.state))
-        given = (*self.position.steps, steps)
-        self.position = self.position._replace(phase="steps", steps=given, stream=None)
+        self.position = self.position._replace(phase="steps", steps=(*self.position.steps, steps), stream=None)
         if stage.before is not keep:
             self._save(info)
         return info
@@ -424,7 +389,7 @@ class _Run:
             *self.hooks,
             every(training.checkpoint_every, self._save),
         ]
-        updates = (self.places.put_update(update) for update in iter(self.stream.__next__, None))
+        updates = self._updates(self.stream)
         step, state = self.profile.around(self.places.observe, first), info.state
         for info in training_steps(step, state, updates, steps=last, first=first):
             self.position = self.position._replace(step=info.step)
@@ -445,22 +410,21 @@ class _Run:
 
     def _after(self, stage: Stage, info: StepInfo) -> StepInfo:
         info.state = self._change(stage.after, info)
-        try:
-            for name in stage.evaluate:
-                self._score(info, name)
-        except Interrupted:
-            raise self.record.stopped(info.step) from None
+        self._scores(info, stage.evaluate)
         self.position = self.position._replace(stage=self.position.stage + 1, phase="before", stream=None)
         if stage.after is not keep:
             self._save(info)
         return info
 
+    def _updates(self, stream: Any) -> Iterator[tuple[str, Any]]:
+        """The updates of a stream on their devices, read one at a time."""
+        return map(self.places.put_update, iter(stream.__next__, None))
+
     def _change(self, phase: Callable[..., Any], info: StepInfo) -> TrainState:
         """The state after a phase, in places of its own."""
         if phase is keep:
             return info.state
-        stage, layout = self.stages[self.position.stage], self.record.layout
-        key = jax.random.key(self.config.training.seed)
+        stage, key = self.stages[self.position.stage], jax.random.key(self.config.training.seed)
         for number in (2, self.position.stage, PHASES.index(self.position.phase)):
             key = jax.random.fold_in(key, number)
 
@@ -468,20 +432,16 @@ class _Run:
             if self.record.stop():
                 raise Interrupted
 
-        def data() -> Iterator[tuple[str, Any]]:
-            stream = stage.open(info.state, None)
-            return (self.places.put_update(update) for update in iter(stream.__next__, None))
-
+        data = lambda: self._updates(stage.open(info.state, None))
         tell = lambda line: self.record.tell("note", info.step, line)
         try:
-            state, lineage = phase(info.state, Context(key, data, self.lineage, stop, tell, layout))
+            state, lineage = phase(info.state, Context(key, data, self.lineage, stop, tell, self.record.layout))
         except Interrupted:
             raise self.record.stopped(info.step) from None
-        if tuple(lineage) != self.lineage:
+        grown = tuple(lineage) != self.lineage
+        if grown:
             self._use(tuple(lineage))
-            zero = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)
-            state = dataclasses.replace(state, totals=jax.tree.map(zero, self.places.shapes.totals))
-        return self.places.take(state)
+        return self.places.take(state, grown=grown)
 
     # Hooks
 
@@ -521,14 +481,15 @@ class _Run:
     def _save(self, info: StepInfo) -> None:
         if self.stream is not None:
             self.position = self.position._replace(stream=self.stream.position)
-        host = self.learner.host
-
-        def tree() -> Any:
-            split = self.places.split(info.state)
-            return split if host is None else _with_host(split, host.arrays())
-
         with self.record.clock.paused(info.metrics):
-            self.record.save(self.position, self.lineage, tree)
+            self.record.save(self.position, self.lineage, lambda: self.places.split(info.state))
+
+    def _scores(self, info: StepInfo, names: Iterable[str]) -> dict[str, EvaluationResult]:
+        """Those evaluations, unless a signal ends the run."""
+        try:
+            return {name: self._score(info, name) for name in names}
+        except Interrupted:
+            raise self.record.stopped(info.step) from None
 
     def _score(self, info: StepInfo, name: str) -> EvaluationResult:
         """Evaluates after a step, once."""
@@ -537,34 +498,11 @@ class _Run:
             self.stages
         ):  # at the end, as after the last stage; that of plain training is its updates
             last = self.stages[-1]
-            place = place._replace(stage=place.stage - 1, phase="steps" if _is_plain(last) else "after")
+            plain = last.after is keep and not last.evaluate
+            place = place._replace(stage=place.stage - 1, phase="steps" if plain else "after")
         if (place, name) not in self.scores:
-            evaluator = self.learner.evaluators[name]
-            key = jax.random.fold_in(jax.random.key(self.config.training.seed), 3)
-            variables = self.learner.adapt(info.state, None, key)
-            result = evaluator(variables, stop=lambda: bool(self.record.stop()))
-            self.record.write_score(place, name, _split_of(self.config, name), result)
-            self.scores = {(at, of): r for (at, of), r in self.scores.items() if at == place} | {(place, name): result}
+            variables = self.learner.adapted(info.state, self.config.training.seed)
+            result = self.learner.evaluators[name](variables, stop=lambda: bool(self.record.stop()))
+            self.record.write_score(place, name, result)
+            self.scores[place, name] = result
         return self.scores[place, name]
-
-
-def _is_plain(stage: Stage) -> bool:
-    """Whether nothing follows the updates of a stage."""
-    return stage.after is keep and not stage.evaluate
-
-
-def _split_of(config: Config, name: str) -> str:
-    """The split that an evaluation scores."""
-    return next((one.split for one in config.evaluations if one.name == name), config.evaluation.split)
-
-
-def _with_host(state: TrainState, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """A train state with arrays of the host beside it, under names of their own."""
-    return {field.name: getattr(state, field.name) for field in dataclasses.fields(state)} | {"host": dict(arrays)}
-
-
-def _without_host(tree: Any) -> tuple[TrainState, Mapping[str, Any]]:
-    """The inverse of `_with_host`."""
-    if isinstance(tree, TrainState):
-        return tree, {}
-    return TrainState(**{name: part for name, part in tree.items() if name != "host"}), tree["host"]

@@ -9,98 +9,109 @@ import jax.numpy as jnp
 
 from memjax.axes import parameter_names
 from memjax.training.sharding import Layout, put, put_rows, train_state_names
-from memjax.training.stages import Learner
+from memjax.training.stages import STREAM, Learner
 from memjax.training.step import TrainState
 from memjax.training.variables import join_state, split_state
-from memjax.typing import Batch
+from memjax.typing import Batch, Sum
 
 
 class Places:
-    """Where the arrays of a learner live: on one device, or as a layout says.
+    """Where the arrays of a learner live: on one device, or as a layout says; and its updates, compiled.
 
     Attributes:
-      shapes: of the train state.
-      saved: what a checkpoint holds, the shapes of `split`; with shardings where there is a layout.
+      shapes: of the train state; its totals are the sums of all kinds of update.
     """
 
     def __init__(self, layout: Layout | None, learner: Learner):
         self.layout, self.learner, self.groups = layout, learner, learner.model.groups()
-        self.shapes: Any = jax.eval_shape(lambda: learner.init(learner.variables()))
-        self.saved: Any = jax.eval_shape(lambda state: split_state(state, self.groups), self.shapes)
-        self._compiled: dict[str, Any] = {}
-        if layout is None:
-            return
-        names = parameter_names(learner.variables)
-        self.state = layout.train_state(self.shapes, names)
-        self.batches = {kind: layout.batch(example) for kind, example in learner.kinds.items()}
-        self.variables = layout.of(names, jax.eval_shape(learner.variables))
-        self.saved = jax.tree.map(
-            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-            self.saved,
-            layout.of(split_state(train_state_names(self.shapes, names), self.groups), self.saved),
-        )
+        # Inlined, so that an update is traced once: for the names of its sums, and as part of the program.
+        observe = lambda kind: jax.jit(lambda state, batch: learner.observe(state, batch, kind), inline=True)
+        self._observe = {kind: observe(kind) for kind in learner.kinds}
+        state: Any = jax.eval_shape(lambda: learner.init(learner.variables()))
+        state, self._sums = dataclasses.replace(state, totals={}), {}
+        for kind, batch in learner.kinds.items():
+            self._sums |= _name_sums(jax.eval_shape(self._observe[kind], state, batch)[1], kind)
+        self.shapes: Any = jax.eval_shape(self._with_totals, state)
+        self._split: Any = jax.eval_shape(lambda state: split_state(state, self.groups), self.shapes)
+        self.state: Any = None
+        self.variables, self.batches = None, dict.fromkeys(learner.kinds)
+        if layout is not None:
+            names = parameter_names(learner.variables)
+            self.state = layout.train_state(self.shapes, names)
+            self.batches = {kind: layout.batch(example) for kind, example in learner.kinds.items()}
+            self.variables = layout.of(names, jax.eval_shape(learner.variables))
+            self._split = jax.tree.map(
+                lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+                self._split,
+                layout.of(split_state(train_state_names(self.shapes, names), self.groups), self._split),
+            )
+        self._compiled = {kind: self.compile(kind) for kind in learner.kinds}
+
+    def _with_totals(self, state: TrainState) -> TrainState:
+        """The state with all totals at zero."""
+        return dataclasses.replace(state, totals={name: Sum.zero() for name in self._sums})
 
     def compile(self, kind: str) -> Callable[..., Any]:
         """One update of a kind, which donates the state."""
 
         def train_step(state: TrainState, batch: Any) -> Any:
-            return self.learner.observe(state, batch, kind)
+            new, sums = self._observe[kind](dataclasses.replace(state, totals={}), batch)
+            sums = _name_sums(sums, kind)
+            totals = {name: total + sums[name] if name in sums else total for name, total in state.totals.items()}
+            return dataclasses.replace(new, totals=totals), sums
 
-        if self.layout is None:
-            return jax.jit(train_step, donate_argnums=0)
-        return jax.jit(
-            train_step,
-            donate_argnums=0,
-            in_shardings=(self.state, self.batches[kind]),
-            out_shardings=(self.state, self.layout.replicated),
-        )
+        out = None if self.layout is None else (self.state, self.layout.replicated)
+        return jax.jit(train_step, donate_argnums=0, in_shardings=(self.state, self.batches[kind]), out_shardings=out)
 
     def observe(self, state: TrainState, update: tuple[str, Any]) -> Any:
         """One update `(kind, batch)`, compiled once for each kind."""
         kind, batch = update
-        if kind not in self._compiled:
-            self._compiled[kind] = self.compile(kind)
         return self._compiled[kind](state, batch)
 
-    def init(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None) -> TrainState:
+    def init(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: values) -> TrainState:
         """The state before the first step, of fresh variables or of what `change` makes of them."""
-        layout, learner = self.layout, self.learner
-        if layout is None:
-            values = jax.jit(learner.variables)()
-            return jax.jit(learner.init)(change(values) if change else values)
-        values = jax.jit(learner.variables, out_shardings=self.variables)()
-        return jax.jit(learner.init, out_shardings=self.state)(
-            put(change(values) if change else values, self.variables)
-        )
+        values = change(jax.jit(self.learner.variables, out_shardings=self.variables)())
+        values = values if self.layout is None else put(values, self.variables)
+        return jax.jit(lambda values: self._with_totals(self.learner.init(values)), out_shardings=self.state)(values)
 
-    def empty_rows(self, state: TrainState, rows: int) -> TrainState:
-        """The state with memories as before the first step."""
-        restart = lambda: jnp.zeros(self.shapes.restart.shape, bool)
-        make = lambda: {"memory": self.learner.model.init_state(rows), "restart": restart()}
-        if self.layout is None:
-            return dataclasses.replace(state, **jax.jit(make)())
-        places = {"memory": self.state.memory, "restart": self.state.restart}
-        return dataclasses.replace(state, **jax.jit(make, out_shardings=places)())
+    def saved(self) -> dict[str, Any]:
+        """What a checkpoint holds, the shapes of `split`; with shardings where there is a layout."""
+        return {**vars(self._split), "host": dict(self.learner.host.arrays())}
 
-    def split(self, state: TrainState) -> TrainState:
-        """What a checkpoint holds: layers apart."""
+    def split(self, state: TrainState) -> dict[str, Any]:
+        """What a checkpoint holds: layers apart, and the arrays of the host beside them."""
+        run: Any = jax.jit
         if self.layout is None:  # Slicing on the device would compile a program per shape.
-            return split_state(_collections_on_host(state), self.groups)
-        return split_state(state, self.groups, run=jax.jit)
+            names, run = ("params", "tables", "batch_stats", "constants"), lambda function: function
+            state = dataclasses.replace(state, **jax.device_get({name: getattr(state, name) for name in names}))
+        return {**vars(split_state(state, self.groups, run=run)), "host": dict(self.learner.host.arrays())}
 
-    def join(self, state: TrainState) -> TrainState:
-        """The inverse of `split`."""
+    def join(self, saved: Mapping[str, Any]) -> TrainState:
+        """The inverse of `split`, also for the arrays of the host; where it has no memories they are empty."""
+        self.learner.host.restore(saved["host"])
+        state = TrainState(**{name: part for name, part in saved.items() if name != "host"})
+        if state.memory is None:
+            rows = self.shapes.restart.shape[0]
+            make = lambda: (self.learner.model.init_state(rows), jnp.zeros(rows, bool))
+            places = None if self.layout is None else (self.state.memory, self.state.restart)
+            memory, restart = jax.jit(make, out_shardings=places)()
+            state = dataclasses.replace(state, memory=memory, restart=restart)
         if self.layout is None:
             return jax.tree.map(jnp.array, join_state(state, self.groups))
         join = lambda state: join_state(state, self.groups)
         return jax.jit(join, donate_argnums=0, out_shardings=self.state)(state)
 
-    def take(self, state: TrainState) -> TrainState:
+    def take(self, state: TrainState, *, grown: bool) -> TrainState:
         """A state that a phase has made, where it belongs, with a buffer of its own for every leaf.
+
+        Args:
+          state: the state.
+          grown: it is of a new lineage: its totals begin anew.
 
         Raises:
           ValueError: it is not of this learner's shapes.
         """
+        state = self._with_totals(state) if grown else state
         shapes = lambda tree: jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), tree)
         if shapes(state) != shapes(self.shapes):
             raise ValueError(
@@ -122,9 +133,7 @@ class Places:
         return update if self.layout is None or batch is None else (kind, put_rows(batch, self.batches[kind]))
 
 
-def _collections_on_host(state: TrainState) -> TrainState:
-    """What `split_state` takes apart, as NumPy: slicing on the device would compile a program per shape."""
-    params, tables, batch_stats, constants = jax.device_get(
-        (state.params, state.tables, state.batch_stats, state.constants)
-    )
-    return dataclasses.replace(state, params=params, tables=tables, batch_stats=batch_stats, constants=constants)
+def _name_sums(sums: Mapping[str, Sum], kind: str) -> dict[str, Sum]:
+    """The sums of an update under names that tell its kind; all kinds count `skipped` together."""
+    named = lambda name: name if kind == STREAM or name == "skipped" else f"{kind}/{name}"
+    return {named(name): value for name, value in sums.items()}

@@ -11,7 +11,7 @@ from memjax.config import Config
 from memjax.data.rows import merge_positions
 from memjax.training import processes
 from memjax.training.assembly import make_schedule
-from memjax.training.checkpoints import Checkpoints, Restored
+from memjax.training.checkpoints import Checkpoints
 from memjax.training.evaluation import EvaluationResult
 from memjax.training.metrics import MetricsFile, describe_totals
 from memjax.training.progress import Event, TensorBoard, describe_duration, describe_numbers
@@ -51,6 +51,8 @@ class Record:
       stop: whether a signal wants the run to end; all processes agree.
       reset_memory: go on with empty memories.
       layout: of arrays on several devices, or None.
+      directory: with the attempt's number.
+      checkpoints: of the run.
     """
 
     def __init__(
@@ -66,16 +68,16 @@ class Record:
         self.config, self.path, self.layout, self.reset_memory = config, directory.path, layout, reset_memory
         self.steps, self.clock = config.training.steps, Clock()
         self.stop = processes.Agreed(lambda: stop.received or 0)
-        self._directory, self._report, self._schedule = directory, report, make_schedule(config.training)
+        self.directory, self._report, self._schedule = directory, report, make_schedule(config.training)
         keep = config.training.keep_checkpoints
         warn = lambda line: self.tell("note", 0, line)
-        self._checkpoints = Checkpoints(directory.checkpoints_path, keep=keep, on_warning=warn)
+        self.checkpoints = Checkpoints(directory.checkpoints_path, keep=keep, on_warning=warn)
         self._metrics = MetricsFile(directory.metrics_path, directory.attempt)
         self._tensorboard: TensorBoard | None = None
         self._saved: int | None = None
 
     def close(self) -> None:
-        self._checkpoints.close()
+        self.checkpoints.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
 
@@ -85,19 +87,9 @@ class Record:
         with processes.together("the record", self.config.sharding.timeout):
             if processes.is_first():
                 self._metrics.cut(position.step, position.stage, position.phase)
-            self._directory.record_attempt(position.step)
+            self.directory.record_attempt(position.step)
         if self.config.training.tensorboard and processes.is_first():
             self._tensorboard = TensorBoard(self.path, position.step)
-
-    @property
-    def attempt(self) -> int:
-        return self._directory.attempt
-
-    # Checkpoints
-
-    def restore(self, expected: Callable[[int, Any], Any], without: tuple[str, ...] = ()) -> Restored | None:
-        """As `Checkpoints.restore`."""
-        return self._checkpoints.restore(expected, without=without)
 
     def save(self, position: Position, lineage: Lineage, tree: Callable[[], Any]) -> None:
         """Saves what `tree()` gives, once for each position."""
@@ -106,7 +98,7 @@ class Record:
         streams = processes.gather(position.stream)
         where = position._replace(stream=merge_positions(streams) if len(streams) > 1 else streams[0])
         extra = {"position": where.to_dict(), **({"lineage": list(lineage)} if lineage else {})}
-        self._checkpoints.save(position.number, tree(), extra=extra)
+        self.checkpoints.save(position.number, tree(), extra=extra)
         self._saved = position.number
         self.tell("checkpoint", position.step, f"step {position.step}: saved")
 
@@ -139,9 +131,10 @@ class Record:
             self.tell("note", step, lost)
         self.clock.restart()
 
-    def write_score(self, position: Position, name: str, split: str, result: EvaluationResult) -> None:
+    def write_score(self, position: Position, name: str, result: EvaluationResult) -> None:
         """The line of an evaluation, once."""
-        step, identity = position.step, _identity(position, name)
+        step, identity, config = position.step, _identity(position, name), self.config
+        split = {one.name: one.split for one in config.evaluations}.get(name, config.evaluation.split)
         values = {"split": split, **identity, **result.as_dict()}
         if not self.is_evaluated(position, name):
             self.write("evaluation", step, values)
@@ -169,7 +162,7 @@ class Record:
 
     def finish(self, step: int, results: dict[str, Any], text: str) -> None:
         """Marks the run as through."""
-        self._directory.finish(step, results)
+        self.directory.finish(step, results)
         self.tell("finished", step, f"{self.path}: finished, {text}", results)
 
 

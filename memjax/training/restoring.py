@@ -1,18 +1,22 @@
 """A start from another run, and a run opened again."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from memjax.config import Config
-from memjax.models.transformer import split_collection
 from memjax.training import optimizers
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import Experiment, make_experiment
+from memjax.training.places import Places
 from memjax.training.runs import grown, load_config
+from memjax.training.stages import Learner, own_variables
 from memjax.training.variables import COLLECTIONS, fit_variables, join_arrays, name_arrays
 
 __all__ = ["LoadedRun", "init_from", "load_run"]
@@ -41,10 +45,7 @@ def init_from(
       ValueError: no checkpoint, an array that the model lacks, one of another shape, or a name of `reinitialized` that
         no array has.
     """
-    groups = model.groups()
-    split = {name: split_collection(collection, groups) for name, collection in variables.items()}
-    ours = name_arrays(split)
-    theirs, _ = _load_checkpoint(run)
+    ours, (theirs, _) = name_arrays(variables, model.groups()), _load(run)
     for part in reinitialized:
         if not any(optimizers.is_named(name, [part]) for name in theirs):
             allowed = f"a part of a parameter's path, as {next(iter(theirs))}"
@@ -64,7 +65,7 @@ def init_from(
         lacks = f"the model lacks {_some(unexpected)}" if unexpected else ""
         raise ValueError(f"init_from: {run} does not fit: {'; '.join(filter(None, [lacks, _some(shapes)]))}")
     merged = {name: jnp.asarray(theirs[name], leaf.dtype) if name in theirs else leaf for name, leaf in ours.items()}
-    return join_arrays(split, merged, groups), [name for name in ours if name not in theirs]
+    return join_arrays(merged, model.groups()), [name for name in ours if name not in theirs]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,48 +76,53 @@ class LoadedRun:
     variables: dict[str, Any]
 
 
-def load_run(run: Path | str, config: Config | None = None, *, step: int | None = None) -> LoadedRun:
+def load_run(
+    run: Path | str,
+    config: Config | None = None,
+    *,
+    step: int | None = None,
+    learner: Callable[[Experiment], Learner] | None = None,
+) -> LoadedRun:
     """Opens a run directory at its newest intact checkpoint, for evaluation or generation.
 
     Args:
       run: the directory.
       config: instead of the one in the directory (another memory size, other documents).
       step: of another checkpoint.
+      learner: `learner(experiment)`, how the run has learned: its variables are then what `Learner.adapt` gives at the
+        newest checkpoint, as for the evaluations of the run (`memjax.lifelong.load_run` knows the learner of any run).
 
     Raises:
       ValueError: no checkpoint, or one of another architecture (the line lists the difference).
     """
-    loaded, extra = _load_checkpoint(run, step)
-    experiment = make_experiment(grown(load_config(run) if config is None else config, lineage_of(extra)))
-    arrays = {name: jnp.array(leaf) for name, leaf in loaded.items()}
-    what = f"{run}: the checkpoint is of another architecture"
-    variables = fit_variables(arrays, experiment.model, experiment.config.data.segment_length, what=what)
-    return LoadedRun(experiment, variables)
-
-
-def lineage_of(extra: Any) -> Sequence[Mapping[str, Any]]:
-    """How the model of a checkpoint has grown, from what was saved beside its arrays."""
-    return extra.get("lineage", ()) if isinstance(extra, Mapping) else ()
+    loaded, extra = _load(run, step)
+    lineage = extra.get("lineage", ()) if isinstance(extra, Mapping) else ()
+    experiment = make_experiment(grown(load_config(run) if config is None else config, lineage))
+    made, length = learner(experiment) if learner else None, experiment.config.data.segment_length
+    if made is None or made.adapt is own_variables:
+        arrays, what = jax.tree.map(jnp.array, loaded), f"{run}: the checkpoint is of another architecture"
+        return LoadedRun(experiment, fit_variables(arrays, experiment.model, length, what=what))
+    places = Places(None, made)
+    with _checkpoints(run) as checkpoints:
+        restored = checkpoints.restore(places.saved())
+    assert restored is not None  # `_load` has found one
+    return LoadedRun(experiment, dict(made.adapted(places.join(restored.tree), experiment.config.training.seed)))
 
 
 def checkpoint_steps(run: Path | str) -> list[int]:
     """Steps of the checkpoints that a run has kept, ascending."""
-    checkpoints = Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True)
-    try:
+    with _checkpoints(run) as checkpoints:
         return checkpoints.steps()
-    finally:
-        checkpoints.close()
 
 
-def _load_checkpoint(run: Path | str, step: int | None = None) -> tuple[dict[str, Any], Any]:
-    """Name -> array of all collections in a checkpoint, the newest intact one if None, names as there; what was saved
-    beside them.
-    """
-    checkpoints = Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True)
-    try:
+def _load(run: Path | str, step: int | None = None) -> tuple[dict[str, Any], Any]:
+    """Name -> array of all collections in a checkpoint, the newest intact one if None; and what was saved beside."""
+    with _checkpoints(run) as checkpoints:
         return checkpoints.load(tuple(COLLECTIONS.values()), step=step)[1:]
-    finally:
-        checkpoints.close()
+
+
+def _checkpoints(run: Path | str) -> AbstractContextManager[Checkpoints]:
+    return contextlib.closing(Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True))
 
 
 def _some(names: Sequence[str], shown: int = 4) -> str:

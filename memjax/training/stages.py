@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import jax
+
 from memjax.training.evaluation import Evaluator
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch, Sum
@@ -54,8 +56,8 @@ class Host(NamedTuple):
       restore: `restore(arrays)`, of what a checkpoint has.
     """
 
-    arrays: Callable[[], Mapping[str, Any]]
-    restore: Callable[[Mapping[str, Any]], None]
+    arrays: Callable[[], Mapping[str, Any]] = dict
+    restore: Callable[[Mapping[str, Any]], Any] = lambda arrays: None
 
 
 class Needs(NamedTuple):
@@ -84,7 +86,8 @@ class Learner(NamedTuple):
       model: the Linen model.
       variables: `variables()`, fresh ones; traced, not run, for names and shapes of arrays.
       init: `init(variables) -> TrainState`, traced.
-      observe: `observe(state, batch, kind) -> (state, sums)`, one update, traced once for each kind.
+      observe: `observe(state, batch, kind) -> (state, sums)`, one update, traced once for each kind. The loop adds the
+        sums to the totals of the state, which it sees empty; those of a kind `k` other than `stream` as `k/name`.
       kinds: kind of update -> an example of its batches.
       evaluators: name -> how a split is scored; '' is `Config.evaluation`.
       adapt: `adapt(state, support, key) -> variables` that are evaluated.
@@ -100,7 +103,11 @@ class Learner(NamedTuple):
     evaluators: Mapping[str, Evaluator] = {}
     adapt: Callable[[TrainState, Any, Any], Mapping[str, Any]] = own_variables
     needs: Needs = Needs()
-    host: Host | None = None
+    host: Host = Host()
+
+    def adapted(self, state: TrainState, seed: int) -> Mapping[str, Any]:
+        """The variables that a split is scored with, and answered: of every evaluation, in the loop and after it."""
+        return self.adapt(state, None, jax.random.fold_in(jax.random.key(seed), 3))
 
 
 class Change(NamedTuple):

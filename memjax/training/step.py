@@ -126,9 +126,7 @@ def init_train_state(
     return dataclasses.replace(state, totals=zero_totals(objective, state, memory, batch))
 
 
-def zero_totals(
-    objective: Objective, state: TrainState, memory: Any, batch: Batch, *, kind: str = ""
-) -> dict[str, Sum]:
+def zero_totals(objective: Objective, state: TrainState, memory: Any, batch: Batch) -> dict[str, Sum]:
     """The sums that updates with such a batch add to, at zero.
 
     Args:
@@ -136,14 +134,13 @@ def zero_totals(
       state: arrays or shapes; its totals do not matter.
       memory: what the rows of the batch remember.
       batch: an example or its shapes.
-      kind: as in `apply_gradients`.
     """
 
     def sums(state: TrainState, memory: Any, batch: Batch) -> dict[str, Sum]:
         segment = jax.tree.map(lambda leaf: leaf[0], batch)
         _, _, nll, aux = objective.loss(_loss_variables(state), memory, segment, state.key)
         all_of = {"nll": nll, **_named_losses(objective, aux), **aux.metrics, **_counts(segment)}
-        return _sums(all_of, jnp.zeros(()), jnp.ones((), bool), kind)
+        return _sums(all_of, jnp.zeros(()), jnp.ones((), bool))
 
     return {name: Sum.zero() for name in jax.eval_shape(sums, state, memory, batch)}
 
@@ -322,7 +319,6 @@ def apply_gradients(
     reference: Reference | None = None,
     after_update: AfterUpdate | None = None,
     check_updates: bool = False,
-    kind: str = "",
 ) -> tuple[TrainState, dict[str, Sum]]:
     """The second half of an update: what the gradients change, and the sums of the step.
 
@@ -335,7 +331,6 @@ def apply_gradients(
       after_update: what `TrainState.method` becomes.
       check_updates: a step whose updates are not finite is skipped too; always so with a `reference`. The rules of this
         library make finite updates of a gradient with a finite norm, and the check is one more pass over all of them.
-      kind: of the update, where there are several: its sums go under `kind/name`, all but `skipped`.
     """
     norm = optax.tree.norm(found.params)
     referring = {} if reference is None else {"reference": reference}
@@ -351,7 +346,7 @@ def apply_gradients(
         touched = touched_rows(tables.values, found.sinks, found.arrays)
         tables = Tables(*table_optimizer.update(tables.values, tables.moments, touched, step=state.step, ok=ok))
     select = lambda new, old: jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)
-    sums = _sums(found.sums, norm, ok, kind)
+    sums = _sums(found.sums, norm, ok)
     params, later = _ok_after(ok, select(optax.apply_updates(state.params, updates), state.params))
     method = state.method
     if after_update is not None:
@@ -481,12 +476,11 @@ def _counts(batch: Batch) -> dict[str, Sum]:
     return {**counts, "tokens": Sum(jnp.sum(batch.mask), one)}
 
 
-def _sums(found: dict[str, Sum], norm: Array, ok: Bool[Array, ""], kind: str) -> dict[str, Sum]:
+def _sums(found: dict[str, Sum], norm: Array, ok: Bool[Array, ""]) -> dict[str, Sum]:
     """What a step adds to the totals: nothing but `skipped` where it was not finite."""
     one = jnp.ones((), jnp.float32)
     sums = {**found, "gradient_norm": Sum(norm, one)}
     sums = jax.tree.map(lambda leaf: jnp.where(ok, leaf, 0).astype(jnp.float32), sums)
-    sums = {f"{kind}/{name}" if kind else name: value for name, value in sums.items()}
     return {**sums, "skipped": Sum(jnp.where(ok, 0.0, 1.0).astype(jnp.float32), one)}
 
 

@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from flax.traverse_util import unflatten_dict
 
 from memjax.models.contract import Model
 from memjax.models.transformer import join_collection, split_collection
-from memjax.training.checkpoints import describe_difference, flatten, unflatten
+from memjax.training.checkpoints import describe_difference, flatten
 from memjax.training.optimizers import is_named
 from memjax.training.step import TrainState, init_variables
 
@@ -39,20 +40,19 @@ def join_state(state: TrainState, groups: Sequence[tuple[int, int]]) -> TrainSta
     return _map_collections(state, lambda collection: join_collection(collection, groups))
 
 
-def name_arrays(split: Mapping[str, Any]) -> dict[str, Any]:
-    """Name in a checkpoint -> array, of collections whose layers are addressed by index."""
+def name_arrays(variables: Mapping[str, Any], groups: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Name in a checkpoint -> array, of the collections of a model with these groups of layers."""
+    split = {name: split_collection(collection, groups) for name, collection in variables.items()}
     return {COLLECTIONS[name] + path: leaf for name, tree in split.items() for path, leaf in flatten(tree).items()}
 
 
-def join_arrays(
-    split: Mapping[str, Any], arrays: Mapping[str, Any], groups: Sequence[tuple[int, int]]
-) -> dict[str, Any]:
-    """The collections of a model from arrays by name, the inverse of `name_arrays` in the structure of `split`."""
+def join_arrays(arrays: Mapping[str, Any], groups: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """The collections of a model from arrays by name, the inverse of `name_arrays`."""
     joined = {}
-    for name, tree in split.items():
-        prefix = COLLECTIONS[name]
+    for name, prefix in COLLECTIONS.items():
         own = {path.removeprefix(prefix): leaf for path, leaf in arrays.items() if path.startswith(prefix)}
-        joined[name] = join_collection(unflatten(tree, own), groups)
+        if own:
+            joined[name] = join_collection(unflatten_dict(own, sep="/"), groups)
     return joined
 
 
@@ -71,17 +71,13 @@ def fit_variables(
     Raises:
       ValueError: an array that the model lacks, that is not there, or of another shape.
     """
-    split = lambda: {
-        name: split_collection(collection, model.groups())
-        for name, collection in init_variables(model, jax.random.key(0), segment_length).items()
-    }
-    shapes = jax.eval_shape(split)
-    expected = name_arrays(shapes)
+    groups, key = model.groups(), jax.random.key(0)
+    expected = jax.eval_shape(lambda: name_arrays(init_variables(model, key, segment_length), groups))
     arrays = {name: leaf for name, leaf in arrays.items() if name in expected or not is_named(name, added)}
     difference = describe_difference(expected, {n: (str(a.dtype), list(a.shape)) for n, a in arrays.items()})
     if difference:
         raise ValueError(f"{what}: {difference}")
-    return join_arrays(shapes, arrays, model.groups())
+    return join_arrays(arrays, groups)
 
 
 def fitting(
@@ -94,8 +90,8 @@ def fitting(
     """
 
     def fit(variables: Mapping[str, Any]) -> dict[str, Any]:
-        split = {name: split_collection(collection, model.groups()) for name, collection in variables.items()}
-        return fit_variables(name_arrays(split), other, segment_length, added=added, what=what)
+        arrays = name_arrays(variables, model.groups())
+        return fit_variables(arrays, other, segment_length, added=added, what=what)
 
     jax.eval_shape(lambda: fit(init_variables(model, jax.random.key(0), segment_length)))
     # Where no group changes a module finds its own and never asks for the rest: nothing is copied.
