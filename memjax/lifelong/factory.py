@@ -21,7 +21,7 @@ from memjax.training.stages import Stage
 __all__ = ["course_of", "load_run", "train"]
 
 
-def make_method(settings: configs.MethodKind) -> Method:
+def make_method(settings: Any) -> Method:
     """The method that the settings describe: their class names the function that makes it of their fields.
 
     Raises:

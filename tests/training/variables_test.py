@@ -1,13 +1,16 @@
 """Variables of a model in the groups of layers that another one has."""
 
 import dataclasses
+import json
 
 import jax
 import numpy as np
 import pytest
 
-from memjax.config import Config, Data, Evaluation, KeyValueRecall, Memorizing, Model
+from memjax.cli import main
+from memjax.config import Config, Data, Evaluation, KeyValueRecall, Memorizing, Model, Training
 from memjax.training.experiment import make_evaluation_model, make_experiment
+from memjax.training.loop import train
 from memjax.training.step import init_variables
 
 
@@ -44,3 +47,15 @@ def test_a_memory_that_was_not_trained_is_refused_before_anything_is_read(tmp_pa
     experiment, _ = make_run(tmp_path, layers=(), memory_length=0)
     with pytest.raises(ValueError, match="evaluation.memory_length: given 8, .* it lacks params/stack/layer_00/.*gate"):
         experiment.evaluator(Evaluation(memory_length=8))
+
+
+def test_a_run_of_a_scanned_model_is_evaluated_without_its_memory(tmp_path, capsys):
+    """In the loop, between two steps and at the end, and from its directory: the same numbers."""
+    experiment, _ = make_run(tmp_path)
+    training = Training(steps=2, evaluate_every=1, log_every=1)
+    config = dataclasses.replace(experiment.config, training=training, evaluation=Evaluation(memory_length=0, rows=2))
+    result = train(config, on_event=lambda event: None)
+    score = result.results["evaluation"]
+    assert score["targets"] > 0 and score["memory_bytes"] < result.results["memory_bytes"]
+    assert main(["eval", "--run", str(result.path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nats"] == score["nats"]
