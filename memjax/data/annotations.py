@@ -51,13 +51,10 @@ class AnnotatedDocuments(Documents):
         for name, array in self._arrays.items():
             if len(array) != self.offsets[-1]:
                 raise ValueError(f"{name}: given {len(array)} entries, allowed: {self.offsets[-1]}, one for each token")
-        taken = (
-            set(documents.annotate(0)) & {*self._arrays, *([NUMBER] if numbers else [])} if len(documents) else set()
-        )
-        if taken:
+        added = [*sorted(self._arrays), *([NUMBER] if numbers else [])]
+        if taken := set(documents.annotate(0)) & set(added) if len(documents) else set():
             raise ValueError(f"arrays: given {sorted(taken)[0]!r}, which the documents have; give it another name")
-        names = "/".join([*sorted(self._arrays), *([NUMBER] if numbers else [])])
-        own = documents.fingerprint
+        own, names = documents.fingerprint, "/".join(added)
         self.fingerprint = own and hashlib.sha256(f"{own}/{names}{version}".encode()).hexdigest()[:16]
 
     def __len__(self) -> int:

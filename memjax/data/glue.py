@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from memjax.data.sources import SPLITS, read_text, split_of
+from memjax.data.tfds import tfds_examples
 
 __all__ = ["LabelledText", "glue_texts", "tfds_glue_texts"]
 
@@ -103,8 +104,6 @@ def glue_texts(name: str, path: str, *, split: str, validation: float, test: flo
 
 def tfds_glue_texts(name: str, *, split: str, data_dir: str) -> list[LabelledText]:
     """The same from the prepared builder `glue/NAME` of TensorFlow Datasets."""
-    from memjax.data.tfds import tfds_examples
-
     task = _task(name)
     part = {"train": "train"}.get(split, "validation_matched" if name == "mnli" else "validation")
     names = task.features or tuple(str(column) for column in task.texts)

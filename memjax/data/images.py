@@ -85,11 +85,8 @@ def read_idx(path: str | Path) -> np.ndarray:
 
 def images_of(ids: np.ndarray, height: int, width: int) -> np.ndarray:
     """Pixels `[images, height, width]` of generated ids `[images, height * width]`; special ids are black."""
-    return (
-        np.clip(np.asarray(ids, np.int64) - ImageDocuments.first_pixel, 0, 255)
-        .astype(np.uint8)
-        .reshape(-1, height, width)
-    )
+    pixels = np.clip(np.asarray(ids, np.int64) - ImageDocuments.first_pixel, 0, 255)
+    return pixels.astype(np.uint8).reshape(-1, height, width)
 
 
 def png_grid(images: np.ndarray, columns: int = 8) -> bytes:

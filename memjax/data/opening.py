@@ -21,11 +21,13 @@ from memjax.data.glue import glue_texts, tfds_glue_texts
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments, mnist
 from memjax.data.python_sources import python_sources
+from memjax.data.seqio import register_tasks, seqio_documents, seqio_tokenizer
 from memjax.data.sorting import Sorting
 from memjax.data.sources import SPLITS, only_texts
 from memjax.data.squad import squad_questions, tfds_squad_questions
 from memjax.data.synthetic import KeyValueRecall
 from memjax.data.templates import template_dialogues, template_questions, template_texts
+from memjax.data.tfds import tfds_texts
 from memjax.data.token_files import Progress, write_token_file
 from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, WordTokenizer, train_sentencepiece
 from memjax.data.translation import BothSides, EndingTokenizer, SentencePairs, number_words, parallel_texts
@@ -157,7 +159,7 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
         case configs.Novels():
             return sources.novels(source.path, split=split)
         case configs.TfdsBuilder():
-            return _tfds_texts(source, split, source.field)
+            return tfds_texts(source.name, split=split, field=source.field, data_dir=source.data_dir or None)
         case configs.KeyValueRecall():
             # Held-out documents score answers from afar only, so that their accuracy is that of the memory.
             fields: Any = dataclasses.asdict(source) | {"num_documents": held_out(source.num_documents)}
@@ -177,7 +179,8 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
         case configs.NumberWords():
             return tuple(number_words(held_out(source.num_documents), split, language) for language in ("en", "de"))
         case configs.TfdsTranslation():
-            return tuple(_tfds_texts(source, split, part) for part in (source.source_language, source.target_language))
+            read = functools.partial(tfds_texts, source.name, split=split, data_dir=source.data_dir or None)
+            return read(field=source.source_language), read(field=source.target_language)
         case configs.Glue() if source.path:
             return glue_texts(source.name, source.path, split=split, **_shares(source))
         case configs.Glue():
@@ -231,27 +234,20 @@ def vocab_size_of(data: configs.Data) -> int:
     Raises:
       ValueError: only the data tells.
     """
-    source, tokenizer = data.source, data.tokenizer
-    match source.gives[0]:
-        case "tokens":
+    source, tokenizer, size = data.source, data.tokenizer, None
+    match source.gives[0], tokenizer:
+        case "tokens", _:
             return ImageDocuments.vocab_size if isinstance(source, configs.Mnist) else make_datasets(data).vocab_size
-        case "seqio":
-            size, kind = None, type(source).__name__
-        case _:
-            size, kind = _trained_size(tokenizer), type(tokenizer).__name__
+        case "seqio", _:
+            tokenizer = source
+        case _, configs.SentencePiece(model=""):
+            size = tokenizer.vocab_size
+        case _, configs.Bytes() | configs.SentencePiece():
+            size = make_tokenizer(tokenizer, None, Path()).vocab_size
     if size is None:
+        kind = type(tokenizer).__name__
         raise ValueError(f"vocab-size: given none, allowed: a number of ids, since only the data of {kind} tells it")
     return size + (NUM_MARKS if source.gives[0] == "dialogues" else 0)
-
-
-def _trained_size(tokenizer: configs.Tokenizer) -> int | None:
-    """The ids of a tokenizer, before it is trained where it has to be; None = only the data tells."""
-    match tokenizer:
-        case configs.SentencePiece(model=""):
-            return tokenizer.vocab_size
-        case configs.Bytes() | configs.SentencePiece():
-            return make_tokenizer(tokenizer, None, Path()).vocab_size
-    return None
 
 
 def cache_folder(data: configs.Data) -> Path:
@@ -327,8 +323,6 @@ def _pairs(data: configs.Data, read: Read, progress: Progress | None) -> Dataset
 
 def _seqio(data: configs.Data, read: Read, progress: Progress | None) -> Datasets:
     """Tokens of a seqio Task, which has a tokenizer of its own."""
-    from memjax.data.seqio import register_tasks, seqio_documents, seqio_tokenizer
-
     source: Any = data.source
     shortest = data.min_document_length
     if source.data_dir:
@@ -341,12 +335,6 @@ def _seqio(data: configs.Data, read: Read, progress: Progress | None) -> Dataset
         return seqio_documents(source.name, path, min_tokens=shortest, progress=progress, **chosen)
 
     return Datasets(documents, tokenizer, *_ids(tokenizer))
-
-
-def _tfds_texts(source: Any, split: str, field: str) -> Any:
-    from memjax.data.tfds import tfds_texts
-
-    return tfds_texts(source.name, split=split, field=field, data_dir=source.data_dir or None)
 
 
 def _ids(tokenizer: Any) -> tuple[int, int]:

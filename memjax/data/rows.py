@@ -246,11 +246,8 @@ class RowStream(abc.ABC):
             raise ValueError(
                 f"position: of another stream, {_difference(ours, given)}; use the run's own data settings"
             )
-        missing = [row.row for row in self._host if str(row.row) not in position["rows"]]
-        if missing:
-            raise ValueError(f"position: has no rows {missing}; join the hosts' positions with merge_positions")
-        for row in self._host:
-            row.epoch, row.index, row.offset = (int(value) for value in position["rows"][str(row.row)])
+        places = _places(position, [row.row for row in self._host])
+        self._host = [Row(row, *map(int, place)) for row, place in places.items()]
 
     def _first(self, row: int) -> tuple[int, int]:
         """The row's first place in the permutation, and which permutation of an epoch it follows."""
@@ -282,11 +279,16 @@ class RowStream(abc.ABC):
 
     def _segments_left(self, rows: Sequence[int], position: Mapping[str, Any] | None) -> int:
         """The largest number of segments that any of `rows` (of other hosts) still has to give."""
-        held = {} if position is None else position["rows"]
-        missing = [row for row in rows if position is not None and str(row) not in held]
-        if missing:
-            raise ValueError(f"position: has no rows {missing}; join the hosts' positions with merge_positions")
-        return max((self._row_segments(row, *held.get(str(row), (0, 0, 0))) for row in rows), default=0)
+        places = dict.fromkeys(rows, (0, 0, 0)) if position is None else _places(position, rows)
+        return max((self._row_segments(row, *place) for row, place in places.items()), default=0)
+
+
+def _places(position: Mapping[str, Any], rows: Sequence[int]) -> dict[int, Sequence[int]]:
+    """(epoch, index, offset) of rows in a position."""
+    missing = [row for row in rows if str(row) not in position["rows"]]
+    if missing:
+        raise ValueError(f"position: has no rows {missing}; join the hosts' positions with merge_positions")
+    return {row: position["rows"][str(row)] for row in rows}
 
 
 def _difference(ours: Mapping[str, Any], given: Mapping[str, Any]) -> str:

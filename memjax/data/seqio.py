@@ -171,7 +171,10 @@ def _replace_markers(dataset: Any, feature: str) -> Any:
 
 def seqio_tokenizer(name: str, *, feature: str = "targets") -> SeqioVocabulary:
     """The vocabulary of a feature of a registered Task or Mixture, as a tokenizer."""
-    return SeqioVocabulary(_output_feature(_task(name), name, feature).vocabulary)
+    task = _task(name)
+    if feature not in task.output_features:
+        raise ValueError(f"feature: {feature!r}; {name} has {', '.join(task.output_features)}")
+    return SeqioVocabulary(task.output_features[feature].vocabulary)
 
 
 def seqio_documents(
@@ -201,8 +204,7 @@ def seqio_documents(
     Raises:
       ValueError: an unknown name, split or feature, data that are not prepared, or a document without tokens.
     """
-    task = _task(name)
-    tokenizer = SeqioVocabulary(_output_feature(task, name, feature).vocabulary)
+    task, tokenizer = _task(name), seqio_tokenizer(name, feature=feature)
     with quiet():
         if split not in task.splits:
             raise ValueError(f"split: {split!r}; {name} has {', '.join(task.splits)}")
@@ -241,9 +243,3 @@ def _task(name: str) -> Any:
                 raise ValueError(f"name: {name!r} is no seqio Task or Mixture; import the module that registers it")
             register_tasks([name])
         return seqio.get_mixture_or_task(name)
-
-
-def _output_feature(task: Any, name: str, feature: str) -> Any:
-    if feature not in task.output_features:
-        raise ValueError(f"feature: {feature!r}; {name} has {', '.join(task.output_features)}")
-    return task.output_features[feature]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from memjax.data.sources import SPLITS, read_text, split_of
+from memjax.data.tfds import tfds_examples
 
 __all__ = ["Question", "squad_questions", "tfds_squad_questions"]
 
@@ -52,8 +53,6 @@ def squad_questions(path: str, *, split: str, validation: float, test: float) ->
 
 def tfds_squad_questions(*, split: str, data_dir: str) -> list[Question]:
     """The same from the prepared builder `squad` of TensorFlow Datasets."""
-    from memjax.data.tfds import tfds_examples
-
     text = lambda value: value.decode("utf-8")
     part = "train" if split == "train" else "validation"
     answers = lambda given: tuple((text(t), int(s)) for t, s in zip(given["text"], given["answer_start"], strict=True))

@@ -107,14 +107,11 @@ class Streams(RowStream):
     def _read(self, row: Row, document: int, begin: int, end: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         if self._documents.sliced:
             return self._documents.window(document, begin, end)
-        tokens, annotations = self._opened(row, document)
-        return tokens[begin:end], {name: array[begin:end] for name, array in annotations.items()}
-
-    def _opened(self, row: Row, document: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The whole document, read once while the row is in it."""
+        # The whole document is read once while the row is in it.
         if row.row not in self._kept or self._kept[row.row][0] != document:
             self._kept[row.row] = (document, self._documents[document], self._documents.annotate(document))
-        return self._kept[row.row][1:]
+        _, tokens, annotations = self._kept[row.row]
+        return tokens[begin:end], {name: array[begin:end] for name, array in annotations.items()}
 
     def _read_corpus(self, row: Row, begin: int, end: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         order = self._order(row.epoch, 0)

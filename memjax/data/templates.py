@@ -24,11 +24,10 @@ def template_texts(num_examples: int, *, seed: int) -> list[LabelledText]:
     """
     random, examples = _random("texts", seed), []
     for _ in range(num_examples):
-        people, cities = (random.permutation(8)[:2] for _ in range(2))
+        people, cities, story = _story(random, 2)
         who, label = random.randint(2), random.randint(2)
         city = cities[who] if label else cities[1 - who]
-        story = " ".join(f"{NAMES[p]} lives in {CITIES[c]}." for p, c in zip(people, cities, strict=True))
-        examples.append(LabelledText((story, f"{NAMES[people[who]]} lives in {CITIES[city]}."), int(label)))
+        examples.append(LabelledText((story, f"{people[who]} lives in {city}."), int(label)))
     return examples
 
 
@@ -36,11 +35,10 @@ def template_questions(num_examples: int, *, seed: int) -> list[Question]:
     """Four sentences, and where one of the people lives."""
     random, questions = _random("questions", seed), []
     for _ in range(num_examples):
-        people, cities = (random.permutation(8)[:4] for _ in range(2))
-        context = " ".join(f"{NAMES[p]} lives in {CITIES[c]}." for p, c in zip(people, cities, strict=True))
+        people, cities, context = _story(random, 4)
         who = random.randint(4)
-        city = CITIES[cities[who]]
-        questions.append(Question(f"Where does {NAMES[people[who]]} live?", context, ((city, context.index(city)),)))
+        answer = cities[who], context.index(cities[who])
+        questions.append(Question(f"Where does {people[who]} live?", context, (answer,)))
     return questions
 
 
@@ -53,14 +51,19 @@ def template_dialogues(num_dialogues: int, *, seed: int) -> list[Dialogue]:
     """
     random, dialogues = _random("dialogues", seed), []
     for _ in range(num_dialogues):
-        people, cities = (random.permutation(8)[:4] for _ in range(2))
-        document = " ".join(f"{NAMES[p]} lives in {CITIES[c]}." for p, c in zip(people, cities, strict=True))
+        people, cities, document = _story(random, 4)
         said = []
         for who in random.permutation(4):
-            said.append(Utterance(0, f"Where does {NAMES[people[who]]} live?", informed=False))
-            said.append(Utterance(1, f"In {CITIES[cities[who]]}."))
+            said.append(Utterance(0, f"Where does {people[who]} live?", informed=False))
+            said.append(Utterance(1, f"In {cities[who]}."))
         dialogues.append(Dialogue(document, tuple(said)))
     return dialogues
+
+
+def _story(random: np.random.RandomState, count: int) -> tuple[list[str], list[str], str]:
+    """People, where each lives, and sentences that say so."""
+    people, cities = ([names[i] for i in random.permutation(8)[:count]] for names in (NAMES, CITIES))
+    return people, cities, " ".join(f"{p} lives in {c}." for p, c in zip(people, cities, strict=True))
 
 
 def _random(kind: str, seed: int) -> np.random.RandomState:

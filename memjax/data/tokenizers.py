@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import collections
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -381,7 +382,6 @@ class SeqioVocabulary:
         self.pad_id = int(vocabulary.pad_id)
         self.end_id = self.pad_id if vocabulary.eos_id is None else int(vocabulary.eos_id)
         self.begin_id = self.pad_id if begin_id is None else begin_id
-        self._lengths: dict[int, int] = {}
         probe = vocabulary.encode("A vocabulary is known by the ids of a text:\n 0123 (é) <x>.")
         name = f"{type(vocabulary).__name__}/{self.vocab_size}/{[int(i) for i in probe]}"
         self.fingerprint = "seqio-" + hashlib.sha256(name.encode("utf-8")).hexdigest()[:16]
@@ -396,22 +396,19 @@ class SeqioVocabulary:
 
     def token_bytes(self, ids: Ids) -> np.ndarray:
         """int32 bytes of the text of each id alone."""
-        array = np.asarray(ids, np.int64)
-        unique, inverse = np.unique(array, return_inverse=True)
-        lengths = np.array([self._num_bytes(int(i)) for i in unique], np.int32)
-        return lengths[inverse].reshape(array.shape)
+        return self._lengths[np.asarray(ids, np.int64)]
+
+    @functools.cached_property
+    def _lengths(self) -> np.ndarray:
+        return np.array([self._num_bytes(index) for index in range(self.vocab_size)], np.int32)
 
     def _num_bytes(self, index: int) -> int:
-        if index not in self._lengths:
-            special = index in (self.pad_id, self.end_id, self.begin_id)
-            processor = getattr(self.vocabulary, "tokenizer", None)
-            if special:
-                self._lengths[index] = 0
-            elif processor is not None and hasattr(processor, "is_byte") and index < processor.get_piece_size():
-                self._lengths[index] = len(_piece_bytes(processor, index))
-            else:
-                self._lengths[index] = len(self.vocabulary.decode([index]).encode("utf-8"))
-        return self._lengths[index]
+        if index in (self.pad_id, self.end_id, self.begin_id):
+            return 0
+        processor = getattr(self.vocabulary, "tokenizer", None)
+        if processor is not None and hasattr(processor, "is_byte") and index < processor.get_piece_size():
+            return len(_piece_bytes(processor, index))
+        return len(self.vocabulary.decode([index]).encode("utf-8"))
 
 
 class StreamingDecoder:

@@ -1,6 +1,5 @@
 """Translation: beam search over the decoder of an encoder-decoder, and BLEU."""
 
-import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Sequence
@@ -108,9 +107,8 @@ def beam_search(
         bound = at_end(carry.log_probs[:, 0], max_length if length_penalty > 0 else 1)
         return (carry.length < max_length) & (bound > carry.found.scores[:, -1]).any()
 
-    dtype = jnp.float32
     empty = jnp.zeros((batch, beam_size, max_length), jnp.int32)
-    nothing = jnp.full((batch, beam_size), -jnp.inf, dtype)
+    nothing = jnp.full((batch, beam_size), -jnp.inf, jnp.float32)
     start = _Beams(
         length=jnp.zeros((), jnp.int32),
         state=state,
@@ -127,9 +125,7 @@ def beam_search(
     return jax.tree.map(choose, end.found, unfinished)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Beams:
+class _Beams(NamedTuple):
     """A running search: all hypotheses that go on have the same length."""
 
     length: Leaf

@@ -89,9 +89,9 @@ def prefill(
         state = _read_segment(model, variables, jnp.asarray(tokens[:, segment]), jnp.asarray(segment < whole), state)
     decode_state = model.init_decode_state(state, segment_length, rows)
     tails, rest = jnp.asarray(tokens[np.arange(rows), whole]), jnp.asarray(lengths - whole * segment_length)
-    hidden = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), _output_shapes(model, variables, decode_state, rows)
-    )
+    nothing = jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
+    shapes, _ = jax.eval_shape(functools.partial(_decode, model), variables, *nothing, decode_state)
+    hidden = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return read_tokens(model, variables, tails, rest, Prefix(hidden, decode_state))
 
 
@@ -224,17 +224,11 @@ def _generate_block(
 
 def _advance(model: Any, variables: Any, token: Int[Array, " batch"], active: Rows, prefix: Prefix) -> Prefix:
     """One token of every active row."""
-    hidden, state = model.apply(variables, token[:, None], prefix.state, active=active, method="decode")
-    hidden = jax.tree.map(lambda leaf: leaf[:, 0], hidden)
+    hidden, state = _decode(model, variables, token, active, prefix.state)
     return Prefix(where_rows(active, hidden, prefix.hidden), state)
 
 
-def _output_shapes(model: Any, variables: Any, state: Any, rows: int) -> Any:
-    """The output of one token, `[batch, ...]`, as shapes and dtypes."""
-    token, active = jnp.zeros((rows, 1), jnp.int32), jnp.zeros(rows, bool)
-
-    def output(variables: Any, state: Any) -> Any:
-        hidden, _ = model.apply(variables, token, state, active=active, method="decode")
-        return jax.tree.map(lambda leaf: leaf[:, 0], hidden)
-
-    return jax.eval_shape(output, variables, state)
+def _decode(model: Any, variables: Any, token: Int[Array, " batch"], active: Rows, state: Any) -> tuple[Any, Any]:
+    """The output of one token of every row, `[batch, ...]`, and the decode state after it."""
+    hidden, state = model.apply(variables, token[:, None], state, active=active, method="decode")
+    return jax.tree.map(lambda leaf: leaf[:, 0], hidden), state

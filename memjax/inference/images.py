@@ -1,6 +1,5 @@
 """Images token by token: what a model of `memjax.data.images` draws."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -41,10 +40,7 @@ def sample_images(
     """
     if count < 1 or min(shape) < 1:
         raise ValueError(f"count, shape: given {count} and {shape}, allowed: at least 1")
-    no_pixels = range(ImageDocuments.first_pixel)
-    sampling = sampling or Sampling()
-    sampling = dataclasses.replace(sampling, forbidden=tuple(sorted({*sampling.forbidden, *no_pixels})))
+    sampling = (sampling or Sampling()).without(range(ImageDocuments.first_pixel))
     prompts = [[ImageDocuments.begin_id]] * count
-    pixels = shape[0] * shape[1]
-    settings |= {"segment_length": segment_length, "max_tokens": pixels, "sampling": sampling}
+    settings |= {"segment_length": segment_length, "max_tokens": shape[0] * shape[1], "sampling": sampling}
     return images_of(np.array(generate(model, variables, prompts, **settings)), *shape)

@@ -4,9 +4,11 @@ A chain is temperature, then `keep_top_k`, then `keep_top_p`, then one draw; `Sa
 be log-probabilities: every function is invariant to a constant added to a row.
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +41,10 @@ class Sampling:
         ]:
             if not fits:
                 raise ValueError(f"{name}: given {getattr(self, name)!r}, allowed: {allowed}")
+
+    def without(self, ids: Iterable[int]) -> Sampling:
+        """The same settings, with more ids that are never chosen."""
+        return dataclasses.replace(self, forbidden=tuple(sorted({*self.forbidden, *ids})))
 
 
 def greedy(logits: Float[Array, "*batch vocab"]) -> Int[Array, "*batch"]:

@@ -39,9 +39,7 @@ def continue_texts(
     if "" in stop:
         raise ValueError("stop: given '', allowed: texts of at least one character")
     ids = [[tokenizer.begin_id, *(int(token) for token in tokenizer.encode(text))] for text in prompts]
-    sampling = sampling or Sampling()
     special = {tokenizer.begin_id, tokenizer.pad_id} - {tokenizer.end_id}
-    sampling = dataclasses.replace(sampling, forbidden=tuple(sorted({*sampling.forbidden, *special})))
     rows = [_Row(StreamingDecoder(tokenizer), tuple(stop)) for _ in prompts]
     stream = stream_tokens(
         model,
@@ -49,7 +47,7 @@ def continue_texts(
         ids,
         segment_length=segment_length,
         max_tokens=max_tokens,
-        sampling=sampling,
+        sampling=(sampling or Sampling()).without(special),
         stop_tokens=[tokenizer.end_id],
         finished=lambda _: [row.stopped for row in rows],
         **settings,

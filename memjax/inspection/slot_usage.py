@@ -88,12 +88,8 @@ class SlotCounts:
 
     def as_dict(self) -> dict[str, float]:
         """The four numbers."""
-        return {
-            "usage": self.usage,
-            "top_usage": self.top_usage,
-            "count_divergence": self.count_divergence,
-            "weight_divergence": self.weight_divergence,
-        }
+        names = ("usage", "top_usage", "count_divergence", "weight_divergence")
+        return {name: getattr(self, name) for name in names}
 
 
 def divergence_from_uniform(counts: np.ndarray) -> float:

@@ -21,7 +21,6 @@ from memjax.interop import state_dicts as hf
 from memjax.interop.runs import write_run
 from memjax.models.factory import make_stack
 from memjax.models.transformer import join_collection, split_collection
-from memjax.models.vocabulary import pad_tables
 from memjax.tasks import task_of
 
 __all__ = ["export_params", "find_task", "import_params", "load_pretrained", "model_config", "save_run", "vocab_size"]
@@ -167,10 +166,7 @@ def save_run(folder: str | Path, path: str | Path) -> config.Config:
         segment_length=min(length, _attention(model).positions),
     )
     described = config.Config(name=path.name, workdir=str(path.parent), task=task, model=model, data=data)
-    encoder = task_of(described).model(vocab_size(params))
-    tables = encoder.vocabulary.clone(bias="bias" in params["vocabulary"])
-    params["vocabulary"] = pad_tables(params["vocabulary"], tables)
-    write_run(path, described, encoder, params, vocabularies[:1])
+    write_run(path, described, task_of(described).model(vocab_size(params)), params, vocabularies[:1])
     return described
 
 

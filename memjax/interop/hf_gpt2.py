@@ -29,7 +29,6 @@ from memjax.interop import state_dicts as hf
 from memjax.interop.runs import write_run
 from memjax.models.factory import make_language_model, make_model
 from memjax.models.transformer import join_collection, split_collection
-from memjax.models.vocabulary import pad_tables
 
 __all__ = [
     "export_config",
@@ -206,9 +205,8 @@ def save_run(folder: str | Path, path: str | Path, *, dialogues: bool = False) -
         segment_length=_attention(model).num_positions,
     )
     described = config.Config(name=path.name, workdir=str(path.parent), model=model, data=data)
-    decoder = make_model(described, vocab_size(params))
-    params["vocabulary"] = pad_tables(params["vocabulary"], decoder.vocabulary)
-    write_run(path, described, decoder, params, [folder / name for name in found[0]])
+    files = [folder / name for name in found[0]]
+    write_run(path, described, make_model(described, vocab_size(params)), params, files)
     return described
 
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from memjax import config
+from memjax.models.vocabulary import pad_tables
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.runs import config_to_dict, write_json
 from memjax.training.step import TrainState
@@ -25,9 +26,11 @@ def write_run(
       path: of the directory, which must not exist.
       described: its configuration.
       model: the Linen model of it.
-      params: of the model, with the padding of its vocabulary.
+      params: of the model, without the padding of its vocabulary.
       vocabulary: files of the tokenizer, which are copied beside the configuration.
     """
+    tables = model.vocabulary.clone(bias="bias" in params["vocabulary"])
+    params = {**params, "vocabulary": pad_tables(params["vocabulary"], tables)}
     path.mkdir(parents=True)
     for file in vocabulary:
         shutil.copyfile(file, path / file.name)

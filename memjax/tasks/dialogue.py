@@ -1,7 +1,6 @@
 """Dialogues about documents: what a model answers, and what that shares with the answers that people gave."""
 
 import collections
-import dataclasses
 import importlib.metadata
 import importlib.util
 import re
@@ -30,7 +29,6 @@ class DialogueModeling(LanguageModeling):
     """Utterances are scored; measured by what answers share with those given, drawn from a nucleus and greedily."""
 
     max_tokens = 64
-    seed = 0
 
     def answers(
         self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
@@ -48,14 +46,10 @@ class DialogueModeling(LanguageModeling):
                     rows=evaluation.rows,
                     max_dialogues=evaluation.answers,
                     max_tokens=self.max_tokens,
-                    seed=self.seed,
                 )
             )
-            said, wanted = (
-                [data.tokenizer.decode(ids) for ids in side]
-                for side in ([answer.tokens for answer in found], [answer.reference for answer in found])
-            )
-            scores, notes = _score(said, wanted)
+            said = [data.tokenizer.decode(answer.tokens) for answer in found]
+            scores, notes = _score(said, [data.tokenizer.decode(answer.reference) for answer in found])
             measures |= {f"{name}_{measure}": number for measure, number in scores.items()}
             measures["utterances"] = len(found)
         return Answers(measures, notes)
@@ -106,10 +100,9 @@ def answer_turns(
     tokenizer, numbers = documents.tokenizer, range(len(documents))
     count = sum(documents.turns(i)[0].dialogue < (max_dialogues or len(documents)) for i in numbers)
     special = {*range(tokenizer.separator_id, tokenizer.vocab_size), tokenizer.begin_id, tokenizer.pad_id}
-    forbidden = tuple(sorted({*sampling.forbidden, *special} - {tokenizer.end_id}))
     settings = {
         "segment_length": segment_length,
-        "sampling": dataclasses.replace(sampling, forbidden=forbidden),
+        "sampling": sampling.without(special - {tokenizer.end_id}),
         "max_tokens": max_tokens,
         "stop_tokens": [tokenizer.end_id],
         "seed": seed,

@@ -23,8 +23,7 @@ class MaskedLanguageModeling(Task):
         """Documents as frames of which tokens are hidden."""
         data, task = self.config.data, self.settings
         texts = make_datasets(data, progress=progress)
-        fields = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
-        fields |= {"length": data.segment_length, "packed": data.protocol == "contiguous"}
+        fields = {**dataclasses.asdict(task), "length": data.segment_length, "packed": data.protocol == "contiguous"}
 
         def masked(split: str) -> MaskedTexts:
             # Evaluations of all runs ask for the same tokens; training for those of its seed.

@@ -13,7 +13,7 @@ import json
 import re
 import string
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,8 +35,7 @@ class QuestionAnswering(Task):
 
     def data(self, progress: Progress | None = None) -> Datasets:
         """Questions with the tokenizer of those to train on."""
-        data, task = self.config.data, self.settings
-        fields = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+        data, fields = self.config.data, dataclasses.asdict(self.settings)
         return make_examples(
             data,
             "questions",
@@ -52,8 +51,7 @@ class QuestionAnswering(Task):
         return functools.partial(AnswerMeasure, split)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Context:
+class _Context(NamedTuple):
     """A tokenised text: ids, and the characters of each."""
 
     ids: np.ndarray

@@ -87,7 +87,7 @@ def test_the_builders_of_tfds_have_the_same_examples(monkeypatch):
             "idx": np.int32(0),
         }
 
-    monkeypatch.setattr("memjax.data.tfds.tfds_examples", examples)
+    monkeypatch.setattr("memjax.data.glue.tfds_examples", examples)
     assert tfds_glue_texts("mnli", split="test", data_dir="") == [LabelledText(("café", "b"), 1)]
     assert tfds_glue_texts("cola", split="train", data_dir="/d") == [LabelledText(("s",), 1)]
     assert asked == [("glue/mnli", "validation_matched", None), ("glue/cola", "train", "/d")]

@@ -36,7 +36,7 @@ def test_the_builder_of_tfds_has_the_same_questions(monkeypatch):
         answers = {"text": np.array([b"b", b"b c"], object), "answer_start": np.array([2, 2])}
         yield {"question": b"q", "context": b"a b c", "answers": answers}
 
-    monkeypatch.setattr("memjax.data.tfds.tfds_examples", examples)
+    monkeypatch.setattr("memjax.data.squad.tfds_examples", examples)
     assert tfds_squad_questions(split="test", data_dir="") == [Question("q", "a b c", (("b", 2), ("b c", 2)))]
 
 
