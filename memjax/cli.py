@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import errno
 import json
 import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from memjax.compilation import keep_programs
 from memjax.config import Config, Data, Evaluation
-from memjax.overrides import UsageError, apply_overrides, config_names, load_config
+from memjax.overrides import UsageError, apply_overrides, config_names, load_config, suggestion
 from memjax.settings.relations import validate
 
 DEFAULT_CONFIG = "memorizing_python"
@@ -31,6 +30,8 @@ EVALUATION_FIELDS = ("evaluation.", "model.attention.", "task.", *_PLACES)
 """What `memjax eval` may change; of the attention and the task only what changes no parameter."""
 GENERATION_FIELDS = ("evaluation.cache.", *_PLACES)
 """What `memjax generate` may change."""
+RUN = "a run directory; its config has the fields below"
+"""What `--run` is."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """What the system says of a full disk."""
 
@@ -49,9 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb, *rest = arguments
     try:
         if verb not in VERBS:
-            near = difflib.get_close_matches(verb, VERBS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise UsageError(f"verb: given {verb!r}, allowed: {', '.join(VERBS)}{hint}")
+            raise UsageError(f"verb: given {verb!r}, allowed: {', '.join(VERBS)}{suggestion(verb, VERBS)}")
         _skip_absent_tpu()
         warning = keep_programs(os.environ)
         if warning:
@@ -65,9 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        line, code = _mistake(error), 2
-        if line is None:
-            line, code = _loss(error), 1
+        line, code = _explain(error)
         if line is None or os.environ.get("MEMJAX_DEBUG"):
             traceback.print_exc()
         if line is not None:
@@ -123,9 +120,7 @@ def _connect(options: argparse.Namespace, config: Config) -> None:
 
 def _eval(arguments: list[str]) -> int:
     """Scores a split with the newest checkpoint of a run, which may still be training."""
-    parser = _Parser("eval")
-    parser.add_argument("--run", required=True, metavar="DIR", help="a run directory; its config has the fields below")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = _run_parser("eval")
     options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
     from memjax.console import check_evaluation, describe_evaluation
     from memjax.lifelong import load_run
@@ -137,42 +132,33 @@ def _eval(arguments: list[str]) -> int:
     values = {"run": options.run, "split": config.evaluation.split, "memory_length": memory_length, **result.as_dict()}
     if config.evaluation.cache.memory_length:
         values["cache"] = dataclasses.asdict(config.evaluation.cache)
-    print(json.dumps(values) if options.json else describe_evaluation(values))
-    return 0
+    return _tell(values, describe_evaluation, options)
 
 
 def _usage(arguments: list[str]) -> int:
     """Shows how many slots of its value tables (product keys) a run uses on a split, and how evenly."""
-    parser = _Parser("usage")
-    parser.add_argument("--run", required=True, metavar="DIR", help="a run directory; its config has the fields below")
+    parser = _run_parser("usage")
     every = "every checkpoint that the run has kept, and at which of them a slot was last in use"
     parser.add_argument("--checkpoints", action="store_true", help=every)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
     from memjax.console import describe_usage, usage_facts
 
-    facts = usage_facts(options.run, config, checkpoints=options.checkpoints)
-    print(json.dumps(facts) if options.json else describe_usage(facts))
-    return 0
+    return _tell(usage_facts(options.run, config, checkpoints=options.checkpoints), describe_usage, options)
 
 
 def _compare(arguments: list[str]) -> int:
     """Prints finished runs side by side: what tells their configurations apart, and what they have come to."""
-    parser = _Parser("compare")
+    parser = _Parser("compare", json=": run -> its values")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run directory whose run is finished")
-    parser.add_argument("--json", action="store_true", help="print one JSON object: run -> its values")
     options = parser.read(arguments)
     from memjax.console import compare_runs, describe_comparison
 
-    facts = compare_runs(options.runs)
-    print(json.dumps(facts) if options.json else describe_comparison(facts))
-    return 0
+    return _tell(compare_runs(options.runs), describe_comparison, options)
 
 
 def _generate(arguments: list[str]) -> int:
     """Continues prompts with the newest checkpoint of a run; several prompts of any lengths are one batch."""
-    parser = _Parser("generate")
-    parser.add_argument("--run", required=True, metavar="DIR", help="a run directory; its config has the fields below")
+    parser = _run_parser("generate", json=" per prompt")
     parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
     parser.add_argument("--prompt-file", action="append", default=[], metavar="FILE", help="the same from a file")
     parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="tokens per prompt (default: 256)")
@@ -182,9 +168,8 @@ def _generate(arguments: list[str]) -> int:
     parser.add_argument("--greedy", action="store_true", help="always the most probable token")
     parser.add_argument("--seed", type=int, default=0, help="equal seed and prompt give equal text (default: 0)")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per prompt")
     options, config = _with_config(parser, arguments, only=GENERATION_FIELDS)
-    from memjax.console import check_generates, print_continuations, read_prompts
+    from memjax.console import check_generates, continuations, print_continuations, read_prompts
     from memjax.inference import Sampling
     from memjax.lifelong import load_run
     from memjax.training.experiment import make_evaluation_model
@@ -194,17 +179,9 @@ def _generate(arguments: list[str]) -> int:
     temperature = 0.0 if options.greedy else options.temperature
     sampling = Sampling(temperature=temperature, top_k=options.top_k, top_p=options.top_p)
     run = load_run(options.run, config)
-    run.experiment.model.require("decodes")
-    print_continuations(
-        run,
-        prompts,
-        model=make_evaluation_model(run.experiment, Evaluation(cache=config.evaluation.cache)),
-        as_json=options.json,
-        max_tokens=options.max_tokens,
-        sampling=sampling,
-        stop=options.stop,
-        seed=options.seed,
-    )
+    model = make_evaluation_model(run.experiment, Evaluation(cache=config.evaluation.cache))
+    asked = {"max_tokens": options.max_tokens, "sampling": sampling, "stop": options.stop, "seed": options.seed}
+    print_continuations(prompts, continuations(run, list(prompts.values()), model=model, **asked), options.json)
     return 0
 
 
@@ -233,13 +210,8 @@ def _import(arguments: list[str]) -> int:
 def _data(arguments: list[str]) -> int:
     """Reads the data of a config, trains its tokenizer where it has none, and writes its token files."""
     parser = _config_parser("data")
-    parser.add_argument(
-        "action",
-        nargs="?",
-        default="prepare",
-        choices=["prepare"],
-        help="prepare: make what is missing, then say what is there",
-    )
+    what = "prepare: make what is missing, then say what is there"
+    parser.add_argument("action", nargs="?", default="prepare", choices=["prepare"], help=what)
     _, config = _with_config(parser, arguments)
     from memjax.console import describe_data, preparation
     from memjax.tasks import task_of
@@ -259,33 +231,31 @@ def _datastore(arguments: list[str]) -> int:
     parser = _datastore_parser(action)
     if {"-h", "--help"} & set(arguments) and "--run" in parser._option_string_actions:
         _with_config(parser, arguments, only=EVALUATION_FIELDS)  # prints what it has to, and exits
-    given, config = parser.parse_known_args(arguments)[0], None
-    runner, shards = getattr(given, "runner", ""), getattr(given, "shards", 0)
-    if getattr(given, "leaves", 0) and given.backend != "scann":
+    given, _ = parser.parse_known_args(arguments)
+    if given.leaves and given.backend != "scann":
         raise UsageError(f"--leaves: given with --backend {given.backend}, allowed: with scann")
-    if action == "index" and given.backend == "faiss" and (runner or given.parts > 1 or given.part is not None):
+    if given.backend == "faiss" and (given.runner or given.parts > 1 or given.part is not None):
         raise UsageError("--backend: given 'faiss', allowed: scann where there are parts")
-    if runner and getattr(given, "coordinator", ""):
+    if given.runner and given.coordinator:
         raise UsageError("--runner: given with --coordinator, allowed: one of the two")
-    if runner and action == "build" and not shards:
+    if given.runner and action == "build" and not given.shards:
         raise UsageError("--shards: needed with --runner, a divisor of evaluation.rows: each is made by one worker")
-    if getattr(given, "run", None) is None:
-        options = parser.read(arguments)
+    if given.run is None:
+        options, config = parser.read(arguments), None
     else:
         options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
-    speaks = lambda: True
-    if config is not None and action == "build" and not runner:
-        from memjax.training.processes import is_first as speaks
-
-        _connect(options, config)
     from memjax.console import check_serves, datastore_facts, describe_facts
+    from memjax.training import processes
 
+    shared = action == "build" and not given.runner
     if config is not None:
+        if shared:
+            _connect(options, config)
         check_serves(config, "stores_keys")
     facts = datastore_facts(action, options, config)
-    if speaks():
-        print(json.dumps(facts) if options.json else describe_facts(facts))
-    return 0 if facts.get("problems", []) == [] else 1
+    if not shared or processes.is_first():
+        _tell(facts, describe_facts, options)
+    return 1 if facts.get("problems") else 0
 
 
 DATASTORE_ACTIONS = {
@@ -299,12 +269,12 @@ DATASTORE_ACTIONS = {
 
 
 def _datastore_parser(action: str) -> _Parser:
-    parser = _Parser("datastore", action)
+    parser = _Parser("datastore", action, json="")
+    parser.set_defaults(run=None, backend="", leaves=0, parts=1, part=None, runner="", shards=0, coordinator="")
     add = parser.add_argument
     add("--path", required=True, metavar="DIR", help="the folder of the store")
     if action in ("plan", "build", "verify", "neighbors"):
-        run = "a run directory; its config has the fields below"
-        add("--run", required=action != "verify", metavar="DIR", help=run)
+        add("--run", required=action != "verify", metavar="DIR", help=RUN)
         split = "validation" if action == "verify" else "train"
         add("--split", default=split, help=f"of the run's data (default: {split})")
         add("--key", default="", metavar="TAP", help="the inner tensor that is the key (default: that of kNN-LM)")
@@ -338,23 +308,20 @@ def _datastore_parser(action: str) -> _Parser:
         add("--to", required=True, metavar="DIR", help="the folder that data.neighbors will name")
         far = "none from so many tokens before and after, where the store is of the same split (default: 0)"
         add("--apart", type=int, default=0, metavar="N", help=far)
-    add("--json", action="store_true", help="print one JSON object")
     return parser
 
 
 def _plan(arguments: list[str]) -> int:
     """Compiles one step for TPUs that are not here: memory per device, work, collectives, an estimate of the time."""
-    parser = _config_parser("plan")
+    parser = _config_parser("plan", json=" per case")
     named = "v5e:4x4 or v5p-128; several separated by commas"
     parser.add_argument("--topology", required=True, metavar="NAME", help=named)
-    parser.add_argument(
-        "--what", default="train", choices=["train", "eval", "decode"], help="the step (default: train)"
-    )
+    steps = ["train", "eval", "decode"]
+    parser.add_argument("--what", default="train", choices=steps, help="the step (default: train)")
     values = "FIELD=A,B: a row for each value; FIELD in full or by its last part"
     parser.add_argument("--sweep", default="", metavar="FIELD=A,B", help=values)
     ids = "ids, where only the data knows how many"
     parser.add_argument("--vocab-size", type=int, default=0, metavar="N", help=ids)
-    parser.add_argument("--json", action="store_true", help="print one JSON object per case")
     options, config = _with_config(parser, arguments)
     from memjax.planning.cases import plan
     from memjax.planning.report import PlanReport, make_cases
@@ -369,14 +336,10 @@ def _plan(arguments: list[str]) -> int:
 
 def _doctor(arguments: list[str]) -> int:
     """Prints versions, devices and what is missing, with the pip line that brings it."""
-    parser = _Parser("doctor")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.read(arguments)
+    options = _Parser("doctor", json="").read(arguments)
     from memjax.doctor import describe, diagnose
 
-    facts = diagnose()
-    print(json.dumps(facts) if options.json else describe(facts))
-    return 0
+    return _tell(diagnose(), describe, options)
 
 
 def _demo(arguments: list[str]) -> int:
@@ -413,11 +376,19 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """The options of a verb, or of one of its actions; a mistake is a `UsageError`."""
+    """The options of a verb, or of one of its actions; a mistake is a `UsageError`.
 
-    def __init__(self, verb: str, action: str = ""):
+    Args:
+      verb: which.
+      action: of the verb.
+      json: what its JSON objects are, where it prints such; None = it does not.
+    """
+
+    def __init__(self, verb: str, action: str = "", json: str | None = None):
         description = DATASTORE_ACTIONS[action] if action else VERBS[verb][0].__doc__
         super().__init__(prog=f"memjax {verb} {action}".rstrip(), description=description, allow_abbrev=False)
+        if json is not None:
+            self.add_argument("--json", action="store_true", help=f"print one JSON object{json}")
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(" ".join(message.split()))
@@ -426,14 +397,19 @@ class _Parser(argparse.ArgumentParser):
         """The options, where nothing else may be given."""
         options, rest = self.parse_known_args(arguments)
         if rest:
-            near = difflib.get_close_matches(rest[0].partition("=")[0], self._option_string_actions, n=1)
-            hint = f"did you mean {near[0]}?" if near else "see --help"
-            raise UsageError(f"{rest[0]}: no such option of {self.prog}; {hint}")
+            hint = suggestion(rest[0].partition("=")[0], self._option_string_actions, "; see --help")
+            raise UsageError(f"{rest[0]}: no such option of {self.prog}{hint}")
         return options
 
 
-def _config_parser(verb: str) -> _Parser:
-    parser = _Parser(verb)
+def _run_parser(verb: str, json: str = "") -> _Parser:
+    parser = _Parser(verb, json=json)
+    parser.add_argument("--run", required=True, metavar="DIR", help=RUN)
+    return parser
+
+
+def _config_parser(verb: str, json: str | None = None) -> _Parser:
+    parser = _Parser(verb, json=json)
     names = f"a config file or one of {', '.join(config_names())} (default: {DEFAULT_CONFIG})"
     parser.add_argument("--config", default=DEFAULT_CONFIG, metavar="NAME", help=names)
     parser.add_argument("--variant", default="", metavar="NAME", help="a variant that the config file defines")
@@ -466,6 +442,11 @@ def _with_config(parser: _Parser, arguments: list[str], only: Sequence[str] = ()
     return options, config
 
 
+def _tell(facts: Mapping[str, Any], describe: Callable[[Any], str], options: argparse.Namespace) -> int:
+    print(json.dumps(facts) if options.json else describe(facts))
+    return 0
+
+
 def _remove_unstarted(path: Path) -> None:
     """Removes the directory of a run that has not begun, so that the corrected command may use its name."""
     if path.is_dir() and {entry.name for entry in path.iterdir()} <= {"config.json", "config.tmp", ".lock"}:
@@ -496,44 +477,34 @@ def _tpu_may_be_here() -> bool:
     )
 
 
-def _mistake(error: Exception) -> str | None:
-    """The line about a user's mistake; None for an error of the program.
+def _explain(error: Exception) -> tuple[str | None, int]:
+    """The line about an error, and the exit code: 2 for a user's mistake, else 1; no line for an error of the program.
 
-    A `ValueError` counts where memjax itself raised it (in JAX or NumPy it is a fault of the program), an `OSError`
-    where it names a file, a missing module where an extra brings it. A full disk is nobody's mistake, and gets its line
-    from `_loss`.
+    A `ValueError` is a mistake where memjax itself raised it (in JAX or NumPy it is a fault of the program), an
+    `OSError` where it names a file, a missing module where an extra brings it. A full disk is nobody's mistake, nor is
+    another process of the run that is gone; both have a line.
     """
     line = " ".join(str(error).split())
     if isinstance(error, UsageError):
-        return line
+        return line, 2
     if isinstance(error, ModuleNotFoundError):
         from memjax.doctor import extra_of
 
-        extra = extra_of(error.name or "")
-        return extra and f"{error.name} is not installed ({extra[1]}), allowed: pip install 'memjax[{extra[0]}]'"
-    if isinstance(error, OSError):
-        return _of_file(error) if error.errno not in FULL else None
+        if extra := extra_of(error.name or ""):
+            return f"{error.name} is not installed ({extra[1]}), allowed: pip install 'memjax[{extra[0]}]'", 2
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}", 1 if error.errno in FULL else 2
     if isinstance(error, ValueError):
         package = Path(__file__).parent
         own = (str(package), str(package.parent / "configs"), "configs")
         frames = traceback.extract_tb(error.__traceback__)
-        return line if frames and frames[-1].filename.startswith(own) else None
-    return None
-
-
-def _loss(error: Exception) -> str | None:
-    """The line about a full disk, or another process of the run that is gone; None for any other error."""
-    if isinstance(error, OSError) and error.errno in FULL:
-        return _of_file(error)
+        if frames and frames[-1].filename.startswith(own):
+            return line, 2
     if "memjax.training.processes" not in sys.modules:
-        return None
+        return None, 1
     from memjax.training import processes
 
-    return str(error) if isinstance(error, processes.Missing) else processes.explain(error)
-
-
-def _of_file(error: OSError) -> str | None:
-    return f"{error.filename}: {error.strerror}" if error.filename is not None else None
+    return str(error) if isinstance(error, processes.Missing) else processes.explain(error), 1
 
 
 def _leave(code: int) -> None:

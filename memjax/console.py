@@ -4,13 +4,12 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from memjax.config import Config
 from memjax.data.sources import read_text
-from memjax.inference.sampling import Sampling
 from memjax.inference.texts import continue_texts
 
 ANY_SIZE = 2**24
@@ -67,76 +66,57 @@ def read_prompts(texts: Sequence[str], files: Sequence[str]) -> dict[str, str]:
     return prompts or {"prompt 1": ""}
 
 
-def print_continuations(
-    run: Any,
-    prompts: Mapping[str, str],
-    *,
-    model: Any = None,
-    max_tokens: int,
-    sampling: Sampling,
-    stop: Sequence[str] = (),
-    seed: int = 0,
-    as_json: bool = False,
-    stream: Any = None,
-) -> None:
-    """Prints every prompt with its continuation; one prompt is printed while it grows, several after one another.
+def continuations(run: Any, prompts: Sequence[str], *, model: Any = None, **asked: Any) -> Iterator[list[str]]:
+    """The pieces of text that continue the prompts, a list of one for each at a time.
 
     Args:
       run: a `LoadedRun`.
-      prompts: header -> prompt.
+      prompts: texts.
       model: with the variables of the run's own, such as one with a cache; None = the run's own.
-      max_tokens: tokens generated per prompt, at most.
-      sampling: settings.
-      stop: texts that end a row.
-      seed: equal seed and prompt give equal text.
-      as_json: one JSON object per prompt instead, when all are ready.
-      stream: where to print; None = standard output. On a terminal the prompt is dim.
+      **asked: of `continue_texts`.
+
+    Raises:
+      ValueError: a run on data that is no text.
     """
-    out = sys.stdout if stream is None else stream
     experiment = run.experiment
     if experiment.tokenizer is None:
         raise ValueError("run: its data has no tokenizer (it is tokens already), allowed: a run on texts")
-    blocks = continue_texts(
-        model or experiment.model,
-        run.variables,
-        experiment.tokenizer,
-        list(prompts.values()),
-        segment_length=experiment.config.data.segment_length,
-        max_tokens=max_tokens,
-        sampling=sampling,
-        stop=stop,
-        seed=seed,
-    )
-    dim, plain = ("\x1b[2m", "\x1b[0m") if out.isatty() and not as_json else ("", "")
+    length = experiment.config.data.segment_length
+    model = model or experiment.model
+    return continue_texts(model, run.variables, experiment.tokenizer, prompts, segment_length=length, **asked)
+
+
+def print_continuations(prompts: Mapping[str, str], blocks: Iterator[list[str]], as_json: bool) -> None:
+    """Prints every prompt with its continuation; one prompt is printed while it grows, several after one another.
+
+    Args:
+      prompts: header -> prompt; on a terminal it is dim.
+      blocks: from `continuations`.
+      as_json: one JSON object per prompt instead, when all are ready.
+    """
+    dim, plain = ("\x1b[2m", "\x1b[0m") if sys.stdout.isatty() and not as_json else ("", "")
     if len(prompts) == 1 and not as_json:
-        print(f"{dim}{next(iter(prompts.values()))}{plain}", end="", file=out, flush=True)
+        print(f"{dim}{next(iter(prompts.values()))}{plain}", end="", flush=True)
         for (piece,) in blocks:
-            print(piece, end="", file=out, flush=True)
-        print(file=out)
+            print(piece, end="", flush=True)
+        print()
         return
     rows = ["".join(pieces) for pieces in zip(*blocks, strict=True)]
     for (header, prompt), text in zip(prompts.items(), rows, strict=True):
         if as_json:
-            print(json.dumps({"header": header, "prompt": prompt, "text": text}), file=out)
+            print(json.dumps({"header": header, "prompt": prompt, "text": text}))
         else:
-            print(f"== {header}\n{dim}{prompt}{plain}{text}\n", file=out)
+            print(f"== {header}\n{dim}{prompt}{plain}{text}\n")
 
 
 def describe_evaluation(values: Mapping[str, Any]) -> str:
     """The numbers of an evaluation, one a line; subsets after the whole."""
-    lines = []
-    for name, value in values.items():
-        if isinstance(value, Mapping) or value is None:
-            continue
-        form = PLURAL.get(name, "{:.4f}" if isinstance(value, float) else "{}")
-        lines.append((name.replace("_", " "), form.format(value)))
-    for name, subset in values.get("subsets", {}).items():
-        lines += [
-            (f"{name}: {key.replace('_', ' ')}", PLURAL.get(key, "{:.4f}").format(value))
-            for key, value in subset.items()
-        ]
-    width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name:{width}}  {value}" for name, value in lines)
+    show = lambda name, value: PLURAL.get(name, "{:.4f}" if isinstance(value, float) else "{}").format(value)
+    whole = {name: value for name, value in values.items() if not (isinstance(value, Mapping) or value is None)}
+    shown = {name.replace("_", " "): show(name, value) for name, value in whole.items()}
+    for subset, numbers in values.get("subsets", {}).items():
+        shown |= {f"{subset}: {name.replace('_', ' ')}": show(name, value) for name, value in numbers.items()}
+    return describe_facts(shown)
 
 
 def usage_facts(run: str, config: Config, *, checkpoints: bool = False) -> dict[str, Any]:
@@ -206,12 +186,25 @@ def describe_comparison(facts: Mapping[str, Mapping[str, Any]]) -> str:
       steps  10   2,000
       loss   0.5  0.25
     """
-    names = list({name: None for values in facts.values() for name in values})
     cell = lambda value: f"{value:.5g}" if isinstance(value, float) else _show_value(value)
-    show = lambda values, name: cell(values[name]) if values.get(name) is not None else ""
-    columns = [["", *names], *([run, *(show(values, name) for name in names)] for run, values in facts.items())]
-    wide = [[text.ljust(max(map(len, column))) for text in column] for column in columns]
-    return "\n".join("  ".join(row).rstrip() for row in zip(*wide, strict=True))
+    show = lambda value: "" if value is None else cell(value)
+    names = {name: None for values in facts.values() for name in values}
+    rows = [[name, *(show(values.get(name)) for values in facts.values())] for name in names]
+    return "\n".join(align([["", *facts], *rows]))
+
+
+def align(rows: Sequence[Sequence[str]], numbers: int = 0) -> list[str]:
+    """Lines of cells in columns, of which the last so many hold numbers and end at the right.
+
+    Example:
+      >>> align([["steps", "10"], ["rows", "2,000"]], numbers=1)
+      ['steps     10', 'rows   2,000']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    texts = len(widths) - numbers
+    sides = [str.ljust] * texts + [str.rjust] * numbers
+    place = lambda row: [side(cell, width) for side, cell, width in zip(sides, row, widths, strict=True)]
+    return ["  ".join(place(row)).rstrip() for row in rows]
 
 
 def describe_usage(facts: Mapping[str, Any]) -> str:
@@ -231,12 +224,20 @@ def describe_data(config: Config, datasets: Any) -> str:
     """Documents, tokens and bytes of each split, and the vocabulary."""
     source, tokenizer = type(config.data.source).__name__, type(config.data.tokenizer).__name__
     lines = [f"{source}, {tokenizer}, {datasets.vocab_size:,} vocabulary entries"]
-    for split in ("train", "validation", "test"):
-        documents = datasets.documents(split)
-        tokens = sum(documents.num_tokens(i) for i in range(len(documents)))
-        num_bytes = sum(documents.num_bytes(i) for i in range(len(documents)))
-        lines.append(f"{split:10}  {len(documents):8,} documents  {tokens:12,} tokens  {num_bytes:14,} bytes")
+    for split, size in split_sizes(datasets.documents).items():
+        documents, tokens, num_bytes = size.values()
+        lines.append(f"{split:10}  {documents:8,} documents  {tokens:12,} tokens  {num_bytes:14,} bytes")
     return "\n".join(lines)
+
+
+def split_sizes(documents: Callable[[str], Any]) -> dict[str, dict[str, int]]:
+    """Documents, tokens and bytes of every split."""
+    sizes = {}
+    for split in ("train", "validation", "test"):
+        found = documents(split)
+        tokens, num_bytes = (sum(map(count, range(len(found)))) for count in (found.num_tokens, found.num_bytes))
+        sizes[split] = {"documents": len(found), "tokens": tokens, "bytes": num_bytes}
+    return sizes
 
 
 def datastore_facts(action: str, options: Any, config: Config | None) -> dict[str, Any]:
@@ -370,8 +371,7 @@ def describe_facts(facts: Mapping[str, Any]) -> str:
       entries  12,000
       recall   0.5
     """
-    width = max(len(name) for name in facts)
-    return "\n".join(f"{name:{width}}  {_show_value(value)}" for name, value in facts.items())
+    return "\n".join(align([[name, _show_value(value)] for name, value in facts.items()]))
 
 
 def _show_value(value: Any) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from memjax.config import Bytes, Config, Evaluation
-from memjax.console import preparation
+from memjax.console import align, continuations, preparation, split_sizes
 from memjax.overrides import load_config
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.loop import train
@@ -127,16 +127,18 @@ class _Demo:
         finally:
             self.save()
 
+    def config(self, file: str, variant: str, name: str, steps: int) -> Config:
+        """A shipped config for a model of the demonstration; without memory where its name says so."""
+        config = dataclasses.replace(load_config(file, variant), name=name, workdir=self.plan.workdir)
+        config.training.steps = steps
+        return config.with_memory(0 if name.endswith("cache_only") else None)
+
     def language_config(self, name: str) -> Config:
         """The config of one of the two language models."""
         plan = self.plan
-        config = load_config("memorizing_python", plan.variant)
-        config = dataclasses.replace(config, name=name, workdir=plan.workdir)
-        config.training.steps = plan.steps
+        config = self.config("memorizing_python", plan.variant, name, plan.steps)
         if plan.bytes:
             config.data.tokenizer = Bytes()
-        if name == "cache_only":
-            config = config.with_memory(0)
         config.evaluation = Evaluation(split="test", rows=16, max_segments=plan.max_segments)
         return config
 
@@ -144,15 +146,7 @@ class _Demo:
         from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
 
         facts: dict[str, Any] = {"python": python_version(), "sha256": corpus_sha256(read_python_sources())}
-        facts["vocabulary"] = experiment.tokenizer.vocab_size
-        for split in ("train", "validation", "test"):
-            documents: Any = experiment.documents(split)
-            indices = range(len(documents))
-            facts[split] = {
-                "documents": len(documents),
-                "tokens": sum(documents.num_tokens(i) for i in indices),
-                "bytes": sum(documents.num_bytes(i) for i in indices),
-            }
+        facts |= {"vocabulary": experiment.tokenizer.vocab_size, **split_sizes(experiment.documents)}
         self.results["corpus"] = facts
         self.save()
         self.say("     " + _corpus_lines(facts).replace("\n", "\n     "))
@@ -160,8 +154,8 @@ class _Demo:
     def train(self, config: Config) -> dict[str, Any]:
         """Trains one model, or goes on with it, and scores the held-out documents."""
         result = train(config)
-        rates = [line.get("tokens_per_second") for line in read_metrics(result.path / "metrics.jsonl")]
-        rates = [rate for rate in rates if rate]
+        lines = read_metrics(result.path / "metrics.jsonl")
+        rates = [line["tokens_per_second"] for line in lines if line.get("tokens_per_second")]
         return {
             "tokens": config.training.steps * config.data.rows * config.data.segment_length,
             "tokens_per_second": float(np.median(rates)) if rates else None,
@@ -185,12 +179,9 @@ class _Demo:
     def recall(self, variant: str) -> dict[str, Any]:
         """Trains on keys and values and counts the right answers on held-out documents."""
         plan = self.plan
-        config = load_config("key_value_recall", plan.key_value_variant)
         name = "recall_" + ("memory" if variant == "default" else variant)
-        config = dataclasses.replace(config, name=name, workdir=plan.workdir)
-        config.training.steps, config.evaluation.accuracy = plan.key_value_steps, True
-        if variant == "cache_only":
-            config = config.with_memory(0)
+        config = self.config("key_value_recall", plan.key_value_variant, name, plan.key_value_steps)
+        config.evaluation.accuracy = True
         result = train(config)
         evaluation = result.results["evaluation"]
         return {
@@ -201,22 +192,15 @@ class _Demo:
 
     def continuation(self) -> dict[str, Any]:
         """Continues the first held-out document that is long enough."""
-        from memjax.inference import Sampling, continue_texts
+        from memjax.inference import Sampling
 
         experiment = self.trained.experiment
         documents: Any = experiment.documents("test")
         long = [i for i in range(len(documents)) if documents.num_tokens(i) > self.plan.prompt_tokens]
         index = long[0] if long else 0
         prompt = experiment.tokenizer.decode(documents[index][: self.plan.prompt_tokens])
-        blocks = continue_texts(
-            experiment.model,
-            self.trained.variables,
-            experiment.tokenizer,
-            [prompt],
-            segment_length=experiment.config.data.segment_length,
-            max_tokens=self.plan.generated_tokens,
-            sampling=Sampling(temperature=0.7, top_p=0.9),
-        )
+        sampling = Sampling(temperature=0.7, top_p=0.9)
+        blocks = continuations(self.trained, [prompt], max_tokens=self.plan.generated_tokens, sampling=sampling)
         return {"document": documents.name(index), "prompt": prompt, "text": "".join(block[0] for block in blocks)}
 
     # What is shown
@@ -279,14 +263,7 @@ def _table(results: Mapping[str, Any]) -> str:
                 f"{score['memory_bytes']:,}",
             ]
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    table = [
-        "  ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
+    table = align(lines, numbers=len(heads) - 2)
     rule = "-" * len(table[0])
     tokens, first = results["memorizing"]["tokens"], results["cache_only"]["evaluation"]
     share = first["subsets"][DISTANT]["targets"] / first["targets"]
@@ -305,10 +282,9 @@ def _verdict(results: Mapping[str, Any]) -> str:
     if abs(gain) < LEVEL:
         numbers = f"{trained['bits_per_byte']:.4f} and {local['bits_per_byte']:.4f} bits per byte"
         first = f"Memory and no memory are level here: {numbers}."
-    elif gain > 0:
-        first = f"With its memory the model needs {100 * gain:.1f} % fewer bits per byte than the local cache alone."
     else:
-        first = f"With its memory the model needs {-100 * gain:.1f} % more bits per byte than the local cache alone."
+        share = f"{100 * abs(gain):.1f} % {'fewer' if gain > 0 else 'more'}"
+        first = f"With its memory the model needs {share} bits per byte than the local cache alone."
     cost = others[0]["bits_per_byte"] / trained["bits_per_byte"] - 1
     second = f"Switching off the memory it was trained with changes its bits per byte by {100 * cost:+.2f} %."
     third = (
