@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line, code = _explain(error)
         if line is None or os.environ.get("MEMJAX_DEBUG"):
             traceback.print_exc()
-        if line is not None:
+        if line:
             print(f"memjax {verb}: {line}", file=sys.stderr)
         if code == 1:
             _leave(code)
@@ -85,7 +85,6 @@ def _train(arguments: list[str]) -> int:
     options, config = _with_config(parser, arguments)
     from memjax.lifelong import train
     from memjax.training import processes
-    from memjax.training.loop import Stopped
     from memjax.training.profiles import read_steps
     from memjax.training.runs import run_path
 
@@ -95,8 +94,6 @@ def _train(arguments: list[str]) -> int:
     is_new = not path.exists()
     try:
         train(config, profile=profile, reset_memory=options.reset_memory)
-    except Stopped as stopped:
-        return stopped.exit_code
     except Exception:
         if is_new and processes.is_first():
             _remove_unstarted(path)
@@ -350,13 +347,9 @@ def _demo(arguments: list[str]) -> int:
     parser.add_argument("--bytes", action="store_true", help="UTF-8 bytes instead of subwords (learns slower)")
     options = parser.read(arguments)
     from memjax.demo import SMOKE, Plan, run_demo
-    from memjax.training.loop import Stopped
 
     plan = SMOKE if options.smoke else Plan(bytes=options.bytes)
-    try:
-        run_demo(dataclasses.replace(plan, workdir=options.workdir or plan.workdir))
-    except Stopped as stopped:
-        return stopped.exit_code
+    run_demo(dataclasses.replace(plan, workdir=options.workdir or plan.workdir))
     return 0
 
 
@@ -478,8 +471,9 @@ def _tpu_may_be_here() -> bool:
 
 
 def _explain(error: Exception) -> tuple[str | None, int]:
-    """The line about an error, and the exit code: 2 for a user's mistake, else 1; no line for an error of the program.
+    """The line about an error, and the exit code: 2 for a user's mistake, 128 + signal for a run that one has stopped.
 
+    No line stands for an error of the program, an empty one where all is said: a run says itself that it was stopped.
     A `ValueError` is a mistake where memjax itself raised it (in JAX or NumPy it is a fault of the program), an
     `OSError` where it names a file, a missing module where an extra brings it. A full disk is nobody's mistake, nor is
     another process of the run that is gone; both have a line.
@@ -503,7 +497,10 @@ def _explain(error: Exception) -> tuple[str | None, int]:
     if "memjax.training.processes" not in sys.modules:
         return None, 1
     from memjax.training import processes
+    from memjax.training.signals import Stopped
 
+    if isinstance(error, Stopped):
+        return "", error.exit_code
     return str(error) if isinstance(error, processes.Missing) else processes.explain(error), 1
 
 

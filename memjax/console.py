@@ -11,32 +11,32 @@ from typing import Any
 from memjax.config import Config
 from memjax.data.sources import read_text
 from memjax.inference.texts import continue_texts
+from memjax.models.contract import Model
 
 ANY_SIZE = 2**24
 """a vocabulary as large as any: what a model serves does not depend on it"""
 PLURAL = {"nats": "{:,.1f}", "targets": "{:,}", "bytes": "{:,}", "memory_bytes": "{:,}", "tokens_per_second": "{:,.0f}"}
 
 
-def check_serves(config: Config, capability: str) -> None:
+def check_serves(config: Config, capability: str) -> Model:
     """Refuses in one line, before anything is read, what the model of a run cannot do (`Model.require`)."""
     from memjax.tasks import task_of
 
-    task_of(config).model(ANY_SIZE).require(capability)
+    model = task_of(config).model(ANY_SIZE)
+    model.require(capability)
+    return model
 
 
 def check_evaluation(config: Config) -> None:
     """Refuses likewise a memory size or a cache that the model does not take."""
-    config.with_memory(config.evaluation.memory_length)
-    if config.evaluation.cache.memory_length:
-        check_serves(config, "mixes")
+    from memjax.training.experiment import evaluation_model
+
+    evaluation_model(config, ANY_SIZE)
 
 
 def check_generates(config: Config) -> None:
     """Refuses a model that does not go on from a prompt, or reads more at every token than a prompt has."""
-    from memjax.tasks import task_of
-
-    model = task_of(config).model(ANY_SIZE)
-    model.require("decodes")
+    model = check_serves(config, "decodes")
     check_evaluation(config)
     if needed := model.example_extras(1, 1):
         kind, names = type(config.model.output).__name__, ", ".join(needed)

@@ -8,7 +8,6 @@ file. Every part is saved when it is done: a second call goes on, or shows what 
 
 import dataclasses
 import functools
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,24 +71,24 @@ SMOKE = Plan(
 )
 
 
-def run_demo(plan: Plan, out: Any = None) -> dict[str, Any]:
+def run_demo(plan: Plan) -> dict[str, Any]:
     """Does what is not done yet and prints the whole; returns the results, which are also in `results.json`."""
-    demo = _Demo(plan, sys.stdout if out is None else out)
-    return demo.run()
+    return _Demo(plan).run()
 
 
 class _Demo:
     """One demonstration in one directory."""
 
-    def __init__(self, plan: Plan, out: Any):
-        self.plan, self.out, self.path = plan, out, Path(plan.workdir)
-        self.results: dict[str, Any] = read_json(self.path / "results.json") or {"plan": _without_workdir(plan)}
+    def __init__(self, plan: Plan):
+        self.plan, self.path = plan, Path(plan.workdir)
+        self.settings = {name: value for name, value in dataclasses.asdict(plan).items() if name != "workdir"}
+        self.results: dict[str, Any] = read_json(self.path / "results.json") or {"plan": self.settings}
         self.begin = time.perf_counter() - self.results.get("seconds", 0.0)
 
     def run(self) -> dict[str, Any]:
         """All parts in order."""
         plan = self.plan
-        if self.results["plan"] != _without_workdir(plan):
+        if self.results["plan"] != self.settings:
             raise ValueError(f"workdir: {self.path} holds a demonstration with other settings; give another --workdir")
         if self.results.get("finished"):
             self.say(f"{self.path}: found the finished demonstration (remove the directory to do it again)\n")
@@ -214,15 +213,11 @@ class _Demo:
         self.say(f"\n{results['seconds'] / 60:.1f} minutes; everything is in {self.path.resolve()}")
 
     def say(self, line: str) -> None:
-        print(line, file=self.out, flush=True)
+        print(line, flush=True)
 
     def save(self) -> None:
         self.results["seconds"] = time.perf_counter() - self.begin
         write_json(self.path / "results.json", self.results)
-
-
-def _without_workdir(plan: Plan) -> dict[str, Any]:
-    return {name: value for name, value in dataclasses.asdict(plan).items() if name != "workdir"}
 
 
 def _corpus_lines(facts: Mapping[str, Any]) -> str:

@@ -23,18 +23,8 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
 """Extra -> what it is for, and its packages. `tpu` and `cuda` are JAX's own and follow from the devices."""
 
 BASE = (
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "chex",
-    "orbax-checkpoint",
-    "numpy",
-    "jaxtyping",
-    "safetensors",
-    "tyro",
-    "rich",
-    "sentencepiece",
+    *("jax", "jaxlib", "flax", "optax", "chex", "orbax-checkpoint", "numpy", "jaxtyping"),
+    *("safetensors", "tyro", "rich", "sentencepiece"),
 )
 
 

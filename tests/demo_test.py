@@ -1,5 +1,4 @@
 import copy
-import io
 from pathlib import Path
 
 import pytest
@@ -74,12 +73,11 @@ def test_the_recall_lines_give_accuracy_and_chance():
     assert "99.0 % of 20 answers right (chance 25.0 %)" in demo._recall_lines(results())
 
 
-def test_parts_that_are_done_are_not_repeated(tmp_path, monkeypatch):
+def test_parts_that_are_done_are_not_repeated(tmp_path, monkeypatch, capsys):
     calls = []
 
     def run(fail: str = "") -> str:
-        out = io.StringIO()
-        made = demo._Demo(demo.Plan(workdir=str(tmp_path), larger_memory=128), out)
+        made = demo._Demo(demo.Plan(workdir=str(tmp_path), larger_memory=128))
         wanted = results()
 
         def do(name):
@@ -92,7 +90,7 @@ def test_parts_that_are_done_are_not_repeated(tmp_path, monkeypatch):
         monkeypatch.setattr(made, "part", lambda name, _: real(name, lambda: do(name)))
         monkeypatch.setattr(made, "describe_corpus", lambda _: made.results.update(corpus=wanted["corpus"]))
         made.run()
-        return out.getvalue()
+        return capsys.readouterr().out
 
     monkeypatch.setattr(demo, "make_experiment", lambda config, progress: None)
     with pytest.raises(KeyboardInterrupt):

@@ -19,7 +19,6 @@ from memjax.inspection.slot_usage import (
     measure_usage,
     staleness,
 )
-from memjax.models.transformer import split_collection
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.loop import train
 from memjax.training.restoring import load_run
@@ -211,9 +210,8 @@ def test_a_run_whose_tables_have_grown(run, tmp_path):
     lineage = [{"model.feed_forward.num_keys": 6}]
     model = load_run(run).experiment.grown(lineage).model
     variables = init_variables(model, jax.random.key(0), 8)
-    split = {name: split_collection(collection, model.groups()) for name, collection in variables.items()}
     checkpoints = Checkpoints(grown / "checkpoints")
-    checkpoints.save(6, name_arrays(split), extra={"lineage": lineage})
+    checkpoints.save(6, name_arrays(variables, model.groups()), extra={"lineage": lineage})
     checkpoints.close()
     config = load_config(grown)
     newest, facts = usage_facts(str(grown), config), usage_facts(str(grown), config, checkpoints=True)
