@@ -5,18 +5,16 @@ evaluations and the command are those of plain training.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from memjax.config import Config
 from memjax.training.experiment import Experiment
-from memjax.training.objective import Objective
+from memjax.training.loop import MakeObjective, plain_stage
 from memjax.training.sharding import Layout
-from memjax.training.stages import Change, Context, Learner, OfKind, Stage, keep
+from memjax.training.stages import Change, Context, Learner, Stage, keep
 from memjax.training.step import TrainState
 
 __all__ = ["Method", "task_stages"]
 
-MakeObjective = Callable[[Config, Any], Objective]
 Phase = Callable[[TrainState, Context], Change]
 
 
@@ -43,20 +41,12 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
       method: what happens between tasks.
     """
     config = experiment.config
-    tasks, rows = config.lifelong.tasks if config.lifelong else (), config.data.rows
-    held = layout.host_rows(rows) if layout else None
-    scored = tuple(evaluation.name for evaluation in config.evaluations if evaluation.task)
+    tasks = [task.name for task in (config.lifelong.tasks if config.lifelong else ())]
+    scored, steps = [evaluation.name for evaluation in config.evaluations if evaluation.task], config.training.steps
 
     def stage(index: int, name: str) -> Stage:
         own = experiment.of_task(name)
-        return Stage(
-            name=name,
-            open=lambda state, position: OfKind(own.stream(position, held)),
-            steps=config.training.steps // len(tasks),
-            before=method.before(index, own),
-            after=method.after(index, own),
-            task=name,
-            evaluate=scored,
-        )
+        phases = {"before": method.before(index, own), "after": method.after(index, own)}
+        return plain_stage(own, layout, name, steps // len(tasks), task=name, evaluate=scored, **phases)
 
-    return [stage(index, task.name) for index, task in enumerate(tasks)]
+    return [stage(index, name) for index, name in enumerate(tasks)]

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from memjax.lifelong.contract import MakeObjective, Method, Phase
+from memjax.lifelong.contract import Method, Phase
 from memjax.lifelong.fisher import fisher_information
 from memjax.training.experiment import Experiment
-from memjax.training.loop import plain_learner
+from memjax.training.loop import MakeObjective, plain_learner
 from memjax.training.objective import Objective, with_penalty
 from memjax.training.sharding import Layout
 from memjax.training.stages import Change, Context, Learner

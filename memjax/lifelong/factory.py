@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 from memjax import config as configs
 from memjax.config import Config
-from memjax.lifelong.contract import MakeObjective, Method, task_stages
+from memjax.lifelong.contract import Method, task_stages
 from memjax.training import loop, restoring
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import Experiment
-from memjax.training.loop import MakeLearner, TrainingResult
+from memjax.training.loop import MakeLearner, MakeObjective, TrainingResult
 from memjax.training.restoring import LoadedRun
 from memjax.training.runs import load_config
 from memjax.training.sharding import Layout

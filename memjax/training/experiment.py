@@ -51,32 +51,21 @@ class Experiment:
 
     def stream(self, position: Mapping[str, Any] | None = None, host_rows: tuple[int, int] | None = None) -> RowStream:
         """The training batches from a position on; of the rows `(start, stop)` only, where given."""
-        data = self.config.data
-        reading = Reading(
-            rows=data.rows,
-            segment_length=data.segment_length,
-            protocol=self.task.protocol,
-            begin_token=self.begin_token,
-        )
-        return reading.stream(
-            self.documents("train"),
-            segments_per_update=self.config.training.segments_per_update,
-            seed=data.seed,
-            host_rows=host_rows,
-            position=position,
+        seed, updates = self.config.data.seed, self.config.training.segments_per_update
+        return self._reading(self.config.data).stream(
+            self.documents("train"), segments_per_update=updates, seed=seed, host_rows=host_rows, position=position
         )
 
     def reading(self, evaluation: configs.Evaluation | None = None) -> Reading:
         """How an evaluation reads its split."""
-        evaluation, data = evaluation or self.config.evaluation, self.config.data
-        return Reading(
-            rows=evaluation.rows,
-            segment_length=evaluation.segment_length or data.segment_length,
-            protocol=evaluation.protocol or self.task.protocol,
-            stride=evaluation.stride,
-            begin_token=self.begin_token,
-            score_first=evaluation.score_first,
-        )
+        one = evaluation or self.config.evaluation
+        return self._reading(one, one.protocol, stride=one.stride, score_first=one.score_first)
+
+    def _reading(self, part: configs.Data | configs.Evaluation, protocol: str = "", **fields: Any) -> Reading:
+        """Rows of a part of the configuration; what it leaves open is as in training."""
+        length, protocol = part.segment_length or self.config.data.segment_length, protocol or self.task.protocol
+        named = {"segment_length": length, "protocol": protocol, "begin_token": self.begin_token}
+        return Reading(rows=part.rows, **named, **fields)
 
     def subsets(self, evaluation: configs.Evaluation) -> dict[str, Subset]:
         """The targets of the evaluation's split that are scored apart."""
@@ -95,10 +84,10 @@ class Experiment:
         Raises:
           ValueError: there is no such task, or its documents have another vocabulary.
         """
-        tasks = {task.name: task for task in (self.config.lifelong.tasks if self.config.lifelong else ())}
-        if name not in tasks:
-            raise ValueError(f"evaluation.task: given {name!r}, allowed: one of {list(tasks)}")
-        data = dataclasses.replace(self.config.data, source=tasks[name].source)
+        sources = {one.name: one.source for one in (self.config.lifelong.tasks if self.config.lifelong else ())}
+        if name not in sources:
+            raise ValueError(f"evaluation.task: given {name!r}, allowed: one of {list(sources)}")
+        data = dataclasses.replace(self.config.data, source=sources[name])
         config = dataclasses.replace(self.config, data=data)
         theirs, ours = task_of(config).data(), self.model.vocabulary.vocab_size
         if theirs.vocab_size != ours:
@@ -123,7 +112,6 @@ class Experiment:
         *,
         model: Any = None,
         documents: Documents | None = None,
-        layout: Layout | None = None,
         **shown: Any,
     ) -> Evaluator:
         """The evaluation that the configuration describes, or another one.
@@ -135,13 +123,12 @@ class Experiment:
           evaluation: another one.
           model: another one, with variables of its own.
           documents: instead of those of the split, such as the same with annotations.
-          layout: on a mesh.
-          **shown: `parts` and `features` of `Evaluator`.
+          **shown: `layout`, `parts` and `features` of `Evaluator`.
         """
         evaluation = evaluation or self.config.evaluation
         if evaluation.task:
             other, own = self.of_task(evaluation.task), dataclasses.replace(evaluation, task="")
-            return other.evaluator(own, model=model, documents=documents, layout=layout, **shown)
+            return other.evaluator(own, model=model, documents=documents, **shown)
         fit = lambda variables: variables
         if model is None:
             model = make_evaluation_model(self, evaluation)
@@ -158,7 +145,6 @@ class Experiment:
             max_segments=evaluation.max_segments,
             subsets=self.subsets(evaluation),
             accuracy=evaluation.accuracy,
-            layout=layout,
             fit=fit,
             **shown,
         )
@@ -171,6 +157,8 @@ class Experiment:
           evaluation: another one than the configuration describes.
         """
         evaluation = evaluation or self.config.evaluation
+        if evaluation.task:
+            return self.of_task(evaluation.task).evaluate(variables, dataclasses.replace(evaluation, task=""))
         evaluator = self.evaluator(evaluation)
         result = evaluator(variables)
         if not evaluation.answers:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -106,15 +105,16 @@ def every(number: int, hook: Hook) -> Hook:
     return call
 
 
+MakeObjective = Callable[[Config, Any], Objective]
 MakeLearner = Callable[[Lineage], Learner]
-Course = Callable[[Experiment, Layout | None, Callable[[Config, Any], Objective]], tuple[MakeLearner, Sequence[Stage]]]
+Course = Callable[[Experiment, Layout | None, MakeObjective], tuple[MakeLearner, Sequence[Stage]]]
 """`course(experiment, layout, objective) -> (make_learner, stages)`, what `run` runs"""
 
 
 def plain_learner(
     experiment: Experiment,
     layout: Layout | None = None,
-    objective: Callable[[Config, Any], Objective] = make_objective,
+    objective: MakeObjective = make_objective,
     *,
     method: Callable[[Mapping[str, Any]], Any] = lambda params: {},
     **arguments: Any,
@@ -144,13 +144,17 @@ def plain_learner(
     return Learner(model, variables, init, observe, {STREAM: example}, experiment.evaluators(layout))
 
 
+def plain_stage(experiment: Experiment, layout: Layout | None, name: str, steps: int, **fields: Any) -> Stage:
+    """A stage that reads the training batches of an experiment; `fields` are others of `Stage`."""
+    rows = layout.host_rows(experiment.config.data.rows) if layout else None
+    return Stage(name, lambda state, position: OfKind(experiment.stream(position, rows)), steps, **fields)
+
+
 def one_stage(
-    experiment: Experiment, layout: Layout | None, objective: Callable[[Config, Any], Objective]
+    experiment: Experiment, layout: Layout | None, objective: MakeObjective
 ) -> tuple[MakeLearner, Sequence[Stage]]:
     """Plain training: one stage with one kind of update."""
-    config = experiment.config
-    rows = layout.host_rows(config.data.rows) if layout else None
-    stage = Stage("training", lambda state, at: OfKind(experiment.stream(at, rows)), config.training.steps)
+    stage = plain_stage(experiment, layout, "training", experiment.config.training.steps)
     return lambda lineage: plain_learner(experiment.grown(lineage), layout, objective), [stage]
 
 
@@ -162,7 +166,7 @@ def train(
     experiment: Experiment | None = None,
     profile: Steps | None = None,
     reset_memory: bool = False,
-    objective: Callable[[Config, Any], Objective] = make_objective,
+    objective: MakeObjective = make_objective,
     course: Course = one_stage,
 ) -> TrainingResult:
     """Trains, or goes on training, or reports a run that is through.
@@ -332,10 +336,13 @@ class _Run:
                 if self.position.stream is not None:
                     self.position = self.position._replace(stream=position_of_rows(self.position.stream, rows))
                 notes.append("memories are empty, and rows begin their next epoch")
-        elif training.init_from:
-            state = self.places.init(functools.partial(self._init_from, notes))
         else:
-            state = self.places.init()
+            values, anew = self.places.fresh(), training.reinitialized
+            if training.init_from:
+                values, new = init_from(training.init_from, values, self.learner.model, reinitialized=anew)
+                notes.append(f"parameters from {training.init_from}")
+                notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
+            state = self.places.init(values)
         if self.position.phase == "steps":  # what does not fit is refused before anything is written
             self.stream = self.stages[self.position.stage].open(state, self.position.stream)
         record.begin(self.position, restored is not None)
@@ -349,18 +356,10 @@ class _Run:
             f"{record.steps} steps of {rows} x {training.segments_per_update} x "
             f"{self.config.data.segment_length} tokens"
         )
-        step = self.position.step
-        record.tell("start", step, text, {**self.sizes, "attempt": record.directory.attempt})
+        record.tell("start", self.position.step, text, {**self.sizes, "attempt": record.directory.attempt})
         for line in [*warnings(self.config), *notes]:
-            record.tell("note", step, line)
+            record.tell("note", self.position.step, line)
         return state
-
-    def _init_from(self, notes: list[str], values: Mapping[str, Any]) -> Mapping[str, Any]:
-        training = self.config.training
-        loaded, new = init_from(training.init_from, values, self.learner.model, reinitialized=training.reinitialized)
-        notes.append(f"parameters from {training.init_from}")
-        notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
-        return loaded
 
     def _make_up(self, info: StepInfo) -> None:
         """The evaluation of the step of the checkpoint, where a signal ended it."""
@@ -384,7 +383,7 @@ class _Run:
         if self.stream is None:
             self.stream = stage.open(info.state, self.position.stream)
         everything = [
-            self._log_every(training.log_every, last),
+            self._log,
             every(training.evaluate_every, self._evaluate),
             *self.hooks,
             every(training.checkpoint_every, self._save),
@@ -454,19 +453,12 @@ class _Run:
         clock.restart()
         clock.steps = -1  # The step that is about to be counted ran before the clock.
 
-    def _log_every(self, number: int, last: int) -> Hook:
-        clock = self.record.clock
-
-        def hook(info: StepInfo) -> None:
-            clock.steps += 1
-            if number and (info.step % number == 0 or info.step == last):
-                self._log(info)
-
-        clock.steps = 0
-        return hook
-
     def _log(self, info: StepInfo) -> None:
-        """Pulls the totals: the only place where training waits for the device."""
+        """Pulls the totals, now and then: the only place where training waits for the device."""
+        self.record.clock.steps += 1
+        often = self.config.training.log_every
+        if not often or (info.step % often and info.step != self.position.end):
+            return
         totals, applied = jax.device_get((info.state.totals, info.state.step))
         usage, tables = pull_usage(info.state.tables)
         none = jax.tree.map(jnp.zeros_like, info.state.totals)

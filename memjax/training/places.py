@@ -68,9 +68,12 @@ class Places:
         kind, batch = update
         return self._compiled[kind](state, batch)
 
-    def init(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: values) -> TrainState:
-        """The state before the first step, of fresh variables or of what `change` makes of them."""
-        values = change(jax.jit(self.learner.variables, out_shardings=self.variables)())
+    def fresh(self) -> Mapping[str, Any]:
+        """Fresh variables."""
+        return jax.jit(self.learner.variables, out_shardings=self.variables)()
+
+    def init(self, values: Mapping[str, Any]) -> TrainState:
+        """The state before the first step, of these variables."""
         values = values if self.layout is None else put(values, self.variables)
         return jax.jit(lambda values: self._with_totals(self.learner.init(values)), out_shardings=self.state)(values)
 

@@ -19,6 +19,9 @@ from memjax.training.runs import RunDirectory
 from memjax.training.signals import Stopped, StopSignal
 from memjax.training.stages import Lineage, Position
 
+PLAIN = {"stage": 0, "phase": "steps", "name": ""}
+"""of the evaluations of plain training, whose lines do not say it"""
+
 
 class Clock:
     """Time of training alone: compilation, evaluations and checkpoints do not count."""
@@ -71,8 +74,8 @@ class Record:
         self.directory, self._report, self._schedule = directory, report, make_schedule(config.training)
         keep = config.training.keep_checkpoints
         warn = lambda line: self.tell("note", 0, line)
-        self.checkpoints = Checkpoints(directory.checkpoints_path, keep=keep, on_warning=warn)
-        self._metrics = MetricsFile(directory.metrics_path, directory.attempt)
+        self.checkpoints = Checkpoints(self.path / "checkpoints", keep=keep, on_warning=warn)
+        self._metrics = MetricsFile(self.path / "metrics.jsonl", directory.attempt)
         self._tensorboard: TensorBoard | None = None
         self._saved: int | None = None
 
@@ -133,7 +136,8 @@ class Record:
 
     def write_score(self, position: Position, name: str, result: EvaluationResult) -> None:
         """The line of an evaluation, once."""
-        step, identity, config = position.step, _identity(position, name), self.config
+        step, config = position.step, self.config
+        identity = {key: value for key, value in _identity(position, name).items() if value != PLAIN[key]}
         split = {one.name: one.split for one in config.evaluations}.get(name, config.evaluation.split)
         values = {"split": split, **identity, **result.as_dict()}
         if not self.is_evaluated(position, name):
@@ -143,10 +147,8 @@ class Record:
 
     def is_evaluated(self, position: Position, name: str) -> bool:
         """Whether there is a line of this evaluation."""
-        wanted = {"step": position.step, **_identity(position, name)}
-        keys = ("step", "stage", "phase", "name")
-        same = lambda line: {key: line[key] for key in keys if key in line} == wanted
-        return any(line["kind"] == "evaluation" and same(line) for line in self._metrics.read())
+        wanted = {"kind": "evaluation", "step": position.step, **_identity(position, name)}
+        return any(wanted.items() <= {**PLAIN, **line}.items() for line in self._metrics.read())
 
     # Words
 
@@ -167,10 +169,8 @@ class Record:
 
 
 def _identity(position: Position, name: str) -> dict[str, Any]:
-    """What tells evaluations of one step apart; nothing for those of plain training."""
-    found = {"stage": position.stage, "phase": position.phase, "name": name}
-    plain = {"stage": 0, "phase": "steps", "name": ""}
-    return {key: value for key, value in found.items() if value != plain[key]}
+    """What tells evaluations of one step apart."""
+    return {"stage": position.stage, "phase": position.phase, "name": name}
 
 
 def describe_score(result: EvaluationResult) -> str:

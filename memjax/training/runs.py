@@ -19,6 +19,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,8 @@ class RunDirectory:
             self._lock = _lock(self.path)
             if reset_memory or not (self.path / "config.json").exists():
                 write_json(self.path / "config.json", config_to_dict(config))
-        earlier = read_json(self.path / "versions.json") or []
-        self.attempt = len(earlier) + 1
+        self._earlier = read_json(self.path / "versions.json") or []
+        self.attempt = len(self._earlier) + 1
 
     def check_shared(self, seconds: float = 30.0) -> None:
         """Raises `ValueError` unless this process sees what the first one has written."""
@@ -95,26 +96,13 @@ class RunDirectory:
             return
         with (self.path / "command.txt").open("a", encoding="utf-8") as file:
             file.write(shlex.join(sys.argv) + "\n")
-        earlier = read_json(self.path / "versions.json") or []
-        write_json(self.path / "versions.json", [*earlier, {"attempt": self.attempt, "step": step, **versions()}])
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoints_path(self) -> Path:
-        return self.path / "checkpoints"
-
-    def finished(self) -> dict[str, Any] | None:
-        """What `finish` has written, or None."""
-        return read_json(self.path / "finished.json")
+        attempt = {"attempt": self.attempt, "step": step, **versions()}
+        write_json(self.path / "versions.json", [*self._earlier, attempt])
 
     def finish(self, step: int, results: dict[str, Any]) -> None:
         """Marks the run as through."""
-        if not self._writes:
-            return
-        write_json(self.path / "finished.json", {"step": step, "attempts": self.attempt, "results": results})
+        if self._writes:
+            write_json(self.path / "finished.json", {"step": step, "attempts": self.attempt, "results": results})
 
     def close(self) -> None:
         if self._lock is not None:
@@ -219,15 +207,12 @@ def grown(config: Config, lineage: Sequence[Mapping[str, Any]]) -> Config:
       ValueError: a field that the configuration does not have.
     """
     config = copy.deepcopy(config)
-    for fields in lineage:
-        for path, value in fields.items():
-            *parents, name = path.split(".")
-            part: Any = config
-            for parent in parents:
-                part = getattr(part, parent, None)
-            if part is None or name not in {field.name for field in dataclasses.fields(part)}:
-                raise ValueError(f"lineage: given {path!r}, allowed: a field of the configuration")
-            setattr(part, name, value)
+    for path, value in (item for fields in lineage for item in fields.items()):
+        part, _, name = path.rpartition(".")
+        try:
+            setattr(attrgetter(part)(config) if part else config, name, value)
+        except AttributeError:  # settings have slots: no other name can be set
+            raise ValueError(f"lineage: given {path!r}, allowed: a field of the configuration") from None
     return config
 
 

@@ -26,7 +26,7 @@ from memjax.config import (
     TransformerXL,
 )
 from memjax.data.annotations import write_neighbors
-from memjax.data.documents import Documents
+from memjax.data.documents import ArrayDocuments
 from memjax.training.assembly import make_optimizer
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import make_evaluation_model, make_experiment
@@ -259,15 +259,7 @@ def test_the_local_window_decides_which_identifiers_are_distant(tmp_path):
     assert make_config(tmp_path).model.carrier.local_window(8) == 8
     experiment = make_experiment(make_config(tmp_path))
     assert set(experiment.subsets(Evaluation())) == {"is_answer", "is_practice"}
-    documents = experiment.documents("validation")
-    code = dataclasses.replace(experiment, documents=lambda split: Annotated(documents))
+    annotated = ArrayDocuments([np.arange(3)], annotations=[{"identifier_distance": np.zeros(3, np.int32)}])
+    code = dataclasses.replace(experiment, documents=lambda split: annotated)
     chosen = code.subsets(Evaluation(distance=5))["distant_identifier"]
     np.testing.assert_array_equal(chosen({"identifier_distance": np.array([0, 5, 6])}), [False, False, True])
-
-
-class Annotated(Documents):
-    def __init__(self, documents):
-        self.documents = documents
-
-    def annotate(self, index):
-        return {"identifier_distance": np.zeros(3, np.int32)}

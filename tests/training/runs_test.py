@@ -10,6 +10,7 @@ from memjax.training.runs import (
     config_from_dict,
     config_to_dict,
     load_config,
+    read_json,
     run_path,
     versions,
 )
@@ -41,7 +42,7 @@ def test_a_run_directory_is_made_and_opened_again(tmp_path):
     run.close()
     assert load_config(run.path) == config
     again = RunDirectory(config)
-    assert again.attempt == 2 and again.finished() is None
+    assert again.attempt == 2 and not (run.path / "finished.json").exists()
     again.record_attempt(7)
     again.finish(9, {"a": 1})
     again.close()
@@ -49,7 +50,7 @@ def test_a_run_directory_is_made_and_opened_again(tmp_path):
     assert [(a["attempt"], a["step"]) for a in attempts] == [(1, 0), (2, 7)]
     assert attempts[0].keys() >= {"python", "jax", "backend", "devices"} and versions()["backend"] == "cpu"
     assert len((run.path / "command.txt").read_text().splitlines()) == 2
-    assert again.finished() == {"step": 9, "attempts": 2, "results": {"a": 1}}
+    assert read_json(run.path / "finished.json") == {"step": 9, "attempts": 2, "results": {"a": 1}}
 
 
 def test_a_config_that_is_being_written_is_no_foreign_file(tmp_path):
