@@ -256,8 +256,7 @@ class TransformerXLAttention(LayerMemory):
         shared: Any = None,
     ) -> tuple[Activations, Any, Aux]:
         """Attends to memory and segment, then appends the segment to the memory."""
-        batch, length, _ = x.shape
-        mask = broadcast_mask(mask, batch, length)
+        mask = self._tokens(broadcast_mask(mask, *x.shape[:2]))
         state = self._reset(state, start_of_document)
         y, u_v = self.normed(x), self._biases(shared)
         queries, (keys, values) = self._queries(y), self._keys_values(y)
@@ -265,17 +264,12 @@ class TransformerXLAttention(LayerMemory):
         if parts:
             # Apart from the segment: as one product, the backward pass would also work out the gradient to the memory.
             remembered = self._keys_values(self._recalled(parts, x.dtype))
-            keys, values = (jnp.concatenate(pair, axis=1) for pair in zip(remembered, (keys, values), strict=True))
+            join = lambda old, new: self._behind(new, jnp.concatenate([old, self._tokens(new)], axis=1))
+            keys, values = join(remembered[0], keys), join(remembered[1], values)
         window = self.memory_length if self.same_length else None
-        z, weights = read(
-            queries,
-            keys,
-            values,
-            self._position_scores(queries, u_v[1], deterministic),
-            u_v[0],
-            visibility(length, valid, mask, window=window),
-            **self._attention_dropout(deterministic),
-        )
+        scores = self._position_scores(self._tokens(queries), u_v[1], deterministic)
+        scores, visible = self._seen(scores, visibility(mask.shape[1], valid, mask, window=window))
+        z, weights = read(queries, keys, values, scores, u_v[0], visible, **self._attention_dropout(deterministic))
         further, state, more = self._read_further(queries, state, mask, deterministic)
         z = self._finish(x, z, deterministic, further)
         attended, reading = self._attended(weights, mask), Reading(queries, keys, values)
@@ -283,9 +277,9 @@ class TransformerXLAttention(LayerMemory):
         return z, state, more + aux
 
     def decode(
-        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None
-    ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
-        """One token of every active row; where a row's segment is full, it is written."""
+        self, x: Float[Array, "batch rows dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None
+    ) -> tuple[Float[Array, "batch rows dim"], DecodeState]:
+        """One token of every active row, behind memory rows if any; where a row's segment is full, it is written."""
         memory, segment, position = decode_state.memory, decode_state.segment, decode_state.position
         batch, segment_length, _ = segment.hidden.shape
         segment = self._enter_segment(memory, segment, active & (position == 0))
@@ -294,11 +288,14 @@ class TransformerXLAttention(LayerMemory):
         segment = dataclasses.replace(
             segment,
             hidden=ring_append(segment.hidden, self._stored(x, y).astype(segment.hidden.dtype), position, active),
-            keys=ring_append(segment.keys, key, position + self._num_slots, active),
-            values=ring_append(segment.values, value, position + self._num_slots, active),
+            keys=ring_append(segment.keys, self._tokens(key), position + self._num_slots, active),
+            values=ring_append(segment.values, self._tokens(value), position + self._num_slots, active),
         )
         query = self._queries(y)
-        z, weights = self._read_token(query, segment, memory, position, self._biases(shared))
+        u_v = self._biases(shared)
+        scores, visible = self._seen(*self._token_scores(self._tokens(query), segment, memory, position, u_v[1]))
+        keys, values = self._behind(key, segment.keys), self._behind(value, segment.values)
+        z, weights = read(query, keys, values, scores, u_v[0], visible)
         add = lambda sums, more: sums + more.astype(sums.dtype)  # noqa: E731
         attended = jax.tree.map(add, segment.attended, self._attended(weights, active[:, None]))
         segment = dataclasses.replace(segment, attended=attended)
@@ -329,9 +326,21 @@ class TransformerXLAttention(LayerMemory):
         """What is remembered, in parts, oldest first, and which slots are valid."""
         return ((), None) if isinstance(state, EmptyState) else ((state.hidden,), state.valid)
 
+    def _tokens(self, rows: Array) -> Array:
+        """Those of the rows `[batch, rows, ...]` that are tokens: all but memory rows in front of them."""
+        return rows
+
+    def _behind(self, rows: Array, others: Array) -> Array:
+        """`others` behind the memory rows among `rows`."""
+        return others
+
+    def _seen(self, scores: Array, visible: Array) -> tuple[Array, Array]:
+        """Position scores, and what is visible, of memory rows too."""
+        return scores, visible
+
     def _stored(self, x: Array, normed: Array) -> Array:
         """What the memory keeps of the part's input."""
-        return x
+        return self._tokens(x)
 
     def _recall(self, stored: Array) -> Array:
         """What the projections see of what the memory keeps."""
@@ -419,15 +428,8 @@ class TransformerXLAttention(LayerMemory):
         recalled = [self._recall(part.astype(self.dtype)) for part in parts]
         return jax.lax.cond(entering.any(), project_memory, lambda segment: segment, segment)
 
-    def _read_token(
-        self, query: Array, segment: TransformerXLSegment, memory: Any, position: Array, biases: tuple[Array, Array]
-    ) -> tuple[Array, Array]:
-        """Attention of one token per row over memory and its segment so far, rows out of phase, and its weights."""
-        bias, visible = self._token_scores(query, segment, memory, position, biases)
-        return read(query, segment.keys, segment.values, bias, biases[0], visible)
-
     def _token_scores(
-        self, query: Array, segment: TransformerXLSegment, memory: Any, position: Array, biases: tuple[Array, Array]
+        self, query: Array, segment: TransformerXLSegment, memory: Any, position: Array, position_bias: Array
     ) -> tuple[Array, Array]:
         """Position scores of one token per row `[batch, heads, 1, total]`, and what it sees `[batch, 1, 1, total]`."""
         batch, total = segment.keys.shape[:2]
@@ -439,7 +441,7 @@ class TransformerXLAttention(LayerMemory):
         if self.same_length:
             visible = visible & (distance < self.memory_length)
         segment_length, scores = total - self._num_slots, []
-        runs = self._relative_runs(biases[1])
+        runs = self._relative_runs(position_bias)
         for index, run in enumerate(runs):
             columns = run[0] + segment_length if index == len(runs) - 1 else run[0]
             scores.append(self._score_token(query, run, columns, run[0] + segment_length, position))
