@@ -8,13 +8,13 @@ import jax.numpy as jnp
 from memjax.axes import named
 from memjax.functional.attention import attention
 from memjax.memory.contract import LayerMemory
-from memjax.memory.projections import make_norm, matrix_init, project
+from memjax.memory.projections import Residual, matrix_init, project, weight_dropout
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["BidirectionalAttention"]
 
 
-class BidirectionalAttention(LayerMemory):
+class BidirectionalAttention(Residual, LayerMemory):
     """Self-attention over the whole segment, residual, norm after it (Devlin et al. 2019, Vaswani et al. 2017).
 
     Remembers nothing: a segment is a text. It has the signature of a memory at the layer site, so that it stands in a
@@ -38,7 +38,11 @@ class BidirectionalAttention(LayerMemory):
     init_stddev: float = 0.02
     dtype: Any = jnp.float32
 
+    norm = "post"
+    norm_kind = "layer_exact"
+
     def setup(self) -> None:
+        super().setup()
         init, zeros = matrix_init(self.init_stddev), nn.initializers.zeros
         heads = (self.num_heads, self.head_dim)
         inner = named(init, "embed", None, "heads", None)
@@ -47,8 +51,6 @@ class BidirectionalAttention(LayerMemory):
         self.biases = self.param("biases", named(zeros, None), (3 * self.num_heads * self.head_dim,))
         self.output = self.param("output", named(init, "heads", None, "embed"), (*heads, self.dim))
         self.output_bias = self.param("output_bias", named(zeros, "embed"), (self.dim,))
-        self.layer_norm = make_norm("layer_exact", self.dtype)
-        self.drop = nn.Dropout(self.dropout)
 
     def __call__(
         self,
@@ -63,18 +65,8 @@ class BidirectionalAttention(LayerMemory):
         x = x.astype(self.dtype)
         inner = project(x, self.query_key_value)  # [batch, length, 3, heads, head_dim]
         inner += self.biases.reshape(1, 1, *inner.shape[2:]).astype(inner.dtype)
-        rate = 0.0 if deterministic else self.attention_dropout
-        y = attention(
-            inner[:, :, 0],
-            inner[:, :, 1],
-            inner[:, :, 2],
-            mask=None if mask is None else jnp.broadcast_to(mask[:, None, None], (x.shape[0], 1, *[x.shape[1]] * 2)),
-            dropout_rate=rate,
-            dropout_key=self.make_rng("dropout") if rate else None,
-        )
+        visible = None if mask is None else jnp.broadcast_to(mask[:, None, None], (x.shape[0], 1, *[x.shape[1]] * 2))
+        queries, keys, values = (inner[:, :, place] for place in range(3))
+        y = attention(queries, keys, values, mask=visible, **weight_dropout(self, deterministic))
         y = project(y, self.output, axes=2) + self.output_bias.reshape(1, 1, -1).astype(x.dtype)
-        return self.layer_norm(x + self.drop(y, deterministic=deterministic)), EmptyState(), Aux()
-
-    def normed(self, x: Activations) -> Activations:
-        """What the first matrix sees of the residual stream `x`: the norm stands after the part."""
-        return x
+        return self.added(x, y, deterministic), EmptyState(), Aux()

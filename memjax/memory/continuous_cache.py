@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from memjax.functional.fifo import order_after, reset_rows, ring_ages
 from memjax.functional.scopes import operation
-from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask, token_decode_state
+from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
 from memjax.memory.mixtures import MIXING, Recalled, linear_weight
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
 
@@ -224,11 +224,6 @@ class ContinuousCache(OutputMemory):
             pending=jnp.zeros((batch_size, self.dim), dtype),
             pending_valid=jnp.zeros((batch_size,), bool),
         )
-
-    @nn.nowrap
-    def init_decode_state(self, state: ContinuousCacheState, segment_length: int, batch_size: int) -> DecodeState:
-        """Decoding from `state`; every token is written at once, so that there is no buffer."""
-        return token_decode_state(state, batch_size)
 
     def __call__(
         self,

@@ -29,11 +29,11 @@ from typing import Any, TypeVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import Names
 from memjax.functional.scopes import operation
-from memjax.typing import EmptyState, Leaf, Mask, Rows
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows
 
 __all__ = [
     "CrossMemory",
@@ -98,15 +98,68 @@ class StackMemory(Memory):
 class CrossMemory(Memory):
     """What a decoder's layer knows of a source.
 
-    `read_source(source, source_mask)` gives the state that knows it, `attend_source(x, source, source_mask,
-    deterministic)` reads it without keeping it. Its `__call__` takes `source` and `source_mask` beside the contract's
-    arguments; `decode` reads the source of its state.
+    A subclass has `_read_source(source, source_mask, state, maps)`, the state of rows that have read a source, in the
+    dtypes of `state` where one is given, and `_read(x, state, maps, deterministic)`, the residual stream after it has
+    read that state. A state says of its rows whether they are `ready`: whether they have read their source.
     """
 
     @nn.nowrap
     def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
         """Decoding with the source of `state`."""
         return token_decode_state(state, batch_size)
+
+    def read_source(
+        self,
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None,
+        state: Any = None,
+    ) -> Any:
+        """The state of rows that have read this source, in the dtypes of `state` where one is given."""
+        return self._read_source(source, source_mask, state, self._maps(True))
+
+    def attend_source(
+        self,
+        x: Activations,
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None,
+        deterministic: bool = True,
+    ) -> Activations:
+        """Every position of `x` reads the whole source as it is, without a state."""
+        maps = self._maps(deterministic)
+        return self._read(x, self._read_source(source, source_mask, None, maps), maps, deterministic)
+
+    def __call__(
+        self,
+        x: Activations,
+        state: Any,
+        *,
+        start_of_document: Rows,
+        source: Float[Array, "batch source dim"],
+        source_mask: Bool[Array, "batch source"] | None = None,
+        mask: Mask | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Activations, Any, Aux]:
+        """Rows that start a document read their source; every token reads what they know of it."""
+        maps, mask = self._maps(deterministic), broadcast_mask(mask, *x.shape[:2])
+        start = start_of_document | ~state.ready | self._renews(deterministic)
+        current = where_rows(start, self._read_source(source, source_mask, state, maps), state)
+        return self._read(x, current, maps, deterministic), where_rows(mask.any(axis=1), current, state), Aux()
+
+    def decode(
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
+    ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
+        """One token of every active row."""
+        y = self._read(x, decode_state.memory, self._maps(True), True)
+        return y, dataclasses.replace(decode_state, position=decode_state.position + active.astype(jnp.int32))
+
+    def _maps(self, deterministic: bool) -> Any:
+        """What reading a source and reading what is known of it have in common in one call."""
+        return None
+
+    @nn.nowrap
+    def _renews(self, deterministic: bool) -> bool:
+        """Whether the maps of this call are new, so that what rows know of their source means nothing."""
+        return False
 
 
 class OutputMemory(Memory):
@@ -135,7 +188,23 @@ class OutputMemory(Memory):
 
 
 class Stateless(Memory):
-    """A part without state, such as a feed-forward network; what it remembers is in its parameters."""
+    """A part without state, such as a feed-forward network; what it remembers is in its parameters.
+
+    A subclass has `read(x, mask, deterministic)`, which gives the new `x` and `Aux`.
+    """
+
+    def __call__(
+        self,
+        x: Activations,
+        state: EmptyState,
+        *,
+        start_of_document: Rows | None = None,
+        mask: Mask | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Activations, EmptyState, Aux]:
+        """Applies the part to every position alone."""
+        y, aux = self.read(x, mask, deterministic)
+        return y, EmptyState(), aux
 
     @nn.nowrap
     def replaced(self) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ from jaxtyping import Array, Bool, Float
 
 from memjax.axes import axes_of, named
 from memjax.functional.attention import attention, attention_with_weights
-from memjax.memory.contract import CrossMemory, DecodeState, broadcast_mask, where_rows
-from memjax.memory.projections import make_norm, matrix_init, project
-from memjax.typing import Activations, Aux, Leaf, Mask, Rows
+from memjax.memory.contract import CrossMemory, broadcast_mask
+from memjax.memory.projections import Residual, matrix_init, project, project_biased, weight_dropout
+from memjax.typing import Activations, Leaf
 
 __all__ = ["CrossAttention", "CrossAttentionState"]
 
@@ -38,7 +38,7 @@ class CrossAttentionState:
     ready: Leaf
 
 
-class CrossAttention(CrossMemory):
+class CrossAttention(Residual, CrossMemory):
     """Softmax attention over a source, or of all tokens of an encoder over each other (`attend`).
 
     What is stored: keys and values of the source. When written: by the first segment of a document. What is
@@ -72,6 +72,7 @@ class CrossAttention(CrossMemory):
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
+        super().setup()
         heads, zeros = (self.num_heads, self.head_dim), nn.initializers.zeros
         inner = named(matrix_init(None, out_axis=(1, 2)), "embed", "heads", None)
         bias = lambda name: self.param(f"{name}_bias", named(zeros, "heads", None), heads) if self.bias else None
@@ -81,8 +82,6 @@ class CrossAttention(CrossMemory):
         outer = named(matrix_init(None, (0, 1)), "heads", None, "embed")
         self.output = self.param("output", outer, (*heads, self.dim))
         self.output_bias = self.param("output_bias", named(zeros, "embed"), (self.dim,)) if self.bias else None
-        self.layer_norm = make_norm(self.norm_kind, self.dtype)
-        self.drop = nn.Dropout(self.dropout)
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> CrossAttentionState:
@@ -93,48 +92,20 @@ class CrossAttention(CrossMemory):
         mask = jnp.zeros(shape[:2], bool)
         return CrossAttentionState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), mask, jnp.zeros(shape[0], bool))
 
-    def read_source(
-        self,
-        source: Float[Array, "batch source dim"],
-        source_mask: Bool[Array, "batch source"] | None,
-        state: CrossAttentionState | None = None,
+    def _read_source(
+        self, source: Array, source_mask: Array | None, state: CrossAttentionState | None = None, maps: Any = None
     ) -> CrossAttentionState:
-        """The state of rows that have read this source, in the dtypes of `state` where one is given."""
         batch, length, _ = source.shape
         total = self.source_length or length
         if length > total:
             raise ValueError(f"source: given {length} tokens, allowed: up to source_length = {total}")
         pad = lambda leaf: jnp.pad(leaf, [(0, 0), (0, total - length)] + [(0, 0)] * (leaf.ndim - 2))
-        keys, values = (
-            pad(self._project(source, *both)) for both in ((self.key, self.key_bias), (self.value, self.value_bias))
-        )
+        keys = pad(project_biased(source, self.key, self.key_bias))
+        values = pad(project_biased(source, self.value, self.value_bias))
         if state is not None:
             keys, values = keys.astype(state.keys.dtype), values.astype(state.values.dtype)
         mask = pad(broadcast_mask(source_mask, batch, length))
         return CrossAttentionState(keys, values, mask, jnp.ones((batch,), bool))
-
-    def __call__(
-        self,
-        x: Activations,
-        state: CrossAttentionState,
-        *,
-        start_of_document: Rows,
-        source: Float[Array, "batch source dim"],
-        source_mask: Bool[Array, "batch source"] | None = None,
-        mask: Mask | None = None,
-        deterministic: bool = True,
-    ) -> tuple[Activations, CrossAttentionState, Aux]:
-        """Rows that start a document read their source; every token attends to it."""
-        start, mask = start_of_document | ~state.ready, broadcast_mask(mask, *x.shape[:2])
-        current = where_rows(start, self.read_source(source, source_mask, state), state)
-        return self.read(x, current, deterministic), where_rows(mask.any(axis=1), current, state), Aux()
-
-    def decode(
-        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
-    ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
-        """One token of every active row."""
-        position = decode_state.position + active.astype(jnp.int32)
-        return self.read(x, decode_state.memory), dataclasses.replace(decode_state, position=position)
 
     def attend(
         self,
@@ -146,51 +117,29 @@ class CrossAttention(CrossMemory):
         """Every position of `x` attends to all of `source`, which is normed as `x` is: the attention of an encoder."""
         same = source is x
         y = self.normed(x)
-        seen = self.read_source(y if same else self.normed(source), source_mask)
-        return self.read(x, seen, deterministic, y)
+        seen = self._read_source(y if same else self.normed(source), source_mask)
+        return self._read(x, seen, None, deterministic, y)
 
     def weights(
         self, x: Activations, source: Float[Array, "batch source dim"], source_mask: Bool[Array, "batch source"] | None
     ) -> Float[Array, "batch heads length source"]:
         """The weights with which `attend` reads, without dropout."""
-        seen = self.read_source(self.normed(source), source_mask)
-        queries = self._project(self.normed(x), self.query, self.query_bias)
+        seen = self._read_source(self.normed(source), source_mask)
+        queries = project_biased(self.normed(x), self.query, self.query_bias)
         return attention_with_weights(queries, seen.keys, seen.values, mask=self._visible(queries, seen))[1]
 
-    def attend_source(
-        self,
-        x: Activations,
-        source: Float[Array, "batch source dim"],
-        source_mask: Bool[Array, "batch source"] | None,
-        deterministic: bool = True,
-    ) -> Activations:
-        """Every position of `x` attends to the source as it is, without a state."""
-        return self.read(x, self.read_source(source, source_mask), deterministic)
-
-    def normed(self, x: Activations) -> Activations:
-        """What the projections see of the residual stream `x`."""
-        return self.layer_norm(x) if self.norm == "pre" else x
-
-    def read(
-        self, x: Array, state: CrossAttentionState, deterministic: bool = True, normed: Array | None = None
+    def _read(
+        self, x: Array, state: CrossAttentionState, maps: Any, deterministic: bool, normed: Array | None = None
     ) -> Array:
-        """The residual stream after attention to the source of `state`; `normed` is `x` normed, where it is at hand."""
-        queries = self._project(self.normed(x) if normed is None else normed, self.query, self.query_bias)
-        dropout = {}
-        if self.attention_dropout and not deterministic:
-            dropout = {"dropout_rate": self.attention_dropout, "dropout_key": self.make_rng("dropout")}
+        """`normed` is `x` normed, where it is at hand."""
+        queries = project_biased(self.normed(x) if normed is None else normed, self.query, self.query_bias)
         keys, values = state.keys.astype(queries.dtype), state.values.astype(queries.dtype)
-        z = attention(queries, keys, values, mask=self._visible(queries, state), **dropout)
+        z = attention(queries, keys, values, mask=self._visible(queries, state), **weight_dropout(self, deterministic))
         y = project(z, self.output, axes=2)
         y = y if self.output_bias is None else y + self.output_bias.astype(y.dtype)[None, None]
-        y = x + self.drop(y, deterministic=deterministic)
-        return self.layer_norm(y) if self.norm == "post" else y
+        return self.added(x, y, deterministic)
 
     def _visible(self, queries: Array, state: CrossAttentionState) -> Array:
         """`[batch, 1, length, source]`."""
         batch, source = state.mask.shape
         return jnp.broadcast_to(state.mask[:, None, None], (batch, 1, queries.shape[1], source))
-
-    def _project(self, y: Array, matrix: Array, bias: Array | None) -> Array:
-        z = project(y, matrix)
-        return z if bias is None else z + bias.astype(z.dtype)[None, None]

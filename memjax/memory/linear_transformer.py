@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from memjax.axes import named
 from memjax.functional.linear_attention import (
@@ -24,13 +24,13 @@ from memjax.functional.linear_attention import (
     summarize_source,
 )
 from memjax.memory.contract import CrossMemory, DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
-from memjax.memory.projections import make_norm, project, xavier_init
+from memjax.memory.projections import Residual, project, project_biased, xavier_init
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows
 
 __all__ = ["LinearCrossAttention", "LinearCrossState", "LinearTransformerAttention"]
 
 
-class LinearTransformerAttention(LayerMemory):
+class LinearTransformerAttention(Residual, LayerMemory):
     """Attention part of the Linear Transformer (Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236).
 
     What is stored: the sums of `phi(k) v^T` and `phi(k)` over all tokens of the document, in at least float32: a state
@@ -73,6 +73,7 @@ class LinearTransformerAttention(LayerMemory):
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
+        super().setup()
         heads = (self.num_heads, self.head_dim)
         self.query, self.query_bias = self._projection("query")
         self.key, self.key_bias = self._projection("key")
@@ -81,8 +82,6 @@ class LinearTransformerAttention(LayerMemory):
         self.output = self.param("output", output, (*heads, self.dim))
         if self.bias:
             self.output_bias = self.param("output_bias", named(nn.initializers.zeros, "embed"), (self.dim,))
-        self.layer_norm = make_norm(self.norm_kind, self.dtype)
-        self.drop = nn.Dropout(self.dropout)
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LinearState:
@@ -117,10 +116,6 @@ class LinearTransformerAttention(LayerMemory):
         z, new = self._read_write(x, old, active[:, None], 1, deterministic=True)
         position = decode_state.position + active.astype(jnp.int32)
         return self._finish(x, z, True), DecodeState(where_rows(active, new, old), EmptyState(), position)
-
-    def normed(self, x: Activations) -> Activations:
-        """What the projections see of the residual stream `x`."""
-        return self.layer_norm(x) if self.norm == "pre" else x
 
     def _read_write(
         self, x: Array, state: LinearState, mask: Array, chunk_length: int, deterministic: bool
@@ -160,11 +155,11 @@ class LinearTransformerAttention(LayerMemory):
 
     def _queries(self, y: Array, maps: Any, deterministic: bool) -> Array:
         """Features of queries, `[batch, length, heads, features]`."""
-        return elu_features(self._project(y, self.query, self.query_bias))
+        return elu_features(project_biased(y, self.query, self.query_bias))
 
     def _keys_values(self, y: Array, maps: Any) -> tuple[Array, Array]:
         """Features of keys, and values."""
-        return elu_features(self._project(y, self.key, self.key_bias)), self._project(y, self.value, self.value_bias)
+        return elu_features(project_biased(y, self.key, self.key_bias)), project_biased(y, self.value, self.value_bias)
 
     def _log_decay(self, y: Array) -> Array | None:
         """Logarithm of the share of the sums that each token keeps, `[batch, length, heads]`; None = all."""
@@ -178,12 +173,7 @@ class LinearTransformerAttention(LayerMemory):
     # Parts
 
     def _finish(self, x: Array, z: Array, deterministic: bool) -> Array:
-        y = x + self.drop(self._combine(z), deterministic=deterministic)
-        return self.layer_norm(y) if self.norm == "post" else y
-
-    def _project(self, y: Array, matrix: Array, bias: Array | None) -> Array:
-        z = project(y, matrix)
-        return z if bias is None else z + bias.astype(z.dtype)[None, None]
+        return self.added(x, self._combine(z), deterministic)
 
     def _projection(self, name: str, width: int = 0) -> tuple[Array, Array | None]:
         """A matrix from the stream to all heads, and its bias."""
@@ -230,51 +220,12 @@ class LinearCrossAttention(CrossMemory):
         """No source was read."""
         return LinearCrossState(self.attention.init_state(batch_size, dtype), jnp.zeros((batch_size,), bool))
 
-    def read_source(
-        self,
-        source: Float[Array, "batch source dim"],
-        source_mask: Bool[Array, "batch source"] | None,
-        state: LinearCrossState | None = None,
-    ) -> LinearCrossState:
-        """The state of rows that have read this source, in the dtype of `state` where one is given."""
-        return self._read_source(source, source_mask, state, self.attention._maps(deterministic=True))
+    def _maps(self, deterministic: bool) -> Any:
+        return self.attention._maps(deterministic)
 
-    def attend_source(
-        self,
-        x: Activations,
-        source: Float[Array, "batch source dim"],
-        source_mask: Bool[Array, "batch source"] | None,
-        deterministic: bool = True,
-    ) -> Activations:
-        """Every position of `x` reads the whole source, without a state."""
-        maps = self.attention._maps(deterministic)
-        return self._read(x, self._read_source(source, source_mask, None, maps).source, maps, deterministic)
-
-    def __call__(
-        self,
-        x: Activations,
-        state: LinearCrossState,
-        *,
-        start_of_document: Rows,
-        source: Float[Array, "batch source dim"],
-        source_mask: Bool[Array, "batch source"] | None = None,
-        mask: Mask | None = None,
-        deterministic: bool = True,
-    ) -> tuple[Activations, LinearCrossState, Aux]:
-        """Rows that start a document read their source; every token reads the sums."""
-        maps, mask = self.attention._maps(deterministic), broadcast_mask(mask, *x.shape[:2])
-        start = start_of_document | ~state.ready | self.attention._renews(deterministic)
-        current = where_rows(start, self._read_source(source, source_mask, state, maps), state)
-        y = self._read(x, current.source, maps, deterministic)
-        return y, where_rows(mask.any(axis=1), current, state), Aux()
-
-    def decode(
-        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
-    ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
-        """One token of every active row."""
-        y = self._read(x, decode_state.memory.source, self.attention._maps(True), deterministic=True)
-        position = decode_state.position + active.astype(jnp.int32)
-        return y, dataclasses.replace(decode_state, position=position)
+    @nn.nowrap
+    def _renews(self, deterministic: bool) -> bool:
+        return self.attention._renews(deterministic)
 
     def _read_source(
         self, source: Array, source_mask: Array | None, state: LinearCrossState | None, maps: Any
@@ -285,8 +236,8 @@ class LinearCrossAttention(CrossMemory):
             sums = jax.tree.map(lambda new, old: new.astype(old.dtype), sums, state.source)
         return LinearCrossState(sums, jnp.ones(source.shape[0], bool))
 
-    def _read(self, x: Array, source: LinearState, maps: Any, deterministic: bool) -> Array:
+    def _read(self, x: Array, state: LinearCrossState, maps: Any, deterministic: bool) -> Array:
         part = self.attention
         queries = part._queries(part.normed(x), maps, deterministic)
-        z = read_linear_state(queries, source, normalizer=part.normalizer, eps=part.eps)
+        z = read_linear_state(queries, state.source, normalizer=part.normalizer, eps=part.eps)
         return part._finish(x, z, deterministic)

@@ -17,7 +17,7 @@ from memjax.functional.positions import bidirectional_bias
 from memjax.functional.scopes import operation
 from memjax.functional.slots import count_slot_types, normalize_slots, slot_attention
 from memjax.memory.contract import StackMemory, broadcast_mask, where_rows
-from memjax.memory.projections import make_norm, matrix_init, project
+from memjax.memory.projections import make_norm, matrix_init, project, weight_dropout
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
 
 __all__ = ["Encoded", "MemformerEncoder", "MemformerState"]
@@ -117,12 +117,9 @@ class HeadAttention(nn.Module):
         deterministic: bool = True,
     ) -> Activations:
         """What `x` reads, projected back; without residual."""
-        dropout = {}
-        if self.attention_dropout and not deterministic:
-            dropout = {"dropout_rate": self.attention_dropout, "dropout_key": self.make_rng("dropout")}
         if mask is not None:
             mask = jnp.broadcast_to(mask, (*mask.shape[:2], x.shape[1], mask.shape[3]))
-        y = attention(project(x, self.query), keys, values, mask=mask, bias=bias, **dropout)
+        y = attention(project(x, self.query), keys, values, mask=mask, bias=bias, **weight_dropout(self, deterministic))
         return project(y, self.output, axes=2)
 
     def weights(

@@ -33,7 +33,7 @@ from memjax.functional.sharded import (
     sharded_save,
 )
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
-from memjax.memory.projections import make_norm, matrix_init, project
+from memjax.memory.projections import Residual, matrix_init, project, weight_dropout
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
 
 __all__ = ["LongMemory", "MemorizingAttention", "MemorizingState", "Tokens"]
@@ -206,7 +206,7 @@ def retrieve(
     return select_neighbors(by_head, keys, memory.valid, num_neighbors, method=method, recall_target=recall_target)  # type: ignore[arg-type]
 
 
-class MemorizingAttention(LayerMemory):
+class MemorizingAttention(Residual, LayerMemory):
     """Attention part of the Memorizing Transformer (Wu et al. 2022, https://arxiv.org/abs/2203.08913).
 
     What is stored: keys and values, as the part computed them, of the last `memory_length` (ring) and `cache_length`
@@ -280,6 +280,7 @@ class MemorizingAttention(LayerMemory):
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
+        super().setup()
         heads, init = (self.num_heads, self.head_dim), matrix_init(self.init_stddev, out_axis=(1, 2))
         inner, outer = named(init, "embed", "heads", None), matrix_init(self.init_stddev, (0, 1))
         self.query = self.param("query", inner, (self.dim, *heads))
@@ -295,8 +296,6 @@ class MemorizingAttention(LayerMemory):
         if self.memory_length and self.merge == "gate":
             gate = named(nn.initializers.constant(self.gate_init), "heads")
             self.gate = self.param("gate", gate, (self.num_heads,))
-        self.layer_norm = make_norm(self.norm_kind, self.dtype)
-        self.drop = nn.Dropout(self.dropout)
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> MemorizingState:
@@ -378,10 +377,6 @@ class MemorizingAttention(LayerMemory):
         memory = jax.lax.cond(full.any(), lambda m: write(m, finished, policy=self.write_policy), lambda m: m, memory)
         return y, DecodeState(memory, segment, next_position(position, active, segment_length))
 
-    def normed(self, x: Activations) -> Activations:
-        """What the projections see of the residual stream `x`."""
-        return self.layer_norm(x) if self.norm == "pre" else x
-
     def _read(
         self,
         queries: Array,
@@ -394,7 +389,7 @@ class MemorizingAttention(LayerMemory):
     ) -> tuple[Array, Aux]:
         """Local attention, attention over retrieved neighbours, and their merge."""
         scale = jnp.abs(self.scale).astype(queries.dtype) if self.query_key_norm else self.head_dim**-0.5
-        named: dict[str, Any] = {"scale": scale, **self._attention_dropout(deterministic)}
+        named: dict[str, Any] = {"scale": scale, **weight_dropout(self, deterministic)}
         keys, values = local.keys.astype(queries.dtype), local.values.astype(queries.dtype)
         bias = self._bias(distances, scale)
         if isinstance(memory, EmptyState):
@@ -506,14 +501,7 @@ class MemorizingAttention(LayerMemory):
         return bias * (scale[None, :, None, None] if isinstance(scale, jax.Array) else scale)
 
     def _finish(self, x: Array, y: Array, deterministic: bool) -> Array:
-        y = project(y, self.output, axes=2)
-        y = x + self.drop(y, deterministic=deterministic).astype(x.dtype)
-        return self.layer_norm(y) if self.norm == "post" else y
-
-    def _attention_dropout(self, deterministic: bool) -> dict[str, Any]:
-        if deterministic or not self.attention_dropout:
-            return {}
-        return {"dropout_rate": self.attention_dropout, "dropout_key": self.make_rng("dropout")}
+        return self.added(x, project(y, self.output, axes=2), deterministic)
 
     @nn.nowrap
     def _tokens(self, batch: int, tokens: int, dtype: Any) -> Tokens:

@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from memjax.axes import named
 from memjax.memory.linear_transformer import LinearTransformerAttention
-from memjax.memory.projections import make_norm, project, xavier_init
+from memjax.memory.projections import Residual, make_norm, project_biased, xavier_init
 
 __all__ = ["MemSizerAttention"]
 
@@ -50,6 +50,7 @@ class MemSizerAttention(LinearTransformerAttention):
     attention_dropout: float = 0.0
 
     def setup(self) -> None:
+        Residual.setup(self)
         heads = (self.num_heads, self.num_slots)
         init = named(xavier_init(self.query_init_scale**-0.5, 0, (1, 2)), "embed", "heads", None)
         zeros = named(nn.initializers.zeros, "heads", None)
@@ -68,27 +69,22 @@ class MemSizerAttention(LinearTransformerAttention):
         # Slots and values add up over a document, and so does what a cancelling variance would get wrong.
         self.slot_norm = make_norm("layer", self.dtype, exact_variance=True)
         self.value_norm = make_norm("layer", self.dtype, exact_variance=True)
-        self.layer_norm = make_norm(self.norm_kind, self.dtype)
-        self.drop, self.attention_drop = nn.Dropout(self.dropout), nn.Dropout(self.attention_dropout)
+        self.attention_drop = nn.Dropout(self.attention_dropout)
 
     @property
     def _state_sizes(self) -> tuple[int, int, int]:
         return 1, self.num_slots, self.dim
 
     def _queries(self, y: Array, maps: Any, deterministic: bool) -> Array:
-        scores = self._project(y, self.query, self.query_bias)  # [b, l, heads, slots]
+        scores = project_biased(y, self.query, self.query_bias)  # [b, l, heads, slots]
         weights = jax.nn.softmax(scores.astype(jnp.promote_types(scores.dtype, jnp.float32)), axis=-1)
         weights = self.attention_drop(weights, deterministic=deterministic)
         return weights.mean(axis=2, keepdims=True).astype(y.dtype)
 
     def _keys_values(self, y: Array, maps: Any) -> tuple[Array, Array]:
-        slots = self.slot_norm(self._adapt(y, self.slot_kernel, self.slot_bias))
-        values = self.value_norm(self._adapt(y, self.value_kernel, self.value_bias))
+        slots = self.slot_norm(project_biased(y, self.slot_kernel, self.slot_bias))
+        values = self.value_norm(project_biased(y, self.value_kernel, self.value_bias))
         return slots[:, :, None], values[:, :, None]
-
-    def _adapt(self, y: Array, kernel: Array, bias: Array) -> Array:
-        z = project(y, kernel)
-        return z + bias.astype(z.dtype)[None, None]
 
     def _combine(self, z: Array) -> Array:
         return z[:, :, 0]

@@ -18,7 +18,7 @@ from memjax.functional.product_keys import Split, select_product_keys, sum_rows
 from memjax.functional.scopes import operation
 from memjax.memory.contract import Stateless, broadcast_mask
 from memjax.memory.projections import project
-from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
+from memjax.typing import Activations, Aux, Mask
 
 __all__ = ["ProductKeyMemory"]
 
@@ -164,15 +164,7 @@ class ProductKeyMemory(Stateless):
         """A scan over layers would copy the table of each."""
         return True
 
-    def __call__(
-        self,
-        x: Activations,
-        state: EmptyState,
-        *,
-        start_of_document: Rows | None = None,
-        mask: Mask | None = None,
-        deterministic: bool = True,
-    ) -> tuple[Activations, EmptyState, Aux]:
+    def read(self, x: Activations, mask: Mask | None, deterministic: bool) -> tuple[Activations, Aux]:
         """The weighted sum of values that every token finds, in the dtype of `x`."""
         mask = broadcast_mask(mask, *x.shape[:2])
         queries = self._queries(x, mask, deterministic)
@@ -187,7 +179,7 @@ class ProductKeyMemory(Stateless):
             "values/ids": jnp.where(mask[..., None], ids, self.num_keys**2),
             "values/weights": jnp.where(mask[..., None], jax.lax.stop_gradient(weights), 0),
         }
-        return y.astype(x.dtype), EmptyState(), Aux(arrays=read)
+        return y.astype(x.dtype), Aux(arrays=read)
 
     def _queries(self, x: Array, mask: Array, deterministic: bool) -> Float[Array, "batch length heads 2 half"]:
         for layer in self.hidden:

@@ -1,4 +1,4 @@
-"""Norms and initialisers that the parts of a layer share."""
+"""Norms, residual connections, projections and initialisers that the parts of a layer share."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from memjax.axes import named
+from memjax.typing import Activations
 
 
 def make_norm(kind: str, dtype: Any, *, exact_variance: bool = False) -> nn.Module:
@@ -29,6 +30,33 @@ def make_norm(kind: str, dtype: Any, *, exact_variance: bool = False) -> nn.Modu
         fast = not (tiny or exact_variance)
         return nn.LayerNorm(epsilon, dtype=dtype, scale_init=ones, bias_init=zeros, use_fast_variance=fast)
     return nn.RMSNorm(epsilon=1e-6, dtype=dtype, scale_init=ones)
+
+
+class Residual(nn.Module):
+    """What a part of a layer with one norm and a residual connection does.
+
+    A subclass has the fields `norm` ('post', or in front of the part), `norm_kind`, `dropout` and `dtype`.
+    """
+
+    def setup(self) -> None:
+        self.layer_norm = make_norm(self.norm_kind, self.dtype)
+        self.drop = nn.Dropout(self.dropout)
+
+    def normed(self, x: Activations) -> Activations:
+        """What the part's first matrix sees of the residual stream `x`."""
+        return x if self.norm == "post" else self.layer_norm(x)
+
+    def added(self, x: Activations, y: Activations, deterministic: bool) -> Activations:
+        """The residual stream after the part has given `y`."""
+        y = x + self.drop(y, deterministic=deterministic).astype(x.dtype)
+        return self.layer_norm(y) if self.norm == "post" else y
+
+
+def weight_dropout(part: nn.Module, deterministic: bool) -> dict[str, Any]:
+    """The arguments of `memjax.functional.attention` that drop attention weights, where a part does."""
+    if deterministic or not part.attention_dropout:
+        return {}
+    return {"dropout_rate": part.attention_dropout, "dropout_key": part.make_rng("dropout")}
 
 
 def matrix_init(
@@ -75,3 +103,9 @@ def project(x: Array, matrix: Array, axes: int = 1) -> Array:
     inner = int(np.prod(matrix.shape[:axes]))
     flat = jnp.dot(x.reshape(-1, inner), matrix.reshape(inner, -1).astype(x.dtype))
     return flat.reshape(*x.shape[: x.ndim - axes], *matrix.shape[axes:])
+
+
+def project_biased(x: Array, matrix: Array, bias: Array | None) -> Array:
+    """`project`, and a bias where there is one."""
+    y = project(x, matrix)
+    return y if bias is None else y + bias.astype(y.dtype)[None, None]

@@ -13,7 +13,7 @@ from jaxtyping import Array
 from memjax.axes import named
 from memjax.functional.linear_attention import draw_directions, random_features
 from memjax.memory.linear_transformer import LinearTransformerAttention
-from memjax.memory.projections import project
+from memjax.memory.projections import project, project_biased
 
 __all__ = ["RFAAttention"]
 
@@ -81,11 +81,11 @@ class RFAAttention(LinearTransformerAttention):
         return self.redraw and not deterministic
 
     def _queries(self, y: Array, maps: Array, deterministic: bool) -> Array:
-        return random_features(self._project(y, self.query, self.query_bias), maps)
+        return random_features(project_biased(y, self.query, self.query_bias), maps)
 
     def _keys_values(self, y: Array, maps: Array) -> tuple[Array, Array]:
-        keys = random_features(self._project(y, self.key, self.key_bias), maps)
-        return keys, self._project(y, self.value, self.value_bias)
+        keys = random_features(project_biased(y, self.key, self.key_bias), maps)
+        return keys, project_biased(y, self.value, self.value_bias)
 
     def _log_decay(self, y: Array) -> Array | None:
         if not self.gate:

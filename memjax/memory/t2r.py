@@ -15,7 +15,7 @@ from memjax.axes import named
 from memjax.functional.linear_attention import relu_features
 from memjax.functional.scopes import operation
 from memjax.memory.linear_transformer import LinearTransformerAttention
-from memjax.memory.projections import matrix_init
+from memjax.memory.projections import matrix_init, project_biased
 
 __all__ = ["T2RAttention"]
 
@@ -72,13 +72,13 @@ class T2RAttention(LinearTransformerAttention):
         return matrix, bias
 
     def _queries(self, y: Array, maps: Any, deterministic: bool) -> Array:
-        queries = self._project(y, self.query, self.query_bias)
+        queries = project_biased(y, self.query, self.query_bias)
         return jax.nn.relu(queries) if self.folded else self._features(queries * self.head_dim**-0.5)
 
     def _keys_values(self, y: Array, maps: Any) -> tuple[Array, Array]:
-        keys = self._project(y, self.key, self.key_bias)
+        keys = project_biased(y, self.key, self.key_bias)
         keys = jax.nn.relu(keys) if self.folded else self._features(keys)
-        return keys, self._project(y, self.value, self.value_bias)
+        return keys, project_biased(y, self.value, self.value_bias)
 
     def _features(self, x: Array) -> Array:
         return relu_features(x, self.feature_kernel, self.feature_bias)

@@ -19,7 +19,7 @@ from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.positions import relative_shift, sinusoids
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
-from memjax.memory.projections import make_norm, matrix_init, project
+from memjax.memory.projections import Residual, matrix_init, project, weight_dropout
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows
 
 __all__ = ["TransformerXLAttention", "TransformerXLState"]
@@ -161,7 +161,7 @@ class RelativeBiases(nn.Module):
         return self.param("content", init, shape), self.param("position", init, shape)
 
 
-class TransformerXLAttention(LayerMemory):
+class TransformerXLAttention(Residual, LayerMemory):
     """Attention part of Transformer-XL (Dai et al. 2019, https://arxiv.org/abs/1901.02860).
 
     What is stored: the part's input of the last `memory_length` positions. When written: after each segment, with the
@@ -208,9 +208,8 @@ class TransformerXLAttention(LayerMemory):
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
+        super().setup()
         self._setup_projections()
-        self.layer_norm = make_norm(self.norm_kind, self.dtype)
-        self.drop = nn.Dropout(self.dropout)
 
     def _setup_projections(self) -> None:
         init, heads = matrix_init(self.init_stddev), (self.num_heads, self.head_dim)
@@ -269,7 +268,7 @@ class TransformerXLAttention(LayerMemory):
         window = self.memory_length if self.same_length else None
         scores = self._position_scores(self._tokens(queries), u_v[1], deterministic)
         scores, visible = self._seen(scores, visibility(mask.shape[1], valid, mask, window=window))
-        z, weights = read(queries, keys, values, scores, u_v[0], visible, **self._attention_dropout(deterministic))
+        z, weights = read(queries, keys, values, scores, u_v[0], visible, **weight_dropout(self, deterministic))
         further, state, more = self._read_further(queries, state, mask, deterministic)
         z = self._finish(x, z, deterministic, further)
         attended, reading = self._attended(weights, mask), Reading(queries, keys, values)
@@ -307,10 +306,6 @@ class TransformerXLAttention(LayerMemory):
         write_full = lambda m: self._write_segment(m, segment, rows)  # noqa: E731
         memory = jax.lax.cond(full.any(), write_full, lambda m: m, memory)
         return z, DecodeState(memory, segment, next_position(position, active, segment_length))
-
-    def normed(self, x: Activations) -> Activations:
-        """What the projections see of the residual stream `x`."""
-        return x if self.norm == "post" else self.layer_norm(x)
 
     # What a memory that is made of the same attention does in a way of its own
 
@@ -473,13 +468,6 @@ class TransformerXLAttention(LayerMemory):
         u, v = shared if self.tied_biases else self.biases()
         return u.astype(self.dtype), v.astype(self.dtype)
 
-    def _attention_dropout(self, deterministic: bool) -> dict[str, Any]:
-        if deterministic or not self.attention_dropout:
-            return {}
-        return {"dropout_rate": self.attention_dropout, "dropout_key": self.make_rng("dropout")}
-
     def _finish(self, x: Array, y: Array, deterministic: bool, further: Array | None = None) -> Array:
         y = project(y, self.output, axes=2)
-        y = y if further is None else y + further
-        y = x + self.drop(y, deterministic=deterministic)
-        return self.layer_norm(y) if self.norm == "post" else y
+        return self.added(x, y if further is None else y + further, deterministic)

@@ -8,7 +8,7 @@ and these scores, with parameters: `MaskedTokenHead`, `ClassificationHead`, `Spa
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -107,6 +107,22 @@ class ChoiceScores:
         return output
 
 
+class EncodedText(NamedTuple):
+    """What a text encoder hands to its head.
+
+    Attributes:
+      hidden: the last hidden states.
+      first: of the first token, behind the pooler where there is one.
+      mask: real tokens.
+      extras: those of the batch that the encoder takes.
+    """
+
+    hidden: Activations
+    first: Float[Array, "batch dim"]
+    mask: Mask
+    extras: Mapping[str, Array]
+
+
 class TaskHead(nn.Module):
     """The head of a text encoder: from its last hidden states to an output, and how many targets a text has.
 
@@ -149,18 +165,11 @@ class MaskedTokenHead(TaskHead):
         """The vocabulary's."""
         return VocabularyScores(vocabulary)
 
-    def __call__(
-        self,
-        hidden: Activations,
-        first: Float[Array, "batch dim"],
-        mask: Mask,
-        extras: Mapping[str, Array],
-        deterministic: bool,
-    ) -> Float[Array, "batch targets dim"]:
+    def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch targets dim"]:
         """Hidden states of the targets, of all tokens where the extras do not say which."""
-        del first, mask, deterministic
-        if MASKED_POSITIONS in extras:
-            hidden = jnp.take_along_axis(hidden, extras[MASKED_POSITIONS][..., None], axis=1, mode="clip")
+        hidden = text.hidden
+        if MASKED_POSITIONS in text.extras:
+            hidden = jnp.take_along_axis(hidden, text.extras[MASKED_POSITIONS][..., None], axis=1, mode="clip")
         return self.layer_norm(nn.gelu(self.dense(hidden), approximate=False))
 
 
@@ -186,17 +195,9 @@ class ClassificationHead(TaskHead):
         """The class."""
         return 1
 
-    def __call__(
-        self,
-        hidden: Activations,
-        first: Float[Array, "batch dim"],
-        mask: Mask,
-        extras: Mapping[str, Array],
-        deterministic: bool,
-    ) -> Float[Array, "batch 1 classes"]:
+    def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
         """Scores of the classes."""
-        del hidden, mask, extras
-        return self.classifier(self.drop(first, deterministic=deterministic))[:, None]
+        return self.classifier(self.drop(text.first, deterministic=deterministic))[:, None]
 
 
 class SpanHead(TaskHead):
@@ -216,18 +217,10 @@ class SpanHead(TaskHead):
         """The first token and the last."""
         return 2
 
-    def __call__(
-        self,
-        hidden: Activations,
-        first: Float[Array, "batch dim"],
-        mask: Mask,
-        extras: Mapping[str, Array],
-        deterministic: bool,
-    ) -> Float[Array, "batch 2 length"]:
+    def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 2 length"]:
         """Scores of the tokens as the first and as the last of the answer; -inf at padding."""
-        del first, extras, deterministic
-        scores = jnp.swapaxes(self.spans(hidden), 1, 2)
-        return jnp.where(mask[:, None], scores, -jnp.inf)
+        scores = jnp.swapaxes(self.spans(text.hidden), 1, 2)
+        return jnp.where(text.mask[:, None], scores, -jnp.inf)
 
 
 def dense(features: int, dtype: Any, name: str | None = None) -> nn.Dense:

@@ -27,6 +27,7 @@ from memjax.models.heads import (
     MASKED_POSITIONS,
     TOKEN_TYPES,
     ChoiceScores,
+    EncodedText,
     TaskHead,
     VocabularyScores,
     dense,
@@ -150,7 +151,7 @@ class TextEncoder(Model):
         first = jnp.tanh(self.pooler_dense(hidden[:, 0])) if self.pooler else hidden[:, 0]
         if self.head is None:
             return hidden, state, aux
-        output = self.head(hidden, first, mask, extras, deterministic)
+        output = self.head(EncodedText(hidden, first, mask, extras), deterministic)
         if self.is_initializing():
             self.scores().log_probs(output[:, :1])
         return output, state, aux

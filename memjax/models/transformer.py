@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from memjax.axes import constrain, named
 from memjax.memory.contract import LayerMemory, LayerState, Memory, StackState, Stateless
-from memjax.memory.projections import make_norm, matrix_init
+from memjax.memory.projections import Residual, matrix_init
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["FeedForward", "Layer", "NoFeedForward", "Stack", "join_layers", "split_layers"]
@@ -30,7 +30,7 @@ TAPS = ("attention_input", "attention_input_normed", "feed_forward_input", "feed
 """Inner tensors of a layer that `features` can name, `layer_<index>/<tap>`: the positions of kNN-LM's keys."""
 
 
-class FeedForward(Stateless):
+class FeedForward(Residual, Stateless):
     """The feed-forward part: norm, two matrices, residual; with a memory in their place or beside them.
 
     `x + dense_scale * dense(norm(x)) + memory_scale * memory(norm(x))`, or the norm of the sum where it is 'post'. With
@@ -63,38 +63,27 @@ class FeedForward(Stateless):
     hidden_dropout: bool = True
     init_stddev: float | None = None
     dtype: Any = jnp.float32
-    memory: Memory | None = None
+    memory: Stateless | None = None
     dense_scale: float = 1.0
     memory_scale: float = 1.0
 
     def setup(self) -> None:
+        super().setup()
         init = matrix_init(self.init_stddev)
         gates = 2 if self.activation == "swiglu" else 1
-        self.layer_norm = make_norm(self.norm_kind, self.dtype)
         self.wide = _dense(gates * self.hidden_dim, self.bias, init, "embed", "mlp", self.dtype)
         self.narrow = _dense(self.dim, self.bias, init, "mlp", "embed", self.dtype)
-        self.drop = nn.Dropout(self.dropout)
 
-    def __call__(
-        self,
-        x: Activations,
-        state: EmptyState,
-        *,
-        start_of_document: Rows | None = None,
-        mask: Mask | None = None,
-        deterministic: bool = True,
-    ) -> tuple[Activations, EmptyState, Aux]:
-        """Applies the part to every position alone."""
+    def read(self, x: Activations, mask: Mask | None, deterministic: bool) -> tuple[Activations, Aux]:
+        """The residual stream after the part."""
         normed, aux = self.normed(x), Aux()
         y = self._dense(normed, deterministic) if self.dense_scale else jnp.zeros_like(x)
         if self.dense_scale not in (0, 1):
             y = self.dense_scale * y
         if self.memory is not None and self.memory_scale:
-            named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
-            recalled, _, aux = self.memory(normed, EmptyState(), **named)
+            recalled, _, aux = self.memory(normed, EmptyState(), mask=mask, deterministic=deterministic)
             y = y + self.memory_scale * recalled
-        y = x + self.drop(y, deterministic=deterministic)
-        return (self.layer_norm(y) if self.norm == "post" else y), EmptyState(), aux
+        return self.added(x, y, deterministic), aux
 
     def _dense(self, x: Array, deterministic: bool) -> Array:
         """The two matrices."""
@@ -107,10 +96,6 @@ class FeedForward(Stateless):
             y = ACTIVATIONS[self.activation](y)
         y = self.drop(y, deterministic=deterministic or not self.hidden_dropout)
         return self.narrow(y).reshape(x.shape)
-
-    def normed(self, x: Activations) -> Activations:
-        """What the first matrix sees of the residual stream `x`."""
-        return self.layer_norm(x) if self.norm == "pre" else x
 
     @nn.nowrap
     def replaced(self) -> tuple[str, ...]:
@@ -126,17 +111,9 @@ class FeedForward(Stateless):
 class NoFeedForward(Stateless):
     """Stands in the place of the feed-forward part in layers that have none, such as those of an LSTM."""
 
-    def __call__(
-        self,
-        x: Activations,
-        state: EmptyState,
-        *,
-        start_of_document: Rows | None = None,
-        mask: Mask | None = None,
-        deterministic: bool = True,
-    ) -> tuple[Activations, EmptyState, Aux]:
+    def read(self, x: Activations, mask: Mask | None, deterministic: bool) -> tuple[Activations, Aux]:
         """The input."""
-        return x, EmptyState(), Aux()
+        return x, Aux()
 
     def normed(self, x: Activations) -> Activations:
         """The input."""
