@@ -1,7 +1,7 @@
 """From settings to modules: the one place that knows the class of a kind of attention, feed-forward part, output."""
 
 import dataclasses
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -93,7 +93,7 @@ def make_language_model(
     has_final_norm = attention.norm_place == "pre" and attention.final_norm
     return LanguageModel(
         stack=stack,
-        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple, dtype),
+        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple),
         output_memory=_make_output_memory(model, dtype),
         final_norm=attention.norm_kind if has_final_norm else "",
         num_positions=attention.learned_positions,
@@ -119,17 +119,19 @@ def make_stack(
     """The layers that a configuration describes, of a decoder or of a text encoder; arguments as there."""
     if memory_sharding not in ("heads", "slots"):
         raise ValueError(f"memory_sharding: given {memory_sharding!r}, allowed: 'heads' or 'slots'")
-    dtype = jnp.dtype(model.compute_dtype)
-    scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
     layers = tuple(
         Layer(
-            make_attention(model, index, dtype, memory_sharding, segment_length=segment_length),
-            _make_feed_forward(model, index, dtype, table_sharding),
+            make_attention(model, index, memory_sharding, segment_length=segment_length),
+            _make_feed_forward(model, index, table_sharding),
         )
         for index in range(model.num_layers)
     )
-    per_layer = rematerialize in ("per_layer", "segment_nested")
-    return Stack(layers, scan_layers=scan, rematerialize=per_layer, features=features)
+    return Stack(layers, **_of_all_layers(model, rematerialize), features=features)
+
+
+def _of_all_layers(model: settings.AnyModel, rematerialize: str) -> dict[str, Any]:
+    """Fields of a stack of layers."""
+    return {"scan_layers": model.scans, "rematerialize": rematerialize in ("per_layer", "segment_nested")}
 
 
 def make_mixtures(
@@ -139,50 +141,68 @@ def make_mixtures(
     cache = evaluation.cache
     if not cache.memory_length:
         return ()
-    return (ContinuousCache(dim=model.dim, **_fields(cache), dtype=jnp.dtype(model.compute_dtype)),)
+    return (_made(ContinuousCache, cache, model, dtype=jnp.dtype(model.compute_dtype)),)
+
+
+Made = TypeVar("Made", bound=nn.Module)
+
+
+def _made(kind: type[Made], *parts: settings.Settings, **others: Any) -> Made:
+    """A module: fields that settings have too, of the first of the parts that has one, and others."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    for part in parts:
+        others = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name in names} | others
+    return kind(**others)
 
 
 def make_attention(
-    model: settings.ModelSettings, index: int, dtype: Any, memory_sharding: str = "heads", *, segment_length: int = 0
+    model: settings.ModelSettings, index: int, memory_sharding: str = "heads", *, segment_length: int = 0
 ) -> LayerMemory:
     """The attention part of one layer."""
-    heads = {"dim": model.dim, "num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
-    common = {**heads, "dropout": model.dropout, "attention_dropout": model.attention_dropout, "dtype": dtype}
+    common = _of_heads(model)
     match model.attention:
         case settings.TransformerXL() as part:
-            fields = {**common, **_fields(part, but=("final_norm",))}
             if model.memory_tokens and not model.translates:
-                return MemoryTokenXLAttention(**fields, num_tokens=model.memory_tokens.num_tokens)
-            return TransformerXLAttention(**fields)
+                num_tokens = model.memory_tokens.num_tokens
+                return _made(MemoryTokenXLAttention, part, model, **common, num_tokens=num_tokens)
+            return _made(TransformerXLAttention, part, model, **common)
         case settings.Compressive() as part:
-            return CompressiveAttention(**common, **_fields(part, but=("final_norm", "loss_weight")))
+            return _made(CompressiveAttention, part, model, **common)
         case settings.Memorizing() as part:
-            fields = _fields(part, but=("layers", "write"))
             chosen = _is_chosen(index, part.layers, model.num_layers)
             if not chosen or not part.memory_length:  # equal fields let neighbours share one scanned group
-                fields |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
-                return MemorizingAttention(**common, **fields)
+                common |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
+                return _made(MemorizingAttention, part, model, **common)
             slot_axis = MODEL if memory_sharding == "slots" else ""
-            return MemorizingAttention(**common, **fields, write_policy=part.write, slot_axis=slot_axis)
+            return _made(MemorizingAttention, part, model, **common, write_policy=part.write, slot_axis=slot_axis)
         case settings.InfinityFormer() as part:
-            return _make_infinity_former(model, part, index, segment_length, common)
+            return _make_infinity_former(model, part, index, segment_length)
         case settings.GPT2() as part:
-            common["init_stddev"] = 0.02
-            if not part.compressed_memory_length:
-                return GPT2Attention(**common)
-            return GPT2CompressiveAttention(
-                **common, compressed_memory_length=part.compressed_memory_length, compression_rate=part.compression_rate
-            )
+            kind = GPT2CompressiveAttention if part.compressed_memory_length else GPT2Attention
+            return _made(kind, part, model, **common)
         case settings.FullAttention() as part:
-            return MemorizingAttention(**common, **_fields(part))
+            return _made(MemorizingAttention, part, model, **common)
         case settings.Bidirectional():
-            return BidirectionalAttention(**common)
+            return _made(BidirectionalAttention, model, **common)
         case settings.LinearTransformer() as part:
-            return make_linear_attention(part, **common)
+            return _made(LINEAR[type(part)], part, model, **common)
         case settings.LSTM():
             last = index == model.num_layers - 1  # whose output the model itself drops
-            return LSTM(model.dim, dropout=0.0 if last else model.dropout, dtype=dtype)
+            return LSTM(model.dim, dropout=0.0 if last else model.dropout, dtype=common["dtype"])
     raise _unknown("attention", model.attention)
+
+
+LINEAR: dict[type[settings.LinearTransformer], type[LinearTransformerAttention]] = {
+    settings.LinearTransformer: LinearTransformerAttention,
+    settings.RFA: RFAAttention,
+    settings.T2R: T2RAttention,
+    settings.MemSizer: MemSizerAttention,
+}
+
+
+def _of_heads(model: settings.ModelSettings) -> dict[str, Any]:
+    """Fields of an attention that its model's settings do not hold as they are."""
+    return {"head_dim": model.head_dim or model.dim // model.num_heads, "dtype": jnp.dtype(model.compute_dtype)}
 
 
 def _unknown(site: str, part: object) -> ValueError:
@@ -192,79 +212,42 @@ def _unknown(site: str, part: object) -> ValueError:
 
 
 def _make_infinity_former(
-    model: settings.ModelSettings, part: settings.InfinityFormer, index: int, segment_length: int, common: Any
+    model: settings.ModelSettings, part: settings.InfinityFormer, index: int, segment_length: int
 ) -> LayerMemory:
     """The part of one layer: with the long-term memory, or its host alone."""
-    host: dict[str, Any] = {**common}
-    if part.host == "transformer_xl":
-        names = ("norm", "tied_biases", "clamp_length")
-        host |= {"memory_length": part.memory_length, **{name: getattr(part, name) for name in names}}
+    common, is_xl = _of_heads(model), part.host == "transformer_xl"
+    parts = (part, model) if is_xl else (model,)  # GPT-2 has none of the fields of a Transformer-XL host
     if not _is_chosen(index, part.layers, model.num_layers) or not part.num_basis:
-        return (TransformerXLAttention if part.host == "transformer_xl" else GPT2Attention)(**host)
+        return _made(TransformerXLAttention if is_xl else GPT2Attention, *parts, **common)
     if not segment_length:
         raise ValueError("segment_length: given none, allowed: tokens of a segment, for which InfinityFormer is made")
-    names = ("num_basis", "widths", "num_samples", "contraction", "ridge", "sticky", "num_bins")
-    names += ("jitter", "prior_stddev", "min_variance")
-    memory = LongTermMemory(
-        **{name: common[name] for name in ("dim", "num_heads", "head_dim", "dtype")},
-        **{name: getattr(part, name) for name in names},
-        segment_length=segment_length,
-        reset_after=part.reset_after or None,
-        init_stddev=0.02,
-    )
-    kind = InfinityFormerAttention if part.host == "transformer_xl" else GPT2InfinityFormerAttention
-    return kind(**host, long_term=memory)
+    own = {"reset_after": part.reset_after or None, "init_stddev": part.init_stddev}
+    memory = _made(LongTermMemory, part, model, **common, **own, segment_length=segment_length)
+    kind = InfinityFormerAttention if is_xl else GPT2InfinityFormerAttention
+    return _made(kind, *parts, **common, long_term=memory)
 
 
-def make_linear_attention(part: settings.LinearTransformer, **common: Any) -> LinearTransformerAttention:
-    """The attention part of a linear attention's configuration; only MemSizer has weights to drop."""
-    match part:
-        case settings.MemSizer():
-            return MemSizerAttention(**common, **_fields(part))
-    common.pop("attention_dropout", None)
-    match part:
-        case settings.RFA():
-            return RFAAttention(**common, **_fields(part))
-        case settings.T2R():
-            return T2RAttention(**common, **_fields(part))
-    return LinearTransformerAttention(**common, **_fields(part))
+def _feed_forward(model: settings.AnyModel, **fields: Any) -> FeedForward:
+    """The two matrices of a layer."""
+    part, dtype = model.feed_forward, jnp.dtype(model.compute_dtype)
+    common = {"activation": part.activation, "bias": part.bias, "dropout": model.dropout, "dtype": dtype}
+    return FeedForward(model.dim, part.dim or 4 * model.dim, **common, **fields)
 
 
 def _make_feed_forward(
-    model: settings.ModelSettings, index: int, dtype: Any, table_sharding: Literal["rows", "columns"]
+    model: settings.ModelSettings, index: int, table_sharding: Literal["rows", "columns"]
 ) -> Stateless:
     attention, part = model.attention, model.feed_forward
     if not attention.has_feed_forward:
         return NoFeedForward()
-    memory: dict[str, Any] = {}
+    fields: dict[str, Any] = {"norm": attention.norm_place, "norm_kind": attention.norm_kind}
+    fields |= {"hidden_dropout": attention.hidden_dropout, "init_stddev": attention.init_stddev}
     if isinstance(part, settings.ProductKey) and _is_chosen(index, part.layers, model.num_layers):
-        memory["dense_scale"] = part.dense_scale
+        fields["dense_scale"] = part.dense_scale
         if part.memory_scale:
-            memory["memory_scale"] = part.memory_scale
-            memory["memory"] = ProductKeyMemory(
-                dim=model.dim,
-                num_keys=part.num_keys,
-                num_heads=part.memory_heads,
-                num_neighbors=part.num_neighbors,
-                key_dim=part.key_dim,
-                query_hidden=part.query_hidden,
-                query_norm=part.query_norm,
-                key_dropout=part.key_dropout,
-                split=table_sharding,
-            )
-    return FeedForward(
-        dim=model.dim,
-        hidden_dim=part.dim or 4 * model.dim,
-        activation=part.activation,
-        norm=attention.norm_place,
-        norm_kind=attention.norm_kind,
-        bias=part.bias,
-        dropout=model.dropout,
-        hidden_dropout=attention.hidden_dropout,
-        init_stddev=attention.init_stddev,
-        dtype=dtype,
-        **memory,
-    )
+            own = {"dim": model.dim, "num_heads": part.memory_heads, "split": table_sharding}
+            fields |= {"memory_scale": part.memory_scale, "memory": _made(ProductKeyMemory, part, **own)}
+    return _feed_forward(model, **fields)
 
 
 def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
@@ -272,34 +255,38 @@ def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
     return not layers or index in {layer % num_layers for layer in layers}
 
 
-def make_vocabulary(model: settings.ModelSettings, vocab_size: int, multiple: int, dtype: Any) -> nn.Module:
+def make_vocabulary(model: settings.AnyModel, vocab_size: int, multiple: int) -> nn.Module:
     """Embeddings and softmax of a model."""
     common = {
         "vocab_size": vocab_size,
         "dim": model.dim,
         "scale": model.dim**0.5 if model.scale_embeddings else 1.0,
         # With tied weights scaled by sqrt(dim) at the input, dim ** -0.5 gives embeddings and logits of size about 1.
-        "init_stddev": model.attention.init_stddev or model.dim**-0.5,
+        "init_stddev": model.carrier.init_stddev or model.dim**-0.5,
         "multiple": multiple,
-        "dtype": dtype,
+        "dtype": jnp.dtype(model.compute_dtype),
     }
     match model.output.softmax:
         case settings.Softmax() as part:
-            return Vocabulary(**common, tied=part.tied, bias=part.bias)
+            return _made(Vocabulary, part, **common)
         case settings.AdaptiveSoftmax() as part:
-            return AdaptiveVocabulary(**common, **_fields(part))
+            return _made(AdaptiveVocabulary, part, **common)
     raise _unknown("output", model.output)
+
+
+NO_TOKENS = settings.MemoryTokens(num_tokens=0)
 
 
 def memory_fields(tokens: settings.MemoryTokens | None) -> dict[str, Any]:
     """Fields of a model with memory tokens before its segments or texts."""
-    return {"memory_tokens": tokens.num_tokens, "memory_stddev": tokens.init_stddev} if tokens else {}
+    tokens = tokens or NO_TOKENS
+    return {"memory_tokens": tokens.num_tokens, "memory_stddev": tokens.init_stddev}
 
 
 def _make_output_memory(model: settings.ModelSettings, dtype: Any) -> OutputMemory | None:
     match model.output:
         case settings.Spalm() as part:
-            return Spalm(dim=model.dim, **_fields(part, but=("softmax",)), dtype=dtype)
+            return _made(Spalm, part, model, dtype=dtype)
     return None
 
 
@@ -314,50 +301,34 @@ def make_encoder_decoder(
       segment_length: as in `make_language_model`.
       vocab_multiple: as in `make_language_model`.
     """
-    dtype = jnp.dtype(model.compute_dtype)
     norms: dict[str, Any] = {"norm": model.norm, "norm_kind": "layer"}
-    heads = {"num_heads": model.num_heads, "head_dim": model.head_dim or model.dim // model.num_heads}
-    rates = {"dropout": model.dropout, "attention_dropout": model.attention_dropout}
-    common: dict[str, Any] = {"dim": model.dim, **heads, **rates, "dtype": dtype}
-
-    def feed_forward() -> FeedForward:
-        part = model.feed_forward
-        hidden = part.dim or 4 * model.dim
-        settings: dict[str, Any] = {
-            "activation": part.activation,
-            "bias": part.bias,
-            "dropout": model.dropout,
-            "dtype": dtype,
-        }
-        return FeedForward(model.dim, hidden, **settings, **norms)
+    common, feed_forward = _of_heads(model), lambda: _feed_forward(model, **norms)
 
     def cross() -> CrossMemory:
-        if isinstance(model.cross_attention, settings.LinearTransformer):
-            return LinearCrossAttention(make_linear_attention(model.cross_attention, **common).clone(**norms))
-        return CrossAttention(**common, **norms)
+        part = model.cross_attention
+        if isinstance(part, settings.LinearTransformer):
+            return LinearCrossAttention(_made(LINEAR[type(part)], part, model, **common | norms))
+        return _made(CrossAttention, model, **common)
 
-    encoder_layer = lambda: EncoderLayer(CrossAttention(**common, **norms), feed_forward())
-    depth, tokens = model.encoder_layers or model.num_layers, model.memory_tokens
-    memory: dict[str, Any] = {}
-    if tokens is not None:
-        own = 0 if tokens.kind == "transformer" else 1 if tokens.shared else depth
-        memory = {"num_tokens": tokens.num_tokens, "kind": tokens.kind, "init_stddev": tokens.init_stddev}
-        memory |= {"memory_layers": tuple(encoder_layer() for _ in range(own))}
-    decoder = tuple(
-        DecoderLayer(
-            make_attention(model, index, dtype, segment_length=segment_length).clone(**norms), cross(), feed_forward()
-        )
-        for index in range(model.num_layers)
-    )
-    return EncoderDecoder(
-        encoder=MemoryTokens(tuple(encoder_layer() for _ in range(depth)), model.dim, **memory, dtype=dtype),
-        decoder=decoder,
-        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple, dtype),
+    encoder_layer = lambda: EncoderLayer(_made(CrossAttention, model, **common), feed_forward())
+    depth, tokens = model.encoder_layers or model.num_layers, model.memory_tokens or NO_TOKENS
+    own = 0 if tokens.kind == "transformer" else 1 if tokens.shared else depth
+    attention = lambda index: make_attention(model, index, segment_length=segment_length).clone(**norms)
+    return _made(
+        EncoderDecoder,
+        model,
+        encoder=_made(
+            MemoryTokens,
+            tokens,
+            layers=tuple(encoder_layer() for _ in range(depth)),
+            memory_layers=tuple(encoder_layer() for _ in range(own)),
+            dim=model.dim,
+            dtype=common["dtype"],
+        ),
+        decoder=tuple(DecoderLayer(attention(index), cross(), feed_forward()) for index in range(model.num_layers)),
+        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple),
         final_norm="layer" if model.norm == "pre" else "",
-        positions=model.positions,
-        label_smoothing=model.label_smoothing,
-        dropout=model.dropout,
-        dtype=dtype,
+        dtype=common["dtype"],
         memory_dtype=jnp.dtype(model.memory_dtype),
     )
 
@@ -438,54 +409,27 @@ def make_memformer(
         raise ValueError(f"num_heads: given {num_heads}, allowed: a divisor of dim = {dim}")
     if model.num_layers < 1:
         raise ValueError(f"num_layers: given {model.num_layers}, allowed: at least 1")
-    dtype, softmax = jnp.dtype(model.compute_dtype), cast(settings.Softmax, model.output)
+    dtype, stacked = jnp.dtype(model.compute_dtype), _of_all_layers(model, rematerialize)
     common: dict[str, Any] = {"dropout": model.dropout, "dtype": dtype}
-    scan = model.num_layers >= 6 if model.scan_layers is None else model.scan_layers
-    stacked: dict[str, Any] = {"scan_layers": scan, "rematerialize": rematerialize in ("per_layer", "segment_nested")}
-    part, memory_heads = model.feed_forward, 1 if model.single_head else num_heads
-    heads = lambda number: HeadAttention(
-        dim, number, dim // number, attention_dropout=model.attention_dropout, dtype=dtype
-    )
-    feed_forward = lambda: FeedForward(
-        dim, part.dim or 4 * dim, activation=part.activation, norm="pre", norm_kind="layer", **common
-    )
-    encoder = None
+    heads = lambda number: _made(HeadAttention, model, num_heads=number, head_dim=dim // number, dtype=dtype)
+    feed_forward = lambda: _feed_forward(model, norm="pre", norm_kind="layer")
+    encoder, memory_heads = None, 1 if model.single_head else num_heads
     if model.encoder_layers:
         reader = lambda: heads(memory_heads) if model.num_slots else None
         layer = lambda: MemformerLayer(heads(num_heads), feed_forward(), reader(), **common)
-        names = ("num_slots", "temperature", "forgetting", "slots_per_chunk", "num_classification_tokens")
-        encoder = MemformerEncoder(
-            layers=tuple(layer() for _ in range(model.encoder_layers)),
-            dim=dim,
-            num_heads=num_heads,
-            writer_heads=memory_heads,
-            **{name: getattr(model, name) for name in names},
-            **stacked,
-            dtype=dtype,
-        )
+        layers = tuple(layer() for _ in range(model.encoder_layers))
+        own = {"layers": layers, "writer_heads": memory_heads, "dtype": dtype}
+        encoder = _made(MemformerEncoder, model, **own, **stacked)
     cross = lambda: heads(num_heads) if model.encoder_layers else None
     layer = lambda: MemformerDecoderLayer(heads(num_heads), feed_forward(), cross(), **common)
     return Memformer(
         encoder=encoder,
         decoder=tuple(layer() for _ in range(model.num_layers)),
-        vocabulary=Vocabulary(
-            vocab_size,
-            dim,
-            softmax.tied,
-            softmax.bias,
-            scale=dim**0.5,
-            init_stddev=dim**-0.5,
-            multiple=vocab_multiple,
-            dtype=dtype,
-        ),
+        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple),
         segment_length=segment_length,
         **stacked,
         **common,
     )
-
-
-def _fields(part: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.name not in but}
 
 
 def make_model(

@@ -43,6 +43,7 @@ class Carrier(Settings):
       crosses_segments: whether gradients cross segments.
       memory_length: slots of the memory whose size an evaluation may change; None = it has none.
       added_parameters: names of the parameters that the memory adds to a model without it.
+      init_stddev: of initial matrices and embeddings, as published; None = the library's own.
       sorts_all_scores: whether a TPU sorts the scores of all slots to find the nearest.
     """
 
@@ -50,6 +51,7 @@ class Carrier(Settings):
     crosses_segments = False
     memory_length = None
     added_parameters = ()
+    init_stddev = None
     sorts_all_scores = False
 
     def local_window(self, segment_length: int) -> int:
@@ -80,7 +82,6 @@ class Attention(Carrier):
       norm_kind: 'rms', 'layer', 'layer_exact', or '' where there is none.
       final_norm: a norm after the last layer where `norm_place` is 'pre'.
       learned_positions: tokens for which the model learns positions; 0 = it learns none.
-      init_stddev: of initial matrices and embeddings, as published; None = the library's own.
       hidden_dropout: whether the feed-forward part drops its hidden layer too.
       has_heads: whether `num_heads` and `head_dim` of the model have an effect.
       has_feed_forward: whether a layer has a feed-forward part.
@@ -91,7 +92,6 @@ class Attention(Carrier):
     norm_kind = "rms"
     final_norm = True
     learned_positions = 0
-    init_stddev = None
     hidden_dropout = True
     has_heads = True
     has_feed_forward = True

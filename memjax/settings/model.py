@@ -38,6 +38,7 @@ class AnyModel(Settings):
     Attributes:
       translates: whether it reads a text to translate besides the one that it writes.
       memory_dtype: of activations stored in memory states; None = it has no choice.
+      scale_embeddings: whether input embeddings are multiplied by sqrt(dim).
     """
 
     dim: Count = 256
@@ -61,6 +62,7 @@ class AnyModel(Settings):
 
     translates = False
     memory_dtype = None
+    scale_embeddings = True
 
     @property
     def carrier(self) -> Carrier:
