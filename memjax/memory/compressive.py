@@ -30,6 +30,7 @@ from memjax.functional.scopes import operation
 from memjax.memory.contract import where_rows
 from memjax.memory.projections import matrix_init, project
 from memjax.memory.transformer_xl import Reading, TransformerXLAttention
+from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows
 
 __all__ = ["CompressiveAttention", "CompressiveState", "Usage"]
@@ -172,11 +173,10 @@ def evict(state: CompressiveState, hidden: Activations, mask: Mask, rate: int) -
         usage = jnp.pad(mean, [(0, 0), (0, length)])
     start, last, amount = None, None, length
     if length % rate:
-        if memory < rate - 1:
-            raise ValueError(
-                f"memory_length: given {memory}, allowed: at least compression_rate - 1 = {rate - 1} for segments of "
-                f"{length} tokens, which are not whole windows"
-            )
+        allowed = (
+            f"at least compression_rate - 1 = {rate - 1} for segments of {length} tokens, which are not whole windows"
+        )
+        require(memory >= rate - 1, "memory_length", memory, allowed)
         amount = -(-length // rate) * rate
         start = -state.phase % rate
         last = start + amount - rate < length
@@ -322,8 +322,7 @@ class CompressiveAttention(TransformerXLAttention):
             "norm": ("post", "pre", "pre_sonnet"),
         }
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}: given {getattr(self, name)!r}, allowed: {', '.join(map(repr, allowed))}")
+            require(getattr(self, name) in allowed, name, getattr(self, name), ", ".join(map(repr, allowed)))
 
     # What is remembered
 

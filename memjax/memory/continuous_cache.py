@@ -17,6 +17,7 @@ from memjax.functional.fifo import order_after, reset_rows, ring_ages
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
 from memjax.memory.mixtures import MIXING, Recalled, linear_weight
+from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
 
 __all__ = ["ContinuousCache", "ContinuousCacheState"]
@@ -274,11 +275,8 @@ class ContinuousCache(OutputMemory):
 
     @nn.nowrap
     def _check(self) -> None:
-        for name, allowed, fits in [
-            ("memory_length", "1 or more pairs (leave the cache out for none)", self.memory_length >= 1),
-            ("mixing", " or ".join(map(repr, MIXING)), self.mixing in MIXING),
-            ("similarity", ", ".join(map(repr, SIMILARITIES)), self.similarity in SIMILARITIES),
-            ("interpolation_weight", "0 to 1", 0 <= self.interpolation_weight <= 1),
-        ]:
-            if not fits:
-                raise ValueError(f"{name}: given {getattr(self, name)!r}, allowed: {allowed}")
+        pairs, weight = self.memory_length, self.interpolation_weight
+        require(pairs >= 1, "memory_length", pairs, "1 or more pairs (leave the cache out for none)")
+        require(self.mixing in MIXING, "mixing", self.mixing, " or ".join(map(repr, MIXING)))
+        require(self.similarity in SIMILARITIES, "similarity", self.similarity, ", ".join(map(repr, SIMILARITIES)))
+        require(0 <= weight <= 1, "interpolation_weight", weight, "0 to 1")

@@ -15,6 +15,7 @@ from memjax.axes import axes_of, named
 from memjax.functional.attention import attention, attention_with_weights
 from memjax.memory.contract import CrossMemory, broadcast_mask
 from memjax.memory.projections import Residual, matrix_init, project, project_biased, weight_dropout
+from memjax.settings.relations import require
 from memjax.typing import Activations, Leaf
 
 __all__ = ["CrossAttention", "CrossAttentionState"]
@@ -86,8 +87,7 @@ class CrossAttention(Residual, CrossMemory):
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> CrossAttentionState:
         """No source was read; `dtype` is that of stored keys and values."""
-        if self.source_length < 1:
-            raise ValueError(f"source_length: given {self.source_length}, allowed: 1 or more tokens for a state")
+        require(self.source_length >= 1, "source_length", self.source_length, "1 or more tokens for a state")
         shape = (batch_size, self.source_length, self.num_heads, self.head_dim)
         mask = jnp.zeros(shape[:2], bool)
         return CrossAttentionState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), mask, jnp.zeros(shape[0], bool))

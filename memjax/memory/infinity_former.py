@@ -31,6 +31,7 @@ from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, where_rows
 from memjax.memory.projections import matrix_init, project
 from memjax.memory.transformer_xl import Reading, TransformerXLAttention, TransformerXLSegment
+from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
 
 __all__ = ["InfinityFormerAttention", "InfinityFormerState", "LongTermMemory", "LongTermState"]
@@ -407,12 +408,11 @@ class LongTermMemory(nn.Module):
     @nn.nowrap
     def _check(self) -> None:
         _matrices(self._basis, self.segment_length, self.num_samples, self.contraction, self.ridge)
-        if self.sticky not in ("none", "sample", "quantile"):
-            raise ValueError(f"sticky: given {self.sticky!r}, allowed: 'none', 'sample', 'quantile'")
-        if self.num_bins < 1:
-            raise ValueError(f"num_bins: given {self.num_bins}, allowed: at least 1")
-        if self.reset_after is not None and self.reset_after < 1:
-            raise ValueError(f"reset_after: given {self.reset_after}, allowed: at least 1 token, or None")
+        fits = self.sticky in ("none", "sample", "quantile")
+        require(fits, "sticky", self.sticky, "'none', 'sample', 'quantile'")
+        require(self.num_bins >= 1, "num_bins", self.num_bins, "at least 1")
+        fits = self.reset_after is None or self.reset_after >= 1
+        require(fits, "reset_after", self.reset_after, "at least 1 token, or None")
 
 
 if TYPE_CHECKING:
@@ -428,8 +428,8 @@ class BesideLongTerm(Host):
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> InfinityFormerState:
         """No signal, and a short-term memory in which a document starts; `dtype` is that of stored hidden states."""
         length, slots = self.long_term.segment_length, self._num_slots
-        if slots % length:
-            raise ValueError(f"memory_length: given {slots}, allowed: 0 or a multiple of segment_length = {length}")
+        allowed = f"0 or a multiple of segment_length = {length}"
+        require(slots % length == 0, "memory_length", slots, allowed)
         short = super().init_state(batch_size, dtype)
         return InfinityFormerState(short, self.long_term.init_state(batch_size, dtype))
 

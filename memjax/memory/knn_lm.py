@@ -19,6 +19,7 @@ from memjax.functional.mixing import candidate_log_prob, candidate_log_weights, 
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
 from memjax.memory.mixtures import Recalled, linear_weight
+from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, Sum
 
 __all__ = ["KNNMemory"]
@@ -67,8 +68,7 @@ def search_neighbors(
     Raises:
       ValueError: another metric, or a search that gives results of another shape.
     """
-    if metric not in ("squared_l2", "inner_product"):
-        raise ValueError(f"metric: given {metric!r}, allowed: 'squared_l2' or 'inner_product'")
+    require(metric in ("squared_l2", "inner_product"), "metric", metric, "'squared_l2' or 'inner_product'")
     scores, ids, valid = (np.asarray(array) for array in search(np.asarray(queries, np.float32), num_neighbors))
     if ids.shape != (len(queries), num_neighbors):
         raise ValueError(f"search: gave {ids.shape} for {len(queries)} queries and {num_neighbors} neighbours")
@@ -154,13 +154,9 @@ class KNNMemory(OutputMemory):
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
         """Nothing is remembered between segments."""
-        for name, allowed, fits in [
-            ("num_neighbors", "1 or more", self.num_neighbors >= 1),
-            ("interpolation_weight", "0 to 1", 0 <= self.interpolation_weight <= 1),
-            ("temperature", "more than 0", self.temperature > 0),
-        ]:
-            if not fits:
-                raise ValueError(f"{name}: given {getattr(self, name)!r}, allowed: {allowed}")
+        require(self.num_neighbors >= 1, "num_neighbors", self.num_neighbors, "1 or more")
+        require(0 <= self.interpolation_weight <= 1, "interpolation_weight", self.interpolation_weight, "0 to 1")
+        require(self.temperature > 0, "temperature", self.temperature, "more than 0")
         return EmptyState()
 
     @nn.nowrap

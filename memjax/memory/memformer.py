@@ -18,6 +18,7 @@ from memjax.functional.scopes import operation
 from memjax.functional.slots import count_slot_types, normalize_slots, slot_attention
 from memjax.memory.contract import StackMemory, broadcast_mask, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project, weight_dropout
+from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
 
 __all__ = ["Encoded", "MemformerEncoder", "MemformerState"]
@@ -260,10 +261,9 @@ class MemformerEncoder(StackMemory):
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> MemformerState | EmptyState:
         """Rows that begin a document; the slots stay in at least float32."""
-        if self.num_slots and self.dim % self.writer_heads:
-            raise ValueError(f"writer_heads: given {self.writer_heads}, allowed: a divisor of dim = {self.dim}")
         if not self.num_slots:
             return EmptyState()
+        require(self.dim % self.writer_heads == 0, "writer_heads", self.writer_heads, f"a divisor of dim = {self.dim}")
         slots = jnp.zeros((batch_size, self.num_slots, self.dim), jnp.promote_types(dtype, jnp.float32))
         return MemformerState(slots, jnp.zeros((batch_size,), bool))
 

@@ -34,6 +34,7 @@ from memjax.functional.sharded import (
 )
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
 from memjax.memory.projections import Residual, matrix_init, project, weight_dropout
+from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
 
 __all__ = ["LongMemory", "MemorizingAttention", "MemorizingState", "Tokens"]
@@ -515,13 +516,13 @@ class MemorizingAttention(Residual, LayerMemory):
 
     @nn.nowrap
     def _check(self) -> None:
-        if self.memory_length and not 1 <= self.num_neighbors <= self.memory_length:
-            raise ValueError(
-                f"num_neighbors: given {self.num_neighbors}, allowed: 1 to memory_length = {self.memory_length}"
-            )
-        if self.memory_length and self.write_policy == "evicted" and not self.cache_length:
+        if not self.memory_length:
+            return
+        fits = 1 <= self.num_neighbors <= self.memory_length
+        require(fits, "num_neighbors", self.num_neighbors, f"1 to memory_length = {self.memory_length}")
+        if self.write_policy == "evicted" and not self.cache_length:
             raise ValueError("write_policy: given 'evicted' with cache_length = 0, allowed: 'current'; or set a cache")
-        if self.memory_length and self.slot_axis:
+        if self.slot_axis:
             for name, allowed in _OF_SPLIT_SLOTS.items():
                 if getattr(self, name) not in allowed:
                     raise ValueError(

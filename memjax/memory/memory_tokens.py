@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from memjax.axes import named
 from memjax.functional.scopes import operation
 from memjax.memory.contract import StackMemory, broadcast_mask
+from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["EncoderLayer", "MemoryTokens", "resize_memory"]
@@ -180,17 +181,12 @@ class MemoryTokens(StackMemory):
 
     @nn.nowrap
     def _check(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"kind: given {self.kind!r}, allowed: {', '.join(KINDS)}")
-        least = int(self.kind != "transformer")
-        if self.num_tokens < least:
-            raise ValueError(f"num_tokens: given {self.num_tokens}, allowed: {least} or more for {self.kind!r}")
-        allowed = (0,) if self.kind == "transformer" else (1, len(self.layers))
-        if len(self.memory_layers) not in allowed:
-            raise ValueError(
-                f"memory_layers: given {len(self.memory_layers)}, allowed: {' or '.join(map(str, allowed))} "
-                f"for {self.kind!r} with {len(self.layers)} layers"
-            )
+        require(self.kind in KINDS, "kind", self.kind, ", ".join(KINDS))
+        least, given = int(self.kind != "transformer"), len(self.memory_layers)
+        require(self.num_tokens >= least, "num_tokens", self.num_tokens, f"{least} or more for {self.kind!r}")
+        counts = (0,) if self.kind == "transformer" else (1, len(self.layers))
+        allowed = f"{' or '.join(map(str, counts))} for {self.kind!r} with {len(self.layers)} layers"
+        require(given in counts, "memory_layers", given, allowed)
 
 
 @operation
@@ -229,8 +225,7 @@ def resize_memory(
       >>> resize_memory({"memory_tokens": jnp.ones((2, 4))}, 3, jax.random.key(0))["memory_tokens"].shape
       (3, 4)
     """
-    if num_tokens < 1:
-        raise ValueError(f"num_tokens: given {num_tokens}, allowed: 1 or more")
+    require(num_tokens >= 1, "num_tokens", num_tokens, "1 or more")
     found = 0
 
     def resize(tree: Mapping[str, Any]) -> dict[str, Any]:

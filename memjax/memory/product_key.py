@@ -18,6 +18,7 @@ from memjax.functional.product_keys import Split, select_product_keys, sum_rows
 from memjax.functional.scopes import operation
 from memjax.memory.contract import Stateless, broadcast_mask
 from memjax.memory.projections import project
+from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, Mask
 
 __all__ = ["ProductKeyMemory"]
@@ -131,10 +132,8 @@ class ProductKeyMemory(Stateless):
     lookups_at_once: int = 1 << 14
 
     def setup(self) -> None:
-        if self.key_dim % 2:
-            raise ValueError(f"key_dim: given {self.key_dim}, allowed: an even number (two halves)")
-        if self.query_norm not in QUERY_NORMS:
-            raise ValueError(f"query_norm: given {self.query_norm!r}, allowed: {', '.join(QUERY_NORMS)}")
+        require(self.key_dim % 2 == 0, "key_dim", self.key_dim, "an even number (two halves)")
+        require(self.query_norm in QUERY_NORMS, "query_norm", self.query_norm, ", ".join(QUERY_NORMS))
         heads, half = self.num_heads, self.key_dim // 2
         widths = (self.dim, *self.query_hidden)
         self.hidden = [

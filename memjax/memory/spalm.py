@@ -18,6 +18,7 @@ from memjax.axes import named
 from memjax.functional.attention import masked_softmax
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
+from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, Sum
 
 __all__ = ["Spalm"]
@@ -111,13 +112,9 @@ class Spalm(OutputMemory):
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> EmptyState:
         """Nothing is remembered between segments."""
-        for name, allowed, fits in [
-            ("num_neighbors", "1 or more", self.num_neighbors >= 1),
-            ("gate", " or ".join(map(repr, GATES)), self.gate in GATES),
-            ("gate_bins", "0 (none) or more", self.gate_bins >= 0),
-        ]:
-            if not fits:
-                raise ValueError(f"{name}: given {getattr(self, name)!r}, allowed: {allowed}")
+        require(self.num_neighbors >= 1, "num_neighbors", self.num_neighbors, "1 or more")
+        require(self.gate in GATES, "gate", self.gate, " or ".join(map(repr, GATES)))
+        require(self.gate_bins >= 0, "gate_bins", self.gate_bins, "0 (none) or more")
         return EmptyState()
 
     @nn.nowrap

@@ -117,8 +117,7 @@ def make_stack(
     table_sharding: Literal["rows", "columns"] = "rows",
 ) -> Stack:
     """The layers that a configuration describes, of a decoder or of a text encoder; arguments as there."""
-    if memory_sharding not in ("heads", "slots"):
-        raise ValueError(f"memory_sharding: given {memory_sharding!r}, allowed: 'heads' or 'slots'")
+    settings.require(memory_sharding in ("heads", "slots"), "memory_sharding", memory_sharding, "'heads' or 'slots'")
     layers = tuple(
         Layer(
             make_attention(model, index, memory_sharding, segment_length=segment_length),
@@ -405,10 +404,8 @@ def make_memformer(
       ValueError: heads that do not divide the width, or no decoder.
     """
     dim, num_heads = model.dim, model.num_heads
-    if dim % num_heads:
-        raise ValueError(f"num_heads: given {num_heads}, allowed: a divisor of dim = {dim}")
-    if model.num_layers < 1:
-        raise ValueError(f"num_layers: given {model.num_layers}, allowed: at least 1")
+    settings.require(dim % num_heads == 0, "num_heads", num_heads, f"a divisor of dim = {dim}")
+    settings.require(model.num_layers >= 1, "num_layers", model.num_layers, "at least 1")
     dtype, stacked = jnp.dtype(model.compute_dtype), _of_all_layers(model, rematerialize)
     common: dict[str, Any] = {"dropout": model.dropout, "dtype": dtype}
     heads = lambda number: _made(HeadAttention, model, num_heads=number, head_dim=dim // number, dtype=dtype)

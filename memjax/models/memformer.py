@@ -21,6 +21,7 @@ from memjax.memory.contract import StackState, Stateless, broadcast_mask, next_p
 from memjax.memory.memformer import Encoded, HeadAttention, MemformerEncoder, run_layers
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
+from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, Batch, EmptyState, Leaf, Mask, Rows, Sum
 
 __all__ = ["Memformer", "replay_parts"]
@@ -216,8 +217,8 @@ class Memformer(Model):
     @nn.nowrap
     def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> MemformerDecodeState:
         """Decoding from the start of a segment."""
-        if segment_length != self.segment_length:
-            raise ValueError(f"segment_length: given {segment_length}, allowed: {self.segment_length}")
+        fits = segment_length == self.segment_length
+        require(fits, "segment_length", segment_length, f"{self.segment_length}")
         part, source = self.decoder[0].attention, self.segment_length
         buffer = lambda length: jnp.zeros(
             (len(self.decoder), batch_size, length, part.num_heads, part.head_dim), self.dtype
@@ -261,10 +262,8 @@ class Memformer(Model):
         deterministic: bool = True,
     ) -> tuple[Encoded | None, Any, Aux]:
         """All that the next state depends on: what the segment before encodes to, and the state after this one."""
-        if tokens.shape[1] != self.segment_length:
-            raise ValueError(
-                f"tokens: given {tokens.shape[1]}, allowed: segment_length = {self.segment_length}; mask the rest"
-            )
+        length, allowed = tokens.shape[1], f"segment_length = {self.segment_length}; mask the rest"
+        require(length == self.segment_length, "tokens", length, allowed)
         if self.encoder is None:
             return None, state, Aux()
         mask = broadcast_mask(mask, *tokens.shape)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from memjax.axes import constrain, named
 from memjax.functional.losses import token_cross_entropy
+from memjax.settings.relations import require
 
 __all__ = ["AdaptiveVocabulary", "Vocabulary", "cut_tables", "pad_tables"]
 
@@ -155,11 +156,8 @@ class AdaptiveVocabulary(nn.Module):
         return tables
 
     def setup(self) -> None:
-        if not self.cutoffs or self.cutoffs[-1] >= self.vocab_size:
-            raise ValueError(
-                f"cutoffs: given {self.cutoffs}, allowed: at least one, ascending ids below vocab_size = "
-                f"{self.vocab_size}"
-            )
+        fits = bool(self.cutoffs) and self.cutoffs[-1] < self.vocab_size
+        require(fits, "cutoffs", self.cutoffs, f"at least one, ascending ids below vocab_size = {self.vocab_size}")
         normal = lambda stddev, *names: named(nn.initializers.normal(stddev), *names)
         zeros, described = nn.initializers.zeros, self.tables()
         table = lambda name, init, *names: self.param(
