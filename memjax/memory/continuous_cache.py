@@ -6,7 +6,7 @@ generates.
 """
 
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -22,7 +22,6 @@ from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
 
 __all__ = ["ContinuousCache", "ContinuousCacheState"]
 
-Similarity = Literal["dot", "cosine", "negative_squared_l2"]
 SIMILARITIES = ("dot", "cosine", "negative_squared_l2")
 
 
@@ -89,7 +88,7 @@ def complete(
 
 @operation
 def read(
-    queries: Activations, state: ContinuousCacheState, entries: Entries, *, similarity: Similarity
+    queries: Activations, state: ContinuousCacheState, entries: Entries, *, similarity: str
 ) -> tuple[Float[Array, "batch length candidates"], Int[Array, "batch 1 candidates"]]:
     """Similarities of every hidden state to the `memory` pairs completed last, and the tokens of all pairs.
 
@@ -120,7 +119,7 @@ def read(
 
 @operation
 def similarities(
-    queries: Activations, keys: Float[Array, "batch memory dim"], kind: Similarity
+    queries: Activations, keys: Float[Array, "batch memory dim"], kind: str
 ) -> Float[Array, "batch length memory"]:
     """'dot' `q k`, 'cosine' `q k / |q| |k|` or 'negative_squared_l2' `-|q - k|^2` of all pairs, at least float32.
 
@@ -203,7 +202,7 @@ class ContinuousCache(OutputMemory):
     dim: int
     memory_length: int
     mixing: str = "linear"
-    similarity: Similarity = "dot"
+    similarity: str = "dot"
     interpolation_weight: float = 0.1
     scale: float = 1.0
     offset: float = 0.0

@@ -176,7 +176,7 @@ def write(state: MemorizingState, segment: Tokens, *, policy: str = "current") -
             )
         cache = where_rows(active, jax.tree.map(shift_append, cache, segment), cache)
     if isinstance(memory, LongMemory):
-        append = lambda ring, new, axis: sharded_append(  # noqa: E731
+        append = lambda ring, new, axis: sharded_append(
             ring, new.astype(ring.dtype), memory.cursor, active, slot_axis=memory.slot_axis, axis=axis
         )
         memory = LongMemory(
@@ -488,7 +488,7 @@ class MemorizingAttention(Residual, LayerMemory):
             return segment, None
         valid = cache.valid
         if self._meliad:  # never-written slots are attended to as zero vectors
-            hide = lambda stored: jnp.where(valid[:, :, None, None], stored, 0)  # noqa: E731
+            hide = lambda stored: jnp.where(valid[:, :, None, None], stored, 0)
             cache = dataclasses.replace(cache, keys=hide(cache.keys), values=hide(cache.values))
             valid = jnp.ones_like(valid)
         joined = jax.tree.map(lambda c, s: jnp.concatenate([c.astype(s.dtype), s], axis=1), cache, segment)

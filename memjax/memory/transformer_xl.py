@@ -295,7 +295,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         scores, visible = self._seen(*self._token_scores(self._tokens(query), segment, memory, position, u_v[1]))
         keys, values = self._behind(key, segment.keys), self._behind(value, segment.values)
         z, weights = read(query, keys, values, scores, u_v[0], visible)
-        add = lambda sums, more: sums + more.astype(sums.dtype)  # noqa: E731
+        add = lambda sums, more: sums + more.astype(sums.dtype)
         attended = jax.tree.map(add, segment.attended, self._attended(weights, active[:, None]))
         segment = dataclasses.replace(segment, attended=attended)
         further, segment = self._read_token_further(query, segment, active)
@@ -303,7 +303,7 @@ class TransformerXLAttention(Residual, LayerMemory):
 
         full = active & (position + 1 == segment_length)
         rows = jnp.broadcast_to(full[:, None], (batch, segment_length))
-        write_full = lambda m: self._write_segment(m, segment, rows)  # noqa: E731
+        write_full = lambda m: self._write_segment(m, segment, rows)
         memory = jax.lax.cond(full.any(), write_full, lambda m: m, memory)
         return z, DecodeState(memory, segment, next_position(position, active, segment_length))
 
@@ -410,10 +410,8 @@ class TransformerXLAttention(Residual, LayerMemory):
         def project_memory(segment: TransformerXLSegment) -> TransformerXLSegment:
             keys, values = self._keys_values(jnp.concatenate(recalled, axis=1))
             rows = entering[:, None, None, None]
-            set_memory = (
-                lambda old, new: old.at[:, : self._num_slots].set(  # noqa: E731
-                    jnp.where(rows, new.astype(old.dtype), old[:, : self._num_slots])
-                )
+            set_memory = lambda old, new: old.at[:, : self._num_slots].set(
+                jnp.where(rows, new.astype(old.dtype), old[:, : self._num_slots])
             )
             attended = jax.tree.map(lambda sums: jnp.where(entering[:, None], 0, sums), segment.attended)
             keys, values = set_memory(segment.keys, keys), set_memory(segment.values, values)

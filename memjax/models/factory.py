@@ -7,27 +7,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from memjax import config as settings
+from memjax import memory
 from memjax.axes import MODEL
 from memjax.config import Config
-from memjax.memory.bidirectional import BidirectionalAttention
-from memjax.memory.compressive import CompressiveAttention
-from memjax.memory.continuous_cache import ContinuousCache
-from memjax.memory.contract import CrossMemory, LayerMemory, OutputMemory, Stateless
-from memjax.memory.cross_attention import CrossAttention
-from memjax.memory.gpt2 import GPT2Attention, GPT2CompressiveAttention, GPT2InfinityFormerAttention
-from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
-from memjax.memory.linear_transformer import LinearCrossAttention, LinearTransformerAttention
-from memjax.memory.lstm import LSTM
-from memjax.memory.memformer import HeadAttention, MemformerEncoder, MemformerLayer
-from memjax.memory.memorizing import MemorizingAttention
-from memjax.memory.memory_tokens import EncoderLayer, MemoryTokens
-from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
-from memjax.memory.memsizer import MemSizerAttention
-from memjax.memory.product_key import ProductKeyMemory
-from memjax.memory.rfa import RFAAttention
-from memjax.memory.spalm import Spalm
-from memjax.memory.t2r import T2RAttention
-from memjax.memory.transformer_xl import TransformerXLAttention
+from memjax.memory.memformer import HeadAttention, MemformerLayer
 from memjax.models.contract import Model
 from memjax.models.encoder_decoder import DecoderLayer, EncoderDecoder
 from memjax.models.heads import INIT_STDDEV, TaskHead
@@ -135,12 +118,12 @@ def _of_all_layers(model: settings.AnyModel, rematerialize: str) -> dict[str, An
 
 def make_mixtures(
     evaluation: settings.Evaluation, model: settings.ModelSettings | settings.Memformer
-) -> tuple[OutputMemory, ...]:
+) -> tuple[memory.OutputMemory, ...]:
     """The memories that an evaluation lays over a model, for its field `mixtures`; () for none."""
     cache = evaluation.cache
     if not cache.memory_length:
         return ()
-    return (_made(ContinuousCache, cache, model, dtype=jnp.dtype(model.compute_dtype)),)
+    return (_made(memory.ContinuousCache, cache, model, dtype=jnp.dtype(model.compute_dtype)),)
 
 
 Made = TypeVar("Made", bound=nn.Module)
@@ -156,46 +139,48 @@ def _made(kind: type[Made], *parts: settings.Settings, **others: Any) -> Made:
 
 def make_attention(
     model: settings.ModelSettings, index: int, memory_sharding: str = "heads", *, segment_length: int = 0
-) -> LayerMemory:
+) -> memory.LayerMemory:
     """The attention part of one layer."""
     common = _of_heads(model)
     match model.attention:
         case settings.TransformerXL() as part:
             if model.memory_tokens and not model.translates:
                 num_tokens = model.memory_tokens.num_tokens
-                return _made(MemoryTokenXLAttention, part, model, **common, num_tokens=num_tokens)
-            return _made(TransformerXLAttention, part, model, **common)
+                return _made(memory.MemoryTokenXLAttention, part, model, **common, num_tokens=num_tokens)
+            return _made(memory.TransformerXLAttention, part, model, **common)
         case settings.Compressive() as part:
-            return _made(CompressiveAttention, part, model, **common)
+            return _made(memory.CompressiveAttention, part, model, **common)
         case settings.Memorizing() as part:
             chosen = _is_chosen(index, part.layers, model.num_layers)
             if not chosen or not part.memory_length:  # equal fields let neighbours share one scanned group
                 common |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
-                return _made(MemorizingAttention, part, model, **common)
+                return _made(memory.MemorizingAttention, part, model, **common)
             slot_axis = MODEL if memory_sharding == "slots" else ""
-            return _made(MemorizingAttention, part, model, **common, write_policy=part.write, slot_axis=slot_axis)
+            return _made(
+                memory.MemorizingAttention, part, model, **common, write_policy=part.write, slot_axis=slot_axis
+            )
         case settings.InfinityFormer() as part:
             return _make_infinity_former(model, part, index, segment_length)
         case settings.GPT2() as part:
-            kind = GPT2CompressiveAttention if part.compressed_memory_length else GPT2Attention
+            kind = memory.GPT2CompressiveAttention if part.compressed_memory_length else memory.GPT2Attention
             return _made(kind, part, model, **common)
         case settings.FullAttention() as part:
-            return _made(MemorizingAttention, part, model, **common)
+            return _made(memory.MemorizingAttention, part, model, **common)
         case settings.Bidirectional():
-            return _made(BidirectionalAttention, model, **common)
+            return _made(memory.BidirectionalAttention, model, **common)
         case settings.LinearTransformer() as part:
             return _made(LINEAR[type(part)], part, model, **common)
         case settings.LSTM():
             last = index == model.num_layers - 1  # whose output the model itself drops
-            return LSTM(model.dim, dropout=0.0 if last else model.dropout, dtype=common["dtype"])
+            return memory.LSTM(model.dim, dropout=0.0 if last else model.dropout, dtype=common["dtype"])
     raise _unknown("attention", model.attention)
 
 
-LINEAR: dict[type[settings.LinearTransformer], type[LinearTransformerAttention]] = {
-    settings.LinearTransformer: LinearTransformerAttention,
-    settings.RFA: RFAAttention,
-    settings.T2R: T2RAttention,
-    settings.MemSizer: MemSizerAttention,
+LINEAR: dict[type[settings.LinearTransformer], type[memory.LinearTransformerAttention]] = {
+    settings.LinearTransformer: memory.LinearTransformerAttention,
+    settings.RFA: memory.RFAAttention,
+    settings.T2R: memory.T2RAttention,
+    settings.MemSizer: memory.MemSizerAttention,
 }
 
 
@@ -212,18 +197,18 @@ def _unknown(site: str, part: object) -> ValueError:
 
 def _make_infinity_former(
     model: settings.ModelSettings, part: settings.InfinityFormer, index: int, segment_length: int
-) -> LayerMemory:
+) -> memory.LayerMemory:
     """The part of one layer: with the long-term memory, or its host alone."""
     common, is_xl = _of_heads(model), part.host == "transformer_xl"
     parts = (part, model) if is_xl else (model,)  # GPT-2 has none of the fields of a Transformer-XL host
     if not _is_chosen(index, part.layers, model.num_layers) or not part.num_basis:
-        return _made(TransformerXLAttention if is_xl else GPT2Attention, *parts, **common)
+        return _made(memory.TransformerXLAttention if is_xl else memory.GPT2Attention, *parts, **common)
     if not segment_length:
         raise ValueError("segment_length: given none, allowed: tokens of a segment, for which InfinityFormer is made")
     own = {"reset_after": part.reset_after or None, "init_stddev": part.init_stddev}
-    memory = _made(LongTermMemory, part, model, **common, **own, segment_length=segment_length)
-    kind = InfinityFormerAttention if is_xl else GPT2InfinityFormerAttention
-    return _made(kind, *parts, **common, long_term=memory)
+    long_term = _made(memory.LongTermMemory, part, model, **common, **own, segment_length=segment_length)
+    kind = memory.InfinityFormerAttention if is_xl else memory.GPT2InfinityFormerAttention
+    return _made(kind, *parts, **common, long_term=long_term)
 
 
 def _feed_forward(model: settings.AnyModel, **fields: Any) -> FeedForward:
@@ -235,7 +220,7 @@ def _feed_forward(model: settings.AnyModel, **fields: Any) -> FeedForward:
 
 def _make_feed_forward(
     model: settings.ModelSettings, index: int, table_sharding: Literal["rows", "columns"]
-) -> Stateless:
+) -> memory.Stateless:
     attention, part = model.attention, model.feed_forward
     if not attention.has_feed_forward:
         return NoFeedForward()
@@ -245,7 +230,7 @@ def _make_feed_forward(
         fields["dense_scale"] = part.dense_scale
         if part.memory_scale:
             own = {"dim": model.dim, "num_heads": part.memory_heads, "split": table_sharding}
-            fields |= {"memory_scale": part.memory_scale, "memory": _made(ProductKeyMemory, part, **own)}
+            fields |= {"memory_scale": part.memory_scale, "memory": _made(memory.ProductKeyMemory, part, **own)}
     return _feed_forward(model, **fields)
 
 
@@ -282,10 +267,10 @@ def memory_fields(tokens: settings.MemoryTokens | None) -> dict[str, Any]:
     return {"memory_tokens": tokens.num_tokens, "memory_stddev": tokens.init_stddev}
 
 
-def _make_output_memory(model: settings.ModelSettings, dtype: Any) -> OutputMemory | None:
+def _make_output_memory(model: settings.ModelSettings, dtype: Any) -> memory.OutputMemory | None:
     match model.output:
         case settings.Spalm() as part:
-            return _made(Spalm, part, model, dtype=dtype)
+            return _made(memory.Spalm, part, model, dtype=dtype)
     return None
 
 
@@ -303,13 +288,13 @@ def make_encoder_decoder(
     norms: dict[str, Any] = {"norm": model.norm, "norm_kind": "layer"}
     common, feed_forward = _of_heads(model), lambda: _feed_forward(model, **norms)
 
-    def cross() -> CrossMemory:
+    def cross() -> memory.CrossMemory:
         part = model.cross_attention
         if isinstance(part, settings.LinearTransformer):
-            return LinearCrossAttention(_made(LINEAR[type(part)], part, model, **common | norms))
-        return _made(CrossAttention, model, **common)
+            return memory.LinearCrossAttention(_made(LINEAR[type(part)], part, model, **common | norms))
+        return _made(memory.CrossAttention, model, **common)
 
-    encoder_layer = lambda: EncoderLayer(_made(CrossAttention, model, **common), feed_forward())
+    encoder_layer = lambda: memory.EncoderLayer(_made(memory.CrossAttention, model, **common), feed_forward())
     depth, tokens = model.encoder_layers or model.num_layers, model.memory_tokens or NO_TOKENS
     own = 0 if tokens.kind == "transformer" else 1 if tokens.shared else depth
     attention = lambda index: make_attention(model, index, segment_length=segment_length).clone(**norms)
@@ -317,7 +302,7 @@ def make_encoder_decoder(
         EncoderDecoder,
         model,
         encoder=_made(
-            MemoryTokens,
+            memory.MemoryTokens,
             tokens,
             layers=tuple(encoder_layer() for _ in range(depth)),
             memory_layers=tuple(encoder_layer() for _ in range(own)),
@@ -416,7 +401,7 @@ def make_memformer(
         layer = lambda: MemformerLayer(heads(num_heads), feed_forward(), reader(), **common)
         layers = tuple(layer() for _ in range(model.encoder_layers))
         own = {"layers": layers, "writer_heads": memory_heads, "dtype": dtype}
-        encoder = _made(MemformerEncoder, model, **own, **stacked)
+        encoder = _made(memory.MemformerEncoder, model, **own, **stacked)
     cross = lambda: heads(num_heads) if model.encoder_layers else None
     layer = lambda: MemformerDecoderLayer(heads(num_heads), feed_forward(), cross(), **common)
     return Memformer(

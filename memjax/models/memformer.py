@@ -309,7 +309,7 @@ class Memformer(Model):
         """Reads one token of every active row; encoder and writer run where a row begins a segment."""
         if self.encoder is not None:
             entering = active & (state.position == 0)
-            enter = lambda model, s, rows: model._enter_segment(s, rows)  # noqa: E731
+            enter = lambda model, s, rows: model._enter_segment(s, rows)
             state = nn.cond(entering.any(), enter, lambda model, s, rows: s, self, state, entering)
         position, length = state.position, self.segment_length
         distances = position[:, None, None] - jnp.arange(length)[None, None, :]  # [b, 1, m]

@@ -263,7 +263,7 @@ class Stack(Memory):
         groups = []
         for (first, size), group in zip(self.groups(), state.groups, strict=True):
             layer = self.layers[first]
-            init = lambda s, layer=layer: layer.init_decode_state(s, segment_length, batch_size)  # noqa: E731
+            init = lambda s, layer=layer: layer.init_decode_state(s, segment_length, batch_size)
             groups.append(jax.vmap(init, axis_size=size)(group) if size else init(group))
         return StackState(tuple(groups), state.sizes)
 
@@ -277,21 +277,14 @@ class Stack(Memory):
         deterministic: bool = True,
     ) -> tuple[Activations, StackState, Aux]:
         """All layers over one segment; the names of `Aux` begin with `layer_<index>/`."""
+        named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
         shared = None if self.shared is None else self.shared()
         taps, new_groups, total = self.taps(), [], Aux()
 
         for (first, size), group in zip(self.groups(), state.groups, strict=True):
 
             def body(layer: Layer, y: Array, layer_state: LayerState, first: int = first) -> tuple[Array, Any]:
-                y, new, aux = layer(
-                    y,
-                    layer_state,
-                    start_of_document=start_of_document,
-                    mask=mask,
-                    deterministic=deterministic,
-                    shared=shared,
-                    taps=taps.get(first, ()),
-                )
+                y, new, aux = layer(y, layer_state, **named, shared=shared, taps=taps.get(first, ()))
                 return constrain(y, "batch", None, None), (new, aux)
 
             x, (new, aux) = self._run(body, first, size, x, group)

@@ -171,17 +171,13 @@ class AdaptiveVocabulary(nn.Module):
             if self.div_val > 1:
                 make = lambda name, i=index, w=embeddings[-1].shape[1]: self.param(
                     f"{name}_{i}", normal(self.projection_stddev, None, "embed"), (w, self.dim)
-                )  # noqa: E731
+                )
                 projections.append(make("projection"))
                 output_projections.append(projections[-1] if ties[index] else make("output_projection"))
             if self.bias:
                 biases.append(table(f"bias_{index}", zeros, "vocab"))
-        self.embeddings, self.projections, self.output_projections, self.biases = (
-            embeddings,
-            projections,
-            output_projections,
-            biases,
-        )
+        self.embeddings, self.biases = embeddings, biases
+        self.projections, self.output_projections = projections, output_projections
         tails = len(self.bounds) - 1
         self.cluster_weight = self.param("cluster_weight", normal(self.init_stddev, None, "embed"), (tails, self.dim))
         if self.bias:
