@@ -215,6 +215,7 @@ CASES = [
     Case(name="transformer_xl", make=transformer_xl(), capacity=8, fifos=hidden_fifo, slots=XL_SLOTS),
     Case(
         name="transformer_xl_pre_norm",
+        is_variant=True,
         make=transformer_xl(norm="pre", memory_length=3, clamp_length=5),
         capacity=3,
         fifos=hidden_fifo,
@@ -239,6 +240,7 @@ CASES = [
     Case(name="compressive", make=compressive(), capacity=8, fifos=hidden_fifo, slots=COMPRESSED_SLOTS),
     Case(
         name="compressive_dilated_auto_encoding",
+        is_variant=True,
         make=compressive(
             memory_length=3,
             compressed_memory_length=5,
@@ -263,6 +265,7 @@ CASES = [
     ),
     Case(
         name="compressive_bptt_not_whole_windows",
+        is_variant=True,
         make=compressive(compression_rate=3, loss="none"),
         capacity=8,
         fifos=hidden_fifo,
@@ -284,6 +287,7 @@ CASES = [
     ),
     Case(
         name="memorizing_joint_evicted",
+        is_variant=True,
         make=memorizing(merge="joint", write_policy="evicted", cache_length=4, query_key_norm=False),
         capacity=12,
         fifos=ring_after_cache,
@@ -317,6 +321,7 @@ CASES = [
     ),
     Case(
         name="memorizing_meliad",
+        is_variant=True,
         make=memorizing(compatibility="meliad", retrieval="bucket", cache_length=4, window=4),
         capacity=8,
         fifos=lambda state: [ring(state), cache(state)],
@@ -326,6 +331,7 @@ CASES = [
     Case(name="infinity_former", make=infinity_former(), fixed_length=True, slots=SIGNAL),
     Case(
         name="infinity_former_sticky",
+        is_variant=True,
         make=infinity_former(memory_length=4, sticky="sample", jitter=True, reset_after=20),
         fixed_length=True,
         capacity=4,
@@ -333,9 +339,10 @@ CASES = [
         slots=SIGNAL | XL_SLOTS | {"histogram": 1},
     ),
     Case(name="gpt2", make=gpt2()),
-    Case(name="gpt2_infinity_former", make=gpt2_infinity_former, fixed_length=True, slots=SIGNAL),
+    Case(name="gpt2_infinity_former", is_variant=True, make=gpt2_infinity_former, fixed_length=True, slots=SIGNAL),
     Case(
         name="gpt2_compressive",
+        is_variant=True,
         make=gpt2(compressed_memory_length=3, compression_rate=2),
         fixed_length=True,
         slots={"slots": 1},
@@ -350,6 +357,7 @@ CASES = [
     ),
     Case(
         name="memformer_one_slot",
+        is_variant=True,
         make=memformer(
             num_layers=1, num_slots=1, writer_heads=1, temperature=1.0, forgetting=False, num_classification_tokens=0
         ),
@@ -362,6 +370,7 @@ CASES = [
     Case(name="rfa", make=linear(RFAAttention, num_directions=5), slots=LINEAR_SLOTS, **LINEAR),
     Case(
         name="rfa_gate_post_norm",
+        is_variant=True,
         make=linear(RFAAttention, num_directions=4, gate=True, norm="post", chunk_length=3),
         slots=LINEAR_SLOTS,
         **LINEAR,
@@ -402,7 +411,9 @@ CASES = [
         slots={"keys": 1, "values": 1},
     ),
     Case(name="memory_tokens", make=memory_tokens(), site="stack", causal=False),
-    Case(name="memory_bottleneck", make=memory_tokens(1, kind="bottleneck"), site="stack", causal=False),
+    Case(
+        name="memory_bottleneck", is_variant=True, make=memory_tokens(1, kind="bottleneck"), site="stack", causal=False
+    ),
     Case(name="product_key", make=product_key(dense_scale=0.0)),
     Case(name="product_key_residual", is_variant=True, make=product_key(norm="post")),
     Case(

@@ -137,7 +137,8 @@ class Run:
     def any_state(self, seed: int) -> Any:
         """Random finite contents, any validity, counters in range."""
         generator = np.random.default_rng(seed)
-        leaves = dict(named_leaves(self.init_state()))
+        shapes = jax.eval_shape(self.init_state)
+        leaves = dict(named_leaves(shapes))
 
         def draw(path: Any, leaf: Any) -> jax.Array:
             if leaf.dtype == bool:
@@ -149,7 +150,7 @@ class Run:
                 return jnp.asarray(generator.integers(0, bound, leaf.shape), leaf.dtype)
             return jnp.asarray(generator.normal(size=leaf.shape), leaf.dtype)
 
-        return jax.tree_util.tree_map_with_path(draw, self.init_state())
+        return jax.tree_util.tree_map_with_path(draw, shapes)
 
     def used_state(self, segments: int = 5) -> Any:
         """The state after some whole segments, every slot filled."""
