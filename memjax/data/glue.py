@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from memjax.data.sources import SPLITS, read_text, split_of
+from memjax.data.sources import SPLITS, find_packed, read_text, split_of
 from memjax.data.tfds import tfds_examples
 
 __all__ = ["LabelledText", "glue_texts", "tfds_glue_texts"]
@@ -122,10 +122,9 @@ def _task(name: str) -> GlueTask:
 def _files(folder: Path, choices: Sequence[Sequence[str]]) -> list[Path]:
     """The first set of files that is complete, [] where none is."""
     for names in choices:
-        there = lambda name: [f for end in ("", ".xz", ".gz") if (f := folder / f"{name}.tsv{end}").is_file()]
-        found = [there(name) for name in names]
-        if all(found):
-            return [files[0] for files in found]
+        found = [file for name in names if (file := find_packed(folder, f"{name}.tsv"))]
+        if len(found) == len(names):
+            return found
     return []
 
 

@@ -1,6 +1,5 @@
 """Grey images as documents, one token a pixel, row by row: MNIST in its own files, and images out again."""
 
-import gzip
 import hashlib
 import struct
 import zlib
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from memjax.data.documents import EvenDocuments
+from memjax.data.sources import find_packed, open_packed
 
 __all__ = ["ImageDocuments", "images_of", "mnist", "png_grid"]
 
@@ -54,10 +54,9 @@ def mnist(folder: str | Path, split: str) -> ImageDocuments:
     """
     if split not in FILES:
         raise ValueError(f"split: given {split!r}, allowed: {', '.join(FILES)}")
-    plain = Path(folder).expanduser() / FILES[split]
-    path = next((path for path in (plain, plain.with_name(plain.name + ".gz")) if path.is_file()), None)
+    path = find_packed(Path(folder).expanduser(), FILES[split])
     if path is None:
-        raise ValueError(f"data.source.path: given {str(folder)!r}, allowed: a folder with {plain.name}, also .gz")
+        raise ValueError(f"data.source.path: given {str(folder)!r}, allowed: a folder with {FILES[split]}, also .gz")
     images = read_idx(path)
     if split == "test":
         return ImageDocuments(images)
@@ -72,9 +71,8 @@ def read_idx(path: str | Path) -> np.ndarray:
     Raises:
       ValueError: another format, or a file that is cut off.
     """
-    content = Path(path).read_bytes()
-    if Path(path).suffix == ".gz":
-        content = gzip.decompress(content)
+    with open_packed(Path(path)) as file:
+        content = file.read()
     if len(content) < 16 or struct.unpack(">I", content[:4])[0] != 2051:
         raise ValueError(f"{path}: not an idx file of images (magic number 2051)")
     shape = struct.unpack(">III", content[4:16])

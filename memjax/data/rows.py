@@ -187,9 +187,9 @@ class RowStream(abc.ABC):
         if position is not None:
             self._restore(position)
         # Hosts must take the same number of steps, so a host that does not see all rows counts the others' segments.
-        counts_others = in_step and epochs is not None and (start, stop) != (0, rows)
-        others = [*range(start), *range(stop, rows)] if counts_others else []
-        self._others_need = self._segments_left(others, position)
+        others = [*range(start), *range(stop, rows)] if in_step and epochs is not None else []
+        places = dict.fromkeys(others, (0, 0, 0)) if position is None else _places(position, others)
+        self._others_need = max((self._row_segments(row, *place) for row, place in places.items()), default=0)
 
     @property
     def position(self) -> dict[str, Any]:
@@ -276,11 +276,6 @@ class RowStream(abc.ABC):
         row.offset, row.index = 0, row.index + 1
         if self._first(row.row)[0] + row.index * self.rows >= len(self._documents):
             row.index, row.epoch = 0, row.epoch + 1
-
-    def _segments_left(self, rows: Sequence[int], position: Mapping[str, Any] | None) -> int:
-        """The largest number of segments that any of `rows` (of other hosts) still has to give."""
-        places = dict.fromkeys(rows, (0, 0, 0)) if position is None else _places(position, rows)
-        return max((self._row_segments(row, *place) for row, place in places.items()), default=0)
 
 
 def _places(position: Mapping[str, Any], rows: Sequence[int]) -> dict[int, Sequence[int]]:

@@ -149,7 +149,7 @@ def _add_task(seqio: Any, name: str, corpus: Corpus, vocabulary: Any, data_dir: 
         ),
         preprocessors=[
             functools.partial(seqio.preprocessors.rekey, key_map=keys),
-            *([functools.partial(_replace_markers, feature="targets")] if corpus.has_markers else []),
+            *([_replace_markers] if corpus.has_markers else []),
             seqio.preprocessors.tokenize,
         ],
         output_features={key: seqio.Feature(vocabulary=vocabulary, add_eos=False) for key in keys},
@@ -157,14 +157,14 @@ def _add_task(seqio: Any, name: str, corpus: Corpus, vocabulary: Any, data_dir: 
     )
 
 
-def _replace_markers(dataset: Any, feature: str) -> Any:
+def _replace_markers(dataset: Any) -> Any:
     """Wiki-40B's lines `_START_ARTICLE_`, `_START_SECTION_`, `_START_PARAGRAPH_` turn blank, `_NEWLINE_` a line end."""
     tensorflow = import_tensorflow()
 
     def clean(example):
-        text = tensorflow.strings.regex_replace(example[feature], r"\n_START_(ARTICLE|SECTION|PARAGRAPH)_\n", "\n\n")
+        text = tensorflow.strings.regex_replace(example["targets"], r"\n_START_(ARTICLE|SECTION|PARAGRAPH)_\n", "\n\n")
         text = tensorflow.strings.strip(tensorflow.strings.regex_replace(text, "_NEWLINE_", "\n"))
-        return {**example, feature: text}
+        return {**example, "targets": text}
 
     return dataset.map(clean, num_parallel_calls=tensorflow.data.AUTOTUNE)
 

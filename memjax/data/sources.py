@@ -232,7 +232,7 @@ def json_lines(
     root = Path(os.path.commonpath([file.parent for file in files]))
     names, places, unpacked = [], [], {}
     for file in files:
-        with _open(file) as lines:
+        with open_packed(file) as lines:
             if file.suffix in _PACKED:
                 unpacked[file] = lines.read()
             offset = 0
@@ -248,7 +248,7 @@ def json_lines(
         file, offset, size = places[index]
         if file in unpacked:
             return _json_text(unpacked[file][offset : offset + size], field, names[index])
-        with _open(file) as lines:
+        with open_packed(file) as lines:
             lines.seek(offset)
             return _json_text(lines.read(size), field, names[index])
 
@@ -299,7 +299,11 @@ def wikitext(path: str | os.PathLike[str], *, split: str, articles: bool = True)
     Raises:
       ValueError: the split's file is missing or not UTF-8.
     """
-    file = _wikitext_file(Path(path), _check_split(split))
+    stem = {"train": "train", "validation": "valid", "test": "test"}[_check_split(split)]
+    names = (f"{stem}.txt", f"wiki.{stem}.tokens")
+    file = find_packed(path, *names)
+    if file is None:
+        raise ValueError(f"path: {path} has none of {', '.join(packed_names(*names))}; give the folder of WikiText")
     text = read_text(file)
     if not articles:
         return Texts.from_mapping({split: text})
@@ -369,7 +373,7 @@ def read_text(path: str | os.PathLike[str], *, allow_empty: bool = False) -> str
     if not file.is_file():
         raise ValueError(f"path: {file} is not a file; check the path")
     try:
-        with _open(file) as opened:
+        with open_packed(file) as opened:
             content = opened.read()
     except (lzma.LZMAError, gzip.BadGzipFile, EOFError) as error:
         raise ValueError(f"path: {file} cannot be unpacked ({error}); check the file") from None
@@ -389,8 +393,20 @@ def decode_text(content: bytes, name: str) -> str:
 _PACKED: Mapping[str, Callable] = {".xz": lzma.open, ".gz": gzip.open}
 
 
-def _open(path: Path):
+def open_packed(path: Path):
+    """The bytes of a file, unpacked where its name ends in `.xz` or `.gz`."""
     return _PACKED.get(path.suffix, open)(path, "rb")
+
+
+def packed_names(*names: str) -> list[str]:
+    """Names under which files may lie, as they are or packed."""
+    return [f"{name}{suffix}" for name in names for suffix in ("", *_PACKED)]
+
+
+def find_packed(folder: str | os.PathLike[str], *names: str) -> Path | None:
+    """The first of some files that is there, as it is or packed."""
+    files = (Path(folder) / name for name in packed_names(*names))
+    return next((file for file in files if file.is_file()), None)
 
 
 def _check_split(split: str) -> str:
@@ -459,15 +475,6 @@ def _json_text(line: bytes, field: str, name: str) -> str:
             f"field: {name} has no text under {field!r} (it has: {has}); name the field that holds the text"
         )
     return record[field]
-
-
-def _wikitext_file(folder: Path, split: str) -> Path:
-    stem = {"train": "train", "validation": "valid", "test": "test"}[split]
-    names = [f"{name}{suffix}" for name in (f"{stem}.txt", f"wiki.{stem}.tokens") for suffix in ("", ".xz", ".gz")]
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise ValueError(f"path: {folder} has none of {', '.join(names)}; give the folder of WikiText")
 
 
 def _between_blank_lines(text: str, match: re.Match[str]) -> bool:

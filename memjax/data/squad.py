@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from memjax.data.sources import SPLITS, read_text, split_of
+from memjax.data.sources import SPLITS, find_packed, read_text, split_of
 from memjax.data.tfds import tfds_examples
 
 __all__ = ["Question", "squad_questions", "tfds_squad_questions"]
@@ -40,8 +40,8 @@ def squad_questions(path: str, *, split: str, validation: float, test: float) ->
     """
     if split not in SPLITS:
         raise ValueError(f"split: given {split!r}, allowed: {', '.join(SPLITS)}")
-    files = {part: _file(Path(path), name) for part, name in [("train", "train-v1.1"), ("validation", "dev-v1.1")]}
-    there = [file for file in files.values() if file is not None]
+    files = (find_packed(path, f"{name}.json") for name in ("train-v1.1", "dev-v1.1"))
+    there = [file for file in files if file is not None]
     if not there:
         raise ValueError(f"data.source.path: {path} has no train-v1.1.json or dev-v1.1.json, allowed: SQuAD's folder")
     if len(there) == 1:
@@ -60,11 +60,6 @@ def tfds_squad_questions(*, split: str, data_dir: str) -> list[Question]:
         Question(text(example["question"]), text(example["context"]), answers(example["answers"]))
         for example in tfds_examples("squad", split=part, data_dir=data_dir or None)
     ]
-
-
-def _file(folder: Path, name: str) -> Path | None:
-    files = (folder / f"{name}.json{end}" for end in ("", ".xz", ".gz"))
-    return next((file for file in files if file.is_file()), None)
 
 
 def _read_json(file: Path) -> list[tuple[str, list[Question]]]:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from memjax.data.documents import Documents, Example
+from memjax.data.documents import Example
 from memjax.data.rows import Row, RowStream
 
 __all__ = ["Streams"]
@@ -72,7 +72,11 @@ class Streams(RowStream):
             document = self._number(row)
             first, last = int(self._begin is None), self._documents.num_tokens(document)
             if last <= first:
-                raise ValueError(_too_short(self._documents, document, last, first))
+                needed = "two (score_first=False does not score the first)" if first else "one"
+                raise ValueError(
+                    f"documents: document {self._documents.name(document)} has {last} tokens; needs at least {needed}; "
+                    "set a minimum document length"
+                )
             read, context = functools.partial(self._read, row, document), self._documents.context(document)
         else:
             first, last = self._bounds(row.row)
@@ -144,9 +148,3 @@ class Streams(RowStream):
                 sizes = sizes[index:] - np.eye(1, len(sizes) - index, dtype=np.int64)[0] * offset
             total += int((-(-sizes // self.segment_length)).sum())
         return total
-
-
-def _too_short(documents: Documents, index: int, tokens: int, unscored: int) -> str:
-    needed = "one" if not unscored else "two (score_first=False does not score the first)"
-    name = documents.name(index)
-    return f"documents: document {name} has {tokens} tokens; needs at least {needed}; set a minimum document length"

@@ -139,7 +139,10 @@ class KeyValueRecall(EvenDocuments):
                 kinds.extend((0, kind))
 
         for pair in range(self.num_pairs):
-            bound = self._binding(int(keys[pair]), int(values[pair]))
+            key, value = int(keys[pair]), int(values[pair])
+            bound = (self._first_key + key, self._first_value + value)
+            if self._layout == "joint":
+                bound = (self._first_pair + key * self.num_values + value,)
             tokens.extend(bound)
             kinds.extend([0] * len(bound))
             if self._group and ((pair + 1) % self._group == 0 or pair + 1 == self.num_pairs):
@@ -148,8 +151,3 @@ class KeyValueRecall(EvenDocuments):
         kinds.extend([0] * self._filler_length)
         ask(random.permutation(self.num_pairs), 2)
         return np.array(tokens, np.int32), np.array(kinds, np.int32)
-
-    def _binding(self, key: int, value: int) -> tuple[int, ...]:
-        if self._layout == "joint":
-            return (self._first_pair + key * self.num_values + value,)
-        return (self._first_key + key, self._first_value + value)

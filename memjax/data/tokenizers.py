@@ -167,9 +167,8 @@ class SentencePieceTokenizer(_ByteTable):
         self.begin_id = processor.bos_id() if processor.bos_id() >= 0 else self.pad_id
         self.end_id = processor.eos_id() if processor.eos_id() >= 0 else self.pad_id
         self._bytes = {self._table[i][0]: i for i in range(len(self._table)) if processor.is_byte(i)}
-        self.lossless = len(self._bytes) == 256 and all(
-            self._decoded_exactly(text) for text in ("a  b ", " \n\t", "ﬁ½")
-        )
+        exact = lambda text: self.decode_bytes(self._encode(text)) == utf8_bytes(text)
+        self.lossless = len(self._bytes) == 256 and all(map(exact, ("a  b ", " \n\t", "ﬁ½")))
 
     def encode(self, text: str) -> np.ndarray:
         """int32 ids of a text.
@@ -181,9 +180,6 @@ class SentencePieceTokenizer(_ByteTable):
         if self.lossless and self.decode_bytes(ids) != utf8_bytes(text):
             raise ValueError(f"text: {self.path} does not give it back; report the model and the text")
         return np.array(ids, np.int32)
-
-    def _decoded_exactly(self, text: str) -> bool:
-        return self.decode_bytes(self._encode(text)) == utf8_bytes(text)
 
     def _encode(self, text: str) -> list[int]:
         if not self._bytes:
@@ -208,9 +204,7 @@ def train_sentencepiece(
     *,
     vocab_size: int = 4096,
     model_type: str = "bpe",
-    character_coverage: float = 0.9999,
     max_bytes: int | None = 100_000_000,
-    num_threads: int = 2,
 ) -> SentencePieceTokenizer:
     """Trains a lossless SentencePiece model and writes it to `path` (through a temporary file).
 
@@ -224,9 +218,7 @@ def train_sentencepiece(
       path: of the model file.
       vocab_size: ids, of which 260 are special or bytes.
       model_type: `bpe` or `unigram`.
-      character_coverage: share of the characters of the text that get a piece of their own.
       max_bytes: stop reading texts after so many; None = read all.
-      num_threads: of the trainer.
 
     Returns:
       The tokenizer.
@@ -248,7 +240,7 @@ def train_sentencepiece(
             model_writer=model,
             vocab_size=vocab_size,
             model_type=model_type,
-            character_coverage=character_coverage,
+            character_coverage=0.9999,
             byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
@@ -259,7 +251,7 @@ def train_sentencepiece(
             bos_id=1,
             eos_id=2,
             unk_id=3,
-            num_threads=num_threads,
+            num_threads=2,
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:

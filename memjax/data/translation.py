@@ -6,13 +6,12 @@ A text of one language is a `Texts` as any other; both sides are tokenised by on
 import itertools
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from memjax.data.documents import Documents
-from memjax.data.sources import SPLITS, Texts, only_texts, read_text
+from memjax.data.sources import SPLITS, Texts, find_packed, only_texts, packed_names, read_text
 from memjax.data.tokenizers import Tokenizer
 
 
@@ -109,9 +108,9 @@ def parallel_texts(path: str | os.PathLike[str], stem: str, language: str) -> Te
     Raises:
       ValueError: no such file, or it is not UTF-8.
     """
-    names = [f"{stem}.{language}{suffix}" for suffix in ("", ".xz", ".gz")]
-    file = next((Path(path) / name for name in names if (Path(path) / name).is_file()), None)
+    file = find_packed(path, f"{stem}.{language}")
     if file is None:
+        names = packed_names(f"{stem}.{language}")
         raise ValueError(f"data.source.path: {path} has none of {', '.join(names)}; give the folder of the pairs")
     lines = read_text(file).removesuffix("\n").split("\n")
     return Texts.from_mapping({f"{stem}:{number}": line.strip() for number, line in enumerate(lines)})

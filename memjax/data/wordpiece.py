@@ -55,11 +55,15 @@ class WordPieceTokenizer:
         text = content or read_text(Path(path))  # type: ignore[arg-type]
         if text.lstrip().startswith("{"):
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
-            if type(self._tokenizer.model).__name__ != "WordPiece":
-                kind = type(self._tokenizer.model).__name__
+            kind = type(self._tokenizer.model).__name__
+            if kind != "WordPiece":
                 raise ValueError(f"vocab: {path} is a tokenizer of the kind {kind}, allowed: WordPiece")
         else:
-            self._tokenizer = _from_vocabulary(text, path, lowercase)
+            pieces = text.rstrip("\n").split("\n")
+            if len(set(pieces)) != len(pieces) or UNKNOWN not in pieces:
+                what = f"no list of different pieces with {UNKNOWN}"
+                raise ValueError(f"vocab: {path} is {what}, allowed: a vocab.txt of BERT")
+            self._tokenizer = _empty(lowercase, {piece.rstrip("\r"): index for index, piece in enumerate(pieces)})
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         vocabulary = self._tokenizer.get_vocab()
@@ -146,13 +150,6 @@ def truncate_texts(texts: Sequence[np.ndarray], length: int) -> list[np.ndarray]
     while sum(sizes) > room:
         sizes[int(np.argmax(sizes))] -= 1
     return [text[:size] for text, size in zip(texts, sizes, strict=True)]
-
-
-def _from_vocabulary(text: str, path: Any, lowercase: bool) -> Any:
-    pieces = text.rstrip("\n").split("\n")
-    if len(set(pieces)) != len(pieces) or UNKNOWN not in pieces:
-        raise ValueError(f"vocab: {path} is no list of different pieces with {UNKNOWN}, allowed: a vocab.txt of BERT")
-    return _empty(lowercase, {piece.rstrip("\r"): index for index, piece in enumerate(pieces)})
 
 
 def _empty(lowercase: bool, vocabulary: dict[str, int]) -> Any:

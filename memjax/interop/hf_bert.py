@@ -104,7 +104,8 @@ def export_params(
       model: its configuration; without token types and pooler it is a DistilBERT.
       task: whose head the parameters have.
     """
-    family = _distil_names("distilbert.") if not _attention(model).token_types else _bert_names("bert.")
+    kind = 0 if _attention(model).token_types else 1
+    family = _names(kind, _PREFIXES[kind])
     return hf.dump_entries(_entries(family, model, task), split_collection(params, make_stack(model).groups()))
 
 
@@ -203,52 +204,39 @@ Names = Mapping[str, str]
 """our part -> their module, `{}` being the number of a layer"""
 
 
-def _bert_names(prefix: str) -> Names:
-    layer = f"{prefix}encoder.layer.{{}}."
-    return {
-        "embeddings": f"{prefix}embeddings.",
-        "query": f"{layer}attention.self.query",
-        "key": f"{layer}attention.self.key",
-        "value": f"{layer}attention.self.value",
-        "output": f"{layer}attention.output.dense",
-        "attention_norm": f"{layer}attention.output.LayerNorm",
-        "wide": f"{layer}intermediate.dense",
-        "narrow": f"{layer}output.dense",
-        "feed_forward_norm": f"{layer}output.LayerNorm",
-        "pooler": f"{prefix}pooler.dense",
-        "head_dense": "cls.predictions.transform.dense",
-        "head_norm": "cls.predictions.transform.LayerNorm",
-        "head_bias": "cls.predictions.bias",
-    }
+_PREFIXES, _LAYERS = ("bert.", "distilbert."), ("encoder.layer.", "transformer.layer.")
+_OF_LAYERS = {
+    "query": ("attention.self.query", "attention.q_lin"),
+    "key": ("attention.self.key", "attention.k_lin"),
+    "value": ("attention.self.value", "attention.v_lin"),
+    "output": ("attention.output.dense", "attention.out_lin"),
+    "attention_norm": ("attention.output.LayerNorm", "sa_layer_norm"),
+    "wide": ("intermediate.dense", "ffn.lin1"),
+    "narrow": ("output.dense", "ffn.lin2"),
+    "feed_forward_norm": ("output.LayerNorm", "output_layer_norm"),
+}
+_OF_HEADS = {
+    "head_dense": ("cls.predictions.transform.dense", "vocab_transform"),
+    "head_norm": ("cls.predictions.transform.LayerNorm", "vocab_layer_norm"),
+    "head_bias": ("cls.predictions.bias", "vocab_projector.bias"),
+}
+"""our part -> the module of BERT, and of DistilBERT"""
 
 
-def _distil_names(prefix: str) -> Names:
-    layer = f"{prefix}transformer.layer.{{}}."
-    return {
-        "embeddings": f"{prefix}embeddings.",
-        "query": f"{layer}attention.q_lin",
-        "key": f"{layer}attention.k_lin",
-        "value": f"{layer}attention.v_lin",
-        "output": f"{layer}attention.out_lin",
-        "attention_norm": f"{layer}sa_layer_norm",
-        "wide": f"{layer}ffn.lin1",
-        "narrow": f"{layer}ffn.lin2",
-        "feed_forward_norm": f"{layer}output_layer_norm",
-        "head_dense": "vocab_transform",
-        "head_norm": "vocab_layer_norm",
-        "head_bias": "vocab_projector.bias",
-    }
+def _names(kind: int, prefix: str) -> Names:
+    """The names of a BERT (0) or of a DistilBERT (1)."""
+    layer = f"{prefix}{_LAYERS[kind]}{{}}."
+    own = {"embeddings": f"{prefix}embeddings.", "pooler": f"{prefix}pooler.dense"}
+    inside = {part: layer + modules[kind] for part, modules in _OF_LAYERS.items()}
+    return own | inside | {part: modules[kind] for part, modules in _OF_HEADS.items()}
 
 
 def _family(weights: Mapping[str, np.ndarray]) -> Names:
     """The names of the state dict's kind, with the prefix that it has."""
-    for kind, prefix, inside in [
-        (_bert_names, "bert.", "encoder.layer."),
-        (_distil_names, "distilbert.", "transformer.layer."),
-    ]:
+    for kind, prefix in enumerate(_PREFIXES):
         for start in (prefix, ""):
-            if any(name.startswith(start + inside) for name in weights):
-                return kind(start)
+            if any(name.startswith(start + _LAYERS[kind]) for name in weights):
+                return _names(kind, start)
     raise ValueError("weights: no layers of a BERT or DistilBERT, allowed: the state dict of one")
 
 

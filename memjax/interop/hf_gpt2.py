@@ -107,7 +107,7 @@ def import_params(
     if extra_ids < 0:
         raise ValueError(f"extra_ids: given {extra_ids}, allowed: 0 or more")
     _check(model)
-    if initial is None and (_has_memory(model) or model.markers):
+    if initial is None and (_attention(model).coefficients() or model.markers):
         raise ValueError("initial: given None for a model with a memory or marks, allowed: its initial parameters")
     # The prefix of the model with a head may be there or not; older files hold the causal mask of every layer.
     names = {name.removeprefix("transformer."): weight for name, weight in hf.read_weights(weights).items()}
@@ -281,10 +281,6 @@ def _attention(model: config.Model) -> config.GPT2 | config.InfinityFormer:
     raise ValueError(
         f"model.attention: given {model.attention_kind}, allowed: GPT2, or InfinityFormer with host = 'gpt2'"
     )
-
-
-def _has_memory(model: config.Model) -> bool:
-    return bool(_attention(model).coefficients())
 
 
 def _check(model: config.Model) -> None:

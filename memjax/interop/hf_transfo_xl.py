@@ -122,6 +122,7 @@ def export_config(model: config.Model, vocab_size: int) -> dict[str, Any]:
     adaptive = not output.is_one_softmax
     cutoffs = list(output.cutoffs) if adaptive else []
     return {
+        **_DEFAULTS,
         "architectures": ["TransfoXLLMHeadModel"],
         "model_type": "transfo-xl",
         "vocab_size": vocab_size,
@@ -142,9 +143,6 @@ def export_config(model: config.Model, vocab_size: int) -> dict[str, Any]:
         "untie_r": not attention.tied_biases,
         "dropout": model.dropout,
         "dropatt": model.attention_dropout,
-        "attn_type": 0,
-        "layer_norm_epsilon": 1e-5,
-        "tie_word_embeddings": True,
     }
 
 

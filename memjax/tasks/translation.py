@@ -24,7 +24,7 @@ class Translation(LanguageModeling):
         """Translates the first pairs of a split that are short enough."""
         if importlib.util.find_spec("sacrebleu") is None:
             return Answers({}, ("bleu: not measured, sacrebleu is not installed; allowed: pip install 'memjax[eval]'",))
-        references = list(only_texts(self._references(evaluation.split)))
+        references = list(only_texts(open_source(self.config.data, evaluation.split)[1]))
         source: Any = self.config.data.source
         count = min(evaluation.answers, len(split))
         found = translate(
@@ -46,6 +46,3 @@ class Translation(LanguageModeling):
         measures = {"bleu": plain.score, "bleu_of_words": words.score, "pairs": count}
         measures["pairs_too_long"] = len(references) - len(split)
         return Answers(measures, (f"bleu: {plain.signature}", f"bleu of words: lower-cased words|{words.signature}"))
-
-    def _references(self, split: str) -> Any:
-        return open_source(self.config.data, split)[1]
