@@ -109,8 +109,7 @@ def parameter_names(init: Callable[[], Any]) -> Any:
         where = jax.tree_util.keystr(path, simple=True, separator="/")
         raise ValueError(f"axes: {where} has no names; wrap its initialiser in memjax.axes.named")
 
-    is_box = lambda value: isinstance(value, _Named)
-    return jax.tree_util.tree_map_with_path(names, variables, is_leaf=is_box)
+    return jax.tree_util.tree_map_with_path(names, variables, is_leaf=lambda value: isinstance(value, _Named))
 
 
 @dataclasses.dataclass(frozen=True)

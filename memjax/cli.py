@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from memjax import __version__
 from memjax.compilation import keep_programs
 from memjax.config import Config, Data, Evaluation
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config, suggestion
@@ -43,9 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_help())
         return 0
     if arguments[0] in ("-V", "--version"):
-        import memjax
-
-        print(f"memjax {memjax.__version__}")
+        print(f"memjax {__version__}")
         return 0
     verb, *rest = arguments
     try:
@@ -69,14 +68,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         if line:
             print(f"memjax {verb}: {line}", file=sys.stderr)
-        if code == 1:
-            _leave(code)
+        processes: Any = sys.modules.get("memjax.training.processes")
+        if code == 1 and processes is not None and processes.count() > 1:
+            processes.abandon(code)  # the others of the run wait for this one, it does not wait for them
         return code
 
 
 def _train(arguments: list[str]) -> int:
     """Trains the model of a config, or goes on where its run stopped."""
-    parser = _config_parser("train")
+    parser = _Parser("train", reads="config")
     steps = "trace these steps of the log (from 2, both included) with jax.profiler, into the run's folder `profile`"
     parser.add_argument("--profile", metavar="FIRST:LAST", help=steps)
     memories = "go on with empty memories, also with another data.rows; rows begin their next epoch"
@@ -117,12 +117,13 @@ def _connect(options: argparse.Namespace, config: Config) -> None:
 
 def _eval(arguments: list[str]) -> int:
     """Scores a split with the newest checkpoint of a run, which may still be training."""
-    parser = _run_parser("eval")
+    parser = _Parser("eval", reads="run", json="")
     options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
-    from memjax.console import check_evaluation, describe_evaluation
+    from memjax.console import ANY_SIZE, describe_evaluation
     from memjax.lifelong import load_run
+    from memjax.training.experiment import evaluation_model
 
-    check_evaluation(config)
+    evaluation_model(config, ANY_SIZE)  # refuses what the model does not take before anything is read
     run = load_run(options.run, config)
     result = run.experiment.evaluate(run.variables)
     memory_length = config.with_memory(config.evaluation.memory_length).model.carrier.memory_length or 0
@@ -134,7 +135,7 @@ def _eval(arguments: list[str]) -> int:
 
 def _usage(arguments: list[str]) -> int:
     """Shows how many slots of its value tables (product keys) a run uses on a split, and how evenly."""
-    parser = _run_parser("usage")
+    parser = _Parser("usage", reads="run", json="")
     every = "every checkpoint that the run has kept, and at which of them a slot was last in use"
     parser.add_argument("--checkpoints", action="store_true", help=every)
     options, config = _with_config(parser, arguments, only=EVALUATION_FIELDS)
@@ -155,7 +156,7 @@ def _compare(arguments: list[str]) -> int:
 
 def _generate(arguments: list[str]) -> int:
     """Continues prompts with the newest checkpoint of a run; several prompts of any lengths are one batch."""
-    parser = _run_parser("generate", json=" per prompt")
+    parser = _Parser("generate", reads="run", json=" per prompt")
     parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
     parser.add_argument("--prompt-file", action="append", default=[], metavar="FILE", help="the same from a file")
     parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="tokens per prompt (default: 256)")
@@ -206,7 +207,7 @@ def _import(arguments: list[str]) -> int:
 
 def _data(arguments: list[str]) -> int:
     """Reads the data of a config, trains its tokenizer where it has none, and writes its token files."""
-    parser = _config_parser("data")
+    parser = _Parser("data", reads="config")
     what = "prepare: make what is missing, then say what is there"
     parser.add_argument("action", nargs="?", default="prepare", choices=["prepare"], help=what)
     _, config = _with_config(parser, arguments)
@@ -267,7 +268,7 @@ DATASTORE_ACTIONS = {
 
 def _datastore_parser(action: str) -> _Parser:
     parser = _Parser("datastore", action, json="")
-    parser.set_defaults(run=None, backend="", leaves=0, parts=1, part=None, runner="", shards=0, coordinator="")
+    parser.set_defaults(backend="", leaves=0, parts=1, part=None, runner="", shards=0, coordinator="")
     add = parser.add_argument
     add("--path", required=True, metavar="DIR", help="the folder of the store")
     if action in ("plan", "build", "verify", "neighbors"):
@@ -310,7 +311,7 @@ def _datastore_parser(action: str) -> _Parser:
 
 def _plan(arguments: list[str]) -> int:
     """Compiles one step for TPUs that are not here: memory per device, work, collectives, an estimate of the time."""
-    parser = _config_parser("plan", json=" per case")
+    parser = _Parser("plan", reads="config", json=" per case")
     named = "v5e:4x4 or v5p-128; several separated by commas"
     parser.add_argument("--topology", required=True, metavar="NAME", help=named)
     steps = ["train", "eval", "decode"]
@@ -374,12 +375,20 @@ class _Parser(argparse.ArgumentParser):
     Args:
       verb: which.
       action: of the verb.
+      reads: 'config' for a config file, 'run' for the config of a run.
       json: what its JSON objects are, where it prints such; None = it does not.
     """
 
-    def __init__(self, verb: str, action: str = "", json: str | None = None):
+    def __init__(self, verb: str, action: str = "", reads: str = "", json: str | None = None):
         description = DATASTORE_ACTIONS[action] if action else VERBS[verb][0].__doc__
         super().__init__(prog=f"memjax {verb} {action}".rstrip(), description=description, allow_abbrev=False)
+        self.set_defaults(run=None, config=DEFAULT_CONFIG, variant="")
+        if reads == "run":
+            self.add_argument("--run", required=True, metavar="DIR", help=RUN)
+        if reads == "config":
+            names = f"a config file or one of {', '.join(config_names())} (default: {DEFAULT_CONFIG})"
+            self.add_argument("--config", metavar="NAME", help=names)
+            self.add_argument("--variant", metavar="NAME", help="a variant that the config file defines")
         if json is not None:
             self.add_argument("--json", action="store_true", help=f"print one JSON object{json}")
 
@@ -395,20 +404,6 @@ class _Parser(argparse.ArgumentParser):
         return options
 
 
-def _run_parser(verb: str, json: str = "") -> _Parser:
-    parser = _Parser(verb, json=json)
-    parser.add_argument("--run", required=True, metavar="DIR", help=RUN)
-    return parser
-
-
-def _config_parser(verb: str, json: str | None = None) -> _Parser:
-    parser = _Parser(verb, json=json)
-    names = f"a config file or one of {', '.join(config_names())} (default: {DEFAULT_CONFIG})"
-    parser.add_argument("--config", default=DEFAULT_CONFIG, metavar="NAME", help=names)
-    parser.add_argument("--variant", default="", metavar="NAME", help="a variant that the config file defines")
-    return parser
-
-
 def _with_config(parser: _Parser, arguments: list[str], only: Sequence[str] = ()) -> tuple[argparse.Namespace, Config]:
     """The options, and the config (of `--config` or of the run in `--run`) with its overrides, validated.
 
@@ -422,14 +417,13 @@ def _with_config(parser: _Parser, arguments: list[str], only: Sequence[str] = ()
         for action in parser._actions:
             action.required = False
     options, rest = parser.parse_known_args(arguments)
-    if getattr(options, "run", None):
+    if options.run:
         from memjax.training.runs import load_config as load_run_config
 
         config = load_run_config(options.run)
     else:
-        config = load_config(getattr(options, "config", DEFAULT_CONFIG), getattr(options, "variant", ""))
-    others = tuple(parser._option_string_actions)
-    rest = ["--help"] if wants_help else rest
+        config = load_config(options.config, options.variant)
+    rest, others = ["--help"] if wants_help else rest, tuple(parser._option_string_actions)
     config = apply_overrides(config, rest, prog=parser.prog, only=only, others=others)
     validate(config)
     return options, config
@@ -502,15 +496,6 @@ def _explain(error: Exception) -> tuple[str | None, int]:
     if isinstance(error, Stopped):
         return "", error.exit_code
     return str(error) if isinstance(error, processes.Missing) else processes.explain(error), 1
-
-
-def _leave(code: int) -> None:
-    """Does not wait for the other processes of a run, where there are any: they wait for this one."""
-    if "memjax.training.processes" in sys.modules:
-        from memjax.training import processes
-
-        if processes.count() > 1:
-            processes.abandon(code)
 
 
 def _help() -> str:

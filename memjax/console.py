@@ -27,17 +27,12 @@ def check_serves(config: Config, capability: str) -> Model:
     return model
 
 
-def check_evaluation(config: Config) -> None:
-    """Refuses likewise a memory size or a cache that the model does not take."""
-    from memjax.training.experiment import evaluation_model
-
-    evaluation_model(config, ANY_SIZE)
-
-
 def check_generates(config: Config) -> None:
     """Refuses a model that does not go on from a prompt, or reads more at every token than a prompt has."""
+    from memjax.training.experiment import evaluation_model
+
     model = check_serves(config, "decodes")
-    check_evaluation(config)
+    evaluation_model(config, ANY_SIZE)
     if needed := model.example_extras(1, 1):
         kind, names = type(config.model.output).__name__, ", ".join(needed)
         raise ValueError(f"model.output: given {kind}, which reads {names} at every token; see memjax.retrieval")
@@ -134,12 +129,12 @@ def usage_facts(run: str, config: Config, *, checkpoints: bool = False) -> dict[
         loaded = load_run(run, config, step=step)
         return measure_usage(loaded.experiment, loaded.variables)
 
-    facts: dict[str, Any] = {"run": run, "split": config.evaluation.split}
+    steps = checkpoint_steps(run) if checkpoints else []
+    measured = {step: measure(step) for step in steps or [None]}  # the newest; where there is none, a line of its own
+    *_, newest = measured.values()
+    facts = {"run": run, "split": config.evaluation.split, "tables": describe_counts(newest)}
     if not checkpoints:
-        return {**facts, "tables": describe_counts(measure(None))}
-    steps = checkpoint_steps(run)
-    measured = {step: measure(step) for step in steps or [None]}  # which has a line of its own
-    facts["tables"] = describe_counts(measured[steps[-1]])
+        return facts
     facts["checkpoints"] = {str(step): describe_counts(counts) for step, counts in measured.items()}
     for table, values in facts["tables"].items():
         tops = {step: counts[table][""].top for step, counts in measured.items() if table in counts}
@@ -201,8 +196,7 @@ def align(rows: Sequence[Sequence[str]], numbers: int = 0) -> list[str]:
       ['steps     10', 'rows   2,000']
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    texts = len(widths) - numbers
-    sides = [str.ljust] * texts + [str.rjust] * numbers
+    sides = [str.ljust] * (len(widths) - numbers) + [str.rjust] * numbers
     place = lambda row: [side(cell, width) for side, cell, width in zip(sides, row, widths, strict=True)]
     return ["  ".join(place(row)).rstrip() for row in rows]
 
@@ -273,15 +267,8 @@ def _plan_or_build(action: str, options: Any, config: Config | None) -> dict[str
         return {**dataclasses.asdict(plan), "store_bytes": plan.store_bytes, "fits": plan.fits}
     chosen |= {"num_shards": options.shards, "progress": preparation()}
     if options.runner:
-        return build_with_beam(
-            options.run,
-            options.path,
-            runner=options.runner,
-            config=config,
-            tap=options.key or TAP,
-            runner_options=options.runner_option,
-            **chosen,
-        ).describe()
+        chosen |= {"tap": options.key or TAP, "runner": options.runner, "runner_options": options.runner_option}
+        return build_with_beam(options.run, options.path, config=config, **chosen).describe()
     return build_datastore(_key_source(options, config), options.path, **chosen).describe()
 
 
@@ -329,15 +316,9 @@ def _write_neighbors(store: Any, options: Any, config: Config | None) -> dict[st
     from memjax.retrieval.precomputation import near, neighbors_of_split
 
     source = _key_source(options, config, store)
-    values = neighbors_of_split(
-        source,
-        options.split,
-        store,
-        _open_index(store, options, exact_scores=options.backend != "exact"),
-        options.num_neighbors,
-        exclude=near(options.apart) if options.apart else None,
-        progress=preparation(),
-    )
+    index = _open_index(store, options, exact_scores=options.backend != "exact")
+    chosen = {"exclude": near(options.apart) if options.apart else None, "progress": preparation()}
+    values = neighbors_of_split(source, options.split, store, index, options.num_neighbors, **chosen)
     documents = source.run.experiment.documents(options.split)
     write_neighbors(options.to, options.split, values, documents, store=store.fingerprint)
     there = float((values >= 0).mean()) if values.size else 0.0
@@ -356,9 +337,8 @@ def _build_index(store: Any, options: Any) -> dict[str, Any]:
         from memjax.datastore.scann import build_scann_parts
 
         chosen = range(parts) if options.part is None else [options.part]
-        complete = build_scann_parts(
-            store, chosen, parts, metric=metric, runner=options.runner, runner_options=options.runner_option
-        )
+        beam = {"runner": options.runner, "runner_options": options.runner_option}
+        complete = build_scann_parts(store, chosen, parts, metric=metric, **beam)
         facts |= {"parts": parts, "built": list(chosen), "complete": complete}
     return {**facts, "seconds": round(time.monotonic() - start, 2)}
 

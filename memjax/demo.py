@@ -9,7 +9,7 @@ file. Every part is saved when it is done: a second call goes on, or shows what 
 import dataclasses
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from memjax.config import Bytes, Config, Evaluation
 from memjax.console import align, continuations, preparation, split_sizes
 from memjax.overrides import load_config
-from memjax.training.experiment import Experiment, make_experiment
+from memjax.training.experiment import make_experiment
 from memjax.training.loop import train
 from memjax.training.metrics import read_metrics
 from memjax.training.restoring import LoadedRun, load_run
@@ -87,7 +87,6 @@ class _Demo:
 
     def run(self) -> dict[str, Any]:
         """All parts in order."""
-        plan = self.plan
         if self.results["plan"] != self.settings:
             raise ValueError(f"workdir: {self.path} holds a demonstration with other settings; give another --workdir")
         if self.results.get("finished"):
@@ -95,18 +94,17 @@ class _Demo:
             self.show()
             return self.results
         self.path.mkdir(parents=True, exist_ok=True)
-        memory, local = self.language_config("memorizing"), self.language_config("cache_only")
         self.say("1/4  corpus and vocabulary")
-        self.describe_corpus(make_experiment(memory, progress=preparation()))
+        self.describe_corpus()
         self.say("2/4  two language models, the same tokens for both")
-        for config in (memory, local):
-            self.part(config.name, lambda config=config: self.train(config))
+        for name in ("memorizing", "cache_only"):
+            self.part(name, self.train, name)
         self.say("     the first with its memory off, and with a larger one")
-        for length in (0, plan.larger_memory):
-            self.part(f"score/{length}", lambda length=length: self.score(length))
+        for length in (0, self.plan.larger_memory):
+            self.part(f"score/{length}", self.score, length)
         self.say("3/4  keys and values: what only a memory can know")
         for variant in ("default", "cache_only"):
-            self.part(f"recall/{variant}", lambda v=variant: self.recall(v))
+            self.part(f"recall/{variant}", self.recall, variant)
         self.say("4/4  a held-out file, continued")
         self.part("continuation", self.continuation)
         self.results["finished"] = True
@@ -117,12 +115,12 @@ class _Demo:
 
     # Parts
 
-    def part(self, name: str, do: Any) -> None:
+    def part(self, name: str, do: Callable[..., Any], *given: Any) -> None:
         """Runs a part unless its result is there, and saves it; the time is saved in any case."""
         if name in self.results:
             return
         try:
-            self.results[name] = do()
+            self.results[name] = do(*given)
         finally:
             self.save()
 
@@ -141,17 +139,19 @@ class _Demo:
         config.evaluation = Evaluation(split="test", rows=16, max_segments=plan.max_segments)
         return config
 
-    def describe_corpus(self, experiment: Experiment) -> None:
+    def describe_corpus(self) -> None:
         from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
 
+        experiment = make_experiment(self.language_config("memorizing"), progress=preparation())
         facts: dict[str, Any] = {"python": python_version(), "sha256": corpus_sha256(read_python_sources())}
         facts |= {"vocabulary": experiment.tokenizer.vocab_size, **split_sizes(experiment.documents)}
         self.results["corpus"] = facts
         self.save()
         self.say("     " + _corpus_lines(facts).replace("\n", "\n     "))
 
-    def train(self, config: Config) -> dict[str, Any]:
+    def train(self, name: str) -> dict[str, Any]:
         """Trains one model, or goes on with it, and scores the held-out documents."""
+        config = self.language_config(name)
         result = train(config)
         lines = read_metrics(result.path / "metrics.jsonl")
         rates = [line["tokens_per_second"] for line in lines if line.get("tokens_per_second")]
@@ -206,11 +206,10 @@ class _Demo:
 
     def show(self) -> None:
         """Everything that was found, from the results alone."""
-        results = self.results
-        text = "\n".join([_table(results), "", _verdict(results), "", _recall_lines(results), "", _continued(results)])
+        text = "\n\n".join(part(self.results) for part in (_table, _verdict, _recall_lines, _continued))
         self.say(text)
         (self.path / "report.txt").write_text(text + "\n", encoding="utf-8")
-        self.say(f"\n{results['seconds'] / 60:.1f} minutes; everything is in {self.path.resolve()}")
+        self.say(f"\n{self.results['seconds'] / 60:.1f} minutes; everything is in {self.path.resolve()}")
 
     def say(self, line: str) -> None:
         print(line, flush=True)
@@ -243,21 +242,14 @@ def _scores(results: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any], 
 def _table(results: Mapping[str, Any]) -> str:
     """The table of the language models."""
     heads = ["model", "memory", "bits/byte", "distant", "train tok/s", "eval tok/s", "parameters", "memory bytes"]
+    show = lambda value, form: "-" if value is None else format(value, form)
     lines = [heads]
     for model, memory, score, training in _scores(results):
-        distant = score["subsets"][DISTANT]
-        lines.append(
-            [
-                model,
-                memory,
-                f"{score['bits_per_byte']:.4f}",
-                f"{distant['bits_per_byte']:.4f}" if "bits_per_byte" in distant else "-",
-                f"{training['tokens_per_second']:,.0f}" if training["tokens_per_second"] else "-",
-                f"{score['tokens_per_second']:,.0f}",
-                f"{training['parameters']:,}",
-                f"{score['memory_bytes']:,}",
-            ]
-        )
+        bits = score["bits_per_byte"], score["subsets"][DISTANT].get("bits_per_byte")
+        speeds = training["tokens_per_second"], score["tokens_per_second"]
+        sizes = training["parameters"], score["memory_bytes"]
+        forms = ((bits, ".4f"), (speeds, ",.0f"), (sizes, ","))
+        lines.append([model, memory, *(show(value, form) for values, form in forms for value in values)])
     table = align(lines, numbers=len(heads) - 2)
     rule = "-" * len(table[0])
     tokens, first = results["memorizing"]["tokens"], results["cache_only"]["evaluation"]
@@ -282,30 +274,22 @@ def _verdict(results: Mapping[str, Any]) -> str:
         first = f"With its memory the model needs {share} bits per byte than the local cache alone."
     cost = others[0]["bits_per_byte"] / trained["bits_per_byte"] - 1
     second = f"Switching off the memory it was trained with changes its bits per byte by {100 * cost:+.2f} %."
-    third = (
-        "Using a memory is learned late: minutes of training show that it works, not what it is worth.\n"
-        "See tools/results/README.md for the recipe that does."
-    )
-    return "\n".join([first, second, third])
+    third = "Using a memory is learned late: minutes of training show that it works, not what it is worth."
+    return "\n".join([first, second, third, "See tools/results/README.md for the recipe that does."])
 
 
 def _recall_lines(results: Mapping[str, Any]) -> str:
     """The accuracies of the key-value models."""
     lines = ["Keys and values, asked for many segments later:"]
     for name, key in (("with memory", "recall/default"), ("local cache only", "recall/cache_only")):
-        part = results[key]
-        lines.append(
-            f"  {name:17} {100 * part['accuracy']:5.1f} % of {part['answers']:,} answers right "
-            f"(chance {100 * part['chance']:.1f} %)"
-        )
+        accuracy, answers, chance = (results[key][number] for number in ("accuracy", "answers", "chance"))
+        right = f"{100 * accuracy:5.1f} % of {answers:,} answers right (chance {100 * chance:.1f} %)"
+        lines.append(f"  {name:17} {right}")
     return "\n".join(lines)
 
 
 def _continued(results: Mapping[str, Any]) -> str:
     """The end of the prompt and what the model made of it."""
     part = results["continuation"]
-    shown = part["prompt"][-400:]
-    return (
-        f"A held-out document ({part['document']}): the end of what the model was given, after >>> what it wrote:\n\n"
-        f"{shown}>>>{part['text']}"
-    )
+    head = f"A held-out document ({part['document']}): the end of what the model was given, after >>> what it wrote:"
+    return f"{head}\n\n{part['prompt'][-400:]}>>>{part['text']}"

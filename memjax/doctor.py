@@ -69,9 +69,7 @@ def describe(facts: dict[str, Any]) -> str:
         lines.append(f"missing   {', '.join(absent)}: memjax does not work without; pip install memjax")
     for name, part in facts["missing"].items():
         lines.append(f"missing   {name}: {part['for']} ({', '.join(part['packages'])}); {part['pip']}")
-    if not facts["missing"] and not absent:
-        lines.append("missing   nothing")
-    return "\n".join(lines)
+    return "\n".join(lines if facts["missing"] or absent else [*lines, "missing   nothing"])
 
 
 def extra_of(module: str) -> tuple[str, str] | None:

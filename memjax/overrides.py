@@ -108,11 +108,11 @@ def apply_overrides(
             raise UsageError(f"{field}: cannot be changed here, allowed: {', '.join(f'{start}*' for start in only)}")
     try:
         return _parse(config, arguments, prog)
-    except _Refused:
+    except UsageError:
         for name, values in given:
             try:
                 _parse(config, [name, *values], prog)
-            except _Refused:
+            except UsageError:
                 field, allowed = options[name]
                 value = repr(" ".join(values)) if values else "no value"
                 raise UsageError(f"{field}: given {value}, allowed: {allowed}") from None
@@ -142,24 +142,18 @@ def find_field(config: Any, name: str, prefer: str = "") -> str:
     return min(found, key=lambda field: (field != wanted, not (prefer and field.startswith(prefer))))
 
 
-class _Refused(ValueError):
-    """tyro refused the arguments."""
-
-
 def _parse(config: T, arguments: Sequence[str], prog: str) -> T:
     """One call of tyro, whose boxes go nowhere."""
     import tyro
 
-    boxes = io.StringIO()
+    boxes, kinds = io.StringIO(), (tyro.conf.AvoidSubcommands,)
     try:
         with contextlib.redirect_stderr(boxes):
-            return tyro.cli(
-                type(config), default=config, args=list(arguments), prog=prog, config=(tyro.conf.AvoidSubcommands,)
-            )
+            return tyro.cli(type(config), default=config, args=list(arguments), prog=prog, config=kinds)
     except SystemExit as exit:
         if exit.code in (0, None):  # --help
             raise
-        raise _Refused(" ".join(boxes.getvalue().translate({ord(c): " " for c in "│╭╮╰╯─\n"}).split())) from None
+        raise UsageError(" ".join(boxes.getvalue().translate({ord(c): " " for c in "│╭╮╰╯─\n"}).split())) from None
 
 
 def _split(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:

@@ -87,12 +87,11 @@ def test_parts_that_are_done_are_not_repeated(tmp_path, monkeypatch, capsys):
             return copy.deepcopy(wanted[name])
 
         real = made.part
-        monkeypatch.setattr(made, "part", lambda name, _: real(name, lambda: do(name)))
-        monkeypatch.setattr(made, "describe_corpus", lambda _: made.results.update(corpus=wanted["corpus"]))
+        monkeypatch.setattr(made, "part", lambda name, *_: real(name, do, name))
+        monkeypatch.setattr(made, "describe_corpus", lambda: made.results.update(corpus=wanted["corpus"]))
         made.run()
         return capsys.readouterr().out
 
-    monkeypatch.setattr(demo, "make_experiment", lambda config, progress: None)
     with pytest.raises(KeyboardInterrupt):
         run(fail="score/0")
     assert calls == ["memorizing", "cache_only", "score/0"]
