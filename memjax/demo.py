@@ -181,8 +181,7 @@ class _Demo:
         name = "recall_" + ("memory" if variant == "default" else variant)
         config = self.config("key_value_recall", plan.key_value_variant, name, plan.key_value_steps)
         config.evaluation.accuracy = True
-        result = train(config)
-        evaluation = result.results["evaluation"]
+        evaluation = train(config).results["evaluation"]
         return {
             "accuracy": evaluation["accuracy"],
             "answers": evaluation["targets"],
@@ -195,8 +194,8 @@ class _Demo:
 
         experiment = self.trained.experiment
         documents: Any = experiment.documents("test")
-        long = [i for i in range(len(documents)) if documents.num_tokens(i) > self.plan.prompt_tokens]
-        index = long[0] if long else 0
+        long = (i for i in range(len(documents)) if documents.num_tokens(i) > self.plan.prompt_tokens)
+        index = next(long, 0)
         prompt = experiment.tokenizer.decode(documents[index][: self.plan.prompt_tokens])
         sampling = Sampling(temperature=0.7, top_p=0.9)
         blocks = continuations(self.trained, [prompt], max_tokens=self.plan.generated_tokens, sampling=sampling)

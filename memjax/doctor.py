@@ -82,10 +82,7 @@ def extra_of(module: str) -> tuple[str, str] | None:
     names = {"tensorflow_datasets": "tensorflow-datasets", "sklearn": "scikit-learn", "faiss": "faiss-cpu"}
     top = module.partition(".")[0]
     package = names.get(top, top.replace("_", "-"))
-    for name, (purpose, packages) in EXTRAS.items():
-        if package in packages:
-            return name, purpose
-    return None
+    return next(((name, purpose) for name, (purpose, packages) in EXTRAS.items() if package in packages), None)
 
 
 def _devices() -> dict[str, Any]:
