@@ -196,7 +196,7 @@ class Checkpoints:
                 wrong = [name for name in names if described[name] != manifest["arrays"][name]]
                 if not wrong:
                     return step, {name: arrays[name] for name in names}, manifest
-                reason = f"{_some(wrong)} differ from what was saved"
+                reason = f"{some_of(wrong)} differ from what was saved"
             self._report_damage(step, reason)
         if steps:
             raise ValueError(f"{self.directory}: none of the checkpoints {steps} is intact; delete them to start anew")
@@ -301,7 +301,7 @@ def describe_difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -
             if [dtype, shape] != list(found[name][:2]):
                 other.append(f"{name} {found[name][0]}{found[name][1]} instead of {dtype}{shape}")
     kinds = (("lacks", missing), ("has besides", unexpected), ("has", other))
-    return "; ".join(f"it {word} {_some(names)}" for word, names in kinds if names)
+    return "; ".join(f"it {word} {some_of(names)}" for word, names in kinds if names)
 
 
 @contextlib.contextmanager
@@ -331,7 +331,7 @@ def _name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def _some(names: Iterable[str]) -> str:
+def some_of(names: Iterable[str]) -> str:
     names = list(names)
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more

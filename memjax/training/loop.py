@@ -278,15 +278,10 @@ class _Run:
     """One attempt at a run: start, phases of stages, end."""
 
     def __init__(
-        self,
-        make_learner: MakeLearner,
-        stages: Sequence[Stage],
-        record: Record,
-        hooks: Sequence[Hook],
-        profile: Profile,
+        self, make_learner: MakeLearner, stages: Sequence[Stage], record: Record, hooks: Sequence[Hook], trace: Profile
     ):
         self.make_learner, self.stages, self.record = make_learner, stages, record
-        self.hooks, self.profile, self.config = hooks, profile, record.config
+        self.hooks, self.trace, self.config = hooks, trace, record.config
         self.position, self.stream = Position(), None
         self.scores: dict[tuple[Position, str], EvaluationResult] = {}
         self._use(())
@@ -373,28 +368,20 @@ class _Run:
     def _before(self, stage: Stage, info: StepInfo) -> StepInfo:
         info.state = self._change(stage.before, info)
         steps = stage.steps if isinstance(stage.steps, int) else int(stage.steps(info.state))
-        self.position = self.position._replace(phase="steps", steps=(*self.position.steps, steps), stream=None)
-        if stage.before is not keep:
-            self._save(info)
+        self._enter(info, stage.before, phase="steps", steps=(*self.position.steps, steps), stream=None)
         return info
 
     def _steps(self, stage: Stage, info: StepInfo) -> StepInfo:
         training, record, first, last = self.config.training, self.record, info.step, self.position.end
         if self.stream is None:
             self.stream = stage.open(info.state, self.position.stream)
-        everything = [
-            self._log,
-            every(training.evaluate_every, self._evaluate),
-            *self.hooks,
-            every(training.checkpoint_every, self._save),
-        ]
-        updates = self._updates(self.stream)
-        step, state = self.profile.around(self.places.observe, first), info.state
-        for info in training_steps(step, state, updates, steps=last, first=first):
+        evaluate, save = every(training.evaluate_every, self._evaluate), every(training.checkpoint_every, self._save)
+        step, state = self.trace.around(self.places.observe, first), info.state
+        for info in training_steps(step, state, self._updates(self.stream), steps=last, first=first):
             self.position = self.position._replace(step=info.step)
             if info.step == first + 1:
                 self._first_step(info)
-            for hook in everything:
+            for hook in (self._log, evaluate, *self.hooks, save):
                 hook(info)
             if record.stop():
                 self._save(info)
@@ -402,18 +389,20 @@ class _Run:
         # A phase that does nothing needs no checkpoint of its own: it is simply come upon again.
         if stage.after is keep:
             self._save(info)
-        self.position, self.stream = self.position._replace(phase="after", stream=self.stream.position), None
-        if stage.after is not keep:
-            self._save(info)
+        self._enter(info, stage.after, phase="after", stream=self.stream.position)
         return info
 
     def _after(self, stage: Stage, info: StepInfo) -> StepInfo:
         info.state = self._change(stage.after, info)
         self._scores(info, stage.evaluate)
-        self.position = self.position._replace(stage=self.position.stage + 1, phase="before", stream=None)
-        if stage.after is not keep:
-            self._save(info)
+        self._enter(info, stage.after, stage=self.position.stage + 1, phase="before", stream=None)
         return info
+
+    def _enter(self, info: StepInfo, beside: Callable[..., Any], **position: Any) -> None:
+        """Goes on with the next phase, from a checkpoint where the one `beside` its border does something."""
+        self.position, self.stream = self.position._replace(**position), None
+        if beside is not keep:
+            self._save(info)
 
     def _updates(self, stream: Any) -> Iterator[tuple[str, Any]]:
         """The updates of a stream on their devices, read one at a time."""

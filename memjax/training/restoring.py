@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from memjax.config import Config
 from memjax.training import optimizers
-from memjax.training.checkpoints import Checkpoints
+from memjax.training.checkpoints import Checkpoints, some_of
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.places import Places
 from memjax.training.runs import grown, load_config
@@ -62,8 +62,8 @@ def init_from(
         if name in theirs and theirs[name].shape != leaf.shape
     ]
     if unexpected or shapes:
-        lacks = f"the model lacks {_some(unexpected)}" if unexpected else ""
-        raise ValueError(f"init_from: {run} does not fit: {'; '.join(filter(None, [lacks, _some(shapes)]))}")
+        lacks = f"the model lacks {some_of(unexpected)}" if unexpected else ""
+        raise ValueError(f"init_from: {run} does not fit: {'; '.join(filter(None, [lacks, some_of(shapes)]))}")
     merged = {name: jnp.asarray(theirs[name], leaf.dtype) if name in theirs else leaf for name, leaf in ours.items()}
     return join_arrays(merged, model.groups()), [name for name in ours if name not in theirs]
 
@@ -123,7 +123,3 @@ def _load(run: Path | str, step: int | None = None) -> tuple[dict[str, Any], Any
 
 def _checkpoints(run: Path | str) -> AbstractContextManager[Checkpoints]:
     return contextlib.closing(Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True))
-
-
-def _some(names: Sequence[str], shown: int = 4) -> str:
-    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")

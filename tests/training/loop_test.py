@@ -247,6 +247,18 @@ def test_init_from_starts_another_run(reference, tmp_path):
     assert "no new parameters" in [event.text for event in events]
 
 
+def test_a_run_goes_on_with_empty_memories_and_other_rows(tmp_path):
+    experiment, seen = make_experiment(tmp_path), []
+    with pytest.raises(Crash):
+        run(experiment, hooks=[crash_at(6)])
+    fewer = dataclasses.replace(experiment.config, data=Data(rows=2, segment_length=LENGTH))
+    hook = lambda info: seen.append(np.asarray(info.state.memory["valid"]).sum(1))
+    result, events = run(dataclasses.replace(experiment, config=fewer), reset_memory=True, hooks=[hook])
+    texts = [event.text for event in events]
+    assert "going on after step 4" in texts and "memories are empty, and rows begin their next epoch" in texts
+    assert result.step == STEPS and seen[0].shape == (2,) and seen[0].max() <= LENGTH
+
+
 def test_steps_that_are_not_finite_are_told(tmp_path):
     documents = toy_documents()
     weights = [{"weights": np.full(len(documents[i]), np.nan if i == 0 else 1.0, np.float32)} for i in range(7)]
