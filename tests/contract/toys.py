@@ -269,32 +269,18 @@ class CrossMemory(contract.CrossMemory):
         slots = jnp.zeros((batch_size, self.num_slots, self.dim), jnp.promote_types(dtype, jnp.float32))
         return SourceState(slots, jnp.zeros((batch_size,), bool))
 
-    @nn.nowrap
-    def init_decode_state(self, state, segment_length, batch_size):
-        return token_decode_state(state, batch_size)
-
-    def read_source(self, source, source_mask, state):
-        """The state of rows that start a document with this source."""
+    def _read_source(self, source, source_mask, state, maps):
         source = source.astype(state.slots.dtype)
         queries = jnp.broadcast_to(self.summary.astype(source.dtype)[None], (source.shape[0], *self.summary.shape))
-        visible = jnp.broadcast_to(source_mask[:, None, None, :], (source.shape[0], 1, self.num_slots, source.shape[1]))
+        visible = broadcast_mask(source_mask, *source.shape[:2])[:, None, None, :]
+        visible = jnp.broadcast_to(visible, (source.shape[0], 1, self.num_slots, source.shape[1]))
         slots = attention(queries[:, :, None], source[:, :, None], source[:, :, None], mask=visible)[:, :, 0]
         return SourceState(slots, jnp.ones_like(state.ready))
 
-    def __call__(self, x, state, *, start_of_document, source, source_mask=None, mask=None, deterministic=True):
-        mask = broadcast_mask(mask, *x.shape[:2])
-        source_mask = broadcast_mask(source_mask, *source.shape[:2])
-        current = where_rows(start_of_document | ~state.ready, self.read_source(source, source_mask, state), state)
-        y = self.drop(self._read(x, current), deterministic=deterministic)
-        return x + y, where_rows(mask.any(axis=1), current, state), Aux()
-
-    def decode(self, x, decode_state, *, active):
-        position = decode_state.position + active.astype(jnp.int32)
-        return x + self._read(x, decode_state.memory), dataclasses.replace(decode_state, position=position)
-
-    def _read(self, x, state):
+    def _read(self, x, state, maps, deterministic):
         slots = state.slots.astype(x.dtype)[:, :, None]
-        return attention((x @ self.query.astype(x.dtype))[:, :, None], slots, slots)[:, :, 0]
+        y = attention((x @ self.query.astype(x.dtype))[:, :, None], slots, slots)[:, :, 0]
+        return x + self.drop(y, deterministic=deterministic)
 
 
 class TableFeedForward(contract.Stateless):
@@ -311,11 +297,11 @@ class TableFeedForward(contract.Stateless):
         self.values = self.variable("tables", "values", draw)
         self.drop = nn.Dropout(self.dropout)
 
-    def __call__(self, x, state, *, start_of_document=None, mask=None, deterministic=True):
+    def read(self, x, mask, deterministic):
         ids = jnp.argmax(x @ self.keys.astype(x.dtype), axis=-1).astype(jnp.int32)
         sink = self.get_variable("sinks", "values") if self.has_variable("sinks", "values") else None
         y = lookup_rows(self.values.value, ids, sink).astype(x.dtype)
-        return x + self.drop(y, deterministic=deterministic), EmptyState(), Aux(arrays={"values/ids": ids})
+        return x + self.drop(y, deterministic=deterministic), Aux(arrays={"values/ids": ids})
 
 
 class SoftVocabulary(nn.Module):

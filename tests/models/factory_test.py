@@ -1,0 +1,68 @@
+import dataclasses
+
+import pytest
+
+from memjax.config import (
+    GPT2,
+    RFA,
+    T2R,
+    Compressive,
+    Dense,
+    FullAttention,
+    InfinityFormer,
+    LinearTransformer,
+    Memformer,
+    Memorizing,
+    MemSizer,
+    Model,
+    ProductKey,
+    TransformerXL,
+)
+from memjax.models.factory import make_attention, make_memformer, make_stack
+
+
+def values_of(part) -> dict:
+    """Fields of settings, or of a module and the modules in it."""
+    values = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    inner = [value for value in values.values() if dataclasses.is_dataclass(value)]
+    return {name: value for one in inner for name, value in values_of(one).items()} | values
+
+
+@pytest.mark.parametrize(
+    "part, elsewhere",
+    [
+        (FullAttention(scale_init=2.0), set()),
+        (TransformerXL(memory_length=3, tied_biases=True), {"final_norm"}),
+        (Compressive(compression="max", norm="pre_sonnet"), {"final_norm", "loss_weight"}),
+        (Memorizing(layers=(), gate_init=2.0), {"layers", "write"}),
+        (InfinityFormer(ridge=2.0, norm="pre"), {"host", "layers", "final_norm", "num_positions", "kl_weight"}),
+        (GPT2(compressed_memory_length=8, compression_rate=2), {"num_positions", "loss_weight"}),
+        (LinearTransformer(bias=False), set()),
+        (RFA(gate=True), set()),
+        (T2R(num_features=3), set()),
+        (MemSizer(num_slots=3), set()),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_every_setting_of_an_attention_reaches_its_module(part, elsewhere):
+    given, module = values_of(part), values_of(make_attention(Model(attention=part), 0, segment_length=4))
+    assert given.keys() - module.keys() == elsewhere
+    never = {"reset_after": None}  # 0 tokens, as settings say it
+    assert {name: module[name] for name in given if name in module} == {
+        name: never.get(name, value) for name, value in given.items() if name in module
+    }
+
+
+def test_every_setting_of_a_feed_forward_part_reaches_its_module():
+    part = ProductKey(layers=(1,), num_keys=8, memory_heads=3, dim=5, activation="swiglu", dense_scale=0.5)
+    plain, with_memory, *_ = make_stack(Model(feed_forward=part, num_layers=4)).layers
+    assert plain.feed_forward.memory is None and plain.feed_forward.hidden_dim == 5
+    module = values_of(with_memory.feed_forward)
+    assert {name for name in values_of(part) if name not in module} == {"layers", "memory_heads"}
+    assert {module[name] for name in ("activation", "num_keys", "num_heads", "dense_scale")} == {"swiglu", 8, 3, 0.5}
+
+
+def test_a_memformer_has_the_feed_forward_part_of_its_settings():
+    model = make_memformer(Memformer(feed_forward=Dense(bias=False, dim=6)), 10, segment_length=4)
+    parts = [layer.feed_forward for layer in (*model.encoder.layers, *model.decoder)]
+    assert {(part.bias, part.hidden_dim) for part in parts} == {(False, 6)}
