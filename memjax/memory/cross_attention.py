@@ -131,7 +131,7 @@ class CrossAttention(Residual, CrossMemory):
     def _read(
         self, x: Array, state: CrossAttentionState, maps: Any, deterministic: bool, normed: Array | None = None
     ) -> Array:
-        """`normed` is `x` normed, where it is at hand."""
+        """The residual stream after attention to the source of `state`; `normed` is `x` normed, where it is at hand."""
         queries = project_biased(self.normed(x) if normed is None else normed, self.query, self.query_bias)
         keys, values = state.keys.astype(queries.dtype), state.values.astype(queries.dtype)
         z = attention(queries, keys, values, mask=self._visible(queries, state), **weight_dropout(self, deterministic))
