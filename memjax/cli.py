@@ -322,14 +322,11 @@ def _plan(arguments: list[str]) -> int:
     parser.add_argument("--vocab-size", type=int, default=0, metavar="N", help=ids)
     options, config = _with_config(parser, arguments)
     from memjax.planning.cases import plan
-    from memjax.planning.report import PlanReport, make_cases
+    from memjax.planning.report import make_cases, report
 
     cases = make_cases(config, options.topology.split(","), options.what, options.sweep)
-    report = PlanReport(len(cases), as_json=options.json, command=shlex.join(["memjax", "plan", *arguments]))
-    for case in cases:
-        report.start(case)
-        report.add(plan(case, vocab_size=options.vocab_size))
-    return 0 if report.finish() else 3
+    facts_of, command = lambda case: plan(case, vocab_size=options.vocab_size), ["memjax", "plan", *arguments]
+    return 0 if report(cases, facts_of, as_json=options.json, command=shlex.join(command)) else 3
 
 
 def _doctor(arguments: list[str]) -> int:

@@ -30,11 +30,10 @@ class HostsIndex(BaseIndex):
         Raises:
           ValueError: parts of several metrics or widths.
         """
-        kinds = _gather(np.array([index.metric == "squared_l2", index.dim], np.int32))
-        if (kinds != kinds[0]).any():
+        kinds = _gather(np.array([index.metric == "squared_l2", index.dim, index.entries], np.int64))
+        if (kinds[:, :2] != kinds[0, :2]).any():
             raise ValueError("index: given one of another metric or width than another process has, allowed: the same")
-        entries = int(_gather(np.array([index.entries], np.int64)).sum())
-        super().__init__(index.metric, entries, index.dim)
+        super().__init__(index.metric, int(kinds[:, 2].sum()), index.dim)
         self._index = index
 
     def _search(self, queries: np.ndarray, num_neighbors: int) -> Neighbors:

@@ -62,23 +62,14 @@ class Index(Protocol):
         ...
 
 
-class BaseIndex:
-    """What the backends have in common.
-
-    Attributes:
-      metric: of the scores.
-      entries: that can be found.
-      dim: of keys and queries.
-    """
-
-    metric: Metric
+class BaseIndex(Index):
+    """What the backends have in common."""
 
     def __init__(self, metric: Metric, entries: int, dim: int):
         check_metric(metric)
         self.metric, self.entries, self.dim = metric, entries, dim
 
     def search(self, queries: Shaped[Any, "queries dim"], num_neighbors: int) -> Neighbors:
-        """The nearest entries of each query; see the text of the module."""
         queries = check_queries(queries, self.dim, num_neighbors)
         if not len(queries):
             nobody = np.zeros((0, num_neighbors), bool)

@@ -1,6 +1,7 @@
 """Opens the index of a store, whatever searches it."""
 
-from typing import Any, get_args
+from collections.abc import Callable
+from typing import Any
 
 from memjax.datastore.exact import ExactIndex, StreamedIndex
 from memjax.datastore.faiss import open_faiss
@@ -10,6 +11,14 @@ from memjax.datastore.sharded import ShardedIndex
 from memjax.datastore.store import Store
 
 __all__ = ["open_index"]
+
+OPENERS: dict[Backend, Callable[..., Index]] = {
+    "exact": ExactIndex.from_store,
+    "streamed": StreamedIndex,
+    "sharded": ShardedIndex.from_store,
+    "scann": open_scann,
+    "faiss": open_faiss,
+}
 
 
 def open_index(
@@ -38,17 +47,7 @@ def open_index(
       ValueError: an unknown backend or metric, or an index that was not built, is damaged or of another store.
     """
     check_metric(metric)
-    match backend:
-        case "exact":
-            index = ExactIndex.from_store(store, metric=metric, **options)
-        case "streamed":
-            index = StreamedIndex(store, metric=metric, **options)
-        case "sharded":
-            index = ShardedIndex.from_store(store, metric=metric, **options)
-        case "scann":
-            index = open_scann(store, metric=metric, **options)
-        case "faiss":
-            index = open_faiss(store, metric=metric, **options)
-        case _:
-            raise ValueError(f"backend: given {backend!r}, allowed: {', '.join(get_args(Backend))}")
+    if backend not in OPENERS:
+        raise ValueError(f"backend: given {backend!r}, allowed: {', '.join(OPENERS)}")
+    index = OPENERS[backend](store, metric=metric, **options)
     return rescore(index, store, num_candidates) if exact_scores else index

@@ -172,17 +172,16 @@ def open_scann(
       ValueError: no such index, a part that is missing, a damaged file, or an index of other keys.
     """
     check_metric(metric)
-    prefix = f"scann_{metric}_"
-    names = [name for name in artefact_names(store) if name.startswith(prefix)]
+    names = [name for name in artefact_names(store) if name.startswith(f"scann_{metric}_")]
     counts = sorted({int(name.rpartition("_")[2]) for name in names})
     if len(counts) > 1:
         raise ValueError(f"index: {store.path} has scann indices of {metric} in {counts} parts; delete all but one")
     num_parts = counts[0] if counts else 1
-    parts = range(num_parts) if part is None else [part]
     found = []
-    for number in parts:
+    for number in range(num_parts) if part is None else [part]:
         folder, about = open_artefact(store, _name(metric, number, num_parts))
-        found.append(ScannIndex(_load(folder), about, leaves_to_search=leaves_to_search, reorder=reorder))
+        searcher = import_scann().scann_ops_pybind.load_searcher(str(folder))
+        found.append(ScannIndex(searcher, about, leaves_to_search=leaves_to_search, reorder=reorder))
     return found[0] if len(found) == 1 else MergedIndex(found)
 
 
@@ -192,7 +191,6 @@ def build_scann_parts(
     num_parts: int,
     *,
     metric: Metric = "squared_l2",
-    settings: ScannSettings | None = None,
     runner: str = "",
     runner_options: Sequence[str] = (),
 ) -> bool:
@@ -203,7 +201,6 @@ def build_scann_parts(
       parts: the numbers of those to build, from 0.
       num_parts: in which the whole store is indexed.
       metric: "squared_l2" or "inner_product".
-      settings: None = the defaults.
       runner: of Beam, see `memjax.datastore.beam`; '' = this process.
       runner_options: of the pipeline.
 
@@ -214,33 +211,30 @@ def build_scann_parts(
       ValueError: as `build_scann`.
       DiskFull: as `build_scann`.
     """
-    load = functools.partial(_load_work, store.path.absolute(), metric, settings, num_parts)
+    load = functools.partial(_load_work, store.path.absolute(), metric, num_parts)
     if runner:
         from memjax.datastore.beam import run_pipeline
 
         run_pipeline(load, parts, runner=runner, options=runner_options)
     else:
         for part in parts:
-            build_scann(store, metric=metric, settings=settings, part=part, num_parts=num_parts)
+            build_scann(store, metric=metric, part=part, num_parts=num_parts)
     return _keep_division(store, metric, num_parts)
 
 
-def _load_work(
-    path: Path, metric: Metric, settings: ScannSettings | None, num_parts: int
-) -> Callable[[int], ScannIndex]:
+def _load_work(path: Path, metric: Metric, num_parts: int) -> Callable[[int], ScannIndex]:
     store = Store(path)
-    return lambda part: build_scann(store, metric=metric, settings=settings, part=part, num_parts=num_parts)
+    return lambda part: build_scann(store, metric=metric, part=part, num_parts=num_parts)
 
 
 def _keep_division(store: Store, metric: Metric, num_parts: int) -> bool:
     """Deletes the indices of other numbers of parts if all of this number are there."""
-    names = [name for name in artefact_names(store) if name.startswith(f"scann_{metric}_")]
+    names = {name for name in artefact_names(store) if name.startswith(f"scann_{metric}_")}
     wanted = {_name(metric, part, num_parts) for part in range(num_parts)}
-    if not wanted <= set(names):
+    if not wanted <= names:
         return False
-    for name in names:
-        if name not in wanted:
-            remove_artefact(store, name)
+    for name in names - wanted:
+        remove_artefact(store, name)
     return True
 
 
@@ -253,21 +247,14 @@ def import_scann() -> Any:
     """
     if sys.modules.get("scann") is not None:
         return sys.modules["scann"]
-    present = "tensorflow" in sys.modules
-    before = sys.modules.get("tensorflow")
+    before = {name: sys.modules[name] for name in ("tensorflow",) if name in sys.modules}
     sys.modules["tensorflow"] = None  # type: ignore[assignment]
     try:
         import scann
     finally:
-        if present:
-            sys.modules["tensorflow"] = before  # type: ignore[assignment]
-        else:
-            del sys.modules["tensorflow"]
+        del sys.modules["tensorflow"]
+        sys.modules.update(before)
     return scann
-
-
-def _load(folder: Path) -> Any:
-    return import_scann().scann_ops_pybind.load_searcher(str(folder))
 
 
 def _load_float32(store: Store, first: int, last: int) -> np.ndarray:

@@ -7,6 +7,7 @@ JSON; `memjax.planning.cases` runs it with the environment that libtpu needs.
 import dataclasses
 import functools
 import json
+import math
 import os
 import re
 import sys
@@ -236,15 +237,11 @@ def _arguments(program: Program, limit: int = 6) -> tuple[dict[str, int], list[t
     arrays: list[tuple[str, str, int]] = []
     for (name, tree), places in zip(program.arguments.items(), program.shardings, strict=True):
         leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-        one = hasattr(places, "spec")
-        shardings = [places] * len(leaves) if one else jax.tree.leaves(places)
+        shardings = jax.tree.leaves(jax.tree.broadcast(places, tree))
         for (path, leaf), sharding in zip(leaves, shardings, strict=True):
             shape = sharding.shard_shape(leaf.shape)
-            size = 1
-            for side in shape:
-                size *= side
             dtype = leaf.dtype
-            size *= 8 if jnp.issubdtype(dtype, jax.dtypes.prng_key) else dtype.itemsize
+            size = math.prod(shape) * (8 if jnp.issubdtype(dtype, jax.dtypes.prng_key) else dtype.itemsize)
             keys = jax.tree_util.keystr(path, simple=True, separator="/")
             part = _part(name, keys)
             parts[part] = parts.get(part, 0) + size

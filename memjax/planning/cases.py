@@ -107,12 +107,6 @@ def plan(case: Case, *, vocab_size: int = 0) -> dict[str, Any]:
         raise ModuleNotFoundError(
             "libtpu is not installed; pip install 'memjax[plan]' (Linux on x86-64)", name="libtpu"
         )
-    request = {
-        "config": config_to_dict(case.config),
-        "what": case.what,
-        "vocab_size": vocab_size,
-        "topology": case.topology.name,
-    }
     facts = {
         "name": case.config.name,
         "what": case.what,
@@ -122,8 +116,8 @@ def plan(case: Case, *, vocab_size: int = 0) -> dict[str, Any]:
         "devices": case.topology.num_devices,
         "rows": (case.config.data if case.what == "train" else case.config.evaluation).rows,
         "rematerialize": case.config.training.rematerialize,
-        **_compile(request),
     }
+    facts |= _compile({**facts, "config": config_to_dict(case.config), "vocab_size": vocab_size})
     facts["estimate"] = dataclasses.asdict(estimate(facts, case.topology)) if facts["fits"] else None
     facts["tips"] = [] if facts["fits"] else [dataclasses.asdict(tip) for tip in advise(case.config, facts)]
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")}

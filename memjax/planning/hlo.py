@@ -84,9 +84,6 @@ class Module:
     computations: Mapping[str, Mapping[str, Instruction]]
     entry: str
 
-    def root(self, computation: str) -> Instruction:
-        return next(i for i in self.computations[computation].values() if i.is_root)
-
 
 @dataclasses.dataclass(frozen=True)
 class Collective:

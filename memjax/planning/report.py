@@ -3,7 +3,7 @@
 import datetime
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memjax.config import Config
@@ -43,65 +43,58 @@ def make_cases(config: Config, topologies: Sequence[str], what: str = "train", s
     Raises:
       ValueError: a topology, a field or a value that does not exist.
     """
-    slices = [parse_topology(name) for name in topologies]
-    if not sweep:
-        return [Case(config, topology, what) for topology in slices]
-    name, equals, values = sweep.partition("=")
-    if not equals or not all(values.split(",")):
-        raise UsageError(f"sweep: given {sweep!r}, allowed: FIELD=VALUE,VALUE, as memory_length=8192,65536")
-    field = find_field(config, name, prefer="" if what == "train" else "evaluation.")
-    cases = []
-    for topology in slices:
-        for value in values.split(","):
-            changed = apply_overrides(config, [f"--{field}", value])
+    slices, swept = [parse_topology(name) for name in topologies], [("", config)]
+    if sweep:
+        name, equals, values = sweep.partition("=")
+        if not equals or not all(values.split(",")):
+            raise UsageError(f"sweep: given {sweep!r}, allowed: FIELD=VALUE,VALUE, as memory_length=8192,65536")
+        field = find_field(config, name, prefer="" if what == "train" else "evaluation.")
+        swept = [(f"{field} = {value}", apply_overrides(config, [f"--{field}", value])) for value in values.split(",")]
+        for _, changed in swept:
             validate(changed)
-            cases.append(Case(changed, topology, what, f"{field} = {value}"))
-    return cases
+    return [Case(changed, topology, what, value) for topology in slices for value, changed in swept]
 
 
-class PlanReport:
-    """Takes the facts of one case after the other and prints them: a case alone in full, several as a row each."""
+def report(
+    cases: Sequence[Case],
+    plan: Callable[[Case], Mapping[str, Any]],
+    *,
+    as_json: bool = False,
+    command: str = "",
+    stream: Any = None,
+) -> bool:
+    """Finds out about one case after the other and prints: a case alone in full, several as a row each.
 
-    def __init__(self, count: int, *, as_json: bool = False, command: str = "", stream: Any = None):
-        """Prepares a report.
+    Args:
+      cases: what to plan.
+      plan: gives the facts of a case, as `memjax.planning.cases.plan`; standard error is told about which it is asked.
+      as_json: print one JSON object per case, as soon as it is known.
+      command: that asked for it, for the JSON objects.
+      stream: where to print; None = standard output.
 
-        Args:
-          count: cases to come.
-          as_json: print one JSON object per case, as soon as it is known.
-          command: that asked for it, for the JSON objects.
-          stream: where to print; None = standard output.
-        """
-        self._command = command
-        self._count, self._as_json = count, as_json
-        self._out = sys.stdout if stream is None else stream
-        self._facts: list[Mapping[str, Any]] = []
-
-    def start(self, case: Case) -> None:
-        """Says on standard error what is being compiled."""
+    Returns:
+      Whether every case fits.
+    """
+    out, known = sys.stdout if stream is None else stream, []
+    for number, case in enumerate(cases, start=1):
         what = f"{case.config.name}, {case.what}, {case.topology.name}{', ' * bool(case.value)}{case.value}"
-        print(f"compiling {len(self._facts) + 1} of {self._count}: {what}", file=sys.stderr, flush=True)
-
-    def add(self, facts: Mapping[str, Any]) -> None:
-        """One case is known."""
-        self._facts.append(facts)
-        if self._as_json:
-            started = {"command": self._command, "date": datetime.date.today().isoformat()}
-            print(json.dumps({**started, **facts}), file=self._out, flush=True)
-
-    def finish(self) -> bool:
-        """Prints what is left to print; whether every case fits."""
-        if not self._as_json:
-            alone = len(self._facts) == 1
-            header, rows = full_table(self._facts[0]) if alone else comparison(self._facts)
-            print_table(header, rows, self._out)
-            for facts in self._facts:
-                for line in explain(facts, name=not alone):
-                    print(line, file=self._out)
-            for text in dict.fromkeys(facts["assumptions"] for facts in self._facts):
-                print(f"Estimate: {text}.", file=self._out)
-            versions = self._facts[0]["versions"]
-            print(f"Compiled by {', '.join(' '.join(pair) for pair in versions.items())}.", file=self._out)
-        return all(facts["fits"] for facts in self._facts)
+        print(f"compiling {number} of {len(cases)}: {what}", file=sys.stderr, flush=True)
+        facts = plan(case)
+        known.append(facts)
+        if as_json:
+            started = {"command": command, "date": datetime.date.today().isoformat()}
+            print(json.dumps({**started, **facts}), file=out, flush=True)
+    if not as_json:
+        alone = len(known) == 1
+        header, rows = full_table(known[0]) if alone else comparison(known)
+        print_table(header, rows, out)
+        for facts in known:
+            for line in explain(facts, name=not alone):
+                print(line, file=out)
+        for text in dict.fromkeys(facts["assumptions"] for facts in known):
+            print(f"Estimate: {text}.", file=out)
+        print(f"Compiled by {', '.join(' '.join(pair) for pair in known[0]['versions'].items())}.", file=out)
+    return all(facts["fits"] for facts in known)
 
 
 def comparison(facts: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -5,12 +5,9 @@ to it, a process of `build_datastore` or a worker of `build_with_beam`, and goes
 """
 
 import functools
-import hashlib
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,10 +15,11 @@ import numpy as np
 from memjax.config import Config
 from memjax.data.documents import Documents
 from memjax.datastore.beam import run_pipeline
+from memjax.datastore.files import checksum
 from memjax.datastore.plan import StorePlan, measure_write_speed, plan_store
-from memjax.datastore.store import Header, Store
+from memjax.datastore.store import Header, Progress, Store
 from memjax.datastore.writer import ShardWriter, create_store, finish_store, read_cursor
-from memjax.retrieval.keys import TAP, KeyReader, KeySource, make_key_source
+from memjax.retrieval.keys import TAP, KeySource, make_key_source
 from memjax.training import processes
 from memjax.training.checkpoints import describe_arrays, flatten
 from memjax.training.restoring import load_run
@@ -31,9 +29,6 @@ COMMIT_SECONDS = 30.0
 """a kill costs at most so much of the pass"""
 WAIT_SECONDS = 7 * 24 * 3600.0
 """for processes that have more to do; one that is gone is noticed at once"""
-
-Progress = Callable[[str, int, int | None], None]
-"""Called with (what, done so far, total or None)."""
 
 
 def make_header(source: KeySource, split: str, *, key_dtype: str = "float16", num_shards: int = 0) -> Header:
@@ -56,7 +51,7 @@ def make_header(source: KeySource, split: str, *, key_dtype: str = "float16", nu
         raise ValueError(f"evaluation.rows: given {rows}, allowed: a multiple of the {shards} shards")
     return Header(
         dim=source.dim,
-        model=_digest(model),
+        model=checksum(model)[:32],
         tokenizer=str(getattr(experiment.tokenizer, "fingerprint", None)),
         data=f"{split}/{documents.fingerprint}",
         protocol=source.protocol(),
@@ -153,7 +148,15 @@ def build_shard(
                 progress=writer.progress,
                 state=writer.load_state() if writer.progress else None,
             )
-            _write(reader, writer, commit_seconds, tell)
+            committed = time.monotonic()
+            for keys, targets, _ in reader:
+                writer.append(keys, targets)
+                if time.monotonic() - committed >= commit_seconds:
+                    writer.commit(reader.progress, reader.state())
+                    committed = time.monotonic()
+                    tell(writer.entries)
+            writer.finish()
+            tell(writer.entries)
         return writer.entries
 
 
@@ -210,18 +213,6 @@ def _load_work(
     source = make_key_source(load_run(run, config), tap)
     create_store(path, make_header(source, split, key_dtype=header.key_dtype, num_shards=header.num_shards))
     return functools.partial(build_shard, source, path, split=split, commit_seconds=commit_seconds)
-
-
-def _write(reader: KeyReader, writer: ShardWriter, seconds: float, tell: Callable[[int], None]) -> None:
-    committed = time.monotonic()
-    for keys, targets, _ in reader:
-        writer.append(keys, targets)
-        if time.monotonic() - committed >= seconds:
-            writer.commit(reader.progress, reader.state())
-            committed = time.monotonic()
-            tell(writer.entries)
-    writer.finish()
-    tell(writer.entries)
 
 
 def sample_queries(source: KeySource, split: str, count: int, *, seed: int = 0) -> np.ndarray:
@@ -283,7 +274,3 @@ def plan_datastore(
         write_bytes_per_second=measure_write_speed(folder),
         num_devices=len(jax.devices()),
     )
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]

@@ -14,7 +14,7 @@ from jaxtyping import Int
 
 from memjax.data.annotations import AnnotatedDocuments
 from memjax.datastore.index import Index
-from memjax.datastore.store import Store
+from memjax.datastore.store import Progress, Store
 from memjax.memory.knn_lm import Neighbors, Search, ValuesOf, search_neighbors
 from memjax.retrieval.building import check_store, make_header
 from memjax.retrieval.keys import KeySource
@@ -24,8 +24,6 @@ __all__ = ["near", "precompute_neighbors", "same_document"]
 Exclude = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(own token `[queries, 1]`, found tokens `[queries, neighbors]`, as numbers in the corpus) -> bool
 `[queries, neighbors]`, which must not be used. The own one never is."""
-Progress = Callable[[str, int, int | None], None]
-"""Called with (what, done so far, total or None)."""
 PIECE = 1 << 14
 """stored keys that are read together"""
 MOST = 1 << 12
@@ -90,17 +88,9 @@ def neighbors_of_split(
     numbers = source.numbers(split, **layout)
     total = int(AnnotatedDocuments(source.run.experiment.documents(split)).offsets[-1])
     values, done = np.full((total, num_neighbors), -1, np.int32), 0
+    named = {"numbers": numbers, "exclude": exclude, "metric": index.metric}
     for keys, own in _stored_pieces(store) if stored else ((part.keys, None) for part in source.reader(split)):
-        found = precompute_neighbors(
-            keys,
-            index.search,
-            store.values,
-            num_neighbors,
-            own=own,
-            numbers=numbers,
-            exclude=exclude,
-            metric=index.metric,
-        )
+        found = precompute_neighbors(keys, index.search, store.values, num_neighbors, own=own, **named)
         values[numbers[done : done + len(keys)]] = found.values
         done += len(keys)
         if progress is not None:
@@ -174,11 +164,8 @@ def _search_others(
 ) -> Neighbors:
     """Asks for one more than is needed, and for twice as many where that was not enough."""
     count = num_neighbors + 1
-    found = Neighbors(
-        np.zeros((len(queries), num_neighbors), np.float32),
-        np.full((len(queries), num_neighbors), -1, np.int32),
-        np.full((len(queries), num_neighbors), -1, np.int64),
-    )
+    shape = (len(queries), num_neighbors)
+    found = Neighbors(np.zeros(shape, np.float32), np.full(shape, -1, np.int32), np.full(shape, -1, np.int64))
     waiting = np.arange(len(queries))
     while len(waiting):
         there = ask(queries[waiting], count)

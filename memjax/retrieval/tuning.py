@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from memjax.data.annotations import NUMBER
-from memjax.memory.knn_lm import DISTANCES, VALUES, Search, ValuesOf, neighbor_log_prob, search_neighbors
+from memjax.memory.knn_lm import DISTANCES, VALUES, Neighbors, Search, ValuesOf, neighbor_log_prob, search_neighbors
 from memjax.training.evaluation import EvaluationResult, Evaluator, Score, Scored
 from memjax.training.metrics import perplexity
 from memjax.typing import Batch
@@ -74,7 +74,7 @@ class CachedNeighbors:
             raise ValueError(
                 f"num_neighbors: given {num_neighbors}, allowed: 1 to {self.values.shape[1]}, as were found"
             )
-        return CachedNeighbors(*(array[:, :num_neighbors] for array in self._arrays().values()))
+        return CachedNeighbors(**{name: array[:, :num_neighbors] for name, array in vars(self).items()})
 
     def annotations(self, numbers: np.ndarray, num_tokens: int) -> dict[str, np.ndarray]:
         """Arrays over all tokens of the split for `AnnotatedDocuments`; tokens that were not scored have none.
@@ -90,16 +90,13 @@ class CachedNeighbors:
 
     def save(self, path: Path | str) -> None:
         """Writes them to an .npz file."""
-        np.savez(path, **self._arrays())  # type: ignore[arg-type]
+        np.savez(path, **vars(self))
 
     @classmethod
     def load(cls, path: Path | str) -> CachedNeighbors:
         """Reads what `save` has written."""
         with np.load(path) as file:
             return cls(**{field.name: file[field.name] for field in dataclasses.fields(cls)})
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 def score_targets(evaluator: Evaluator, variables: Mapping[str, Any]) -> tuple[EvaluationResult, Targets]:
@@ -109,9 +106,9 @@ def score_targets(evaluator: Evaluator, variables: Mapping[str, Any]) -> tuple[E
       evaluator: on documents with numbers (`AnnotatedDocuments(..., numbers=True)`), of one host.
       variables: of its model.
     """
-    collected = _Collected()
-    result = evaluator(variables, observe=collected.add)
-    return result, collected.targets()[0]
+    parts: list[tuple[np.ndarray, ...]] = []
+    result = evaluator(variables, observe=lambda batch, scored: parts.append(_scored_targets(batch, scored)))
+    return result, _in_order(parts)[0]
 
 
 def find_neighbors(
@@ -143,23 +140,27 @@ def find_neighbors(
     Raises:
       ValueError: documents without numbers, or a search that gives another number of rows than there were queries.
     """
-    collected = _Collected(feature)
-    found: list[CachedNeighbors] = []
+    parts: list[tuple[np.ndarray, ...]] = []
+    waiting: list[np.ndarray] = []
+    found: list[Neighbors] = []
 
-    def search_waiting(least: int) -> None:
-        queries = collected.take_queries(least)
-        if queries is not None:
-            found.append(CachedNeighbors(*search_neighbors(queries, search, values, num_neighbors, metric=metric)))
+    def search_waiting() -> None:
+        found.append(search_neighbors(np.concatenate(waiting), search, values, num_neighbors, metric=metric))
+        waiting.clear()
 
     def observe(batch: Batch, scored: Scored) -> None:
-        collected.add(batch, scored)
-        search_waiting(queries_at_once)
+        parts.append(_scored_targets(batch, scored))
+        if feature not in scored.features:
+            raise ValueError(f"feature: given {feature!r}, the evaluator shows {sorted(scored.features)}")
+        waiting.append(scored.features[feature][batch.weights > 0].astype(np.float32))
+        if sum(map(len, waiting)) >= queries_at_once:
+            search_waiting()
 
     result = evaluator(variables, observe=observe)
-    search_waiting(1)
-    targets, order = collected.targets()
-    parts = [[getattr(one, field.name) for one in found] for field in dataclasses.fields(CachedNeighbors)]
-    return result, targets, CachedNeighbors(*(np.concatenate(part)[order] for part in parts))
+    if waiting:
+        search_waiting()
+    targets, order = _in_order(parts)
+    return result, targets, CachedNeighbors(*(np.concatenate(part)[order] for part in zip(*found, strict=True)))
 
 
 def neighbor_log_probs(targets: Targets, neighbors: CachedNeighbors, temperatures: Sequence[float]) -> np.ndarray:
@@ -281,37 +282,20 @@ def _log_probs_at(temperatures: Any, distances: Any, values: Any, tokens: Any) -
     return jax.lax.map(lambda t: neighbor_log_prob(distances, values, tokens, t), temperatures)
 
 
-class _Collected:
-    """Scored targets of the batches so far, and the queries that were not searched yet."""
+def _scored_targets(batch: Batch, scored: Scored) -> tuple[np.ndarray, ...]:
+    """The arrays of `Targets` for one batch."""
+    if NUMBER not in batch.extras:
+        raise ValueError("documents: given without numbers, allowed: AnnotatedDocuments(..., numbers=True)")
+    chosen = batch.weights > 0
+    each = () if scored.parts is None else (scored.parts[:, chosen],)
+    return batch.extras[NUMBER][chosen], batch.targets[chosen], -scored.nats[chosen], *each
 
-    def __init__(self, feature: str = ""):
-        self._feature = feature
-        self._parts: list[tuple[np.ndarray, ...]] = []
-        self._queries: list[np.ndarray] = []
 
-    def add(self, batch: Batch, scored: Scored) -> None:
-        if NUMBER not in batch.extras:
-            raise ValueError("documents: given without numbers, allowed: AnnotatedDocuments(..., numbers=True)")
-        chosen = batch.weights > 0
-        each = () if scored.parts is None else (scored.parts[:, chosen],)
-        self._parts.append((batch.extras[NUMBER][chosen], batch.targets[chosen], -scored.nats[chosen], *each))
-        if self._feature:
-            if self._feature not in scored.features:
-                raise ValueError(f"feature: given {self._feature!r}, the evaluator shows {sorted(scored.features)}")
-            self._queries.append(scored.features[self._feature][chosen].astype(np.float32))
-
-    def take_queries(self, least: int) -> np.ndarray | None:
-        """What waits to be searched, if it is that many."""
-        if sum(map(len, self._queries)) < least:
-            return None
-        queries, self._queries = np.concatenate(self._queries), []
-        return queries
-
-    def targets(self) -> tuple[Targets, np.ndarray]:
-        """All targets in the order of the documents, and that order."""
-        numbers, tokens, log_probs, *each = (np.concatenate(part, axis=-1) for part in zip(*self._parts, strict=True))
-        order = np.argsort(numbers, kind="stable")
-        if (np.diff(numbers[order]) == 0).any():
-            raise ValueError("documents: a target was scored twice; the numbers of their tokens are not unique")
-        parts = each[0][:, order] if each else None
-        return Targets(numbers[order].astype(np.int64), tokens[order], log_probs[order], parts), order
+def _in_order(parts: Sequence[tuple[np.ndarray, ...]]) -> tuple[Targets, np.ndarray]:
+    """The targets of all batches in the order of the documents, and that order."""
+    numbers, tokens, log_probs, *each = (np.concatenate(part, axis=-1) for part in zip(*parts, strict=True))
+    order = np.argsort(numbers, kind="stable")
+    if (np.diff(numbers[order]) == 0).any():
+        raise ValueError("documents: a target was scored twice; the numbers of their tokens are not unique")
+    shown = each[0][:, order] if each else None
+    return Targets(numbers[order].astype(np.int64), tokens[order], log_probs[order], shown), order

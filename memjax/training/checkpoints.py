@@ -177,27 +177,24 @@ class Checkpoints:
     ) -> tuple[int, dict[str, Any], Any] | None:
         steps = self.steps() if only is None else [only]
         for step in reversed(steps):
-            manifest, reason = _attempt("its manifest cannot be read", lambda step=step: self._read_manifest(step))
-            if reason:  # Whatever damage makes the library raise, the next older one may be intact.
-                self._report_damage(step, reason)
-                continue
-            if manifest["format"] != FORMAT:
-                raise ValueError(
-                    f"{self.directory}: checkpoint {step} has format {manifest['format']}, allowed: {FORMAT}; read it "
-                    "with the version of memjax that has written it"
-                )
-            names, shardings = select(manifest, step)
-            arrays, reason = _attempt(
-                "its arrays cannot be read",
-                lambda: self._read_arrays(step, names, manifest["arrays"], shardings),  # noqa: B023
-            )
-            if not reason:
+            try:
+                manifest = _attempt("its manifest cannot be read", self._read_manifest, step)
+                if manifest["format"] != FORMAT:
+                    raise ValueError(
+                        f"{self.directory}: checkpoint {step} has format {manifest['format']}, allowed: {FORMAT}; read "
+                        "it with the version of memjax that has written it"
+                    )
+                names, shardings = select(manifest, step)
+                arguments = (step, names, manifest["arrays"], shardings)
+                arrays = _attempt("its arrays cannot be read", self._read_arrays, *arguments)
                 described = describe_arrays(arrays)
                 wrong = [name for name in names if described[name] != manifest["arrays"][name]]
                 if not wrong:
                     return step, {name: arrays[name] for name in names}, manifest
-                reason = f"{some_of(wrong)} differ from what was saved"
-            self._report_damage(step, reason)
+                raise _Damaged(f"{some_of(wrong)} differ from what was saved")
+            except _Damaged as reason:  # Whatever damage makes the library raise, the next older one may be intact.
+                self._damaged.add(step)
+                self._on_warning(f"checkpoint {step} is damaged, {reason}: going back to an older one")
         if steps:
             raise ValueError(f"{self.directory}: none of the checkpoints {steps} is intact; delete them to start anew")
         return None
@@ -227,10 +224,6 @@ class Checkpoints:
         )
         with _stragglers_ignored():
             return self._manager().restore(step, args=ocp.args.Composite(state=restore)).state
-
-    def _report_damage(self, step: int, reason: str) -> None:
-        self._damaged.add(step)
-        self._on_warning(f"checkpoint {step} is damaged, {reason}: going back to an older one")
 
     def _manager(self) -> Any:
         if self._opened is None:
@@ -337,15 +330,21 @@ def some_of(names: Iterable[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _attempt(what: str, read: Callable[[], Any]) -> tuple[Any, str]:
-    """(value, '') of a read, or (None, reason) where it has failed in any process."""
+class _Damaged(Exception):  # noqa: N818 (what is found, not a mistake)
+    """A checkpoint is not what was saved."""
+
+
+def _attempt(what: str, read: Callable[..., Any], *arguments: Any) -> Any:
+    """What is read; raises `_Damaged` where that has failed in any process."""
     value, failed = None, None
     try:
-        value = read()
+        value = read(*arguments)
     except Exception as error:
         failed = type(error).__name__
     kinds = [kind for kind in gather(failed) if kind is not None]
-    return (None, f"{what} ({kinds[0]})") if kinds else (value, "")
+    if kinds:
+        raise _Damaged(f"{what} ({kinds[0]})")
+    return value
 
 
 def _local(leaf: Any) -> Any:

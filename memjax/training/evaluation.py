@@ -158,17 +158,15 @@ class EvaluationResult(Score):
         both = self.plus(other)
         return dataclasses.replace(
             self,
-            **{field.name: getattr(both, field.name) for field in dataclasses.fields(Score)},
+            **vars(both),
             subsets={name: score.plus(other.subsets[name]) for name, score in self.subsets.items()},
             tokens_per_second=self.tokens_per_second + other.tokens_per_second,
         )
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as JSON values; subsets under `subsets`, measures beside the sums."""
-        own = {field.name for field in dataclasses.fields(EvaluationResult)} - {
-            field.name for field in dataclasses.fields(Score)
-        }
-        values = {name: getattr(self, name) for name in sorted(own - {"subsets", "metrics", "measures", "notes"})}
+        own = vars(self).keys() - vars(Score()).keys() - {"subsets", "metrics", "measures", "notes"}
+        values = {name: getattr(self, name) for name in sorted(own)}
         subsets = {name: score.as_dict() for name, score in self.subsets.items()}
         values |= {"metrics": dict(self.metrics), "subsets": subsets, **({"notes": self.notes} if self.notes else {})}
         return {**super().as_dict(), **self.measures, **values}

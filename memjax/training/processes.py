@@ -194,14 +194,13 @@ class Watch:
     lost are the steps since the last checkpoint. It does not notice a process that lives and makes no progress.
     """
 
-    def __init__(self, timeout: float = TIMEOUT, on_missing: Callable[[str], None] | None = None):
+    def __init__(self, timeout: float = TIMEOUT):
         """Watches from `with` on; one at a time.
 
         Args:
           timeout: seconds within which every process must come.
-          on_missing: gets the line instead of ending the process.
         """
-        self._timeout, self._on_missing = timeout, on_missing or _end
+        self._timeout = timeout
         self._done = threading.Event()
 
     def __enter__(self) -> Watch:
@@ -220,7 +219,7 @@ class Watch:
                 barrier("still here", self._timeout)
             except Missing as missing:
                 if not self._done.is_set():
-                    self._on_missing(f"{missing}; this process ends, the same command goes on from the last checkpoint")
+                    _end(f"{missing}; this process ends, the same command goes on from the last checkpoint")
                 return
 
 
@@ -236,12 +235,12 @@ def abandon(code: int) -> None:
     os._exit(code)
 
 
-def explain(error: BaseException, timeout: float = 60.0) -> str | None:
+def explain(error: BaseException) -> str | None:
     """The line about a computation that failed while other processes go on, or are gone; None for any other error."""
     if count() == 1 or not isinstance(error, jax.errors.JaxRuntimeError):
         return None
     try:
-        barrier("after an error", timeout)
+        barrier("after an error", timeout=60.0)
     except Missing as missing:
         what = " ".join(str(error).split())[:500]
         return f"{what}; {missing}; the same command goes on from the last checkpoint"

@@ -72,13 +72,10 @@ class Profile:
                 jax.block_until_ready(state)  # what is still running belongs to an earlier step
                 jax.profiler.start_trace(self.folder)
                 self._since = first
-            if self._since is None:
-                self._step += 1
-                return train_step(state, batch)
             with jax.profiler.StepTraceAnnotation("train", step_num=self._step + 1):
                 result = train_step(state, batch)
             self._step += 1
-            if self._step == last:
+            if self._since is not None and self._step == last:
                 jax.block_until_ready(result)
                 self.close()
             return result

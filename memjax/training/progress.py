@@ -40,16 +40,16 @@ class Progress:
     def __call__(self, event: Event) -> None:
         if event.kind in ("stopped", "finished"):
             self.close()
-        if not self._stream.isatty():
-            if event.kind != "checkpoint":
-                print(event.text, file=self._stream, flush=True)
-            return
-        if self._bar is None and event.kind in ("start", "log"):
+        if self._bar is None and event.kind in ("start", "log") and self._stream.isatty():
             self._open(event)
-        if event.kind == "log" and self._bar is not None:
+        if event.kind == "checkpoint":
+            return
+        if self._bar is None:
+            print(event.text, file=self._stream, flush=True)
+        elif event.kind == "log":
             self._bar.update(self._task, completed=event.step, numbers=describe_numbers(event.values))
-        elif event.kind != "checkpoint":
-            self._print(event.text)
+        else:
+            self._bar.console.print(event.text, markup=False)
 
     def close(self) -> None:
         if self._bar is not None:
@@ -66,12 +66,6 @@ class Progress:
         self._bar = Bar(*columns, TextColumn("ETA"), TimeRemainingColumn(), console=console)
         self._task = self._bar.add_task("", total=event.steps, completed=event.step, numbers="")
         self._bar.start()
-
-    def _print(self, text: str) -> None:
-        if self._bar is None:
-            print(text, file=self._stream, flush=True)
-        else:
-            self._bar.console.print(text, markup=False)
 
 
 def describe_numbers(values: Mapping[str, Any]) -> str:

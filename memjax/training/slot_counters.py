@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int
 
 from memjax.axes import constrain
 from memjax.functional.product_keys import top_slots
-from memjax.training.tables import Path, TableOptimizer, Tables, TouchedRows, layer_prefixes
+from memjax.training.tables import Path, TableOptimizer, Tables, TouchedRows, layer_prefixes, map_tables, unzip
 
 __all__ = ["count_usage"]
 
@@ -33,22 +33,11 @@ def count_usage(optimizer: TableOptimizer) -> TableOptimizer:
         values: Any, moments: Any, touched: Mapping[Path, TouchedRows], *, step: Int[Array, ""], ok: Bool[Array, ""]
     ) -> tuple[Any, Any]:
         values, rule = optimizer.update(values, moments["rule"], touched, step=step, ok=ok)
-        counted = jax.tree.map(lambda *counters: counters, *(moments["usage"][name] for name in COUNTERS))
-        new = map_counters(lambda path, counters: _count(counters, touched[path], ok), counted)
-        parts = (jax.tree.map(lambda c, i=i: c[i], new, is_leaf=_is_counters) for i in range(len(COUNTERS)))
-        return values, {"rule": rule, "usage": dict(zip(COUNTERS, parts, strict=True))}
+        count = lambda path, *counters: _count(counters, touched[path], ok)
+        new = map_tables(count, *(moments["usage"][name] for name in COUNTERS))
+        return values, {"rule": rule, "usage": dict(zip(COUNTERS, unzip(new, len(COUNTERS)), strict=True))}
 
     return TableOptimizer(init, update)
-
-
-def map_counters(function: Callable[[Path, Any], Any], counters: Any) -> Any:
-    """`function(path, counters of the table)` for every table."""
-    named = lambda path, leaf: function(tuple(str(key.key) for key in path), leaf)
-    return jax.tree_util.tree_map_with_path(named, counters, is_leaf=_is_counters)
-
-
-def _is_counters(node: Any) -> bool:
-    return isinstance(node, tuple)
 
 
 def _count(counters: tuple[Array, ...], rows: TouchedRows, ok: Array) -> tuple[Array, ...]:
@@ -89,7 +78,7 @@ def _describe(usage: Mapping[str, Any]) -> dict[str, Array]:
         terms = jnp.where(shares > 0, shares * jnp.log(jnp.where(shares > 0, shares, 1)), 0)
         return jnp.where(counts.any(), jnp.maximum(math.log(len(counts)) + terms.sum(), 0), 0)
 
-    def one(path: Path, counters: tuple[Array, ...]) -> None:
+    def one(path: Path, *counters: Array) -> None:
         stacked = [c if c.ndim == 2 else c[None] for c in counters]
         prefixes = layer_prefixes(path, jax.ShapeDtypeStruct((*counters[0].shape, 1), jnp.float32))
         for index, prefix in enumerate(prefixes):
@@ -99,5 +88,5 @@ def _describe(usage: Mapping[str, Any]) -> dict[str, Array]:
             found[f"{prefix}count_divergence"] = divergence(lookups)
             found[f"{prefix}weight_divergence"] = divergence(weights)
 
-    map_counters(one, jax.tree.map(lambda *counters: counters, *(usage[name] for name in COUNTERS)))
+    map_tables(one, *(usage[name] for name in COUNTERS))
     return found

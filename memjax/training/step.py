@@ -123,26 +123,14 @@ def init_train_state(
         restart=jnp.zeros(batch.start_of_document.shape[1], bool),
         method={} if method is None else method,
     )
-    return dataclasses.replace(state, totals=zero_totals(objective, state, memory, batch))
 
-
-def zero_totals(objective: Objective, state: TrainState, memory: Any, batch: Batch) -> dict[str, Sum]:
-    """The sums that updates with such a batch add to, at zero.
-
-    Args:
-      objective: as in `gradients_of`.
-      state: arrays or shapes; its totals do not matter.
-      memory: what the rows of the batch remember.
-      batch: an example or its shapes.
-    """
-
-    def sums(state: TrainState, memory: Any, batch: Batch) -> dict[str, Sum]:
-        segment = jax.tree.map(lambda leaf: leaf[0], batch)
-        _, _, nll, aux = objective.loss(_loss_variables(state), memory, segment, state.key)
+    def sums(state: TrainState, batch: Batch) -> dict[str, Sum]:
+        segment = _first(batch)
+        _, _, nll, aux = objective.loss(_loss_variables(state), state.memory, segment, state.key)
         all_of = {"nll": nll, **_named_losses(objective, aux), **aux.metrics, **_counts(segment)}
         return _sums(all_of, jnp.zeros(()), jnp.ones((), bool))
 
-    return {name: Sum.zero() for name in jax.eval_shape(sums, state, memory, batch)}
+    return dataclasses.replace(state, totals={name: Sum.zero() for name in jax.eval_shape(sums, state, batch)})
 
 
 def model_variables(state: TrainState) -> dict[str, Any]:
@@ -355,15 +343,14 @@ def apply_gradients(
     if found.memory is not None:
         restore = restore_state if found.single else select_state
         memory, restart = restore(ok, found.memory, found.saved), jnp.where(ok, False, found.starts)
-    new = TrainState(
+    new = dataclasses.replace(
+        state,
         step=select(state.step + 1, state.step),
         params=params,
         tables=tables,
         opt_state=select_state(later, opt_state, state.opt_state),
         batch_stats=select(found.batch_stats, state.batch_stats),
-        constants=state.constants,
         memory=memory,
-        key=state.key,
         totals={name: total + sums[name] if name in sums else total for name, total in state.totals.items()},
         restart=restart,
         method=method,

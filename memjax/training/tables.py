@@ -89,12 +89,8 @@ def sparse_sgd(learning_rate: Schedule) -> TableOptimizer:
     ) -> tuple[Any, Any]:
         rule = lambda rows, gradient: (rows[0] - learning_rate(step) * gradient,)
 
-        def one(path: Path, table: Array) -> Array:
-            return _over_layers(lambda table, rows: update_rows((table,), *_of(rows, ok), rule), table, touched[path])[
-                0
-            ]
-
-        return map_tables(one, values), moments
+        one = lambda table, rows: update_rows((table,), *_of(rows, ok), rule)[0]
+        return map_tables(lambda path, table: _over_layers(one, table, touched[path]), values), moments
 
     return TableOptimizer(lambda values: {}, update)
 
@@ -106,7 +102,6 @@ def table_adam(
     b2: float = 0.999,
     eps: float = 1e-8,
     form: str = "auto",
-    axis: str = MODEL,
     split: Split = "rows",
 ) -> TableOptimizer:
     """Adam for value tables, lazy or dense.
@@ -124,12 +119,11 @@ def table_adam(
       b2: decay of the second moment.
       eps: added to the root of the second moment.
       form: "auto" is dense for tables of at most `DENSE_UP_TO` rows a lookup of the step.
-      axis: name of the mesh axis that splits the tables.
-      split: what of them it splits.
+      split: what the mesh axis `model` splits of the tables.
     """
     if form not in ("auto", "lazy", "dense"):
         raise ValueError(f"form: given {form!r}, allowed: 'auto', 'lazy' or 'dense'")
-    places: dict[str, Any] = {"axis": axis, "split": split}
+    places: dict[str, Any] = {"axis": MODEL, "split": split}
 
     def init(values: Any) -> Any:
         return {"mu": jax.tree.map(jnp.zeros_like, values), "nu": jax.tree.map(jnp.zeros_like, values)}
@@ -150,14 +144,8 @@ def table_adam(
             new = rule(arrays, gradient_of_rows(arrays[0], *_of(rows, ok), **places))
             return tuple(jnp.where(ok, n.astype(o.dtype), o) for n, o in zip(new, arrays, strict=True))
 
-        leaves, structure = jax.tree.flatten(values)
-        others = [jax.tree.leaves(moments[name]) for name in ("mu", "nu")]
-        paths = [path for path, _ in _flatten(values)]
-        new = [
-            _over_layers(one, a, touched[path])
-            for path, a in zip(paths, zip(leaves, *others, strict=True), strict=True)
-        ]
-        values, mu, nu = (structure.unflatten([arrays[i] for arrays in new]) for i in range(3))
+        each = lambda path, *arrays: _over_layers(one, arrays, touched[path])
+        values, mu, nu = unzip(map_tables(each, values, moments["mu"], moments["nu"]), 3)
         return values, {"mu": mu, "nu": nu}
 
     return TableOptimizer(init, update)
@@ -168,8 +156,8 @@ def freeze_tables(optimizer: TableOptimizer, names: Collection[str]) -> TableOpt
 
     def update(values: Any, moments: Any, touched: Mapping[Path, TouchedRows], **named: Any) -> tuple[Any, Any]:
         new, moments = optimizer.update(values, moments, touched, **named)
-        kept = lambda path, old, changed: old if is_named("/".join(_names(path)), names) else changed
-        return jax.tree_util.tree_map_with_path(kept, values, new), moments
+        kept = lambda path, old, changed: old if is_named("/".join(path), names) else changed
+        return map_tables(kept, values, new), moments
 
     return TableOptimizer(optimizer.init, update)
 
@@ -286,9 +274,15 @@ def _lookups(arrays: Mapping[str, Any]) -> dict[str, Any]:
     return {name: array for name, array in arrays.items() if name.endswith(("/ids", "/weights"))}
 
 
-def map_tables(function: Callable[[Path, Any], Any], values: Any) -> Any:
-    """`function(path, table)` for every table of a collection."""
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: function(_names(path), leaf), values)
+def map_tables(function: Callable[..., Any], values: Any, *others: Any) -> Any:
+    """`function(path, table, ...)` for every table of a collection, with what other trees hold of it."""
+    return jax.tree_util.tree_map_with_path(lambda path, *leaves: function(_names(path), *leaves), values, *others)
+
+
+def unzip(tuples: Any, number: int) -> tuple[Any, ...]:
+    """A tree of tuples, of `number` each, as so many trees."""
+    is_leaf = lambda node: isinstance(node, tuple)
+    return tuple(jax.tree.map(lambda node, i=i: node[i], tuples, is_leaf=is_leaf) for i in range(number))
 
 
 def _flatten(tree: Any) -> list[tuple[Path, Any]]:

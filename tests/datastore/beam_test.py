@@ -5,9 +5,7 @@ Beam runs in processes of its own. They need it installed, which the locked envi
 
 import importlib.util
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +15,8 @@ from memjax.datastore import MergedIndex, StreamedIndex, build_scann, open_scann
 from memjax.datastore.artefacts import artefact_names
 from memjax.datastore.scann import build_scann_parts
 from tests.datastore.stores import clusters, make_store
+from tests.programs import printed
 
-ROOT = Path(__file__).parent.parent.parent
 needs_beam = pytest.mark.skipif(
     importlib.util.find_spec("apache_beam") is None,
     reason="apache-beam is not installed: its protobuf contradicts that of the lock; run `make test-beam`",
@@ -57,10 +55,7 @@ print(json.dumps(found))
 @pytest.mark.beam
 @pytest.mark.parametrize("mode", MODES)
 def test_every_part_is_made_and_errors_keep_their_line(tmp_path, mode):
-    command = [sys.executable, "-c", PIPELINE, str(tmp_path), mode]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout.splitlines()[-1])
+    found = json.loads(printed("-c", PIPELINE, tmp_path, mode)[-1])
     assert found["good"] == "done"
     made = sorted(path.name for path in tmp_path.glob("part_*"))
     assert made == [f"part_{part}" for part in range(7)]
@@ -126,9 +121,7 @@ def test_parts_of_an_index_by_the_command_line(tmp_path, capsys):
 def test_parts_of_an_index_by_a_pipeline(tmp_path):
     store = make_store(tmp_path / "s", clusters(300, 8), shards=[100, 200])
     build_scann(store)
-    command = [sys.executable, "-m", "memjax.cli", "datastore", "index", "--path", str(store.path), "--parts", "3"]
-    command += ["--runner", "DirectRunner", "--runner-option", "direct_num_workers=2"]
-    run = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout.splitlines()[-1])["complete"]
+    command = ["-m", "memjax.cli", "datastore", "index", "--path", store.path, "--parts", "3", "--json"]
+    lines = printed(*command, "--runner", "DirectRunner", "--runner-option", "direct_num_workers=2")
+    assert json.loads(lines[-1])["complete"]
     check_parts(store, 3)

@@ -1,8 +1,6 @@
 """What goes wrong on real machines, by the command line: damage is named, a killed index is whole or not there."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +9,7 @@ import pytest
 from memjax.cli import main
 from memjax.datastore import Store, build_faiss, build_scann, open_index, open_scann
 from tests.datastore.stores import clusters, make_store
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.programs import printed
 
 
 def flip(path: Path, byte: int, bit: int = 4) -> None:
@@ -169,10 +166,7 @@ def test_kill_9_of_a_build_of_an_index(tmp_path, capsys, before):
     store = make_store(tmp_path / "s", clusters(300, 8))
     if before == "old":
         build_scann(store)
-    command = [sys.executable, "-W", "ignore", "-c", KILLED, str(store.path), before]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout.splitlines()[-1])
+    found = json.loads(printed("-W", "ignore", "-c", KILLED, store.path, before)[-1])
     codes, states = zip(*found["exact"], strict=True)
     assert len(codes) > 10 and set(codes[:-1]) == {-9} and codes[-1] == 0
     assert set(states) == {before, "new"} and states[-1] == "new"
@@ -217,10 +211,7 @@ def test_the_memory_of_a_search_is_that_of_the_keys(tmp_path, backend):
         store = make_store(tmp_path / str(entries), clusters(entries, 8), key_dtype="float16", block_entries=8192)
         if backend in ("scann", "faiss"):
             {"scann": build_scann, "faiss": build_faiss}[backend](store)
-        command = [sys.executable, "-c", MEASURED, str(store.path), backend, str(num_queries)]
-        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stderr
-        peaks.append(json.loads(run.stdout.splitlines()[-1]))
+        peaks.append(json.loads(printed("-c", MEASURED, store.path, backend, num_queries)[-1]))
     more = sizes[1] - sizes[0]
     growth = peaks[1]["searched"] - peaks[0]["searched"]
     keys, everything = more * 8 * 4, more * num_queries * 4

@@ -1,9 +1,6 @@
 """Keys split over a mesh axis: what 8 devices give (see `sharded_cases`), and one device as a mesh."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,17 +8,13 @@ import pytest
 
 from memjax.datastore import ExactIndex, ShardedIndex
 from tests.datastore.stores import make_store
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.programs import printed
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict:
     """What every case found, from one program on 8 devices."""
-    command = [sys.executable, "-m", "tests.datastore.sharded_cases", str(tmp_path_factory.mktemp("stores"))]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout.splitlines()[-1])
+    return json.loads(printed("-m", "tests.datastore.sharded_cases", tmp_path_factory.mktemp("stores"))[-1])
 
 
 @pytest.fixture

@@ -4,9 +4,6 @@ import errno
 import itertools
 import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -16,8 +13,8 @@ from hypothesis import strategies as st
 
 from memjax.datastore import DiskFull, ShardWriter, Store, create_store, finish_store, read_cursor
 from tests.datastore.stores import HEADER, make_header
+from tests.programs import printed
 
-ROOT = Path(__file__).parent.parent.parent
 BATCHES = 3
 KEYS = np.random.default_rng(0).normal(size=(17, 4)).astype(np.float16)
 VALUES = np.arange(17) * 3
@@ -199,10 +196,7 @@ print(kills, cursor_before)
 
 
 def test_kill_9_at_random_moments(tmp_path):
-    command = [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path / "s"), "25", "20000"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    kills, interrupted = run.stdout.split()
+    kills, interrupted = printed("-W", "ignore", "-c", KILLED, tmp_path / "s", 25, 20000)[-1].split()
     assert int(kills) > 5 and interrupted == "True"
     store = finish_store(tmp_path / "s")
     ids = np.arange(20000)

@@ -8,7 +8,7 @@ import pytest
 
 from memjax.cli import main
 from memjax.overrides import UsageError
-from memjax.planning.report import PlanReport, make_cases
+from memjax.planning.report import make_cases, report
 from memjax.planning.topologies import GIB
 from tests.planning.cases_test import tiny
 
@@ -77,11 +77,9 @@ def facts(value: str = "", *, fits: bool = True) -> dict:
 
 
 def printed(*cases: dict, as_json: bool = False) -> tuple[str, bool]:
-    out = io.StringIO()
-    report = PlanReport(len(cases), as_json=as_json, command="memjax plan", stream=out)
-    for case in cases:
-        report.add(case)
-    fits = report.finish()
+    out, found = io.StringIO(), iter(cases)
+    whole = make_cases(tiny(), ["v5e:2x2"]) * len(cases)
+    fits = report(whole, lambda case: next(found), as_json=as_json, command="memjax plan", stream=out)
     return out.getvalue(), fits
 
 
@@ -112,9 +110,7 @@ def test_on_a_terminal_it_is_a_table_with_lines():
             return True
 
     out = Terminal()
-    report = PlanReport(1, stream=out)
-    report.add(facts())
-    report.finish()
+    report(make_cases(tiny(), ["v5e:2x2"]), lambda case: facts(), stream=out)
     assert "│" in out.getvalue() and "bfloat16[4,8]" in out.getvalue()
 
 

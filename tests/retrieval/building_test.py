@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,9 +32,8 @@ from memjax.training.loop import train
 from memjax.training.restoring import load_run
 from memjax.training.runs import load_config
 from tests.datastore.beam_test import needs_beam
+from tests.programs import ROOT, printed
 from tests.retrieval.keys_test import joined, make_config
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +101,8 @@ KILLED = """
 import json, os, random, signal, sys, time
 from memjax.datastore.writer import ShardWriter, read_cursor
 from memjax.retrieval.building import build_datastore
-from memjax.training.experiment import load_run
 from memjax.retrieval.keys import make_key_source
+from memjax.training.restoring import load_run
 
 run, path, rounds, rng = sys.argv[1], sys.argv[2], int(sys.argv[3]), random.Random(0)
 append, seen = ShardWriter.append, []
@@ -139,10 +137,7 @@ print(json.dumps(seen))
 def test_kill_9_at_random_moments_of_a_build(source, run, tmp_path):
     """SIGKILL of the process that builds, four times; then the store is the same, to the last bit."""
     whole = build_datastore(source, tmp_path / "whole", num_shards=3)
-    command = [sys.executable, "-W", "ignore", "-c", KILLED, str(run), str(tmp_path / "store"), "4"]
-    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert killed.returncode == 0, killed.stderr
-    seen = json.loads(killed.stdout.splitlines()[-1])
+    seen = json.loads(printed("-W", "ignore", "-c", KILLED, run, tmp_path / "store", 4)[-1])
     entries = [done for _, done in seen]
     assert [status for status, _ in seen].count(-signal.SIGKILL) >= 2, seen
     assert entries == sorted(entries) and 0 < entries[-1], seen
@@ -215,15 +210,14 @@ def test_a_pipeline_makes_the_same_store(source, run, tmp_path, mode):
             assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == -signal.SIGKILL
         done = sum(read_cursor(tmp_path / "store", shard)["entries"] for shard in range(3))
         assert 0 < done < whole.entries
-    command = [sys.executable, "-m", "memjax.cli", "datastore", "build", *("--run", str(run)), "--json"]
+    command = ["-m", "memjax.cli", "datastore", "build", *("--run", str(run)), "--json"]
     command += ["--path", str(tmp_path / "store"), "--shards", "3", "--runner", "DirectRunner"]
     command += ["--runner-option", "direct_num_workers=2", "--runner-option", f"direct_running_mode={mode}"]
     for _ in range(2):  # the second finds it finished
-        built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert built.returncode == 0, built.stderr
-        assert json.loads(built.stdout.splitlines()[-1])["fingerprint"] == whole.fingerprint
+        assert json.loads(printed(*command)[-1])["fingerprint"] == whole.fingerprint
     assert list(Store(tmp_path / "store").problems()) == []
-    refused = subprocess.run([*command, "--split", "validation"], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, *command, "--split", "validation"]
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert refused.returncode == 2 and "is a store of" in refused.stderr.splitlines()[-1]
 
 
@@ -312,8 +306,8 @@ import json, subprocess, sys
 from memjax.cli import main
 from memjax.datastore import DiskFull, read_cursor
 from memjax.retrieval.building import build_datastore
-from memjax.training.experiment import load_run
 from memjax.retrieval.keys import make_key_source
+from memjax.training.restoring import load_run
 
 run, folder = sys.argv[1:]
 source, path, seen = make_key_source(load_run(run)), f"{folder}/store", []
