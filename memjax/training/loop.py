@@ -475,9 +475,8 @@ class _Run:
     def _score(self, info: StepInfo, name: str) -> EvaluationResult:
         """Evaluates after a step, once."""
         place = self.position._replace(stream=None)
-        if place.stage == len(
-            self.stages
-        ):  # at the end, as after the last stage; that of plain training is its updates
+        # At the end, as after the last stage; that of plain training is its updates.
+        if place.stage == len(self.stages):
             last = self.stages[-1]
             plain = last.after is keep and not last.evaluate
             place = place._replace(stage=place.stage - 1, phase="steps" if plain else "after")
