@@ -15,15 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from memjax.datastore.files import (
-    DiskFull,
-    explain_full_disk,
-    file_checksum,
-    locked,
-    read_json,
-    sync,
-    write_json,
-)
+from memjax.datastore.files import DiskFull, explain_full_disk, file_checksum, locked, read_json, sync, write_json
 from memjax.datastore.plan import free_bytes
 from memjax.datastore.store import Store
 

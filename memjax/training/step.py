@@ -476,9 +476,7 @@ def _sinks(loss: SegmentLoss, state: TrainState, memories: Any, batches: Batch, 
     if not state.tables.values:
         return {}
     aux = jax.eval_shape(
-        lambda m, b: loss(_loss_variables(state), m, b, keys[0])[3],
-        _first(memories),
-        _first(_first(batches)),
+        lambda m, b: loss(_loss_variables(state), m, b, keys[0])[3], _first(memories), _first(_first(batches))
     )
     return make_sinks(state.tables.values, aux.arrays, keys.shape[0])
 
