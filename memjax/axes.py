@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -56,16 +57,16 @@ def named(init: Callable[..., Any], *names: str | None) -> Callable[..., Any]:
       >>> named(nn.initializers.ones, "embed", "mlp")(jax.random.key(0), (2, 3), jnp.float32).shape
       (2, 3)
     """
+    return functools.partial(_initialize, init, names)
 
-    def initialize(key: Any, shape: Any, *rest: Any) -> Any:
-        value = init(key, shape, *rest)
-        if not _naming.get():
-            return value
-        if len(names) != value.ndim:
-            raise ValueError(f"axes: {len(names)} names {names} given for a parameter of shape {tuple(value.shape)}")
-        return _Named(value, names)
 
-    return initialize
+def _initialize(init: Callable[..., Any], names: tuple[str | None, ...], key: Any, shape: Any, *rest: Any) -> Any:
+    value = init(key, shape, *rest)
+    if not _naming.get():
+        return value
+    if len(names) != value.ndim:
+        raise ValueError(f"axes: {len(names)} names {names} given for a parameter of shape {tuple(value.shape)}")
+    return _Named(value, names)
 
 
 class _Named(nn.Partitioned):

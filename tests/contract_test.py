@@ -85,11 +85,13 @@ def test_law(case, law, dtype, run_of):
         LAWS[law](run)
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("relation", RELATIONS, ids=lambda relation: relation.name.replace(" ", "_"))
 def test_degenerate_case_equals_its_parent(relation):
     check(relation)
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("fault, law", FAULTS.items())
 def test_laws_catch_broken_memories(fault, law):
     case = Case(

@@ -22,6 +22,7 @@ RECORDS = [
 ]
 
 
+@pytest.mark.slow
 def test_all_forms_are_measured_and_agree():
     records = bench.measure(2, TINY, rounds=1, forms=("none", "mrbp"))
     assert [r["form"] for r in records] == ["none", "mrbp"]
