@@ -3,6 +3,7 @@
 Tests on several devices run in a subprocess of their own, with XLA_FLAGS of their own.
 """
 
+import gc
 import os
 from pathlib import Path
 
@@ -47,5 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
         jaxtyping.install_import_hook("memjax", TYPE_CHECKER)
 
     import jax
+
+    # Tracing makes many objects that stay; looking for garbage among them was a fifth of the suite's time.
+    gc.set_threshold(100_000, 50, 50)
 
     jax.config.update("jax_numpy_rank_promotion", "raise")
