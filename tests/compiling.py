@@ -14,6 +14,7 @@ EMITTERS = {"xla_cpu_use_fusion_emitters": (False, True)} if VERSION < (0, 11) e
 OPTIONS = {
     "xla_backend_optimization_level": (0, 3),
     "xla_llvm_disable_expensive_passes": (True, False),
+    "xla_cpu_parallel_codegen_split_count": (1, 32),
     **EMITTERS,
 }
 

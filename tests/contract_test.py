@@ -144,6 +144,7 @@ def test_decoding_with_a_bfloat16_memory_equals_the_forward_pass(name):
     LAWS["decode"](Run(CASE[name], "float32", state_dtype="bfloat16"))
 
 
+@pytest.mark.laws
 def test_states_survive_checkpoints(tmp_path):
     states = {
         f"{case.name}_{dtype}": Run(case, dtype).any_state(17) for case in CASES for dtype in ("float32", "bfloat16")

@@ -204,6 +204,7 @@ def test_the_command_says_it_for_every_checkpoint(run, capsys):
     }
 
 
+@pytest.mark.slow
 def test_a_run_whose_tables_have_grown(run, tmp_path):
     """Every checkpoint is of the model that the run was then."""
     grown = shutil.copytree(run, tmp_path / "grown")

@@ -160,6 +160,7 @@ def save_folder(tmp_path, golden) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_folder_becomes_a_run_from_which_training_starts(golden, tmp_path):
     described = hf.save_run(save_folder(tmp_path, golden), tmp_path / "run")
     assert isinstance(described.task, config.MaskedLanguageModeling) and load_config(tmp_path / "run") == described

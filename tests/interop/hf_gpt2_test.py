@@ -231,6 +231,7 @@ def save_folder(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_folder_becomes_a_run_from_which_dialogues_with_a_memory_start(tmp_path):
     folder = save_folder(tmp_path / "weights")
     assert hf.is_gpt2(folder) and not hf.is_gpt2(tmp_path)

@@ -63,7 +63,13 @@ def run(config, **arguments):
     return train(config, on_event=events.append, **arguments), events
 
 
-@pytest.mark.parametrize("method", [Sequential(), EWC(weight=10.0, batches=2)], ids=["sequential", "ewc"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(Sequential(), id="sequential", marks=pytest.mark.slow),
+        pytest.param(EWC(weight=10.0, batches=2), id="ewc"),
+    ],
+)
 def test_two_tasks_killed_in_the_second_go_on_bit_for_bit(tmp_path, method, capsys):
     whole, _ = run(config_of(tmp_path / "whole", method))
     config = config_of(tmp_path / "again", method)
@@ -93,6 +99,7 @@ def test_two_tasks_killed_in_the_second_go_on_bit_for_bit(tmp_path, method, caps
     assert main(["compare", *runs]) == 2 and "not finished" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ewc_keeps_more_of_the_first_task(tmp_path):
     moved = {}
     for name, method in (("sequential", Sequential()), ("ewc", EWC(weight=1e6, batches=4))):
@@ -163,6 +170,7 @@ def test_a_run_that_grows_is_killed_resumed_and_evaluated_from_its_directory(tmp
     assert json.loads(capsys.readouterr().out)["nats"] == again.results["evaluation"]["nats"]
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_goes_back_over_the_border_of_growth(tmp_path):
     course = lambda *parts: growing(*parts)
     config = config_of(tmp_path, checkpoint_every=0, keep_checkpoints=9)

@@ -191,6 +191,7 @@ def test_without_libtpu_it_says_which_extra_to_install(here, capsys, monkeypatch
     assert "pip install 'memjax[plan]'" in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra `plan`")
 def test_a_sweep_to_where_it_does_not_fit_has_code_3(here, capsys):
     command = ["plan", "--config", "tiny.py", "--topology", "v5e:2x2", "--json"]

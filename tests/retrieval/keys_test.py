@@ -125,6 +125,7 @@ def test_the_tap_is_the_input_of_the_last_feed_forward_part(source):
     assert source.protocol() != other.protocol() and source.tap == TAP
 
 
+@pytest.mark.slow
 def test_a_model_that_reads_neighbors_is_given_them(tmp_path):
     config = make_config(tmp_path, "separate")
     for split in ("train", "validation"):

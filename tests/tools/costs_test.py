@@ -46,6 +46,7 @@ def test_temporaries_are_compared_beyond_the_weights():
     assert costs.ratios(records)["state at 8, Transformer-XL to Memformer"] == 9.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memformer", "transformer_xl"])
 def test_row_by_row_is_the_same_program(kind):
     loss, (params, state, tokens) = costs.program(costs.model_config(kind, 8, SIZES), SIZES["vocab"], SIZES["batch"], 4)

@@ -4,6 +4,7 @@ import json
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from memjax.inspection.regression import regression_errors
 from memjax.overrides import load_config
@@ -13,6 +14,7 @@ from tools.results import tables
 from tools.results.ledger import Book
 
 
+@pytest.mark.slow
 def test_the_table_is_that_of_the_run(tmp_path):
     config = load_config("sorting", "smoke")
     config.workdir = str(tmp_path)

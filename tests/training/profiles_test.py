@@ -39,6 +39,7 @@ def test_the_steps_are_traced_and_nothing_else_changes(plain, tmp_path):
     assert_same_run(result.path, plain.path)
 
 
+@pytest.mark.slow
 def test_an_attempt_traces_what_is_left_but_not_its_first_step(tmp_path):
     experiment = make_experiment(tmp_path, **STEPS)
     with pytest.raises(Crash):

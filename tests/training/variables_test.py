@@ -49,6 +49,7 @@ def test_a_memory_that_was_not_trained_is_refused_before_anything_is_read(tmp_pa
         experiment.evaluator(Evaluation(memory_length=8))
 
 
+@pytest.mark.slow
 def test_a_run_of_a_scanned_model_is_evaluated_without_its_memory(tmp_path, capsys):
     """In the loop, between two steps and at the end, and from its directory: the same numbers."""
     experiment, _ = make_run(tmp_path)
