@@ -20,6 +20,7 @@ from memjax import config
 from memjax.interop import state_dicts as hf
 from memjax.interop.runs import write_run
 from memjax.models.factory import make_stack
+from memjax.models.heads import ClassificationHead, MaskedTokenHead, SpanHead
 from memjax.models.transformer import join_collection, split_collection
 from memjax.tasks import task_of
 
@@ -254,14 +255,14 @@ def _entries(names: Names, model: config.Model, task: config.TaskKind | None) ->
         yield from _layer(f"stack/layer_{index:02d}", theirs, model)
     if part.pooler:
         yield from hf.linear("pooler", names["pooler"], dim, dim)
-    match task:
-        case config.MaskedLanguageModeling():
+    match task and task_of(config.Config(model=model, task=task)).head():
+        case MaskedTokenHead():
             yield from hf.linear("head/dense", names["head_dense"], dim, dim)
             yield from hf.norm("head/layer_norm", names["head_norm"], dim)
             yield hf.same("vocabulary/bias", names["head_bias"], -1)
-        case config.Classification():
-            yield from hf.linear("head/classifier", "classifier", dim, task.num_classes)
-        case config.QuestionAnswering():
+        case ClassificationHead(num_classes=classes):
+            yield from hf.linear("head/classifier", "classifier", dim, classes)
+        case SpanHead():
             yield from hf.linear("head/spans", "qa_outputs", dim, 2)
 
 
