@@ -52,7 +52,7 @@ def modules() -> list[Path]:
 
 
 def part_of(path: Path) -> str:
-    """`memjax/memory/slots.py` -> `memory`, `memjax/cli.py` -> `cli`, `memjax/__init__.py` -> `memjax`."""
+    """`memjax/memory/slots.py` -> `memory`, `memjax/console.py` -> `console`, `memjax/__init__.py` -> `memjax`."""
     first = path.relative_to(PACKAGE).parts[0]
     return "memjax" if first == "__init__.py" else first.removesuffix(".py")
 

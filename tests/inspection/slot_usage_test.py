@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from memjax import cli
+from memjax.cli.usage import describe_usage, usage_facts
 from memjax.config import Config, Data, Evaluation, KeyValueRecall, Model, ProductKey, Schedule, Training
-from memjax.console import describe_usage, usage_facts
 from memjax.inspection.slot_usage import (
     SlotCounts,
     class_divergence,

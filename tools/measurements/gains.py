@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.cli import EVALUATION_FIELDS
+from memjax.cli.parser import EVALUATION_FIELDS
 from memjax.config import Config, Memorizing
 from memjax.data.annotations import NUMBER, AnnotatedDocuments
 from memjax.data.identifiers import ANNOTATION

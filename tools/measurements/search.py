@@ -24,7 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from memjax.cli import EVALUATION_FIELDS
+from memjax.cli.parser import EVALUATION_FIELDS
 from memjax.datastore import (
     ExactIndex,
     FaissIndex,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.cli import EVALUATION_FIELDS
+from memjax.cli.parser import EVALUATION_FIELDS
 from memjax.data.documents import Documents
 from memjax.datastore.index import Index, Metric
 from memjax.datastore.opening import open_index

@@ -1,0 +1,29 @@
+"""`memjax data`."""
+
+from typing import Any
+
+from memjax.cli.parser import Parser, with_config
+from memjax.config import Config
+from memjax.console import preparation, split_sizes
+
+
+def run(arguments: list[str]) -> int:
+    """Reads the data of a config, trains its tokenizer where it has none, and writes its token files."""
+    parser = Parser("data", run.__doc__, reads="config")
+    what = "prepare: make what is missing, then say what is there"
+    parser.add_argument("action", nargs="?", default="prepare", choices=["prepare"], help=what)
+    _, config = with_config(parser, arguments)
+    from memjax.tasks import task_of
+
+    print(describe_data(config, task_of(config).data(preparation())))
+    return 0
+
+
+def describe_data(config: Config, datasets: Any) -> str:
+    """Documents, tokens and bytes of each split, and the vocabulary."""
+    source, tokenizer = type(config.data.source).__name__, type(config.data.tokenizer).__name__
+    lines = [f"{source}, {tokenizer}, {datasets.vocab_size:,} vocabulary entries"]
+    for split, size in split_sizes(datasets.documents).items():
+        documents, tokens, num_bytes = size.values()
+        lines.append(f"{split:10}  {documents:8,} documents  {tokens:12,} tokens  {num_bytes:14,} bytes")
+    return "\n".join(lines)

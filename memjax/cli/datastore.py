@@ -1,0 +1,210 @@
+"""`memjax datastore` and its actions."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+from memjax.cli.parser import EVALUATION_FIELDS, RUN, Parser, tell, with_config
+from memjax.cli.processes import add_processes, connect
+from memjax.config import Config
+from memjax.console import check_serves, describe_facts, preparation
+from memjax.overrides import UsageError
+
+ACTIONS = {
+    "plan": "bytes and time before building",
+    "build": "or go on building",
+    "index": "for approximate search",
+    "verify": "checksums, and the recall of an index",
+    "neighbors": "of every token of a split, for SPALM",
+    "stats": "what a store is",
+}
+
+
+def run(arguments: list[str]) -> int:
+    """Keys and next tokens of a split, as a trained model sees it: what it will cost, building it, and its indices."""
+    if not arguments or arguments[0] not in ACTIONS:  # help, or a mistake
+        parser = Parser("datastore", run.__doc__)
+        told = "; ".join(f"{name}: {about}" for name, about in ACTIONS.items())
+        parser.add_argument("action", choices=list(ACTIONS), help=f"{told}; ACTION --help tells its options")
+        parser.parse_args(arguments)
+    action, arguments = arguments[0], arguments[1:]
+    parser = _datastore_parser(action)
+    if {"-h", "--help"} & set(arguments) and "--run" in parser._option_string_actions:
+        with_config(parser, arguments, only=EVALUATION_FIELDS)  # prints what it has to, and exits
+    given, _ = parser.parse_known_args(arguments)
+    if given.leaves and given.backend != "scann":
+        raise UsageError(f"--leaves: given with --backend {given.backend}, allowed: with scann")
+    if given.backend == "faiss" and (given.runner or given.parts > 1 or given.part is not None):
+        raise UsageError("--backend: given 'faiss', allowed: scann where there are parts")
+    if given.runner and given.coordinator:
+        raise UsageError("--runner: given with --coordinator, allowed: one of the two")
+    if given.runner and action == "build" and not given.shards:
+        raise UsageError("--shards: needed with --runner, a divisor of evaluation.rows: each is made by one worker")
+    if given.run is None:
+        options, config = parser.read(arguments), None
+    else:
+        options, config = with_config(parser, arguments, only=EVALUATION_FIELDS)
+    from memjax.training import processes
+
+    shared = action == "build" and not given.runner
+    if config is not None:
+        if shared:
+            connect(options, config)
+        check_serves(config, "stores_keys")
+    facts = datastore_facts(action, options, config)
+    if not shared or processes.is_first():
+        tell(facts, describe_facts, options)
+    return 1 if facts.get("problems") else 0
+
+
+def _datastore_parser(action: str) -> Parser:
+    parser = Parser(f"datastore {action}", ACTIONS[action], json="")
+    parser.set_defaults(backend="", leaves=0, parts=1, part=None, runner="", shards=0, coordinator="")
+    add = parser.add_argument
+    add("--path", required=True, metavar="DIR", help="the folder of the store")
+    if action in ("plan", "build", "verify", "neighbors"):
+        add("--run", required=action != "verify", metavar="DIR", help=RUN)
+        split = "validation" if action == "verify" else "train"
+        add("--split", default=split, help=f"of the run's data (default: {split})")
+        add("--key", default="", metavar="TAP", help="the inner tensor that is the key (default: that of kNN-LM)")
+    if action in ("plan", "build"):
+        add("--key-dtype", default="float16", help="of stored keys (default: float16)")
+    if action == "build":
+        add("--shards", type=int, default=0, metavar="N", help="of the store (default: one for each process)")
+        add_processes(parser)
+    if action in ("index", "verify", "neighbors"):
+        backends = ["scann", "faiss"] if action == "index" else ["scann", "faiss", "exact"]
+        add("--backend", default="scann", choices=backends, help="(default: scann)")
+        add("--metric", default="squared_l2", choices=["squared_l2", "inner_product"], help="(default: squared_l2)")
+    if action == "index":
+        parts = "parts of a scann index, searched one by one and merged (default: 1)"
+        add("--parts", type=int, default=1, metavar="N", help=parts)
+        add("--part", type=int, metavar="I", help="build only this one, as one host of several does")
+    if action in ("build", "index"):
+        runner = f"{'shards' if action == 'build' else 'parts'} are made by an Apache Beam pipeline with this runner"
+        add("--runner", default="", metavar="NAME", help=runner)
+        value = "an option of the pipeline; may be repeated"
+        add("--runner-option", action="append", default=[], metavar="NAME=VALUE", help=value)
+    if action in ("verify", "neighbors"):
+        leaves = "leaves of ScaNN's tree that are searched (default: a twentieth)"
+        add("--leaves", type=int, default=0, metavar="N", help=leaves)
+        count = 32 if action == "verify" else 4
+        add("--num-neighbors", type=int, default=count, metavar="K", help=f"of each (default: {count})")
+    if action == "verify":
+        sample = "queries: stored keys, or with --run what its model asks at tokens of the split (default: 1000)"
+        add("--sample", type=int, default=1000, metavar="N", help=sample)
+    if action == "neighbors":
+        add("--to", required=True, metavar="DIR", help="the folder that data.neighbors will name")
+        far = "none from so many tokens before and after, where the store is of the same split (default: 0)"
+        add("--apart", type=int, default=0, metavar="N", help=far)
+    return parser
+
+
+def datastore_facts(action: str, options: Any, config: Config | None) -> dict[str, Any]:
+    """Does what `memjax datastore` was asked for, and says what came out.
+
+    Args:
+      action: of the datastore.
+      options: of the command line.
+      config: of the run, where one was given.
+    """
+    from memjax.datastore.store import Store
+
+    if action in ("plan", "build"):
+        return _plan_or_build(action, options, config)
+    store = Store(Path(options.path).expanduser())
+    match action:
+        case "index":
+            return _build_index(store, options)
+        case "verify":
+            return _verify(store, options, config)
+        case "neighbors":
+            return _write_neighbors(store, options, config)
+    return store.describe()
+
+
+def _plan_or_build(action: str, options: Any, config: Config | None) -> dict[str, Any]:
+    from memjax.retrieval.building import build_datastore, build_with_beam, plan_datastore
+    from memjax.retrieval.keys import TAP
+
+    chosen = {"split": options.split, "key_dtype": options.key_dtype}
+    if action == "plan":
+        plan = plan_datastore(_key_source(options, config), options.path, **chosen)
+        return {**dataclasses.asdict(plan), "store_bytes": plan.store_bytes, "fits": plan.fits}
+    chosen |= {"num_shards": options.shards, "progress": preparation()}
+    if options.runner:
+        chosen |= {"tap": options.key or TAP, "runner": options.runner, "runner_options": options.runner_option}
+        return build_with_beam(options.run, options.path, config=config, **chosen).describe()
+    return build_datastore(_key_source(options, config), options.path, **chosen).describe()
+
+
+def _key_source(options: Any, config: Config | None, store: Any = None) -> Any:
+    """The run whose inner tensor is the key: the one that was asked for, or that of the store."""
+    from memjax.retrieval.keys import TAP, make_key_source
+    from memjax.training.restoring import load_run
+
+    key = options.key or (TAP if store is None else str(store.header.protocol.get("key", TAP)))
+    return make_key_source(load_run(options.run, config), key)
+
+
+def _open_index(store: Any, options: Any, **chosen: Any) -> Any:
+    from memjax.datastore.opening import open_index
+
+    leaves = {"leaves_to_search": options.leaves} if options.leaves else {}
+    return open_index(store, options.backend, metric=options.metric, **leaves, **chosen)
+
+
+def _verify(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
+    """Damage of the store and its indices; where there is none, the recall of one of them."""
+    from memjax.datastore.artefacts import artefact_problems
+    from memjax.datastore.verification import recall
+
+    sample: Any = options.sample
+    if config is not None:
+        from memjax.retrieval.building import check_store, sample_queries
+
+        source = _key_source(options, config, store)
+        check_store(source, store)
+        sample = sample_queries(source, options.split, options.sample)
+    problems = [*store.problems(preparation()), *artefact_problems(store)]
+    facts: dict[str, Any] = {"entries": store.entries, "problems": problems}
+    if not problems:
+        found = recall(_open_index(store, options), store, sample, options.num_neighbors)
+        count = min(sample, store.entries) if isinstance(sample, int) else len(sample)
+        facts |= {"backend": options.backend, f"recall@{options.num_neighbors}": found, "sample": count}
+        facts |= {"queries": "stored keys" if config is None else f"{options.split} split"}
+    return facts
+
+
+def _write_neighbors(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
+    """The neighbours of every token of a split, into a folder for `data.neighbors`."""
+    from memjax.data.annotations import write_neighbors
+    from memjax.retrieval.precomputation import near, neighbors_of_split
+
+    source = _key_source(options, config, store)
+    index = _open_index(store, options, exact_scores=options.backend != "exact")
+    chosen = {"exclude": near(options.apart) if options.apart else None, "progress": preparation()}
+    values = neighbors_of_split(source, options.split, store, index, options.num_neighbors, **chosen)
+    documents = source.run.experiment.documents(options.split)
+    write_neighbors(options.to, options.split, values, documents, store=store.fingerprint)
+    there = float((values >= 0).mean()) if values.size else 0.0
+    facts = {"folder": options.to, "split": options.split, "tokens": len(values)}
+    return {**facts, "neighbors": options.num_neighbors, "found": there}
+
+
+def _build_index(store: Any, options: Any) -> dict[str, Any]:
+    start, metric, parts = time.monotonic(), options.metric, options.parts
+    facts: dict[str, Any] = {"backend": options.backend, "metric": metric, "entries": store.entries}
+    if options.backend == "faiss":
+        from memjax.datastore.faiss import build_faiss
+
+        build_faiss(store, metric=metric)
+    else:
+        from memjax.datastore.scann import build_scann_parts
+
+        chosen = range(parts) if options.part is None else [options.part]
+        beam = {"runner": options.runner, "runner_options": options.runner_option}
+        complete = build_scann_parts(store, chosen, parts, metric=metric, **beam)
+        facts |= {"parts": parts, "built": list(chosen), "complete": complete}
+    return {**facts, "seconds": round(time.monotonic() - start, 2)}

@@ -1,0 +1,86 @@
+"""The command `memjax <verb>`.
+
+Exit codes: 0 done, 1 failed, 2 bad arguments, 3 does not fit (`plan`), 128 + signal when a signal stopped a run after
+it was saved. A user's mistake is one line on stderr that names the field, what was given and what is allowed;
+MEMJAX_DEBUG=1 adds the traceback. Each verb imports what it needs when it runs, so that `memjax --help` is quick.
+"""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from memjax import __version__
+from memjax.cli.errors import explain
+from memjax.cli.platforms import skip_absent_tpu
+from memjax.compilation import keep_programs
+from memjax.overrides import UsageError, suggestion
+
+__all__ = ["VERBS", "main"]
+
+
+VERBS = {
+    "train": ("train", "train a model, or go on with its run"),
+    "eval": ("eval", "score a split, with another memory length if wanted"),
+    "compare": ("compare", "finished runs side by side"),
+    "usage": ("usage", "how much of a value table a split uses"),
+    "generate": ("generate", "continue prompts"),
+    "import": ("weights", "make a run directory of weights of Hugging Face"),
+    "data": ("data", "read the data, train the tokenizer, write token files"),
+    "datastore": ("datastore", "keys and next tokens of a split, and their indices"),
+    "plan": ("plan", "what a step needs on TPUs that are not here"),
+    "demo": ("demo", "memory or no memory, in ten minutes (`make run`)"),
+    "doctor": ("doctor", "versions, devices, and what is missing"),
+}
+"""Verb -> the file of its `run`, and what it does in a line."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line (without the program's name) and returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"memjax {__version__}")
+        return 0
+    verb, *rest = arguments
+    try:
+        if verb not in VERBS:
+            raise UsageError(f"verb: given {verb!r}, allowed: {', '.join(VERBS)}{suggestion(verb, VERBS)}")
+        skip_absent_tpu()
+        warning = keep_programs(os.environ)
+        if warning:
+            print(f"memjax {verb}: {warning}", file=sys.stderr)
+        return importlib.import_module(f"memjax.cli.{VERBS[verb][0]}").run(rest)
+    except SystemExit as exit:  # --help has printed what it had to
+        return exit.code if isinstance(exit.code, int) else 0
+    except KeyboardInterrupt:
+        return 128 + 2
+    except BrokenPipeError:  # `memjax ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        line, code = explain(error)
+        if line is None or os.environ.get("MEMJAX_DEBUG"):
+            traceback.print_exc()
+        if line:
+            print(f"memjax {verb}: {line}", file=sys.stderr)
+        processes: Any = sys.modules.get("memjax.training.processes")
+        if code == 1 and processes is not None and processes.count() > 1:
+            processes.abandon(code)  # the others of the run wait for this one, it does not wait for them
+        return code
+
+
+def _help() -> str:
+    verbs = "\n".join(f"  {name:9} {summary}" for name, (_, summary) in VERBS.items())
+    return (
+        "usage: memjax <verb> [--option value] [--field.of.the.config value]\n\n"
+        "Memory for Transformers in JAX.\n\n"
+        f"{verbs}\n\n"
+        "`memjax <verb> --help` lists the options of a verb and every field of the config.\n"
+        "Compiled programs are kept in ~/.cache/memjax/jax (or in JAX_COMPILATION_CACHE_DIR); "
+        "JAX_ENABLE_COMPILATION_CACHE=0\nkeeps none."
+    )

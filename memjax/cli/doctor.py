@@ -1,0 +1,11 @@
+"""`memjax doctor`."""
+
+from memjax.cli.parser import Parser, tell
+
+
+def run(arguments: list[str]) -> int:
+    """Prints versions, devices and what is missing, with the pip line that brings it."""
+    options = Parser("doctor", run.__doc__, json="").read(arguments)
+    from memjax.doctor import describe, diagnose
+
+    return tell(diagnose(), describe, options)

@@ -1,0 +1,45 @@
+"""What went wrong, as one line and an exit code."""
+
+import errno
+import sys
+import traceback
+from pathlib import Path
+
+from memjax.overrides import UsageError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says of a full disk."""
+
+
+def explain(error: Exception) -> tuple[str | None, int]:
+    """The line about an error, and the exit code: 2 for a user's mistake, 128 + signal for a run that one has stopped.
+
+    No line stands for an error of the program, an empty one where all is said: a run says itself that it was stopped.
+    A `ValueError` is a mistake where memjax itself raised it (in JAX or NumPy it is a fault of the program), an
+    `OSError` where it names a file, a missing module where an extra brings it. A full disk is nobody's mistake, nor is
+    another process of the run that is gone; both have a line.
+    """
+    line = " ".join(str(error).split())
+    if isinstance(error, UsageError):
+        return line, 2
+    if isinstance(error, ModuleNotFoundError):
+        from memjax.doctor import extra_of
+
+        if extra := extra_of(error.name or ""):
+            return f"{error.name} is not installed ({extra[1]}), allowed: pip install 'memjax[{extra[0]}]'", 2
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}", 1 if error.errno in FULL else 2
+    if isinstance(error, ValueError):
+        package = Path(__file__).parent.parent
+        own = (str(package), str(package.parent / "configs"), "configs")
+        frames = traceback.extract_tb(error.__traceback__)
+        if frames and frames[-1].filename.startswith(own):
+            return line, 2
+    if "memjax.training.processes" not in sys.modules:
+        return None, 1
+    from memjax.training import processes
+    from memjax.training.signals import Stopped
+
+    if isinstance(error, Stopped):
+        return "", error.exit_code
+    return str(error) if isinstance(error, processes.Missing) else processes.explain(error), 1

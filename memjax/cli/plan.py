@@ -1,0 +1,25 @@
+"""`memjax plan`."""
+
+import shlex
+
+from memjax.cli.parser import Parser, with_config
+
+
+def run(arguments: list[str]) -> int:
+    """Compiles one step for TPUs that are not here: memory per device, work, collectives, an estimate of the time."""
+    parser = Parser("plan", run.__doc__, reads="config", json=" per case")
+    named = "v5e:4x4 or v5p-128; several separated by commas"
+    parser.add_argument("--topology", required=True, metavar="NAME", help=named)
+    steps = ["train", "eval", "decode"]
+    parser.add_argument("--what", default="train", choices=steps, help="the step (default: train)")
+    values = "FIELD=A,B: a row for each value; FIELD in full or by its last part"
+    parser.add_argument("--sweep", default="", metavar="FIELD=A,B", help=values)
+    ids = "ids, where only the data knows how many"
+    parser.add_argument("--vocab-size", type=int, default=0, metavar="N", help=ids)
+    options, config = with_config(parser, arguments)
+    from memjax.planning.cases import plan
+    from memjax.planning.report import make_cases, report
+
+    cases = make_cases(config, options.topology.split(","), options.what, options.sweep)
+    facts_of, command = lambda case: plan(case, vocab_size=options.vocab_size), ["memjax", "plan", *arguments]
+    return 0 if report(cases, facts_of, as_json=options.json, command=shlex.join(command)) else 3

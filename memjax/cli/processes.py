@@ -1,0 +1,22 @@
+"""Several processes of one run, as the verbs that may be one of them begin."""
+
+import argparse
+
+from memjax.cli.platforms import tpu_may_be_here
+from memjax.config import Config
+
+
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    """The options of a verb that may be one of several processes."""
+    where = "host:port of process 0 where several processes are one run; 'auto' asks Slurm, Open MPI or Kubernetes"
+    parser.add_argument("--coordinator", default="", metavar="ADDRESS", help=f"{where}; TPU pods need none")
+    parser.add_argument("--num-processes", type=int, metavar="N", help="processes of the run, with an address")
+    parser.add_argument("--process-id", type=int, metavar="I", help="this one, from 0, with an address")
+
+
+def connect(options: argparse.Namespace, config: Config) -> None:
+    """Joins the other processes of the run, where there are some."""
+    from memjax.training import processes
+
+    coordinator = options.coordinator or ("auto" if tpu_may_be_here() else "")
+    processes.connect(coordinator, options.num_processes, options.process_id, timeout=config.sharding.timeout)

@@ -1,0 +1,62 @@
+"""`memjax usage`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from memjax.cli.parser import EVALUATION_FIELDS, Parser, tell, with_config
+from memjax.config import Config
+from memjax.console import describe_facts
+
+
+def run(arguments: list[str]) -> int:
+    """Shows how many slots of its value tables (product keys) a run uses on a split, and how evenly."""
+    parser = Parser("usage", run.__doc__, reads="run", json="")
+    every = "every checkpoint that the run has kept, and at which of them a slot was last in use"
+    parser.add_argument("--checkpoints", action="store_true", help=every)
+    options, config = with_config(parser, arguments, only=EVALUATION_FIELDS)
+    return tell(usage_facts(options.run, config, checkpoints=options.checkpoints), describe_usage, options)
+
+
+def usage_facts(run: str, config: Config, *, checkpoints: bool = False) -> dict[str, Any]:
+    """What `memjax usage` prints: numbers of every table, and with `checkpoints` those of all of them.
+
+    Args:
+      run: the directory.
+      config: of the run, with another split if wanted.
+      checkpoints: all that are kept instead of the newest.
+    """
+    from memjax.inspection.slot_usage import describe_counts, measure_usage, staleness
+    from memjax.training.restoring import checkpoint_steps, load_run
+
+    def measure(step: int | None) -> dict[str, dict[str, Any]]:
+        loaded = load_run(run, config, step=step)
+        return measure_usage(loaded.experiment, loaded.variables)
+
+    steps = checkpoint_steps(run) if checkpoints else []
+    measured = {step: measure(step) for step in steps or [None]}  # the newest; where there is none, a line of its own
+    *_, newest = measured.values()
+    facts = {"run": run, "split": config.evaluation.split, "tables": describe_counts(newest)}
+    if not checkpoints:
+        return facts
+    facts["checkpoints"] = {str(step): describe_counts(counts) for step, counts in measured.items()}
+    for table, values in facts["tables"].items():
+        tops = {step: counts[table][""].top for step, counts in measured.items() if table in counts}
+        tops = {
+            step: top for step, top in tops.items() if len(top) == values["slots"]
+        }  # a table grows into other slots
+        slots = staleness(list(tops.values()))
+        values["last_used"] = dict(zip(["never", *map(str, tops)], slots.tolist(), strict=True))
+    return facts
+
+
+def describe_usage(facts: Mapping[str, Any]) -> str:
+    """The numbers of every table, one a line."""
+    lines = [f"{facts['split']} split of {facts['run']}"]
+    for table, values in facts["tables"].items():
+        flat = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
+        flat |= {f"last used at {step}": slots for step, slots in values.get("last_used", {}).items()}
+        for subset, numbers in values.get("subsets", {}).items():
+            flat |= {f"{subset}: {name}": value for name, value in numbers.items()}
+        shown = {k.replace("_", " "): round(v, 4) if isinstance(v, float) else v for k, v in flat.items()}
+        lines += ["", table, describe_facts(shown)]
+    return "\n".join(lines)
