@@ -127,7 +127,7 @@ lock:  ## resolve both lock files again, with the newest versions that fit toget
 	@echo "== $(LOCK), $(LOCK313), $(LOCK_BEAM)"
 	@test -x .cache/uv/bin/uv || { $(PYTHON) -m venv .cache/uv && .cache/uv/bin/python -m pip install --quiet uv; }
 	@$(UV_COMPILE) --python-version 3.11 --extra all --extra dev pyproject.toml -o $(LOCK) > /dev/null
-	@$(UV_COMPILE) --python-version 3.13 --extra tb --extra plots --extra hf --extra dev pyproject.toml -o $(LOCK313) > /dev/null
+	@$(UV_COMPILE) --python-version 3.13 --extra tb --extra hf --extra dev pyproject.toml -o $(LOCK313) > /dev/null
 	@$(UV_COMPILE) --python-version 3.11 --extra beam --extra knn --extra dev pyproject.toml -o $(LOCK_BEAM) > /dev/null
 	@git --no-pager diff --stat -- $(LOCK) $(LOCK313) $(LOCK_BEAM) || true
 

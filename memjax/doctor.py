@@ -9,14 +9,11 @@ from typing import Any
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "data": ("seqio tasks and TensorFlow Datasets", ("seqio", "tensorflow-datasets", "tensorflow", "tensorflow-text")),
     "knn": ("approximate neighbours on the host", ("scann",)),
-    "plots": ("figures and the HTML report", ("matplotlib", "jinja2")),
     "eval": ("BLEU, ROUGE and the other published metrics", ("sacrebleu", "rouge-score", "nltk", "scikit-learn")),
     "hf": ("Hugging Face tokenizers", ("tokenizers",)),
     "faiss": ("indices in the faiss format", ("faiss-cpu",)),
     "beam": ("building datastores and TFDS data sets on several machines", ("apache-beam",)),
-    "wandb": ("logging to Weights & Biases", ("wandb",)),
     "tb": ("TensorBoard event files", ("tensorboardX",)),
-    "docs": ("building the documentation", ("mkdocs-material", "mkdocstrings")),
     "notebooks": ("running the colabs", ("ipykernel", "jupytext", "nbclient")),
     "plan": ("compiling for a TPU that is not here", ("libtpu",)),
 }

@@ -7,11 +7,17 @@ from pathlib import Path
 from memjax import doctor
 from memjax.cli import main
 
-PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def names(requirements: list[str]) -> tuple[str, ...]:
     return tuple(re.match(r"[\w.-]+", requirement).group() for requirement in requirements)
+
+
+def module(package: str) -> str:
+    """How it is imported."""
+    return {"scikit-learn": "sklearn", "faiss-cpu": "faiss"}.get(package, package.replace("-", "_"))
 
 
 def test_the_table_of_extras_is_that_of_the_project():
@@ -21,6 +27,13 @@ def test_the_table_of_extras_is_that_of_the_project():
     for name, (_, packages) in doctor.EXTRAS.items():  # an extra may pin helpers that nobody asks for
         assert set(packages) <= set(described[name])
     assert set(names(PROJECT["dependencies"])) <= set(doctor.BASE)
+
+
+def test_every_extra_has_code_behind_it():
+    files = [path for part in ("memjax", "tools", "tests", "colabs") for path in (ROOT / part).rglob("*.py")]
+    code = "\n".join(path.read_text() for path in files if path.name not in ("doctor.py", "doctor_test.py"))
+    used = {name for name, (_, packages) in doctor.EXTRAS.items() for package in packages if module(package) in code}
+    assert doctor.EXTRAS.keys() - used <= {"notebooks"}  # of those, every line is in a notebook
 
 
 def test_what_is_missing_comes_with_its_pip_line(monkeypatch):

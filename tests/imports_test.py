@@ -40,7 +40,7 @@ FUNCTIONAL_MAY_IMPORT = {"jax", "jaxtyping", "numpy", "memjax.typing", "memjax.f
 ORBAX_FILES = (PACKAGE / "training" / "checkpoints.py", PACKAGE / "training" / "processes.py")  # for its barriers
 
 HEAVY = (
-    *("tensorflow", "tensorflow_text", "seqio", "scann", "tensorflow_datasets", "orbax", "faiss", "matplotlib"),
+    *("tensorflow", "tensorflow_text", "seqio", "scann", "tensorflow_datasets", "orbax", "faiss"),
     "apache_beam",
 )
 LIGHT_PACKAGES = ("memjax", "memjax.functional", "memjax.memory", "memjax.datastore", "memjax.models", "memjax.config")
