@@ -20,14 +20,18 @@ axis         einsum  meaning
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
+import jax.export
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+Class = TypeVar("Class", bound=type)
 Leaf = Any
 """A leaf of a state: an array, a `jax.ShapeDtypeStruct` or a sharding, depending on who maps over the tree."""
 Activations = Float[Array, "batch length dim"]
@@ -37,14 +41,38 @@ Rows = Bool[Array, " batch"]
 """True = of this row"""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def tree_dataclass(cls: Class) -> Class:
+    """A frozen dataclass whose fields JAX sees as a tree, in programs that `jax.export` writes as well.
+
+    Fields with `metadata={"static": True}` are part of the structure: numbers, strings and tuples of them.
+
+    Example:
+      >>> @tree_dataclass
+      ... class Pair:
+      ...     first: Leaf
+      ...     second: Leaf
+      >>> double = jax.export.export(jax.jit(lambda pair: Pair(pair.second, 2 * pair.first)))(Pair(1.0, 2.0))
+      >>> print(jax.export.deserialize(double.serialize()).call(Pair(3.0, 4.0)).second)
+      6.0
+    """
+    cls = jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    with contextlib.suppress(ValueError):  # a module that is loaded again: the name stands for the class of before
+        jax.export.register_pytree_node_serialization(
+            cls,
+            serialized_name=f"{cls.__module__}.{cls.__qualname__}",
+            serialize_auxdata=lambda static: json.dumps(static).encode(),
+            deserialize_auxdata=lambda text: _tuples(json.loads(bytes(text))),
+        )
+    return cls
+
+
+@tree_dataclass
 class EmptyState:
     """The state of a part that remembers nothing between segments (memories held in parameters, feed-forward)."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Sum:
     """A total with the weight it was summed over, so that layers, segments and hosts only ever add.
 
@@ -69,8 +97,7 @@ class Sum:
         return jnp.where(self.weight > 0, self.total / jnp.where(self.weight > 0, self.weight, 1), 0)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Aux:
     """What a memory reports beside its output.
 
@@ -100,8 +127,7 @@ class Aux:
         return Aux(*({f"{prefix}/{name}": value for name, value in part.items()} for part in _parts(self)))
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Batch:
     """One segment of every row, or with a leading `segments` axis one update's worth of them.
 
@@ -130,6 +156,11 @@ what a learner keeps in `TrainState.method`, where it keeps something."""
 
 def _add_by_name(a: dict[str, Sum], b: dict[str, Sum]) -> dict[str, Sum]:
     return {name: a[name] + b[name] if name in a and name in b else a.get(name, b.get(name)) for name in {**a, **b}}  # type: ignore[misc]
+
+
+def _tuples(value: Any) -> Any:
+    """What JSON holds, with tuples for lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _parts(aux: Aux) -> tuple[dict[str, Any], ...]:

@@ -1,4 +1,10 @@
-"""Pure functions on arrays, without Flax: the part of memjax that other codebases import."""
+"""Pure functions on arrays, without Flax: the part of memjax that other codebases import.
+
+Tokens are `[batch, length, heads, head_dim]`; the slots of a memory that is searched, and what is found in it for every
+query, are stored by heads, `[batch, heads, memory, head_dim]`. The first line of `Args` says which. Sizes that do not
+fit are an error that names the argument and the axis; arguments that are all in another order, or sizes that happen to
+be equal, nothing can tell.
+"""
 
 from memjax.functional.attention import *
 from memjax.functional.basis import *
@@ -12,5 +18,6 @@ from memjax.functional.positions import *
 from memjax.functional.product_keys import *
 from memjax.functional.replay import *
 from memjax.functional.scopes import *
+from memjax.functional.shapes import *
 from memjax.functional.sharded import *
 from memjax.functional.slots import *

@@ -1,7 +1,9 @@
 """Scaled dot-product attention over masked keys, and the masks themselves.
 
-Every function here is batch-major with heads inside the token axis (`[batch, length, heads, head_dim]`), computes
-scores and softmax in at least float32 and gives exactly 0, with gradients of exactly 0, where a query sees no key.
+Queries, shared keys and outputs are `[batch, length, heads, head_dim]`; the neighbours that every query has of its own
+are `[batch, heads, length, neighbors, head_dim]`, as the slots of a memory that is searched are stored by heads. Every
+function here computes scores and softmax in at least float32 and gives exactly 0, with gradients of exactly 0, where a
+query sees no key.
 """
 
 import functools
@@ -12,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from memjax.functional.scopes import operation
+from memjax.functional.shapes import check_shapes
 
 __all__ = [
     "attention",
@@ -25,7 +28,9 @@ __all__ = [
 
 
 @operation
-def masked_softmax(scores: Float[Array, "..."], mask: Bool[Array, "..."] | None, axis: int = -1) -> Float[Array, "..."]:
+def masked_softmax(
+    scores: Float[Array, "*shape"], mask: Bool[Array, "*#shape"] | None, axis: int = -1
+) -> Float[Array, "*shape"]:
     """Softmax over the entries that `mask` allows.
 
     Args:
@@ -135,7 +140,7 @@ def attention_with_weights(
     """`attention`, with the weights of the keys: for memories that note which of their slots are used.
 
     Args:
-      queries: as in `attention`, and so the other arguments.
+      queries: `[batch, length, heads, head_dim]`, as in `attention`, and so the other arguments.
       keys: as in `attention`.
       values: as in `attention`.
       mask: as in `attention`.
@@ -294,6 +299,7 @@ def visibility(
     """
     if window is not None and window < 1:
         raise ValueError(f"window: {window} given, at least 1 allowed (a query always sees itself); None = no limit")
+    check_shapes(mask=(mask, f"batch {length}"))
     memory = 0 if memory_valid is None else memory_valid.shape[1]
     behind = np.arange(length)[:, None] + memory - np.arange(memory + length)[None, :]
     allowed = behind >= 0 if window is None else (behind >= 0) & (behind < window)

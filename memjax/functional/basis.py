@@ -238,7 +238,7 @@ def quantile_positions(masses: Float[Array, "batch bins"], num_samples: int) -> 
     Mass is spread evenly inside a bin. Without any mass the positions are even. Ascending; no gradient.
 
     Args:
-      masses: of equal bins of [0, 1], each at least 0, of any sum.
+      masses: `[batch, bins]`, of equal bins of [0, 1], each at least 0, of any sum.
       num_samples: positions of each row.
 
     Example:
@@ -268,7 +268,7 @@ def sample_positions(
 
     Args:
       key: of the draw.
-      masses: of equal bins of [0, 1], each at least 0, of any sum.
+      masses: `[batch, bins]`, of equal bins of [0, 1], each at least 0, of any sum.
       num_samples: positions of each row.
       jitter: draw evenly inside a bin; otherwise its left edge is the position, as in the published code.
 

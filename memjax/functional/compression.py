@@ -269,7 +269,7 @@ def auto_encoding(
     """The squared difference of the old slots and what is decoded from their compression, averaged over features.
 
     Args:
-      decoded: `g(f_c(old))`, see `transposed_convolution`.
+      decoded: `[batch, length, dim]`, `g(f_c(old))`, see `transposed_convolution`.
       old: the slots that were compressed; no gradient.
       mask: slots that count: those that a valid compressed slot stands for.
 

@@ -10,6 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int, Shaped
 
 from memjax.functional.scopes import operation
+from memjax.functional.shapes import check_shapes
 
 __all__ = [
     "advance",
@@ -83,6 +84,7 @@ def ring_append(
       >>> print(ring_append(jnp.array([[1, 2, 3]]), jnp.array([[4, 5]]), jnp.array([2])))
       [[5 2 4]]
     """
+    check_ring(slots, axis, cursor, active, new=new)
     memory, length = slots.shape[axis], new.shape[axis]
     if length > memory:
         new = lax.slice_in_dim(new, length - memory, length, axis=axis)
@@ -113,6 +115,7 @@ def read_window(
       >>> print(read_window(jnp.array([[1, 2, 3]]), jnp.array([2]), 2))
       [[3 1]]
     """
+    check_ring(slots, axis, cursor)
     _check_window(slots.shape[axis], length, aligned=False)
     places = _window_slots(cursor, length, slots.shape[axis])
     # Slot by slot even where one slice would do: for a gather of slices the TPU compiler copies the whole ring.
@@ -150,6 +153,7 @@ def write_window(
       >>> print(write_window(jnp.array([[1, 2, 3]]), jnp.array([[4, 5]]), jnp.array([2])))
       [[5 2 4]]
     """
+    check_ring(slots, axis, cursor, active, new=new)
     memory, length = slots.shape[axis], new.shape[axis]
     _check_window(memory, length, aligned)
     new = new.astype(slots.dtype)
@@ -178,7 +182,7 @@ def write_window(
 
 @operation
 def select_window(
-    ok: Bool[Array, "*rows"],
+    ok: Bool[Array, ""] | Bool[Array, " batch"],
     new: Shaped[Array, "..."],
     old: Shaped[Array, "..."],
     cursor: Int[Array, " batch"],
@@ -212,6 +216,8 @@ def select_window(
       >>> print(select_window(jnp.array(False), new, old, cursor, 2))
       [[1 2 3]]
     """
+    check_ring(new, axis, cursor)
+    check_shapes(new=(new, "*ring"), old=(old, "*ring"))
     memory = new.shape[axis]
     if length > memory:
         length, cursor = memory, (cursor + length - memory) % memory
@@ -220,7 +226,7 @@ def select_window(
 
 
 @operation
-def order_after(cursor: Int[Array, " batch"], *arrays: Shaped[Array, "..."]) -> Int[Array, " batch"]:
+def order_after(cursor: Int[Array, " batch"], *arrays: Shaped[Array, "batch ..."]) -> Int[Array, " batch"]:
     """The same cursor, in such a way that XLA computes it after the arrays.
 
     XLA copies a donated ring before overwriting it unless every read provably comes first. A write at
@@ -325,6 +331,14 @@ def reset_rows(
        [ True  True]]
     """
     return valid & ~_per_row(start_of_document, valid.ndim)
+
+
+def check_ring(slots: Array, axis: int, cursor: Array, active: Array | None = None, **entries: Array) -> None:
+    """Raises where the axes of a ring, of its cursors and of entries for it do not fit."""
+    rest = [f"axis_{i}" for i in range(1, max(slots.ndim, axis + 1))]
+    layout = lambda name: " ".join(["batch", *rest[: axis - 1], name, *rest[axis:]])
+    ring = {"slots": (slots, layout("memory")), "cursor": (cursor, "batch"), "active": (active, "batch")}
+    check_shapes(**ring, **{name: (array, layout("length")) for name, array in entries.items()})
 
 
 def _check_window(memory: int, length: int, aligned: bool) -> None:

@@ -19,7 +19,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from memjax.functional.scopes import operation
-from memjax.typing import EmptyState, Leaf
+from memjax.functional.shapes import check_shapes
+from memjax.typing import EmptyState, Leaf, tree_dataclass
 
 __all__ = [
     "LinearState",
@@ -37,8 +38,7 @@ __all__ = [
 NORMALIZERS = ("add", "clamp", "count", "none")
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class LinearState:
     """What linear attention keeps of the tokens it has read, at least float32.
 
@@ -123,7 +123,7 @@ def causal_linear_attention(
     """Every query reads the sums over all tokens up to and including its own.
 
     Args:
-      queries: features of the queries.
+      queries: `[batch, length, heads, features]`, features of the queries.
       keys: features of the keys.
       values: what is summed.
       state: after the tokens before; None = there are none.
@@ -149,6 +149,7 @@ def causal_linear_attention(
     _check_normalizer(normalizer)
     if chunk_length < 0:
         raise ValueError(f"chunk_length: given {chunk_length}, allowed: 0 (the whole segment) or more tokens")
+    _check_state(state, queries, values)
     batch, length, heads, _ = queries.shape
     dtype = _sum_dtype(queries, keys, values)
     if state is None:
@@ -180,7 +181,7 @@ def summarize_source(
     """The sums over a whole source, which every query of cross-attention or of an encoder reads.
 
     Args:
-      keys: features of the keys.
+      keys: `[batch, source, heads, features]`, features of the keys.
       values: what is summed.
       mask: real tokens; padding may stand anywhere.
       normalizer: as in `causal_linear_attention`.
@@ -209,7 +210,7 @@ def read_linear_state(
     """Every query reads the same sums.
 
     Args:
-      queries: features of the queries.
+      queries: `[batch, length, heads, features]`, features of the queries.
       state: the sums.
       normalizer: as in `causal_linear_attention`.
       eps: of 'add' and 'clamp'.
@@ -224,6 +225,7 @@ def read_linear_state(
       [2.]
     """
     _check_normalizer(normalizer)
+    _check_state(state, queries)
     features = jnp.swapaxes(queries.astype(state.products.dtype), 1, 2)
     above = jnp.einsum("bhlf,bhfe->bhle", features, state.products)
     below = jnp.einsum("bhlf,bhf->bhl", features, state.normalizer) if _has_sum(normalizer) else None
@@ -258,7 +260,7 @@ def random_features(
     distribution. The squared norm of every feature vector is `scale^2 D`.
 
     Args:
-      x: queries or keys; divided by their norm + 1e-3.
+      x: `[batch, length, heads, head_dim]`, queries or keys; divided by their norm + 1e-3.
       directions: of each head.
       scale: of the features.
 
@@ -317,7 +319,7 @@ def relu_features(
     A query may have no feature above 0: the normalizer has to be clamped.
 
     Args:
-      x: queries or keys.
+      x: `[batch, length, heads, head_dim]`, queries or keys.
       kernel: W.
       bias: b.
 
@@ -428,6 +430,17 @@ def _has_sum(normalizer: str) -> bool:
 
 def _sum_dtype(*parts: Array) -> jnp.dtype:
     return jnp.result_type(*parts, jnp.float32)
+
+
+def _check_state(state: LinearState | None, queries: Array, values: Array | None = None) -> None:
+    """Raises where the axes of a state are not those of what reads it and is added to it."""
+    if state is None:
+        return
+    arrays = {"queries": (queries, "batch length heads features"), "values": (values, "batch length heads value_dim")}
+    arrays["state.products"] = (state.products, "batch heads features value_dim")
+    if not isinstance(state.normalizer, EmptyState):
+        arrays["state.normalizer"] = (state.normalizer, "batch heads features")
+    check_shapes(**arrays)
 
 
 def _check_normalizer(normalizer: str) -> None:

@@ -11,6 +11,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.scopes import operation
+from memjax.functional.shapes import check_shapes
 
 __all__ = [
     "candidate_log_prob",
@@ -24,13 +25,15 @@ __all__ = [
     "stop_forward",
 ]
 
+HasMemory = Bool[Array, " batch"] | Bool[Array, "batch length"] | Bool[Array, "batch length heads"]
+
 
 @operation
 def head_gate(
     gate_logits: Float[Array, " heads"],
     memory_output: Float[Array, "batch length heads value_dim"],
     local_output: Float[Array, "batch length heads value_dim"],
-    has_memory: Bool[Array, "..."] | None = None,
+    has_memory: HasMemory | None = None,
     *,
     dilute_empty: bool = False,
 ) -> Float[Array, "batch length heads value_dim"]:
@@ -72,7 +75,7 @@ def head_gate(
 def stop_forward(
     memory_output: Float[Array, "batch length heads value_dim"],
     local_output: Float[Array, "batch length heads value_dim"],
-    has_memory: Bool[Array, "..."] | None = None,
+    has_memory: HasMemory | None = None,
 ) -> Float[Array, "batch length heads value_dim"]:
     """Memory alone in the forward pass, both in the backward pass: `memory + (local - stop_gradient(local))`.
 
@@ -99,10 +102,6 @@ def stop_forward(
 
 def _per_position(has_memory: Array) -> Array:
     """`[batch]`, `[batch, length]` or `[batch, length, heads]` -> four axes, 1 where missing."""
-    if not 1 <= has_memory.ndim <= 3:
-        raise ValueError(
-            f"has_memory: shape {has_memory.shape} given; [batch], [batch, length] or [batch, length, heads] allowed"
-        )
     return has_memory.reshape(has_memory.shape + (1,) * (4 - has_memory.ndim))
 
 
@@ -115,7 +114,7 @@ def distance_scores(
     """`-distance / temperature`, the scores of kNN-LM's candidates (arXiv:1911.00172; there the temperature is 1).
 
     Args:
-      distances: squared L2; for inner products give their negative.
+      distances: `[..., candidates]`, squared L2; for inner products give their negative.
       temperature: above 0; infinity makes all candidates equal.
       valid: which candidates there are; the distances of the others may be anything. None = all.
 
@@ -138,7 +137,7 @@ def candidate_log_weights(scores: Float[Array, "*tokens candidates"]) -> Float[A
     """Logarithm of the softmax over candidates.
 
     Args:
-      scores: -inf = no candidate.
+      scores: `[..., candidates]`, -inf = no candidate.
 
     Returns:
       `[..., candidates]`, at least float32: -inf where there is no candidate, also where there is none at all.
@@ -160,7 +159,7 @@ def candidate_log_total(scores: Float[Array, "*tokens candidates"]) -> Float[Arr
     """Logarithm of the sum of the exponentiated scores.
 
     Args:
-      scores: -inf = no candidate.
+      scores: `[..., candidates]`, -inf = no candidate.
 
     Returns:
       `[...]`, at least float32; -inf, without a gradient, where there is no candidate.
@@ -183,7 +182,8 @@ def candidate_log_prob(
     """Log-probability of one token at each position: the sum over the candidates that are this token.
 
     Args:
-      log_weights: from `candidate_log_weights`, or scores, for a sum that is not normalised; axes may be 1.
+      log_weights: `[..., candidates]`, from `candidate_log_weights`, or scores, for a sum that is not normalised; axes
+        may be 1.
       tokens: of the candidates; axes may be 1.
       targets: the tokens asked for.
 
@@ -208,7 +208,7 @@ def candidate_log_probs(
     Equals `candidate_log_prob` of every token, however small its probability.
 
     Args:
-      log_weights: as in `candidate_log_prob`.
+      log_weights: `[..., candidates]`, as in `candidate_log_prob`.
       tokens: of the candidates; axes may be 1. What is no entry of the vocabulary is left out.
       vocab_size: entries.
 
@@ -259,6 +259,7 @@ def interpolate_log_probs(
       >>> [round(float(p), 4) for p in jnp.exp(mixed)]
       [0.6, 0.4]
     """
+    _check_leading(log_probs, weight=weight)
     dtype = jnp.promote_types(jnp.promote_types(log_probs.dtype, others.dtype), jnp.float32)
     log_probs, others, weight = log_probs.astype(dtype), others.astype(dtype), jnp.asarray(weight, dtype)
     weight = weight.reshape(weight.shape + (1,) * (log_probs.ndim - weight.ndim))
@@ -296,10 +297,18 @@ def join_log_probs(
       >>> print(jnp.exp(join_log_probs(jax.nn.log_softmax(logits), jnp.log(4.0), matching, scores[0])))
       [0.625 0.375]
     """
+    _check_leading(log_probs, log_normalizer=log_normalizer, total=total)
     spread = lambda x: x.reshape(x.shape + (1,) * (log_probs.ndim - x.ndim))
     # Divided by the sum over the vocabulary, so that without candidates nothing is added and nothing rounded.
     normalizer = spread(log_normalizer)
     return _log_add(log_probs, matching - normalizer) - jax.nn.softplus(spread(total) - normalizer)
+
+
+def _check_leading(log_probs: Array, **others: float | Array) -> None:
+    """Raises where the axes of the others are not the first ones of `log_probs`."""
+    axes = [f"axis_{i}" for i in range(log_probs.ndim)]
+    first = {name: (x, " ".join(f"#{axis}" for axis in axes[: jnp.ndim(x)])) for name, x in others.items()}
+    check_shapes(log_probs=(log_probs, " ".join(axes)), **first)
 
 
 def _log_sum(x: Array, present: Array) -> Array:

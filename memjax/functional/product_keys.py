@@ -63,7 +63,7 @@ def select_product_keys(
     keys learn through what was chosen and no gradient passes through a search.
 
     Args:
-      queries: both halves of each head's query.
+      queries: `[..., heads, 2, half]`, both halves of each head's query.
       keys: both codebooks of each head.
       num_neighbors: slots per query and head, at most `keys`.
 
@@ -102,7 +102,7 @@ def top_slots(ids: Int[Array, "*batch lookups"], weights: Float[Array, "*batch l
     """The slot of the largest weight of each token, the weights of a slot that several heads chose added up.
 
     Args:
-      ids: slots of all heads of a token.
+      ids: `[..., lookups]`, slots of all heads of a token.
       weights: of the lookups.
 
     Example:
@@ -125,7 +125,7 @@ def lookup_rows(
     looked-up row is the gradient of `sink`, from which a row-sparse optimiser updates the rows `ids`.
 
     Args:
-      table: the rows; no gradient flows into them.
+      table: `[rows, dim]`, the rows; no gradient flows into them.
       ids: which rows; the same row may be looked up many times.
       sink: an array of the result's shape whose values do not matter; None where no gradient is wanted.
 
@@ -163,7 +163,7 @@ def sum_rows(
     reads its own part: between devices go sums, never rows.
 
     Args:
-      table: the rows.
+      table: `[rows, dim]`, the rows.
       ids: of every bag, the first axis (batch rows) split over the other mesh axes.
       weights: of the lookups.
       sink: an array of the result's shape whose values do not matter; None where the table does not learn.
@@ -227,8 +227,8 @@ def update_rows(
     bags (as many as activations), never rows.
 
     Args:
-      arrays: the table and what the rule keeps of its rows.
-      ids: as in `sum_rows`; those beyond the table are left out.
+      arrays: `[rows, dim]` each, the table and what the rule keeps of its rows.
+      ids: `[bags, lookups]`, as in `sum_rows`; those beyond the table are left out.
       weights: of the lookups.
       gradients: of the sums, that is, of the sink.
       rule: `rule(rows of each array, gradient of the rows) -> new rows`, `[some rows, dim]` each.
@@ -266,7 +266,7 @@ def gradient_of_rows(
     """The gradient of a table as an array of its size: for tables that are small, and for comparison.
 
     Args:
-      table: or another array of its shape and dtype.
+      table: `[rows, dim]`, or another array of its shape and dtype.
       ids: as in `update_rows`, as are the others.
 
     Example:

@@ -7,7 +7,6 @@ what the memory needs and nothing else, then backward through whole steps: only 
 gradient already and cannot be differentiated.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +15,12 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from memjax.functional.scopes import operation
-from memjax.typing import Leaf
+from memjax.typing import Leaf, tree_dataclass
 
 __all__ = ["Replay", "mrbp_value_and_grad", "scan_with_replay"]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Replay:
     """What a rollout gives.
 

@@ -6,16 +6,22 @@ from typing import TypeVar
 
 import jax
 
+from memjax.functional.shapes import check_arguments
+
 __all__ = ["operation"]
 
 Function = TypeVar("Function", bound=Callable)
 
 
 def operation(function: Function) -> Function:
-    """Names what a function computes after its file and itself, as `fifo.ring_append`.
+    """Names what a function computes after its file and itself, as `fifo.ring_append`, and checks shapes of arguments.
 
     The name stands in the path of every operation of a compiled program, those of the gradient included, and so in the
-    traces of `jax.profiler`. Linen modules name themselves; this is for the functions that they call.
+    traces of `jax.profiler`. Linen modules name themselves; this is for the functions that they call. Arguments must
+    have the layouts that the annotations give them (`memjax.functional.shapes`).
+
+    Raises:
+      ValueError: by what is returned, where an argument has another layout; it names the argument and the axis.
 
     Example:
       >>> import jax.numpy as jnp
@@ -29,6 +35,7 @@ def operation(function: Function) -> Function:
 
     @functools.wraps(function)
     def named(*args, **kwargs):
+        check_arguments(function, args, kwargs)
         with jax.named_scope(name):
             return function(*args, **kwargs)
 

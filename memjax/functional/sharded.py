@@ -22,9 +22,10 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from memjax.functional.attention import scale_queries
-from memjax.functional.fifo import read_window, ring_append, write_window
+from memjax.functional.fifo import check_ring, read_window, ring_append, write_window
 from memjax.functional.neighbors import gather_slots, select_neighbors
 from memjax.functional.scopes import operation
+from memjax.functional.shapes import check_shapes
 
 __all__ = [
     "Partial",
@@ -225,6 +226,11 @@ def merge_partials(*partials: Partial) -> Float[Array, "batch length heads value
       >>> print(merge_partials(two).ravel(), merge_partials(two, two).ravel())
       [3.] [3.]
     """
+    sums = "batch length heads"
+    layouts = {"numerator": f"{sums} value_dim", "denominator": sums, "maximum": sums}
+    fields = lambda i, part: {f"partials[{i}].{name}": x for name, x in part._asdict().items()}
+    named = {name: x for i, part in enumerate(partials) for name, x in fields(i, part).items()}
+    check_shapes(**{name: (x, layouts[name.rpartition(".")[2]]) for name, x in named.items()})
     maximum = functools.reduce(jnp.maximum, [part.maximum for part in partials])
     factors = [jnp.exp(part.maximum - maximum) for part in partials]
     parts = list(zip(partials, factors, strict=True))
@@ -258,6 +264,7 @@ def sharded_append(
       >>> print(sharded_append(jnp.array([[1, 2, 3]]), jnp.array([[4, 5]]), jnp.array([2]), slot_axis="model"))
       [[5 2 4]]
     """
+    check_ring(slots, axis, cursor, active, new=new)
     memory, length = slots.shape[axis], new.shape[axis]
     if num_shards(slot_axis, memory) == 1:
         return ring_append(slots, new, cursor, active, axis=axis)
@@ -291,6 +298,7 @@ def sharded_save(
       >>> print(sharded_save(jnp.array([[1, 2, 3]]), jnp.array([2]), 2, slot_axis="model"))
       [[3 1]]
     """
+    check_ring(slots, axis, cursor)
     memory = slots.shape[axis]
     if num_shards(slot_axis, memory) == 1 or length > memory:  # read_window words the error
         return read_window(slots, cursor, length, axis=axis)
@@ -330,6 +338,7 @@ def sharded_restore(
       >>> print(sharded_restore(jnp.zeros_like(ring), saved, cursor, slot_axis="model"))
       [[1 0 3]]
     """
+    check_ring(slots, axis, cursor, active, saved=saved)
     if num_shards(slot_axis, slots.shape[axis]) == 1:
         return write_window(slots, saved, cursor, active, axis=axis)
     return _write(slots, saved, cursor, active, slot_axis, axis, split=True)

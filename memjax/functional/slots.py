@@ -31,7 +31,7 @@ def slot_attention(
     The cost is that of `slots x (1 + length)` scores: no mask over pairs of slots is ever built.
 
     Args:
-      queries: of the slots.
+      queries: `[batch, slots, heads, head_dim]`, of the slots.
       own_keys: of the slots, each for its own query.
       keys: of the tokens.
       own_values: what a slot that attends to itself alone becomes.
@@ -69,6 +69,9 @@ def normalize_slots(slots: Float[Array, "*slots dim"]) -> Float[Array, "*slots d
     With `slots + bias` it is the biased memory normalisation of the paper: at every update each slot moves towards its
     own learned bias, and so forgets.
 
+    Args:
+      slots: `[..., dim]`.
+
     Example:
       >>> print(normalize_slots(jnp.array([[3.0, 4.0]])))
       [[0.6 0.8]]
@@ -86,7 +89,7 @@ def count_slot_types(
     At least 0.9 is retaining, at most 0.1 rewriting, the rest aggregates old and new.
 
     Args:
-      own_weights: the first weight of each slot, from `slot_attention`.
+      own_weights: `[batch, heads, slots]`, the first weight of each slot, from `slot_attention`.
       rows: that count.
 
     Example:

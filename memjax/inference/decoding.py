@@ -6,7 +6,6 @@ that is behind is idle.
 Every function that runs on the device is traced once for a batch size, whatever the prompts' lengths.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from jaxtyping import Array, Bool, Int
 
 from memjax.inference.sampling import Sampling, row_keys, sample
 from memjax.memory.contract import where_rows
-from memjax.typing import Rows
+from memjax.typing import Rows, tree_dataclass
 
 __all__ = ["Prefix", "Recall", "generate", "prefill", "stream_tokens"]
 
@@ -26,8 +25,7 @@ NO_TOKEN = -1
 """Stands in blocks of generated ids where a row was already finished."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Prefix:
     """Rows that have read something and can predict their next token.
 

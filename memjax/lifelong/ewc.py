@@ -20,14 +20,14 @@ from memjax.training.objective import Objective, with_penalty
 from memjax.training.sharding import Layout
 from memjax.training.stages import Change, Context, Learner
 from memjax.training.step import TrainState
+from memjax.typing import tree_dataclass
 
 __all__ = ["Consolidated", "consolidate", "quadratic_penalty"]
 
 PENALTY = "ewc/penalty"
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Consolidated:
     """What earlier tasks have left; of each task in the separate form, of all together in the online one.
 

@@ -31,13 +31,12 @@ from memjax.memory.contract import where_rows
 from memjax.memory.projections import matrix_init, project
 from memjax.memory.transformer_xl import Reading, TransformerXLAttention
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
 __all__ = ["CompressiveAttention", "CompressiveState", "Usage"]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Usage:
     """How much attention each slot of the ordinary memory received since it was written.
 
@@ -50,8 +49,7 @@ class Usage:
     queries: Leaf
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class CompressiveState:
     """The inputs of one layer at the last `memory` positions, and what older ones were compressed to, oldest first.
 

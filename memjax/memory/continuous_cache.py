@@ -18,15 +18,14 @@ from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
 from memjax.memory.mixtures import MIXING, Recalled, linear_weight
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
 
 __all__ = ["ContinuousCache", "ContinuousCacheState"]
 
 SIMILARITIES = ("dot", "cosine", "negative_squared_l2")
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class ContinuousCacheState:
     """The last `memory` pairs of a hidden state and the token that came after it, as a ring.
 

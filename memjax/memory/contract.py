@@ -33,7 +33,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import Names
 from memjax.functional.scopes import operation
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
 __all__ = [
     "CrossMemory",
@@ -221,8 +221,7 @@ class Stateless(Memory):
         return self(x, state)[0], EmptyState()
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class LayerState:
     """State of one layer: that of its attention part and that of its feed-forward part."""
 
@@ -230,8 +229,7 @@ class LayerState:
     feed_forward: Any
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class StackState:
     """State of a stack of layers.
 
@@ -245,8 +243,7 @@ class StackState:
     sizes: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class DecodeState:
     """State of a memory between two tokens.
 

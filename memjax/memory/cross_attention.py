@@ -7,7 +7,6 @@ import dataclasses
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -16,13 +15,12 @@ from memjax.functional.attention import attention, attention_with_weights
 from memjax.memory.contract import CrossMemory, broadcast_mask
 from memjax.memory.projections import Residual, matrix_init, project, project_biased, weight_dropout
 from memjax.settings.relations import require
-from memjax.typing import Activations, Leaf
+from memjax.typing import Activations, Leaf, tree_dataclass
 
 __all__ = ["CrossAttention", "CrossAttentionState"]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class CrossAttentionState:
     """A source as cross-attention sees it.
 

@@ -24,7 +24,7 @@ from memjax.memory.contract import DecodeState, where_rows
 from memjax.memory.infinity_former import BesideLongTerm, LongTermMemory
 from memjax.memory.projections import matrix_init, project
 from memjax.memory.transformer_xl import Reading, TransformerXLAttention
-from memjax.typing import Aux, EmptyState, Leaf
+from memjax.typing import Aux, EmptyState, Leaf, tree_dataclass
 
 __all__ = ["GPT2Attention", "GPT2CompressiveAttention", "GPT2InfinityFormerAttention"]
 
@@ -98,8 +98,7 @@ class GPT2InfinityFormerAttention(BesideLongTerm, GPT2Attention):
     long_term: LongTermMemory = None  # type: ignore[assignment]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class CompressedState:
     """What earlier segments were compressed to, oldest first.
 

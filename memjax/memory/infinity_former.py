@@ -32,7 +32,7 @@ from memjax.memory.contract import DecodeState, where_rows
 from memjax.memory.projections import matrix_init, project
 from memjax.memory.transformer_xl import Reading, TransformerXLAttention, TransformerXLSegment
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
 
 __all__ = ["InfinityFormerAttention", "InfinityFormerState", "LongTermMemory", "LongTermState"]
 
@@ -40,8 +40,7 @@ LOSS = "infinity_former/kl"
 """name of the regulariser in `Aux.losses`"""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class LongTermState:
     """A signal over [0, 1], and the segment that will enter it next.
 
@@ -64,8 +63,7 @@ class LongTermState:
     previous_valid: Leaf
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class LongTermSegment:
     """What decoding keeps of the signal during a segment.
 
@@ -82,8 +80,7 @@ class LongTermSegment:
     histogram: Leaf
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class InfinityFormerState:
     """State of one attention part with a long-term memory.
 

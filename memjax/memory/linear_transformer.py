@@ -4,7 +4,6 @@ Katharopoulos et al. 2020, "Transformers are RNNs: Fast Autoregressive Transform
 https://arxiv.org/abs/2006.16236.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -25,7 +24,7 @@ from memjax.functional.linear_attention import (
 )
 from memjax.memory.contract import CrossMemory, DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
 from memjax.memory.projections import Residual, project, project_biased, xavier_init
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
 __all__ = ["LinearCrossAttention", "LinearCrossState", "LinearTransformerAttention"]
 
@@ -188,8 +187,7 @@ class LinearTransformerAttention(Residual, LayerMemory):
         return xavier_init(self.init_gain, in_axis, out_axis)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class LinearCrossState:
     """The summary of a source.
 

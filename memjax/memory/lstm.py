@@ -4,7 +4,6 @@ Hochreiter and Schmidhuber 1997, "Long Short-Term Memory", https://doi.org/10.11
 gate of Gers, Schmidhuber and Cummins 2000, "Learning to Forget", https://doi.org/10.1162/089976600300015015.
 """
 
-import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -14,13 +13,12 @@ from jaxtyping import Array, Float
 
 from memjax.axes import named
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
 __all__ = ["LSTM", "LSTMState"]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class LSTMState:
     """State of an LSTM.
 

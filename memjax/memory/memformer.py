@@ -3,7 +3,6 @@
 Wu et al. 2020, "Memformer: A Memory-Augmented Transformer for Sequence Modeling", https://arxiv.org/abs/2010.06891.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -19,13 +18,12 @@ from memjax.functional.slots import count_slot_types, normalize_slots, slot_atte
 from memjax.memory.contract import StackMemory, broadcast_mask, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project, weight_dropout
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
 
 __all__ = ["Encoded", "MemformerEncoder", "MemformerState"]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class MemformerState:
     """The slots.
 

@@ -35,13 +35,12 @@ from memjax.functional.sharded import (
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
 from memjax.memory.projections import Residual, matrix_init, project, weight_dropout
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
 
 __all__ = ["LongMemory", "MemorizingAttention", "MemorizingState", "Tokens"]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Tokens:
     """Keys and values of consecutive tokens, oldest first: the local cache, or one segment.
 
@@ -58,8 +57,7 @@ class Tokens:
     positions: Leaf
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class LongMemory:
     """The ring of (key, value) pairs that neighbours are retrieved from.
 
@@ -102,8 +100,7 @@ class LongMemory:
         return LongMemory(keys, values, valid, positions, cursor, self.slot_axis)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class SavedWindow:
     """What one segment overwrites in a `LongMemory`.
 
@@ -125,8 +122,7 @@ class SavedWindow:
     cursor: Leaf
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class MemorizingState:
     """State of one memorizing attention part.
 

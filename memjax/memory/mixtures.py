@@ -8,7 +8,6 @@ what was recalled, from which both the probability of one token and those of all
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -21,15 +20,14 @@ from memjax.functional.mixing import (
     join_log_probs,
 )
 from memjax.functional.scopes import operation
-from memjax.typing import EmptyState, Leaf
+from memjax.typing import EmptyState, Leaf, tree_dataclass
 
 __all__ = ["Prediction", "Recalled"]
 
 MIXING = ("linear", "global")
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Recalled:
     """Candidates for the token after each position.
 
@@ -49,8 +47,7 @@ class Recalled:
     mixing: str = dataclasses.field(default="linear", metadata={"static": True})
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Prediction:
     """What a model with output memories knows of the next tokens.
 

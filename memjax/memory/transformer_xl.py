@@ -20,13 +20,12 @@ from memjax.functional.positions import relative_shift, sinusoids
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
 from memjax.memory.projections import Residual, matrix_init, project, weight_dropout
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
 __all__ = ["TransformerXLAttention", "TransformerXLState"]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class TransformerXLState:
     """The inputs of one layer at the last `memory` positions, oldest first.
 
@@ -39,8 +38,7 @@ class TransformerXLState:
     valid: Leaf
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class TransformerXLSegment:
     """Buffers of the running segment while decoding.
 

@@ -5,7 +5,6 @@ stands in the batch's extras, `source` and `source_mask`, with every segment of 
 evaluation of language models take this model too.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +20,7 @@ from memjax.memory.memory_tokens import MEMORY, MemoryTokens
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
 from memjax.models.heads import SmoothedScores
-from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, tree_dataclass
 
 __all__ = ["EncoderDecoder"]
 
@@ -29,8 +28,7 @@ SOURCE = ("source", "source_mask")
 """extras of a batch: int32 ids `[batch, source]` and bool `[batch, source]`"""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class DecoderState:
     """State of the decoder between segments, or between tokens.
 

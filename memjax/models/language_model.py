@@ -1,6 +1,5 @@
 """The decoder-only language model."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
 from memjax.models.heads import VocabularyScores
 from memjax.models.transformer import Stack
-from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, tree_dataclass
 
 __all__ = ["LanguageModel", "LanguageModelState"]
 
@@ -27,8 +26,7 @@ GIVEN = ("tokens", "features", "embed_output")
 and the function from ids to output weights. Everything else comes with the batch (`Batch.extras`)."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class LanguageModelState:
     """State of a language model.
 

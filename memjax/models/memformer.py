@@ -22,13 +22,12 @@ from memjax.memory.memformer import Encoded, HeadAttention, MemformerEncoder, ru
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, Batch, EmptyState, Leaf, Mask, Rows, Sum
+from memjax.typing import Activations, Aux, Batch, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
 
 __all__ = ["Memformer", "replay_parts"]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class MemformerModelState:
     """State between segments.
 
@@ -43,8 +42,7 @@ class MemformerModelState:
     mask: Leaf
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class DecoderBuffers:
     """What one decoder layer keeps while a segment is decoded.
 
@@ -61,8 +59,7 @@ class DecoderBuffers:
     source_values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class MemformerDecodeState:
     """State between two tokens.
 

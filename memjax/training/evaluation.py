@@ -17,7 +17,7 @@ from memjax.data.reading import Reading
 from memjax.tasks.contract import Measure, Subset
 from memjax.training.metrics import LN2, count_bytes, perplexity
 from memjax.training.sharding import Layout, check_rows, put
-from memjax.typing import Batch
+from memjax.typing import Batch, tree_dataclass
 
 __all__ = ["EvaluationResult", "Evaluator", "Score", "evaluate"]
 
@@ -29,8 +29,7 @@ class Interrupted(Exception):  # noqa: N818 (a request, not an error)
     """An evaluation was asked to stop."""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Scored:
     """What was worked out for one batch.
 

@@ -21,7 +21,7 @@ from memjax.training.objective import RANDOM_STREAMS, Objective
 from memjax.training.optimizers import Reference
 from memjax.training.segments import Rematerialize, add_segments, loss_over_segments, segment_keys
 from memjax.training.tables import TableOptimizer, Tables, make_sinks, touched_rows
-from memjax.typing import Aux, Batch, Leaf, SegmentLoss, Sum
+from memjax.typing import Aux, Batch, Leaf, SegmentLoss, Sum, tree_dataclass
 
 __all__ = [
     "Gradients",
@@ -35,8 +35,7 @@ __all__ = [
 ]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class TrainState:
     """Everything that training changes, and what it needs to go on.
 
@@ -193,8 +192,7 @@ def make_train_step(
     return jax.jit(train_step, donate_argnums=0) if jit else train_step
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Gradients:
     """What the forward and backward pass of a step give.
 

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Int
 from memjax.axes import MODEL
 from memjax.functional.product_keys import Split, gradient_of_rows, update_rows
 from memjax.training.optimizers import is_named
+from memjax.typing import tree_dataclass
 
 __all__ = ["TableOptimizer", "Tables", "TouchedRows", "sparse_sgd", "table_adam"]
 
@@ -34,8 +35,7 @@ DENSE_UP_TO = 4
 """rows a lookup, up to which a table is updated as a whole: most of its rows are touched, and a sort costs more"""
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Tables:
     """Value tables with the optimiser's statistics of their rows.
 
@@ -48,8 +48,7 @@ class Tables:
     moments: Any = dataclasses.field(default_factory=dict)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class TouchedRows:
     """The rows of one table that a step has looked up; a row may stand in it many times.
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.memory.contract import state_axes
+from memjax.typing import tree_dataclass
 from tests.compiling import AS_USERS_DO
 
 ROWS, LENGTH, DIM, SEGMENTS, SOURCE = 3, 4, 8, 3, 5
@@ -297,8 +298,7 @@ class Run:
         return AS_USERS_DO if self.dtype == np.float32 else None
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Segments:
     """Arguments of consecutive segments, leaves with segments at axis 0 (but for the state before them)."""
 

@@ -1,6 +1,5 @@
 """A small memory of every site: what later memories need of the contract, and faults that the laws must notice."""
 
-import dataclasses
 import itertools
 from typing import Any
 
@@ -13,7 +12,7 @@ from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.product_keys import lookup_rows
 from memjax.memory import contract
 from memjax.memory.contract import DecodeState, broadcast_mask, next_position, token_decode_state, where_rows
-from memjax.typing import Aux, EmptyState, Leaf, Sum
+from memjax.typing import Aux, EmptyState, Leaf, Sum, tree_dataclass
 
 FAULTS = {
     "no_reset": "reset",
@@ -41,8 +40,7 @@ FAULTS = {
 COUNTER = itertools.count()
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class FifoState:
     hidden: Leaf
     valid: Leaf
@@ -134,8 +132,7 @@ class OutputMemory(contract.OutputMemory):
         return written if self.fault == "writes_idle_rows" else where_rows(mask.any(axis=1), written, state)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class SlotState:
     slots: Leaf
     started: Leaf
@@ -192,8 +189,7 @@ class SlotMemory(contract.Memory):
         return attention(queries[:, :, None], keys[:, :, None], values[:, :, None], mask=visible)[:, :, 0]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class LinearState:
     products: Leaf
     normalizer: Leaf
@@ -244,8 +240,7 @@ class LinearMemory(contract.LayerMemory):
         )
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class SourceState:
     slots: Leaf
     ready: Leaf

@@ -102,7 +102,9 @@ def test_stop_forward(outputs):
 
 
 def test_has_memory_of_wrong_rank(outputs):
-    with pytest.raises(ValueError, match=r"has_memory: shape \(2, 3, 2, 4\) given"):
+    with pytest.raises(
+        ValueError, match=r"has_memory: given \(2, 3, 2, 4\), allowed: \[batch\] or \[batch, length\] or .*, not 4 axes"
+    ):
         head_gate(jnp.zeros(2), *outputs, jnp.ones(SHAPE, bool))
 
 

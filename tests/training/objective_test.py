@@ -13,7 +13,7 @@ from memjax.training.objective import Objective, model_loss, sum_over_layers, wi
 from memjax.training.optimizers import freeze, make_optimizer, make_reference
 from memjax.training.sharding import train_state_names
 from memjax.training.step import apply_gradients, gradients_of, make_train_step
-from memjax.typing import Aux, Sum
+from memjax.typing import Aux, Sum, tree_dataclass
 from tests.training.recorded import CASES, after_three_steps
 from tests.training.toy import ROWS, ToyModel, toy_state, toy_stream
 
@@ -170,8 +170,7 @@ def test_a_memory_of_its_own_leaves_that_of_the_rows_alone():
     assert not np.array_equal(after.params["mix"]["kernel"], state.params["mix"]["kernel"])
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@tree_dataclass
 class Kept:
     importance: object
     keys: object = dataclasses.field(metadata=axes_of("entries", None))

@@ -13,7 +13,7 @@ from memjax.training.objective import Objective, model_loss
 from memjax.training.optimizers import adam, make_optimizer, make_schedule
 from memjax.training.step import make_train_step
 from memjax.training.tables import sparse_sgd
-from memjax.typing import Batch
+from memjax.typing import Batch, tree_dataclass
 from tests.training import toy
 from tests.training.toy import LENGTH, ROWS, VOCAB, ToyModel, again, sparse_adam, toy_state, toy_stream
 
@@ -296,8 +296,7 @@ def test_bfloat16_memory_stays_so_and_statistics_are_float32():
 
 def test_a_state_that_restores_only_what_one_call_wrote_is_selected_whole_over_several_segments():
     # `select` of this state undoes the last write only, as that of a long FIFO does.
-    @jax.tree_util.register_dataclass
-    @dataclasses.dataclass(frozen=True)
+    @tree_dataclass
     class Counter:
         count: jax.Array
 

@@ -1,0 +1,181 @@
+"""Shapes of arguments: what their annotations say is checked in every call, and an error names argument and axis.
+
+An annotation such as `Float[Array, "batch length heads head_dim"]` is the layout of an argument. Equal names mean equal
+sizes, in one argument and between the arguments of a call. Sizes are known while a function is traced: a compiled
+program holds nothing of the check.
+"""
+
+import functools
+import inspect
+import itertools
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["check_shapes"]
+
+
+class _Size(NamedTuple):
+    """The size of a named axis, or the sizes of named axes, and the argument that it was seen in.
+
+    `widens`: they have been seen in arguments alone that broadcast against the others.
+    """
+
+    size: Any
+    argument: str
+    layout: str
+    shape: tuple[int, ...]
+    widens: bool = False
+
+
+def check_shapes(**arguments: tuple[Any, str]) -> None:
+    """Raises where shapes do not have the layouts they should, or the sizes of an axis differ between arguments.
+
+    A layout is that of a jaxtyping annotation: names of axes, `#name` for an axis that may be 1, numbers, `*name` for
+    any number of axes and `*#name` for ones that broadcast, `...` for axes of which nothing is said.
+
+    Args:
+      **arguments: name -> an array (or whatever has a `shape`) and its layout; None is left out.
+
+    Raises:
+      ValueError: a shape does not fit. The error names the argument, the axis and both layouts, and the two axes to
+        swap where that would mend it.
+
+    Example:
+      >>> queries, keys = np.zeros((2, 3, 4, 8)), np.zeros((2, 4, 5, 8))
+      >>> layouts = "batch length heads head_dim", "batch memory heads head_dim"
+      >>> check_shapes(queries=(queries, layouts[0]), keys=(keys, layouts[1]))  # doctest: +NORMALIZE_WHITESPACE
+      Traceback (most recent call last):
+      ValueError: keys: given (2, 4, 5, 8), allowed: [batch, memory, heads, head_dim] with 4 at axis 2 (heads) as in
+      queries, (2, 3, 4, 8) for [batch, length, heads, head_dim]; axes 1 and 2 look swapped
+    """
+    _check((name, np.shape(array), layout) for name, (array, layout) in arguments.items() if array is not None)
+
+
+def check_arguments(function: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`check_shapes` of the arguments of a call, by the annotations of the function."""
+    signature, layouts = _layouts(function)
+    if layouts:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            return  # the call itself says what is wrong with it
+        _check(_annotated(layouts, given))
+
+
+def _annotated(
+    layouts: dict[str, tuple[str, ...]], given: dict[str, Any]
+) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """Name, shape and layout of every array among the arguments, those inside tuples too."""
+    for name, allowed in layouts.items():
+        value = given.get(name)
+        several = {f"{name}[{i}]": one for i, one in enumerate(value)} if isinstance(value, tuple) else {name: value}
+        for label, one in several.items():
+            shape = getattr(one, "shape", None)
+            if isinstance(shape, tuple):
+                fitting = [layout for layout in allowed if _fits_rank(layout, len(shape))]
+                yield label, shape, fitting[0] if fitting else " | ".join(allowed)
+
+
+@functools.cache
+def _layouts(function: Callable) -> tuple[inspect.Signature, dict[str, tuple[str, ...]]]:
+    """The signature of a function and, of every argument that is an array, the layouts that are allowed."""
+    hints = typing.get_type_hints(function)
+    found = {name: tuple(_layouts_of(hint)) for name, hint in hints.items() if name != "return"}
+    return inspect.signature(function), {name: layouts for name, layouts in found.items() if layouts}
+
+
+def _layouts_of(hint: Any) -> Iterator[str]:
+    if isinstance(hint, type) and hasattr(hint, "dim_str"):
+        yield " ".join(hint.dim_str.split())  # type: ignore[attr-defined]
+    elif typing.get_origin(hint) is not Callable:
+        for part in typing.get_args(hint):
+            yield from _layouts_of(part)
+
+
+def _fits_rank(layout: str, rank: int) -> bool:
+    axes = layout.split()
+    return rank == len(axes) or (rank >= len(axes) - 1 and any(_is_open(axis) for axis in axes))
+
+
+def _is_open(axis: str) -> bool:
+    """Whether it stands for any number of axes."""
+    return axis.startswith("*") or axis == "..."
+
+
+def _check(arguments: Iterator[tuple[str, tuple[int, ...], str]] | Any) -> None:
+    sizes: dict[str, _Size] = {}
+    for name, shape, layout in arguments:
+        problem = _bind(sizes, name, shape, layout)
+        if problem:
+            raise ValueError(
+                f"{name}: given {shape}, allowed: {_written(layout)}{problem}{_hint(sizes, shape, layout)}"
+            )
+
+
+def _bind(sizes: dict[str, _Size], name: str, shape: tuple[int, ...], layout: str) -> str:
+    """Notes the sizes of an argument; what is wrong with it, or nothing."""
+    if "|" in layout or not _fits_rank(layout, len(shape)):
+        return f", not {len(shape)} axes"
+    found = dict(sizes)
+    for place, axis, size in _axes(layout, shape):
+        label = axis.lstrip("#*")
+        if axis == "..." or (axis.startswith("#") and size == 1):
+            continue
+        if label.isdigit():
+            known = _Size(int(label), "", "", ())
+        else:
+            known = found.setdefault(label, _Size(size, name, layout, shape, axis.startswith("*#")))
+        if axis.startswith("*") and (wider := _wider(known, size, axis)):
+            found[label] = wider
+        elif size != known.size:
+            source = f" as in {known.argument}, {known.shape} for {_written(known.layout)}"
+            where = f" with {known.size} at {place} ({label})"
+            return where + (source if known.argument not in ("", name) else "")
+    sizes.update(found)
+    return ""
+
+
+def _axes(layout: str, shape: tuple[int, ...]) -> Iterator[tuple[str, str, Any]]:
+    """Where every axis of a layout stands in a shape, its name, and its size: several of an open one."""
+    axes = layout.split()
+    spare, place = len(shape) - len(axes) + 1, 0
+    for axis in axes:
+        if _is_open(axis):
+            yield f"axes {place} to {place + spare - 1}", axis, shape[place : place + spare]
+            place += spare
+        else:
+            yield f"axis {place}", axis, shape[place]
+            place += 1
+
+
+def _wider(known: _Size, size: tuple[int, ...], axis: str) -> _Size | None:
+    """What is known after open axes of a further argument; None where they do not fit."""
+    try:
+        both = np.broadcast_shapes(known.size, size)
+    except ValueError:
+        return None
+    if axis.startswith("*#"):
+        return known._replace(size=both) if known.widens or both == known.size else None
+    return known._replace(size=both, widens=False) if known.widens and both == size else None
+
+
+def _hint(sizes: dict[str, _Size], shape: tuple[int, ...], layout: str) -> str:
+    """The two axes to swap, where one swap mends the shape and no other does."""
+    swaps = []
+    for i, j in itertools.combinations(range(len(shape)), 2):
+        order = list(range(len(shape)))
+        order[i], order[j] = j, i
+        if shape[i] != shape[j] and not _bind(dict(sizes), "", tuple(shape[k] for k in order), layout):
+            swaps.append(f"; axes {i} and {j} look swapped")
+    return swaps[0] if len(swaps) == 1 else ""
+
+
+def _written(layout: str) -> str:
+    """A layout as the text of an error has it."""
+    readable = lambda axis: (
+        f"{axis[1:]} or 1" if axis[0] == "#" else f"{axis.lstrip('*#')}..." if axis[0] == "*" else axis
+    )
+    return " or ".join(f"[{', '.join(map(readable, one.split()))}]" for one in layout.split("|"))
