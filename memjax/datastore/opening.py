@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from memjax.datastore.artefacts import artefact_names
 from memjax.datastore.exact import ExactIndex, StreamedIndex
 from memjax.datastore.faiss import open_faiss
 from memjax.datastore.index import Backend, Index, Metric, check_metric, rescore
@@ -10,7 +11,10 @@ from memjax.datastore.scann import open_scann
 from memjax.datastore.sharded import ShardedIndex
 from memjax.datastore.store import Store
 
-__all__ = ["open_index"]
+__all__ = ["choose_backend", "open_index"]
+
+SMALL_BYTES = 1 << 30
+"""of keys that are searched exactly where no index was built"""
 
 OPENERS: dict[Backend, Callable[..., Index]] = {
     "exact": ExactIndex.from_store,
@@ -51,3 +55,23 @@ def open_index(
         raise ValueError(f"backend: given {backend!r}, allowed: {', '.join(OPENERS)}")
     index = OPENERS[backend](store, metric=metric, **options)
     return rescore(index, store, num_candidates) if exact_scores else index
+
+
+def choose_backend(store: Store, metric: Metric = "squared_l2") -> str:
+    """What a store is best searched with: an index that was built for it, or exactly where it is small.
+
+    Args:
+      store: which.
+      metric: of the scores.
+
+    Raises:
+      ValueError: a large store without an index.
+    """
+    built = [
+        name for name in ("scann", "faiss") if any(n.startswith(f"{name}_{metric}") for n in artefact_names(store))
+    ]
+    size = store.entries * store.header.key_bytes
+    if not built and size > SMALL_BYTES:
+        allowed = f"up to {SMALL_BYTES:,}; build one (memjax datastore index), or name a backend"
+        raise ValueError(f"datastore: {store.path} has no index and {size:,} bytes of keys, allowed: {allowed}")
+    return (*built, "exact")[0]

@@ -8,6 +8,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -44,17 +45,13 @@ def make_header(source: KeySource, split: str, *, key_dtype: str = "float16", nu
       ValueError: a number of shards that does not divide the rows.
     """
     experiment, documents = source.run.experiment, source.run.experiment.documents(split)
-    arrays = describe_arrays(flatten(source.variables))
-    model = {"config": config_to_dict(experiment.config.model), "arrays": arrays}
     rows, shards = experiment.config.evaluation.rows, num_shards or processes.count()
     if shards < 1 or rows % shards:
         raise ValueError(f"evaluation.rows: given {rows}, allowed: a multiple of the {shards} shards")
     return Header(
+        **_made_with(source),
         dim=source.dim,
-        model=checksum(model)[:32],
-        tokenizer=str(getattr(experiment.tokenizer, "fingerprint", None)),
         data=f"{split}/{documents.fingerprint}",
-        protocol=source.protocol(),
         key_dtype=key_dtype,
         num_shards=shards,
         rows=rows,
@@ -67,8 +64,16 @@ def check_store(source: KeySource, store: Store) -> None:
     Raises:
       ValueError: one line with everything that differs.
     """
-    header = make_header(source, "train", num_shards=1)
-    store.check(model=header.model, tokenizer=header.tokenizer, protocol=header.protocol)
+    store.check(**_made_with(source))
+
+
+def _made_with(source: KeySource) -> dict[str, Any]:
+    """What the keys of a store depend on beside its texts."""
+    experiment = source.run.experiment
+    arrays = describe_arrays(flatten(source.variables))
+    model = {"config": config_to_dict(experiment.config.model), "arrays": arrays}
+    tokenizer = str(getattr(experiment.tokenizer, "fingerprint", None))
+    return {"model": checksum(model)[:32], "tokenizer": tokenizer, "protocol": source.protocol()}
 
 
 def build_datastore(

@@ -17,6 +17,7 @@ from memjax.data.documents import Documents
 from memjax.data.reading import Reading
 from memjax.memory.contract import OutputMemory
 from memjax.models.features import add_features, add_mixtures, regroup
+from memjax.settings.relations import require
 from memjax.training.checkpoints import flatten, unflatten
 from memjax.training.evaluation import Evaluator, make_score
 from memjax.training.restoring import LoadedRun
@@ -197,5 +198,8 @@ def make_key_source(run: LoadedRun, tap: str = TAP) -> KeySource:
     run.experiment.model.require("stores_keys")
     if run.experiment.reading().protocol == "sliding_window":
         raise ValueError("evaluation.protocol: given 'sliding_window', allowed: separate, contiguous for keys")
+    evaluation = run.experiment.config.evaluation
+    for name, given in (("memory_length", evaluation.memory_length), ("task", evaluation.task or None)):
+        require(given is None, f"evaluation.{name}", given, "None for keys, which are made as the run was trained")
     model = add_features(run.experiment.model, tap)
     return KeySource(run, model, regroup(run.variables, run.experiment.model, model), tap)

@@ -29,6 +29,10 @@ from memjax.typing import Batch
 
 __all__ = ["CachedNeighbors", "Targets", "Tuning", "find_neighbors", "score_mixture", "score_targets", "tune"]
 
+WEIGHTS = tuple(i / 20 for i in range(20))
+"""interpolation weights that are tried"""
+TEMPERATURES = tuple(float(2**n) for n in range(-2, 8))
+"""of distances, that are tried"""
 SCORES_AT_ONCE = 1 << 24
 """neighbours whose probabilities are worked out in one piece"""
 
@@ -227,8 +231,8 @@ def tune(
     targets: Targets,
     neighbors: CachedNeighbors,
     *,
-    weights: Sequence[float] = tuple(i / 20 for i in range(20)),
-    temperatures: Sequence[float] = (1.0, 3.0, 10.0, 30.0, 100.0),
+    weights: Sequence[float] = WEIGHTS,
+    temperatures: Sequence[float] = TEMPERATURES,
 ) -> Tuning:
     """Tries every interpolation weight with every temperature on cached neighbours.
 

@@ -9,14 +9,14 @@ from memjax import config as configs
 from memjax.datastore.exact import ExactIndex
 from memjax.datastore.store import Header
 from memjax.datastore.writer import ShardWriter, create_store, finish_store
+from memjax.retrieval.interpolation import Found
 from memjax.retrieval.keys import make_key_source
-from memjax.retrieval.tuning import CachedNeighbors, Targets
+from memjax.retrieval.tuning import WEIGHTS, CachedNeighbors, Targets
 from memjax.training.loop import train
 from memjax.training.restoring import load_run
 from tools.measurements.knn_lm import experiment, key_positions
 from tools.measurements.knn_lm.both import tune_both, with_cache
 from tools.measurements.knn_lm.distances import share
-from tools.measurements.knn_lm.experiment import Found
 from tools.measurements.knn_lm.novels import as_wikitext, authors, make_documents
 from tools.results.ledger import Book
 
@@ -80,7 +80,7 @@ def test_a_store_of_the_first_entries(tmp_path):
 
 def test_targets_without_one_token_are_those_that_are_not_it(tmp_path):
     one = found()
-    less = one.without(3)
+    less = experiment.without(one, 3)
     assert 0 < len(less.targets) < len(one.targets) and not (less.targets.tokens == 3).any()
     kept = one.targets.tokens != 3
     np.testing.assert_array_equal(less.neighbors.values, one.neighbors.values[kept])
@@ -112,7 +112,7 @@ def test_cache_and_neighbours_together_are_at_least_as_good_as_each():
     targets = dataclasses.replace(one.targets, parts=np.stack([one.targets.log_probs, cache]))
     both = tune_both(Found(targets, one.neighbors))
     alone = experiment.tuned(one, one)["validation"]
-    own = min(-with_cache(targets, weight).log_probs.mean() for weight in experiment.WEIGHTS)
+    own = min(-with_cache(targets, weight).log_probs.mean() for weight in WEIGHTS)
     assert both["validation"] <= min(alone, own) + 1e-9
     mixed = with_cache(targets, both["cache_weight"])
     assert experiment.score(Found(mixed, one.neighbors), both) == pytest.approx(both["validation"])

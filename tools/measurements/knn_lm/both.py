@@ -20,10 +20,18 @@ from memjax.data.annotations import AnnotatedDocuments
 from memjax.memory.knn_lm import KNNMemory
 from memjax.models.factory import make_mixtures
 from memjax.retrieval.building import build_datastore
+from memjax.retrieval.interpolation import Found
 from memjax.retrieval.keys import KeySource
-from memjax.retrieval.tuning import Targets, mixture_nats, neighbor_log_probs, score_mixture, score_targets
+from memjax.retrieval.tuning import (
+    TEMPERATURES,
+    WEIGHTS,
+    Targets,
+    mixture_nats,
+    neighbor_log_probs,
+    score_mixture,
+    score_targets,
+)
 from tools.measurements.knn_lm import experiment
-from tools.measurements.knn_lm.experiment import TEMPERATURES, WEIGHTS, Found
 from tools.results.tables import perplexity
 
 CACHE = ContinuousCache(memory_length=2000, similarity="cosine", scale=20.0)

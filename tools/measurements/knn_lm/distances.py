@@ -20,9 +20,9 @@ from memjax.datastore.index import Metric, rescore
 from memjax.datastore.opening import open_index
 from memjax.datastore.store import Store
 from memjax.retrieval.building import build_datastore
+from memjax.retrieval.interpolation import Found
 from memjax.retrieval.keys import KeySource
 from tools.measurements.knn_lm import experiment
-from tools.measurements.knn_lm.experiment import Found
 
 PART = 4
 LISTS, PROBES = 1024, 32

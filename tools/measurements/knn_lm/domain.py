@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from memjax.retrieval.building import build_datastore
+from memjax.retrieval.interpolation import Found
 from memjax.retrieval.keys import KeySource
 from tools.measurements.knn_lm import experiment
-from tools.measurements.knn_lm.experiment import Found
 from tools.measurements.knn_lm.novels import authors, make_documents
 
 TOKENS = 1_000_000
@@ -26,7 +26,7 @@ UNKNOWN = 3
 def summary(found: dict[str, Found]) -> dict[str, Any]:
     """What the tuned neighbours give on both splits, over all targets and over those that are not `<unk>`."""
     row: dict[str, Any] = experiment.tuned(*found.values())
-    known = {split: one.without(UNKNOWN) for split, one in found.items()}
+    known = {split: experiment.without(one, UNKNOWN) for split, one in found.items()}
     return {
         **row,
         "base": experiment.base(found),

@@ -25,40 +25,23 @@ from memjax.datastore.scann import build_scann
 from memjax.datastore.store import Store
 from memjax.datastore.writer import ShardWriter, create_store, finish_store
 from memjax.overrides import apply_overrides
+from memjax.retrieval.interpolation import Found, neighbors_in_store
 from memjax.retrieval.keys import TAP, KeySource, make_key_source
-from memjax.retrieval.tuning import CachedNeighbors, Targets, find_neighbors, score_mixture, tune
+from memjax.retrieval.tuning import TEMPERATURES, WEIGHTS, CachedNeighbors, Targets, score_mixture, tune
 from memjax.training.restoring import load_run
 from memjax.training.runs import load_config, versions
 from tools.results import pages
 from tools.results.ledger import Book, measured
 
 NEIGHBORS = 256
-WEIGHTS = tuple(i / 20 for i in range(20))
-TEMPERATURES = tuple(float(2**n) for n in range(-2, 8))
 SPLITS = ("validation", "test")
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """Scored tokens of a split with their neighbours.
-
-    Attributes:
-      targets: with what the model alone says of them.
-      neighbors: theirs.
-    """
-
-    targets: Targets
-    neighbors: CachedNeighbors
-
-    def first(self, count: int) -> Found:
-        """With fewer neighbours."""
-        return Found(self.targets, self.neighbors.first(count))
-
-    def without(self, token: int) -> Found:
-        """Without the targets that are this token."""
-        chosen = self.targets.tokens != token
-        targets = Targets(*(array[chosen] for array in _targets(self.targets)))
-        return Found(targets, CachedNeighbors(*(array[chosen] for array in _neighbors(self.neighbors))))
+def without(found: Found, token: int) -> Found:
+    """Without the targets that are this token."""
+    chosen = found.targets.tokens != token
+    targets = Targets(*(array[chosen] for array in _targets(found.targets)))
+    return Found(targets, CachedNeighbors(*(array[chosen] for array in _neighbors(found.neighbors))))
 
 
 def parse(module: str, description: str | None, *more: tuple[str, dict[str, Any]]) -> tuple[Any, Any]:
@@ -144,17 +127,9 @@ def find(
     file = folder / f"{split}{scored}_{text}_{name}_{store.fingerprint}_{num_neighbors}.npz"
     if not file.exists():
         print(f"search {file.stem}", file=sys.stderr, flush=True)
-        _, targets, neighbors = find_neighbors(
-            evaluator,
-            source.variables,
-            index.search,
-            store.values,
-            num_neighbors,
-            feature=source.feature,
-            metric=index.metric,
-        )
+        found = neighbors_in_store(source, store, index, evaluator, num_neighbors)[1]
         folder.mkdir(parents=True, exist_ok=True)
-        save(file, Found(targets, neighbors))
+        save(file, found)
     return load(file)
 
 

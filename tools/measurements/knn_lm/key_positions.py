@@ -20,12 +20,12 @@ from memjax.data.documents import ArrayDocuments, Documents
 from memjax.datastore.exact import ExactIndex
 from memjax.memory.knn_lm import search_neighbors
 from memjax.models.features import add_features, regroup
+from memjax.retrieval.interpolation import Found
 from memjax.retrieval.tuning import CachedNeighbors, Targets
 from memjax.training.evaluation import Scored
 from memjax.training.restoring import LoadedRun, load_run
 from memjax.typing import Batch
 from tools.measurements.knn_lm import experiment
-from tools.measurements.knn_lm.experiment import Found
 
 POSITIONS = {
     "layer_-1/attention_input": "input of self-attention",

@@ -19,10 +19,9 @@ import numpy as np
 
 from memjax.retrieval.building import build_datastore
 from memjax.retrieval.keys import KeySource
-from memjax.retrieval.tuning import Targets, mixture_nats, score_targets
+from memjax.retrieval.tuning import WEIGHTS, Targets, mixture_nats, score_targets
 from memjax.training.runs import load_config
 from tools.measurements.knn_lm import experiment
-from tools.measurements.knn_lm.experiment import WEIGHTS
 from tools.results.tables import perplexity
 
 TRAIN_SEGMENTS = 40

@@ -26,12 +26,12 @@ from memjax.config import Config, Spalm
 from memjax.data.annotations import NEIGHBORS, AnnotatedDocuments
 from memjax.data.documents import Documents
 from memjax.retrieval.building import build_datastore
+from memjax.retrieval.interpolation import Found
 from memjax.retrieval.tuning import score_targets
 from memjax.training.metrics import count_parameters
 from memjax.training.restoring import LoadedRun, load_run
 from memjax.training.runs import load_config
 from tools.measurements.knn_lm import experiment
-from tools.measurements.knn_lm.experiment import Found
 
 GATE, BIN = "output_memory/gate", "output_memory/gate_up_to_"
 
