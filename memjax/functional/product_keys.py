@@ -119,15 +119,15 @@ def top_slots(ids: Int[Array, "*batch lookups"], weights: Float[Array, "*batch l
 def lookup_rows(
     table: Float[Array, "rows dim"], ids: Int[Array, "*lookups"], sink: Float[Array, "*lookups dim"] | None = None
 ) -> Float[Array, "*lookups dim"]:
-    """`table[ids]`, whose gradient goes to `sink` instead of the table.
+    """`table[ids]`, whose gradient goes to `sink`, where one is given, instead of the table.
 
-    The gradient of a gather is a dense array of the table's size. Here the table has none at all; the gradient of every
-    looked-up row is the gradient of `sink`, from which a row-sparse optimiser updates the rows `ids`.
+    The gradient of a gather is a dense array of the table's size. With a sink the table has none at all; the gradient
+    of every looked-up row is that of the sink, from which a row-sparse optimiser updates the rows `ids`.
 
     Args:
-      table: `[rows, dim]`, the rows; no gradient flows into them.
+      table: `[rows, dim]`, the rows; their gradient is dense without a sink, and 0 with one.
       ids: which rows; the same row may be looked up many times.
-      sink: an array of the result's shape whose values do not matter; None where no gradient is wanted.
+      sink: an array of the result's shape whose values do not matter; None = the table has the gradient.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -137,7 +137,7 @@ def lookup_rows(
              [ 0.,  2.]], dtype=float32)
     """
     if sink is None:
-        return lax.stop_gradient(_take(table, ids))
+        return _take(table, ids)
     if sink.shape != (*ids.shape, table.shape[-1]):
         raise ValueError(f"sink: given shape {sink.shape}, allowed: the result's, {(*ids.shape, table.shape[-1])}")
     return _lookup(table, ids, sink)
@@ -156,8 +156,10 @@ def sum_rows(
 ) -> Float[Array, "*bags dim"]:
     """`sum_l weights[l] * table[ids[l]]` for every bag, without the rows of all bags ever being in memory at once.
 
-    The table has no gradient: that of row r is the sum of `weight * gradient of sink` over all lookups of r, from which
-    a row-sparse optimiser updates it. The weights have one; the rows are read again for it.
+    The gradient of row r is the sum of `weight * gradient of the bag` over all lookups of r. Without a sink it is an
+    array of the table's size, as any gradient. With one the table has none, and the gradient of the bags is that of the
+    sink, from which a row-sparse optimiser updates the rows that were read (`update_rows`). The weights have a gradient
+    either way; the rows are read again for it.
 
     Where a mesh is set (`jax.set_mesh`, automatic axes) bags stay where they are, and of a split table every device
     reads its own part: between devices go sums, never rows.
@@ -166,7 +168,7 @@ def sum_rows(
       table: `[rows, dim]`, the rows.
       ids: of every bag, the first axis (batch rows) split over the other mesh axes.
       weights: of the lookups.
-      sink: an array of the result's shape whose values do not matter; None where the table does not learn.
+      sink: an array of the result's shape whose values do not matter; None = the table has the gradient.
       axis: name of the mesh axis that splits the table; "" = it is whole.
       split: what of the table it splits.
       lookups_at_once: rows gathered at a time on a device, rounded down to whole bags.
@@ -185,9 +187,7 @@ def sum_rows(
     shape = (*ids.shape[:-1], table.shape[-1])
     if sink is not None and sink.shape != shape:
         raise ValueError(f"sink: given shape {sink.shape}, allowed: the result's, {shape}")
-    sink = jnp.zeros(shape, table.dtype) if sink is None else sink
-    parts = _Parts(axis, split, lookups_at_once)
-    return _sum_rows(parts, lax.stop_gradient(table), ids, weights.astype(table.dtype), sink)
+    return _sum_rows(_Parts(axis, split, lookups_at_once), table, ids, weights.astype(table.dtype), sink)
 
 
 def table_shards(axis: str, table: Float[Array, "rows dim"], split: Split) -> int:
@@ -369,7 +369,7 @@ def _rows(table: Array, ids: Array) -> Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sum_rows(parts: _Parts, table: Array, ids: Array, weights: Array, sink: Array) -> Array:
+def _sum_rows(parts: _Parts, table: Array, ids: Array, weights: Array, sink: Array | None) -> Array:
     del sink
 
     def one(table: Array, ids: Array, weights: Array, total: Callable[[Array], Array]) -> Array:
@@ -379,17 +379,25 @@ def _sum_rows(parts: _Parts, table: Array, ids: Array, weights: Array, sink: Arr
     return _on_parts(parts, one, table, ids, weights, rows_out=True)
 
 
-def _sum_rows_forward(parts: _Parts, table: Array, ids: Array, weights: Array, sink: Array) -> tuple[Array, tuple]:
-    return _sum_rows(parts, table, ids, weights, sink), (table, ids)
+def _sum_rows_forward(
+    parts: _Parts, table: Array, ids: Array, weights: Array, sink: Array | None
+) -> tuple[Array, tuple]:
+    return _sum_rows(parts, table, ids, weights, sink), (table, ids, weights if sink is None else None)
 
 
-def _sum_rows_backward(parts: _Parts, kept: tuple, gradient: Array) -> tuple[None, None, Array, Array]:
+def _sum_rows_backward(parts: _Parts, kept: tuple, gradient: Array) -> tuple[Array | None, None, Array, Array | None]:
+    table, ids, weights = kept
+
     def one(table: Array, ids: Array, gradient: Array, total: Callable[[Array], Array]) -> Array:
         compare = lambda ids, gradient: jnp.einsum("nd,nld->nl", gradient, _rows(table, ids))
         return total(_in_chunks(compare, ids, gradient, parts.lookups_at_once))
 
-    to_weights = _on_parts(parts, one, *kept, gradient, rows_out=False)
-    return None, None, to_weights, gradient
+    to_weights = _on_parts(parts, one, table, ids, gradient, rows_out=False)
+    if weights is None:  # there is a sink
+        return None, None, to_weights, gradient
+    bags = (x.reshape(-1, x.shape[-1]) for x in (ids, weights, gradient))
+    to_table = gradient_of_rows(table, *bags, **parts._asdict())
+    return to_table, None, to_weights, None
 
 
 _sum_rows.defvjp(_sum_rows_forward, _sum_rows_backward)

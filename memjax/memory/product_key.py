@@ -93,8 +93,12 @@ class ProductKeyMemory(Stateless):
     has the norm, the residual and the sum): what it returns is the weighted sum of the chosen values alone.
 
     What is stored: `num_keys ** 2` values, in the collection `tables`. When written: by training only. What is
-    differentiable: queries and sub-keys through the weights of the chosen slots; the values have no dense gradient but
-    that of the rows read (`memjax.training.tables`). When reset: never, it belongs to the parameters.
+    differentiable: queries and sub-keys through the weights of the chosen slots, and the values. When reset: never, it
+    belongs to the parameters.
+
+    The gradient of the values is an array of their size, as any gradient. With the collection `sinks` (the path of the
+    values, zeros of the shape of `y`) it is that of the rows read: the values themselves have none, and that of the
+    sinks, with the slots and weights in `Aux.arrays`, updates those rows alone. `memjax train` does so.
 
     Symbols: `q(x) -> query, hidden_0..`, `K_1, K_2 -> keys`, `v_i -> values`, `H -> num_heads`, `k -> num_neighbors`,
     `|K| -> num_keys ** 2`, `d_q -> key_dim`.
@@ -118,6 +122,32 @@ class ProductKeyMemory(Stateless):
       key_dropout: rate on sub-keys in training, the same for all tokens of a segment.
       split: what of the values a mesh axis `model` splits, 'rows' or 'columns'.
       lookups_at_once: rows gathered at a time.
+
+    Example:
+      >>> from memjax.functional import update_rows
+      >>> memory = ProductKeyMemory(dim=8, num_keys=4, num_heads=2, num_neighbors=2, key_dim=4, query_norm="none")
+      >>> x, target = jax.random.normal(jax.random.key(1), (2, 1, 3, 8))
+      >>> variables = memory.init(jax.random.key(0), x, memory.init_state(1))
+      >>> params, table = variables["params"], variables["tables"]["values"]
+      >>> def loss(params, table, sinks):
+      ...     collections = {"params": params, "tables": {"values": table}, **sinks}
+      ...     y, _, aux = memory.apply(collections, x, memory.init_state(1))
+      ...     return jnp.sum((y - target) ** 2), aux.arrays
+
+      By a dense gradient, all of `optax` at hand:
+
+      >>> gradient = jax.grad(loss, argnums=1, has_aux=True)(params, table, {})[0]
+      >>> dense = table - 0.1 * gradient
+
+      Row by row, however large the table:
+
+      >>> sinks = {"sinks": {"values": jnp.zeros_like(x)}}
+      >>> (to_params, to_sinks), read = jax.grad(loss, argnums=(0, 2), has_aux=True)(params, table, sinks)
+      >>> rule = lambda rows, gradient: (rows[0] - 0.1 * gradient,)
+      >>> bags = [array.reshape(3, -1) for array in (read["values/ids"], read["values/weights"])]
+      >>> (sparse,) = update_rows((table,), *bags, to_sinks["sinks"]["values"].reshape(3, -1), rule)
+      >>> bool(jnp.any(gradient)), bool(jnp.allclose(dense, sparse, atol=1e-6))
+      (True, True)
     """
 
     dim: int

@@ -1,11 +1,12 @@
-"""Row-sparse value tables: the part of the train state that no dense gradient ever reaches.
+"""Row-sparse value tables: the part of the train state that no dense gradient reaches.
 
 A module keeps its table in the Linen collection `tables` and reads it through
-`memjax.functional.product_keys.lookup_rows(table, ids, sink)`. The train step differentiates with respect to the
-*sinks* instead of the tables: zeros of the shape of what was looked up, given to the module in the collection `sinks`
-(same path as the table; absent outside training). The ids of the rows leave the module through `Aux.arrays`, named
-`<variable>/ids`, and a `TableOptimizer` brings rows and gradients together. A stack prefixes those names with
-`layer_<index>/` and stores layers under `layers_<first index of the group>`; `ids_of` knows both.
+`memjax.functional.product_keys.lookup_rows(table, ids, sink)`. Without a sink a table has a dense gradient, as in any
+loss of a user's own. The train step differentiates with respect to the *sinks* instead: zeros of the shape of what was
+looked up, given to the module in the collection `sinks` (same path as the table; absent outside training). The ids of
+the rows leave the module through `Aux.arrays`, named `<variable>/ids`, and a `TableOptimizer` brings rows and gradients
+together. A stack prefixes those names with `layer_<index>/` and stores layers under `layers_<first index of a group>`;
+`ids_of` knows both.
 
 A module that reads weighted sums of rows (`sum_rows`) names the weights too, `<variable>/weights`. Then a sink has the
 shape of the sums, and a row's gradient is that of the sums it is in, times its weights: nothing of the size of all the
