@@ -1,37 +1,133 @@
 """`memjax eval`."""
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memjax.cli.parser import EVALUATION_FIELDS, Parser, tell, with_config
-from memjax.console import ANY_SIZE, describe_facts
+from memjax.cli.stores import add_store, check_store_options, describe_store, score_store
+from memjax.config import Config
+from memjax.console import ANY_SIZE, align, describe_facts
+from memjax.overrides import UsageError
 
 PLURAL = {"nats": "{:,.1f}", "targets": "{:,}", "bytes": "{:,}", "memory_bytes": "{:,}", "tokens_per_second": "{:,.0f}"}
 
 
 def run(arguments: list[str]) -> int:
     """Scores a split with the newest checkpoint of a run, which may still be training."""
-    parser = Parser("eval", run.__doc__, reads="run", json="")
+    parser = Parser("eval", run.__doc__, reads="run", json="; with --memory a list")
+    sizes = "sizes of the memory side by side, with that of training, a row each: off,512,2048"
+    parser.add_argument("--memory", default="", metavar="SIZES", help=sizes)
+    add_store(parser, "the best of a grid on the validation split")
     options, config = with_config(parser, arguments, only=EVALUATION_FIELDS)
+    check_store_options(options)
+    lengths = read_sizes(options.memory)
+    if lengths and options.datastore:
+        raise UsageError("--memory: given with --datastore, allowed: one of the two: keys are of one memory")
     from memjax.lifelong import load_run
     from memjax.training.experiment import evaluation_model
 
-    evaluation_model(config, ANY_SIZE)  # refuses what the model does not take before anything is read
+    wanted = [dataclasses.replace(config.evaluation, memory_length=length) for length in lengths]
+    for evaluation in wanted or [config.evaluation]:  # refuses what the model does not take before anything is read
+        evaluation_model(dataclasses.replace(config, evaluation=evaluation), ANY_SIZE)
     loaded = load_run(options.run, config)
-    result = loaded.experiment.evaluate(loaded.variables)
-    memory_length = config.with_memory(config.evaluation.memory_length).model.carrier.memory_length or 0
-    values = {"run": options.run, "split": config.evaluation.split, "memory_length": memory_length, **result.as_dict()}
-    if config.evaluation.cache.memory_length:
-        values["cache"] = dataclasses.asdict(config.evaluation.cache)
-    return tell(values, describe_evaluation, options)
+    task, facts = loaded.experiment.task, {"run": options.run}
+    if options.datastore:
+        result, store = score_store(options, loaded)
+        values = {**facts, **values_of(config, result), "datastore": store}
+    elif not wanted:
+        values = {**facts, **values_of(config, loaded.experiment.evaluate(loaded.variables))}
+    else:
+        wanted = _with_trained(config, wanted)
+        results = [(one, loaded.experiment.evaluate(loaded.variables, one)) for one in wanted]
+        rows = [{**facts, **values_of(dataclasses.replace(config, evaluation=e), r)} for e, r in results]
+        print(json.dumps(rows) if options.json else describe_sizes(rows, task, _trained(config)))
+        return 0
+    return tell(values, functools.partial(describe_evaluation, task=task), options)
 
 
-def describe_evaluation(values: Mapping[str, Any]) -> str:
-    """The numbers of an evaluation, one a line; subsets after the whole."""
+def read_sizes(text: str) -> list[int]:
+    """The sizes of `--memory`, each once.
+
+    Raises:
+      UsageError: something else than `off` and numbers of slots.
+
+    Example:
+      >>> read_sizes("off,512,2048,512")
+      [0, 512, 2048]
+    """
+    sizes = ["0" if part.strip() == "off" else part.strip() for part in text.split(",")] if text else []
+    if wrong := [size for size in sizes if not size.isdecimal()]:
+        raise UsageError(f"--memory: given {wrong[0]!r}, allowed: off, or a number of slots; several with commas")
+    return list(dict.fromkeys(map(int, sizes)))
+
+
+def values_of(config: Config, result: Any) -> dict[str, Any]:
+    """An evaluation as JSON values."""
+    evaluation = config.evaluation
+    memory_length = config.with_memory(evaluation.memory_length).model.carrier.memory_length or 0
+    values = {"split": evaluation.split, "memory_length": memory_length, **result.as_dict()}
+    if evaluation.cache.memory_length:
+        values["cache"] = dataclasses.asdict(evaluation.cache)
+    return values
+
+
+def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
+    """A sentence with what the task is about, then all other numbers, one a line; subsets after the whole."""
     show = lambda name, value: PLURAL.get(name, "{:.4f}" if isinstance(value, float) else "{}").format(value)
-    whole = {name: value for name, value in values.items() if not (isinstance(value, Mapping) or value is None)}
+    told = {"run", "step", "split", "memory_length", *task.headline}
+    whole = {n: v for n, v in values.items() if not (isinstance(v, Mapping) or v is None or n in told)}
     shown = {name.replace("_", " "): show(name, value) for name, value in whole.items()}
     for subset, numbers in values.get("subsets", {}).items():
         shown |= {f"{subset}: {name.replace('_', ' ')}": show(name, value) for name, value in numbers.items()}
-    return describe_facts(shown)
+    return f"{headline(values, task)}\n\n{describe_facts(shown)}"
+
+
+def headline(values: Mapping[str, Any], task: Any) -> str:
+    """What was scored, and the numbers that the task is about."""
+    step = f" at step {values['step']:,}" if "step" in values else ""
+    scored = f"{values['targets']:,} {task.scored} of the {values['split']} split"
+    memory = f", memory {_size(values['memory_length'])}" if task.config.model.carrier.memory_length is not None else ""
+    cache = f", cache {values['cache']['memory_length']:,}" if "cache" in values else ""
+    text = f"{values['run']}{step}: {_numbers(values, task)} ({scored}{memory}{cache})"
+    if store := values.get("datastore"):
+        text += f"\nwith {describe_store(store)}\nwithout them: {_numbers(store['without'], task)}"
+    return text
+
+
+def describe_sizes(rows: Sequence[Mapping[str, Any]], task: Any, trained: int) -> str:
+    """A line a size of the memory, after a sentence with what was scored."""
+    names = [name for name in task.headline if name in rows[0]] + ["memory_bytes", "tokens_per_second"]
+    show = lambda name, value: PLURAL.get(name, "{:.4f}").format(value)
+    size = lambda row: _size(row["memory_length"]) + (" (as trained)" if row["memory_length"] == trained else "")
+    table = [["memory", *(name.replace("_", " ") for name in names)]]
+    table += [[size(row), *(show(name, row[name]) for name in names)] for row in rows]
+    best = min(rows, key=lambda row: row["nats"])
+    what = f"{best['targets']:,} {task.scored} of the {best['split']} split"
+    step = f" at step {best['step']:,}" if "step" in best else ""
+    text = f"{best['run']}{step}: best with memory {_size(best['memory_length'])}, {_numbers(best, task)} ({what})"
+    return "\n".join([text, "", *align(table, numbers=len(names))])
+
+
+def _numbers(values: Mapping[str, Any], task: Any) -> str:
+    found = [name for name in task.headline if values.get(name) is not None]
+    return ", ".join(f"{name.replace('_', ' ')} {values[name]:.4f}" for name in found)
+
+
+def _trained(config: Config) -> int:
+    return config.model.carrier.memory_length or 0
+
+
+def _with_trained(config: Config, wanted: Sequence[Any]) -> list[Any]:
+    """The evaluations, with that of the size of training where it is missing, smallest first."""
+    trained = dataclasses.replace(config.evaluation, memory_length=None)
+    others = [one for one in wanted if one.memory_length != _trained(config)]
+    return sorted(
+        [trained, *others], key=lambda one: _trained(config) if one.memory_length is None else one.memory_length
+    )
+
+
+def _size(length: int) -> str:
+    return f"{length:,}" if length else "off"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from memjax.cli.parser import GENERATION_FIELDS, Parser, with_config
+from memjax.cli.stores import add_store, check_store_options, describe_store, recall_of
 from memjax.config import Config, Evaluation
 from memjax.console import ANY_SIZE, check_serves, continuations
 
@@ -22,7 +23,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--greedy", action="store_true", help="always the most probable token")
     parser.add_argument("--seed", type=int, default=0, help="equal seed and prompt give equal text (default: 0)")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
+    add_store(parser, "what `memjax eval --datastore` has found")
     options, config = with_config(parser, arguments, only=GENERATION_FIELDS)
+    check_store_options(options)
     from memjax.inference import Sampling
     from memjax.lifelong import load_run
     from memjax.training.experiment import make_evaluation_model
@@ -32,9 +35,13 @@ def run(arguments: list[str]) -> int:
     temperature = 0.0 if options.greedy else options.temperature
     sampling = Sampling(temperature=temperature, top_k=options.top_k, top_p=options.top_p)
     loaded = load_run(options.run, config)
-    model = make_evaluation_model(loaded.experiment, Evaluation(cache=config.evaluation.cache))
     asked = {"max_tokens": options.max_tokens, "sampling": sampling, "stop": options.stop, "seed": options.seed}
-    print_continuations(prompts, continuations(loaded, list(prompts.values()), model=model, **asked), options.json)
+    if options.datastore:
+        loaded, asked["recall"], store = recall_of(options, loaded)
+        print(describe_store(store), file=sys.stderr)
+    else:
+        asked["model"] = make_evaluation_model(loaded.experiment, Evaluation(cache=config.evaluation.cache))
+    print_continuations(prompts, continuations(loaded, list(prompts.values()), **asked), options.json)
     return 0
 
 

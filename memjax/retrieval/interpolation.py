@@ -206,14 +206,21 @@ def add_store(
     return model, variables, knn_recall(model, index.search, store.values, metric=index.metric)
 
 
-def kept_mixing(source: KeySource, store: Store, index: Index) -> Mixing:
+def kept_mixing(source: KeySource, store: Store, index: Index, num_neighbors: int = 0) -> Mixing:
     """The weight and temperature that an evaluation with this store, and the same cache, has found last.
+
+    Args:
+      source: the run.
+      store: of the same run.
+      index: of the store.
+      num_neighbors: with which they were found; 0 = any.
 
     Raises:
       ValueError: there was none.
     """
-    wanted = _conditions(source, index).items()
-    found = [about for about in _all_kept(store) if wanted <= about["conditions"].items()]
+    wanted = _conditions(source, index) | ({"neighbors": num_neighbors} if num_neighbors else {})
+    matches = lambda conditions: all(conditions.get(name) == value for name, value in wanted.items())
+    found = [about for about in _all_kept(store) if matches(about["conditions"])]
     if not found:
         allowed = "given ones, or a store with which `memjax eval --datastore` has tuned them under the same settings"
         raise ValueError(f"datastore: no weight and temperature are known for {store.path}, allowed: {allowed}")

@@ -27,6 +27,9 @@ __all__ = ["LabelledTexts"]
 class Classification(Task):
     """Labelled texts, one target each; measured by accuracy, and by what else is published for the data."""
 
+    headline = ("accuracy", "matthews", "f1")
+    scored = "texts"
+
     def data(self, progress: Progress | None = None) -> Datasets:
         """Labelled texts with the tokenizer of those to train on."""
         data, classes = self.config.data, self.settings.num_classes

@@ -58,9 +58,13 @@ class Task:
       config: of the run.
       settings: of the task.
       protocol: how training cuts its split into rows; examples stand alone.
+      headline: names of the numbers that it is about, of those that an evaluation has.
+      scored: what the targets of an evaluation are.
     """
 
     protocol = "separate"
+    headline: tuple[str, ...] = ("bits_per_byte", "perplexity", "accuracy")
+    scored = "tokens"
 
     def __init__(self, config: Config):
         self.config = config

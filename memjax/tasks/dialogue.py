@@ -28,6 +28,7 @@ GREEDY = Sampling(temperature=0.0)
 class DialogueModeling(LanguageModeling):
     """Utterances are scored; measured by what answers share with those given, drawn from a nucleus and greedily."""
 
+    headline = ("perplexity", "nucleus_f1")
     max_tokens = 64
 
     def answers(

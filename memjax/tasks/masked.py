@@ -19,6 +19,9 @@ __all__ = ["MaskedTexts"]
 class MaskedLanguageModeling(Task):
     """The tokens that were hidden: other ones in every epoch of training, the same ones in every evaluation."""
 
+    headline = ("perplexity", "accuracy")
+    scored = "hidden tokens"
+
     def data(self, progress: Progress | None = None) -> Datasets:
         """Documents as frames of which tokens are hidden."""
         data, task = self.config.data, self.settings

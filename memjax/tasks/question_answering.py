@@ -33,6 +33,9 @@ __all__ = ["QuestionWindows"]
 class QuestionAnswering(Task):
     """Windows of texts, two targets each; measured by the exact match and F1 of the best answers."""
 
+    headline = ("exact_match", "f1")
+    scored = "ends of answers"
+
     def data(self, progress: Progress | None = None) -> Datasets:
         """Questions with the tokenizer of those to train on."""
         data, fields = self.config.data, dataclasses.asdict(self.settings)

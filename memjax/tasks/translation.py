@@ -15,6 +15,7 @@ from memjax.tasks.language_modeling import LanguageModeling
 class Translation(LanguageModeling):
     """Sentences with their source as context; measured by BLEU, of plain texts and of lower-cased words."""
 
+    headline = ("bleu", "perplexity")
     beam_size = 5
     length_penalty = 1.0
 
