@@ -8,16 +8,22 @@ import contextlib
 import dataclasses
 import difflib
 import importlib.util
+import inspect
 import io
+import os
+import re
 import sys
 import traceback
 import types
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import memjax.config
 from memjax.config import Config
+from memjax.settings.ranges import PLAIN
+from memjax.settings.relations import check_fields
 
 T = TypeVar("T")
 
@@ -47,7 +53,7 @@ def find_config(name: str) -> Path:
             if (folder / f"{name}.py").is_file():
                 return folder / f"{name}.py"
     names = config_names()
-    hint = suggestion(path.stem, names)
+    hint = suggestion(path.stem, [*names, *(file.name for file in sorted(Path().glob("*.py")))])
     raise UsageError(f"config: given {name!r}, allowed: a config file or one of {', '.join(names)}{hint}")
 
 
@@ -58,27 +64,104 @@ def load_config(name: str, variant: str = "") -> Config:
     if spec is None or spec.loader is None:
         raise UsageError(f"config: given {name!r}, allowed: a Python file (NAME.py) with get_config(variant)")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    try:
+    with _mistakes_in(path):
         spec.loader.exec_module(module)
-    except Exception as error:
-        line = error.lineno if isinstance(error, SyntaxError) else _line_in(error, path)
-        raise UsageError(f"config: {path}, line {line}: {type(error).__name__}: {error}") from error
-    if not hasattr(module, "get_config"):
+    make = getattr(module, "get_config", None)
+    if not callable(make):
         raise UsageError(f"config: {path} has no function get_config(variant) that returns a memjax.config.Config")
     variants = list(getattr(module, "VARIANTS", []))
     if variant and variants and variant not in variants:
         hint = suggestion(variant, variants)
         raise UsageError(f"variant: given {variant!r}, allowed for {path.name}: {', '.join(variants)}{hint}")
-    config = module.get_config(variant) if variant else module.get_config()
+    _check_signature(make, path, variant)
+    with _mistakes_in(path):
+        config = make(variant) if variant else make()
+    where = f"config: {path}, line {make.__code__.co_firstlineno}" if hasattr(make, "__code__") else f"config: {path}"
     if not isinstance(config, Config):
-        raise UsageError(f"config: get_config of {path} gave {type(config).__name__}, allowed: a memjax.config.Config")
+        given = type(config).__name__
+        raise UsageError(f"{where}: get_config gave {given}, allowed: a memjax.config.Config")
+    try:
+        check_fields(config)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from None
     return config
 
 
+@contextlib.contextmanager
+def _mistakes_in(path: Path) -> Iterator[None]:
+    """Makes one line, with the line of the file, of whatever a config file raises."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        line = error.lineno if isinstance(error, SyntaxError) else _line_in(error, path)
+        raise UsageError(f"config: {path}{f', line {line}' if line else ''}: {_describe_error(error)}") from error
+
+
+def _describe_error(error: BaseException) -> str:
+    """An error of a config file in words, with the name that may have been meant."""
+    text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    patterns = (
+        r"^(?P<kind>\w+)\.__init__\(\) got an unexpected keyword argument '(?P<name>\w+)'",
+        r"^'(?P<kind>\w+)' object has no attribute '(?P<name>\w+)'",
+        r"^(?P<kind>)name '(?P<name>\w+)' is not defined",
+        r"^(?P<kind>)cannot import name '(?P<name>\w+)' from 'memjax.config'",
+    )
+    found = next(filter(None, (re.search(pattern, text) for pattern in patterns)), None)
+    if found is None:
+        return told
+    kind = getattr(memjax.config, found["kind"], None) if found["kind"] else None
+    if not dataclasses.is_dataclass(kind):
+        return f"{type(error).__name__}: {found[0]}" + suggestion(found["name"], dir(memjax.config))
+    names = [field.name for field in dataclasses.fields(kind)]
+    return f"{found['kind']} has no field {found['name']!r}" + suggestion(
+        found["name"], names, f", allowed: {', '.join(names)}"
+    )
+
+
+def _check_signature(make: Callable[..., Any], path: Path, variant: str) -> None:
+    """Refuses a `get_config` that cannot be called with a variant, or without one."""
+    needed, shown = ([variant] if variant else []), inspect.signature(make)
+    try:
+        shown.bind(*needed)
+    except TypeError:
+        if variant and not shown.parameters:
+            raise UsageError(
+                f"variant: given {variant!r}, allowed for {path.name}: none (it has one variant)"
+            ) from None
+        line = f", line {make.__code__.co_firstlineno}" if hasattr(make, "__code__") else ""
+        raise UsageError(
+            f"config: {path}{line}: given get_config{shown}, allowed: get_config(variant=DEFAULT)"
+        ) from None
+
+
 def suggestion(name: str, names: Iterable[str], otherwise: str = "") -> str:
-    """The end of a line about a name: '; did you mean X?' where something is near."""
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {near[0]}?" if near else otherwise
+    """The end of a line about a name: '; did you mean X?' where names end with it, begin with it or are near.
+
+    Example:
+      >>> suggestion("--temp", ["--help", "--temperature"]), suggestion("trian", ["train", "eval"])
+      ('; did you mean --temperature?', '; did you mean train?')
+    """
+    near = _near(name, list(names))
+    return f"; did you mean {' or '.join(filter(None, [', '.join(near[:-1]), near[-1]]))}?" if near else otherwise
+
+
+def _near(name: str, names: list[str]) -> list[str]:
+    """At most three of the names that may be meant, by their last parts as well."""
+    bare = lambda name: name.lstrip("-").lower()
+    last = lambda name: bare(name).rpartition(".")[2]
+    for found in (
+        [known for known in names if last(known) == last(name)],
+        [known for known in names if len(bare(name)) > 1 and bare(known).startswith(bare(name))],
+        [known for known in names if len(last(name)) > 2 and last(known).startswith(last(name))],
+    ):
+        if found:
+            return found[:3]
+    for part, least in ((bare, 0.6), (last, 0.75))[: 1 if "." in name else 2]:
+        known = {part(known): known for known in reversed(names)}
+        if near := difflib.get_close_matches(part(name), known, n=1, cutoff=least):
+            return [known[near[0]]]
+    return []
 
 
 def apply_overrides(
@@ -102,7 +185,8 @@ def apply_overrides(
         if name in ("--help", "-h"):
             continue
         if name not in options:
-            raise UsageError(_unknown(name, config, [*others, *options]))
+            fields = [name for name, (field, _) in options.items() if not only or field.startswith(tuple(only))]
+            raise UsageError(_unknown(name, config, [*others, *fields]))
         field, _ = options[name]
         if only and not field.startswith(tuple(only)):
             raise UsageError(f"{field}: cannot be changed here, allowed: {', '.join(f'{start}*' for start in only)}")
@@ -198,7 +282,7 @@ def _describe(hint: Any) -> str:
         return _describe(arguments[0]).removeprefix("an ").removeprefix("a ") + "s, separated by spaces"
     if origin in (typing.Union, types.UnionType):
         return " or ".join("None" if a is type(None) else _describe(a) for a in arguments)
-    return {int: "an integer", float: "a number", bool: "True or False", str: "a text"}.get(hint, str(hint))
+    return PLAIN[hint][0] if hint in PLAIN else str(hint)
 
 
 def _unknown(name: str, config: Any, names: Sequence[str]) -> str:
@@ -210,9 +294,7 @@ def _unknown(name: str, config: Any, names: Sequence[str]) -> str:
         return (
             f"{field}: its kind ({kind}) is set in the config file or by --variant, only its values here (see --help)"
         )
-    last = name.removeprefix("--").rpartition(".")[2]
-    ending = [known for known in names if known.rpartition(".")[2] == last]
-    hint = f"; did you mean {ending[0]}?" if ending else suggestion(name, names, "; see --help")
+    hint = suggestion(name, names, "; see --help")
     return f"{name}: no such field here{hint}{_other_kind(field, config)}"
 
 
@@ -239,5 +321,6 @@ def _other_kind(field: str, config: Any) -> str:
 
 def _line_in(error: BaseException, path: Path) -> int | None:
     """The line of `path` where the error came from."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if os.path.realpath(frame.filename) == os.path.realpath(path)]
     return lines[-1] if lines else None

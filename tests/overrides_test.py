@@ -28,7 +28,8 @@ def test_values_replace_defaults_and_leave_the_given_config_alone():
         (["--model.dimm", "3"], "--model.dimm: no such field here; did you mean --model.dim?"),
         (
             ["--memory-length", "3"],
-            "--memory-length: no such field here; did you mean --model.attention.memory-length?",
+            "--memory-length: no such field here; did you mean --model.attention.memory-length, "
+            "--evaluation.memory-length or --evaluation.cache.memory-length?",
         ),
         (["--qqqq", "3"], "--qqqq: no such field here; see --help"),
         (["--model.dim", "x"], "model.dim: given 'x', allowed: an integer"),
@@ -105,7 +106,7 @@ def test_config_names_and_paths(tmp_path, monkeypatch):
         ("def get_config(:\n", r"config: .*bad\.py, line 1: SyntaxError: .*"),
         ("\nimport not_there\n", r"config: .*bad\.py, line 2: ModuleNotFoundError: .*"),
         ("x = 1\n", r"config: .*bad\.py has no function get_config\(variant\) .*"),
-        ("get_config = lambda variant='': 3\n", r"config: get_config of .*bad\.py gave int, allowed: .*"),
+        ("get_config = lambda variant='': 3\n", r"config: .*bad\.py, line 1: get_config gave int, allowed: .*"),
     ],
 )
 def test_a_broken_config_file_is_one_line(tmp_path, text, message):

@@ -27,12 +27,12 @@ def run(arguments: list[str]) -> int:
         parser = Parser("datastore", run.__doc__)
         told = "; ".join(f"{name}: {about}" for name, about in ACTIONS.items())
         parser.add_argument("action", choices=list(ACTIONS), help=f"{told}; ACTION --help tells its options")
-        parser.parse_args(arguments)
+        parser.read(arguments)
     action, arguments = arguments[0], arguments[1:]
     parser = _datastore_parser(action)
     if {"-h", "--help"} & set(arguments) and "--run" in parser._option_string_actions:
         with_config(parser, arguments, only=EVALUATION_FIELDS)  # prints what it has to, and exits
-    given, _ = parser.parse_known_args(arguments)
+    given, _ = parser.split(arguments)
     if given.leaves and given.backend != "scann":
         raise UsageError(f"--leaves: given with --backend {given.backend}, allowed: with scann")
     if given.backend == "faiss" and (given.runner or given.parts > 1 or given.part is not None):

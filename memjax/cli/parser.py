@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -27,6 +28,22 @@ RUN = "a run directory; its config has the fields below"
 """What `--run` is."""
 
 
+MISTAKES: tuple[tuple[str, Callable[..., str]], ...] = (
+    (r"argument (\S+): invalid int value: (.*)", "{}: given {}, allowed: an integer".format),
+    (r"argument (\S+): invalid float value: (.*)", "{}: given {}, allowed: a number".format),
+    (r"argument (\S+): expected .*argument.*", "{}: given no value, allowed: one (see --help)".format),
+    (r"argument (\S+): ignored explicit argument (.*)", "{}: given {}, allowed: no value".format),
+    (
+        r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)",
+        lambda name, given, names: (
+            f"{name}: given {given!r}, allowed: {names}"
+            + suggestion(given, [one.strip(" '") for one in names.split(",")])
+        ),
+    ),
+)
+"""what argparse says, and the same as memjax says it"""
+
+
 class Parser(argparse.ArgumentParser):
     """The options of a verb, or of one of its actions; a mistake is a `UsageError`.
 
@@ -50,14 +67,41 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--json", action="store_true", help=f"print one JSON object{json}")
 
     def error(self, message: str) -> NoReturn:
+        for pattern, told in MISTAKES:
+            if found := re.fullmatch(pattern, message):
+                message = told(*found.groups())
         raise UsageError(" ".join(message.split()))
+
+    def split(self, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+        """The options and what is none, which is named first where something that is needed is not given."""
+        needed = [] if {"-h", "--help"} & set(arguments) else [one for one in self._actions if one.required]
+        for action in needed:
+            action.required = False
+        options, rest = self.parse_known_args(arguments)
+        absent = next((one for one in needed if getattr(options, one.dest) in (None, [])), None)
+        if absent is None:
+            return options, rest
+        name, option = str(absent.metavar or absent.dest), next(iter(absent.option_strings), "")
+        allowed = f"{option} {name}, {absent.help}" if option else absent.help
+        alone = next((one for one in rest if not one.startswith("-")), "")
+        if rest and rest[0].startswith("--"):
+            self.refuse(rest[0])
+        if alone and option:
+            raise UsageError(f"{alone!r} stands alone, allowed: {option} {alone} (see --help)")
+        raise UsageError(f"{option or name}: not given, allowed: {allowed}")
+
+    def refuse(self, name: str) -> NoReturn:
+        """Says that something is no option."""
+        hint = suggestion(name.partition("=")[0], self._option_string_actions, "; see --help")
+        raise UsageError(f"{name}: no such option of {self.prog}{hint}")
 
     def read(self, arguments: list[str]) -> argparse.Namespace:
         """The options, where nothing else may be given."""
-        options, rest = self.parse_known_args(arguments)
+        options, rest = self.split(arguments)
+        if rest and not rest[0].startswith("-"):
+            raise UsageError(f"{rest[0]!r} stands alone, allowed: --option value (see --help)")
         if rest:
-            hint = suggestion(rest[0].partition("=")[0], self._option_string_actions, "; see --help")
-            raise UsageError(f"{rest[0]}: no such option of {self.prog}{hint}")
+            self.refuse(rest[0])
         return options
 
 
@@ -73,7 +117,7 @@ def with_config(parser: Parser, arguments: list[str], only: Sequence[str] = ()) 
         arguments = [argument for argument in arguments if argument not in ("-h", "--help")]
         for action in parser._actions:
             action.required = False
-    options, rest = parser.parse_known_args(arguments)
+    options, rest = parser.split(arguments)
     if options.run:
         from memjax.training.runs import load_config as load_run_config
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from math import inf
+from math import inf, isfinite
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, SupportsFloat, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,22 @@ class Range:
     def __contains__(self, value: Any) -> bool:
         if isinstance(value, tuple | list):
             return len(value) >= self.entries and all(entry in self for entry in value)
-        if not isinstance(value, SupportsFloat):
-            return False
-        number = float(value)
-        return self.least <= number <= self.most and self.above < number < self.below
+        return _is_number(value) and self.least <= value <= self.most and self.above < value < self.below
+
+
+COUNTED = 2**31 - 1
+"""the largest number of anything that is counted: counters and sizes have 32 bits"""
+PLAIN = {
+    int: ("an integer", lambda value: isinstance(value, int) and not isinstance(value, bool)),
+    float: ("a number", lambda value: _is_number(value) and isfinite(value)),
+    bool: ("True or False", lambda value: isinstance(value, bool)),
+    str: ("a text", lambda value: isinstance(value, str)),
+}
+"""type of a field -> the same in words, and whether a value is of it"""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def zero_or_more(meaning: str = "", unit: str = "") -> Range:
@@ -85,7 +97,13 @@ def refusal(value: Any, hint: Any) -> str:
     if origin is Literal:
         return "" if value in arguments else f"one of {', '.join(map(repr, arguments))}"
     if origin is tuple:
+        if not isinstance(value, tuple | list):
+            return "a tuple, as (1, 2)" if arguments[0] in PLAIN else "a tuple"
         return next(filter(None, (refusal(entry, arguments[0]) for entry in value)), "")
+    if hint in PLAIN:
+        words, holds = PLAIN[hint]
+        too_large = isinstance(value, int) and abs(value) > COUNTED
+        return (f"{words} up to {COUNTED:,}" if too_large else "") if holds(value) else words
     if origin in (Union, UnionType):
         if NoneType in arguments and value is None:
             return ""

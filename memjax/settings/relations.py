@@ -32,14 +32,20 @@ class Settings:
         return []
 
 
-def validate(config: Config) -> None:
-    """Raises `ValueError` with one line that names the field, what was given and what is allowed."""
+def check_fields(config: Config) -> None:
+    """Raises `ValueError` where a field holds another type or a value out of its range, whatever the others hold."""
     for path, part in parts(config):
         for name, hint in hints_of(type(part)).items():
             value = getattr(part, name)
             allowed = refusal(value, hint)
             given = type(value).__name__ if dataclasses.is_dataclass(value) else value
+            given = f"the class {value.__name__}" if isinstance(value, type) else given
             require(not allowed, f"{path}{name}", given, allowed)
+
+
+def validate(config: Config) -> None:
+    """Raises `ValueError` with one line that names the field, what was given and what is allowed."""
+    check_fields(config)
     for path, part in parts(config):
         part.check(path, config)
 
