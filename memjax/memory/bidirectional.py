@@ -20,6 +20,8 @@ class BidirectionalAttention(Residual, LayerMemory):
     Remembers nothing: a segment is a text. It has the signature of a memory at the layer site, so that it stands in a
     `Layer` beside any feed-forward part. Nothing decodes it token by token.
 
+    `y` is the new residual stream, with the residual and with the norm: `norm(x + read(x))`.
+
     Attributes:
       dim: width of the residual stream.
       num_heads: heads.
@@ -28,6 +30,15 @@ class BidirectionalAttention(Residual, LayerMemory):
       attention_dropout: rate on attention weights.
       init_stddev: of the matrices.
       dtype: of the computation.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> memory, x = BidirectionalAttention(dim=8, num_heads=2, head_dim=4), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape
+      (1, 4, 8)
     """
 
     dim: int

@@ -245,6 +245,9 @@ class CompressiveAttention(TransformerXLAttention):
     written, which the paper leaves open. The paper does not say how compressed slots are placed:
     `positions="separate"` is the code's way.
 
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
+    read(x))` for `norm="post"`.
+
     Attributes:
       compressed_memory_length: slots of the compressed memory; 0 = Transformer-XL. Without `memory_length` there is
         neither.
@@ -258,6 +261,17 @@ class CompressiveAttention(TransformerXLAttention):
       positions: of compressed slots: 'separate' (relative keys and a bias v of their own, distances as if the
         compressed memory ended at the segment) or 'contiguous' (those of the ordinary memory, one for each slot).
       norm: 'post', 'pre', or 'pre_sonnet', as the authors' code: pre-norm whose memories hold the normed input.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> sizes = {"dim": 8, "num_heads": 2, "head_dim": 4}
+      >>> memory = CompressiveAttention(**sizes, memory_length=4, compressed_memory_length=2, compression_rate=2)
+      >>> x = jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.hidden.shape, state.compressed.shape
+      ((1, 4, 8), (1, 4, 8), (1, 2, 8))
     """
 
     compressed_memory_length: int = 0

@@ -186,6 +186,8 @@ class ContinuousCache(OutputMemory):
     the second token on, where the AWD-LSTM code waits until it is full; other similarities can be chosen (that code has
     the cosine). The last token of a document is never read, so that its pair is not stored.
 
+    `y` is a `Recalled`, candidates for the next token, without the residual and without a norm: `x` stays as it is.
+
     Attributes:
       dim: width of the hidden states.
       memory_length: pairs.
@@ -196,6 +198,15 @@ class ContinuousCache(OutputMemory):
       offset: added to scores in global mixing.
       across_documents: keep the pairs of earlier documents.
       dtype: of the computation that the hidden states come from.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> memory, x = ContinuousCache(dim=8, memory_length=4), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool), "tokens": jnp.array([[5, 6, 7, 5]])}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.scores.shape, y.tokens.shape, state.tokens
+      ((1, 4, 8), (1, 1, 8), Array([[6, 7, 5, 0]], dtype=int32))
     """
 
     dim: int

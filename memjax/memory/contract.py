@@ -8,6 +8,7 @@ A memory is a Linen module whose state the caller owns:
 * `x` is one segment, `[batch, length, dim]`; `start_of_document` `[batch]` says which rows begin a new document: their
   old state has no effect, now or later. `mask` `[batch, length]` is True on real tokens, a prefix of each row; a row
   without a real token keeps its state bit for bit.
+* What `y` is, with or without the residual and the norm, its class says in a sentence; most own both.
 * The new state has the structure, shapes, dtypes and sharding of the old one. Every leaf has the batch at axis 0,
   inside a scanned group of layers at axis 1.
 * `aux` holds sums only: layers, segments, microbatches and hosts add.

@@ -45,6 +45,9 @@ class CrossAttention(Residual, CrossMemory):
 
     Differs from the paper or its code: no biases in the projections (`bias` adds them).
 
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
+    read(x))` for `norm="post"`.
+
     Attributes:
       dim: width of the residual stream and of the source.
       num_heads: heads.
@@ -57,6 +60,15 @@ class CrossAttention(Residual, CrossMemory):
       dropout: rate on the output.
       attention_dropout: rate on attention weights.
       dtype: of the computation.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> memory, x = CrossAttention(dim=8, num_heads=2, head_dim=4, source_length=3), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool), "source": jnp.ones((1, 3, 8))}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.keys.shape
+      ((1, 4, 8), (1, 3, 2, 4))
     """
 
     dim: int

@@ -34,12 +34,23 @@ class GPT2Attention(TransformerXLAttention):
 
     Nothing is stored. Positions are the model's (`LanguageModel.num_positions`), so that every segment begins at 0.
 
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))`.
+
     Attributes:
       dim: width of the residual stream.
       num_heads: heads.
       head_dim: width of a head.
       memory_length: 0; GPT-2 has no memory of hidden states.
       norm: 'pre'.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> memory, x = GPT2Attention(dim=8, num_heads=2, head_dim=4), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape
+      (1, 4, 8)
     """
 
     memory_length: int = 0
@@ -91,8 +102,22 @@ class GPT2InfinityFormerAttention(BesideLongTerm, GPT2Attention):
     The segment that was read enters the signal before the next one is; there is no short-term memory. What is stored,
     written and differentiable is that of `memjax.memory.infinity_former.InfinityFormerAttention`.
 
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))`.
+
     Attributes:
       long_term: the long-term memory; its `segment_length` is that of every call.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from memjax.memory.infinity_former import LongTermMemory
+      >>> sizes = {"dim": 8, "num_heads": 2, "head_dim": 4}
+      >>> signal = LongTermMemory(**sizes, segment_length=4, num_basis=6, widths=(0.1, 0.2), num_samples=5, num_bins=4)
+      >>> memory, x = GPT2InfinityFormerAttention(**sizes, long_term=signal), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.long.coefficients.shape
+      ((1, 4, 8), (1, 6, 8))
     """
 
     long_term: LongTermMemory = None  # type: ignore[assignment]
@@ -147,9 +172,22 @@ class GPT2CompressiveAttention(GPT2Attention):
     `i + 1 + compression_rate * later`, for token i of the segment and a slot after which `later` others were written;
     inside the segment there is no such bias.
 
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))`.
+
     Attributes:
       compressed_memory_length: slots.
       compression_rate: tokens of a slot, a divisor of the segment's length.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> slots = {"compressed_memory_length": 4, "compression_rate": 2}
+      >>> memory = GPT2CompressiveAttention(dim=8, num_heads=2, head_dim=4, **slots)
+      >>> x = jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.slots.shape
+      ((1, 4, 8), (1, 4, 8))
     """
 
     compressed_memory_length: int = 512

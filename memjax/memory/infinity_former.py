@@ -521,8 +521,22 @@ class InfinityFormerAttention(BesideLongTerm, TransformerXLAttention):
     sticky updates are drawn in training only and are the quantiles of the same histogram otherwise (the code draws
     always); the keys are pooled before the product with the queries, which gives the same numbers.
 
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
+    read(x))` for `norm="post"`.
+
     Attributes:
       long_term: the long-term memory; its `segment_length` is that of every call, and `memory_length` 0 or a multiple.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> sizes = {"dim": 8, "num_heads": 2, "head_dim": 4}
+      >>> signal = LongTermMemory(**sizes, segment_length=4, num_basis=6, widths=(0.1, 0.2), num_samples=5, num_bins=4)
+      >>> memory, x = InfinityFormerAttention(**sizes, memory_length=4, long_term=signal), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.long.coefficients.shape
+      ((1, 4, 8), (1, 6, 8))
     """
 
     long_term: LongTermMemory = None  # type: ignore[assignment]

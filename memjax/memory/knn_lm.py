@@ -131,6 +131,8 @@ class KNNMemory(OutputMemory):
     need more, and it must be tuned together with the weight); a target that no neighbour has is given no probability by
     the neighbours, not `exp(-10000)`; without any neighbour the model is left as it is.
 
+    `y` is a `Recalled`, candidates for the next token, without the residual and without a norm: `x` stays as it is.
+
     Attributes:
       num_neighbors: places for neighbours while nothing was searched yet (in generation).
       interpolation_weight: share of the neighbours, 0 to 1.
@@ -138,6 +140,16 @@ class KNNMemory(OutputMemory):
       feature: the inner tensor that is the key, as `LanguageModel.features` names it; the paper's is the input of the
         last feed-forward layer after its normalisation.
       dtype: of the computation that the hidden states come from.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> near = {"knn_distances": jnp.ones((1, 4, 2)), "knn_values": jnp.array([[[5, 6]] * 4])}
+      >>> memory, x = KNNMemory(num_neighbors=2), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool), **near}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.scores.shape, y.tokens.shape
+      ((1, 4, 2), (1, 4, 2))
     """
 
     num_neighbors: int = 1024

@@ -43,6 +43,9 @@ class LinearTransformerAttention(Residual, LayerMemory):
 
     Other linear attentions are this class with `_maps`, `_queries`, `_keys_values` and `_log_decay` of their own.
 
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
+    read(x))` for `norm="post"`.
+
     Attributes:
       dim: width of the residual stream.
       num_heads: heads.
@@ -55,6 +58,15 @@ class LinearTransformerAttention(Residual, LayerMemory):
       dropout: rate on the output.
       init_gain: of Xavier's uniform initial matrices; None = scaled by fan-in.
       dtype: of the computation.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> memory, x = LinearTransformerAttention(dim=8, num_heads=2, head_dim=4), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.products.shape
+      ((1, 4, 8), (1, 2, 4, 4))
     """
 
     normalizer: ClassVar[str] = "add"
@@ -206,9 +218,22 @@ class LinearCrossAttention(CrossMemory):
     What is stored: the sums over the source. When written: by the first segment of a document. What is differentiable:
     all of it, back to the source. When reset: at `start_of_document`, where the row reads its source.
 
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
+    read(x))` for `norm="post"`.
+
     Attributes:
       attention: the linear attention; its norm is that of the queries, the source is taken as it is. Sums of a gated
         one do not decay.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> memory = LinearCrossAttention(LinearTransformerAttention(dim=8, num_heads=2, head_dim=4))
+      >>> x = jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool), "source": jnp.ones((1, 3, 8))}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.source.products.shape
+      ((1, 4, 8), (1, 2, 4, 4))
     """
 
     attention: LinearTransformerAttention

@@ -42,10 +42,21 @@ class LSTM(LayerMemory):
     Differs from the papers: the cell is flax's. It has no peepholes, one bias per gate, which starts at 0 (that of the
     forget gate too), orthogonal recurrent matrices, and output as wide as its input.
 
+    `y` is what the cell puts out, without the residual and without a norm.
+
     Attributes:
       dim: width of input, cell and output.
       dropout: rate on the output, not on the state.
       dtype: of the computation; the state is wider where that is less than float32.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> memory, x = LSTM(dim=8), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.cell.shape
+      ((1, 4, 8), (1, 8))
     """
 
     dim: int

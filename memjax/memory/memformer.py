@@ -197,6 +197,9 @@ class MemformerEncoder(StackMemory):
     sqrt(dim); v begins with a length of `forget_norm`: the lengths reported after training would erase a slot of unit
     length in a segment or two.
 
+    `y` is what the stack puts out, with the residual of every layer and with the norm after the last: in the place of
+    `x`, not to be added to it.
+
     Attributes:
       layers: equal layers, unbound, with a `reader` where there is a memory.
       dim: width of the residual stream.
@@ -218,6 +221,18 @@ class MemformerEncoder(StackMemory):
         slots are then written at once.
       norm_kind: 'layer' or 'rms'.
       dtype: of the computation.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from memjax.models.transformer import FeedForward
+      >>> heads = [HeadAttention(dim=8, num_heads=2, head_dim=4) for _ in range(2)]
+      >>> layer = MemformerLayer(heads[0], FeedForward(8, 16), heads[1])
+      >>> memory, x = MemformerEncoder((layer,), dim=8, num_slots=3, num_heads=2), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.slots.shape
+      ((1, 4, 8), (1, 3, 8))
     """
 
     layers: tuple[MemformerLayer, ...]

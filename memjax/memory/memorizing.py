@@ -220,6 +220,9 @@ class MemorizingAttention(Residual, LayerMemory):
     switches it off) and a token attends to itself (the code: strictly earlier tokens). `compatibility="meliad"` takes
     the code's side in all four but the scale.
 
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
+    read(x))` for `norm="post"`.
+
     Attributes:
       dim: width of the residual stream.
       num_heads: heads.
@@ -248,6 +251,16 @@ class MemorizingAttention(Residual, LayerMemory):
       attention_dropout: rate on attention weights.
       init_stddev: of the matrices; None = scaled by fan-in.
       dtype: of the computation.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> memory = MemorizingAttention(dim=8, num_heads=2, head_dim=4, memory_length=8, num_neighbors=2)
+      >>> x = jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.memory.keys.shape  # slots are stored by heads
+      ((1, 4, 8), (1, 2, 8, 4))
     """
 
     dim: int

@@ -64,6 +64,9 @@ class MemoryTokens(StackMemory):
     Differs from the paper or its code: memory rows have no positions (the paper does not say), and start as different
     random rows. No code of the authors is published.
 
+    `y` is what the stack puts out, with the residual and with the norm of its layers: in the place of `x`, not to be
+    added to it. The memory rows after the last layer are in `Aux.arrays`.
+
     Attributes:
       layers: those of the sequence (and of both, for 'transformer').
       memory_layers: those of the memory, as many, or one that all share; () for 'transformer'.
@@ -72,6 +75,19 @@ class MemoryTokens(StackMemory):
       kind: 'transformer', 'control' or 'bottleneck'.
       init_stddev: of the memory tokens.
       dtype: of the computation.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from memjax.memory.cross_attention import CrossAttention
+      >>> from memjax.models.transformer import FeedForward
+      >>> attention = CrossAttention(dim=8, num_heads=2, head_dim=4, norm="post")
+      >>> layer = EncoderLayer(attention, FeedForward(8, 16, norm="post"))
+      >>> memory, x = MemoryTokens((layer,), dim=8, num_tokens=2), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, aux.arrays["memory"].shape
+      ((1, 4, 8), (1, 2, 8))
     """
 
     layers: tuple[EncoderLayer, ...]

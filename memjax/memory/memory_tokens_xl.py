@@ -25,8 +25,21 @@ class MemoryTokenXLAttention(TransformerXLAttention):
     row is `(q + u) k`. They are not written to the memory, where they would take slots (a later code of others, of the
     recurrent memory Transformer, writes them).
 
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
+    read(x))` for `norm="post"`.
+
     Attributes:
       num_tokens: memory rows.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> memory = MemoryTokenXLAttention(dim=8, num_heads=2, head_dim=4, memory_length=4, num_tokens=2)
+      >>> x = jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.hidden.shape  # the first two rows of x are memory rows
+      ((1, 4, 8), (1, 4, 8))
     """
 
     num_tokens: int = 0

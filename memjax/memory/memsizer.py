@@ -32,6 +32,9 @@ class MemSizerAttention(LinearTransformerAttention):
     Differs from the paper or its code: as the code, against the paper's text, all three maps have biases and there is
     no scale; the code's quantisation noise is left out, and it materialises the memory of every token.
 
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
+    read(x))` for `norm="post"`.
+
     Attributes:
       num_slots: slots of the memory.
       frozen_queries: the keys of the slots keep their random initial values, as constants.
@@ -39,6 +42,15 @@ class MemSizerAttention(LinearTransformerAttention):
         translation: 8).
       source_init_scale: the same of the two adaptors (1 and 8).
       attention_dropout: rate on the weights of the slots.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> memory, x = MemSizerAttention(dim=8, num_heads=2, head_dim=4, num_slots=3), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.products.shape
+      ((1, 4, 8), (1, 1, 3, 8))
     """
 
     normalizer: ClassVar[str] = "count"

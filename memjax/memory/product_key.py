@@ -111,6 +111,8 @@ class ProductKeyMemory(Stateless):
     `Aux.arrays` has `values/ids` and `values/weights`, `[batch, length, heads * neighbors]`: the slots that every token
     has read (`num_keys ** 2` for padding) and how much.
 
+    `y` is the weighted sum of the chosen values alone, without the residual and without a norm.
+
     Attributes:
       dim: width of the values, that of the residual stream.
       num_keys: sub-keys of each half; their square is the number of slots.
@@ -127,7 +129,7 @@ class ProductKeyMemory(Stateless):
       >>> from memjax.functional import update_rows
       >>> memory = ProductKeyMemory(dim=8, num_keys=4, num_heads=2, num_neighbors=2, key_dim=4, query_norm="none")
       >>> x, target = jax.random.normal(jax.random.key(1), (2, 1, 3, 8))
-      >>> variables = memory.init(jax.random.key(0), x, memory.init_state(1))
+      >>> variables = jax.jit(memory.init)(jax.random.key(0), x, memory.init_state(1))
       >>> params, table = variables["params"], variables["tables"]["values"]
       >>> def loss(params, table, sinks):
       ...     collections = {"params": params, "tables": {"values": table}, **sinks}
@@ -136,13 +138,14 @@ class ProductKeyMemory(Stateless):
 
       By a dense gradient, all of `optax` at hand:
 
-      >>> gradient = jax.grad(loss, argnums=1, has_aux=True)(params, table, {})[0]
+      >>> gradient = jax.jit(jax.grad(loss, argnums=1, has_aux=True))(params, table, {})[0]
       >>> dense = table - 0.1 * gradient
 
       Row by row, however large the table:
 
       >>> sinks = {"sinks": {"values": jnp.zeros_like(x)}}
-      >>> (to_params, to_sinks), read = jax.grad(loss, argnums=(0, 2), has_aux=True)(params, table, sinks)
+      >>> sparse_gradient = jax.jit(jax.grad(loss, argnums=(0, 2), has_aux=True))
+      >>> (to_params, to_sinks), read = sparse_gradient(params, table, sinks)
       >>> rule = lambda rows, gradient: (rows[0] - 0.1 * gradient,)
       >>> bags = [array.reshape(3, -1) for array in (read["values/ids"], read["values/weights"])]
       >>> (sparse,) = update_rows((table,), *bags, to_sinks["sinks"]["values"].reshape(3, -1), rule)

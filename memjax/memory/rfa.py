@@ -34,6 +34,9 @@ class RFAAttention(LinearTransformerAttention):
     recurrent form has 1.0, so that its first tokens come out differently there. The gate is the paper's: the released
     code has none. Its bias starts at 3, our choice: a share of 0.95 is kept.
 
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
+    read(x))` for `norm="post"`.
+
     Attributes:
       num_directions: random directions of a head; features are twice as many.
       temperature: divides the directions.
@@ -41,6 +44,15 @@ class RFAAttention(LinearTransformerAttention):
       gate_bias_init: initial bias of the gate.
       orthogonal: directions orthogonal in blocks of `head_dim`.
       redraw: draw new directions in every training segment, from the stream `features`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> memory, x = RFAAttention(dim=8, num_heads=2, head_dim=4, num_directions=3), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.products.shape
+      ((1, 4, 8), (1, 2, 6, 4))
     """
 
     normalizer: ClassVar[str] = "clamp"

@@ -79,6 +79,8 @@ class Spalm(OutputMemory):
     while Transformer-XL scales its input embeddings; without any neighbour the hidden state passes unchanged; a gate
     for each dimension and a bias can be chosen. The weights of the gate begin at 0, the gate thus at 1/2.
 
+    `y` is the new hidden state, with the residual and without a norm: `gate * x + (1 - gate) * neighbours`.
+
     Attributes:
       dim: width of the hidden states.
       num_neighbors: of those that come with the batch, the nearest so many.
@@ -87,6 +89,16 @@ class Spalm(OutputMemory):
       gate_bias: initial value of a learned bias of the gate, such as 2; None = no bias, as published.
       gate_bins: report the share of tokens whose gate lies in each of so many equal bins; 0 = the mean only.
       dtype: of the computation.
+
+    Example:
+      >>> import functools, jax, jax.numpy as jnp
+      >>> embed = lambda tokens: jax.nn.one_hot(tokens, 8)
+      >>> memory, x = Spalm(dim=8, num_neighbors=2), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool), "neighbor_values": jnp.ones((1, 4, 2), int)}
+      >>> init = jax.jit(functools.partial(memory.init_with_output, embed_output=embed))
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape
+      (1, 4, 8)
     """
 
     dim: int

@@ -36,9 +36,21 @@ class T2RAttention(LinearTransformerAttention):
 
     Differs from the paper or its code: none known (denominators are clamped at 1e-2, as in the code).
 
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
+    read(x))` for `norm="post"`.
+
     Attributes:
       num_features: width of the feature map of a head.
       folded: the parameters are those that `fold` returns.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> memory, x = T2RAttention(dim=8, num_heads=2, head_dim=4, num_features=3), jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.products.shape
+      ((1, 4, 8), (1, 2, 3, 4))
     """
 
     normalizer: ClassVar[str] = "clamp"

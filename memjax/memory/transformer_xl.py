@@ -173,6 +173,9 @@ class TransformerXLAttention(Residual, LayerMemory):
     vectors (`empty_memory="zeros"` does so); documents are separate streams; M states are kept per layer and not those
     of the last layer's output, which nothing reads; queries are projected for the segment only.
 
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
+    read(x))` for `norm="post"`.
+
     Attributes:
       dim: width of the residual stream.
       num_heads: heads.
@@ -188,6 +191,16 @@ class TransformerXLAttention(Residual, LayerMemory):
       attention_dropout: rate on attention weights.
       init_stddev: of all matrices and biases.
       dtype: of the computation.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> memory = TransformerXLAttention(dim=8, num_heads=2, head_dim=4, memory_length=4)
+      >>> x = jnp.ones((1, 4, 8))
+      >>> given = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **given)
+      >>> y.shape, state.hidden.shape
+      ((1, 4, 8), (1, 4, 8))
     """
 
     dim: int
