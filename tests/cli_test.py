@@ -278,3 +278,49 @@ def test_a_run_of_spalm_is_not_continued_without_its_neighbors(here, capsys):
     (here / "runs" / "spalm").mkdir()
     write_json(here / "runs" / "spalm" / "config.json", config_to_dict(config))
     assert "model.output: given Spalm" in refuse(["generate", "--run", "runs/spalm", "--prompt", "x"], capsys)
+
+
+def test_a_run_carries_its_tokenizer(here, capsys, monkeypatch):
+    """Moved to another folder, without data and caches: equal text and numbers; with its tokenizer gone, one line."""
+    config = CONFIG.replace("Bytes()", "SentencePiece(vocab_size=283)").replace("tiny_", "pieces_")
+    (here / "pieces.py").write_text(config)
+    assert main(["train", "--config", "pieces.py"]) == 0
+    asked = ["--prompt", "text 7", "--max-tokens", "6", "--greedy"]
+    generate = lambda run: [main(["generate", "--run", run, *asked]), capsys.readouterr().out]
+    score = lambda run, *more: [main(["eval", "--run", run, "--json", *more]), capsys.readouterr().out]
+    capsys.readouterr()
+    text, (_, numbers) = generate("runs/pieces_default"), score("runs/pieces_default")
+    elsewhere = here / "elsewhere"
+    shutil.copytree(here / "runs" / "pieces_default", elsewhere / "mine")
+    shutil.copytree(here / "texts", elsewhere / "texts")
+    (elsewhere / "texts" / "another.txt").write_text("what was not there would make another tokenizer " * 9)
+    monkeypatch.chdir(elsewhere)
+    (elsewhere / "texts").rename(elsewhere / "moved")
+    assert generate("mine") == text
+    line = refuse(["eval", "--run", "mine"], capsys)
+    assert "texts does not exist" in line
+    (elsewhere / "moved" / "another.txt").unlink()
+    _, found = score("mine", "--data.source.path", "moved", "--data.cache-dir", "other_cache")
+    different = ("run", "tokens_per_second")
+    plain = lambda text: {name: value for name, value in json.loads(text).items() if name not in different}
+    assert plain(found) == plain(numbers) and plain(found)["step"] == 2
+    (elsewhere / "mine" / "tokenizer" / "sentencepiece.model").unlink()
+    assert "sentencepiece.model is not a file" in refuse(["generate", "--run", "mine"], capsys)
+    shutil.rmtree(elsewhere / "mine" / "tokenizer")
+    assert "about.json is missing" in refuse(["generate", "--run", "mine"], capsys)
+
+
+def test_a_verb_says_which_checkpoint_it_used(here, capsys):
+    """The newest is damaged: the one before is used, in so many words."""
+    assert main([*TRAIN, "--name", "kept", "--training.checkpoint-every", "1"]) == 0
+    newest = here / "runs" / "kept" / "checkpoints" / f"{2:08d}"
+    for file in newest.rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"damaged")
+    capsys.readouterr()
+    for verb, more in (("eval", []), ("generate", ["--max-tokens", "2"])):
+        assert main([verb, "--run", "runs/kept", "--json", *more]) == 0
+        shown = capsys.readouterr()
+        facts = json.loads(shown.out)
+        assert (facts["step"], facts["newest_step"], facts["damaged_steps"]) == (1, 2, [2])
+        assert "step 1 (not the newest: step 2 is damaged)" in shown.err

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from memjax.cli.parser import EVALUATION_FIELDS, RUN, Parser, tell, with_config
+from memjax.cli.parser import EVALUATION_FIELDS, RUN, Parser, open_run, tell, with_config
 from memjax.cli.processes import add_processes, connect
 from memjax.config import Config
 from memjax.console import check_serves, describe_facts, preparation
@@ -130,22 +130,24 @@ def _plan_or_build(action: str, options: Any, config: Config | None) -> dict[str
 
     chosen = {"split": options.split, "key_dtype": options.key_dtype}
     if action == "plan":
-        plan = plan_datastore(_key_source(options, config), options.path, **chosen)
-        return {**dataclasses.asdict(plan), "store_bytes": plan.store_bytes, "fits": plan.fits}
+        source = _key_source(options, config)
+        plan = plan_datastore(source, options.path, **chosen)
+        facts = {**dataclasses.asdict(plan), "store_bytes": plan.store_bytes, "fits": plan.fits}
+        return source.run.checkpoint.facts() | facts
     chosen |= {"num_shards": options.shards, "progress": preparation()}
     if options.runner:
         chosen |= {"tap": options.key or TAP, "runner": options.runner, "runner_options": options.runner_option}
         return build_with_beam(options.run, options.path, config=config, **chosen).describe()
-    return build_datastore(_key_source(options, config), options.path, **chosen).describe()
+    source = _key_source(options, config)
+    return source.run.checkpoint.facts() | build_datastore(source, options.path, **chosen).describe()
 
 
 def _key_source(options: Any, config: Config | None, store: Any = None) -> Any:
     """The run whose inner tensor is the key: the one that was asked for, or that of the store."""
     from memjax.retrieval.keys import TAP, make_key_source
-    from memjax.training.restoring import load_run
 
     key = options.key or (TAP if store is None else str(store.header.protocol.get("key", TAP)))
-    return make_key_source(load_run(options.run, config), key)
+    return make_key_source(open_run(options.run, config), key)
 
 
 def _open_index(store: Any, options: Any, **chosen: Any) -> Any:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memjax.cli.parser import EVALUATION_FIELDS, Parser, tell, with_config
+from memjax.cli.parser import EVALUATION_FIELDS, Parser, open_run, tell, with_config
 from memjax.cli.stores import add_store, check_store_options, describe_store, score_store
 from memjax.config import Config
 from memjax.console import ANY_SIZE, align, describe_facts
@@ -26,14 +26,13 @@ def run(arguments: list[str]) -> int:
     lengths = read_sizes(options.memory)
     if lengths and options.datastore:
         raise UsageError("--memory: given with --datastore, allowed: one of the two: keys are of one memory")
-    from memjax.lifelong import load_run
     from memjax.training.experiment import evaluation_model
 
     wanted = [dataclasses.replace(config.evaluation, memory_length=length) for length in lengths]
     for evaluation in wanted or [config.evaluation]:  # refuses what the model does not take before anything is read
         evaluation_model(dataclasses.replace(config, evaluation=evaluation), ANY_SIZE)
-    loaded = load_run(options.run, config)
-    task, facts = loaded.experiment.task, {"run": options.run}
+    loaded = open_run(options.run, config)
+    task, facts = loaded.experiment.task, {"run": options.run, **loaded.checkpoint.facts()}
     if options.datastore:
         result, store = score_store(options, loaded)
         values = {**facts, **values_of(config, result), "datastore": store}

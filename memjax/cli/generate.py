@@ -4,8 +4,9 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from memjax.cli.parser import GENERATION_FIELDS, Parser, with_config
+from memjax.cli.parser import GENERATION_FIELDS, Parser, open_run, with_config
 from memjax.cli.stores import add_store, check_store_options, describe_store, recall_of
 from memjax.config import Config, Evaluation
 from memjax.console import ANY_SIZE, check_serves, continuations
@@ -27,21 +28,21 @@ def run(arguments: list[str]) -> int:
     options, config = with_config(parser, arguments, only=GENERATION_FIELDS)
     check_store_options(options)
     from memjax.inference import Sampling
-    from memjax.lifelong import load_run
     from memjax.training.experiment import make_evaluation_model
 
     check_generates(config)
     prompts = read_prompts(options.prompt, options.prompt_file)
     temperature = 0.0 if options.greedy else options.temperature
     sampling = Sampling(temperature=temperature, top_k=options.top_k, top_p=options.top_p)
-    loaded = load_run(options.run, config)
+    loaded = open_run(options.run, config)
     asked = {"max_tokens": options.max_tokens, "sampling": sampling, "stop": options.stop, "seed": options.seed}
     if options.datastore:
         loaded, asked["recall"], store = recall_of(options, loaded)
         print(describe_store(store), file=sys.stderr)
     else:
         asked["model"] = make_evaluation_model(loaded.experiment, Evaluation(cache=config.evaluation.cache))
-    print_continuations(prompts, continuations(loaded, list(prompts.values()), **asked), options.json)
+    blocks, facts = continuations(loaded, list(prompts.values()), **asked), loaded.checkpoint.facts()
+    print_continuations(prompts, blocks, facts if options.json else None)
     return 0
 
 
@@ -68,16 +69,18 @@ def read_prompts(texts: Sequence[str], files: Sequence[str]) -> dict[str, str]:
     return prompts or {"prompt 1": ""}
 
 
-def print_continuations(prompts: Mapping[str, str], blocks: Iterator[list[str]], as_json: bool) -> None:
+def print_continuations(
+    prompts: Mapping[str, str], blocks: Iterator[list[str]], facts: Mapping[str, Any] | None = None
+) -> None:
     """Prints every prompt with its continuation; one prompt is printed while it grows, several after one another.
 
     Args:
       prompts: header -> prompt; on a terminal it is dim.
       blocks: from `continuations`.
-      as_json: one JSON object per prompt instead, when all are ready.
+      facts: one JSON object per prompt instead, with these in it, when all are ready.
     """
-    dim, plain = ("\x1b[2m", "\x1b[0m") if sys.stdout.isatty() and not as_json else ("", "")
-    if len(prompts) == 1 and not as_json:
+    dim, plain = ("\x1b[2m", "\x1b[0m") if sys.stdout.isatty() and facts is None else ("", "")
+    if len(prompts) == 1 and facts is None:
         print(f"{dim}{next(iter(prompts.values()))}{plain}", end="", flush=True)
         for (piece,) in blocks:
             print(piece, end="", flush=True)
@@ -85,7 +88,7 @@ def print_continuations(prompts: Mapping[str, str], blocks: Iterator[list[str]],
         return
     rows = ["".join(pieces) for pieces in zip(*blocks, strict=True)]
     for (header, prompt), text in zip(prompts.items(), rows, strict=True):
-        if as_json:
-            print(json.dumps({"header": header, "prompt": prompt, "text": text}))
+        if facts is not None:
+            print(json.dumps({"header": header, "prompt": prompt, "text": text, **facts}))
         else:
             print(f"== {header}\n{dim}{prompt}{plain}{text}\n")

@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -128,6 +129,15 @@ def with_config(parser: Parser, arguments: list[str], only: Sequence[str] = ()) 
     config = apply_overrides(config, rest, prog=parser.prog, only=only, others=others)
     validate(config)
     return options, config
+
+
+def open_run(run: str, config: Config | None, *, step: int | None = None) -> Any:
+    """A run as its directory has it, and a line on standard error that says which checkpoint that is."""
+    from memjax.lifelong import load_run
+
+    loaded = load_run(run, config, step=step)
+    print(f"{run}: {loaded.checkpoint}", file=sys.stderr, flush=True)
+    return loaded
 
 
 def tell(facts: Mapping[str, Any], describe: Callable[[Any], str], options: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from memjax.cli.parser import EVALUATION_FIELDS, Parser, tell, with_config
+from memjax.cli.parser import EVALUATION_FIELDS, Parser, open_run, tell, with_config
 from memjax.config import Config
 from memjax.console import describe_facts
 
@@ -26,16 +26,19 @@ def usage_facts(run: str, config: Config, *, checkpoints: bool = False) -> dict[
       checkpoints: all that are kept instead of the newest.
     """
     from memjax.inspection.slot_usage import describe_counts, measure_usage, staleness
-    from memjax.training.restoring import checkpoint_steps, load_run
+    from memjax.training.restoring import checkpoint_steps
+
+    read: dict[str, Any] = {}
 
     def measure(step: int | None) -> dict[str, dict[str, Any]]:
-        loaded = load_run(run, config, step=step)
+        loaded = open_run(run, config, step=step)
+        read.update(loaded.checkpoint.facts())
         return measure_usage(loaded.experiment, loaded.variables)
 
     steps = checkpoint_steps(run) if checkpoints else []
     measured = {step: measure(step) for step in steps or [None]}  # the newest; where there is none, a line of its own
     *_, newest = measured.values()
-    facts = {"run": run, "split": config.evaluation.split, "tables": describe_counts(newest)}
+    facts = {"run": run, **read, "split": config.evaluation.split, "tables": describe_counts(newest)}
     if not checkpoints:
         return facts
     facts["checkpoints"] = {str(step): describe_counts(counts) for step, counts in measured.items()}
@@ -51,7 +54,7 @@ def usage_facts(run: str, config: Config, *, checkpoints: bool = False) -> dict[
 
 def describe_usage(facts: Mapping[str, Any]) -> str:
     """The numbers of every table, one a line."""
-    lines = [f"{facts['split']} split of {facts['run']}"]
+    lines = [f"{facts['split']} split of {facts['run']}, step {facts['step']}"]
     for table, values in facts["tables"].items():
         flat = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
         flat |= {f"last used at {step}": slots for step, slots in values.get("last_used", {}).items()}

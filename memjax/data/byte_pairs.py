@@ -45,6 +45,10 @@ class BytePairTokenizer(_ByteTable):
         super().__init__(table)
         self.fingerprint = "byte-pairs-" + hashlib.sha256(self._tokenizer.to_str().encode("utf-8")).hexdigest()[:16]
 
+    def files(self) -> dict[str, bytes]:
+        """A `tokenizer.json`."""
+        return {"tokenizer.json": self._tokenizer.to_str().encode("utf-8")}
+
     def encode(self, text: str) -> np.ndarray:
         """int32 ids of a text; the name of a special token inside it is text like any other."""
         ids: list[int] = []

@@ -80,6 +80,13 @@ class MarkingTokenizer:
         self.separator_id = tokenizer.vocab_size
         self.speaker_ids = (tokenizer.vocab_size + 1, tokenizer.vocab_size + 2)
 
+    @property
+    def base(self) -> Any:
+        return self._tokenizer.base
+
+    def files(self) -> dict[str, bytes]:
+        return self._tokenizer.files()
+
     def encode(self, text: str) -> np.ndarray:
         return self._tokenizer.encode(text)
 

@@ -55,13 +55,16 @@ class Datasets:
 
 Read = Callable[[str], Any]
 """Split -> what the reader of a source gives for it, kept."""
+TokenizerOf = Callable[[Callable[[], Any]], Any]
+"""What opens the texts to train on -> the tokenizer"""
 
 
-def make_datasets(data: configs.Data, *, progress: Progress | None = None) -> Datasets:
-    """The documents and the tokenizer that a configuration describes.
+def make_datasets(data: configs.Data, *, tokenizer: Any = None, progress: Progress | None = None) -> Datasets:
+    """The documents and the tokenizer that a configuration describes; with a tokenizer given, nothing is read yet.
 
     Args:
       data: the configuration.
+      tokenizer: instead of the one that the configuration describes, such as that of a run.
       progress: told what is prepared, how much is done, and of how much.
 
     Raises:
@@ -72,7 +75,8 @@ def make_datasets(data: configs.Data, *, progress: Progress | None = None) -> Da
     wanted = data.source.gives[0]
     if wanted not in makers:
         raise ValueError(f"data.source: given {type(data.source).__name__}, allowed: a source of documents")
-    return makers[wanted](data, functools.cache(functools.partial(open_source, data)), progress)
+    read = functools.cache(functools.partial(open_source, data))
+    return makers[wanted](data, read, functools.partial(_tokenizer_of, data, tokenizer, progress), progress)
 
 
 def make_examples(
@@ -81,6 +85,7 @@ def make_examples(
     texts_of: Callable[[Any], Sequence[str]],
     question: Callable[[Sequence[Any], Any], Examples],
     *,
+    tokenizer: Any = None,
     progress: Progress | None = None,
 ) -> Datasets:
     """Examples of a task, and the tokenizer that the texts to train on need.
@@ -90,13 +95,17 @@ def make_examples(
       wanted: what the task asks of the source: 'labelled' texts, or 'questions'.
       texts_of: the texts of what the reader gives as one entry.
       question: from the entries of a split and the tokenizer to the task's examples.
-      progress: as in `make_datasets`.
+      tokenizer: as in `make_datasets`, like `progress`.
+      progress: told what is prepared.
     """
     read = functools.cache(functools.partial(open_source, data, wanted=wanted))
-    lines = [text for entry in read("train") for text in texts_of(entry)]
-    texts = sources.Texts.from_mapping({str(number): line for number, line in enumerate(lines)})
-    tokenizer = make_tokenizer(data.tokenizer, texts, cache_folder(data), progress=progress)
-    return Datasets(lambda split: question(read(split), tokenizer), tokenizer, *_ids(tokenizer))
+
+    def texts() -> sources.Texts:
+        lines = [text for entry in read("train") for text in texts_of(entry)]
+        return sources.Texts.from_mapping({str(number): line for number, line in enumerate(lines)})
+
+    found = _tokenizer_of(data, tokenizer, progress, texts)
+    return Datasets(lambda split: question(read(split), found), found, *_ids(found))
 
 
 def prepare(data: configs.Data, *, progress: Progress | None = None) -> dict[str, dict[str, int]]:
@@ -195,8 +204,17 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source with a reader")
 
 
-def make_tokenizer(tokenizer: configs.Tokenizer, train: Any, folder: Path, *, progress: Progress | None = None) -> Any:
-    """The tokenizer of a configuration; one that has to be trained is trained once per training split."""
+def make_tokenizer(
+    tokenizer: configs.Tokenizer, train: Callable[[], Any], folder: Path, *, progress: Progress | None = None
+) -> Any:
+    """The tokenizer of a configuration; one that has to be trained is trained once per training split.
+
+    Args:
+      tokenizer: its settings.
+      train: opens the texts to train on; asked only where one has to be trained.
+      folder: where those that were trained lie.
+      progress: told that one is trained.
+    """
     match tokenizer:
         case configs.Bytes():
             return ByteTokenizer()
@@ -219,11 +237,12 @@ def make_tokenizer(tokenizer: configs.Tokenizer, train: Any, folder: Path, *, pr
             raise ValueError(f"data.tokenizer: given {kind}, allowed: one of memjax.config.TokenizerKind")
     if given:
         return load(given)
-    path = folder / name.format(_digest(train.fingerprint))
+    texts = train()
+    path = folder / name.format(_digest(texts.fingerprint))
     if not path.exists():
         report = progress or (lambda what, done, total: None)
         report("train the tokenizer", 0, 1)
-        train_on(only_texts(train), path)
+        train_on(only_texts(texts), path)
         report("train the tokenizer", 1, 1)
     return load(path)
 
@@ -237,13 +256,13 @@ def vocab_size_of(data: configs.Data) -> int:
     source, tokenizer, size = data.source, data.tokenizer, None
     match source.gives[0], tokenizer:
         case "tokens", _:
-            return ImageDocuments.vocab_size if isinstance(source, configs.Mnist) else make_datasets(data).vocab_size
+            return make_datasets(data).vocab_size
         case "seqio", _:
             tokenizer = source
         case _, configs.SentencePiece(model=""):
             size = tokenizer.vocab_size
         case _, configs.Bytes() | configs.SentencePiece():
-            size = make_tokenizer(tokenizer, None, Path()).vocab_size
+            size = make_tokenizer(tokenizer, lambda: None, Path()).vocab_size
     if size is None:
         kind = type(tokenizer).__name__
         raise ValueError(f"vocab-size: given none, allowed: a number of ids, since only the data of {kind} tells it")
@@ -257,10 +276,14 @@ def cache_folder(data: configs.Data) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memjax" / "data"
 
 
-def _texts(data: configs.Data, read: Read, progress: Progress | None) -> Datasets:
+def _tokenizer_of(data: configs.Data, given: Any, progress: Progress | None, train: Callable[[], Any]) -> Any:
+    """The tokenizer that is given, else that of the configuration."""
+    return given or make_tokenizer(data.tokenizer, train, cache_folder(data), progress=progress)
+
+
+def _texts(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
     """Texts in token files, code with the distances of its identifiers."""
-    folder, train = cache_folder(data), read("train")
-    tokenizer = make_tokenizer(data.tokenizer, train, folder, progress=progress)
+    folder, tokenizer = cache_folder(data), tokenizer_of(lambda: read("train"))
     annotators = {ANNOTATION: identifier_distances} if data.source.is_code and tokenizer.lossless else {}
 
     def documents(split: str) -> Documents:
@@ -278,17 +301,18 @@ def _texts(data: configs.Data, read: Read, progress: Progress | None) -> Dataset
     return Datasets(documents, tokenizer, *_ids(tokenizer))
 
 
-def _tokens(data: configs.Data, read: Read, progress: Progress | None) -> Datasets:
+def _tokens(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
     """Documents that never were text."""
-    del data, progress
-    example = read("train")
+    del tokenizer_of, progress
+    # Of images the class knows, so that a model of images draws without any; the others are made, not read.
+    example = ImageDocuments if isinstance(data.source, configs.Mnist) else read("train")
     return Datasets(read, None, example.vocab_size, example.begin_id)
 
 
-def _dialogues(data: configs.Data, read: Read, progress: Progress | None) -> Datasets:
+def _dialogues(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
+    del progress
     source: Any = data.source
-    texts = dialogue_texts(read("train"))
-    tokenizer = MarkingTokenizer(make_tokenizer(data.tokenizer, texts, cache_folder(data), progress=progress))
+    tokenizer = MarkingTokenizer(tokenizer_of(lambda: dialogue_texts(read("train"))).base)
 
     def documents(split: str) -> Dialogues:
         return Dialogues(
@@ -303,11 +327,10 @@ def _dialogues(data: configs.Data, read: Read, progress: Progress | None) -> Dat
     return Datasets(documents, tokenizer, *_ids(tokenizer))
 
 
-def _pairs(data: configs.Data, read: Read, progress: Progress | None) -> Datasets:
+def _pairs(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
     """The texts of two languages in token files, entry by entry."""
     source: Any = data.source
-    folder, train = cache_folder(data), read("train")
-    tokenizer = make_tokenizer(data.tokenizer, BothSides(*train), folder, progress=progress)
+    folder, tokenizer = cache_folder(data), tokenizer_of(lambda: BothSides(*read("train")))
     ending = EndingTokenizer(tokenizer)
 
     def documents(split: str) -> SentencePairs:
@@ -321,8 +344,9 @@ def _pairs(data: configs.Data, read: Read, progress: Progress | None) -> Dataset
     return Datasets(documents, tokenizer, *_ids(tokenizer))
 
 
-def _seqio(data: configs.Data, read: Read, progress: Progress | None) -> Datasets:
+def _seqio(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
     """Tokens of a seqio Task, which has a tokenizer of its own."""
+    del read, tokenizer_of
     source: Any = data.source
     shortest = data.min_document_length
     if source.data_dir:

@@ -47,6 +47,7 @@ class Tokenizer(Protocol):
       begin_id: read before the first token of a document; `end_id`, `pad_id` likewise special, without bytes.
       lossless: every text comes back from its ids, and `token_bytes` sums to its UTF-8 length.
       fingerprint: changes when the ids of some text change.
+      base: the tokenizer itself, or the one that it lays marks or ends around.
     """
 
     vocab_size: int
@@ -55,6 +56,13 @@ class Tokenizer(Protocol):
     pad_id: int
     lossless: bool
     fingerprint: str
+
+    @property
+    def base(self) -> Any: ...
+
+    def files(self) -> dict[str, bytes]:
+        """Name -> content of the files that it can be made of again (`memjax.data.saved_tokenizers`)."""
+        ...
 
     def encode(self, text: str) -> np.ndarray:
         """int32 ids of a text, without begin or end id."""
@@ -94,6 +102,14 @@ class _ByteTable:
     def __init__(self, table: Sequence[bytes]):
         self._table, self.vocab_size = table, len(table)
         self._lengths = np.array([len(piece) for piece in table], np.int32)
+
+    @property
+    def base(self) -> Any:
+        return self
+
+    def files(self) -> dict[str, bytes]:
+        """Name -> content of the files that it can be made of again."""
+        return {}
 
     def decode_bytes(self, ids: Ids) -> bytes:
         """The bytes of ids."""
@@ -158,7 +174,7 @@ class SentencePieceTokenizer(_ByteTable):
             self._processor.LoadFromSerializedProto(content)
         except RuntimeError as error:
             raise ValueError(f"tokenizer: {model} is not a SentencePiece model; train one") from error
-        self.path = model
+        self.path, self._content = model, content
         self.fingerprint = "sentencepiece-" + hashlib.sha256(content).hexdigest()[:16]
         processor = self._processor
         super().__init__([_piece_bytes(processor, i) for i in range(processor.get_piece_size())])
@@ -169,6 +185,10 @@ class SentencePieceTokenizer(_ByteTable):
         self._bytes = {self._table[i][0]: i for i in range(len(self._table)) if processor.is_byte(i)}
         exact = lambda text: self.decode_bytes(self._encode(text)) == utf8_bytes(text)
         self.lossless = len(self._bytes) == 256 and all(map(exact, ("a  b ", " \n\t", "ﬁ½")))
+
+    def files(self) -> dict[str, bytes]:
+        """The model."""
+        return {"sentencepiece.model": self._content}
 
     def encode(self, text: str) -> np.ndarray:
         """int32 ids of a text.
@@ -338,7 +358,11 @@ class WordTokenizer(_ByteTable):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the vocabulary as JSON."""
         with replaced(path) as partial:
-            partial.write_text(json.dumps(self.words, ensure_ascii=False), "utf-8")
+            partial.write_bytes(self.files()["words.json"])
+
+    def files(self) -> dict[str, bytes]:
+        """The vocabulary as JSON."""
+        return {"words.json": json.dumps(self.words, ensure_ascii=False).encode("utf-8")}
 
     def encode(self, text: str) -> np.ndarray:
         """int32 ids; a last line without a newline gets its `<eos>` too."""
@@ -377,6 +401,14 @@ class SeqioVocabulary:
         probe = vocabulary.encode("A vocabulary is known by the ids of a text:\n 0123 (é) <x>.")
         name = f"{type(vocabulary).__name__}/{self.vocab_size}/{[int(i) for i in probe]}"
         self.fingerprint = "seqio-" + hashlib.sha256(name.encode("utf-8")).hexdigest()[:16]
+
+    @property
+    def base(self) -> Any:
+        return self
+
+    def files(self) -> dict[str, bytes]:
+        """None: its Task knows it."""
+        return {}
 
     def encode(self, text: str) -> np.ndarray:
         """int32 ids."""

@@ -81,6 +81,13 @@ class EndingTokenizer:
         self.vocab_size, self.lossless = tokenizer.vocab_size, tokenizer.lossless
         self.begin_id, self.end_id, self.pad_id = tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id
 
+    @property
+    def base(self) -> Any:
+        return self._tokenizer.base
+
+    def files(self) -> dict[str, bytes]:
+        return self._tokenizer.files()
+
     def decode(self, ids: Any) -> str:
         return self._tokenizer.decode(ids)
 

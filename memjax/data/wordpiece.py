@@ -93,7 +93,15 @@ class WordPieceTokenizer:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a `tokenizer.json`."""
         with replaced(path) as partial:
-            partial.write_text(self._tokenizer.to_str(), "utf-8")
+            partial.write_bytes(self.files()["tokenizer.json"])
+
+    @property
+    def base(self) -> Any:
+        return self
+
+    def files(self) -> dict[str, bytes]:
+        """A `tokenizer.json`."""
+        return {"tokenizer.json": self._tokenizer.to_str().encode("utf-8")}
 
     def encode(self, text: str) -> np.ndarray:
         """int32 ids, without special tokens around them."""

@@ -58,10 +58,11 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
     return loop.train(config, **{"course": course_of, **arguments})
 
 
-def load_run(run: Path | str, config: Config | None = None) -> LoadedRun:
+def load_run(run: Path | str, config: Config | None = None, *, step: int | None = None) -> LoadedRun:
     """Opens a run of any configuration, as `memjax.training.load_run` does; the learner of a method adapts."""
     config = load_config(run) if config is None else config
     if config.lifelong is None:
-        return restoring.load_run(run, config)
+        return restoring.load_run(run, config, step=step)
     method = make_method(config.lifelong.method)
-    return restoring.load_run(run, config, learner=lambda experiment: method.learner(experiment, None, make_objective))
+    learner = lambda experiment: method.learner(experiment, None, make_objective)
+    return restoring.load_run(run, config, step=step, learner=learner)

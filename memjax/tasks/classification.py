@@ -30,7 +30,7 @@ class Classification(Task):
     headline = ("accuracy", "matthews", "f1")
     scored = "texts"
 
-    def data(self, progress: Progress | None = None) -> Datasets:
+    def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Labelled texts with the tokenizer of those to train on."""
         data, classes = self.config.data, self.settings.num_classes
         return make_examples(
@@ -38,6 +38,7 @@ class Classification(Task):
             "labelled",
             lambda example: example.texts,
             lambda found, tokenizer: LabelledTexts(found, tokenizer, length=data.segment_length, num_classes=classes),
+            tokenizer=tokenizer,
             progress=progress,
         )
 

@@ -70,11 +70,12 @@ class Task:
         self.config = config
         self.settings: Any = config.task
 
-    def data(self, progress: Progress | None = None) -> Datasets:
+    def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """What is read of each split, as documents or as examples that put the task's question.
 
         Args:
           progress: told what is prepared, how much is done, and of how much.
+          tokenizer: instead of the one that the configuration describes, such as that of a run.
 
         Raises:
           ValueError: data that is missing, or of another form.

@@ -20,8 +20,8 @@ class LanguageModeling(Task):
         super().__init__(config)
         self.protocol = config.data.protocol
 
-    def data(self, progress: Progress | None = None) -> Datasets:
-        return make_datasets(self.config.data, progress=progress)
+    def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
+        return make_datasets(self.config.data, tokenizer=tokenizer, progress=progress)
 
     def subsets(self, split: Any, evaluation: configs.Evaluation) -> dict[str, Subset]:
         """The targets where a boolean annotation holds, and distant identifiers of code.

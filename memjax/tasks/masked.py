@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,10 +23,10 @@ class MaskedLanguageModeling(Task):
     headline = ("perplexity", "accuracy")
     scored = "hidden tokens"
 
-    def data(self, progress: Progress | None = None) -> Datasets:
+    def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Documents as frames of which tokens are hidden."""
         data, task = self.config.data, self.settings
-        texts = make_datasets(data, progress=progress)
+        texts = make_datasets(data, tokenizer=tokenizer, progress=progress)
         fields = {**dataclasses.asdict(task), "length": data.segment_length, "packed": data.protocol == "contiguous"}
 
         def masked(split: str) -> MaskedTexts:

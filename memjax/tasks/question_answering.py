@@ -36,7 +36,7 @@ class QuestionAnswering(Task):
     headline = ("exact_match", "f1")
     scored = "ends of answers"
 
-    def data(self, progress: Progress | None = None) -> Datasets:
+    def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Questions with the tokenizer of those to train on."""
         data, fields = self.config.data, dataclasses.asdict(self.settings)
         return make_examples(
@@ -44,6 +44,7 @@ class QuestionAnswering(Task):
             "questions",
             lambda question: (question.question, question.context),
             lambda found, tokenizer: QuestionWindows(found, tokenizer, length=data.segment_length, **fields),
+            tokenizer=tokenizer,
             progress=progress,
         )
 

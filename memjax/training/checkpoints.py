@@ -57,6 +57,10 @@ class Checkpoints:
       >>> checkpoints.restore({"params": {"kernel": jax.ShapeDtypeStruct((2, 2), jnp.float32)}}).extra
       {'position': 7}
       >>> checkpoints.close()
+
+    Attributes:
+      directory: where they are.
+      damaged: steps whose checkpoint could not be read.
     """
 
     def __init__(
@@ -77,7 +81,7 @@ class Checkpoints:
         """
         self.directory = Path(directory).resolve()
         self._keep, self._read_only, self._on_warning = keep, read_only, on_warning
-        self._damaged: set[int] = set()
+        self.damaged: set[int] = set()
         self._opened: Any = None
 
     def steps(self) -> list[int]:
@@ -108,9 +112,9 @@ class Checkpoints:
                 f"checkpoint: {empty[0]} has shape {arrays[empty[0]].shape}; leave arrays of size zero out"
             )
         manager = self._manager()
-        for damaged in sorted(self._damaged):
+        for damaged in sorted(self.damaged):
             manager.delete(damaged)
-        self._damaged.clear()
+        self.damaged.clear()
         described = describe_arrays(arrays)
         manifest = {"format": FORMAT, "step": step, "extra": extra, "keys": key_kinds(tree), "arrays": described}
         manifest["checksum"] = _checksum_of_json(manifest)
@@ -121,7 +125,7 @@ class Checkpoints:
             )
         manager.wait_until_finished()
 
-    def restore(self, expected: Any, without: tuple[str, ...] = ()) -> Restored | None:
+    def restore(self, expected: Any, without: tuple[str, ...] = (), *, step: int | None = None) -> Restored | None:
         """The newest intact checkpoint, or None where there is no checkpoint at all.
 
         Args:
@@ -129,6 +133,7 @@ class Checkpoints:
             has a sharding, its array is read to those devices, each process its own part. Or `(step, extra) -> tree`,
             asked for each candidate, newest first: an older one may be that of a smaller model.
           without: begins of names that the checkpoint may hold besides; they are not read.
+          step: that of another checkpoint than the newest.
 
         Raises:
           ValueError: the checkpoint is that of another architecture (the line lists the difference), or none is intact.
@@ -145,7 +150,7 @@ class Checkpoints:
                 raise ValueError(f"{self.directory}: checkpoint {step} is of another architecture: {difference}")
             return list(arrays), {name: getattr(leaf, "sharding", None) for name, leaf in shapes.items()}
 
-        found = self._newest(select)
+        found = self._newest(select, only=step)
         if found is None:
             return None
         step, arrays, manifest = found
@@ -193,7 +198,7 @@ class Checkpoints:
                     return step, {name: arrays[name] for name in names}, manifest
                 raise _Damaged(f"{some_of(wrong)} differ from what was saved")
             except _Damaged as reason:  # Whatever damage makes the library raise, the next older one may be intact.
-                self._damaged.add(step)
+                self.damaged.add(step)
                 self._on_warning(f"checkpoint {step} is damaged, {reason}: going back to an older one")
         if steps:
             raise ValueError(f"{self.directory}: none of the checkpoints {steps} is intact; delete them to start anew")

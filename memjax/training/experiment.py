@@ -89,7 +89,7 @@ class Experiment:
             raise ValueError(f"evaluation.task: given {name!r}, allowed: one of {list(sources)}")
         data = dataclasses.replace(self.config.data, source=sources[name])
         config = dataclasses.replace(self.config, data=data)
-        theirs, ours = task_of(config).data(), self.model.vocabulary.vocab_size
+        theirs, ours = task_of(config).data(tokenizer=self.tokenizer), self.model.vocabulary.vocab_size
         if theirs.vocab_size != ours:
             raise ValueError(
                 f"lifelong.tasks: {name} has {theirs.vocab_size} ids, allowed: {ours}, those of data.source"
@@ -170,8 +170,15 @@ class Experiment:
         return dataclasses.replace(result, measures=measures, notes=(*result.notes, *found.notes))
 
 
-def make_experiment(config: Config, *, progress: Callable[[str, int, int | None], None] | None = None) -> Experiment:
-    """Builds the documents, tokenizer and model of a configuration; `progress` is told what is prepared.
+def make_experiment(
+    config: Config, *, tokenizer: Any = None, progress: Callable[[str, int, int | None], None] | None = None
+) -> Experiment:
+    """Builds the documents, tokenizer and model of a configuration.
+
+    Args:
+      config: the configuration.
+      tokenizer: instead of the one that it describes, such as that of a run; documents are then read when asked for.
+      progress: told what is prepared.
 
     Raises:
       ValueError: the configuration is not valid, or its data cannot be read.
@@ -180,7 +187,7 @@ def make_experiment(config: Config, *, progress: Callable[[str, int, int | None]
     if config.model.output.needs_neighbors and not config.data.neighbors:
         raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
     task = task_of(config)
-    data = task.data(progress)
+    data = task.data(progress, tokenizer=tokenizer)
     model = task.model(data.vocab_size)
 
     def documents(split: str) -> Split:

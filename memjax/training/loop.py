@@ -23,8 +23,16 @@ from memjax.training.places import Places
 from memjax.training.profiles import Profile, Steps, check_steps
 from memjax.training.progress import Event, Progress
 from memjax.training.record import Record, describe_score
-from memjax.training.restoring import init_from
-from memjax.training.runs import RunDirectory, check_directory, config_to_dict, read_json, run_path
+from memjax.training.restoring import check_start, init_from
+from memjax.training.runs import (
+    RunDirectory,
+    check_directory,
+    check_tokenizer,
+    config_to_dict,
+    open_tokenizer,
+    read_json,
+    run_path,
+)
 from memjax.training.sharding import Layout, check_rows, make_layout
 from memjax.training.signals import Stopped, StopSignal
 from memjax.training.slot_counters import pull_usage
@@ -212,7 +220,12 @@ def train(
     if layout is not None:
         check_rows(config.data.rows, layout.mesh)
     with processes.together("the data", timeout):
-        experiment = experiment or make_experiment(config, progress=_report_preparation(report, training.steps))
+        if experiment is None:
+            tokenizer = open_tokenizer(path) if path.exists() else None
+            prepared = _report_preparation(report, training.steps)
+            experiment = make_experiment(config, tokenizer=tokenizer, progress=prepared)
+        if training.init_from:
+            check_start(training, experiment.tokenizer)
         make_learner, stages = course(experiment, layout, objective)
         first = make_learner(())  # what does not fit is refused before a directory is made
     with processes.together("the run directory", timeout):
@@ -221,7 +234,8 @@ def train(
         with processes.together("the run directory", timeout):
             directory.check_shared()
         with StopSignal() as stop, layout.active() if layout else contextlib.nullcontext(), processes.Watch(timeout):
-            record = Record(config, directory, report, stop, layout=layout, reset_memory=reset_memory)
+            named = {"tokenizer": experiment.tokenizer, "layout": layout, "reset_memory": reset_memory}
+            record = Record(config, directory, report, stop, **named)
             learners = lambda lineage: make_learner(lineage) if lineage else first
             return run(learners, stages, record, hooks=hooks, profile=profile)
     finally:
@@ -323,6 +337,7 @@ class _Run:
         without = ("memory/", "restart") if record.reset_memory else ()
         restored, notes = record.checkpoints.restore(self._expected, without), list[str]()
         if restored is not None:
+            check_tokenizer(record.fingerprint, restored.extra.get("tokenizer"), record.path)
             state, first = self.places.join(restored.tree), self.stages[0].steps
             steps = first if isinstance(first, int) else restored.step
             self.position = Position.read(restored.step, restored.extra["position"], steps)
@@ -334,8 +349,8 @@ class _Run:
         else:
             values, anew = self.places.fresh(), training.reinitialized
             if training.init_from:
-                values, new = init_from(training.init_from, values, self.learner.model, reinitialized=anew)
-                notes.append(f"parameters from {training.init_from}")
+                start = {"reinitialized": anew, "report": notes.append}
+                values, new = init_from(training.init_from, values, self.learner.model, **start)
                 notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
             state = self.places.init(values)
         if self.position.phase == "steps":  # what does not fit is refused before anything is written

@@ -65,10 +65,12 @@ class Record:
         report: Callable[[Event], None],
         stop: StopSignal,
         *,
+        tokenizer: Any = None,
         layout: Any = None,
         reset_memory: bool = False,
     ):
         self.config, self.path, self.layout, self.reset_memory = config, directory.path, layout, reset_memory
+        self.tokenizer, self.fingerprint = tokenizer, getattr(tokenizer, "fingerprint", None)
         self.steps, self.clock = config.training.steps, Clock()
         self.stop = processes.Agreed(lambda: stop.received or 0)
         self.directory, self._report, self._schedule = directory, report, make_schedule(config.training)
@@ -90,6 +92,7 @@ class Record:
         with processes.together("the record", self.config.sharding.timeout):
             if processes.is_first():
                 self._metrics.cut(position.step, position.stage, position.phase)
+            self.directory.keep_tokenizer(self.tokenizer)
             self.directory.record_attempt(position.step)
         if self.config.training.tensorboard and processes.is_first():
             self._tensorboard = TensorBoard(self.path, position.step)
@@ -101,6 +104,7 @@ class Record:
         streams = processes.gather(position.stream)
         where = position._replace(stream=merge_positions(streams) if len(streams) > 1 else streams[0])
         extra = {"position": where.to_dict(), **({"lineage": list(lineage)} if lineage else {})}
+        extra |= {"tokenizer": self.fingerprint} if self.fingerprint else {}
         self.checkpoints.save(position.number, tree(), extra=extra)
         self._saved = position.number
         self.tell("checkpoint", position.step, f"step {position.step}: saved")

@@ -10,20 +10,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from memjax.config import Config
+from memjax.config import Config, Training
 from memjax.training import optimizers
 from memjax.training.checkpoints import Checkpoints, some_of
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.places import Places
-from memjax.training.runs import grown, load_config
+from memjax.training.runs import TOKENIZER, check_tokenizer, grown, load_config, open_tokenizer
 from memjax.training.stages import Learner, own_variables
 from memjax.training.variables import COLLECTIONS, fit_variables, join_arrays, name_arrays
 
-__all__ = ["LoadedRun", "init_from", "load_run"]
+__all__ = ["Checkpoint", "LoadedRun", "init_from", "load_run"]
 
 
 def init_from(
-    run: Path | str, variables: Mapping[str, Any], model: Any, *, reinitialized: Sequence[str] = ()
+    run: Path | str,
+    variables: Mapping[str, Any],
+    model: Any,
+    *,
+    reinitialized: Sequence[str] = (),
+    report: Callable[[str], None] = lambda line: None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Starts a model from the newest checkpoint of another run, matching arrays by name and layer index.
 
@@ -37,6 +42,7 @@ def init_from(
       variables: fresh ones of the model, in its own grouping of layers.
       model: the model.
       reinitialized: parts of the paths of arrays that keep their initial values although the checkpoint has them.
+      report: told in a line which checkpoint was read.
 
     Returns:
       The variables, and the names of arrays that keep their initial values.
@@ -45,7 +51,8 @@ def init_from(
       ValueError: no checkpoint, an array that the model lacks, one of another shape, or a name of `reinitialized` that
         no array has.
     """
-    ours, (theirs, _) = name_arrays(variables, model.groups()), _load(run)
+    ours, (read, theirs, _) = name_arrays(variables, model.groups()), _load(run)
+    report(f"parameters from {run}, {read}")
     for part in reinitialized:
         if not any(optimizers.is_named(name, [part]) for name in theirs):
             allowed = f"a part of a parameter's path, as {next(iter(theirs))}"
@@ -68,12 +75,67 @@ def init_from(
     return join_arrays(merged, model.groups()), [name for name in ours if name not in theirs]
 
 
+def check_start(training: Training, tokenizer: Any) -> None:
+    """Refuses to begin with the parameters of a run whose tokenizer gives texts other ids.
+
+    Raises:
+      ValueError: `training.init_from` has another tokenizer, and the vocabulary is not learned anew.
+    """
+    theirs = open_tokenizer(training.init_from)
+    if theirs is None or tokenizer is None or theirs.base.fingerprint == tokenizer.base.fingerprint:
+        return
+    if not optimizers.is_named("params/vocabulary/embedding", training.reinitialized):
+        raise ValueError(
+            f"training.init_from: {training.init_from} was trained with the tokenizer {theirs.base.fingerprint}, given "
+            f"{tokenizer.base.fingerprint} here, allowed: the same (data.tokenizer can name the file in its folder "
+            f"{TOKENIZER}), or training.reinitialized with vocabulary"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """Which checkpoint was read.
+
+    Attributes:
+      step: its step.
+      newest: the newest step that the run has a checkpoint of.
+      damaged: steps that were tried before it.
+    """
+
+    step: int
+    newest: int
+    damaged: tuple[int, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"step": self.step, "newest_step": self.newest, "damaged_steps": list(self.damaged)}
+
+    def __str__(self) -> str:
+        """For people.
+
+        Example:
+          >>> print(Checkpoint(400, 600, (600,)), Checkpoint(600, 600), sep="; ")
+          step 400 (not the newest: step 600 is damaged); step 600
+        """
+        if self.step == self.newest:
+            return f"step {self.step}"
+        damaged = ", ".join(f"step {step}" for step in self.damaged)
+        return f"step {self.step} (not the newest: {f'{damaged} is damaged' if damaged else f'step {self.newest} is'})"
+
+
 @dataclasses.dataclass(frozen=True)
 class LoadedRun:
-    """A run as its directory has it: the experiment, grown as the checkpoint is, and the variables."""
+    """A run as its directory has it.
+
+    Attributes:
+      experiment: its parts, grown as the checkpoint is, with the run's own tokenizer.
+      variables: of its model.
+      checkpoint: where they are from.
+    """
 
     experiment: Experiment
     variables: dict[str, Any]
+    checkpoint: Checkpoint
 
 
 def load_run(
@@ -85,28 +147,33 @@ def load_run(
 ) -> LoadedRun:
     """Opens a run directory at its newest intact checkpoint, for evaluation or generation.
 
+    With a tokenizer of its own the run needs nothing else: documents are read when they are asked for.
+
     Args:
       run: the directory.
       config: instead of the one in the directory (another memory size, other documents).
       step: of another checkpoint.
-      learner: `learner(experiment)`, how the run has learned: its variables are then what `Learner.adapt` gives at the
-        newest checkpoint, as for the evaluations of the run (`memjax.lifelong.load_run` knows the learner of any run).
+      learner: `learner(experiment)`, how the run has learned: its variables are then what `Learner.adapt` gives,
+        as for the evaluations of the run (`memjax.lifelong.load_run` knows the learner of any run).
 
     Raises:
       ValueError: no checkpoint, or one of another architecture (the line lists the difference).
     """
-    loaded, extra = _load(run, step)
-    lineage = extra.get("lineage", ()) if isinstance(extra, Mapping) else ()
-    experiment = make_experiment(grown(load_config(run) if config is None else config, lineage))
+    read, loaded, extra = _load(run, step)
+    lineage, wanted = extra.get("lineage", ()), extra.get("tokenizer")
+    config = grown(load_config(run) if config is None else config, lineage)
+    experiment = make_experiment(config, tokenizer=open_tokenizer(run, wanted))
+    check_tokenizer(getattr(experiment.tokenizer, "fingerprint", None), wanted, run)
     made, length = learner(experiment) if learner else None, experiment.config.data.segment_length
     if made is None or made.adapt is own_variables:
         arrays, what = jax.tree.map(jnp.array, loaded), f"{run}: the checkpoint is of another architecture"
-        return LoadedRun(experiment, fit_variables(arrays, experiment.model, length, what=what))
+        return LoadedRun(experiment, fit_variables(arrays, experiment.model, length, what=what), read)
     places = Places(None, made)
     with _checkpoints(run) as checkpoints:
-        restored = checkpoints.restore(places.saved())
+        restored = checkpoints.restore(places.saved(), step=read.step)
     assert restored is not None  # `_load` has found one
-    return LoadedRun(experiment, dict(made.adapted(places.join(restored.tree), experiment.config.training.seed)))
+    adapted = made.adapted(places.join(restored.tree), experiment.config.training.seed)
+    return LoadedRun(experiment, dict(adapted), read)
 
 
 def checkpoint_steps(run: Path | str) -> list[int]:
@@ -115,10 +182,11 @@ def checkpoint_steps(run: Path | str) -> list[int]:
         return checkpoints.steps()
 
 
-def _load(run: Path | str, step: int | None = None) -> tuple[dict[str, Any], Any]:
-    """Name -> array of all collections in a checkpoint, the newest intact one if None; and what was saved beside."""
+def _load(run: Path | str, step: int | None = None) -> tuple[Checkpoint, dict[str, Any], Mapping[str, Any]]:
+    """A checkpoint, the newest intact one if None: name -> array of all collections, and what was saved beside."""
     with _checkpoints(run) as checkpoints:
-        return checkpoints.load(tuple(COLLECTIONS.values()), step=step)[1:]
+        found, arrays, extra = checkpoints.load(tuple(COLLECTIONS.values()), step=step)
+        return Checkpoint(found, max(checkpoints.steps()), tuple(sorted(checkpoints.damaged))), arrays, extra or {}
 
 
 def _checkpoints(run: Path | str) -> AbstractContextManager[Checkpoints]:

@@ -4,6 +4,7 @@ config.json      the resolved configuration
 command.txt      the command of every attempt
 versions.json    versions and devices of every attempt
 metrics.jsonl    one line per log and evaluation
+tokenizer/       see `memjax.data.saved_tokenizers`
 checkpoints/     see `memjax.training.checkpoints`
 profile/         traces of steps, where asked for
 finished.json    the results, once the run is through
@@ -27,6 +28,7 @@ import jax
 
 from memjax import config as configs
 from memjax.config import Config
+from memjax.data.saved_tokenizers import load_tokenizer, save_tokenizer
 from memjax.training.processes import is_first
 
 __all__ = ["config_from_dict", "config_to_dict", "load_config", "run_path"]
@@ -38,6 +40,8 @@ IGNORED = (
 """fields that may differ when a run goes on: where things are"""
 MEMORY_FIELDS = ("data.rows",)
 """fields that may differ besides when a run goes on with empty memories"""
+TOKENIZER = "tokenizer"
+"""the folder of a run's own tokenizer"""
 SAVED_NAMES = {"ModelSettings": "Model"}
 """types that runs, and the fingerprints of stores, know by another name"""
 DROPPED = {
@@ -89,6 +93,11 @@ class RunDirectory:
                     "share (a mounted bucket or network file system)"
                 )
             time.sleep(0.5)
+
+    def keep_tokenizer(self, tokenizer: Any) -> None:
+        """Copies the tokenizer into the directory, once; None = the data is tokens already."""
+        if self._writes and tokenizer is not None and not (self.path / TOKENIZER).is_dir():
+            save_tokenizer(tokenizer, self.path / TOKENIZER)
 
     def record_attempt(self, step: int) -> None:
         """Notes command, versions and devices of this attempt, which starts after `step`."""
@@ -194,6 +203,32 @@ def load_config(path: Path | str) -> Config:
             f"{path}: no run directory (it has no config.json), allowed: a directory made by `memjax train`"
         )
     return config_from_dict(value)
+
+
+def open_tokenizer(path: Path | str, wanted: str | None = None) -> Any:
+    """The tokenizer that a run carries; None where it has none of its own (see `memjax.data.saved_tokenizers`).
+
+    Args:
+      path: the run directory.
+      wanted: the fingerprint that its checkpoint names; None = it names none.
+
+    Raises:
+      ValueError: the tokenizer is gone, damaged or another one.
+    """
+    folder = Path(path).expanduser() / TOKENIZER
+    return load_tokenizer(folder) if folder.is_dir() or wanted is not None else None
+
+
+def check_tokenizer(found: str | None, wanted: str | None, run: Path | str) -> None:
+    """Raises `ValueError` unless the texts of a run become the ids that its checkpoint was trained on.
+
+    Args:
+      found: fingerprint of the tokenizer that is there.
+      wanted: that of the checkpoint; None = it names none.
+      run: the directory.
+    """
+    if wanted is not None and found != wanted:
+        raise ValueError(f"{run}: its tokenizer is {found}, allowed: {wanted}, which its checkpoint was trained with")
 
 
 def grown(config: Config, lineage: Sequence[Mapping[str, Any]]) -> Config:

@@ -52,10 +52,10 @@ def test_a_configuration_trains_it_once(tmp_path):
         fingerprint = "texts"
 
     described = configs.BytePairs(vocab_size=270)
-    first = make_tokenizer(described, Train(TEXTS), tmp_path)
-    assert make_tokenizer(described, Train(), tmp_path).fingerprint == first.fingerprint
+    first = make_tokenizer(described, lambda: Train(TEXTS), tmp_path)
+    assert make_tokenizer(described, Train, tmp_path).fingerprint == first.fingerprint
     (file,) = tmp_path.glob("byte-pairs-270-*.json")
-    assert make_tokenizer(configs.BytePairs(path=str(file)), None, tmp_path).fingerprint == first.fingerprint
+    assert make_tokenizer(configs.BytePairs(path=str(file)), Train, tmp_path).fingerprint == first.fingerprint
 
 
 def test_bad_files_are_refused(tmp_path):

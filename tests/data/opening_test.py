@@ -169,7 +169,7 @@ def test_wrong_kinds(data):
         make_datasets(configs.Data(source=configs.Glue()))
     data.source = configs.TextFiles(path="")
     with pytest.raises(ValueError, match="path: not given"):
-        make_datasets(data)
+        make_datasets(data).documents("train")
 
 
 def test_importing_the_package_is_light():
