@@ -76,7 +76,7 @@ def values_of(config: Config, result: Any) -> dict[str, Any]:
 def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
     """A sentence with what the task is about, then all other numbers, one a line; subsets after the whole."""
     show = lambda name, value: PLURAL.get(name, "{:.4f}" if isinstance(value, float) else "{}").format(value)
-    told = {"run", "step", "split", "memory_length", *task.headline}
+    told = {"run", "step", "newest_step", "split", "memory_length", *task.headline}
     whole = {n: v for n, v in values.items() if not (isinstance(v, Mapping) or v is None or n in told)}
     shown = {name.replace("_", " "): show(name, value) for name, value in whole.items()}
     for subset, numbers in values.get("subsets", {}).items():

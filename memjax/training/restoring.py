@@ -108,7 +108,7 @@ class Checkpoint:
 
     def facts(self) -> dict[str, Any]:
         """For JSON."""
-        return {"step": self.step, "newest_step": self.newest, "damaged_steps": list(self.damaged)}
+        return {"step": self.step, "newest_step": self.newest}
 
     def __str__(self) -> str:
         """For people.
