@@ -247,8 +247,8 @@ def test_a_store_of_another_model_is_refused_by_the_command_line(source, run, tm
     finish_store(tmp_path / "store")
     for action, start in (("verify", "was made with"), ("build", "is a store of")):
         assert main(["datastore", action, "--run", str(run), "--path", str(tmp_path / "store")]) == 2
-        error = capsys.readouterr().err
-        assert len(error.splitlines()) == 1 and start in error
+        *before, error = capsys.readouterr().err.splitlines()
+        assert not any(line.startswith("memjax") for line in before) and start in error
         assert told in error or (action == "build" and "protocol {" in error)
 
 
@@ -292,9 +292,9 @@ def test_a_full_disk_by_the_command_line(source, store, run, tmp_path, capsys, m
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", limited)
         assert main(line) == 1
-    error = capsys.readouterr().err
+    *before, error = capsys.readouterr().err.splitlines()
     assert "no space is left on the disk; shard 0 has 0 entries; free some and run the same command again" in error
-    assert len(error.splitlines()) == 1
+    assert not any(line.startswith("memjax") for line in before)
     with pytest.raises(ValueError, match="is not finished"):
         Store(tmp_path / "store")
     assert main(line) == 0
