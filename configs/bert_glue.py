@@ -1,8 +1,8 @@
 """BERT fine-tuned on a task of GLUE.
 
     memjax import --weights DIR --run runs/minilm
-    memjax train --config bert_glue --variant cola --data.source.path DIR --data.tokenizer.vocab runs/minilm/vocab.txt \
-        --training.init-from runs/minilm
+    memjax train --config bert_glue --variant cola --data.source.path DIR --training.init-from runs/minilm \
+        --data.tokenizer.vocab runs/minilm/tokenizer/tokenizer.json
     memjax eval --run runs/bert_glue_cola --evaluation.split validation
     memjax train --config bert_glue --variant cola_resm --training.init-from runs/bert_mlm_wikitext_minilm_resm ...
     memjax train --config bert_glue --variant cola_resm --training.frozen feed_forward/memory/ --name frozen ...

@@ -2,7 +2,7 @@
 
     memjax import --weights DIR --run runs/minilm
     memjax train --config bert_squad --variant minilm --data.source.path DIR \
-        --data.tokenizer.vocab runs/minilm/vocab.txt --training.init-from runs/minilm
+        --data.tokenizer.vocab runs/minilm/tokenizer/tokenizer.json --training.init-from runs/minilm
     memjax eval --run runs/bert_squad_minilm
 
 Papers: Devlin et al., "BERT", NAACL 2019, https://arxiv.org/abs/1810.04805; the setting of Kim and Jung, "Large Product

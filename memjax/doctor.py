@@ -6,8 +6,6 @@ import platform
 import shutil
 from typing import Any
 
-from memjax import allocation
-
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "data": ("seqio tasks and TensorFlow Datasets", ("seqio", "tensorflow-datasets", "tensorflow", "tensorflow-text")),
     "knn": ("approximate neighbours on the host", ("scann",)),
@@ -27,8 +25,8 @@ BASE = (
 )
 
 
-def diagnose(*, only_cpu: bool = True) -> dict[str, Any]:
-    """The facts that `memjax doctor` prints, as JSON types; `only_cpu` as in `memjax.allocation`."""
+def diagnose() -> dict[str, Any]:
+    """The facts that `memjax doctor` prints, as JSON types."""
     import memjax
 
     missing = {
@@ -47,7 +45,6 @@ def diagnose(*, only_cpu: bool = True) -> dict[str, Any]:
         "extras": installed,
         "missing": missing,
         **_devices(),
-        "allocation": allocation.diagnose(os.environ, only_cpu=only_cpu),
     }
 
 
@@ -61,7 +58,6 @@ def describe(facts: dict[str, Any]) -> str:
         "extras    " + (", ".join(f"{name} {version}" for name, version in facts["extras"].items()) or "none"),
         f"backend   {facts['backend']}",
         *(f"device    {device}" for device in facts["devices"]),
-        f"malloc    {allocation.describe(facts['allocation'])}",
     ]
     if facts["hint"]:
         lines.append(f"hint      {facts['hint']}")

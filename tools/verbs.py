@@ -88,7 +88,10 @@ ATTENTIONS = {
 }
 KEYS = ProductKey(layers=(-1,), dim=16, num_keys=6, memory_heads=2, num_neighbors=3, key_dim=8)
 DECODERS = {
-    **{name: ModelSettings(**WIDTH, num_layers=1, attention=attention) for name, attention in ATTENTIONS.items()},
+    **{
+        name: ModelSettings(**WIDTH, num_layers=1, attention=attention, scale_embeddings=attention.exports_as != "gpt2")
+        for name, attention in ATTENTIONS.items()
+    },
     "Memorizing": ModelSettings(**WIDTH, num_layers=6, attention=ATTENTIONS["Memorizing"]),  # scanned, but the memory
     "memory tokens": ModelSettings(
         **WIDTH, num_layers=1, attention=TransformerXL(memory_length=8), memory_tokens=MemoryTokens(num_tokens=2)
@@ -130,6 +133,7 @@ VERBS = {
     "compare": Verb("compare runs/{name}", ""),
     "generate": Verb("generate --prompt Ada --max-tokens 4 --greedy"),
     "usage": Verb("usage"),
+    "export": Verb("export --to exported/{name}"),
     "datastore plan": Verb("datastore plan --path stores/{name}"),
     "datastore build": Verb("datastore build --path stores/{name} --shards 1"),
     "plan train": Verb("plan --topology v5e:1x1 --vocab-size 260", "config"),

@@ -1,26 +1,47 @@
-"""`memjax import`: weights of other libraries."""
+"""`memjax import`."""
 
-from memjax.cli.parser import Parser
-from memjax.overrides import UsageError
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from memjax.cli.parser import Parser, tell
 
 
 def run(arguments: list[str]) -> int:
-    """Makes a run directory of weights of Hugging Face (BERT, DistilBERT, MiniLM, GPT-2), for init_from and eval."""
-    parser = Parser("import", run.__doc__)
+    """Makes a run directory of weights of Hugging Face (GPT-2, BERT, DistilBERT, MiniLM, Transformer-XL)."""
+    parser = Parser("import", run.__doc__, json="")
     files = "a folder with config.json, model.safetensors and the files of the tokenizer"
     parser.add_argument("--weights", required=True, metavar="DIR", help=files)
     parser.add_argument("--run", required=True, metavar="DIR", help="the run directory to make")
     marks = "of a GPT-2: with the marks of dialogues (cmu_dog) in its vocabulary"
     parser.add_argument("--dialogues", action="store_true", help=marks)
     options = parser.read(arguments)
-    from memjax.interop import hf_bert, hf_gpt2
+    from memjax.interop import import_run
 
-    if hf_gpt2.is_gpt2(options.weights):
-        config = hf_gpt2.save_run(options.weights, options.run, dialogues=options.dialogues)
-    elif options.dialogues:
-        raise UsageError("--dialogues: given with other weights, allowed: with those of a GPT-2")
-    else:
-        config = hf_bert.save_run(options.weights, options.run)
-    model = config.model
-    print(f"{options.run}: {type(config.task).__name__}, {model.num_layers} layers, {model.dim} wide")
-    return 0
+    made = import_run(options.weights, options.run, dialogues=options.dialogues)
+    model = made.config.model
+    facts = {
+        "run": options.run,
+        "model": model.attention_kind,
+        "task": type(made.config.task).__name__,
+        "layers": model.num_layers,
+        "dim": model.dim,
+        "parameters": made.num_parameters,
+        "vocabulary": made.vocab_size,
+        "left": made.left,
+    }
+    return tell(facts, describe_import, options)
+
+
+def describe_import(facts: Mapping[str, Any]) -> str:
+    """What was made of which weights, and which tensors have no place in the model."""
+    told = "{run}: {model} ({task}), {layers} layers, {dim} wide, {parameters:,} parameters, {vocabulary:,} ids"
+    lines = [told.format(**facts)]
+    if facts["left"]:
+        lines.append(f"no place here, kept for an export: {show_names(facts['left'])}")
+    return "\n".join(lines)
+
+
+def show_names(names: Iterable[str]) -> str:
+    """Names of arrays, those of all layers as one."""
+    return ", ".join(dict.fromkeys(re.sub(r"(layer[s_.]+)\d+", r"\1*", name) for name in names))

@@ -29,7 +29,14 @@ class BytePairTokenizer(_ByteTable):
         Raises:
           ValueError: no such file, or a tokenizer that is not byte-level or has no `<|endoftext|>`.
         """
-        self._tokenizer = _load(Path(path))
+        try:
+            self._tokenizer = _load(Path(path))
+        except ValueError:
+            raise
+        except Exception as error:  # the library raises nothing more special
+            raise ValueError(f"tokenizer: {path} is damaged ({error}), allowed: a byte-level tokenizer") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         if END_OF_TEXT not in vocabulary:
             raise ValueError(f"tokenizer: {path} has no {END_OF_TEXT}, allowed: a byte-level tokenizer like GPT-2's")

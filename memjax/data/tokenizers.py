@@ -329,11 +329,23 @@ class WordTokenizer(_ByteTable):
     lossless = False
 
     def __init__(self, words: Sequence[str]):
-        """Takes the vocabulary in the order of ids, without pad, begin, `<eos>` and `<unk>`."""
-        self.words = list(words)
-        self._ids = {word: number for number, word in enumerate(["", "", "<eos>", "<unk>", *words])}
-        pieces = [b"", b"", b" \n", b"<unk> ", *((word + " ").encode("utf-8") for word in words)]
-        super().__init__(pieces)
+        """Takes the vocabulary in the order of ids, without pad, begin, `<eos>` and `<unk>`.
+
+        Words with `<eos>` among them are a whole vocabulary, as other libraries have it: their places are the ids, and
+        `<eos>` begins and pads too.
+
+        Raises:
+          ValueError: such a vocabulary without `<unk>`, or with a word twice.
+        """
+        self.words, is_whole = list(words), "<eos>" in words
+        symbols = self.words if is_whole else ["", "", "<eos>", "<unk>", *words]
+        self._ids = {symbol: number for number, symbol in enumerate(symbols)}
+        if is_whole and ("<unk>" not in self._ids or len(self._ids) < len(symbols)):
+            raise ValueError("words: given <eos> among them, allowed: a whole vocabulary, with <unk>, each word once")
+        pieces = {"": b"", "<eos>": b" \n"}
+        super().__init__([pieces.get(symbol, (symbol + " ").encode("utf-8")) for symbol in symbols])
+        if is_whole:
+            self.begin_id = self.end_id = self.pad_id = self._ids["<eos>"]
         self.fingerprint = "words-" + hashlib.sha256("\n".join(words).encode("utf-8")).hexdigest()[:16]
 
     @classmethod

@@ -54,7 +54,10 @@ class WordPieceTokenizer:
             raise ValueError(f"vocab: {path} is not a file, allowed: a vocab.txt or a tokenizer.json")
         text = content or read_text(Path(path))  # type: ignore[arg-type]
         if text.lstrip().startswith("{"):
-            self._tokenizer = tokenizers.Tokenizer.from_str(text)
+            try:
+                self._tokenizer = tokenizers.Tokenizer.from_str(text)
+            except Exception as error:  # the library raises nothing more special
+                raise ValueError(f"vocab: {path} is damaged ({error}), allowed: a tokenizer.json") from error
             kind = type(self._tokenizer.model).__name__
             if kind != "WordPiece":
                 raise ValueError(f"vocab: {path} is a tokenizer of the kind {kind}, allowed: WordPiece")

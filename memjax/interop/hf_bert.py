@@ -4,11 +4,11 @@
     encoder = make_text_encoder(model, None, vocab_size(params))
     encoder.apply({"params": params}, tokens, mask=mask, method="embed_texts")
 
-Names may have the prefix `bert.` or `distilbert.`, or none. `save_run` makes a run directory of such a folder, from
-which `training.init_from` starts. Nothing here imports torch or transformers.
+Names may have the prefix `bert.` or `distilbert.`, or none. `runs.import_run` makes a run directory of such a folder.
+Nothing here imports torch or transformers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,17 +17,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax import config
+from memjax.interop import folders
 from memjax.interop import state_dicts as hf
-from memjax.interop.runs import write_run
 from memjax.models.factory import make_stack
 from memjax.models.heads import ClassificationHead, MaskedTokenHead, SpanHead
 from memjax.models.transformer import join_collection, split_collection
 from memjax.tasks import task_of
 
-__all__ = ["export_params", "find_task", "import_params", "load_pretrained", "model_config", "save_run", "vocab_size"]
-
-VOCABULARY_FILES = ("vocab.txt", "tokenizer.json")
-_ACTIVATIONS: dict[str, Any] = {"gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
+__all__ = [
+    "differences",
+    "entries",
+    "export_config",
+    "export_params",
+    "find_task",
+    "import_params",
+    "load_pretrained",
+    "model_config",
+    "read_model",
+    "save_pretrained",
+    "vocab_size",
+]
 
 
 def model_config(hf_config: Mapping[str, Any], *, pooler: bool = True) -> config.Model:
@@ -47,18 +56,12 @@ def model_config(hf_config: Mapping[str, Any], *, pooler: bool = True) -> config
     kind = hf_config.get("model_type", "bert")
     if kind not in ("bert", "distilbert"):
         raise ValueError(f"hf_config['model_type']: given {kind!r}, allowed: 'bert', 'distilbert'")
-    given = {**_DEFAULTS, **{_DISTIL_KEYS.get(key, key): value for key, value in hf_config.items()}}
+    named = {_DISTIL_KEYS.get(key, key): value for key, value in hf_config.items()}
+    given = hf.take_settings(named, _DEFAULTS)
     fixed = {"layer_norm_eps": 1e-12, "position_embedding_type": "absolute", "is_decoder": False}
     hf.check_fixed(given, fixed)
-    if given["hidden_act"] not in _ACTIVATIONS:
-        allowed = ", ".join(map(repr, _ACTIVATIONS))
-        raise ValueError(f"hf_config['hidden_act']: given {given['hidden_act']!r}, allowed: {allowed}")
-    if given["hidden_size"] % given["num_attention_heads"]:
-        heads = given["num_attention_heads"]
-        raise ValueError(
-            f"hf_config['num_attention_heads']: given {heads}, allowed: a divisor of hidden_size = "
-            f"{given['hidden_size']}"
-        )
+    activation = hf.take_activation(given, "hidden_act")
+    hf.check_heads(given, "num_attention_heads", "hidden_size")
     return config.Model(
         dim=given["hidden_size"],
         num_layers=given["num_hidden_layers"],
@@ -70,7 +73,7 @@ def model_config(hf_config: Mapping[str, Any], *, pooler: bool = True) -> config
             token_types=given["type_vocab_size"] if kind == "bert" else 0,
             pooler=pooler and kind == "bert",
         ),
-        feed_forward=config.Dense(dim=given["intermediate_size"], activation=_ACTIVATIONS[given["hidden_act"]]),
+        feed_forward=config.Dense(dim=given["intermediate_size"], activation=activation),
     )
 
 
@@ -88,11 +91,53 @@ def import_params(
     Raises:
       ValueError: tensors that are missing, left over or of another shape: all of them in one line.
     """
-    weights = _read(weights)
+    return _import(_read(weights), model, task)[0]
+
+
+def _import(
+    weights: Mapping[str, np.ndarray], model: config.Model, task: config.TaskKind | None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The parameters, and the tensors that have no place."""
     source = _Source(weights)
     params = hf.load_entries(_entries(_family(weights), model, task), source)
-    source.finish()
-    return jax.tree.map(jnp.asarray, join_collection(params, make_stack(model).groups()))
+    left = source.finish()
+    return jax.tree.map(jnp.asarray, join_collection(params, make_stack(model).groups())), left
+
+
+def read_model(
+    described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
+) -> hf.Imported:
+    """What a configuration and a state dict hold; the head, where there is one, says the task.
+
+    Args:
+      described: the configuration.
+      weights: name -> array.
+      dialogues: True is refused.
+
+    Raises:
+      ValueError: weights that do not fit the configuration.
+    """
+    hf.check_fields([("dialogues", dialogues, False)], "BERT")
+    weights = _read(weights)
+    model, task = _model_of(described, weights), find_task(weights)
+    if task == config.MaskedLanguageModeling() and _with_counterpart(model, task) is None:
+        given = model.feed_forward.activation
+        raise ValueError(f"hf_config: given the activation {given!r}, allowed: 'gelu' with a head of masked tokens")
+    params, left = _import(weights, model, task)
+    if (rows := vocab_size(params)) != described.get("vocab_size", rows):
+        given = described["vocab_size"]
+        raise ValueError(f"weights: {rows} word embeddings, {folders.CONFIG_FILE} has vocab_size {given}")
+    sources = {config.Classification: (config.Glue(), 128), config.QuestionAnswering: (config.Squad(), 384)}
+    source, length = sources.get(type(task), (config.TextFiles(), 128))
+    length = min(length, _attention(model).positions)
+    if isinstance(task, config.QuestionAnswering) and length < 256:  # windows as large a part of it as by default
+        task = config.QuestionAnswering(stride=max(length // 3, 1), max_question_length=max(length // 6, 1))
+    data = config.Data(source=source, tokenizer=config.WordPiece(), segment_length=length)
+    return hf.Imported(model, params, data, task or config.MaskedLanguageModeling(), left)
+
+
+def _model_of(described: Mapping[str, Any], weights: Iterable[str]) -> config.Model:
+    return model_config(described, pooler=any(name.endswith("pooler.dense.weight") for name in weights))
 
 
 def export_params(
@@ -102,12 +147,54 @@ def export_params(
 
     Args:
       params: of `make_text_encoder(model, head, ...)`; those of a padded vocabulary after `cut_tables`.
-      model: its configuration; without token types and pooler it is a DistilBERT.
-      task: whose head the parameters have.
+      model: its configuration; without token types it is a DistilBERT.
+      task: whose head the parameters have. One is left out where transformers' is another: of a classification without
+        the pooler or of a DistilBERT, and of masked tokens where the layers have another activation than GELU, which
+        the head has here.
+
+    Raises:
+      ValueError: a model that Hugging Face's class cannot express.
     """
-    kind = 0 if _attention(model).token_types else 1
-    family = _names(kind, _PREFIXES[kind])
-    return hf.dump_entries(_entries(family, model, task), split_collection(params, make_stack(model).groups()))
+    _check(model)
+    return hf.dump_entries(entries(model, task), split_collection(params, make_stack(model).groups()))
+
+
+def export_config(model: config.Model, vocab_size: int, task: config.TaskKind | None = None) -> dict[str, Any]:
+    """The inverse of `model_config`, as it stands in `config.json`.
+
+    Args:
+      model: the configuration.
+      vocab_size: entries of the vocabulary.
+      task: as in `export_params`.
+
+    Raises:
+      ValueError: a model that Hugging Face's class cannot express.
+    """
+    _check(model)
+    kind = _kind(model)
+    own = {
+        "hidden_size": model.dim,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_heads,
+        "intermediate_size": model.feed_forward.dim or 4 * model.dim,
+        "hidden_act": hf.name_activation(model),
+        "hidden_dropout_prob": model.dropout,
+        "attention_probs_dropout_prob": model.attention_dropout,
+        "max_position_embeddings": _attention(model).positions,
+    }
+    if kind == 0:
+        own = {**_DEFAULTS, **own, "type_vocab_size": _attention(model).token_types}
+    else:
+        theirs = {ours: name for name, ours in _DISTIL_KEYS.items()}
+        own = {theirs.get(name, name): value for name, value in own.items()} | {"sinusoidal_pos_embds": False}
+    task = _with_counterpart(model, task)
+    match task:
+        case config.Classification(num_classes=classes) if classes != 2:
+            own["id2label"] = {str(number): f"LABEL_{number}" for number in range(classes)}
+            own["label2id"] = {label: int(number) for number, label in own["id2label"].items()}
+    name = ("Bert", "DistilBert")[kind] + _CLASSES.get(type(task), "Model")
+    model_type = ("bert", "distilbert")[kind]
+    return {"architectures": [name], "model_type": model_type, "vocab_size": vocab_size, "pad_token_id": 0, **own}
 
 
 def find_task(weights: Mapping[str, np.ndarray] | str | Path) -> config.TaskKind | None:
@@ -125,51 +212,29 @@ def find_task(weights: Mapping[str, np.ndarray] | str | Path) -> config.TaskKind
 def load_pretrained(folder: str | Path, task: config.TaskKind | None = None) -> tuple[config.Model, dict[str, Any]]:
     """Configuration and parameters of a folder with `config.json` and `model.safetensors`.
 
+    Args:
+      folder: of the two files.
+      task: whose head is imported too; None = no head.
+
     Raises:
       ValueError: a file that is missing, or weights that do not fit the configuration.
     """
-    described, weights = hf.read_folder(folder)
-    pooler = any(name.endswith("pooler.dense.weight") for name in weights)
-    model = model_config(described, pooler=pooler)
-    params = import_params(weights, model, task)
-    if (rows := vocab_size(params)) != described.get("vocab_size", rows):
-        raise ValueError(f"weights: {rows} word embeddings, {hf.CONFIG_FILE} has vocab_size {described['vocab_size']}")
-    return model, params
+    described, weights = folders.read_folder(folder)
+    model = _model_of(described, weights)
+    return model, import_params(weights, model, task)
 
 
-def save_run(folder: str | Path, path: str | Path) -> config.Config:
-    """Makes a run directory of such a folder: `training.init_from` starts from it, `memjax eval` scores it.
+def save_pretrained(
+    folder: str | Path, params: Mapping[str, Any], model: config.Model, task: config.TaskKind | None = None
+) -> None:
+    """Writes a folder that transformers and `load_pretrained` read."""
+    folders.write_folder(folder, export_config(model, vocab_size(params), task), export_params(params, model, task))
 
-    The head, where there is one, says the task; the vocabulary is copied beside the configuration.
 
-    Args:
-      folder: with `config.json`, `model.safetensors` and `vocab.txt` or `tokenizer.json`.
-      path: the run directory, which must not exist.
-
-    Raises:
-      ValueError: a file that is missing, weights that do not fit, or a path that exists.
-    """
-    folder, path = Path(folder).expanduser(), Path(path).expanduser()
-    if path.exists():
-        raise ValueError(f"run: {path} exists, allowed: a new directory")
-    task = find_task(folder / hf.WEIGHTS_FILE) if (folder / hf.WEIGHTS_FILE).is_file() else None
-    model, params = load_pretrained(folder, task)
-    vocabularies = [file for name in VOCABULARY_FILES if (file := folder / name).is_file()]
-    if not vocabularies:
-        raise ValueError(f"folder: {folder} has no {' or '.join(VOCABULARY_FILES)}, allowed: one with its vocabulary")
-    vocab = path / vocabularies[0].name
-    task = task or config.MaskedLanguageModeling()
-    source, length = {config.Classification: (config.Glue(), 128), config.QuestionAnswering: (config.Squad(), 384)}.get(
-        type(task), (config.TextFiles(), 128)
-    )
-    data = config.Data(
-        source=source,
-        tokenizer=config.WordPiece(vocab=str(vocab)),
-        segment_length=min(length, _attention(model).positions),
-    )
-    described = config.Config(name=path.name, workdir=str(path.parent), task=task, model=model, data=data)
-    write_run(path, described, task_of(described).model(vocab_size(params)), params, vocabularies[:1])
-    return described
+def differences(model: config.Model) -> tuple[str, ...]:
+    """What the exported model computes otherwise, its memory aside: nothing."""
+    del model
+    return ()
 
 
 def vocab_size(params: Mapping[str, Any]) -> int:
@@ -190,7 +255,14 @@ _DEFAULTS: dict[str, Any] = {
     "layer_norm_eps": 1e-12,
     "position_embedding_type": "absolute",
     "is_decoder": False,
+    "tie_word_embeddings": True,
 }
+_CLASSES = {
+    config.MaskedLanguageModeling: "ForMaskedLM",
+    config.Classification: "ForSequenceClassification",
+    config.QuestionAnswering: "ForQuestionAnswering",
+}
+"""task -> the end of the name of transformers' class"""
 _DISTIL_KEYS = {
     "dim": "hidden_size",
     "n_layers": "num_hidden_layers",
@@ -205,6 +277,8 @@ Names = Mapping[str, str]
 """our part -> their module, `{}` being the number of a layer"""
 
 
+HEAD_ACTIVATION = "gelu_exact"
+"""of the head of masked tokens; there it is that of the layers"""
 _PREFIXES, _LAYERS = ("bert.", "distilbert."), ("encoder.layer.", "transformer.layer.")
 _OF_LAYERS = {
     "query": ("attention.self.query", "attention.q_lin"),
@@ -239,6 +313,12 @@ def _family(weights: Mapping[str, np.ndarray]) -> Names:
             if any(name.startswith(start + _LAYERS[kind]) for name in weights):
                 return _names(kind, start)
     raise ValueError("weights: no layers of a BERT or DistilBERT, allowed: the state dict of one")
+
+
+def entries(model: config.Model, task: config.TaskKind | None = None) -> Iterator[hf.Entry]:
+    """Every parameter that transformers' class has, with the names there; arguments as in `export_params`."""
+    kind = _kind(model)
+    return _entries(_names(kind, _PREFIXES[kind]), model, _with_counterpart(model, task))
 
 
 def _entries(names: Names, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.Entry]:
@@ -323,12 +403,13 @@ class _Source(hf.StateDict):
             return None
         return hf.in_full(weight)
 
-    def finish(self) -> None:
-        """Raises `ValueError` with all mismatches."""
+    def finish(self) -> dict[str, np.ndarray]:
+        """The tensors of other heads; raises `ValueError` with all mismatches."""
         left = [name for name in self.weights if not any(part in name for part in _OTHERS)]
         problems = [*self.problems, *(f"{name} is left over" for name in sorted(left))]
         if problems:
             raise ValueError(f"weights: {len(problems)} tensors do not fit the model: {'; '.join(problems)}")
+        return {n: w for n, w in self.weights.items() if n not in _TIED and not n.endswith("position_ids")}
 
 
 def _read(weights: Mapping[str, np.ndarray] | str | Path) -> dict[str, np.ndarray]:
@@ -336,10 +417,33 @@ def _read(weights: Mapping[str, np.ndarray] | str | Path) -> dict[str, np.ndarra
     rename = lambda name: name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
         "LayerNorm.beta", "LayerNorm.bias"
     )
-    return {rename(name): np.asarray(weight) for name, weight in hf.read_weights(weights).items()}
+    return {rename(name): np.asarray(weight) for name, weight in folders.read_weights(weights).items()}
 
 
 def _attention(model: config.Model) -> config.Bidirectional:
     if model.attention.is_causal:
         raise ValueError(f"model.attention: given {model.attention_kind}, allowed: Bidirectional")
     return cast(config.Bidirectional, model.attention)
+
+
+def _kind(model: config.Model) -> int:
+    """0 for a BERT, 1 for a DistilBERT."""
+    return 0 if _attention(model).token_types else 1
+
+
+def _with_counterpart(model: config.Model, task: config.TaskKind | None) -> config.TaskKind | None:
+    """The task, unless transformers' head for it is another one."""
+    fits = {
+        config.Classification: _kind(model) == 0 and _attention(model).pooler,
+        config.MaskedLanguageModeling: model.feed_forward.activation == HEAD_ACTIVATION,
+    }
+    return task if fits.get(type(task), True) else None
+
+
+def _check(model: config.Model) -> None:
+    """That Hugging Face's class can express the model, its memory aside."""
+    head_dim = model.dim // model.num_heads
+    checks = [("model.head_dim", model.head_dim or head_dim, head_dim)]
+    if _kind(model):
+        checks.append(("model.attention.pooler", _attention(model).pooler, False))
+    hf.check_fields([*checks, *hf.feed_forward_checks(model)], ("BERT", "DistilBERT")[_kind(model)])

@@ -10,11 +10,10 @@ describing a model that has one and giving its initial parameters, of which thos
     variables = init_variables(make_language_model(model_config, 50257, segment_length=512), key, 512)
     params = import_params("model.safetensors", model_config, initial=variables["params"])
 
-A model may have further entries of the vocabulary, such as the marks of dialogues (`extra_ids`). `save_run` makes a run
-directory of such a folder, from which `training.init_from` starts. Nothing here imports torch or transformers.
+A model may have further entries of the vocabulary, such as the marks of dialogues (`extra_ids`). `runs.import_run`
+makes a run directory of such a folder. Nothing here imports torch or transformers.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -25,24 +24,23 @@ import numpy as np
 
 from memjax import config
 from memjax.data.dialogue import NUM_MARKS
+from memjax.interop import folders
 from memjax.interop import state_dicts as hf
-from memjax.interop.runs import write_run
-from memjax.models.factory import make_language_model, make_model
+from memjax.models.factory import make_language_model
 from memjax.models.transformer import join_collection, split_collection
 
 __all__ = [
+    "differences",
+    "entries",
     "export_config",
     "export_params",
     "import_params",
-    "is_gpt2",
     "load_pretrained",
     "model_config",
+    "read_model",
     "save_pretrained",
-    "save_run",
     "vocab_size",
 ]
-
-TOKENIZERS = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 
 
 def model_config(hf_config: Mapping[str, Any]) -> config.Model:
@@ -58,9 +56,8 @@ def model_config(hf_config: Mapping[str, Any]) -> config.Model:
       >>> model_config({"n_layer": 2, "n_positions": 64}).attention.num_positions
       64
     """
-    given = {**_DEFAULTS, **hf_config}
+    given = hf.take_settings(hf_config, _DEFAULTS)
     fixed = {
-        "activation_function": "gelu_new",
         "layer_norm_epsilon": 1e-5,
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
@@ -69,6 +66,8 @@ def model_config(hf_config: Mapping[str, Any]) -> config.Model:
         "embd_pdrop": given["resid_pdrop"],
     }
     hf.check_fixed(given, fixed)
+    hf.check_heads(given, "n_head", "n_embd")
+    activation = hf.take_activation(given, "activation_function")
     return config.Model(
         dim=given["n_embd"],
         num_layers=given["n_layer"],
@@ -77,7 +76,7 @@ def model_config(hf_config: Mapping[str, Any]) -> config.Model:
         attention_dropout=given["attn_pdrop"],
         scale_embeddings=False,
         attention=config.GPT2(num_positions=given["n_positions"]),
-        feed_forward=config.Dense(dim=given["n_inner"] or 4 * given["n_embd"], activation="gelu"),
+        feed_forward=config.Dense(dim=given["n_inner"] or 4 * given["n_embd"], activation=activation),
         output=config.Softmax(tied=True, bias=False),
     )
 
@@ -110,10 +109,10 @@ def import_params(
     if initial is None and (_attention(model).coefficients() or model.markers):
         raise ValueError("initial: given None for a model with a memory or marks, allowed: its initial parameters")
     # The prefix of the model with a head may be there or not; older files hold the causal mask of every layer.
-    names = {name.removeprefix("transformer."): weight for name, weight in hf.read_weights(weights).items()}
+    names = {name.removeprefix("transformer."): weight for name, weight in folders.read_weights(weights).items()}
     constants = (".attn.bias", ".attn.masked_bias")
     source = hf.StateDict({n: w for n, w in names.items() if not n.endswith(constants)}, "GPT2LMHeadModel")
-    params, groups = hf.load_entries(_entries(model), source), _groups(model)
+    params, groups = hf.load_entries(entries(model), source), _groups(model)
     embedding = params["vocabulary"]["embedding"]
     source.check_tied("lm_head.weight", embedding)
     source.finish()
@@ -124,7 +123,30 @@ def import_params(
     return jax.tree.map(jnp.asarray, join_collection(params, groups))
 
 
-def export_params(params: Mapping[str, Any], model: config.Model) -> dict[str, np.ndarray]:
+def read_model(
+    described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
+) -> hf.Imported:
+    """What a configuration and a state dict hold.
+
+    Args:
+      described: the configuration.
+      weights: name -> array.
+      dialogues: the vocabulary gets the marks of dialogues (`memjax.data.dialogue`) as further entries.
+
+    Raises:
+      ValueError: see `model_config` and `import_params`.
+    """
+    model = model_config(described)
+    params = import_params(weights, model, extra_ids=NUM_MARKS if dialogues else 0)
+    source = config.CmuDog(document="context", document_length=512) if dialogues else config.TextFiles()
+    length = _attention(model).learned_positions
+    data = config.Data(source=source, tokenizer=config.BytePairs(), segment_length=length)
+    return hf.Imported(model, params, data)
+
+
+def export_params(
+    params: Mapping[str, Any], model: config.Model, task: config.TaskKind | None = None
+) -> dict[str, np.ndarray]:
     """The inverse of `import_params`: a state dict of `GPT2LMHeadModel` without the tied `lm_head`.
 
     Parameters of a memory and embeddings of marks have no place in it and are left out.
@@ -132,17 +154,28 @@ def export_params(params: Mapping[str, Any], model: config.Model) -> dict[str, n
     Args:
       params: of `make_language_model(model, ...)`; those of a padded vocabulary after `cut_tables`.
       model: its configuration.
+      task: has no effect; a GPT-2 has one head.
 
     Raises:
       ValueError: a model that Hugging Face's class cannot express.
     """
     _check(model)
-    weights = hf.dump_entries(_entries(model), split_collection(params, _groups(model)))
+    weights = hf.dump_entries(entries(model, task), split_collection(params, _groups(model)))
     return {f"transformer.{name}": weight for name, weight in weights.items()}
 
 
-def export_config(model: config.Model, vocab_size: int) -> dict[str, Any]:
-    """The inverse of `model_config`, as it stands in `config.json`."""
+def export_config(model: config.Model, vocab_size: int, task: config.TaskKind | None = None) -> dict[str, Any]:
+    """The inverse of `model_config`, as it stands in `config.json`.
+
+    Args:
+      model: the configuration.
+      vocab_size: entries of the vocabulary.
+      task: as in `export_params`.
+
+    Raises:
+      ValueError: a model that Hugging Face's class cannot express.
+    """
+    del task
     _check(model)
     return {
         **_DEFAULTS,
@@ -152,8 +185,9 @@ def export_config(model: config.Model, vocab_size: int) -> dict[str, Any]:
         "n_embd": model.dim,
         "n_layer": model.num_layers,
         "n_head": model.num_heads,
-        "n_positions": _attention(model).num_positions,
+        "n_positions": _attention(model).learned_positions,
         "n_inner": model.feed_forward.dim or 4 * model.dim,
+        "activation_function": hf.name_activation(model),
         "resid_pdrop": model.dropout,
         "embd_pdrop": model.dropout,
         "attn_pdrop": model.attention_dropout,
@@ -167,53 +201,20 @@ def load_pretrained(folder: str | Path, *, extra_ids: int = 0) -> tuple[config.M
       folder: of the two files.
       extra_ids: entries of the vocabulary after those of the weights, see `import_params`.
     """
-    described, weights = hf.read_folder(folder)
+    described, weights = folders.read_folder(folder)
     model = model_config(described)
     return model, import_params(weights, model, extra_ids=extra_ids)
 
 
 def save_pretrained(folder: str | Path, params: Mapping[str, Any], model: config.Model) -> None:
     """Writes a folder that `GPT2LMHeadModel.from_pretrained` and `load_pretrained` read."""
-    hf.write_folder(folder, export_config(model, vocab_size(params)), export_params(params, model))
+    folders.write_folder(folder, export_config(model, vocab_size(params)), export_params(params, model))
 
 
-def save_run(folder: str | Path, path: str | Path, *, dialogues: bool = False) -> config.Config:
-    """Makes a run directory of such a folder: `training.init_from` starts from it, `memjax eval` scores it.
-
-    The tokenizer is copied beside the configuration, whose `data.tokenizer.path` is the run directory.
-
-    Args:
-      folder: with `config.json`, `model.safetensors`, and `tokenizer.json` or `vocab.json` and `merges.txt`.
-      path: the run directory, which must not exist.
-      dialogues: the vocabulary gets the marks of dialogues (`memjax.data.dialogue`), which begin as the mean of all
-        entries.
-
-    Raises:
-      ValueError: a file that is missing, weights that do not fit, or a path that exists.
-    """
-    folder, path = Path(folder).expanduser(), Path(path).expanduser()
-    if path.exists():
-        raise ValueError(f"run: {path} exists, allowed: a new directory")
-    model, params = load_pretrained(folder, extra_ids=NUM_MARKS if dialogues else 0)
-    found = [names for names in TOKENIZERS if all((folder / name).is_file() for name in names)]
-    if not found:
-        allowed = "one with its tokenizer"
-        raise ValueError(f"folder: {folder} has no tokenizer.json, or vocab.json and merges.txt, allowed: {allowed}")
-    data = config.Data(
-        source=config.CmuDog(document="context", document_length=512) if dialogues else config.TextFiles(),
-        tokenizer=config.BytePairs(path=str(path)),
-        segment_length=_attention(model).num_positions,
-    )
-    described = config.Config(name=path.name, workdir=str(path.parent), model=model, data=data)
-    files = [folder / name for name in found[0]]
-    write_run(path, described, make_model(described, vocab_size(params)), params, files)
-    return described
-
-
-def is_gpt2(folder: str | Path) -> bool:
-    """Whether the `config.json` of a folder says that it holds a GPT-2."""
-    file = Path(folder).expanduser() / hf.CONFIG_FILE
-    return file.is_file() and json.loads(file.read_text()).get("model_type") == "gpt2"
+def differences(model: config.Model) -> tuple[str, ...]:
+    """What the exported model computes otherwise, its memory aside: nothing."""
+    del model
+    return ()
 
 
 def vocab_size(params: Mapping[str, Any]) -> int:
@@ -244,12 +245,13 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def _entries(model: config.Model) -> Iterator[hf.Entry]:
-    """Every parameter that GPT-2 has, without the prefix of theirs."""
+def entries(model: config.Model, task: config.TaskKind | None = None) -> Iterator[hf.Entry]:
+    """Every parameter that GPT-2 has, without the prefix of theirs; arguments as in `export_params`."""
+    del task
     dim, hidden = model.dim, model.feed_forward.dim or 4 * model.dim
     heads = (model.num_heads, dim // model.num_heads)
     yield hf.same("vocabulary/embedding", "wte.weight", -1, dim)
-    yield hf.same("positions", "wpe.weight", _attention(model).num_positions, dim)
+    yield hf.same("positions", "wpe.weight", _attention(model).learned_positions, dim)
     yield from hf.norm("layer_norm", "ln_f", dim)
     for index in range(model.num_layers):
         layer, theirs = f"stack/layer_{index:02d}", f"h.{index}"
@@ -286,16 +288,14 @@ def _attention(model: config.Model) -> config.GPT2 | config.InfinityFormer:
 def _check(model: config.Model) -> None:
     """That Hugging Face's class can express the model, its memory aside."""
     _attention(model)
-    output: Any = model.output
+    softmax: Any = model.output.softmax
     checks = [
+        ("model.head_dim", model.head_dim or model.dim // model.num_heads, model.dim // model.num_heads),
         ("model.scale_embeddings", model.scale_embeddings, False),
-        ("model.output", type(output).__name__, "Softmax"),
-        ("model.output.tied", output.softmax.is_one_softmax and output.softmax.tied, True),
-        ("model.output.bias", output.softmax.bias, False),
-        ("model.feed_forward.bias", model.feed_forward.bias, True),
-        ("model.feed_forward.activation", model.feed_forward.activation, "gelu"),
+        ("model.output.tied", softmax.is_one_softmax and softmax.tied, True),
+        ("model.output.bias", softmax.bias, False),
     ]
-    hf.check_fields(checks, "GPT-2")
+    hf.check_fields([*checks, *hf.feed_forward_checks(model)], "GPT-2")
 
 
 def _groups(model: config.Model) -> tuple[tuple[int, int], ...]:

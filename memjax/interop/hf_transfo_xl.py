@@ -20,16 +20,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax import config
+from memjax.interop import folders
 from memjax.interop import state_dicts as hf
 from memjax.models.factory import make_language_model
 from memjax.models.transformer import join_collection, split_collection
 
 __all__ = [
+    "differences",
+    "entries",
     "export_config",
     "export_params",
     "import_params",
     "load_pretrained",
     "model_config",
+    "read_model",
     "save_pretrained",
     "vocab_size",
 ]
@@ -48,7 +52,7 @@ def model_config(hf_config: Mapping[str, Any]) -> config.Model:
       >>> model_config({"n_layer": 2, "cutoffs": [], "div_val": 1}).output
       Softmax(tied=True, bias=True)
     """
-    given = {**_DEFAULTS, **hf_config}
+    given = hf.take_settings(hf_config, _DEFAULTS)
     fixed = {"attn_type": 0, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "d_embed": given["d_model"]}
     hf.check_fixed(given, fixed)
     cutoffs, div_val = tuple(given["cutoffs"]), int(given["div_val"])
@@ -89,35 +93,73 @@ def import_params(weights: Mapping[str, np.ndarray] | str | Path, model: config.
     Raises:
       ValueError: a name that is missing or left over, or a wrong shape.
     """
-    source = hf.StateDict(hf.read_weights(weights), "TransfoXLLMHeadModel")
+    source = hf.StateDict(folders.read_weights(weights), "TransfoXLLMHeadModel")
     source.weights.pop(FREQUENCIES, None)  # constants
-    params = hf.load_entries(_entries(model), source)
+    params = hf.load_entries(entries(model), source)
     source.finish()
     vocabulary = params["vocabulary"]
     for name in (name for name in vocabulary if name.startswith("bias")):
-        entries = len(vocabulary[name.replace("bias", "embedding")])
-        if len(vocabulary[name]) != entries:
-            raise ValueError(f"weights: given {name} of {len(vocabulary[name])} entries, allowed: {entries}")
+        allowed = len(vocabulary[name.replace("bias", "embedding")])
+        if len(vocabulary[name]) != allowed:
+            raise ValueError(f"weights: given {name} of {len(vocabulary[name])} entries, allowed: {allowed}")
     return jax.tree.map(jnp.asarray, join_collection(params, _groups(model)))
 
 
-def export_params(params: Mapping[str, Any], model: config.Model) -> dict[str, np.ndarray]:
+def read_model(
+    described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
+) -> hf.Imported:
+    """What a configuration and a state dict hold.
+
+    Args:
+      described: the configuration.
+      weights: name -> array.
+      dialogues: True is refused.
+
+    Raises:
+      ValueError: see `model_config` and `import_params`.
+    """
+    hf.check_fields([("dialogues", dialogues, False)], "Transformer-XL")
+    model = model_config(described)
+    data = config.Data(source=config.TextFiles(), tokenizer=config.Words(), segment_length=128)
+    constants = {name: weights[name] for name in (FREQUENCIES,) if name in weights}
+    return hf.Imported(model, import_params(weights, model), data, left=constants)
+
+
+def export_params(
+    params: Mapping[str, Any], model: config.Model, task: config.TaskKind | None = None
+) -> dict[str, np.ndarray]:
     """The inverse of `import_params`: a complete state dict of `TransfoXLLMHeadModel`, tied tensors repeated.
+
+    Where the model has no bias at the output, which that class has, it is zero.
 
     Args:
       params: of `make_language_model(model, ...)`; those of a padded vocabulary after `cut_tables`.
       model: its configuration.
+      task: has no effect; a Transformer-XL has one head.
 
     Raises:
       ValueError: a model that Hugging Face's class cannot express.
     """
-    weights = hf.dump_entries(_entries(model), split_collection(params, _groups(model)))
+    _, output = _parts(model)
+    tables = params["vocabulary"]
+    params = {**params, "vocabulary": _no_biases(tables, output) | tables}
+    weights = hf.dump_entries(entries(model, task), split_collection(params, _groups(model)))
     frequencies = 10000.0 ** (-np.arange(0, model.dim, 2, dtype=np.float64) / model.dim)
     return weights | {FREQUENCIES: frequencies.astype(np.float32)}
 
 
-def export_config(model: config.Model, vocab_size: int) -> dict[str, Any]:
-    """The inverse of `model_config`, as it stands in `config.json`."""
+def export_config(model: config.Model, vocab_size: int, task: config.TaskKind | None = None) -> dict[str, Any]:
+    """The inverse of `model_config`, as it stands in `config.json`.
+
+    Args:
+      model: the configuration.
+      vocab_size: entries of the vocabulary.
+      task: as in `export_params`.
+
+    Raises:
+      ValueError: a model that Hugging Face's class cannot express.
+    """
+    del task
     attention, output = _parts(model)
     adaptive = not output.is_one_softmax
     cutoffs = list(output.cutoffs) if adaptive else []
@@ -148,14 +190,23 @@ def export_config(model: config.Model, vocab_size: int) -> dict[str, Any]:
 
 def load_pretrained(folder: str | Path) -> tuple[config.Model, dict[str, Any]]:
     """Configuration and parameters of a folder with `config.json` and `model.safetensors`."""
-    described, weights = hf.read_folder(folder)
-    model = model_config(described)
-    return model, import_params(weights, model)
+    found = read_model(*folders.read_folder(folder))
+    return found.model, found.params
 
 
 def save_pretrained(folder: str | Path, params: Mapping[str, Any], model: config.Model) -> None:
     """Writes a folder that `TransfoXLLMHeadModel.from_pretrained` and `load_pretrained` read."""
-    hf.write_folder(folder, export_config(model, vocab_size(params)), export_params(params, model))
+    folders.write_folder(folder, export_config(model, vocab_size(params)), export_params(params, model))
+
+
+def differences(model: config.Model) -> tuple[str, ...]:
+    """What the exported model computes otherwise, its memory aside."""
+    if _parts(model)[0].empty_memory == "zeros":
+        return ()
+    return (
+        "model.attention.empty_memory: 'mask' here, 'zeros' there: until its memory is full, transformers attends to "
+        "zero vectors too",
+    )
 
 
 def vocab_size(params: Mapping[str, Any]) -> int:
@@ -195,8 +246,9 @@ _BIASES = {"content": "r_w_bias", "position": "r_r_bias"}
 FREQUENCIES = "transformer.pos_emb.inv_freq"
 
 
-def _entries(model: config.Model) -> Iterator[hf.Entry]:
-    """Every parameter of the model."""
+def entries(model: config.Model, task: config.TaskKind | None = None) -> Iterator[hf.Entry]:
+    """Every parameter that transformers' class has; arguments as in `export_params`."""
+    del task
     attention, output = _parts(model)
     dim, heads = model.dim, (model.num_heads, _head_dim(model))
     hidden = model.feed_forward.dim or 4 * dim
@@ -250,24 +302,27 @@ def _vocabulary(dim: int, output: Any) -> Iterator[hf.Entry]:
 
 
 def _parts(model: config.Model) -> tuple[config.TransformerXL, Any]:
-    """The parts that matter here, after a check that Hugging Face's class can express the model."""
-    attention, dense = cast(config.TransformerXL, model.attention), model.feed_forward
-    output: Any = model.output
-    if model.attention_kind != "TransformerXL":
+    """The parts that matter here, after a check that Hugging Face's class can express the model, its memory aside."""
+    attention, output = cast(config.TransformerXL, model.attention), cast(Any, model.output.softmax)
+    if attention.exports_as != "transfo-xl":
         raise ValueError(f"model.attention: given {model.attention_kind}, allowed: TransformerXL")
-    if output.needs_neighbors:
-        raise ValueError("model.output: given Spalm, allowed: Softmax or AdaptiveSoftmax")
     checks = [
         ("model.scale_embeddings", model.scale_embeddings, True),
-        ("model.output.bias", output.bias, True),
-        ("model.feed_forward.bias", dense.bias, True),
-        ("model.feed_forward.activation", dense.activation, "relu"),
+        ("model.feed_forward.activation", model.feed_forward.activation, "relu"),
+        ("model.attention.norm", attention.norm, attention.norm_place),
         ("model.attention.final_norm", attention.norm == "pre" and attention.final_norm, False),
     ]
     if output.is_one_softmax:
         checks.append(("model.output.tied", output.tied, True))
-    hf.check_fields(checks, "Transformer-XL")
+    hf.check_fields([*checks, *hf.feed_forward_checks(model)], "Transformer-XL")
     return attention, output
+
+
+def _no_biases(tables: Mapping[str, Any], output: Any) -> dict[str, np.ndarray]:
+    """Biases of zero for every entry, and for every cluster."""
+    sizes = {n.replace("embedding", "bias"): len(t) for n, t in tables.items() if n.startswith("embedding")}
+    sizes |= {} if output.is_one_softmax else {"cluster_bias": len(output.cutoffs)}
+    return {name: np.zeros(size, np.float32) for name, size in sizes.items()}
 
 
 def _head_dim(model: config.Model) -> int:
@@ -275,4 +330,4 @@ def _head_dim(model: config.Model) -> int:
 
 
 def _groups(model: config.Model) -> tuple[tuple[int, int], ...]:
-    return make_language_model(model, 1).stack.groups()
+    return make_language_model(model, 1, segment_length=1).stack.groups()

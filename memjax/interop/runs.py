@@ -1,7 +1,16 @@
-"""Run directories made of imported weights."""
+"""Run directories made of the weights of Hugging Face `transformers`, and such folders made of runs.
 
+    import_run("gpt2", "runs/gpt2")    # then: memjax generate --run runs/gpt2 --prompt ...
+    export_run("runs/gpt2", "again")   # equal tensors, configuration and tokenizer
+
+A run that was imported keeps what came with its weights and has no place in it (`RUN/huggingface`: the configuration,
+the files of the tokenizer, the heads of other tasks), and gives it back.
+"""
+
+import dataclasses
+import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,37 +18,224 @@ import jax
 import numpy as np
 
 from memjax import config
-from memjax.models.vocabulary import pad_tables
+from memjax.data.saved_tokenizers import save_tokenizer
+from memjax.interop import folders
+from memjax.interop.families import family_of_run, family_of_weights
+from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
+from memjax.models.vocabulary import cut_tables, pad_tables
 from memjax.training.checkpoints import Checkpoints
-from memjax.training.runs import config_to_dict, write_json
+from memjax.training.experiment import Experiment, make_experiment
+from memjax.training.restoring import Checkpoint, load_arrays
+from memjax.training.runs import (
+    TOKENIZER,
+    check_tokenizer,
+    config_to_dict,
+    grown,
+    load_config,
+    open_tokenizer,
+    write_json,
+)
 from memjax.training.step import TrainState
 from memjax.training.tables import Tables
-from memjax.training.variables import split_state
+from memjax.training.variables import join_arrays, split_state
+
+__all__ = ["Exported", "ImportedRun", "export_run", "import_run"]
+
+KEPT = "huggingface"
+REST_FILE = "rest.safetensors"
+LEFT_OUT_FILE = "memjax_left_out.json"
+UNLIMITED = 10**30
+"""what transformers says of a model that takes texts of any length"""
 
 
-def write_run(
-    path: Path, described: config.Config, model: Any, params: Mapping[str, Any], vocabulary: Sequence[Path]
-) -> None:
-    """A run directory at step 0: `training.init_from` starts from it, `memjax eval` scores it.
+@dataclasses.dataclass(frozen=True)
+class ImportedRun:
+    """A run directory that was made of a folder.
+
+    Attributes:
+      config: of the run.
+      num_parameters: of its model.
+      vocab_size: ids of its tokenizer.
+      left: names of tensors that the model has no place for; they are kept beside it, and exported with it.
+    """
+
+    config: config.Config
+    num_parameters: int
+    vocab_size: int
+    left: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """A folder that was made of a run.
+
+    Attributes:
+      checkpoint: which one was read.
+      model_type: what transformers calls the model.
+      num_parameters: in the folder.
+      files: names of all of them.
+      left_out: name in a checkpoint -> shape, of what transformers' class has no place for.
+      notes: what the model computes otherwise there, and what transformers does not have, a line each.
+    """
+
+    checkpoint: Checkpoint
+    model_type: str
+    num_parameters: int
+    files: tuple[str, ...]
+    left_out: dict[str, tuple[int, ...]]
+    notes: tuple[str, ...]
+
+
+def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False) -> ImportedRun:
+    """Makes a run directory at step 0: `memjax generate`, `eval`, `export` and `training.init_from` take it.
 
     Args:
-      path: of the directory, which must not exist.
-      described: its configuration.
-      model: the Linen model of it.
-      params: of the model, without the padding of its vocabulary.
-      vocabulary: files of the tokenizer, which are copied beside the configuration.
+      folder: as `save_pretrained` writes it: `config.json`, `model.safetensors` (or its parts), and the files of the
+        tokenizer. `model_type` says which family it is (`memjax.interop.families`).
+      path: of the run directory, which must not exist.
+      dialogues: the vocabulary of a GPT-2 gets the marks of dialogues (`memjax.data.dialogue`), which begin as the mean
+        of all entries.
+
+    Raises:
+      ValueError: a file that is missing or not whole, weights or a tokenizer that does not fit, a path that exists.
     """
-    tables = model.vocabulary.clone(bias="bias" in params["vocabulary"])
-    params = {**params, "vocabulary": pad_tables(params["vocabulary"], tables)}
+    folder, path = Path(folder).expanduser(), Path(path).expanduser()
+    if path.exists():
+        raise ValueError(f"run: {path} exists, allowed: a new directory")
+    described, weights = folders.read_folder(folder)
+    found = family_of_weights(described).read_model(described, weights, dialogues=dialogues)
+    tokenizer = read_tokenizer(found.data.tokenizer, folder)
+    task = found.task or config.LanguageModeling()
+    made = config.Config(name=path.name, workdir=str(path.parent), task=task, model=found.model, data=found.data)
+    experiment = make_experiment(made, tokenizer=tokenizer)
+    _check_entries(found.params["vocabulary"], experiment.model.vocabulary, tokenizer.vocab_size)
     path.mkdir(parents=True)
-    for file in vocabulary:
-        shutil.copyfile(file, path / file.name)
-    write_json(path / "config.json", config_to_dict(described))
+    try:
+        _keep(folder, path / KEPT, found.left)
+        write_run(path, experiment, found.params)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    count = sum(leaf.size for leaf in jax.tree.leaves(found.params))
+    return ImportedRun(made, count, tokenizer.vocab_size, tuple(sorted(found.left)))
+
+
+def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folders.SHARD_BYTES) -> Exported:
+    """Writes the newest intact checkpoint of a run as `save_pretrained` of transformers does.
+
+    What the architecture there has no place for (a memory, the marks of dialogues) is left out and named in
+    `memjax_left_out.json` beside the weights.
+
+    Args:
+      run: the run directory.
+      folder: to write to, which is not there or empty.
+      shard_bytes: of one file of weights; more go to several.
+
+    Raises:
+      ValueError: a model that transformers does not have, no checkpoint, or a folder that is not empty.
+    """
+    run, folder = Path(run).expanduser(), Path(folder).expanduser()
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ValueError(f"to: {folder} exists and is not empty, allowed: a new or empty folder")
+    settings = load_config(run)
+    family_of_run(settings.model).export_config(settings.model, 1, settings.task)  # refuses before anything is read
+    checkpoint, arrays, extra = load_arrays(run)
+    settings = grown(settings, extra.get("lineage", ()))
+    experiment = make_experiment(settings, tokenizer=open_tokenizer(run, extra.get("tokenizer")))
+    check_tokenizer(getattr(experiment.tokenizer, "fingerprint", None), extra.get("tokenizer"), run)
+    model, family = experiment.model, family_of_run(settings.model)
+    params = join_arrays(arrays, model.groups())["params"]
+    params = {**params, "vocabulary": _cut(params["vocabulary"], model.vocabulary)}
+    task = settings.task if "head" in params else None
+    weights = family.export_params(params, settings.model, task)
+    described = family.export_config(settings.model, model.vocabulary.vocab_size, task)
+    taken = {f"params/{path}" for entry in family.entries(settings.model, task) for path in entry.paths}
+    left_out = {name: tuple(leaf.shape) for name, leaf in arrays.items() if name not in taken}
+    length = settings.model.attention.learned_positions or UNLIMITED
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        notes = _write_others(run, partial, described, weights, experiment.tokenizer, length)
+        folders.write_folder(partial, described, weights, shard_bytes=shard_bytes)
+        if left_out:
+            write_json(partial / LEFT_OUT_FILE, {"run": str(run), "step": checkpoint.step, "left_out": left_out})
+        partial.replace(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    count = sum(weight.size for weight in {id(weight): weight for weight in weights.values()}.values())
+    files = tuple(sorted(file.name for file in folder.iterdir()))
+    notes = (*family.differences(settings.model), *notes)
+    return Exported(checkpoint, described["model_type"], count, files, left_out, notes)
+
+
+def _write_others(
+    run: Path, to: Path, described: dict[str, Any], weights: dict[str, np.ndarray], tokenizer: Any, length: int
+) -> list[str]:
+    """The files of the tokenizer; of a run that was imported, also what came with it, added to the other arguments."""
+    kept = run / KEPT
+    if kept.is_dir():
+        folders.copy_files(FILES, kept, to)
+        described |= {name: value for name, value in folders.read_described(kept).items() if name != "vocab_size"}
+        dtype = described.get("dtype") or described.get("torch_dtype")
+        if dtype in ("float16", "bfloat16"):
+            weights |= {name: weight.astype(jax.numpy.dtype(dtype)) for name, weight in weights.items()}
+        if (kept / REST_FILE).is_file():
+            weights |= folders.read_weights(kept / REST_FILE)
+        return []
+    described |= {"dtype": "float32"}
+    if tokenizer is None:
+        return ["tokenizer: none, the data of this run is tokens already"]
+    files, note = describe_files(tokenizer, length)
+    for name, content in files.items():
+        (to / name).write_bytes(content)
+    return [note] if note else []
+
+
+def _check_entries(tables: Mapping[str, Any], vocabulary: Any, size: int) -> None:
+    """That the weights are for the tokenizer."""
+    for name, (entries, _) in vocabulary.tables().items():
+        if name in tables and len(tables[name]) != entries:
+            rows = sum(len(table) for part, table in tables.items() if part.startswith("embedding"))
+            more = vocabulary.vocab_size - size  # marks
+            raise ValueError(f"tokenizer: given one of {size} ids, allowed: {rows - more}, which the weights are for")
+
+
+def _cut(tables: Mapping[str, Any], vocabulary: Any) -> dict[str, Any]:
+    """The tables without padding, of a vocabulary that may have no bias (an encoder without a head)."""
+    return cut_tables(tables, _like(vocabulary, tables))
+
+
+def _like(vocabulary: Any, tables: Mapping[str, Any]) -> Any:
+    return vocabulary.clone(bias=any(name.startswith("bias") for name in tables))
+
+
+def _keep(folder: Path, to: Path, left: Mapping[str, np.ndarray]) -> None:
+    """What comes with the weights and has no place in a run."""
+    to.mkdir()
+    folders.copy_files((folders.CONFIG_FILE, *FILES), folder, to)
+    if left:
+        folders.save_weights(left, to / REST_FILE)
+
+
+def write_run(path: Path, experiment: Experiment, params: Mapping[str, Any]) -> None:
+    """A run directory at step 0, in a folder that is there.
+
+    Args:
+      path: the folder.
+      experiment: of the run.
+      params: of its model, without the padding of the vocabulary.
+    """
+    model, tokenizer, tables = experiment.model, experiment.tokenizer, params["vocabulary"]
+    params = {**params, "vocabulary": pad_tables(tables, _like(model.vocabulary, tables))}
+    write_json(path / "config.json", config_to_dict(experiment.config))
+    save_tokenizer(tokenizer, path / TOKENIZER)
     empty: Any = {}
     state = TrainState(
         step=np.int32(0), params=params, tables=Tables(), opt_state=(), batch_stats=empty, constants=empty,
         memory=empty, key=jax.random.key(0), totals=empty, restart=np.zeros(1, bool),
     )  # fmt: skip
     checkpoints = Checkpoints(path / "checkpoints")
-    checkpoints.save(0, split_state(state, model.groups()))
+    checkpoints.save(0, split_state(state, model.groups()), extra={"tokenizer": tokenizer.fingerprint})
     checkpoints.close()

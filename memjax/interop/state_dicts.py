@@ -1,16 +1,17 @@
 """State dicts of Hugging Face `transformers` as tables, which import and export read in opposite directions."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
-import safetensors.numpy
 
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+from memjax import config
+
+ACTIVATIONS = {"gelu_new": "gelu", "gelu": "gelu_exact", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
+"""theirs -> ours; of several names the first is written"""
 
 Shape = tuple[int, ...]
 Arrays = Sequence[np.ndarray]
@@ -79,6 +80,24 @@ def fused(part: str, name: str, dim: int, heads: Shape, *, transposed: bool = Tr
     return Entry((f"{part}/query", f"{part}/key_value"), whole.tensors, load, dump)
 
 
+class Imported(NamedTuple):
+    """What a folder of transformers holds.
+
+    Attributes:
+      model: its architecture.
+      params: of the model, in its own grouping of layers.
+      data: what a run of it reads, unless it is told something else.
+      task: whose head the weights have; None = none.
+      left: tensors that have no place here, such as the heads of other tasks.
+    """
+
+    model: config.Model
+    params: dict[str, Any]
+    data: config.Data
+    task: config.TaskKind | None = None
+    left: Mapping[str, np.ndarray] = MappingProxyType({})
+
+
 class StateDict:
     """The state dict while it is read: every tensor is taken once, and none may be left."""
 
@@ -113,11 +132,6 @@ def fits(weight: np.ndarray, shape: Shape) -> bool:
 def in_full(weight: np.ndarray) -> np.ndarray:
     """A tensor in float32, or in the float64 that it has."""
     return weight if weight.dtype == np.float64 else weight.astype(np.float32)
-
-
-def read_weights(weights: Mapping[str, np.ndarray] | str | Path) -> Mapping[str, np.ndarray]:
-    """A state dict, or that of a safetensors file."""
-    return safetensors.numpy.load_file(weights) if isinstance(weights, str | Path) else weights
 
 
 def load_entries(entries: Iterable[Entry], source: StateDict) -> dict[str, Any]:
@@ -160,6 +174,34 @@ def check_fixed(given: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
             raise ValueError(f"hf_config[{key!r}]: given {given[key]!r}, allowed: {allowed!r}")
 
 
+def take_activation(given: Mapping[str, Any], key: str) -> Any:
+    """Our name of the activation in a configuration; a `ValueError` where it has none."""
+    if given[key] not in ACTIVATIONS:
+        raise ValueError(f"hf_config[{key!r}]: given {given[key]!r}, allowed: {', '.join(map(repr, ACTIVATIONS))}")
+    return ACTIVATIONS[given[key]]
+
+
+def name_activation(model: config.Model) -> str:
+    """Their name of the activation of a model that `feed_forward_checks` lets pass."""
+    return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == model.feed_forward.activation)
+
+
+def take_settings(hf_config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with the defaults of what it lacks; a `ValueError` where a value has another type than those."""
+    given = {**defaults, **hf_config}
+    for key, default in defaults.items():
+        types = (int, float) if isinstance(default, float) else type(default)
+        if default is not None and not isinstance(given[key], types):
+            raise ValueError(f"hf_config[{key!r}]: given {given[key]!r}, allowed: a value such as {default!r}")
+    return given
+
+
+def check_heads(given: Mapping[str, Any], heads: str, dim: str) -> None:
+    """Raises `ValueError` unless the width can be split between the heads."""
+    if given[heads] < 1 or given[dim] % given[heads]:
+        raise ValueError(f"hf_config[{heads!r}]: given {given[heads]}, allowed: a divisor of {dim} = {given[dim]}")
+
+
 def check_fields(checks: Iterable[tuple[str, Any, Any]], owner: str) -> None:
     """Raises `ValueError` for a field of a model (its name, what is given, what is allowed) that `owner` lacks."""
     for field, given, allowed in checks:
@@ -167,21 +209,19 @@ def check_fields(checks: Iterable[tuple[str, Any, Any]], owner: str) -> None:
             raise ValueError(f"{field}: given {given!r}, allowed: {allowed!r} in a Hugging Face {owner}")
 
 
-def read_folder(folder: str | Path) -> tuple[dict[str, Any], Mapping[str, np.ndarray]]:
-    """The configuration and the state dict of a folder.
-
-    Raises:
-      ValueError: a file that is missing.
-    """
-    for name in (CONFIG_FILE, WEIGHTS_FILE):
-        if not (Path(folder) / name).is_file():
-            raise ValueError(f"folder: {folder} has no {name}, allowed: a folder as save_pretrained writes it")
-    described = json.loads((Path(folder) / CONFIG_FILE).read_text("utf-8"))
-    return described, read_weights(Path(folder) / WEIGHTS_FILE)
-
-
-def write_folder(folder: str | Path, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> None:
-    """Writes a folder that transformers and `read_folder` read."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    (Path(folder) / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
-    safetensors.numpy.save_file(dict(weights), Path(folder) / WEIGHTS_FILE, metadata={"format": "pt"})
+def feed_forward_checks(model: config.Model) -> list[tuple[str, Any, Any]]:
+    """What `check_fields` asks of the feed-forward part, and of positions that would be added to the embeddings."""
+    part: Any = model.feed_forward
+    if part.dense_scale != 1:
+        what = "replaces" if part.dense_scale == 0 else "stands beside"
+        raise ValueError(
+            f"model.feed_forward.dense_scale: given {part.dense_scale}, allowed: 1.0; transformers needs the "
+            f"feed-forward network that the memory {what}"
+        )
+    activation = part.activation
+    known = activation if activation in ACTIVATIONS.values() else "relu"
+    return [
+        ("model.positions", model.positions, "none"),
+        ("model.feed_forward.bias", part.bias, True),
+        ("model.feed_forward.activation", activation, known),
+    ]

@@ -45,6 +45,7 @@ class Carrier(Settings):
       added_parameters: names of the parameters that the memory adds to a model without it.
       init_stddev: of initial matrices and embeddings, as published; None = the library's own.
       sorts_all_scores: whether a TPU sorts the scores of all slots to find the nearest.
+      exports_as: what transformers calls the model without its memory (`model_type`); '' = it has no such model.
     """
 
     is_causal = True
@@ -53,6 +54,7 @@ class Carrier(Settings):
     added_parameters = ()
     init_stddev = None
     sorts_all_scores = False
+    exports_as = ""
 
     def local_window(self, segment_length: int) -> int:
         """Tokens that one layer sees without its long or compressed memory, the query included."""
@@ -133,6 +135,9 @@ class RelativeAttention(Attention):
 
     norm_kind = "layer"
     init_stddev = 0.02
+    exports_as = "transfo-xl"
+    same_length = False
+    empty_memory = "mask"
 
     @property
     def norm_place(self) -> str:
@@ -334,6 +339,10 @@ class InfinityFormer(RelativeAttention):
     def learned_positions(self) -> int:
         return self.num_positions if self.host == "gpt2" else 0
 
+    @property
+    def exports_as(self) -> str:
+        return "gpt2" if self.host == "gpt2" else "transfo-xl"
+
     def coefficients(self) -> dict[str, float]:
         return {"infinity_former/kl": self.kl_weight} if self.num_basis else {}
 
@@ -370,6 +379,7 @@ class GPT2(Attention):
 
     norm_kind = "layer"
     init_stddev = 0.02
+    exports_as = "gpt2"
     added_parameters = ("compression_kernel",)
 
     @property
@@ -406,6 +416,10 @@ class Bidirectional(Attention):
     hidden_dropout = False
     is_causal = False
     takes_memory_tokens = True
+
+    @property
+    def exports_as(self) -> str:
+        return "bert" if self.token_types else "distilbert"
 
     @property
     def learned_positions(self) -> int:

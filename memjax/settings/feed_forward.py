@@ -16,7 +16,13 @@ __all__ = ["FeedForward", "Dense", "ProductKey", "FeedForwardKind"]
 
 @dataclass(slots=True, kw_only=True)
 class FeedForward(Settings):
-    """What every kind of feed-forward part says of itself."""
+    """What every kind of feed-forward part says of itself.
+
+    Attributes:
+      dense_scale: weight of the ordinary network, in layers where a memory stands beside it or in its place.
+    """
+
+    dense_scale = 1.0
 
 
 @dataclass(slots=True, kw_only=True)

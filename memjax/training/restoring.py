@@ -51,7 +51,7 @@ def init_from(
       ValueError: no checkpoint, an array that the model lacks, one of another shape, or a name of `reinitialized` that
         no array has.
     """
-    ours, (read, theirs, _) = name_arrays(variables, model.groups()), _load(run)
+    ours, (read, theirs, _) = name_arrays(variables, model.groups()), load_arrays(run)
     report(f"parameters from {run}, {read}")
     for part in reinitialized:
         if not any(optimizers.is_named(name, [part]) for name in theirs):
@@ -159,7 +159,7 @@ def load_run(
     Raises:
       ValueError: no checkpoint, or one of another architecture (the line lists the difference).
     """
-    read, loaded, extra = _load(run, step)
+    read, loaded, extra = load_arrays(run, step)
     lineage, wanted = extra.get("lineage", ()), extra.get("tokenizer")
     config = grown(load_config(run) if config is None else config, lineage)
     experiment = make_experiment(config, tokenizer=open_tokenizer(run, wanted))
@@ -171,7 +171,7 @@ def load_run(
     places = Places(None, made)
     with _checkpoints(run) as checkpoints:
         restored = checkpoints.restore(places.saved(), step=read.step)
-    assert restored is not None  # `_load` has found one
+    assert restored is not None  # `load_arrays` has found one
     adapted = made.adapted(places.join(restored.tree), experiment.config.training.seed)
     return LoadedRun(experiment, dict(adapted), read)
 
@@ -182,7 +182,7 @@ def checkpoint_steps(run: Path | str) -> list[int]:
         return checkpoints.steps()
 
 
-def _load(run: Path | str, step: int | None = None) -> tuple[Checkpoint, dict[str, Any], Mapping[str, Any]]:
+def load_arrays(run: Path | str, step: int | None = None) -> tuple[Checkpoint, dict[str, Any], Mapping[str, Any]]:
     """A checkpoint, the newest intact one if None: name -> array of all collections, and what was saved beside."""
     with _checkpoints(run) as checkpoints:
         found, arrays, extra = checkpoints.load(tuple(COLLECTIONS.values()), step=step)

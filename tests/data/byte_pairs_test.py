@@ -47,6 +47,36 @@ def test_gpt2s_two_files_are_read(tokenizer, tmp_path):
     assert again.vocab_size == tokenizer.vocab_size
 
 
+def test_ids_are_those_of_the_library(tmp_path):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    reference = Tokenizer(models.BPE())
+    reference.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    reference.decoder, reference.post_processor = decoders.ByteLevel(), processors.ByteLevel(trim_offsets=False)
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=["<|endoftext|>"], initial_alphabet=letters, show_progress=False
+    )
+    texts = [*TEXTS, "  a café, naïve: 漢字 and 🙂 don't\n\n\tthe end 1903"]
+    reference.train_from_iterator(texts, trainer)
+    reference.enable_truncation(4)  # a setting of how it was used, which some files have: texts are read whole
+    reference.save(str(tmp_path / "tokenizer.json"))
+    reference.no_truncation()
+    ours = BytePairTokenizer(tmp_path)
+    for text in [*texts, *HARD, " the", "the", "the  cat", "\n the\n", "naïve🙂🙂 漢", "it's I'LL"]:
+        if "<|endoftext|>" not in text:
+            assert ours.encode(text).tolist() == reference.encode(text).ids, text
+    both = reference.encode("the cat<|endoftext|> sat").ids  # there the special token; here the text between two
+    assert both == [*ours.encode("the cat").tolist(), ours.end_id, *ours.encode(" sat").tolist()]
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"model": 3}'])
+def test_a_damaged_file_is_one_line(content, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ValueError, match=r"tokenizer: .* is damaged \(.*\), allowed: a byte-level tokenizer"):
+        BytePairTokenizer(tmp_path)
+
+
 def test_a_configuration_trains_it_once(tmp_path):
     class Train(list):
         fingerprint = "texts"

@@ -11,18 +11,19 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from memjax import cli, config
+from memjax import config
 from memjax.data.dialogue import NUM_MARKS
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
 from memjax.interop import hf_gpt2 as hf
-from memjax.interop.state_dicts import CONFIG_FILE, WEIGHTS_FILE
+from memjax.interop.runs import import_run
 from memjax.models.factory import make_language_model, make_model
 from memjax.models.transformer import split_layers
 from memjax.models.vocabulary import cut_tables
 from memjax.training.restoring import init_from
 from memjax.training.runs import load_config
 from memjax.training.step import init_variables
+from tests.interop import weights as made
 from tests.reference.parameters import random_params
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -222,23 +223,11 @@ def test_further_entries_leave_the_logits_of_the_others_as_they_were():
         hf.import_params(WEIGHTS, description(), extra_ids=-1)
 
 
-def save_folder(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / CONFIG_FILE).write_text(json.dumps({**json.loads(str(golden()["config_json"])), "model_type": "gpt2"}))
-    (folder / WEIGHTS_FILE).write_bytes(WEIGHTS.read_bytes())
-    for name in ("vocab.json", "merges.txt"):
-        (folder / name).write_text(name)
-    return folder
-
-
 @pytest.mark.slow
 def test_a_folder_becomes_a_run_from_which_dialogues_with_a_memory_start(tmp_path):
-    folder = save_folder(tmp_path / "weights")
-    assert hf.is_gpt2(folder) and not hf.is_gpt2(tmp_path)
-    described = hf.save_run(folder, tmp_path / "run", dialogues=True)
+    folder = made.gpt2(tmp_path / "weights")
+    described = import_run(folder, tmp_path / "run", dialogues=True).config
     assert load_config(tmp_path / "run") == described and isinstance(described.data.source, config.CmuDog)
-    assert described.data.tokenizer == config.BytePairs(path=str(tmp_path / "run"))
-    assert (tmp_path / "run" / "merges.txt").read_text() == "merges.txt"
     marked = dataclasses.replace(with_memory("infinity_former"), markers=NUM_MARKS)
     model = make_model(dataclasses.replace(described, model=marked), 61 + NUM_MARKS)
     fresh = init_variables(model, jax.random.key(0), described.data.segment_length)
@@ -249,30 +238,12 @@ def test_a_folder_becomes_a_run_from_which_dialogues_with_a_memory_start(tmp_pat
     assert found["vocabulary"]["embedding"].shape == (128, 24)  # padded, as sharding.vocab_multiple says
     found = {**found, "vocabulary": cut_tables(found["vocabulary"], model.vocabulary)}
     jax.tree.map(np.testing.assert_array_equal, found, expected)
-    assert cli.main(["import", "--weights", str(folder), "--run", str(tmp_path / "plain")]) == 0
-    assert isinstance(load_config(tmp_path / "plain").data.source, config.TextFiles)
-    (folder / CONFIG_FILE).write_text(json.dumps({"model_type": "bert"}))
-    arguments = ["import", "--weights", str(folder), "--run", str(tmp_path / "bert"), "--dialogues"]
-    assert cli.main(arguments) != 0 and not (tmp_path / "bert").exists()
-
-
-def test_a_folder_that_is_not_whole_is_refused(tmp_path):
-    folder = save_folder(tmp_path / "weights")
-    with pytest.raises(ValueError, match="run: .* exists, allowed: a new directory"):
-        hf.save_run(folder, tmp_path)
-    (folder / "merges.txt").unlink()
-    with pytest.raises(ValueError, match=r"has no tokenizer\.json, or vocab\.json and merges\.txt"):
-        hf.save_run(folder, tmp_path / "other")
-    (folder / WEIGHTS_FILE).unlink()
-    with pytest.raises(ValueError, match=r"has no model\.safetensors, allowed: a folder as save_pretrained writes it"):
-        hf.save_run(folder, tmp_path / "other")
-    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"activation_function": "relu"}, "hf_config\\['activation_function'\\]: given 'relu', allowed: 'gelu_new'"),
+        ({"activation_function": "silu"}, "hf_config\\['activation_function'\\]: given 'silu', allowed: 'gelu_new'"),
         ({"scale_attn_by_inverse_layer_idx": True}, "allowed: False"),
     ],
 )

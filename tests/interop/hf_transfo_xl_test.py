@@ -233,7 +233,6 @@ def test_models_that_hugging_face_cannot_express_are_refused():
         "model.output.tied": config.Model(
             attention=config.TransformerXL(), output=config.Softmax(tied=False, bias=True)
         ),
-        "model.output.bias": config.Model(attention=config.TransformerXL()),
         "model.attention.final_norm": config.Model(
             attention=config.TransformerXL(norm="pre"), output=config.Softmax(bias=True)
         ),

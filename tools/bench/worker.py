@@ -4,8 +4,8 @@ Standard library only, because it runs in every environment. The parent writes o
 object per line:
 
     describe             -> {"parameters": 3483008, "tokens_per_step": 512, "versions": {...}, "settings": {...}}
-    warm MODE COUNT      -> {"seconds": [...], "cpu_seconds": [...], "page_faults": [...]}; the first one compiles
-    step MODE COUNT      -> the same
+    warm MODE COUNT      -> {"seconds": [...], "cpu_seconds": [...]}    the first one holds the compilation
+    step MODE COUNT      -> {"seconds": [...], "cpu_seconds": [...]}
     rss                  -> {"peak_rss_mib": 512.3}
     quit                 -> the process ends
 
@@ -61,21 +61,15 @@ def peak_rss_mib() -> float:
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def page_faults() -> int:
-    """Pages that were mapped for this process so far, without reading a disk."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
 def _timed_steps(contender: Contender, mode: str, count: int) -> dict:
-    measured: dict[str, list] = {"seconds": [], "cpu_seconds": [], "page_faults": []}
+    seconds, cpu_seconds = [], []
     for _ in range(count):
         contender.prepare(mode)
-        faults, cpu, wall = page_faults(), time.process_time(), time.perf_counter()
+        cpu, wall = time.process_time(), time.perf_counter()
         contender.step(mode)
-        measured["seconds"].append(time.perf_counter() - wall)
-        measured["cpu_seconds"].append(time.process_time() - cpu)
-        measured["page_faults"].append(page_faults() - faults)
-    return measured
+        seconds.append(time.perf_counter() - wall)
+        cpu_seconds.append(time.process_time() - cpu)
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds}
 
 
 def _answer(contender: Contender, line: str) -> dict:

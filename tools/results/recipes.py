@@ -96,7 +96,7 @@ _SMALL_SORTING_TASK = (
 _SMALL_DIGITS = "--model.dim 64 --model.feed-forward.dim 128 --model.dropout 0.0"
 _SMALL_DIALOGUE = "--data.segment-length 126 --data.rows 16"
 _SMALL_MEMFORMER = f"{_SMALL_DIGITS} {_HIGHER_RATE} --model.num-layers 2 --model.encoder-layers 1"
-_MINILM = "--data.tokenizer.vocab $MEMJAX_MINILM/vocab.txt"
+_MINILM = "--data.tokenizer.vocab $MEMJAX_MINILM/tokenizer/tokenizer.json"
 _FROM_MINILM = f"{_MINILM} --training.init-from $MEMJAX_MINILM"
 _GLUE = {
     "CoLA": ("cola", "$MEMJAX_GLUE_COLA", _sizes(16, 24, 1000)),
@@ -510,7 +510,7 @@ RECIPES = {
             "300 steps of masked language modelling on WikiText-2 (1,024 tokens each) from MiniLM weights, with "
             "memories beside two feed-forward networks (layers 1 and 3 of 6) and, as a control of equal budget, "
             "without: perplexity of hidden tokens on validation. MEMJAX_MINILM is the run directory that "
-            "`memjax.interop.hf_bert.save_run` makes of the weights. `bert_glue` and `bert_squad` begin with them."
+            "`memjax import` makes of the weights. `bert_glue` and `bert_squad` begin with them."
         ),
         config="bert_mlm_wikitext",
         variants={"MLM": f"minilm {_FROM_MINILM}", "MLM with ResM": f"minilm_resm {_FROM_MINILM}"},

@@ -1,0 +1,32 @@
+"""`memjax export`."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from memjax.cli.parser import Parser, tell
+from memjax.cli.weights import show_names
+
+
+def run(arguments: list[str]) -> int:
+    """Writes the newest checkpoint of a run as a folder that transformers of Hugging Face reads."""
+    parser = Parser("export", run.__doc__, json="")
+    parser.add_argument("--run", required=True, metavar="DIR", help="a run directory")
+    parser.add_argument("--to", required=True, metavar="DIR", help="the folder to write, which is new or empty")
+    options = parser.read(arguments)
+    from memjax.interop import export_run
+
+    made = export_run(options.run, options.to)
+    facts = {"run": options.run, "to": options.to, **made.checkpoint.facts(), **dataclasses.asdict(made)}
+    return tell({**facts, "checkpoint": str(made.checkpoint)}, describe_export, options)
+
+
+def describe_export(facts: Mapping[str, Any]) -> str:
+    """What was written, and what stays behind."""
+    lines = [
+        "{to}: {model_type}, {num_parameters:,} parameters of {run}, {checkpoint}".format(**facts),
+        ", ".join(facts["files"]),
+    ]
+    if facts["left_out"]:
+        lines.append(f"left out, since transformers has no place for it: {show_names(facts['left_out'])}")
+    return "\n".join([*lines, *facts["notes"]])

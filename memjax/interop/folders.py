@@ -1,0 +1,145 @@
+"""Folders of Hugging Face `transformers`: config.json, and safetensors in one file or several."""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+INDEX_FILE = WEIGHTS_FILE + ".index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+SHARD_BYTES = 5_000_000_000
+"""of one file of weights; more go to several"""
+
+
+def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The configuration and the state dict of a folder.
+
+    Args:
+      folder: with `config.json`, and `model.safetensors` or its parts and their `model.safetensors.index.json`.
+
+    Raises:
+      ValueError: a file that is missing, or not whole.
+    """
+    folder = Path(folder).expanduser()
+    described = read_described(folder)
+    if (folder / WEIGHTS_FILE).is_file():
+        return described, read_weights(folder / WEIGHTS_FILE)
+    if not (folder / INDEX_FILE).is_file():
+        pickles = [name for name in PICKLES if (folder / name).is_file()]
+        if pickles:
+            allowed = f"{WEIGHTS_FILE}, which `save_pretrained` of transformers makes of it"
+            raise ValueError(f"folder: {folder} has {pickles[0]}, a pickle, which is not read; allowed: {allowed}")
+        raise ValueError(f"folder: {folder} has no {WEIGHTS_FILE}, allowed: a folder as save_pretrained writes it")
+    places: Any = read_json(folder / INDEX_FILE).get("weight_map")
+    if not isinstance(places, dict):
+        raise ValueError(f"{folder / INDEX_FILE}: has no weight_map, allowed: name of a tensor -> name of its file")
+    weights: dict[str, np.ndarray] = {}
+    for name in sorted(set(places.values())):
+        if Path(name).name != name or not (folder / name).is_file():
+            raise ValueError(f"folder: {folder} has no {name}, allowed: all files that {INDEX_FILE} names")
+        weights |= read_weights(folder / name)
+    missing = sorted(places.keys() - weights.keys())
+    if missing:
+        raise ValueError(f"{folder / INDEX_FILE}: {missing[0]!r} is not in {places[missing[0]]}, allowed: a whole file")
+    return described, weights
+
+
+def read_described(folder: Path) -> dict[str, Any]:
+    """The `config.json` of a folder.
+
+    Raises:
+      ValueError: there is no such file.
+    """
+    if not (folder / CONFIG_FILE).is_file():
+        raise ValueError(f"folder: {folder} has no {CONFIG_FILE}, allowed: a folder as save_pretrained writes it")
+    return read_json(folder / CONFIG_FILE)
+
+
+def read_weights(weights: Mapping[str, np.ndarray] | str | Path) -> dict[str, np.ndarray]:
+    """A state dict, or that of a safetensors file.
+
+    Raises:
+      ValueError: a file that is not whole.
+    """
+    if not isinstance(weights, str | Path):
+        return dict(weights)
+    try:
+        return safetensors.numpy.load_file(weights)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{weights}: given a file that is not whole ({error}), allowed: safetensors") from error
+
+
+def write_folder(
+    folder: str | Path,
+    described: Mapping[str, Any],
+    weights: Mapping[str, np.ndarray],
+    *,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Writes a folder that transformers and `read_folder` read.
+
+    Args:
+      folder: made where it is not there.
+      described: the configuration.
+      weights: the state dict. An array that has several names is written under the first, as save_pretrained does.
+      shard_bytes: of one file; where there are more, each tensor goes to one of several.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n", "utf-8")
+    seen: set[int] = set()
+    kept = {n: w for n, w in weights.items() if not (id(w) in seen or seen.add(id(w)))}
+    parts = _parts(kept, shard_bytes)
+    if len(parts) == 1:
+        save_weights(kept, folder / WEIGHTS_FILE)
+        return
+    places: dict[str, str] = {}
+    for number, names in enumerate(parts, 1):
+        file = f"model-{number:05d}-of-{len(parts):05d}.safetensors"
+        save_weights({name: kept[name] for name in names}, folder / file)
+        places |= dict.fromkeys(names, file)
+    index = {"metadata": {"total_size": sum(w.nbytes for w in kept.values())}, "weight_map": places}
+    (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+
+
+def save_weights(weights: Mapping[str, np.ndarray], path: Path) -> None:
+    """Writes a safetensors file as transformers does."""
+    safetensors.numpy.save_file(dict(weights), path, metadata={"format": "pt"})
+
+
+def copy_files(names: Iterable[str], folder: Path, to: Path) -> list[str]:
+    """Copies the files that are there, and says which."""
+    found = [name for name in names if (folder / name).is_file()]
+    for name in found:
+        shutil.copyfile(folder / name, to / name)
+    return found
+
+
+def _parts(weights: Mapping[str, np.ndarray], most: int) -> list[list[str]]:
+    """Names in order, in parts of at most so many bytes (or of one tensor)."""
+    parts: list[list[str]] = [[]]
+    size = 0
+    for name, weight in weights.items():
+        if parts[-1] and size + weight.nbytes > most:
+            parts.append([])
+            size = 0
+        parts[-1].append(name)
+        size += weight.nbytes
+    return parts
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object of a JSON file; a `ValueError` where it is none."""
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except ValueError as error:  # UTF-8, or JSON
+        raise ValueError(f"{path}: given no JSON ({error}), allowed: the file as transformers writes it") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: given {type(value).__name__}, allowed: a JSON object")
+    return value

@@ -1,0 +1,145 @@
+"""Tokenizers in folders of Hugging Face `transformers`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from memjax import config
+from memjax.data.byte_pairs import END_OF_TEXT, BytePairTokenizer
+from memjax.data.sources import read_text
+from memjax.data.tokenizers import Tokenizer, WordTokenizer
+from memjax.data.wordpiece import SPECIAL, WordPieceTokenizer
+from memjax.interop.folders import read_json
+
+__all__ = ["FILES", "describe_files", "read_tokenizer"]
+
+SETTINGS = "tokenizer_config.json"
+FILES = (
+    *("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", SETTINGS),
+    *("special_tokens_map.json", "added_tokens.json"),
+)
+"""what belongs to a tokenizer in such a folder"""
+
+
+def read_tokenizer(settings: config.Tokenizer, folder: Path) -> Any:
+    """The tokenizer of a folder.
+
+    Args:
+      settings: of the kind that the model has.
+      folder: with `tokenizer.json`, or `vocab.json` and `merges.txt` (byte pairs), or `vocab.txt` (WordPiece, words).
+
+    Raises:
+      ValueError: a file that is missing, damaged, or a pickle.
+    """
+    return _READERS[type(settings)](folder)
+
+
+def describe_files(tokenizer: Tokenizer, length: int) -> tuple[dict[str, bytes], str]:
+    """The files by which transformers knows a tokenizer.
+
+    Args:
+      tokenizer: of a run.
+      length: tokens of the longest text that the model takes.
+
+    Returns:
+      Name -> content, and a line about what transformers does not have, '' for nothing.
+    """
+    base = tokenizer.base
+    make = _WRITERS.get(type(base).__name__)
+    if make is None:
+        return {}, f"tokenizer: {type(base).__name__} has no counterpart in transformers; it stays in the run"
+    files, settings = make(base)
+    settings = {**settings, "model_max_length": length}
+    return {**files, SETTINGS: (json.dumps(settings, indent=2) + "\n").encode("utf-8")}, ""
+
+
+def _read_byte_pairs(folder: Path) -> BytePairTokenizer:
+    ways = (("tokenizer.json",), ("vocab.json", "merges.txt"))
+    if not any(all(map(Path.is_file, _of(folder, *names))) for names in ways):
+        allowed = "one with its tokenizer"
+        raise ValueError(f"folder: {folder} has no tokenizer.json, or vocab.json and merges.txt, allowed: {allowed}")
+    return BytePairTokenizer(folder)
+
+
+def _read_pieces(folder: Path) -> WordPieceTokenizer:
+    for file in _of(folder, "tokenizer.json", "vocab.txt"):
+        if file.is_file():
+            return WordPieceTokenizer(file, lowercase=bool(_settings(folder).get("do_lower_case", True)))
+    raise ValueError(f"folder: {folder} has no tokenizer.json or vocab.txt, allowed: one with its vocabulary")
+
+
+def _read_words(folder: Path) -> WordTokenizer:
+    if (folder / "vocab.txt").is_file():
+        lines = read_text(folder / "vocab.txt").split("\n")
+        symbols = [line.split()[0] for line in lines if line.strip()]
+        if "<eos>" not in symbols:
+            raise ValueError(f"{folder / 'vocab.txt'}: has no <eos>, allowed: a vocabulary of Transformer-XL's kind")
+        return WordTokenizer(symbols)
+    pickles = [file.name for file in _of(folder, "vocab.bin", "vocab.pkl") if file.is_file()]
+    given = f"{pickles[0]}, a pickle, which is not read" if pickles else "no vocabulary"
+    allowed = "vocab.txt, a word a line in the order of ids (`tokenizer.idx2sym` of transformers)"
+    raise ValueError(f"folder: {folder} has {given}; allowed: {allowed}")
+
+
+_READERS: dict[type, Callable[[Path], Any]] = {
+    config.BytePairs: _read_byte_pairs,
+    config.WordPiece: _read_pieces,
+    config.Words: _read_words,
+}
+
+Described = tuple[dict[str, bytes], dict[str, Any]]
+"""name -> content, and the settings of transformers' class"""
+
+
+def _byte_pairs(tokenizer: Tokenizer) -> Described:
+    content = tokenizer.files()["tokenizer.json"]
+    model = json.loads(content)["model"]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    text = "#version: 0.2\n" + "".join(f"{merge}\n" for merge in merges)
+    vocabulary = dict(model["vocab"])
+    for added in json.loads(content)["added_tokens"]:
+        vocabulary.setdefault(added["content"], added["id"])
+    files = {
+        "tokenizer.json": content,
+        "vocab.json": json.dumps(vocabulary, ensure_ascii=False).encode("utf-8"),
+        "merges.txt": text.encode("utf-8"),
+    }
+    special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
+    return files, {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False, **special}
+
+
+def _pieces(tokenizer: Tokenizer) -> Described:
+    content = tokenizer.files()["tokenizer.json"]
+    described = json.loads(content)
+    ids = described["model"]["vocab"]
+    text = "".join(f"{piece}\n" for piece in sorted(ids, key=ids.__getitem__))
+    normalizer = described["normalizer"] or {}
+    lower = bool(normalizer.get("lowercase", True))
+    special = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
+    files = {"tokenizer.json": content, "vocab.txt": text.encode("utf-8")}
+    return files, {"tokenizer_class": "BertTokenizer", "do_lower_case": lower, **special}
+
+
+def _words(tokenizer: Tokenizer) -> Described:
+    words = json.loads(tokenizer.files()["words.json"])
+    symbols = words if "<eos>" in words else ["<pad>", "<s>", "<eos>", "<unk>", *words]
+    text = "".join(f"{symbol}\n" for symbol in symbols)
+    special = {"eos_token": "<eos>", "unk_token": "<unk>"}
+    return {"vocab.txt": text.encode("utf-8")}, {"tokenizer_class": "TransfoXLTokenizer", **special}
+
+
+_WRITERS: dict[str, Callable[[Tokenizer], Described]] = {
+    "BytePairTokenizer": _byte_pairs,
+    "WordPieceTokenizer": _pieces,
+    "WordTokenizer": _words,
+}
+
+
+def _of(folder: Path, *names: str) -> list[Path]:
+    return [folder / name for name in names]
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    file = folder / SETTINGS
+    return read_json(file) if file.is_file() else {}
