@@ -16,30 +16,39 @@
 # stands in any training loop. Here it does so in three: plain JAX with optax, Flax NNX, and Equinox.
 
 # %%
-# Where memjax comes from: "memjax" (the newest release), a wheel, "git+https://...", or a checkout; "" = it is installed.
+# Where memjax comes from: "memjax" (the newest release), a wheel, "git+https://...", a checkout; "" = it is here.
 SOURCE = ""
 ALSO = ["equinox"]
 
-# Tested with Python 3.11 and 3.13 and these versions; an older JAX is upgraded.
+# What was tested, by Python; an older JAX than the oldest is upgraded to it.
 TESTED = {
-    "jax": "0.10.2",
-    "jaxlib": "0.10.2",
-    "libtpu": "0.0.51",
-    "flax": "0.12.8",
-    "optax": "0.2.8",
-    "equinox": "0.13.8",
+    "3.11": {
+        "jax": "0.10.2",
+        "jaxlib": "0.10.2",
+        "libtpu": "0.0.51",
+        "flax": "0.12.8",
+        "optax": "0.2.8",
+        "equinox": "0.13.8",
+    },
+    "3.13": {"jax": "0.12.0.1", "jaxlib": "0.12.0.1", "flax": "0.12.12", "optax": "0.2.8", "equinox": "0.13.8"},
 }
 OLDEST_JAX = "0.10.1"
 
 import importlib.metadata
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 
 
+def tested():
+    """The versions tested with this Python, or with the one before it."""
+    return TESTED[max(python for python in TESTED if python <= f"3.{sys.version_info.minor}")]
+
+
 def accelerator_here():
-    """ "gpu", "tpu" or ""."""
+    """The kind of an accelerator whose device file is here: gpu, tpu or nothing."""
     tpu = os.path.exists("/dev/accel0") or os.path.exists("/dev/vfio/0")
     return "gpu" if os.path.exists("/dev/nvidia0") else "tpu" if tpu else ""
 
@@ -52,7 +61,7 @@ def pip_arguments(source, installed, accelerator):
         return [source, *ALSO, *(f"{name}=={version}" for name, version in sorted(family.items()))]
     cuda = {name.split("-")[1] for name in family if name.startswith("jax-cuda")} or {"cuda13"}
     extra = {"gpu": f"[{max(cuda)}]", "tpu": "[tpu]", "": ""}[accelerator]
-    return ["--upgrade", source, *ALSO, f"jax{extra}=={TESTED['jax']}"]
+    return ["--upgrade", source, *ALSO, f"jax{extra}=={tested()['jax']}"]
 
 
 if SOURCE:
@@ -62,12 +71,17 @@ if SOURCE:
     if "jax" in sys.modules and sys.modules["jax"].__version__ != importlib.metadata.version("jax"):
         raise SystemExit("JAX was upgraded: restart the session, then run this cell again")
 
+if importlib.util.find_spec("memjax") is None:
+    raise SystemExit(
+        "SOURCE: given '', and memjax is not here; allowed: a release, a wheel, git+https://..., a checkout"
+    )
+
 import memjax.doctor
 
 facts = memjax.doctor.diagnose()
 print(
     f"memjax {facts['memjax']}, Python {sys.version.split()[0]},",
-    f"JAX {facts['base']['jax']} (tested: {TESTED['jax']})",
+    f"JAX {facts['base']['jax']} (tested: {tested()['jax']})",
 )
 print("devices:", *facts["devices"])
 if facts["hint"] and not os.environ.get("JAX_PLATFORMS"):
@@ -108,8 +122,8 @@ losses = {}
 # %% [markdown]
 # ## Plain JAX and optax
 #
-# `MemorizingAttention` is the attention part of a layer: its `y` is the new residual stream, with residual and norm. Every
-# memory's docstring says in one sentence what its `y` is (`help(MemorizingAttention)`).
+# `MemorizingAttention` is the attention part of a layer: its `y` is the new residual stream, with residual and
+# norm. Every memory's docstring says in one sentence what its `y` is (`help(MemorizingAttention)`).
 
 # %%
 from memjax.memory import MemorizingAttention

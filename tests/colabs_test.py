@@ -1,0 +1,117 @@
+"""The notebooks of `colabs/`: both files of each say the same and hold no outputs; every cell runs."""
+
+import os
+import re
+import resource
+import time
+import tomllib
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = sorted(ROOT.glob("colabs/*.py"))
+LOCKS = {
+    f"3.{minor}": dict(re.findall(r"^(\S+)==(\S+)", (ROOT / f"requirements-py3{minor}.txt").read_text(), re.M))
+    for minor in (11, 13)
+}
+GPU = {"jax": "0.9.0", "jaxlib": "0.9.0", "jax-cuda12-plugin": "0.9.0", "jax-cuda12-pjrt": "0.9.0", "numpy": "2.3"}
+TPU = {"jax": "0.10.1", "jaxlib": "0.10.1", "libtpu": "0.0.42"}
+
+
+def cells(script: Path) -> list[tuple[str, str]]:
+    return [(cell.cell_type, cell.source) for cell in jupytext.read(script).cells]
+
+
+def setup_cell(script: Path) -> str:
+    return next(source for kind, source in cells(script) if kind == "code")
+
+
+def without_also(source: str) -> str:
+    return re.sub(r"^ALSO = .*$", "", source, flags=re.M)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_both_files_agree_and_hold_no_outputs(script):
+    notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
+    nbformat.validate(notebook)
+    assert [(cell.cell_type, cell.source) for cell in notebook.cells] == cells(script), "run `make notebooks`"
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+
+
+def test_every_notebook_has_a_script_and_a_link():
+    assert [path.stem for path in sorted(ROOT.glob("colabs/*.ipynb"))] == [path.stem for path in SCRIPTS]
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"](colabs/{path.stem}.ipynb)" in readme for path in SCRIPTS)
+
+
+def test_the_first_cell_is_one_and_names_what_was_tested(monkeypatch, capsys):
+    assert len({without_also(setup_cell(script)) for script in SCRIPTS}) == 1
+    names: dict = {}
+    exec(setup_cell(SCRIPTS[0]), names)  # noqa: S102
+    assert "devices: cpu:0" in capsys.readouterr().out
+    assert set(names["TESTED"]) == set(LOCKS)
+    for python, versions in names["TESTED"].items():
+        assert versions == {name: LOCKS[python][name] for name in versions}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"jax>={names['OLDEST_JAX']}" in project["dependencies"]
+
+
+@pytest.mark.parametrize(
+    "installed, accelerator, expected",
+    [
+        (GPU, "gpu", ["--upgrade", "memjax", "jax[cuda12]==JAX"]),
+        ({"numpy": "2.3"}, "gpu", ["--upgrade", "memjax", "jax[cuda13]==JAX"]),
+        ({"jax": "0.4.30", "jaxlib": "0.4.30", "libtpu": "0.1"}, "tpu", ["--upgrade", "memjax", "jax[tpu]==JAX"]),
+        ({}, "", ["--upgrade", "memjax", "jax==JAX"]),
+        (TPU, "tpu", ["memjax", "jax==0.10.1", "jaxlib==0.10.1", "libtpu==0.0.42"]),
+        (
+            {"jax": "0.11.0", "jaxlib": "0.11.0", "jax-cuda12-plugin": "0.11.0", "numpy": "2.3"},
+            "gpu",
+            ["memjax", "jax==0.11.0", "jax-cuda12-plugin==0.11.0", "jaxlib==0.11.0"],
+        ),
+    ],
+)
+def test_jax_and_its_plugins_are_upgraded_together_or_not_at_all(installed, accelerator, expected):
+    names: dict = {}
+    source = next(setup_cell(script) for script in SCRIPTS if "ALSO = []" in setup_cell(script))
+    exec(source.partition("if SOURCE:")[0], names)  # noqa: S102
+    expected = [part.replace("JAX", names["tested"]()["jax"]) for part in expected]
+    assert names["pip_arguments"]("memjax", installed, accelerator) == expected
+
+
+def test_an_accelerator_that_jax_does_not_see_is_one_line(monkeypatch):
+    from memjax import doctor
+
+    facts = {**doctor.diagnose(), "hint": "an NVIDIA GPU is here but JAX does not use it"}
+    monkeypatch.setattr(doctor, "diagnose", lambda: facts)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    with pytest.raises(SystemExit, match="^stopped: an NVIDIA GPU is here but JAX does not use it$"):
+        exec(setup_cell(SCRIPTS[0]), {})  # noqa: S102
+
+
+def test_without_memjax_and_without_a_source_it_is_one_line(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="^SOURCE: given '', and memjax is not here; allowed: a release, a wheel"):
+        exec(setup_cell(SCRIPTS[0]), {})  # noqa: S102
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_runs_from_the_first_cell_to_the_last(script, tmp_path, monkeypatch):
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    notebook = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    NotebookClient(
+        notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert 1 < seconds < 300, f"{seconds:.0f} CPU seconds in {time.monotonic() - start:.0f}"
