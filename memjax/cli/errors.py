@@ -29,6 +29,9 @@ def explain(error: Exception) -> tuple[str | None, int]:
             return f"{error.name} is not installed ({extra[1]}), allowed: pip install 'memjax[{extra[0]}]'", 2
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}", 1 if error.errno in FULL else 2
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in line:
+        smaller = "smaller data.rows, data.segment_length, evaluation.rows or model; `memjax plan` tells what is needed"
+        return f"memory: not enough ({line or 'of the machine'}), allowed: {smaller}", 1
     if isinstance(error, ValueError):
         package = Path(__file__).parent.parent
         own = (str(package), str(package.parent / "configs"), "configs")

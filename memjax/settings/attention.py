@@ -326,7 +326,7 @@ class InfinityFormer(RelativeAttention):
     """smallest variance of a density; 1e-6 in the published code for sorting"""
     memory_length: int = 0
     """slots (tokens) of the short-term memory of a Transformer-XL host, a multiple of the segment; 0 = none"""
-    num_positions: int = 1024
+    num_positions: Count = 1024
     """learned positions of a GPT-2 host, at least a segment"""
 
     added_parameters = ("long_term",)
@@ -368,11 +368,11 @@ class InfinityFormer(RelativeAttention):
 class GPT2(Attention):
     """GPT-2 (Radford et al. 2019): learned positions inside the segment; alone or with a compressed memory."""
 
-    num_positions: int = 1024
+    num_positions: Count = 1024
     """learned positions, at least a segment"""
     compressed_memory_length: Annotated[int, zero_or_more("none", "slots")] = 0
     """slots of the compressed memory of each layer; 0 = none"""
-    compression_rate: int = 4
+    compression_rate: Count = 4
     """tokens that one slot stands for, a divisor of data.segment_length"""
     loss_weight: Weight = 1.0
     """coefficient of the attention-reconstruction loss; it reaches the compression only"""

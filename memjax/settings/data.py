@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from memjax.settings.ranges import Count, Range, zero_or_more
+from memjax.settings.ranges import Count, Number, Percent, Range, Seed, zero_or_more
 from memjax.settings.relations import Settings, require
 from memjax.settings.tokenizers import SentencePiece, TokenizerKind
 
@@ -73,9 +73,9 @@ class PythonLibrary(Source):
 class HeldOut(Source):
     """Documents of which shares are held out, by a hash of their names."""
 
-    validation_percent: int = 5
+    validation_percent: Percent = 5
     """share of documents held out for validation, by a hash of the name"""
-    test_percent: int = 5
+    test_percent: Percent = 5
     """share of documents held out for the test split, by a hash of the name"""
 
 
@@ -167,17 +167,17 @@ class KeyValueRecall(Source):
 
     gives = ("tokens",)
 
-    num_pairs: int = 8
+    num_pairs: Count = 8
     """bindings per document"""
-    num_keys: int = 16
+    num_keys: Count = 16
     """different keys"""
-    num_values: int = 16
+    num_values: Count = 16
     """different values; chance is 1 / num_values"""
-    filler_length: int = 48
+    filler_length: Number = 48
     """tokens between the definitions and the questions"""
     layout: Literal["joint", "sequence"] = "joint"
     """a binding is one token for the pair, or key and value one after the other"""
-    num_documents: int = 2048
+    num_documents: Count = 2048
     """documents of the training split; validation and test have an eighth each"""
 
 
@@ -187,11 +187,11 @@ class Sorting(Source):
 
     gives = ("tokens",)
 
-    length: int = 4000
+    length: Count = 4000
     """symbols to sort; 4,000 to 16,000 in the paper"""
-    num_symbols: int = 20
+    num_symbols: Count = 20
     """different symbols"""
-    num_documents: int = 8000
+    num_documents: Count = 8000
     """documents of the training split; validation and test have a tenth each"""
 
 
@@ -235,7 +235,7 @@ class CmuDog(Dialogues):
 class TemplateDialogues(Dialogues):
     """Synthetic dialogues about who lives where, which only the document tells."""
 
-    num_dialogues: int = 512
+    num_dialogues: Count = 512
     """dialogues of the training split; validation and test have an eighth each"""
 
 
@@ -251,9 +251,9 @@ class Glue(Source):
     """the folder of its TSV files (also .xz / .gz); '' = `glue/NAME` of TensorFlow Datasets (needs the extra `data`)"""
     data_dir: str = ""
     """prepared TFDS data sets; '' = the library's default"""
-    validation_percent: int = 10
+    validation_percent: Percent = 10
     """share of the examples held out, by a hash of the text, where the folder has only one of the files"""
-    test_percent: int = 10
+    test_percent: Percent = 10
     """likewise for the test split"""
 
     @property
@@ -271,9 +271,9 @@ class Squad(Source):
     """the folder of its JSON files (also .xz / .gz); '' = `squad` of TensorFlow Datasets (needs the extra `data`)"""
     data_dir: str = ""
     """prepared TFDS data sets; '' = the library's default"""
-    validation_percent: int = 10
+    validation_percent: Percent = 10
     """share of the articles held out, by a hash of the title, where the folder has only one of the files"""
-    test_percent: int = 10
+    test_percent: Percent = 10
     """likewise for the test split"""
 
 
@@ -283,7 +283,7 @@ class Templates(Source):
 
     gives = ("labelled", "questions")
 
-    num_examples: int = 512
+    num_examples: Count = 512
     """examples of the training split; validation and test have an eighth each"""
 
 
@@ -339,7 +339,7 @@ class TfdsTranslation(Translation):
 class NumberWords(Translation):
     """Synthetic sentence pairs: numbers in English words, and in German ones."""
 
-    num_documents: int = 2048
+    num_documents: Count = 2048
     """pairs of the training split; validation and test have an eighth each"""
     max_length: Length = 96
     """tokens, the end included; pairs with a longer side are left out"""
@@ -397,5 +397,5 @@ class Data(Settings):
     """tokens; shorter documents are left out"""
     neighbors: str = ""
     """folder with the neighbours of every token of each split, which Spalm needs (`memjax datastore neighbors`)"""
-    seed: int = 0
+    seed: Seed = 0
     """order of the documents"""

@@ -26,7 +26,7 @@ class ContinuousCache(Settings):
     """of hidden states"""
     interpolation_weight: Share = 0.1
     """share of the cache in linear mixing (the paper's lambda)"""
-    scale: float = 0.1
+    scale: Annotated[float, zero_or_more()] = 0.1
     """multiplies similarities (the paper's theta); depends on the size of the hidden states: tune it"""
     offset: float = 0.0
     """added to the scores in global mixing (the paper's alpha)"""

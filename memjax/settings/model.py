@@ -27,7 +27,7 @@ class MemoryTokens(Settings):
     """ordinary layers over both; layers of its own for the memory; or those, and tokens that read the memory alone"""
     shared: bool = False
     """of 'control' and 'bottleneck': one layer for the memory instead of one beside every layer"""
-    init_stddev: float = 0.02
+    init_stddev: Annotated[float, zero_or_more()] = 0.02
     """of the learned rows"""
 
 

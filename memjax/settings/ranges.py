@@ -66,6 +66,8 @@ def zero_or_more(meaning: str = "", unit: str = "") -> Range:
 
 Count = Annotated[int, Range(words="an integer of at least 1", least=1)]
 Number = Annotated[int, zero_or_more()]
+Seed = Annotated[int, zero_or_more()]
+Percent = Annotated[int, Range(words="0 to 99 percent", least=0, most=99)]
 Slots = Annotated[int, zero_or_more(unit="slots")]
 Positive = Annotated[float, Range(words="more than 0", above=0)]
 Rate = Annotated[float, Range(words="a rate in [0, 1)", least=0, below=1)]
@@ -92,6 +94,8 @@ def refusal(value: Any, hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         kind, *ranges = arguments
+        if isinstance(value, float) and not isfinite(value):
+            return f"a finite number: {ranges[0].words}"
         broken = (entry.words for entry in ranges if value not in entry)
         return next(broken, "") or refusal(value, kind)
     if origin is Literal:

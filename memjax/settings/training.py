@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from memjax.settings.ranges import Count, Decay, Number, Positive, zero_or_more
+from memjax.settings.ranges import Count, Decay, Number, Positive, Seed, Share, zero_or_more
 from memjax.settings.relations import Settings, require
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ __all__ = ["Adam", "Adafactor", "Schedule", "TableAdam", "Training", "Sharding"]
 class Adam(Settings):
     """Adam, or AdamW where weight_decay is positive."""
 
-    b1: float = 0.9
+    b1: Decay = 0.9
     """decay of the first moment"""
-    b2: float = 0.999
+    b2: Decay = 0.999
     """decay of the second moment"""
-    eps: float = 1e-8
+    eps: Positive = 1e-8
     """added to the root of the second moment"""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, zero_or_more("none")] = 0.0
     """decoupled decay of matrices; vectors and scalars are never decayed"""
 
 
@@ -32,9 +32,9 @@ class Adam(Settings):
 class Adafactor(Settings):
     """Adafactor as T5X and the Memorizing Transformer use it."""
 
-    decay_rate: float = 0.8
+    decay_rate: Positive = 0.8
     """exponent of the second-moment decay"""
-    momentum: float = 0.0
+    momentum: Decay = 0.0
     """decay of the first moment; 0 = none"""
     multiply_by_parameter_scale: bool = True
     """relative step sizes"""
@@ -50,7 +50,7 @@ class Schedule(Settings):
     """steps of linear warm-up"""
     decay: Literal["constant", "cosine", "linear", "rsqrt"] = "cosine"
     """rsqrt is learning_rate * sqrt(warmup_steps / step) after the warm-up"""
-    final_fraction: float = 0.0
+    final_fraction: Share = 0.0
     """of the peak, where cosine and linear decay end"""
 
 
@@ -83,7 +83,7 @@ class Training(Settings):
     rematerialize: Literal["none", "per_layer", "segment", "segment_nested", "offload"] = "none"
     """what is recomputed in the backward pass: layers, segments (only memories are saved), both, or segments with the
     saved memories in the host's memory"""
-    segments_per_checkpoint: int = 0
+    segments_per_checkpoint: Number = 0
     """of very many segments, save the memory before every so many only; 0 = before each"""
     accumulate: Count = 1
     """row groups computed one after the other inside a step"""
@@ -101,7 +101,7 @@ class Training(Settings):
     """parts of the paths of parameters and tables that stay as they are, such as feed_forward/memory/"""
     clip_norm: Annotated[float, zero_or_more("off")] = 1.0
     """global gradient norm; 0 = no clipping"""
-    seed: int = 0
+    seed: Seed = 0
     """parameters and dropout"""
     init_from: str = ""
     """run directory whose newest parameters are the start; parts it lacks keep their initialisation and are listed"""
@@ -144,5 +144,5 @@ class Sharding(Settings):
     """what `model` splits of a value table (product keys)"""
     vocab_multiple: Count = 128
     """rows of the vocabulary's tables are padded to a multiple of it, to divide over `model`; 1 = no padding"""
-    timeout: float = 300.0
+    timeout: Positive = 300.0
     """seconds that the processes of a pod wait for each other; one that is silent for longer ends the others"""

@@ -17,7 +17,9 @@ from memjax.data.rows import RowStream
 from memjax.models.contract import Model
 from memjax.models.factory import make_mixtures
 from memjax.settings.relations import validate
+from memjax.settings.sizes import check_sizes
 from memjax.tasks.contract import Subset, Task, task_of
+from memjax.training.capacity import available_bytes
 from memjax.training.evaluation import EvaluationResult, Evaluator
 from memjax.training.runs import grown
 from memjax.training.sharding import Layout
@@ -181,9 +183,10 @@ def make_experiment(
       progress: told what is prepared.
 
     Raises:
-      ValueError: the configuration is not valid, or its data cannot be read.
+      ValueError: the configuration is not valid or cannot fit into memory, or its data cannot be read.
     """
     validate(config)
+    check_sizes(config, available_bytes())
     if config.model.output.needs_neighbors and not config.data.neighbors:
         raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
     task = task_of(config)
