@@ -1,0 +1,66 @@
+"""What a configuration needs at the very least, told from its fields before any array is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from memjax.config import Config
+
+__all__ = ["check_sizes"]
+
+
+class Need(NamedTuple):
+    """A lower bound of what some fields make necessary together.
+
+    Attributes:
+      what: needs it.
+      bytes: at least.
+      fields: dotted name -> (value, an ordinary value).
+    """
+
+    what: str
+    bytes: int
+    fields: dict[str, tuple[int, int]]
+
+
+def needs(config: Config) -> Iterator[Need]:
+    """Lower bounds of a configuration."""
+    model, data, scored = config.model, config.data, config.evaluation
+    hidden = getattr(model.feed_forward, "dim", 0) or 4 * model.dim
+    width = {"model.dim": (model.dim, 1024)}
+    layers = {"model.num_layers": (model.num_layers, 24), "model.feed_forward.dim": (hidden, 4096)}
+    parameters = 8 * model.num_layers * model.dim * (model.dim + hidden)
+    yield Need("parameters and their gradients", parameters, {**width, **layers})
+    multiple = config.sharding.vocab_multiple
+    yield Need("the vocabulary's table", 8 * multiple * model.dim, {"sharding.vocab_multiple": (multiple, 128), **width})
+    of_rows = {"data.rows": (data.rows, 64), "data.segment_length": (data.segment_length, 1024)}
+    tokens = data.rows * data.segment_length
+    yield Need("one activation a token", 2 * tokens * model.dim // config.training.accumulate, {**of_rows, **width})
+    segments = config.training.segments_per_update
+    read = 8 * tokens * segments + 1024 * data.rows
+    yield Need("the tokens of an update", read, {**of_rows, "training.segments_per_update": (segments, 8)})
+    length = scored.segment_length or data.segment_length
+    of_rows = {"evaluation.rows": (scored.rows, 64), "evaluation.segment_length": (length, 1024)}
+    yield Need("one activation a token", scored.rows * (2 * length * model.dim + 1024), {**of_rows, **width})
+    slots = model.carrier.memory_length or 0
+    name = "model.attention.memory_length"
+    yield Need("a memory", 2 * data.rows * slots * model.dim, {name: (slots, 8192), "data.rows": (data.rows, 64), **width})
+
+
+def check_sizes(config: Config, available: int) -> None:
+    """Refuses what cannot fit.
+
+    Args:
+      config: valid.
+      available: bytes of all devices together.
+
+    Raises:
+      ValueError: the line names the field that is farthest above an ordinary value, and what it would need.
+    """
+    for need in needs(config):
+        if need.bytes > available:
+            field, (value, _) = max(need.fields.items(), key=lambda item: item[1][0] / item[1][1])
+            wanted, here = (f"{count / 2**30:,.1f} GiB" for count in (need.bytes, available))
+            raise ValueError(f"{field}: given {value}, needs {wanted} for {need.what}, allowed: what fits into {here}")

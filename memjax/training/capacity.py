@@ -1,0 +1,19 @@
+"""How much memory there is."""
+
+import os
+from pathlib import Path
+
+import jax
+
+__all__ = ["available_bytes"]
+
+
+def available_bytes() -> int:
+    """Bytes of all devices of the run together: those of accelerators, or of the machines where the devices are CPUs."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats and stats.get("bytes_limit"):
+        return stats["bytes_limit"] * jax.device_count()
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
+    told = limit.read_text().strip() if limit.is_file() else ""
+    return min(machine, int(told) if told.isdigit() else machine) * jax.process_count()
