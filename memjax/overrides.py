@@ -92,6 +92,8 @@ def _mistakes_in(path: Path) -> Iterator[None]:
     """Makes one line, with the line of the file, of whatever a config file raises."""
     try:
         yield
+    except OSError as error:
+        raise UsageError(f"config: {error.filename or path}: {error.strerror or error}") from error
     except (Exception, SystemExit) as error:
         line = error.lineno if isinstance(error, SyntaxError) else _line_in(error, path)
         raise UsageError(f"config: {path}{f', line {line}' if line else ''}: {_describe_error(error)}") from error

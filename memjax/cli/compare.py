@@ -1,7 +1,6 @@
 """`memjax compare`."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from memjax.cli.parser import Parser, tell
@@ -22,14 +21,14 @@ def compare_runs(runs: Sequence[str]) -> dict[str, dict[str, Any]]:
     Raises:
       ValueError: no run directory, or a run that is not finished.
     """
-    from memjax.training.runs import IGNORED, config_to_dict, flat_settings, load_config, read_json
+    from memjax.training.runs import IGNORED, config_to_dict, flat_settings, load_config, read_finished
 
     settings = {run: flat_settings(config_to_dict(load_config(run))) for run in runs}
     every = {name: None for fields in settings.values() for name in fields if name not in (*IGNORED, "name")}
     apart = [name for name in every if len({str(fields.get(name)) for fields in settings.values()}) > 1]
     facts: dict[str, dict[str, Any]] = {}
     for run in runs:
-        finished = read_json(Path(run).expanduser() / "finished.json")
+        finished = read_finished(run)
         if finished is None:
             raise ValueError(f"{run}: not finished, allowed: a run with finished.json; train it to its end")
         results = finished["results"]

@@ -9,10 +9,9 @@ from memjax.console import preparation, split_sizes
 
 def run(arguments: list[str]) -> int:
     """Reads the data of a config, trains its tokenizer where it has none, and writes its token files."""
-    parser = Parser("data", run.__doc__, reads="config")
-    what = "prepare: make what is missing, then say what is there"
-    parser.add_argument("action", nargs="?", default="prepare", choices=["prepare"], help=what)
-    _, config = with_config(parser, arguments)
+    parser = Parser("data", f"{run.__doc__} `memjax data prepare` is the same.", reads="config")
+    # Not an argument of argparse, which would take the value of a field for it.
+    _, config = with_config(parser, arguments[1:] if arguments[:1] == ["prepare"] else arguments)
     from memjax.tasks import task_of
 
     print(describe_data(config, task_of(config).data(preparation())))

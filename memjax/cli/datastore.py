@@ -66,7 +66,12 @@ def _datastore_parser(action: str) -> Parser:
     if action in ("plan", "build", "verify", "neighbors"):
         add("--run", required=action != "verify", metavar="DIR", help=RUN)
         split = "validation" if action == "verify" else "train"
-        add("--split", default=split, help=f"of the run's data (default: {split})")
+        add(
+            "--split",
+            default=split,
+            choices=["train", "validation", "test"],
+            help=f"of the run's data (default: {split})",
+        )
         add("--key", default="", metavar="TAP", help="the inner tensor that is the key (default: that of kNN-LM)")
     if action in ("plan", "build"):
         add("--key-dtype", default="float16", help="of stored keys (default: float16)")

@@ -119,7 +119,7 @@ def with_config(parser: Parser, arguments: list[str], only: Sequence[str] = ()) 
         for action in parser._actions:
             action.required = False
     options, rest = parser.split(arguments)
-    if options.run:
+    if options.run is not None:
         from memjax.training.runs import load_config as load_run_config
 
         config = load_run_config(options.run)

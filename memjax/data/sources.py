@@ -421,6 +421,8 @@ def _find_files(path: str | os.PathLike[str]) -> list[Path]:
     if Path(path).is_file():
         return [Path(path)]
     is_folder = Path(path).is_dir()
+    if is_folder:
+        os.scandir(path).close()  # a folder that may not be read looks empty to `rglob`
     found = Path(path).rglob("*") if is_folder else map(Path, glob(str(path), recursive=True))
     files = sorted(file for file in found if file.is_file() and not (is_folder and _is_hidden(file, path)))
     if not files:

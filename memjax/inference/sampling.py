@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 
 import jax
@@ -35,7 +36,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name, allowed, fits in [
-            ("temperature", "0 (greedy) or more", self.temperature >= 0),
+            ("temperature", "0 (greedy) or more", 0 <= self.temperature < math.inf),
             ("top_k", "0 (all) or more tokens", self.top_k >= 0),
             ("top_p", "a probability in (0, 1]", 0 < self.top_p <= 1),
         ]:
@@ -112,7 +113,12 @@ def row_keys(seed: int, prompts: Sequence[Sequence[int]]) -> Array:
 
     The text of a prompt thus depends on the seed and on which copy of the prompt it continues, not on what else is in
     the batch or where; copies of one prompt give different texts.
+
+    Raises:
+      ValueError: a seed that has no 32 bits.
     """
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed: given {seed}, allowed: 0 to {2**32 - 1}")
     seen: collections.Counter[tuple[int, ...]] = collections.Counter()
     copies = []
     for prompt in prompts:

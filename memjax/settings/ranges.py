@@ -94,8 +94,6 @@ def refusal(value: Any, hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         kind, *ranges = arguments
-        if isinstance(value, float) and not isfinite(value):
-            return f"a finite number: {ranges[0].words}"
         broken = (entry.words for entry in ranges if value not in entry)
         return next(broken, "") or refusal(value, kind)
     if origin is Literal:

@@ -34,7 +34,9 @@ def needs(config: Config) -> Iterator[Need]:
     parameters = 8 * model.num_layers * model.dim * (model.dim + hidden)
     yield Need("parameters and their gradients", parameters, {**width, **layers})
     multiple = config.sharding.vocab_multiple
-    yield Need("the vocabulary's table", 8 * multiple * model.dim, {"sharding.vocab_multiple": (multiple, 128), **width})
+    yield Need(
+        "the vocabulary's table", 8 * multiple * model.dim, {"sharding.vocab_multiple": (multiple, 128), **width}
+    )
     of_rows = {"data.rows": (data.rows, 64), "data.segment_length": (data.segment_length, 1024)}
     tokens = data.rows * data.segment_length
     yield Need("one activation a token", 2 * tokens * model.dim // config.training.accumulate, {**of_rows, **width})
@@ -44,9 +46,13 @@ def needs(config: Config) -> Iterator[Need]:
     length = scored.segment_length or data.segment_length
     of_rows = {"evaluation.rows": (scored.rows, 64), "evaluation.segment_length": (length, 1024)}
     yield Need("one activation a token", scored.rows * (2 * length * model.dim + 1024), {**of_rows, **width})
+    slots, name = scored.memory_length or 0, "evaluation.memory_length"
+    yield Need("a memory", 2 * scored.rows * slots * model.dim, {name: (slots, 8192), **width})
     slots = model.carrier.memory_length or 0
     name = "model.attention.memory_length"
-    yield Need("a memory", 2 * data.rows * slots * model.dim, {name: (slots, 8192), "data.rows": (data.rows, 64), **width})
+    yield Need(
+        "a memory", 2 * data.rows * slots * model.dim, {name: (slots, 8192), "data.rows": (data.rows, 64), **width}
+    )
 
 
 def check_sizes(config: Config, available: int) -> None:

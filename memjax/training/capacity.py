@@ -9,7 +9,7 @@ __all__ = ["available_bytes"]
 
 
 def available_bytes() -> int:
-    """Bytes of all devices of the run together: those of accelerators, or of the machines where the devices are CPUs."""
+    """Bytes of all devices of the run together; of CPUs, those of the machines."""
     stats = jax.local_devices()[0].memory_stats()
     if stats and stats.get("bytes_limit"):
         return stats["bytes_limit"] * jax.device_count()

@@ -30,7 +30,7 @@ from memjax.training.runs import (
     check_tokenizer,
     config_to_dict,
     open_tokenizer,
-    read_json,
+    read_finished,
     run_path,
 )
 from memjax.training.sharding import Layout, check_rows, make_layout
@@ -207,7 +207,7 @@ def train(
         check_directory(path, config, reset_memory=reset_memory)
     processes.check_equal("config", config_to_dict(config))
     report = (on_event or Progress()) if processes.is_first() else lambda event: None
-    finished = processes.first(read_json(path / "finished.json"))
+    finished = processes.first(read_finished(path))
     if finished is not None:
         text = f"{path}: finished after {finished['step']} steps; remove the directory to train again"
         report(Event("finished", finished["step"], training.steps, finished["results"], text))

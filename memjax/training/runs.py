@@ -29,6 +29,7 @@ import jax
 from memjax import config as configs
 from memjax.config import Config
 from memjax.data.saved_tokenizers import load_tokenizer, save_tokenizer
+from memjax.settings.relations import check_fields
 from memjax.training.processes import is_first
 
 __all__ = ["config_from_dict", "config_to_dict", "load_config", "run_path"]
@@ -81,6 +82,8 @@ class RunDirectory:
             if reset_memory or not (self.path / "config.json").exists():
                 write_json(self.path / "config.json", config_to_dict(config))
         self._earlier = read_json(self.path / "versions.json") or []
+        if not isinstance(self._earlier, list):
+            raise ValueError(f"{self.path / 'versions.json'}: damaged, allowed: a list of attempts; remove the file")
         self.attempt = len(self._earlier) + 1
 
     def check_shared(self, seconds: float = 30.0) -> None:
@@ -194,7 +197,7 @@ def load_config(path: Path | str) -> Config:
     """The configuration of a run directory.
 
     Raises:
-      ValueError: it is not a run directory.
+      ValueError: it is not a run directory, or its configuration is damaged or of another version of memjax.
     """
     path = Path(path).expanduser()
     value = read_json(path / "config.json")
@@ -202,7 +205,14 @@ def load_config(path: Path | str) -> Config:
         raise ValueError(
             f"{path}: no run directory (it has no config.json), allowed: a directory made by `memjax train`"
         )
-    return config_from_dict(value)
+    try:
+        config = config_from_dict(value)
+        if not isinstance(config, Config):
+            raise ValueError(f"config: given {type(config).__name__}, allowed: a Config")
+        check_fields(config)
+    except ValueError as error:
+        raise ValueError(f"{path / 'config.json'}: {error}") from None
+    return config
 
 
 def open_tokenizer(path: Path | str, wanted: str | None = None) -> Any:
@@ -273,8 +283,31 @@ def versions() -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file, None where it does not exist."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    """The value of a JSON file, None where it does not exist.
+
+    Raises:
+      ValueError: it is damaged.
+    """
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: damaged ({error}), allowed: the JSON file that was written there") from None
+
+
+def read_finished(path: Path | str) -> dict[str, Any] | None:
+    """What `finished.json` of a run directory says, None where its run is not through.
+
+    Raises:
+      ValueError: it is damaged.
+    """
+    file = Path(path).expanduser() / "finished.json"
+    found = read_json(file)
+    fields = found.get("results") if isinstance(found, dict) else None
+    if found is not None and not (isinstance(fields, dict) and "evaluation" in fields and "step" in found):
+        raise ValueError(f"{file}: damaged (it has no step or no results), allowed: the JSON file of a finished run")
+    return found
 
 
 def write_json(path: Path, value: Any) -> None:
