@@ -317,8 +317,8 @@ def _family(weights: Mapping[str, np.ndarray]) -> Names:
 
 def entries(model: config.Model, task: config.TaskKind | None = None) -> Iterator[hf.Entry]:
     """Every parameter that transformers' class has, with the names there; arguments as in `export_params`."""
-    kind = _kind(model)
-    return _entries(_names(kind, _PREFIXES[kind]), model, _with_counterpart(model, task))
+    kind, task = _kind(model), _with_counterpart(model, task)
+    return _entries(_names(kind, _PREFIXES[kind] if task else ""), model, task)
 
 
 def _entries(names: Names, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.Entry]:

@@ -8,9 +8,10 @@ the files of the tokenizer, the heads of other tasks), and gives it back.
 """
 
 import dataclasses
+import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from memjax.training.variables import join_arrays, split_state
 __all__ = ["Exported", "ImportedRun", "export_run", "import_run"]
 
 KEPT = "huggingface"
-REST_FILE = "rest.safetensors"
+NAMES_FILE, REST_FILE = "names.json", "rest.safetensors"
 LEFT_OUT_FILE = "memjax_left_out.json"
 UNLIMITED = 10**30
 """what transformers says of a model that takes texts of any length"""
@@ -111,7 +112,7 @@ def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False)
     _check_entries(found.params["vocabulary"], experiment.model.vocabulary, tokenizer.vocab_size)
     path.mkdir(parents=True)
     try:
-        _keep(folder, path / KEPT, found.left)
+        _keep(folder, path / KEPT, weights, found.left)
         write_run(path, experiment, found.params)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
@@ -148,7 +149,9 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     params = {**params, "vocabulary": _cut(params["vocabulary"], model.vocabulary)}
     task = settings.task if "head" in params else None
     weights = family.export_params(params, settings.model, task)
-    described = family.export_config(settings.model, model.vocabulary.vocab_size, task)
+    described = {**family.export_config(settings.model, model.vocabulary.vocab_size, task), "dtype": "float32"}
+    if (run / KEPT).is_dir():
+        described, weights = _as_it_came(run / KEPT, described, weights)
     taken = {f"params/{path}" for entry in family.entries(settings.model, task) for path in entry.paths}
     left_out = {name: tuple(leaf.shape) for name, leaf in arrays.items() if name not in taken}
     length = settings.model.attention.learned_positions or UNLIMITED
@@ -156,7 +159,7 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        notes = _write_others(run, partial, described, weights, experiment.tokenizer, length)
+        notes = _write_tokenizer(run, partial, experiment.tokenizer, length)
         folders.write_folder(partial, described, weights, shard_bytes=shard_bytes)
         if left_out:
             write_json(partial / LEFT_OUT_FILE, {"run": str(run), "step": checkpoint.step, "left_out": left_out})
@@ -170,21 +173,26 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     return Exported(checkpoint, described["model_type"], count, files, left_out, notes)
 
 
-def _write_others(
-    run: Path, to: Path, described: dict[str, Any], weights: dict[str, np.ndarray], tokenizer: Any, length: int
-) -> list[str]:
-    """The files of the tokenizer; of a run that was imported, also what came with it, added to the other arguments."""
-    kept = run / KEPT
-    if kept.is_dir():
-        folders.copy_files(FILES, kept, to)
-        described |= {name: value for name, value in folders.read_described(kept).items() if name != "vocab_size"}
-        dtype = described.get("dtype") or described.get("torch_dtype")
-        if dtype in ("float16", "bfloat16"):
-            weights |= {name: weight.astype(jax.numpy.dtype(dtype)) for name, weight in weights.items()}
-        if (kept / REST_FILE).is_file():
-            weights |= folders.read_weights(kept / REST_FILE)
+def _as_it_came(
+    kept: Path, described: dict[str, Any], weights: dict[str, np.ndarray]
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The configuration and the weights of a run that was imported, with what came with them, and in their type."""
+    described = described | {n: value for n, value in folders.read_described(kept).items() if n != "vocab_size"}
+    there = set(json.loads((kept / NAMES_FILE).read_text("utf-8")))
+    inner = lambda name: name.partition(".")[2]  # a file may have the names of the model without a head
+    weights = {inner(n) if n not in there and inner(n) in there else n: weight for n, weight in weights.items()}
+    dtype = described.get("dtype") or described.get("torch_dtype")
+    if dtype in ("float16", "bfloat16"):
+        weights = {name: weight.astype(jax.numpy.dtype(dtype)) for name, weight in weights.items()}
+    rest = folders.read_weights(kept / REST_FILE) if (kept / REST_FILE).is_file() else {}
+    return described, {**weights, **rest}
+
+
+def _write_tokenizer(run: Path, to: Path, tokenizer: Any, length: int) -> list[str]:
+    """The files of the tokenizer, those that came with imported weights as they were; what is lacking, a line each."""
+    if (run / KEPT).is_dir():
+        folders.copy_files(FILES, run / KEPT, to)
         return []
-    described |= {"dtype": "float32"}
     if tokenizer is None:
         return ["tokenizer: none, the data of this run is tokens already"]
     files, note = describe_files(tokenizer, length)
@@ -211,10 +219,11 @@ def _like(vocabulary: Any, tables: Mapping[str, Any]) -> Any:
     return vocabulary.clone(bias=any(name.startswith("bias") for name in tables))
 
 
-def _keep(folder: Path, to: Path, left: Mapping[str, np.ndarray]) -> None:
+def _keep(folder: Path, to: Path, weights: Iterable[str], left: Mapping[str, np.ndarray]) -> None:
     """What comes with the weights and has no place in a run."""
     to.mkdir()
     folders.copy_files((folders.CONFIG_FILE, *FILES), folder, to)
+    write_json(to / NAMES_FILE, sorted(weights))
     if left:
         folders.save_weights(left, to / REST_FILE)
 

@@ -184,3 +184,15 @@ def test_streaming_decoder_waits_for_the_last_byte_and_marks_broken_text():
     decoder = StreamingDecoder(tokenizer)
     assert [decoder.push([i]) for i in tokenizer.encode("a€")] == ["a", "", "", "€"]
     assert decoder.push(tokenizer.encode("€")[:2]) == "" and decoder.flush() == "\ufffd"
+
+
+def test_a_whole_vocabulary_of_words_has_its_own_ids(tmp_path):
+    tokenizer = WordTokenizer(["the", "<eos>", "<unk>", "cat"])
+    assert tokenizer.encode("the cat sat\n").tolist() == [0, 3, 2, 1] and tokenizer.vocab_size == 4
+    assert {tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id} == {1}
+    assert tokenizer.decode([0, 3, 1]) == " the cat \n"
+    tokenizer.save(tmp_path / "words.json")
+    assert WordTokenizer.load(tmp_path / "words.json").fingerprint == tokenizer.fingerprint
+    for words in (["<eos>", "a"], ["<eos>", "<unk>", "a", "a"]):
+        with pytest.raises(ValueError, match="words: given <eos> among them, allowed: a whole vocabulary"):
+            WordTokenizer(words)

@@ -18,6 +18,7 @@ from memjax.interop.families import family_of_run
 from memjax.interop.runs import KEPT, LEFT_OUT_FILE, export_run, import_run, write_run
 from memjax.interop.tokenizer_files import describe_files, read_tokenizer
 from memjax.lifelong import load_run
+from memjax.models.factory import make_language_model
 from memjax.training.experiment import make_experiment
 from memjax.training.runs import load_config
 from memjax.training.step import init_variables
@@ -57,6 +58,15 @@ def test_what_has_no_place_in_a_model_comes_back_too(tmp_path):
     assert import_run(folder, tmp_path / "run").left == ("cls.seq_relationship.bias",)
     export_run(tmp_path / "run", tmp_path / "again")
     assert {"cls.seq_relationship.bias"} == made.read(tmp_path / "again").keys() - made.read(made.bert(tmp_path / "b"))
+
+
+def test_names_without_a_prefix_come_back_too(tmp_path):
+    folder = made.gpt2(tmp_path / "weights")  # as in the published file
+    plain = {name.removeprefix("transformer."): array for name, array in made.read(folder).items()}
+    safetensors.numpy.save_file(plain, folder / folders.WEIGHTS_FILE)
+    import_run(folder, tmp_path / "run")
+    export_run(tmp_path / "run", tmp_path / "again")
+    assert made.read(tmp_path / "again").keys() == plain.keys()
 
 
 def test_half_precision_comes_back_as_it_was(tmp_path):
@@ -166,6 +176,22 @@ def test_a_head_that_is_another_one_there_stays_behind():
     assert hf_bert.export_config(relu, 5, config.MaskedLanguageModeling())["architectures"] == ["BertModel"]
     written = hf_bert.export_config(relu, 5, config.Classification(num_classes=3))
     assert written["architectures"] == ["BertForSequenceClassification"] and len(written["id2label"]) == 3
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [config.Compressive(memory_length=4), config.InfinityFormer(num_basis=4, widths=(0.01,), num_samples=4)],
+)
+def test_a_memory_over_a_transformer_xl_stays_behind(attention):
+    model = config.Model(dim=8, num_heads=2, num_layers=1, attention=attention)
+    written = hf_transfo_xl.export_config(model, 5)
+    assert written["mem_len"] == attention.memory_length and written["model_type"] == "transfo-xl"
+    shapes = jax.eval_shape(
+        lambda: init_variables(make_language_model(model, 5, segment_length=4), jax.random.key(0), 4)
+    )
+    params = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes["params"])
+    plain = dataclasses.replace(model, attention=config.TransformerXL(memory_length=4))
+    assert hf_transfo_xl.export_params(params, model).keys() == hf_transfo_xl.export_params(params, plain).keys()
 
 
 def test_a_transformer_xl_without_biases_gets_zeros(tmp_path):
