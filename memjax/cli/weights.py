@@ -44,4 +44,4 @@ def describe_import(facts: Mapping[str, Any]) -> str:
 
 def show_names(names: Iterable[str]) -> str:
     """Names of arrays, those of all layers as one."""
-    return ", ".join(dict.fromkeys(re.sub(r"(layer[s_.]+)\d+", r"\1*", name) for name in names))
+    return ", ".join(dict.fromkeys(re.sub(r"(?<=[._])\d+(?=[./])", "*", name) for name in names))

@@ -409,7 +409,7 @@ class _Source(hf.StateDict):
         problems = [*self.problems, *(f"{name} is left over" for name in sorted(left))]
         if problems:
             raise ValueError(f"weights: {len(problems)} tensors do not fit the model: {'; '.join(problems)}")
-        return {n: w for n, w in self.weights.items() if n not in _TIED and not n.endswith("position_ids")}
+        return {name: weight for name, weight in self.weights.items() if name not in _TIED}
 
 
 def _read(weights: Mapping[str, np.ndarray] | str | Path) -> dict[str, np.ndarray]:

@@ -110,8 +110,7 @@ def import_params(
         raise ValueError("initial: given None for a model with a memory or marks, allowed: its initial parameters")
     # The prefix of the model with a head may be there or not; older files hold the causal mask of every layer.
     names = {name.removeprefix("transformer."): weight for name, weight in folders.read_weights(weights).items()}
-    constants = (".attn.bias", ".attn.masked_bias")
-    source = hf.StateDict({n: w for n, w in names.items() if not n.endswith(constants)}, "GPT2LMHeadModel")
+    source = hf.StateDict({n: w for n, w in names.items() if not n.endswith(CONSTANTS)}, "GPT2LMHeadModel")
     params, groups = hf.load_entries(entries(model), source), _groups(model)
     embedding = params["vocabulary"]["embedding"]
     source.check_tied("lm_head.weight", embedding)
@@ -141,7 +140,8 @@ def read_model(
     source = config.CmuDog(document="context", document_length=512) if dialogues else config.TextFiles()
     length = _attention(model).learned_positions
     data = config.Data(source=source, tokenizer=config.BytePairs(), segment_length=length)
-    return hf.Imported(model, params, data)
+    constants = {name: weight for name, weight in weights.items() if name.endswith(CONSTANTS)}
+    return hf.Imported(model, params, data, left=constants)
 
 
 def export_params(
@@ -227,6 +227,8 @@ def vocab_size(params: Mapping[str, Any]) -> int:
     return params["vocabulary"]["embedding"].shape[0]
 
 
+CONSTANTS = (".attn.bias", ".attn.masked_bias")
+"""ends of the names of causal masks, which older files hold"""
 _DEFAULTS: dict[str, Any] = {
     "n_embd": 768,
     "n_layer": 12,

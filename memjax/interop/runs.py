@@ -44,6 +44,8 @@ __all__ = ["Exported", "ImportedRun", "export_run", "import_run"]
 
 KEPT = "huggingface"
 NAMES_FILE, REST_FILE = "names.json", "rest.safetensors"
+BESIDE = (*FILES, "generation_config.json")
+"""files beside the weights that come back as they were"""
 LEFT_OUT_FILE = "memjax_left_out.json"
 UNLIMITED = 10**30
 """what transformers says of a model that takes texts of any length"""
@@ -179,8 +181,10 @@ def _as_it_came(
     """The configuration and the weights of a run that was imported, with what came with them, and in their type."""
     described = described | {n: value for n, value in folders.read_described(kept).items() if n != "vocab_size"}
     there = set(json.loads((kept / NAMES_FILE).read_text("utf-8")))
-    inner = lambda name: name.partition(".")[2]  # a file may have the names of the model without a head
-    weights = {inner(n) if n not in there and inner(n) in there else n: weight for n, weight in weights.items()}
+    inner = lambda name: name.partition(".")[2]  # of the model without a head: a file may have either names
+    outer = {inner(name): name for name in there}
+    came = lambda name: name if name in there else inner(name) if inner(name) in there else outer.get(name, name)
+    weights = {came(name): weight for name, weight in weights.items()}
     dtype = described.get("dtype") or described.get("torch_dtype")
     if dtype in ("float16", "bfloat16"):
         weights = {name: weight.astype(jax.numpy.dtype(dtype)) for name, weight in weights.items()}
@@ -191,7 +195,7 @@ def _as_it_came(
 def _write_tokenizer(run: Path, to: Path, tokenizer: Any, length: int) -> list[str]:
     """The files of the tokenizer, those that came with imported weights as they were; what is lacking, a line each."""
     if (run / KEPT).is_dir():
-        folders.copy_files(FILES, run / KEPT, to)
+        folders.copy_files(BESIDE, run / KEPT, to)
         return []
     if tokenizer is None:
         return ["tokenizer: none, the data of this run is tokens already"]
@@ -222,7 +226,7 @@ def _like(vocabulary: Any, tables: Mapping[str, Any]) -> Any:
 def _keep(folder: Path, to: Path, weights: Iterable[str], left: Mapping[str, np.ndarray]) -> None:
     """What comes with the weights and has no place in a run."""
     to.mkdir()
-    folders.copy_files((folders.CONFIG_FILE, *FILES), folder, to)
+    folders.copy_files((folders.CONFIG_FILE, *BESIDE), folder, to)
     write_json(to / NAMES_FILE, sorted(weights))
     if left:
         folders.save_weights(left, to / REST_FILE)
