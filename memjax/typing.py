@@ -43,7 +43,7 @@ Rows = Bool[Array, " batch"]
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def tree_dataclass(cls: Class) -> Class:
-    """A frozen dataclass whose fields JAX sees as a tree, in programs that `jax.export` writes as well.
+    """A frozen dataclass whose fields JAX sees as a tree, also in programs that `jax.export` writes (by flatbuffers).
 
     Fields with `metadata={"static": True}` are part of the structure: numbers, strings and tuples of them.
 
