@@ -6,6 +6,8 @@ import platform
 import shutil
 from typing import Any
 
+from memjax import allocation
+
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "data": ("seqio tasks and TensorFlow Datasets", ("seqio", "tensorflow-datasets", "tensorflow", "tensorflow-text")),
     "knn": ("approximate neighbours on the host", ("scann",)),
@@ -25,8 +27,8 @@ BASE = (
 )
 
 
-def diagnose() -> dict[str, Any]:
-    """The facts that `memjax doctor` prints, as JSON types."""
+def diagnose(*, only_cpu: bool = True) -> dict[str, Any]:
+    """The facts that `memjax doctor` prints, as JSON types; `only_cpu` as in `memjax.allocation`."""
     import memjax
 
     missing = {
@@ -45,6 +47,7 @@ def diagnose() -> dict[str, Any]:
         "extras": installed,
         "missing": missing,
         **_devices(),
+        "allocation": allocation.diagnose(os.environ, only_cpu=only_cpu),
     }
 
 
@@ -58,6 +61,7 @@ def describe(facts: dict[str, Any]) -> str:
         "extras    " + (", ".join(f"{name} {version}" for name, version in facts["extras"].items()) or "none"),
         f"backend   {facts['backend']}",
         *(f"device    {device}" for device in facts["devices"]),
+        f"malloc    {allocation.describe(facts['allocation'])}",
     ]
     if facts["hint"]:
         lines.append(f"hint      {facts['hint']}")

@@ -69,5 +69,7 @@ def test_the_command(capsys):
     assert main(["doctor", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["backend"] == "cpu" and facts["devices"] and facts["base"]["jax"]
+    assert facts["allocation"]["kept"] in (True, False)
     assert main(["doctor"]) == 0
-    assert "backend   cpu" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "backend   cpu" in text and "malloc    a large block is " in text

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from memjax import __version__
+from memjax.allocation import keep_memory
 from memjax.cli.errors import explain
-from memjax.cli.platforms import skip_absent_tpu
+from memjax.cli.platforms import only_cpu, skip_absent_tpu
 from memjax.compilation import keep_programs
 from memjax.overrides import UsageError, suggestion
 
@@ -40,6 +41,7 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line (without the program's name) and returns its exit code."""
+    is_process = arguments is None  # not a call from a program, whose memory is its own
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
@@ -52,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if verb not in VERBS:
             raise UsageError(f"verb: given {verb!r}, allowed: {', '.join(VERBS)}{suggestion(verb, VERBS)}")
         skip_absent_tpu()
+        if is_process:
+            keep_memory(os.environ, only_cpu=only_cpu())
         warning = keep_programs(os.environ)
         if warning:
             print(f"memjax {verb}: {warning}", file=sys.stderr)
@@ -83,5 +87,6 @@ def _help() -> str:
         f"{verbs}\n\n"
         "`memjax <verb> --help` lists the options of a verb and every field of the config.\n"
         "Compiled programs are kept in ~/.cache/memjax/jax (or in JAX_COMPILATION_CACHE_DIR); "
-        "JAX_ENABLE_COMPILATION_CACHE=0\nkeeps none."
+        "JAX_ENABLE_COMPILATION_CACHE=0\nkeeps none. "
+        "On a CPU the memory of a step is kept for the next one; MEMJAX_MALLOC=0 leaves malloc as it is."
     )

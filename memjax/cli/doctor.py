@@ -6,6 +6,7 @@ from memjax.cli.parser import Parser, tell
 def run(arguments: list[str]) -> int:
     """Prints versions, devices and what is missing, with the pip line that brings it."""
     options = Parser("doctor", run.__doc__, json="").read(arguments)
+    from memjax.cli.platforms import only_cpu
     from memjax.doctor import describe, diagnose
 
-    return tell(diagnose(), describe, options)
+    return tell(diagnose(only_cpu=only_cpu()), describe, options)

@@ -41,7 +41,7 @@ FAKE = textwrap.dedent(
     steps = iter(seconds * 100)
     worker._timed_steps = lambda contender, mode, count: {
         key: [contender.step(mode) or next(steps) for _ in range(count)] for key in ("seconds",)
-    } | {"cpu_seconds": [0.5] * count}
+    } | {"cpu_seconds": [0.5] * count, "page_faults": [7] * count}
     sys.exit(worker.serve(Fake))
     """
 )
@@ -86,6 +86,7 @@ def test_records_hold_medians_ratios_and_where_they_come_from(fake, tmp_path):
         assert record["versions"] == {"fake": "1"} and record["settings"] == {"dim": 4}
         assert set(record["hardware"]) == {"cpu", "cores", "memory_gib", "system"}
         assert record["peak_rss_mib"] > 1 and record["cpu_seconds"]["median"] == 0.5 and record["parameters"] == 1000
+        assert record["page_faults"] == 7
         assert {"note", "started", "threads", "load_at_start", "contender"} <= set(record)
 
 

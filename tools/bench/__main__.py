@@ -28,18 +28,19 @@ def main(argv: list[str] | None = None) -> int:
     for name, value in [("--rounds", arguments.rounds), ("--warm", arguments.warm)]:
         if value < 1:
             parser.error(f"{name}: given {value}, allowed: at least 1")
-    if not peers.is_installed():
+    suites = [SUITES[name]() for name in arguments.suites or SUITES]
+    programs = {entry.command[0] for suite in suites for entry in suite.entries}
+    if str(peers.interpreter()) in programs and not peers.is_installed():
         peers.install()
     command = shlex.join(["python", "-m", "tools.bench", *(sys.argv[1:] if argv is None else argv)])
     arguments.out.mkdir(parents=True, exist_ok=True)
     book = Book(arguments.out)
-    for name in arguments.suites or SUITES:
-        suite = SUITES[name]()
-        print(f"== {name}: {', '.join(entry.name for entry in suite.entries)}", file=sys.stderr, flush=True)
+    for suite in suites:
+        print(f"== {suite.name}: {', '.join(entry.name for entry in suite.entries)}", file=sys.stderr, flush=True)
         try:
             records = harness.run_suite(suite, rounds=arguments.rounds, warm=arguments.warm, command=command, root=ROOT)
         except harness.BenchError as error:
-            print(f"bench: {name}: {error}", file=sys.stderr)
+            print(f"bench: {suite.name}: {error}", file=sys.stderr)
             return 1
         pages.record(harness.measurement(suite, records), book)
     return 0

@@ -145,7 +145,7 @@ def speed_ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -
 
 def alternate(workers: Sequence[Worker], mode: str, rounds: int) -> dict[str, dict[str, list[float]]]:
     """One step of every worker per round, in the same order each time."""
-    measured = {w.name: {"seconds": [], "cpu_seconds": []} for w in workers}
+    measured = {w.name: {"seconds": [], "cpu_seconds": [], "page_faults": []} for w in workers}
     for _ in range(rounds):
         for w in workers:
             answer = w.ask(f"step {mode} 1")
@@ -222,6 +222,7 @@ def run_suite(suite: Suite, *, rounds: int, warm: int, command: str, root: Path)
                         **w.description,
                         "seconds": {**quartiles(own["seconds"]), "all": own["seconds"]},
                         "cpu_seconds": quartiles(own["cpu_seconds"]),
+                        "page_faults": statistics.median(own["page_faults"]),
                         f"{suite.unit}_per_second": w.description[f"{suite.unit}_per_step"]
                         / statistics.median(own["seconds"]),
                         "first_step_seconds": warmed[w.name][0],

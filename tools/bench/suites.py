@@ -2,9 +2,11 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from memjax.allocation import HUGE_PAGES, PARAMETERS
 from tools.bench import peers
 from tools.bench.harness import Entry, Suite
 
@@ -241,6 +243,53 @@ def search_128() -> Suite:
     return _search(128)
 
 
+_KEPT = ("mmap_threshold", "trim_threshold", "top_pad")
+
+
+def _allocation(kind: str, settings: dict[str, Any], note: str) -> Suite:
+    """One model in processes that differ in how glibc hands out memory."""
+    set_by_mallopt = lambda name, *parameters: Entry(
+        name,
+        [sys.executable, "-m", "tools.bench.allocation", ",".join(parameters), kind, json.dumps(settings)],
+        {"JAX_PLATFORMS": "cpu"},
+    )
+
+    def tunables(name: str, *parameters: str) -> Entry:
+        values = {key: parameter.value for key, parameter in PARAMETERS.items()} | {"hugetlb": 1}
+        given = ":".join(f"glibc.malloc.{key}={values[key]}" for key in parameters)
+        return replace(_memjax(name, kind, settings), environment={"JAX_PLATFORMS": "cpu", "GLIBC_TUNABLES": given})
+
+    return Suite(
+        f"allocation_{kind}",
+        [
+            _memjax("defaults", kind, settings),
+            set_by_mallopt("mallopt, blocks kept", *_KEPT),
+            set_by_mallopt("mallopt, blocks kept, one arena", *_KEPT, "arena_max"),
+            set_by_mallopt("mallopt, blocks kept, one arena, huge pages", *_KEPT, "arena_max", HUGE_PAGES),
+            tunables("tunables, blocks kept", *_KEPT),
+            tunables("tunables, huge pages", "hugetlb"),
+            tunables("tunables, blocks kept, huge pages", *_KEPT, "hugetlb"),
+            tunables("tunables, blocks kept, one arena, huge pages", *_KEPT, "arena_max", "hugetlb"),
+        ],
+        baseline="defaults",
+        note=f"{note} The same program with other parameters of glibc's malloc (`memjax.allocation`). Blocks kept: "
+        "mmap_threshold, trim_threshold and top_pad. One arena: for the blocks of all threads. Huge pages: "
+        "transparent ones, by `madvise` on the heap or `glibc.malloc.hugetlb=1`. The command line sets all of them by "
+        "mallopt; tunables stand in the environment before a process starts.",
+    )
+
+
+def allocation_transformer_xl() -> Suite:
+    """Transformer-XL with a memory of 512 slots, memory handed out in several ways."""
+    return _allocation("transformer_xl", {**SIZES, "memory_length": 512}, "Transformer-XL with a memory of 512.")
+
+
+def allocation_memorizing() -> Suite:
+    """Memorizing Transformer with 8,192 slots, memory handed out in several ways."""
+    settings = {**SIZES, "memory_length": 8192, "num_neighbors": 32, "memory_layer": 1, "window": 128}
+    return _allocation("memorizing", settings, "Memorizing Transformer with 8,192 slots.")
+
+
 SUITES = {
     function.__name__: function
     for function in (
@@ -257,5 +306,7 @@ SUITES = {
         sentences,
         search_64,
         search_128,
+        allocation_transformer_xl,
+        allocation_memorizing,
     )
 }

@@ -4,8 +4,8 @@ Standard library only, because it runs in every environment. The parent writes o
 object per line:
 
     describe             -> {"parameters": 3483008, "tokens_per_step": 512, "versions": {...}, "settings": {...}}
-    warm MODE COUNT      -> {"seconds": [...], "cpu_seconds": [...]}    the first one holds the compilation
-    step MODE COUNT      -> {"seconds": [...], "cpu_seconds": [...]}
+    warm MODE COUNT      -> {"seconds": [...], "cpu_seconds": [...], "page_faults": [...]}; the first one compiles
+    step MODE COUNT      -> the same
     rss                  -> {"peak_rss_mib": 512.3}
     quit                 -> the process ends
 
@@ -61,15 +61,21 @@ def peak_rss_mib() -> float:
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
+def page_faults() -> int:
+    """Pages that were mapped for this process so far, without reading a disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
 def _timed_steps(contender: Contender, mode: str, count: int) -> dict:
-    seconds, cpu_seconds = [], []
+    measured: dict[str, list] = {"seconds": [], "cpu_seconds": [], "page_faults": []}
     for _ in range(count):
         contender.prepare(mode)
-        cpu, wall = time.process_time(), time.perf_counter()
+        faults, cpu, wall = page_faults(), time.process_time(), time.perf_counter()
         contender.step(mode)
-        seconds.append(time.perf_counter() - wall)
-        cpu_seconds.append(time.process_time() - cpu)
-    return {"seconds": seconds, "cpu_seconds": cpu_seconds}
+        measured["seconds"].append(time.perf_counter() - wall)
+        measured["cpu_seconds"].append(time.process_time() - cpu)
+        measured["page_faults"].append(page_faults() - faults)
+    return measured
 
 
 def _answer(contender: Contender, line: str) -> dict:

@@ -35,6 +35,8 @@ def bench(found: Measurement) -> str:
     records = apart(facts)
     heads = ["mode", "contender", "parameters", "ms per step", f"{unit}/s", f"x {baseline}", f"x {reference or '-'}"]
     heads += ["CPU ms per step", f"x {baseline} by CPU", "first step s", "peak RSS MiB"]
+    counted = all("page_faults" in r for r in records)  # not in measurements from before they were counted
+    heads += ["page faults per step"] * counted
     rows = []
     for r in records:
         seconds = {key: 1000 * r["seconds"][key] for key in ("median", "low", "high")}
@@ -45,6 +47,7 @@ def bench(found: Measurement) -> str:
                 f"{seconds['median']:.1f} ({seconds['low']:.1f}-{seconds['high']:.1f})",
                 *(f"{r[f'{unit}_per_second']:.0f}", *ratios, f"{1000 * r['cpu_seconds']['median']:.1f}"),
                 *(_ratio(r["cpu_ratios"].get(baseline)), f"{r['first_step_seconds']:.1f}", f"{r['peak_rss_mib']:.0f}"),
+                *([f"{r['page_faults']:,.0f}"] * counted),
             ]
         )
     about = (
