@@ -74,7 +74,7 @@ $(STAMP_BEAM):
 install: $(PROJECT_STAMP)  ## make .venv from the hashed lock, with every extra (does nothing when it is up to date)
 	@echo "== $(VENV) is up to date with $(LOCK)"
 
-run: install  ## train a small memory model on the CPU and report (memjax demo)
+run: install  ## what a memory is worth, in minutes on the CPU (memjax demo)
 	@echo "== memjax demo"
 	@$(BIN)/memjax demo $(ARGS)
 

@@ -1,32 +1,35 @@
-"""`memjax demo`, the job of `make run`: does a memory help on real code, and on a task that needs one?
+"""`memjax demo`, the job of `make run`: what a memory is worth, on a task that needs one and on real code.
 
-It trains the Memorizing Transformer on the Python sources of the running interpreter, and for the same number of tokens
-the same model with its local cache only; scores both on held-out documents, the first also with its memory off and with
-a larger one; trains a small model on documents of keys and values, with and without memory; and continues a held-out
-file. Every part is saved when it is done: a second call goes on, or shows what is there.
+It trains a small model on documents of keys and values, with and without memory; then a small Transformer without
+memory on the Python sources of the running interpreter, to which a continuous cache of the document that is read and a
+datastore of the texts that it was trained on are added when it is evaluated: nothing is trained again. Every part is
+saved when it is done: a second call goes on, or shows what is there.
 """
 
+import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from memjax.config import Bytes, Config, Evaluation
+from memjax.config import Config, ContinuousCache, Evaluation
 from memjax.console import align, continuations, preparation, split_sizes
 from memjax.overrides import load_config
 from memjax.training.experiment import make_experiment
 from memjax.training.loop import train
-from memjax.training.metrics import read_metrics
+from memjax.training.metrics import LN2, read_metrics
 from memjax.training.restoring import LoadedRun, load_run
 from memjax.training.runs import read_json, write_json
 
-DISTANT = "distant_identifier"
 LEVEL = 0.005
-"""relative difference of bits per byte below which two models are called level"""
+"""relative difference of bits per byte below which two rows are called level"""
+SPLITS = ("validation", "test")
+SCALES = (10.0, 15.0, 20.0, 30.0)
+"""of the cache, that are tried on validation"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,27 +38,29 @@ class Plan:
 
     Attributes:
       workdir: folder of its runs and results.
-      variant: of the config `memorizing_python` ('' = default).
+      variant: of the config `python_demo` ('' = default).
       key_value_variant: of the config `key_value_recall`.
-      steps: updates of each language model.
+      steps: updates of the language model; 0 = as the config says.
       key_value_steps: updates of each key-value model.
-      larger_memory: slots of the memory that is larger than in training.
-      max_segments: segments of every row that an evaluation scores; 0 = the whole split.
+      store_tokens: of the training documents that the datastore holds, at least.
+      num_neighbors: of each token.
+      cache_length: tokens that the cache holds.
+      max_segments: segments of every row that are scored; 0 = the whole split.
       prompt_tokens: tokens of the held-out file that are given.
       generated_tokens: tokens that continue it.
-      bytes: UTF-8 bytes instead of subwords.
     """
 
     workdir: str = "runs/demo"
     variant: str = ""
     key_value_variant: str = ""
-    steps: int = 6000
+    steps: int = 0
     key_value_steps: int = 2500
-    larger_memory: int = 2048
-    max_segments: int = 300
+    store_tokens: int = 500_000
+    num_neighbors: int = 64
+    cache_length: int = 2000
+    max_segments: int = 8
     prompt_tokens: int = 600
-    generated_tokens: int = 160
-    bytes: bool = False
+    generated_tokens: int = 120
 
 
 SMOKE = Plan(
@@ -64,7 +69,9 @@ SMOKE = Plan(
     key_value_variant="smoke",
     steps=4,
     key_value_steps=4,
-    larger_memory=128,
+    store_tokens=400,
+    num_neighbors=4,
+    cache_length=32,
     max_segments=4,
     prompt_tokens=24,
     generated_tokens=8,
@@ -82,8 +89,7 @@ class _Demo:
     def __init__(self, plan: Plan):
         self.plan, self.path = plan, Path(plan.workdir)
         self.settings = {name: value for name, value in dataclasses.asdict(plan).items() if name != "workdir"}
-        self.results: dict[str, Any] = read_json(self.path / "results.json") or {"plan": self.settings}
-        self.begin = time.perf_counter() - self.results.get("seconds", 0.0)
+        self.results: dict[str, Any] = read_json(self.path / "results.json") or {"plan": self.settings, "times": {}}
 
     def run(self) -> dict[str, Any]:
         """All parts in order."""
@@ -94,18 +100,18 @@ class _Demo:
             self.show()
             return self.results
         self.path.mkdir(parents=True, exist_ok=True)
-        self.say("1/4  corpus and vocabulary")
-        self.describe_corpus()
-        self.say("2/4  two language models, the same tokens for both")
-        for name in ("memorizing", "cache_only"):
-            self.part(name, self.train, name)
-        self.say("     the first with its memory off, and with a larger one")
-        for length in (0, self.plan.larger_memory):
-            self.part(f"score/{length}", self.score, length)
-        self.say("3/4  keys and values: what only a memory can know")
+        self.say("1/4  keys and values: what only a memory can know")
         for variant in ("default", "cache_only"):
             self.part(f"recall/{variant}", self.recall, variant)
-        self.say("4/4  a held-out file, continued")
+        self.say("2/4  a small Transformer without memory learns Python")
+        self.part("corpus", self.describe_corpus)
+        self.part("model", self.train)
+        self.say("3/4  memories for the trained model: a cache, and a datastore of texts that it was trained on")
+        self.part("store", self.build)
+        for split in SPLITS:
+            self.part(f"score/{split}", self.score, split)
+        self.part("mixtures", self.tune)
+        self.say("4/4  a held-out file, continued without and with them")
         self.part("continuation", self.continuation)
         self.results["finished"] = True
         self.save()
@@ -116,71 +122,30 @@ class _Demo:
     # Parts
 
     def part(self, name: str, do: Callable[..., Any], *given: Any) -> None:
-        """Runs a part unless its result is there, and saves it; the time is saved in any case."""
+        """Runs a part unless its result is there, and saves it with its time, also that of one that was interrupted."""
         if name in self.results:
             return
-        try:
+        with self.timed(name):
             self.results[name] = do(*given)
+        self.say(f"     {name}: {self.results['times'][name]:.0f} s")
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        begin, before = time.perf_counter(), self.results["times"].get(name, 0.0)
+        try:
+            yield
         finally:
+            self.results["times"][name] = before + time.perf_counter() - begin
             self.save()
-
-    def config(self, file: str, variant: str, name: str, steps: int) -> Config:
-        """A shipped config for a model of the demonstration; without memory where its name says so."""
-        config = dataclasses.replace(load_config(file, variant), name=name, workdir=self.plan.workdir)
-        config.training.steps = steps
-        return config.with_memory(0 if name.endswith("cache_only") else None)
-
-    def language_config(self, name: str) -> Config:
-        """The config of one of the two language models."""
-        plan = self.plan
-        config = self.config("memorizing_python", plan.variant, name, plan.steps)
-        if plan.bytes:
-            config.data.tokenizer = Bytes()
-        config.evaluation = Evaluation(split="test", rows=16, max_segments=plan.max_segments)
-        return config
-
-    def describe_corpus(self) -> None:
-        from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
-
-        experiment = make_experiment(self.language_config("memorizing"), progress=preparation())
-        facts: dict[str, Any] = {"python": python_version(), "sha256": corpus_sha256(read_python_sources())}
-        facts |= {"vocabulary": experiment.tokenizer.vocab_size, **split_sizes(experiment.documents)}
-        self.results["corpus"] = facts
-        self.save()
-        self.say("     " + _corpus_lines(facts).replace("\n", "\n     "))
-
-    def train(self, name: str) -> dict[str, Any]:
-        """Trains one model, or goes on with it, and scores the held-out documents."""
-        config = self.language_config(name)
-        result = train(config)
-        lines = read_metrics(result.path / "metrics.jsonl")
-        rates = [line["tokens_per_second"] for line in lines if line.get("tokens_per_second")]
-        return {
-            "tokens": config.training.steps * config.data.rows * config.data.segment_length,
-            "tokens_per_second": float(np.median(rates)) if rates else None,
-            "memory_length": config.model.carrier.memory_length or 0,
-            **result.results,
-        }
-
-    @functools.cached_property
-    def trained(self) -> LoadedRun:
-        """The language model with a memory."""
-        return load_run(self.path / "memorizing")
-
-    def score(self, memory_length: int) -> dict[str, Any]:
-        """Scores the held-out documents with another memory."""
-        experiment = self.trained.experiment
-        evaluation = dataclasses.replace(experiment.config.evaluation, memory_length=memory_length)
-        result = experiment.evaluator(evaluation)(self.trained.variables)
-        self.say(f"     memory {memory_length:,}: {result.bits_per_byte:.4f} bits per byte")
-        return result.as_dict()
 
     def recall(self, variant: str) -> dict[str, Any]:
         """Trains on keys and values and counts the right answers on held-out documents."""
         plan = self.plan
-        name = "recall_" + ("memory" if variant == "default" else variant)
-        config = self.config("key_value_recall", plan.key_value_variant, name, plan.key_value_steps)
-        config.evaluation.accuracy = True
+        config = load_config("key_value_recall", plan.key_value_variant)
+        if variant != "default":
+            config = config.with_memory(0)
+        config.name, config.workdir = "recall_" + ("memory" if variant == "default" else variant), plan.workdir
+        config.training.steps, config.evaluation.accuracy = plan.key_value_steps, True
         evaluation = train(config).results["evaluation"]
         return {
             "accuracy": evaluation["accuracy"],
@@ -188,107 +153,285 @@ class _Demo:
             "chance": 1 / config.data.source.num_values,  # type: ignore[union-attr]
         }
 
-    def continuation(self) -> dict[str, Any]:
-        """Continues the first held-out document that is long enough."""
-        from memjax.inference import Sampling
+    def language_config(self) -> Config:
+        """The config of the language model."""
+        plan = self.plan
+        config = dataclasses.replace(load_config("python_demo", plan.variant), name="model", workdir=plan.workdir)
+        config.training.steps = plan.steps or config.training.steps
+        config.evaluation = Evaluation(rows=config.evaluation.rows, max_segments=plan.max_segments)
+        return config
 
-        experiment = self.trained.experiment
+    def describe_corpus(self) -> dict[str, Any]:
+        from memjax.data.python_sources import corpus_sha256, python_version, read_python_sources
+
+        experiment = make_experiment(self.language_config(), progress=preparation())
+        facts: dict[str, Any] = {"python": python_version(), "sha256": corpus_sha256(read_python_sources())}
+        facts |= {"vocabulary": experiment.tokenizer.vocab_size, **split_sizes(experiment.documents)}
+        self.say("     " + _corpus_lines(facts).replace("\n", "\n     "))
+        return facts
+
+    def train(self) -> dict[str, Any]:
+        """Trains the language model, or goes on with it."""
+        config = self.language_config()
+        result = train(config)
+        lines = read_metrics(result.path / "metrics.jsonl")
+        rates = [line["tokens_per_second"] for line in lines if line.get("tokens_per_second")]
+        return {
+            "parameters": result.results["parameters"],
+            "tokens": config.training.steps * config.data.rows * config.data.segment_length,
+            "tokens_per_second": float(np.median(rates)) if rates else None,
+            "segment_length": config.data.segment_length,
+        }
+
+    @functools.cached_property
+    def trained(self) -> LoadedRun:
+        """The language model."""
+        return load_run(self.path / "model")
+
+    @functools.cached_property
+    def source(self) -> Any:
+        """It as a source of keys and queries; of its training documents, those that the datastore holds."""
+        from memjax.data.documents import FirstDocuments
+        from memjax.retrieval.keys import make_key_source
+
+        documents = self.trained.experiment.documents
+        first = FirstDocuments(documents("train"), num_tokens=self.plan.store_tokens)
+        splits = {"train": first, **{split: documents(split) for split in SPLITS}}
+        return make_key_source(self.trained).with_documents(splits)
+
+    @functools.cached_property
+    def store(self) -> Any:
+        """The datastore, which a call that was interrupted may have begun."""
+        from memjax.retrieval.building import build_datastore
+
+        return build_datastore(self.source, self.path / "store")
+
+    @functools.cached_property
+    def index(self) -> Any:
+        """Exact search in it."""
+        from memjax.datastore.opening import open_index
+
+        return open_index(self.store, "exact")
+
+    def build(self) -> dict[str, Any]:
+        """Makes the datastore."""
+        return {"entries": self.store.entries, "dim": self.store.dim}
+
+    def caches(self, weight: float = 0.1) -> list[Any]:
+        """The cache at every scale."""
+        from memjax.models.factory import make_mixtures
+
+        config = self.trained.experiment.config
+        settings = {
+            "memory_length": self.plan.cache_length,
+            "similarity": "cosine",
+            "interpolation_weight": weight,
+        }
+        made = [ContinuousCache(scale=scale, **settings) for scale in SCALES]
+        return [make_mixtures(dataclasses.replace(config.evaluation, cache=cache), config.model)[0] for cache in made]
+
+    def score(self, split: str) -> dict[str, Any]:
+        """What the model, and each cache, says of every token of a split, and the neighbours of each in the store."""
+        from memjax.retrieval.interpolation import neighbors_in_store
+
+        evaluator = self.source.evaluator(split, *self.caches())
+        result, found = neighbors_in_store(self.source, self.store, self.index, evaluator, self.plan.num_neighbors)
+        arrays = {f"targets_{name}": value for name, value in vars(found.targets).items()}
+        arrays |= {f"neighbors_{name}": value for name, value in vars(found.neighbors).items()}
+        partial = self.path / f"{split}.partial.npz"
+        np.savez(partial, **arrays)
+        partial.replace(self.path / f"{split}.npz")
+        return {"targets": result.targets, "bytes": result.bytes}
+
+    def found(self, split: str) -> Any:
+        """What `score` has kept."""
+        from memjax.retrieval.interpolation import Found
+        from memjax.retrieval.tuning import CachedNeighbors, Targets
+
+        with np.load(self.path / f"{split}.npz") as file:
+            parts = {
+                kind: {name.removeprefix(f"{kind}_"): file[name] for name in file.files if name.startswith(kind)}
+                for kind in ("targets", "neighbors")
+            }
+        return Found(Targets(**parts["targets"]), CachedNeighbors(**parts["neighbors"]))
+
+    def tune(self) -> dict[str, Any]:
+        """The weights and temperatures that are best on validation, and what they give on both splits."""
+        from memjax.retrieval.tuning import WEIGHTS, mixture_nats, score_mixture, tune, tune_both
+
+        found = {split: self.found(split) for split in SPLITS}
+        targets, neighbors = found["validation"].targets, found["validation"].neighbors
+        alone = targets.mixed(0.0)
+        nats = mixture_nats(targets.parts[0], targets.parts[1:], WEIGHTS)
+        part, place = (int(i) for i in np.unravel_index(nats.argmin(), nats.shape))
+        part += 1  # 0 is the model alone
+        near = tune(alone, neighbors)
+        cache_weight, both = tune_both(targets, neighbors, part)
+        near_settings = {"weight": near.interpolation_weight, "temperature": near.temperature}
+        both_settings = {"weight": both.interpolation_weight, "temperature": both.temperature}
+        rows = {
+            "none": {"cache_weight": 0.0, "weight": 0.0, "temperature": 1.0},
+            "cache": {"cache_weight": WEIGHTS[place], "weight": 0.0, "temperature": 1.0},
+            "store": {"cache_weight": 0.0, **near_settings},
+            "both": {"cache_weight": cache_weight, **both_settings},
+        }
+        for settings in rows.values():
+            for split, one in found.items():
+                mixed = one.targets.mixed(settings["cache_weight"], part)
+                score, _ = score_mixture(mixed, one.neighbors, settings["weight"], settings["temperature"])
+                settings[split] = score.nats / LN2 / self.results[f"score/{split}"]["bytes"]
+        return {"scale": SCALES[part - 1], "rows": rows}
+
+    def continuation(self) -> dict[str, Any]:
+        """Continues the first held-out document that is long enough, without and with the memories."""
+        from memjax.inference import Sampling
+        from memjax.memory.knn_lm import KNNMemory
+        from memjax.models.features import add_mixtures, regroup
+        from memjax.retrieval.generation import knn_recall
+
+        experiment, settings = self.trained.experiment, self.results["mixtures"]["rows"]["both"]
         documents: Any = experiment.documents("test")
         long = (i for i in range(len(documents)) if documents.num_tokens(i) > self.plan.prompt_tokens)
         index = next(long, 0)
         prompt = experiment.tokenizer.decode(documents[index][: self.plan.prompt_tokens])
-        sampling = Sampling(temperature=0.7, top_p=0.9)
-        blocks = continuations(self.trained, [prompt], max_tokens=self.plan.generated_tokens, sampling=sampling)
-        return {"document": documents.name(index), "prompt": prompt, "text": "".join(block[0] for block in blocks)}
+        asked = {
+            "max_tokens": self.plan.generated_tokens,
+            "sampling": Sampling(temperature=0.7, top_p=0.9),
+        }
+        cache = self.caches(settings["cache_weight"])[SCALES.index(self.results["mixtures"]["scale"])]
+        near = KNNMemory(
+            num_neighbors=self.plan.num_neighbors,
+            interpolation_weight=settings["weight"],
+            temperature=settings["temperature"],
+            feature=self.source.feature,
+        )
+        model = add_mixtures(self.source.model, cache, near)
+        variables = regroup(self.source.variables, self.source.model, model)
+        with_memories = dataclasses.replace(self.trained, variables=variables)
+        recall = knn_recall(model, self.index.search, self.store.values)
+        write = lambda run, **more: "".join(block[0] for block in continuations(run, [prompt], **asked, **more))
+        return {
+            "document": documents.name(index),
+            "prompt": prompt,
+            "none": write(self.trained),
+            "both": write(with_memories, model=model, recall=recall),
+        }
 
     # What is shown
 
     def show(self) -> None:
         """Everything that was found, from the results alone."""
-        text = "\n\n".join(part(self.results) for part in (_table, _verdict, _recall_lines, _continued))
+        parts = (_recall_lines, _table, _sentences, _continued, _times)
+        text = "\n\n".join(part(self.results) for part in parts)
         self.say(text)
         (self.path / "report.txt").write_text(text + "\n", encoding="utf-8")
-        self.say(f"\n{self.results['seconds'] / 60:.1f} minutes; everything is in {self.path.resolve()}")
+        self.say(f"everything is in {self.path.resolve()}")
 
     def say(self, line: str) -> None:
         print(line, flush=True)
 
     def save(self) -> None:
-        self.results["seconds"] = time.perf_counter() - self.begin
         write_json(self.path / "results.json", self.results)
+
+
+NAMES = {
+    "none": "no memory",
+    "cache": "+ cache",
+    "store": "+ datastore",
+    "both": "+ cache + datastore",
+}
+"""row -> what it is called"""
 
 
 def _corpus_lines(facts: Mapping[str, Any]) -> str:
     splits = ", ".join(
         f"{split} {facts[split]['documents']} documents, {facts[split]['tokens']:,} tokens"
-        for split in ("train", "validation", "test")
+        for split in ("train", *SPLITS)
     )
     return f"{facts['python']} library, SHA-256 {facts['sha256'][:12]}, vocabulary {facts['vocabulary']:,}\n{splits}"
 
 
-def _scores(results: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any], dict[str, Any]]]:
-    """(model, memory, score, training) of every row of the table."""
-    memory, local = results["memorizing"], results["cache_only"]
-    name, larger = "Memorizing Transformer", results["plan"]["larger_memory"]
-    return [
-        (name, f"{memory['memory_length']:,} (as trained)", memory["evaluation"], memory),
-        (name, "off", results["score/0"], memory),
-        (name, f"{larger:,}", results[f"score/{larger}"], memory),
-        ("local cache only", "none", local["evaluation"], local),
-    ]
-
-
-def _table(results: Mapping[str, Any]) -> str:
-    """The table of the language models."""
-    heads = ["model", "memory", "bits/byte", "distant", "train tok/s", "eval tok/s", "parameters", "memory bytes"]
-    show = lambda value, form: "-" if value is None else format(value, form)
-    lines = [heads]
-    for model, memory, score, training in _scores(results):
-        bits = score["bits_per_byte"], score["subsets"][DISTANT].get("bits_per_byte")
-        speeds = training["tokens_per_second"], score["tokens_per_second"]
-        sizes = training["parameters"], score["memory_bytes"]
-        forms = ((bits, ".4f"), (speeds, ",.0f"), (sizes, ","))
-        lines.append([model, memory, *(show(value, form) for values, form in forms for value in values)])
-    table = align(lines, numbers=len(heads) - 2)
-    rule = "-" * len(table[0])
-    tokens, first = results["memorizing"]["tokens"], results["cache_only"]["evaluation"]
-    share = first["subsets"][DISTANT]["targets"] / first["targets"]
-    notes = [
-        f"Both models were trained on {tokens:,} tokens; {first['targets']:,} tokens of held-out documents are scored,",
-        f"each document from an empty memory. distant: bits per byte of the {100 * share:.1f} % of tokens whose",
-        "identifier occurred earlier in the document but outside the local window. memory bytes: one row, with caches.",
-    ]
-    return "\n".join([table[0], rule, *table[1:], rule, *notes, _corpus_lines(results["corpus"])])
-
-
-def _verdict(results: Mapping[str, Any]) -> str:
-    """What the table says, in sentences."""
-    trained, *others, local = [score for _, _, score, _ in _scores(results)]
-    gain = 1 - trained["bits_per_byte"] / local["bits_per_byte"]
-    if abs(gain) < LEVEL:
-        numbers = f"{trained['bits_per_byte']:.4f} and {local['bits_per_byte']:.4f} bits per byte"
-        first = f"Memory and no memory are level here: {numbers}."
-    else:
-        share = f"{100 * abs(gain):.1f} % {'fewer' if gain > 0 else 'more'}"
-        first = f"With its memory the model needs {share} bits per byte than the local cache alone."
-    cost = others[0]["bits_per_byte"] / trained["bits_per_byte"] - 1
-    second = f"Switching off the memory it was trained with changes its bits per byte by {100 * cost:+.2f} %."
-    third = "Using a memory is learned late: minutes of training show that it works, not what it is worth."
-    return "\n".join([first, second, third, "See tools/results/README.md for the recipe that does."])
-
-
 def _recall_lines(results: Mapping[str, Any]) -> str:
     """The accuracies of the key-value models."""
-    lines = ["Keys and values, asked for many segments later:"]
+    lines = ["1. Keys and values, asked for many segments later:"]
     for name, key in (("with memory", "recall/default"), ("local cache only", "recall/cache_only")):
         accuracy, answers, chance = (results[key][number] for number in ("accuracy", "answers", "chance"))
         right = f"{100 * accuracy:5.1f} % of {answers:,} answers right (chance {100 * chance:.1f} %)"
-        lines.append(f"  {name:17} {right}")
+        lines.append(f"   {name:17} {right}")
     return "\n".join(lines)
 
 
+def _gain(row: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> float:
+    """Share of the bits per byte of the model alone that a row saves on test."""
+    return 1 - row["test"] / rows["none"]["test"]
+
+
+def _table(results: Mapping[str, Any]) -> str:
+    """The table of the language model with what was added to it."""
+    rows, test = results["mixtures"]["rows"], results["score/test"]
+    lines = [["", "bits/byte", "saved", "validation", "weight of cache", "of datastore"]]
+    for key, row in rows.items():
+        saved = f"{100 * _gain(row, rows):.1f} %" if key != "none" else "-"
+        shares = [f"{row[name]:.2f}" if row[name] else "-" for name in ("cache_weight", "weight")]
+        lines.append([NAMES[key], f"{row['test']:.4f}", saved, f"{row['validation']:.4f}", *shares])
+    table = align(lines, numbers=len(lines[0]) - 1)
+    rule, model = "-" * len(table[0]), results["model"]
+    notes = [
+        f"One Transformer of {model['parameters']:,} parameters, trained once on {model['tokens']:,} tokens; memories",
+        f"are added at inference. Scored: {test['targets']:,} tokens of held-out documents ({test['bytes']:,} bytes).",
+        "Weights, temperature and scale were tuned on validation, test was read off once.",
+    ]
+    head = "2. Held-out Python sources, bits per byte (fewer is better):"
+    return "\n".join([head, table[0], rule, *table[1:], rule, *notes, _corpus_lines(results["corpus"])])
+
+
+def _verdict(name: str, gain: float) -> str:
+    """What a row saves, as the end of a sentence.
+
+    Example:
+      >>> _verdict("The cache", 0.102), _verdict("The cache", -0.02), _verdict("The cache", 0.001)
+      ('The cache saves 10.2 % of the bits', 'The cache costs 2.0 % more bits', 'The cache changes nothing to speak of')
+    """
+    if abs(gain) < LEVEL:
+        return f"{name} changes nothing to speak of"
+    return f"{name} saves {100 * gain:.1f} % of the bits" if gain > 0 else f"{name} costs {100 * -gain:.1f} % more bits"
+
+
+def _sentences(results: Mapping[str, Any]) -> str:
+    """A sentence for each row of the table."""
+    rows, plan, model = results["mixtures"]["rows"], results["plan"], results["model"]
+    gains = {key: _gain(row, rows) for key, row in rows.items()}
+    better = max(gains["cache"], gains["store"])
+    last = _verdict("Having both", gains["both"])
+    if gains["both"] > better + LEVEL:
+        last += f", {100 * (gains['both'] - better):.1f} points more than the better of the two alone"
+    return "\n".join(
+        [
+            f"No memory: a token sees the {model['segment_length']} tokens of its segment and nothing else.",
+            f"{_verdict('The cache', gains['cache'])}: it holds the last {plan['cache_length']:,} tokens of the "
+            "document.",
+            f"{_verdict('The datastore', gains['store'])}: it holds {results['store']['entries']:,} tokens that the "
+            "model was trained on, searched exactly.",
+            f"{last}.",
+        ]
+    )
+
+
 def _continued(results: Mapping[str, Any]) -> str:
-    """The end of the prompt and what the model made of it."""
+    """The end of the prompt and what the model made of it, without and with the memories."""
     part = results["continuation"]
-    head = f"A held-out document ({part['document']}): the end of what the model was given, after >>> what it wrote:"
-    return f"{head}\n\n{part['prompt'][-400:]}>>>{part['text']}"
+    head = f"3. A held-out document ({part['document']}): the end of what was given, and after >>> what was written"
+    return "\n".join(
+        [
+            f"{head}\n\n{part['prompt'][-300:]}>>>",
+            f"--- without memory:\n{part['none']}",
+            f"--- with cache and datastore:\n{part['both']}",
+        ]
+    )
+
+
+def _times(results: Mapping[str, Any]) -> str:
+    """Seconds of each part, and of all."""
+    times = results["times"]
+    parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in times.items())
+    return f"{sum(times.values()) / 60:.1f} minutes (seconds: {parts})"

@@ -57,8 +57,10 @@ def test_what_the_environment_sets_stays():
 @pytest.mark.skipif(allocation.transparent_huge_pages() != "madvise", reason="huge pages are not by advice here")
 def test_the_heap_consists_of_huge_pages():
     code = (
-        "import ctypes\nfrom memjax import allocation\nallocation.keep_memory({}, only_cpu=True)\n"
-        "block = ctypes.create_string_buffer(64 * 2**20)\nctypes.memset(block, 1, 64 * 2**20)\n"
+        "import ctypes\nfrom memjax import allocation\n"
+        "assert allocation.keep_memory({}, only_cpu=True)[-1] == 'huge_pages'\n"
+        "library = ctypes.CDLL(None)\nlibrary.malloc.restype = ctypes.c_void_p\n"
+        "ctypes.memset(library.malloc(ctypes.c_size_t(64 * 2**20)), 1, 64 * 2**20)\n"
         "lines = open('/proc/self/smaps').read().split('\\n')\n"
         "print(max(int(line.split()[1]) for line in lines if line.startswith('AnonHugePages')))"
     )

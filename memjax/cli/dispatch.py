@@ -33,7 +33,7 @@ VERBS = {
     "data": ("data", "read the data, train the tokenizer, write token files"),
     "datastore": ("datastore", "keys and next tokens of a split, and their indices"),
     "plan": ("plan", "what a step needs on TPUs that are not here"),
-    "demo": ("demo", "memory or no memory, in ten minutes (`make run`)"),
+    "demo": ("demo", "what a memory is worth, in minutes (`make run`)"),
     "doctor": ("doctor", "versions, devices, and what is missing"),
 }
 """Verb -> the file of its `run`, and what it does in a line."""

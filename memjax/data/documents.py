@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ArrayDocuments", "Documents", "Example", "Examples"]
+__all__ = ["ArrayDocuments", "Documents", "Example", "Examples", "FirstDocuments"]
 
 
 class Documents(abc.ABC):
@@ -111,6 +111,49 @@ class ArrayDocuments(Documents):
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
         return {name: np.asarray(values) for name, values in self._annotations[index].items()}
+
+
+class FirstDocuments(Documents):
+    """The first of other documents.
+
+    Example:
+      >>> documents = FirstDocuments(ArrayDocuments([[1, 2, 3], [4], [5]]), num_tokens=4)
+      >>> len(documents), documents.num_tokens(1)
+      (2, 1)
+    """
+
+    def __init__(self, documents: Documents, *, num_tokens: int):
+        """As many as hold `num_tokens` tokens, or all."""
+        self.documents, self._count, tokens = documents, 0, 0
+        while tokens < num_tokens and self._count < len(documents):
+            tokens += documents.num_tokens(self._count)
+            self._count += 1
+        self.sliced, own = documents.sliced, documents.fingerprint
+        self.fingerprint = own and hashlib.sha256(f"{own}/first {self._count}".encode()).hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int, /) -> np.ndarray:
+        return self.documents[index]
+
+    def num_bytes(self, index: int, /) -> int:
+        return self.documents.num_bytes(index)
+
+    def num_tokens(self, index: int, /) -> int:
+        return self.documents.num_tokens(index)
+
+    def name(self, index: int, /) -> str:
+        return self.documents.name(index)
+
+    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
+        return self.documents.annotate(index)
+
+    def window(self, index: int, start: int, stop: int, /) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        return self.documents.window(index, start, stop)
+
+    def context(self, index: int, /) -> dict[str, np.ndarray]:
+        return self.documents.context(index)
 
 
 class EvenDocuments(Documents):

@@ -133,6 +133,11 @@ class KeySource:
         """Width of a key: every tap is of the residual stream."""
         return self.run.experiment.config.model.dim
 
+    def with_documents(self, documents: Mapping[str, Documents]) -> "KeySource":
+        """The source on other texts (split -> documents), in the tokens of its run."""
+        experiment = dataclasses.replace(self.run.experiment, documents=documents.__getitem__)
+        return dataclasses.replace(self, run=dataclasses.replace(self.run, experiment=experiment))
+
     def protocol(self) -> dict[str, Any]:
         """How texts are read, as JSON: keys and queries of different protocols are not comparable."""
         reading = self.run.experiment.reading()

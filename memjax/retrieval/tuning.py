@@ -27,7 +27,16 @@ from memjax.training.evaluation import EvaluationResult, Evaluator, Score, Score
 from memjax.training.metrics import perplexity
 from memjax.typing import Batch
 
-__all__ = ["CachedNeighbors", "Targets", "Tuning", "find_neighbors", "score_mixture", "score_targets", "tune"]
+__all__ = [
+    "CachedNeighbors",
+    "Targets",
+    "Tuning",
+    "find_neighbors",
+    "score_mixture",
+    "score_targets",
+    "tune",
+    "tune_both",
+]
 
 WEIGHTS = tuple(i / 20 for i in range(20))
 """interpolation weights that are tried"""
@@ -56,6 +65,17 @@ class Targets:
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def mixed(self, weight: float, part: int = 1) -> Targets:
+        """Under the model alone interpolated with one of the memories laid over it, whatever the evaluation mixed.
+
+        Args:
+          weight: of the memory; 0 = the model alone.
+          part: which memory, from 1, among the `parts`.
+        """
+        assert self.parts is not None
+        own, other = self.parts[[0, part]].astype(np.float64)
+        return dataclasses.replace(self, log_probs=_mixed(own, other, weight))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,6 +263,33 @@ def tune(
     others = neighbor_log_probs(targets, neighbors, temperatures)
     nats = mixture_nats(targets.log_probs, others, weights) / max(len(targets), 1)
     return Tuning(tuple(weights), tuple(temperatures), nats)
+
+
+def tune_both(
+    targets: Targets,
+    neighbors: CachedNeighbors,
+    part: int = 1,
+    *,
+    weights: Sequence[float] = WEIGHTS,
+    temperatures: Sequence[float] = TEMPERATURES,
+) -> tuple[float, Tuning]:
+    """The weight of a memory laid over the model that is best together with neighbours, and what those then give.
+
+    Args:
+      targets: with parts.
+      neighbors: theirs.
+      part: which memory, see `Targets.mixed`.
+      weights: tried for the memory and for the neighbours.
+      temperatures: of distances.
+    """
+    others = neighbor_log_probs(targets, neighbors, temperatures)
+    present = (neighbors.values >= 0).any(axis=1)
+    found = []
+    for weight in weights:
+        own = targets.mixed(weight, part).log_probs
+        nats = mixture_nats(own, np.where(present, others, own), weights) / max(len(targets), 1)
+        found.append((weight, Tuning(tuple(weights), tuple(temperatures), nats)))
+    return min(found, key=lambda one: one[1].nats_per_token.min())
 
 
 def score_mixture(

@@ -23,6 +23,7 @@ from memjax.retrieval.tuning import (
     score_mixture,
     score_targets,
     tune,
+    tune_both,
 )
 from memjax.training.evaluation import Evaluator
 from tests.reference import knn_lm as reference
@@ -192,6 +193,25 @@ def test_neighbors_are_mixed_with_model_and_cache_together():
     annotated = AnnotatedDocuments(TEXTS, neighbors.annotations(targets.numbers, 20))
     result = make_evaluator(both, annotated)(variables)
     np.testing.assert_allclose(result.nats, score_mixture(targets, neighbors, 0.3, 1.0)[0].nats, rtol=1e-6)
+
+
+def test_a_memory_and_neighbours_together_are_at_least_as_good_as_each():
+    rng = np.random.default_rng(5)
+    tokens = rng.integers(1, VOCAB, 12).astype(np.int32)
+    own, cache = np.log(rng.uniform(0.01, 0.9, (2, 12)))
+    values = rng.integers(1, VOCAB, (12, 4)).astype(np.int32)
+    neighbors = CachedNeighbors(rng.uniform(0, 9, (12, 4)).astype(np.float32), values, np.zeros((12, 4), np.int64))
+    targets = Targets(np.arange(12), tokens, own, np.stack([own, cache[::-1], cache]))
+    grid = {"weights": (0.0, 0.25, 0.5), "temperatures": (1.0, 4.0)}
+    weight, best = tune_both(targets, neighbors, 2, **grid)
+    alone = tune(targets, neighbors, **grid).nats_per_token.min()
+    each = min(-targets.mixed(one, 2).log_probs.mean() for one in grid["weights"])
+    assert best.nats_per_token.min() <= min(alone, each) + 1e-9
+    score, _ = score_mixture(targets.mixed(weight, 2), neighbors, best.interpolation_weight, best.temperature)
+    assert score.nats / 12 == pytest.approx(best.nats_per_token.min())
+    expected = 0.75 * np.exp(own) + 0.25 * np.exp(cache)
+    np.testing.assert_allclose(np.exp(targets.mixed(0.25, 2).log_probs), expected, rtol=1e-6)
+    np.testing.assert_array_equal(targets.mixed(0.0, 1).log_probs, own)
 
 
 def test_neighbors_survive_a_file(tmp_path):

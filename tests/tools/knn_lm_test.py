@@ -11,11 +11,10 @@ from memjax.datastore.store import Header
 from memjax.datastore.writer import ShardWriter, create_store, finish_store
 from memjax.retrieval.interpolation import Found
 from memjax.retrieval.keys import make_key_source
-from memjax.retrieval.tuning import WEIGHTS, CachedNeighbors, Targets
+from memjax.retrieval.tuning import CachedNeighbors, Targets
 from memjax.training.loop import train
 from memjax.training.restoring import load_run
 from tools.measurements.knn_lm import experiment, key_positions
-from tools.measurements.knn_lm.both import tune_both, with_cache
 from tools.measurements.knn_lm.distances import share
 from tools.measurements.knn_lm.novels import as_wikitext, authors, make_documents
 from tools.results.ledger import Book
@@ -104,20 +103,6 @@ def test_the_setting_is_the_best_on_validation_and_read_off_on_test():
     assert row["test"] == experiment.score(test, row)
     assert row["validation"] == pytest.approx(experiment.score(validation, row))
     assert row["validation"] <= experiment.base({"validation": validation})["validation"]
-
-
-def test_cache_and_neighbours_together_are_at_least_as_good_as_each():
-    one = found()
-    cache = np.log(np.random.default_rng(5).uniform(0.01, 0.9, len(one.targets)))
-    targets = dataclasses.replace(one.targets, parts=np.stack([one.targets.log_probs, cache]))
-    both = tune_both(Found(targets, one.neighbors))
-    alone = experiment.tuned(one, one)["validation"]
-    own = min(-with_cache(targets, weight).log_probs.mean() for weight in WEIGHTS)
-    assert both["validation"] <= min(alone, own) + 1e-9
-    mixed = with_cache(targets, both["cache_weight"])
-    assert experiment.score(Found(mixed, one.neighbors), both) == pytest.approx(both["validation"])
-    expected = 0.75 * np.exp(one.targets.log_probs) + 0.25 * np.exp(cache)
-    np.testing.assert_allclose(np.exp(with_cache(targets, 0.25).log_probs), expected, rtol=1e-6)
 
 
 def test_the_share_of_true_neighbours():

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
-import numpy as np
 
 from memjax.config import ContinuousCache
 from memjax.data.annotations import AnnotatedDocuments
@@ -23,11 +22,8 @@ from memjax.retrieval.building import build_datastore
 from memjax.retrieval.interpolation import Found
 from memjax.retrieval.keys import KeySource
 from memjax.retrieval.tuning import (
-    TEMPERATURES,
     WEIGHTS,
-    Targets,
     mixture_nats,
-    neighbor_log_probs,
     score_mixture,
     score_targets,
 )
@@ -36,28 +32,6 @@ from tools.results.tables import perplexity
 
 CACHE = ContinuousCache(memory_length=2000, similarity="cosine", scale=20.0)
 """as the measurement `continuous_cache` found it best on validation"""
-
-
-def with_cache(targets: Targets, weight: float) -> Targets:
-    """The targets under the model interpolated with its cache."""
-    assert targets.parts is not None
-    own, cache = targets.parts.astype(np.float64)
-    with np.errstate(divide="ignore"):
-        mixed = np.logaddexp(own + np.log1p(-weight), cache + np.log(weight))
-    return dataclasses.replace(targets, log_probs=mixed)
-
-
-def tune_both(found: Found) -> dict[str, float]:
-    """Weight of the cache, weight and temperature of the neighbours that are best together."""
-    targets, best = found.targets, (np.inf, 0.0, 0.0, 0.0)
-    others = neighbor_log_probs(targets, found.neighbors, TEMPERATURES)
-    present = (found.neighbors.values >= 0).any(axis=1)
-    for cache_weight in WEIGHTS:
-        own = with_cache(targets, cache_weight).log_probs
-        nats = mixture_nats(own, np.where(present, others, own), WEIGHTS) / len(targets)
-        row, column = np.unravel_index(int(nats.argmin()), nats.shape)
-        best = min(best, (float(nats[row, column]), cache_weight, WEIGHTS[column], TEMPERATURES[row]))
-    return dict(zip(("validation", "cache_weight", "weight", "temperature"), best, strict=True))
 
 
 def one_pass(source: KeySource, found: Found, split: str, cache: ContinuousCache, row: dict[str, float]) -> float:
@@ -100,9 +74,11 @@ def measure(source: KeySource, workdir: Path, cache: ContinuousCache) -> dict[st
     nats = mixture_nats(parts[0], parts[1:], WEIGHTS)[0] / parts.shape[1]
     cache_row = {"cache_weight": WEIGHTS[int(nats.argmin())], "validation": float(nats.min())}
     test = both["test"]
-    cache_row["test"] = -float(with_cache(test.targets, cache_row["cache_weight"]).log_probs.mean())
-    row = tune_both(both["validation"])
-    mixed = with_cache(test.targets, row["cache_weight"])
+    cache_row["test"] = -float(test.targets.mixed(cache_row["cache_weight"]).log_probs.mean())
+    weight, best = tune_both(both["validation"].targets, both["validation"].neighbors)
+    row = {"validation": float(best.nats_per_token.min()), "cache_weight": weight}
+    row |= {"weight": best.interpolation_weight, "temperature": best.temperature}
+    mixed = test.targets.mixed(weight)
     score, _ = score_mixture(mixed, test.neighbors, row["weight"], row["temperature"])
     row["test"] = score.nats / score.targets
     row["test_in_one_pass"] = one_pass(source, found["test"], "test", cache, row)

@@ -44,7 +44,7 @@ def measure(source: KeySource, novels: str, workdir: Path) -> dict[str, Any]:
         split: make_documents(novels, split, tokenizer, tokens=TOKENS if split == "train" else 0)
         for split in ("train", *experiment.SPLITS)
     }
-    adapted = experiment.with_documents(source, {split: documents for split, (documents, _) in books.items()})
+    adapted = source.with_documents({split: documents for split, (documents, _) in books.items()})
     wikipedia = build_datastore(source, workdir / "store")
     there = build_datastore(adapted, workdir / "novels")
     unknown = {split: float((experiment.all_tokens(texts) == UNKNOWN).mean()) for split, (texts, _) in books.items()}

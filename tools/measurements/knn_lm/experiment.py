@@ -67,12 +67,6 @@ def open_source(run: str, config: Any, tap: str = TAP) -> KeySource:
     return make_key_source(load_run(run, config), tap)
 
 
-def with_documents(source: KeySource, documents: Mapping[str, Documents]) -> KeySource:
-    """The source on other texts, in the tokens of its run."""
-    experiment = dataclasses.replace(source.run.experiment, documents=documents.__getitem__)
-    return dataclasses.replace(source, run=dataclasses.replace(source.run, experiment=experiment))
-
-
 def all_tokens(documents: Documents) -> np.ndarray:
     """The tokens of a split one after the other."""
     return np.concatenate([np.asarray(documents[i]) for i in range(len(documents))])

@@ -44,7 +44,7 @@ def measure(source: KeySource, corpus: str, workdir: Path) -> dict[str, Any]:
     text = wikitext(corpus, split="train", articles=False)[0]
     texts = {"train": ArrayDocuments([tokenizer.encode(text)]), **{s: documents(s) for s in experiment.SPLITS}}
     rows, found = [], {}
-    for name, reader in (("part", source), ("whole", experiment.with_documents(source, texts))):
+    for name, reader in (("part", source), ("whole", source.with_documents(texts))):
         store = build_datastore(reader, workdir / f"store_{name}")
         index = open_index(store, "exact")
         found = {s: experiment.find(source, store, index, s, workdir, name="exact") for s in experiment.SPLITS}
