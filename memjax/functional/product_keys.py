@@ -199,8 +199,9 @@ def table_shards(axis: str, table: Float[Array, "rows dim"], split: Split) -> in
       split: its rows, or its columns.
 
     Example:
+      >>> table = jnp.zeros((8, 6))
       >>> with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((2, 4), ("data", "model"))):
-      ...     table_shards("model", jnp.zeros((8, 6)), "rows"), table_shards("model", jnp.zeros((8, 6)), "columns")
+      ...     table_shards("model", table, "rows"), table_shards("model", table, "columns")
       (4, 1)
     """
     size = dict(jax.sharding.get_abstract_mesh().shape).get(axis, 1)
