@@ -1,6 +1,9 @@
 """The command line: exit codes, one line for every mistake of a user, and nothing lost by it."""
 
+import errno
 import json
+import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -11,8 +14,10 @@ import pytest
 
 from memjax.cli import main
 from memjax.config import Spalm
+from memjax.overrides import load_config as load_config_file
 from memjax.training.loop import Stopped
 from memjax.training.runs import config_to_dict, load_config, write_json
+from tests import bad_inputs
 
 CONFIG = """
 from memjax.config import *
@@ -69,10 +74,12 @@ def refuse(arguments: list[str], capsys) -> str:
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    lines = [line for line in captured.err.splitlines() if not line.startswith("tokenise:") and ": step " not in line]
-    assert len(lines) == 1, captured.err
+    lines = captured.err.splitlines()
+    told = [line for line in lines if line.startswith(f"memjax {arguments[0]}: ")]
+    progress = ("tokenise:", "train the tokenizer:", "memjax ")
+    assert told == lines[-1:] and all(line.startswith(progress) or ": step " in line for line in lines), captured.err
     assert contents(Path.cwd()) == before
-    return lines[0]
+    return told[0]
 
 
 TRAIN = ["train", "--config", "tiny.py"]
@@ -130,6 +137,101 @@ def test_a_mistake_is_one_line_and_code_2(here, capsys, arguments, parts):
     assert line.startswith(f"memjax {arguments[0]}: ")
     for part in parts:
         assert part in line
+
+
+@pytest.fixture(scope="module")
+def wrong(workplace):
+    """The same directory with everything that the bad inputs name."""
+    bad_inputs.write_inputs(workplace)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(workplace)
+        pairs = config_to_dict(load_config_file("pairs.py"))
+    (workplace / "runs" / "pairs").mkdir()
+    write_json(workplace / "runs" / "pairs" / "config.json", pairs)
+
+
+def named(arguments: list[str], part: str, capsys) -> None:
+    """Asks for something wrong, and looks for what its line must name."""
+    line = refuse(arguments, capsys).replace(f"{Path.cwd()}/", "")
+    assert line.startswith(f"memjax {arguments[0]}: ") and part in line, line
+
+
+@pytest.mark.parametrize("command", [*bad_inputs.OPTIONS, *bad_inputs.RUNS, *bad_inputs.OTHERS])
+def test_a_bad_command_is_one_line(here, wrong, capsys, command):
+    part = {**bad_inputs.OPTIONS, **bad_inputs.RUNS, **bad_inputs.OTHERS}[command]
+    named(shlex.split(command), part, capsys)
+
+
+@pytest.mark.parametrize("fields", bad_inputs.VALUES)
+def test_a_bad_value_is_one_line(here, wrong, capsys, fields):
+    named([*TRAIN, "--name", "new", *shlex.split(fields)], bad_inputs.VALUES[fields], capsys)
+
+
+def test_a_mistake_in_an_own_config_is_one_line_with_its_number(here, wrong):
+    """In a process of its own: where the tests check types at run time, a wrong type would be another error."""
+    asked = {("train", "--config", f"own_{name}.py"): part for name, (_, part) in bad_inputs.OWN.items()}
+    for kind, verb, part in bad_inputs.DAMAGED:
+        if kind in bad_inputs.TYPED and verb == "eval":
+            bad_inputs.damage(here, kind, f"{kind}_typed")
+            asked[verb, "--run", f"runs/{kind}_typed"] = part.format(run=f"{kind}_typed")
+    before = contents(here)
+    code = "import sys; from memjax.cli import main; print([main(line.split()) for line in sys.stdin])"
+    lines = "\n".join(map(" ".join, asked))
+    done = subprocess.run([sys.executable, "-c", code], input=lines, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [str([2] * len(asked))]
+    told = [line for line in done.stderr.splitlines() if line.startswith("memjax ")]
+    assert len(told) == len(asked), done.stderr
+    for (verb, *_), part, line in zip(asked, asked.values(), told, strict=True):
+        assert line.startswith(f"memjax {verb}: ") and part in line, line
+    assert contents(here) == before
+    for kind in bad_inputs.TYPED:
+        shutil.rmtree(here / "runs" / f"{kind}_typed")
+
+
+@pytest.mark.parametrize("number", range(len(bad_inputs.SOURCES)))
+def test_bad_data_is_one_line(here, wrong, capsys, number):
+    named(["train", "--config", f"source_{number}.py"], bad_inputs.SOURCES[number][2], capsys)
+
+
+@pytest.mark.parametrize("kind, verb, part", [row for row in bad_inputs.DAMAGED if row[0] not in bad_inputs.TYPED])
+def test_a_damaged_run_is_one_line(here, wrong, capsys, kind, verb, part):
+    name = f"{kind}_{verb}"
+    bad_inputs.damage(here, kind, name)
+    run = {"compare": [f"runs/{name}"], "train": ["--config", "tiny.py", "--name", name]}.get(
+        verb, ["--run", f"runs/{name}"]
+    )
+    named([verb, *run], part.format(run=name), capsys)
+    shutil.rmtree(here / "runs" / name)
+
+
+def test_at_least_122_bad_inputs_are_tried():
+    tables = (bad_inputs.OPTIONS, bad_inputs.VALUES, bad_inputs.RUNS, bad_inputs.OTHERS, bad_inputs.OWN)
+    assert sum(map(len, (*tables, bad_inputs.SOURCES, bad_inputs.DAMAGED))) >= 122
+
+
+@pytest.mark.parametrize("number, code", [(errno.EACCES, 2), (errno.ENOSPC, 1)])
+def test_the_system_says_why_a_file_cannot_be_written(here, capsys, monkeypatch, number, code):
+    def refused(*arguments):
+        raise OSError(number, os.strerror(number), "runs/new/config.json")
+
+    monkeypatch.setattr("memjax.training.runs.write_json", refused)
+    assert main([*TRAIN, "--name", "new"]) == code
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == f"memjax train: runs/new/config.json: {os.strerror(number)}"
+    assert not (here / "runs" / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")]
+)
+def test_no_memory_is_one_line(here, capsys, monkeypatch, error):
+    def exhausted(config, **options):
+        raise error
+
+    monkeypatch.setattr("memjax.lifelong.train", exhausted)
+    assert main(TRAIN) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("memjax train: memory: not enough (") and "allowed: smaller data.rows" in line
 
 
 def test_a_checkpoint_of_another_architecture_is_refused_with_the_difference(here, capsys):

@@ -79,11 +79,15 @@ class RunDirectory:
         if self._writes:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path)
-            if reset_memory or not (self.path / "config.json").exists():
+        try:
+            if self._writes and (reset_memory or not (self.path / "config.json").exists()):
                 write_json(self.path / "config.json", config_to_dict(config))
-        self._earlier = read_json(self.path / "versions.json") or []
-        if not isinstance(self._earlier, list):
-            raise ValueError(f"{self.path / 'versions.json'}: damaged, allowed: a list of attempts; remove the file")
+            self._earlier = read_json(self.path / "versions.json") or []
+            if not isinstance(self._earlier, list):
+                raise ValueError(f"{self.path / 'versions.json'}: damaged, allowed: a list of attempts; remove it")
+        except Exception:
+            self.close()
+            raise
         self.attempt = len(self._earlier) + 1
 
     def check_shared(self, seconds: float = 30.0) -> None:
