@@ -57,15 +57,28 @@ def find_config(name: str) -> Path:
     raise UsageError(f"config: given {name!r}, allowed: a config file or one of {', '.join(names)}{hint}")
 
 
-def load_config(name: str, variant: str = "") -> Config:
-    """Calls `get_config` of the config file `name`; '' is its default variant."""
-    path = find_config(name)
+def describe_config(name: str) -> tuple[str, dict[str, str]]:
+    """The first line of a config file's docstring, and its variants with a line each."""
+    module = _load_module(name, find_config(name))
+    about = (module.__doc__ or "").strip().partition("\n")[0]
+    variants = getattr(module, "VARIANTS", {})
+    return about, {str(variant): str(variants[variant]) if isinstance(variants, dict) else "" for variant in variants}
+
+
+def _load_module(name: str, path: Path) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(f"memjax_config_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"config: given {name!r}, allowed: a Python file (NAME.py) with get_config(variant)")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     with _mistakes_in(path):
         spec.loader.exec_module(module)
+    return module
+
+
+def load_config(name: str, variant: str = "") -> Config:
+    """Calls `get_config` of the config file `name`; '' is its default variant."""
+    path = find_config(name)
+    module = _load_module(name, path)
     make = getattr(module, "get_config", None)
     if not callable(make):
         raise UsageError(f"config: {path} has no function get_config(variant) that returns a memjax.config.Config")

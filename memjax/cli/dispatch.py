@@ -24,6 +24,7 @@ __all__ = ["VERBS", "main"]
 
 VERBS = {
     "train": ("train", "train a model, or go on with its run"),
+    "configs": ("configs", "the configs that are there, and their variants"),
     "eval": ("eval", "score a split, with another memory length if wanted"),
     "compare": ("compare", "finished runs side by side"),
     "usage": ("usage", "how much of a value table a split uses"),

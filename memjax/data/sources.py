@@ -110,8 +110,17 @@ def split_of(name: str, *, validation: float, test: float) -> str:
     return "test" if place < test else "validation" if place < test + validation else "train"
 
 
-def select_split(texts: Texts, split: str | None, *, validation: float, test: float) -> Texts:
+def select_split(
+    texts: Texts, split: str | None, *, validation: float, test: float, few_are_cut: bool = False
+) -> Texts:
     """The documents of one split by `split_of`; all of them if `split` is None.
+
+    Args:
+      texts: all of them.
+      split: which.
+      validation: share held out, in [0, 1].
+      test: share held out, in [0, 1].
+      few_are_cut: of so few texts that one of the splits has none, each is cut into three parts instead.
 
     Raises:
       ValueError: an unknown split, or one that no document falls into.
@@ -119,11 +128,16 @@ def select_split(texts: Texts, split: str | None, *, validation: float, test: fl
     if split is None:
         return texts
     _check_split(split)
-    chosen = [i for i, name in enumerate(texts.names) if split_of(name, validation=validation, test=test) == split]
+    places = [split_of(name, validation=validation, test=test) for name in texts.names]
+    chosen = [index for index, place in enumerate(places) if place == split]
+    shares_of = {"train": 1 - validation - test, "validation": validation, "test": test}
+    if few_are_cut and any(share > 0 and name not in places for name, share in shares_of.items()):
+        cut = lambda index: _part_of_text(texts[index], split, texts.names[index], validation=validation, test=test)
+        names = [f"{name} ({split})" for name in texts.names]
+        return Texts(names, cut, f"{texts.fingerprint}-{split}-{validation:g}-{test:g}-inside")
     if not chosen:
-        shares = {"validation": validation, "test": test, "train": 1 - validation - test}
         raise ValueError(
-            f"split: no document in {split} ({shares[split]:.0%} of {len(texts)} by a hash of the name); "
+            f"split: no document in {split} ({shares_of[split]:.0%} of {len(texts)} by a hash of the name); "
             "give more documents, or a larger share"
         )
     return texts.select(chosen, f"{split}-{validation:g}-{test:g}")
@@ -135,7 +149,7 @@ def text_files(
     """Text files, one document each, unpacked where a name ends in `.xz` or `.gz`.
 
     One file alone is cut into consecutive parts instead (the first `1 - validation - test` of it is train, then
-    validation, then test), at line ends.
+    validation, then test), at line ends; so is each of so few files that a split would have none.
 
     Args:
       path: a file, a folder (all files in it, hidden ones excepted) or a glob (`**` for any depth).
@@ -147,7 +161,7 @@ def text_files(
       ValueError: a path that is missing or without text, or a split without documents; when a text is read, a file
         that is not UTF-8.
     """
-    files = _find_files(path)
+    files = find_files(path)
     if len(files) == 1:
         return _parts_of_file(files[0], split, validation=validation, test=test)
     if not any(file.stat().st_size for file in files):
@@ -155,7 +169,7 @@ def text_files(
     root = Path(os.path.commonpath([file.parent for file in files]))
     names = [file.relative_to(root).as_posix() for file in files]
     texts = Texts(names, lambda i: read_text(files[i], allow_empty=True), _file_fingerprint(files, root))
-    return select_split(texts, split, validation=validation, test=test)
+    return select_split(texts, split, validation=validation, test=test, few_are_cut=True)
 
 
 def directories(
@@ -220,7 +234,7 @@ def json_lines(
     Args:
       path: a file, a folder or a glob.
       field: the key that holds the text.
-      split: see `text_files`; by a hash of `file:line`.
+      split: see `text_files`; by a hash of `file:line`, inside each text where there are few.
       validation: share held out, in [0, 1].
       test: share held out, in [0, 1].
 
@@ -228,7 +242,7 @@ def json_lines(
       ValueError: a path that is missing or without lines; when a text is read, a line that is not JSON or has no
         string under `field`.
     """
-    files = _find_files(path)
+    files = find_files(path)
     root = Path(os.path.commonpath([file.parent for file in files]))
     names, places, unpacked = [], [], {}
     for file in files:
@@ -253,7 +267,7 @@ def json_lines(
             return _json_text(lines.read(size), field, names[index])
 
     texts = Texts(names, read, f"{_file_fingerprint(files, root)}-{field}")
-    return select_split(texts, split, validation=validation, test=test)
+    return select_split(texts, split, validation=validation, test=test, few_are_cut=True)
 
 
 def enwik8(
@@ -415,7 +429,12 @@ def _check_split(split: str) -> str:
     return split
 
 
-def _find_files(path: str | os.PathLike[str]) -> list[Path]:
+def find_files(path: str | os.PathLike[str]) -> list[Path]:
+    """The files that a path means: itself, all below a folder (hidden ones excepted), or those of a glob.
+
+    Raises:
+      ValueError: nothing is there.
+    """
     if not str(path):
         raise ValueError("path: not given; give a file, a folder or a glob")
     if Path(path).is_file():
@@ -435,12 +454,18 @@ def _parts_of_file(file: Path, split: str | None, *, validation: float, test: fl
     text = read_text(file)
     if split is None:
         return Texts.from_mapping({file.name: text})
+    part = _part_of_text(text, split, str(file), validation=validation, test=test)
+    return Texts.from_mapping({f"{file.name} ({split})": part})
+
+
+def _part_of_text(text: str, split: str, name: str, *, validation: float, test: float) -> str:
+    """The first share of a text is train, then comes validation, then test."""
     part = SPLITS.index(_check_split(split))
     marks = [0.0, 1 - validation - test, 1 - test, 1.0]
     bounds = [0, *(_line_end(text, round(len(text) * mark)) for mark in marks[1:-1]), len(text)]
     if bounds[part] >= bounds[part + 1]:
-        raise ValueError(f"split: no text in {split} of {file}; give a larger file, or a larger share")
-    return Texts.from_mapping({f"{file.name} ({split})": text[bounds[part] : bounds[part + 1]]})
+        raise ValueError(f"split: no text in {split} of {name}; give a larger file, or a larger share")
+    return text[bounds[part] : bounds[part + 1]]
 
 
 def _line_end(text: str, place: int) -> int:

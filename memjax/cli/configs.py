@@ -1,0 +1,36 @@
+"""`memjax configs`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from memjax.cli.parser import Parser, tell
+from memjax.overrides import config_names, describe_config
+
+
+def run(arguments: list[str]) -> int:
+    """Lists the configs that `--config` knows, with a line each, and their variants for `--variant`."""
+    parser = Parser("configs", run.__doc__, json=": config -> its line and its variants")
+    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="of one config (default: all of them)")
+    options = parser.read(arguments)
+    names = [options.name] if options.name else config_names()
+    facts = {}
+    for name in names:
+        about, variants = describe_config(name)
+        facts[name] = {"about": about, "variants": variants}
+    return tell(facts, describe_configs, options)
+
+
+def describe_configs(facts: Mapping[str, Any]) -> str:
+    """A line a config, a line a variant.
+
+    Example:
+      >>> print(describe_configs({"tiny": {"about": "A small one.", "variants": {"default": "with a memory"}}}))
+      tiny  A small one.
+          default  with a memory
+    """
+    lines = []
+    for name, config in facts.items():
+        lines.append(f"{name}  {config['about']}")
+        width = max(map(len, config["variants"]), default=0)
+        lines += [f"    {variant:{width}}  {about}" for variant, about in config["variants"].items()]
+    return "\n".join(lines)

@@ -1,0 +1,85 @@
+"""One's own text: what is chosen for it, and that it trains."""
+
+import json
+
+import pytest
+
+from memjax.cli import main
+from memjax.config import JsonLines, TextFiles
+from memjax.own_text import SIZES, text_config
+from memjax.settings.relations import validate
+
+TEXT = "".join(f"line {number}: a sentence that goes on for a while.\n" for number in range(1500))
+
+
+@pytest.mark.parametrize("size, variant", [(1_000, "tiny"), (60_000, "default"), (5_000_000, "medium")])
+def test_the_size_of_the_text_chooses(tmp_path, size, variant):
+    file = tmp_path / "novel.part.txt"
+    file.write_text((TEXT * (size // len(TEXT) + 1))[:size])
+    config, why = text_config(file)
+    validate(config)
+    assert config.name == "text_novel" and isinstance(config.data.source, TextFiles)
+    assert f"variant {variant} (chosen by that size)" in why and "1 file" in why and "memory of" in why
+    assert size < SIZES[variant]
+
+
+def test_folders_globs_json_lines_and_other_configs(tmp_path):
+    folder = tmp_path / "books"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.txt").write_text(TEXT)
+    assert "3 files" in text_config(folder)[1]
+    assert text_config(f"{folder}/*.txt")[0].name == "text_texts"
+    lines = tmp_path / "some.jsonl"
+    lines.write_text(json.dumps({"text": TEXT}) + "\n")
+    assert isinstance(text_config(lines)[0].data.source, JsonLines)
+    config, why = text_config(folder, "memorizing_python", "smoke")
+    assert config.name == "memorizing_python_books_smoke" and config.data.source.path == str(folder)
+    assert "as asked" in why
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["--text", "nowhere.txt"], "path: nowhere.txt does not exist"),
+        (["--text", "a.txt", "--config", "key_value_recall"], "--text: given with --config key_value_recall"),
+        (["--text", "a.txt", "--variant", "mediu"], "did you mean medium?"),
+        (["--text", "empty.txt"], "empty.txt"),
+        (["--text", ""], "memjax train: "),
+    ],
+)
+def test_mistakes(tmp_path, monkeypatch, capsys, arguments, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "empty.txt").write_text("")
+    assert main(["train", *arguments, *(["--config", "nothing"] if arguments[1] == "" else [])]) == 2
+    assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_three_files_train_and_generate_from_the_command_line(tmp_path, monkeypatch, capsys):
+    """So few files that a split would have none: the end of each is held out."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    for number in range(3):
+        (tmp_path / "books" / f"{number}.txt").write_text(TEXT)
+    cache = ["--data.cache-dir", "cache"]
+    assert main(["train", "--text", "books", "--variant", "smoke", *cache]) == 0
+    assert "variant smoke (as asked)" in capsys.readouterr().err
+    assert main(["data", "--text", "books", "--variant", "smoke", *cache]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    documents, sizes = zip(
+        *((int(line.split()[1]), int(line.split()[5].replace(",", ""))) for line in lines), strict=True
+    )
+    assert documents == (3, 3, 3) and sum(sizes) == 3 * len(TEXT)
+    assert main(["generate", "--run", "runs/text_books_smoke", "--max-tokens", "4"]) == 0
+
+
+def test_configs_lists_every_config_with_a_line(capsys):
+    assert main(["configs", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["own_text"]["variants"]["tiny"].startswith("less than 50 kB")
+    assert all(config["about"].endswith(".") and config["variants"] for config in facts.values())
+    assert main(["configs", "own_text"]) == 0
+    assert "    no_memory  the default, each segment alone" in capsys.readouterr().out
+    assert main(["configs", "own_txt"]) == 2
+    assert "did you mean own_text?" in capsys.readouterr().err
