@@ -11,8 +11,8 @@ reaches over their borders; of a few files the end of each is held out, of many 
 
 Paper: Dai, Yang, Yang, Carbonell, Le and Salakhutdinov, "Transformer-XL", ACL 2019, https://arxiv.org/abs/1901.02860.
 Paper's number: none on these texts.
-Our number: tinyshakespeare (1.1 MB), the default variant: 2.04 bits per character on the validation split, in 464 seconds
-of CPU time (about 4 minutes on two cores).
+Our number: tinyshakespeare (1.1 MB), the default variant: 2.04 bits per character on the validation split, in 464
+seconds of CPU time (about 4 minutes on two cores).
 Hardware: 2 CPU cores.
 
 Where the values come from
