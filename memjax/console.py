@@ -1,7 +1,9 @@
 """What several verbs of the command line ask and print; importing it starts no JAX."""
 
+import contextlib
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,9 +23,21 @@ def check_serves(config: Config, capability: str) -> Any:
     return model
 
 
+@contextlib.contextmanager
+def waiting(what: str, seconds: float = 1.0) -> Iterator[None]:
+    """Says on standard error what is done, where the body takes longer than so many seconds."""
+    timer = threading.Timer(seconds, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def preparation(seconds: float = 3.0) -> Callable[[str, int, int | None], None]:
-    """A `progress` for `make_datasets`: a line on standard error every few seconds."""
-    told = time.monotonic()
+    """A `progress` for `make_datasets`: a line on standard error after one second, then every few."""
+    told = time.monotonic() + 1 - seconds
 
     def progress(what: str, done: int, total: int | None) -> None:
         nonlocal told

@@ -76,7 +76,7 @@ def refuse(arguments: list[str], capsys) -> str:
     assert captured.out == ""
     lines = captured.err.splitlines()
     told = [line for line in lines if line.startswith(f"memjax {arguments[0]}: ")]
-    progress = ("tokenise:", "train the tokenizer:", "memjax ")
+    progress = ("tokenise:", "train the tokenizer:", "eval: compiling", "memjax ")
     assert told == lines[-1:] and all(line.startswith(progress) or ": step " in line for line in lines), captured.err
     assert contents(Path.cwd()) == before
     return told[0]
@@ -372,6 +372,28 @@ def test_the_command_line_starts_without_jax():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_first_line_comes_within_two_seconds(here):
+    """In CPU time: the command that is asked shares its cores with other tests."""
+    code = (
+        "import sys, time, threading\n"
+        "from memjax.cli import main\n"
+        "class Clock:\n"
+        "    def write(self, text): told.append((time.process_time(), text))\n"
+        "    def flush(self): pass\n"
+        "told, sys.stderr = [], Clock()\n"
+        "sys.argv = ['memjax', 'eval', '--run', 'runs/tiny_default']\n"
+        "code = main()\n"
+        "print(code, *told[0])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    exit_code, seconds, *text = done.stdout.splitlines()[-1].split()
+    assert exit_code == "0" and float(seconds) < 2.0
+    assert " ".join(text) == "eval: reading the settings, starting JAX ..."
+    code = "import sys; from memjax.cli import main; sys.argv = ['memjax', 'eval', '--rum', 'x']; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "memjax eval: --rum: no such option of memjax eval; did you mean --run?\n"
 
 
 def test_a_run_of_spalm_is_not_continued_without_its_neighbors(here, capsys):

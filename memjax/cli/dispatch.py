@@ -5,6 +5,7 @@ it was saved. A user's mistake is one line on stderr that names the field, what 
 MEMJAX_DEBUG=1 adds the traceback. Each verb imports what it needs when it runs, so that `memjax --help` is quick.
 """
 
+import contextlib
 import importlib
 import os
 import sys
@@ -17,6 +18,7 @@ from memjax.allocation import keep_memory
 from memjax.cli.errors import explain
 from memjax.cli.platforms import only_cpu, skip_absent_tpu
 from memjax.compilation import keep_programs
+from memjax.console import waiting
 from memjax.overrides import UsageError, suggestion
 
 __all__ = ["VERBS", "main"]
@@ -60,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warning = keep_programs(os.environ)
         if warning:
             print(f"memjax {verb}: {warning}", file=sys.stderr)
-        return importlib.import_module(f"memjax.cli.{VERBS[verb][0]}").run(rest)
+        # A second is more than what needs no JAX takes, and less than its import does.
+        with waiting(f"{verb}: reading the settings, starting JAX") if is_process else contextlib.nullcontext():
+            return importlib.import_module(f"memjax.cli.{VERBS[verb][0]}").run(rest)
     except SystemExit as exit:  # --help has printed what it had to
         return exit.code if isinstance(exit.code, int) else 0
     except KeyboardInterrupt:

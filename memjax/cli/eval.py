@@ -9,7 +9,7 @@ from typing import Any
 from memjax.cli.parser import EVALUATION_FIELDS, Parser, open_run, tell, with_config
 from memjax.cli.stores import add_store, check_store_options, describe_store, score_store
 from memjax.config import Config
-from memjax.console import ANY_SIZE, align, describe_facts
+from memjax.console import ANY_SIZE, align, describe_facts, waiting
 from memjax.overrides import UsageError
 
 PLURAL = {"nats": "{:,.1f}", "targets": "{:,}", "bytes": "{:,}", "memory_bytes": "{:,}", "tokens_per_second": "{:,.0f}"}
@@ -33,14 +33,19 @@ def run(arguments: list[str]) -> int:
         evaluation_model(dataclasses.replace(config, evaluation=evaluation), ANY_SIZE)
     loaded = open_run(options.run, config)
     task, facts = loaded.experiment.task, {"run": options.run, **loaded.checkpoint.facts()}
+    scoring = f"eval: compiling, then scoring the {config.evaluation.split} split"
     if options.datastore:
-        result, store = score_store(options, loaded)
+        with waiting(scoring):
+            result, store = score_store(options, loaded)
         values = {**facts, **values_of(config, result), "datastore": store}
     elif not wanted:
-        values = {**facts, **values_of(config, loaded.experiment.evaluate(loaded.variables))}
+        with waiting(scoring):
+            result = loaded.experiment.evaluate(loaded.variables)
+        values = {**facts, **values_of(config, result)}
     else:
         wanted = _with_trained(config, wanted)
-        results = [(one, loaded.experiment.evaluate(loaded.variables, one)) for one in wanted]
+        with waiting(scoring):
+            results = [(one, loaded.experiment.evaluate(loaded.variables, one)) for one in wanted]
         rows = [{**facts, **values_of(dataclasses.replace(config, evaluation=e), r)} for e, r in results]
         print(json.dumps(rows) if options.json else describe_sizes(rows, task, _trained(config)))
         return 0

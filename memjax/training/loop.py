@@ -364,7 +364,7 @@ class _Run:
             f"{record.path}: {self.sizes['parameters']:,} parameters, "
             f"{self.sizes['memory_bytes']:,} bytes of memory a row, "
             f"{record.steps} steps of {rows} x {training.segments_per_update} x "
-            f"{self.config.data.segment_length} tokens"
+            f"{self.config.data.segment_length} tokens; compiling the training step"
         )
         record.tell("start", self.position.step, text, {**self.sizes, "attempt": record.directory.attempt})
         for line in [*warnings(self.config), *notes]:
