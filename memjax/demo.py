@@ -296,7 +296,7 @@ class _Demo:
         prompt = experiment.tokenizer.decode(documents[index][: self.plan.prompt_tokens])
         asked = {
             "max_tokens": self.plan.generated_tokens,
-            "sampling": Sampling(temperature=0.7, top_p=0.9),
+            "sampling": Sampling(temperature=1.0, top_p=0.8),
         }
         cache = self.caches(settings["cache_weight"])[SCALES.index(self.results["mixtures"]["scale"])]
         near = KNNMemory(
