@@ -12,7 +12,8 @@ REFUSED = [cell for cell, line in EXPECTED.items() if line]
 EARLY = [
     (kind, verb)
     for kind, verb in REFUSED
-    if verb.startswith(("eval", "datastore", "generate", "export")) and kind not in ("images", "synthetic")
+    if verb.startswith(("eval", "datastore", "generate", "translate", "predict", "sample", "export"))
+    and kind not in ("images", "synthetic")
 ]
 """what is refused before data and parameters are read"""
 

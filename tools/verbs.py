@@ -129,18 +129,26 @@ VERBS = {
     "train": Verb("train", "config"),
     "eval": Verb("eval"),
     "eval, memory 0": Verb("eval --evaluation.memory-length 0"),
+    "eval, memories": Verb("eval --memory off,16"),
     "eval, cache": Verb("eval --evaluation.cache.memory-length 8"),
     "compare": Verb("compare runs/{name}", ""),
     "generate": Verb("generate --prompt Ada --max-tokens 4 --greedy"),
+    "translate": Verb("translate --text one"),
+    "predict": Verb("predict --text Ada[MASK]"),
+    "sample": Verb("sample --to images.png --count 2"),
     "usage": Verb("usage"),
     "export": Verb("export --to exported/{name}"),
     "datastore plan": Verb("datastore plan --path stores/{name}"),
     "datastore build": Verb("datastore build --path stores/{name} --shards 1"),
+    "eval, datastore": Verb("eval --datastore stores/{name} --knn-neighbors 2"),
+    "generate, datastore": Verb("generate --datastore stores/{name} --prompt Ada --max-tokens 2"),
     "plan train": Verb("plan --topology v5e:1x1 --vocab-size 260", "config"),
     "plan eval": Verb("plan --topology v5e:1x1 --what eval --vocab-size 260", "config"),
     "plan decode": Verb("plan --topology v5e:1x1 --what decode --vocab-size 260", "config"),
 }
 """column -> what is asked"""
+MORE = {("predict", "QuestionAnswering"): ["--question", "Where?"]}
+"""what a cell needs besides"""
 
 
 class Outcome(NamedTuple):
@@ -179,7 +187,7 @@ def make_config(kind: str) -> Config:
         model=model,
         data=data,
         training=Training(steps=2, schedule=Schedule(warmup_steps=1), log_every=1),
-        evaluation=Evaluation(rows=2, max_segments=4),
+        evaluation=Evaluation(rows=2, max_segments=16 if kind == "dialogues" else 4),  # documents are not scored
     )
 
 
@@ -220,7 +228,8 @@ def ask(arguments: Iterable[str]) -> Outcome:
 def arguments_of(verb: str, kind: str) -> list[str]:
     """The command line of a cell; the working directory is a folder of `write_data`."""
     which = {"config": ["--config", "runs.py", "--variant", kind], "run": ["--run", f"runs/{kind}"], "": []}
-    return [*(part.format(name=kind) for part in VERBS[verb].arguments.split()), *which[VERBS[verb].reads]]
+    asked = [part.format(name=kind) for part in VERBS[verb].arguments.split()]
+    return [*asked, *which[VERBS[verb].reads], *MORE.get((verb, kind), [])]
 
 
 def prepare_neighbors() -> None:

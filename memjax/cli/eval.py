@@ -9,7 +9,7 @@ from typing import Any
 from memjax.cli.parser import EVALUATION_FIELDS, Parser, open_run, tell, with_config
 from memjax.cli.stores import add_store, check_store_options, describe_store, score_store
 from memjax.config import Config
-from memjax.console import ANY_SIZE, align, describe_facts, waiting
+from memjax.console import ANY_SIZE, align, check_serves, describe_facts, waiting
 from memjax.overrides import UsageError
 
 PLURAL = {"nats": "{:,.1f}", "targets": "{:,}", "bytes": "{:,}", "memory_bytes": "{:,}", "tokens_per_second": "{:,.0f}"}
@@ -26,6 +26,8 @@ def run(arguments: list[str]) -> int:
     lengths = read_sizes(options.memory)
     if lengths and options.datastore:
         raise UsageError("--memory: given with --datastore, allowed: one of the two: keys are of one memory")
+    if options.datastore:
+        check_serves(config, "stores_keys")
     from memjax.training.experiment import evaluation_model
 
     wanted = [dataclasses.replace(config.evaluation, memory_length=length) for length in lengths]

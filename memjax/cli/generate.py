@@ -3,11 +3,11 @@
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from memjax.cli.parser import GENERATION_FIELDS, Parser, open_run, with_config
 from memjax.cli.stores import add_store, check_store_options, describe_store, recall_of
+from memjax.cli.texts import read_file
 from memjax.config import Config, Evaluation
 from memjax.console import ANY_SIZE, check_serves, continuations
 
@@ -31,6 +31,8 @@ def run(arguments: list[str]) -> int:
     from memjax.training.experiment import make_evaluation_model
 
     check_generates(config)
+    if options.datastore:
+        check_serves(config, "stores_keys")
     prompts = read_prompts(options.prompt, options.prompt_file)
     temperature = 0.0 if options.greedy else options.temperature
     sampling = Sampling(temperature=temperature, top_k=options.top_k, top_p=options.top_p)
@@ -48,8 +50,10 @@ def run(arguments: list[str]) -> int:
 
 def check_generates(config: Config) -> None:
     """Refuses a model that does not go on from a prompt, or reads more at every token than a prompt has."""
+    from memjax.tasks import task_of
     from memjax.training.experiment import evaluation_model
 
+    task_of(config).require("generate")
     model = check_serves(config, "decodes")
     evaluation_model(config, ANY_SIZE)
     if needed := model.example_extras(1, 1):
@@ -59,13 +63,8 @@ def check_generates(config: Config) -> None:
 
 def read_prompts(texts: Sequence[str], files: Sequence[str]) -> dict[str, str]:
     """Header -> prompt, texts before files; one empty prompt where nothing was given."""
-    from memjax.data.sources import read_text
-
     prompts = {f"prompt {number}": text for number, text in enumerate(texts, 1)}
-    for file in files:
-        if not Path(file).is_file():
-            raise ValueError(f"prompt-file: given {file!r}, allowed: a text file")
-        prompts[file] = read_text(file)
+    prompts |= {file: read_file(file, "prompt-file") for file in files}
     return prompts or {"prompt 1": ""}
 
 

@@ -14,14 +14,15 @@ from memjax.settings.relations import validate
 DEFAULT_CONFIG = "memorizing_python"
 
 
-_PLACES = tuple(f"data.{field}" for field in Data.places)
+DATA_FIELDS = tuple(f"data.{field}" for field in Data.places)
+"""What every verb on a run may change: where its data is."""
 
 
-EVALUATION_FIELDS = ("evaluation.", "model.attention.", "task.", *_PLACES)
+EVALUATION_FIELDS = ("evaluation.", "model.attention.", "task.", *DATA_FIELDS)
 """What `memjax eval` may change; of the attention and the task only what changes no parameter."""
 
 
-GENERATION_FIELDS = ("evaluation.cache.", *_PLACES)
+GENERATION_FIELDS = ("evaluation.cache.", *DATA_FIELDS)
 """What `memjax generate` may change."""
 
 

@@ -17,7 +17,7 @@ from memjax.data import sources
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.dialogue import NUM_MARKS, Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
 from memjax.data.documents import Documents, Examples
-from memjax.data.glue import glue_texts, tfds_glue_texts
+from memjax.data.glue import GLUE, glue_texts, tfds_glue_texts
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments, mnist
 from memjax.data.python_sources import python_sources
@@ -202,6 +202,14 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
             make = template_questions if wanted == "questions" else template_texts
             return make(held_out(source.num_examples), seed=part)
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source with a reader")
+
+
+def class_names(data: configs.Data) -> tuple[str, ...]:
+    """Names of the classes of labelled texts in their order; () where they are numbers."""
+    match data.source:
+        case configs.Glue(name=name):
+            return GLUE[name].classes
+    return ()
 
 
 def make_tokenizer(

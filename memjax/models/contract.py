@@ -24,7 +24,7 @@ from memjax.typing import Batch, Sum
 ALWAYS = ("train", "eval", "plan")
 CAPABILITIES = {
     "decodes": ("goes on from a prompt token by token", "generate"),
-    "translates": ("reads a source and writes a target", "memjax.inference.translate"),
+    "translates": ("reads a source and writes a target", "translate"),
     "resizes": ("reads with another memory size", "--evaluation.memory-length"),
     "mixes": ("takes memories over its output", "--evaluation.cache"),
     "stores_keys": ("shows the inner tensors of its layers", "datastore"),

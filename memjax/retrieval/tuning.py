@@ -162,7 +162,7 @@ def find_neighbors(
       The model's own result, its targets, and their neighbours.
 
     Raises:
-      ValueError: documents without numbers, or a search that gives another number of rows than there were queries.
+      ValueError: documents without numbers or targets, or a search that gives another number of rows than queries.
     """
     parts: list[tuple[np.ndarray, ...]] = []
     waiting: list[np.ndarray] = []
@@ -181,6 +181,8 @@ def find_neighbors(
             search_waiting()
 
     result = evaluator(variables, observe=observe)
+    if not result.targets:
+        raise ValueError("evaluation.max_segments: nothing is scored in what is read of the split, allowed: more")
     if waiting:
         search_waiting()
     targets, order = _in_order(parts)

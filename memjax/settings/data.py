@@ -54,11 +54,13 @@ class Source(Settings):
       gives: what its reader gives, the first where nothing else is wanted: 'texts', 'tokens', 'seqio', 'dialogues',
         'pairs' (the texts of two languages), 'labelled' (texts with classes) or 'questions'.
       is_code: whether its texts are source code.
+      is_images: whether its documents are images.
       metrics: what is published for its classes besides accuracy: 'matthews', 'f1'.
     """
 
     gives = ("texts",)
     is_code = False
+    is_images = False
     metrics = ()
 
 
@@ -200,6 +202,7 @@ class Mnist(Source):
     """Grey images in the files of MNIST, one token a pixel; the last 5,000 of training are the validation split."""
 
     gives = ("tokens",)
+    is_images = True
 
     path: str = ""
     """the folder of train-images-idx3-ubyte and t10k-images-idx3-ubyte (also .gz)"""

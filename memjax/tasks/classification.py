@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,12 +13,13 @@ import numpy as np
 
 from memjax import config as configs
 from memjax.data.documents import Example, Examples, Split
+from memjax.data.examples import EXAMPLE
 from memjax.data.glue import LabelledText
-from memjax.data.opening import Datasets, make_examples
+from memjax.data.opening import Datasets, class_names, make_examples
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts, truncate_texts
 from memjax.models.heads import ClassificationHead
-from memjax.tasks.contract import Task, Tokens
+from memjax.tasks.contract import Asked, Task, Tokens, candidates, read_examples
 from memjax.typing import Batch
 
 __all__ = ["LabelledTexts"]
@@ -29,6 +30,7 @@ class Classification(Task):
 
     headline = ("accuracy", "matthews", "f1")
     scored = "texts"
+    about = "pair"
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Labelled texts with the tokenizer of those to train on."""
@@ -49,6 +51,25 @@ class Classification(Task):
     def make_measure(self, split: Split) -> Callable[[], ClassMeasure]:
         del split
         return functools.partial(ClassMeasure, self.config.data.source.metrics)
+
+    def predict(
+        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
+    ) -> list[dict[str, Any]]:
+        """The class of each text, or pair of texts, with its probability."""
+        del how
+        texts = [LabelledText(tuple(filter(None, one)), 0) for one in asked]
+        if len({len(text.texts) for text in texts}) > 1:
+            raise ValueError("pair: given for some of the texts, allowed: for all or none")
+        length, count = self.config.data.segment_length, self.settings.num_classes
+        examples = LabelledTexts(texts, data.tokenizer, length=length, num_classes=count)
+        classes = class_names(self.config.data) or [str(number) for number in range(count)]
+        found: list[dict[str, Any]] = [{} for _ in asked]
+        for batch, _, log_probs in read_examples(model, variables, examples, length=length):
+            for number, row in zip(batch.extras[EXAMPLE], log_probs[:, 0], strict=True):
+                if number >= 0:
+                    ranked = candidates(row, classes.__getitem__, count)
+                    found[number] = {"answer": ranked[0]["answer"], "candidates": [ranked]}
+        return found
 
     def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, Tokens]:
         """Tokens of the texts of each class."""

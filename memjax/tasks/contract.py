@@ -4,22 +4,32 @@ A task knows its data and the question that it puts to them, the head that answe
 model, the step and the evaluation know none of it: they read batches and sum the nats of targets.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
 
 from memjax import config as configs
 from memjax.config import Config
-from memjax.data.documents import Split
+from memjax.data.documents import Examples, Split
 from memjax.data.opening import Datasets
+from memjax.data.reading import Reading
 from memjax.data.token_files import Progress
 from memjax.models.contract import Model
 from memjax.models.factory import make_model
 from memjax.models.heads import TaskHead
 from memjax.typing import Batch
 
-__all__ = ["Answers", "Measure", "Task", "task_of"]
+__all__ = ["Answers", "Asked", "Measure", "Task", "task_of"]
+
+SHOWN_BY = {
+    "generate": "a run that continues texts",
+    "translate": "a run that translates texts",
+    "sample": "a run that draws images",
+    "predict": "a run that answers about a text",
+}
+"""verb that shows what a run has learned -> what it needs"""
 
 Subset = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 """`Batch.extras` -> bool `[batch, length]`, which targets belong to it"""
@@ -51,6 +61,18 @@ class Answers(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+class Asked(NamedTuple):
+    """What a user asks of a task.
+
+    Attributes:
+      text: that is classified, translated, filled in, or answered.
+      about: what the task wants beside it (`Task.about`); '' = nothing.
+    """
+
+    text: str
+    about: str = ""
+
+
 class Task:
     """What a run learns. The base has no data; every other method has the default of a task that lacks a thing.
 
@@ -60,11 +82,15 @@ class Task:
       protocol: how training cuts its split into rows; examples stand alone.
       headline: names of the numbers that it is about, of those that an evaluation has.
       scored: what the targets of an evaluation are.
+      verbs: those of `SHOWN_BY` that show what a run has learned.
+      about: what `predict` is given beside a text: a `question`, `pair` (another text) or `document`; '' = nothing.
     """
 
     protocol = "separate"
     headline: tuple[str, ...] = ("bits_per_byte", "perplexity", "accuracy")
     scored = "tokens"
+    verbs: tuple[str, ...] = ("predict",)
+    about = ""
 
     def __init__(self, config: Config):
         self.config = config
@@ -115,6 +141,40 @@ class Task:
         del model, variables, split, data, evaluation
         return Answers({})
 
+    def require(self, verb: str) -> None:
+        """Refuses a verb that shows something else than what the run has learned.
+
+        Args:
+          verb: of `SHOWN_BY`.
+
+        Raises:
+          ValueError: one line with the task, and the verbs that show it.
+        """
+        if verb not in self.verbs:
+            kind, served = type(self).__name__, ", ".join(("train", "eval", "plan", *self.verbs))
+            raise ValueError(f"{verb}: given {kind}, allowed: {SHOWN_BY[verb]}; {kind} serves {served}")
+
+    def predict(
+        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
+    ) -> list[dict[str, Any]]:
+        """What a model answers to texts of a user.
+
+        Args:
+          model: of a run.
+          variables: of that model.
+          asked: one or more.
+          data: with the tokenizer.
+          **how: what else the task takes, such as the size of a beam.
+
+        Returns:
+          For each a JSON object with `answer`; where there is a choice with `candidates` too: for each thing that was
+          asked for, answers with their probability, the best first.
+
+        Raises:
+          ValueError: a text that is too long, or without what the task asks for.
+        """
+        raise NotImplementedError(f"{type(self).__name__} answers nothing")
+
     def subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, Subset]:
         """Targets that are scored apart too, by name."""
         del split, evaluation
@@ -130,10 +190,53 @@ class Task:
         return {}
 
 
+def read_examples(
+    model: Model, variables: Mapping[str, Any], examples: Examples, *, length: int, rows: int = 8
+) -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
+    """Batches of examples, each with what the model gives for it and its log-probabilities.
+
+    Args:
+      model: a text encoder with the head of a task.
+      variables: its variables.
+      examples: what is read.
+      length: tokens of a row.
+      rows: read together, at most.
+    """
+
+    @jax.jit
+    def read(variables: Any, inputs: Any, start: Any, mask: Any, extras: Any) -> Any:
+        named = {"start_of_document": start, "mask": mask, "extras": extras}
+        output = model.apply(variables, inputs, model.init_state(len(inputs)), **named)[0]
+        return output, model.apply(variables, output, method="log_probs")
+
+    for batch in Reading(rows=min(rows, len(examples)), segment_length=length).batches(examples):
+        arrays = batch.inputs, batch.start_of_document, batch.mask, model.choose_extras(batch.extras)
+        yield batch, *jax.device_get(read(variables, *arrays))
+
+
+def candidates(log_probs: np.ndarray, names: Callable[[int], str], count: int) -> list[dict[str, Any]]:
+    """The most probable of some choices, best first.
+
+    Example:
+      >>> candidates(np.log([0.25, 0.75]), str, 1)
+      [{'answer': '1', 'probability': 0.75}]
+    """
+    best = np.argsort(-log_probs, kind="stable")[:count]
+    return [{"answer": names(int(i)), "probability": round(float(np.exp(log_probs[i])), 6)} for i in best]
+
+
 def task_of(config: Config) -> Task:
     """The task of a configuration; documents of dialogues and of translations are language modelling's variants."""
     # Each task stands on this file, and brings what only it needs.
-    from memjax.tasks import classification, dialogue, language_modeling, masked, question_answering, translation
+    from memjax.tasks import (
+        classification,
+        dialogue,
+        images,
+        language_modeling,
+        masked,
+        question_answering,
+        translation,
+    )
 
     match config.task, config.data.source.gives[0]:
         case configs.MaskedLanguageModeling(), _:
@@ -146,6 +249,8 @@ def task_of(config: Config) -> Task:
             return dialogue.DialogueModeling(config)
         case configs.LanguageModeling(), "pairs":
             return translation.Translation(config)
+        case configs.LanguageModeling(), _ if config.data.source.is_images:
+            return images.ImageModeling(config)
         case configs.LanguageModeling(), _:
             return language_modeling.LanguageModeling(config)
     raise ValueError(f"task: given {type(config.task).__name__}, allowed: one of memjax.config.TaskKind")

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax import config as configs
-from memjax.data.dialogue import Dialogues, Turn
+from memjax.data.dialogue import Dialogue, Dialogues, Turn, Utterance
 from memjax.data.opening import Datasets
 from memjax.inference.beam import words_of
 from memjax.inference.decoding import generate, prefill, read_tokens
 from memjax.inference.sampling import Sampling
-from memjax.tasks.contract import Answers
+from memjax.tasks.contract import Answers, Asked
 from memjax.tasks.language_modeling import LanguageModeling
 
 __all__ = ["answer_turns", "score_answers"]
@@ -29,6 +29,8 @@ class DialogueModeling(LanguageModeling):
     """Utterances are scored; measured by what answers share with those given, drawn from a nucleus and greedily."""
 
     headline = ("perplexity", "nucleus_f1")
+    verbs = ("generate", "predict")
+    about = "document"
     max_tokens = 64
 
     def answers(
@@ -54,6 +56,33 @@ class DialogueModeling(LanguageModeling):
             measures |= {f"{name}_{measure}": number for measure, number in scores.items()}
             measures["utterances"] = len(found)
         return Answers(measures, notes)
+
+    def predict(
+        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
+    ) -> list[dict[str, Any]]:
+        """What a model says next, greedily: the lines of a text are what two people have said about a document."""
+        del how
+        source: Any = self.config.data.source
+        dialogues = [Dialogue(document, _alternating([*text.splitlines(), "?"])) for text, document in asked]
+        length = self.config.data.segment_length
+        documents = Dialogues(
+            dialogues,
+            data.tokenizer,
+            layout=source.document,
+            segment_length=length,
+            document_length=source.document_length,
+            max_utterance_length=source.max_utterance_length,
+        )
+        settings = {"segment_length": length, "sampling": GREEDY, "max_tokens": self.max_tokens}
+        last = {}
+        for answer in answer_turns(model, variables, documents, rows=min(8, len(documents)), **settings):
+            last[answer.turn.dialogue] = data.tokenizer.decode(answer.tokens)
+        return [{"answer": last[number]} for number in range(len(asked))]
+
+
+def _alternating(lines: Sequence[str]) -> tuple[Utterance, ...]:
+    """What two people say in turn."""
+    return tuple(Utterance(number % 2, line) for number, line in enumerate(line for line in lines if line.strip()))
 
 
 class Answer(NamedTuple):

@@ -16,6 +16,8 @@ from memjax.typing import Batch
 class LanguageModeling(Task):
     """Documents are read as they are; the targets are their tokens."""
 
+    verbs = ("generate",)
+
     def __init__(self, config: Config):
         super().__init__(config)
         self.protocol = config.data.protocol

@@ -2,17 +2,19 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from memjax.data.documents import Documents, Example, Examples
+from memjax.data.examples import EXAMPLE
 from memjax.data.opening import Datasets, make_datasets
 from memjax.data.token_files import Progress
-from memjax.data.wordpiece import WordPieceTokenizer
+from memjax.data.wordpiece import WordPieceTokenizer, join_texts
 from memjax.models.heads import MaskedTokenHead
-from memjax.tasks.contract import Task
+from memjax.tasks.contract import Asked, Task, candidates, read_examples
 
 __all__ = ["MaskedTexts"]
 
@@ -39,6 +41,69 @@ class MaskedLanguageModeling(Task):
     def head(self) -> MaskedTokenHead:
         model = self.config.model
         return MaskedTokenHead(model.dim, jnp.dtype(model.compute_dtype))
+
+    def predict(
+        self,
+        model: Any,
+        variables: Mapping[str, Any],
+        asked: Sequence[Asked],
+        data: Datasets,
+        *,
+        top: int = 5,
+        **how: Any,
+    ) -> list[dict[str, Any]]:
+        """Each text with the most probable token for every [MASK] in it, and the `top` most probable ones."""
+        del how
+        length, tokenizer = self.config.data.segment_length, data.tokenizer
+        examples = HiddenTexts([text for text, _ in asked], tokenizer, length=length)
+        piece, found = lambda number: tokenizer.decode([number]), [{} for _ in asked]
+        for batch, _, log_probs in read_examples(model, variables, examples, length=length):
+            log_probs = np.array(log_probs)
+            log_probs[..., tokenizer.special_ids] = -np.inf
+            for row, number in enumerate(batch.extras[EXAMPLE]):
+                if number >= 0:
+                    places = examples.places[number]
+                    filled, scores = examples.frames[number].copy(), log_probs[row, : len(places)]
+                    filled[places] = scores.argmax(axis=-1)
+                    ranked = [candidates(one, piece, top) for one in scores]
+                    found[number] = {"answer": tokenizer.decode(filled), "candidates": ranked}
+        return found
+
+
+class HiddenTexts(Examples):
+    """Texts with [MASK] in them, each a frame `[CLS] text [SEP]` that asks for what is hidden.
+
+    Attributes:
+      frames: int32 tokens of each.
+      places: of its masks.
+    """
+
+    def __init__(self, texts: Sequence[str], tokenizer: WordPieceTokenizer, *, length: int):
+        """Tokenises the texts.
+
+        Raises:
+          ValueError: a text without [MASK], or one that is longer than `length` with its special tokens.
+        """
+        self.frames = [join_texts(tokenizer, tokenizer.encode(text))[0] for text in texts]
+        self.places = [np.flatnonzero(frame == tokenizer.mask_id) for frame in self.frames]
+        for frame, places in zip(self.frames, self.places, strict=True):
+            if not len(places) or len(frame) > length:
+                given = f"{len(frame) - 2} tokens, {len(places)} of them [MASK]"
+                raise ValueError(f"text: given {given}, allowed: up to {length - 2}, at least one of them [MASK]")
+        self._most = max(map(len, self.places))
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def example(self, index: int, /, epoch: int = 0) -> Example:
+        del epoch
+        places, targets = self.places[index], np.zeros(self._most, np.int32)
+        positions, weights = targets.copy(), (np.arange(self._most) < len(places)).astype(np.float32)
+        positions[: len(places)] = places
+        return Example(self.frames[index], targets, weights, context={"masked_positions": positions})
+
+    def num_bytes(self, index: int, /) -> int:
+        return 0
 
 
 class MaskedTexts(Examples):

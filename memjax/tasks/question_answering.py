@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from memjax.data.squad import Question
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts
 from memjax.models.heads import SpanHead
-from memjax.tasks.contract import Task
+from memjax.tasks.contract import Asked, Task, read_examples
 from memjax.typing import Batch
 
 __all__ = ["QuestionWindows"]
@@ -35,6 +35,7 @@ class QuestionAnswering(Task):
 
     headline = ("exact_match", "f1")
     scored = "ends of answers"
+    about = "question"
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Questions with the tokenizer of those to train on."""
@@ -53,6 +54,22 @@ class QuestionAnswering(Task):
 
     def make_measure(self, split: Any) -> Callable[[], AnswerMeasure]:
         return functools.partial(AnswerMeasure, split)
+
+    def predict(
+        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
+    ) -> list[dict[str, Any]]:
+        """The words of each text that answer the question about it, with the sum of the scores of their two ends."""
+        del how
+        if not all(question for _, question in asked):
+            raise ValueError("question: given none, allowed: one about the text")
+        length, fields = self.config.data.segment_length, dataclasses.asdict(self.settings)
+        questions = [Question(question, text, ()) for text, question in asked]
+        windows = QuestionWindows(questions, data.tokenizer, length=length, **fields)
+        measure = AnswerMeasure(windows)
+        for batch, output, _ in read_examples(model, variables, windows, length=length):
+            measure.observe(batch, output)
+        best = [measure.answers[number] for number in range(len(asked))]
+        return [{"answer": words, "score": score if words else None} for score, words in best]
 
 
 class _Context(NamedTuple):

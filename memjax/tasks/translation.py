@@ -1,14 +1,14 @@
 """Translation: sentence pairs, and the BLEU of what beam search finds."""
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from memjax import config as configs
 from memjax.data.opening import Datasets, open_source
 from memjax.data.sources import only_texts
 from memjax.inference.beam import detokenized_bleu, tokenized_bleu, translate
-from memjax.tasks.contract import Answers
+from memjax.tasks.contract import Answers, Asked
 from memjax.tasks.language_modeling import LanguageModeling
 
 
@@ -19,6 +19,48 @@ class Translation(LanguageModeling):
     beam_size = 5
     length_penalty = 1.0
 
+    verbs = ("translate",)
+
+    def translate(
+        self,
+        model: Any,
+        variables: Mapping[str, Any],
+        sources: Sequence[Sequence[int]],
+        data: Datasets,
+        *,
+        rows: int = 8,
+        beam_size: int = beam_size,
+        length_penalty: float = length_penalty,
+    ) -> Iterator[list[int]]:
+        """Ids of the best translation of every source that a beam finds (`memjax.inference.translate`)."""
+        longest = self.config.data.source.max_length  # type: ignore[union-attr]
+        return translate(
+            model,
+            variables,
+            sources,
+            rows=rows,
+            source_length=longest,
+            begin_token=data.begin_token,
+            end_token=data.tokenizer.end_id,
+            beam_size=beam_size,
+            max_length=longest,
+            length_penalty=length_penalty,
+            segment_length=self.config.data.segment_length,
+        )
+
+    def predict(
+        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
+    ) -> list[dict[str, Any]]:
+        """Translates each text; `how` are the rows side by side, `beam_size` and `length_penalty`."""
+        longest = self.config.data.source.max_length  # type: ignore[union-attr]
+        sources = [[*data.tokenizer.encode(text).tolist(), data.tokenizer.end_id] for text, _ in asked]
+        for source, (text, _) in zip(sources, asked, strict=True):
+            if len(source) > longest:
+                given = f"{len(source) - 1} tokens ({text[:20]!r}...)"
+                raise ValueError(f"text: given {given}, allowed: up to {longest - 1}, of data.source.max_length")
+        found = self.translate(model, variables, sources, data, **how)
+        return [{"answer": data.tokenizer.decode(ids)} for ids in found]
+
     def answers(
         self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
     ) -> Answers:
@@ -26,21 +68,9 @@ class Translation(LanguageModeling):
         if importlib.util.find_spec("sacrebleu") is None:
             return Answers({}, ("bleu: not measured, sacrebleu is not installed; allowed: pip install 'memjax[eval]'",))
         references = list(only_texts(open_source(self.config.data, evaluation.split)[1]))
-        source: Any = self.config.data.source
         count = min(evaluation.answers, len(split))
-        found = translate(
-            model,
-            variables,
-            [split.source(index).tolist() for index in range(count)],
-            rows=evaluation.rows,
-            source_length=source.max_length,
-            begin_token=data.begin_token,
-            end_token=data.tokenizer.end_id,
-            beam_size=self.beam_size,
-            max_length=source.max_length,
-            length_penalty=self.length_penalty,
-            segment_length=self.config.data.segment_length,
-        )
+        sources = [split.source(index).tolist() for index in range(count)]
+        found = self.translate(model, variables, sources, data, rows=evaluation.rows)
         texts = [data.tokenizer.decode(ids) for ids in found]
         wanted = [references[int(number)] for number in split.kept[:count]]
         plain, words = detokenized_bleu(texts, wanted), tokenized_bleu(texts, wanted)

@@ -151,6 +151,11 @@ class Experiment:
             **shown,
         )
 
+    @property
+    def datasets(self) -> Datasets:
+        """What is read, with its tokenizer."""
+        return Datasets(self.documents, self.tokenizer, self.model.vocabulary.vocab_size, self.begin_token)
+
     def evaluate(self, variables: Mapping[str, Any], evaluation: configs.Evaluation | None = None) -> EvaluationResult:
         """Scores a split, then measures what the model answers to it by generating, as far as the task does.
 
@@ -165,9 +170,8 @@ class Experiment:
         result = evaluator(variables)
         if not evaluation.answers:
             return result
-        data = Datasets(self.documents, self.tokenizer, self.model.vocabulary.vocab_size, self.begin_token)
         split = self.documents(evaluation.split)
-        found = self.task.answers(evaluator.model, evaluator.fit(variables), split, data, evaluation)
+        found = self.task.answers(evaluator.model, evaluator.fit(variables), split, self.datasets, evaluation)
         measures = {**result.measures, **found.measures}
         return dataclasses.replace(result, measures=measures, notes=(*result.notes, *found.notes))
 

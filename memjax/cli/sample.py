@@ -1,0 +1,61 @@
+"""`memjax sample`."""
+
+import re
+from pathlib import Path
+
+from memjax.cli.parser import GENERATION_FIELDS, Parser, open_run, tell, with_config
+from memjax.config import Evaluation
+from memjax.overrides import UsageError
+
+
+def run(arguments: list[str]) -> int:
+    """Draws images with the newest checkpoint of a run on images, pixel by pixel, into a PNG file."""
+    parser = Parser("sample", run.__doc__, reads="run", json="")
+    add = parser.add_argument
+    add("--to", required=True, metavar="FILE", help="the PNG file")
+    add("--count", type=int, default=8, metavar="N", help="images (default: 8)")
+    add("--columns", type=int, default=8, metavar="N", help="images in a row of the file (default: 8)")
+    add("--size", default="", metavar="HEIGHTxWIDTH", help="pixels (default: those of the run's data)")
+    add("--temperature", type=float, default=1.0, help="0 = greedy (default: 1)")
+    add("--top-k", type=int, default=0, metavar="K", help="of the K most probable values; 0 = all")
+    add("--top-p", type=float, default=1.0, metavar="P", help="of the most probable values up to P")
+    add("--seed", type=int, default=0, help="equal seeds give equal images (default: 0)")
+    options, config = with_config(parser, arguments, only=GENERATION_FIELDS)
+    size, path = read_size(options.size), Path(options.to).expanduser()
+    for name in ("count", "columns"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name}: given {getattr(options, name)}, allowed: 1 or more")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--to: given {options.to!r}, allowed: a file in a folder that is there")
+    from memjax.data.images import png_grid
+    from memjax.inference import Sampling, sample_images
+    from memjax.tasks import task_of
+    from memjax.training.experiment import make_evaluation_model
+
+    task_of(config).require("sample")
+    sampling = Sampling(temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)
+    loaded = open_run(options.run, config)
+    shape = size or loaded.experiment.documents("train").shape
+    model = make_evaluation_model(loaded.experiment, Evaluation(cache=config.evaluation.cache))
+    settings = {"segment_length": config.data.segment_length, "sampling": sampling, "seed": options.seed}
+    images = sample_images(model, loaded.variables, options.count, shape, **settings)
+    path.write_bytes(png_grid(images, options.columns))
+    facts = {"run": options.run, "images": len(images), "height": shape[0], "width": shape[1], "file": str(path)}
+    return tell(facts, lambda f: f"{f['file']}: {f['images']} images of {f['height']} x {f['width']}", options)
+
+
+def read_size(text: str) -> tuple[int, int] | None:
+    """The height and width of `--size`; None where it is not given.
+
+    Raises:
+      UsageError: something else than two numbers.
+
+    Example:
+      >>> read_size("28x20"), read_size("")
+      ((28, 20), None)
+    """
+    if not text:
+        return None
+    if not (found := re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)):
+        raise UsageError(f"--size: given {text!r}, allowed: HEIGHTxWIDTH, as 28x28")
+    return int(found[1]), int(found[2])

@@ -1,0 +1,31 @@
+"""`memjax translate`."""
+
+import json
+
+from memjax.cli.parser import DATA_FIELDS, Parser, with_config
+from memjax.cli.predict import predict
+from memjax.cli.texts import read_texts
+from memjax.overrides import UsageError
+
+
+def run(arguments: list[str]) -> int:
+    """Translates texts with the newest checkpoint of a run on sentence pairs, by beam search."""
+    parser = Parser("translate", run.__doc__, reads="run", json=" per text")
+    add = parser.add_argument
+    add("--text", action="append", default=[], metavar="TEXT", help="a sentence; may be repeated")
+    add("--file", action="append", default=[], metavar="FILE", help="a sentence a line")
+    add("--beam-size", type=int, default=5, metavar="N", help="hypotheses that go on (default: 5)")
+    penalty = "exponent of the length that divides the score: more favours longer translations (default: 1)"
+    add("--length-penalty", type=float, default=1.0, metavar="P", help=penalty)
+    options, config = with_config(parser, arguments, only=DATA_FIELDS)
+    if options.beam_size < 1:
+        raise UsageError(f"--beam-size: given {options.beam_size}, allowed: 1 or more")
+    from memjax.tasks import task_of
+
+    task_of(config).require("translate")
+    texts = read_texts(options.text, options.file, by_line=True)
+    how = {"beam_size": options.beam_size, "length_penalty": options.length_penalty}
+    answers = predict(options.run, config, [(text, "") for text in texts], **how)
+    for text, found in zip(texts, answers, strict=True):
+        print(json.dumps({"text": text, "translation": found["answer"]}) if options.json else found["answer"])
+    return 0
