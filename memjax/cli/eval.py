@@ -93,11 +93,10 @@ def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
 
 def headline(values: Mapping[str, Any], task: Any) -> str:
     """What was scored, and the numbers that the task is about."""
-    step = f" at step {values['step']:,}" if "step" in values else ""
     scored = f"{values['targets']:,} {task.scored} of the {values['split']} split"
     memory = f", memory {_size(values['memory_length'])}" if task.config.model.carrier.memory_length is not None else ""
     cache = f", cache {values['cache']['memory_length']:,}" if "cache" in values else ""
-    text = f"{values['run']}{step}: {_numbers(values, task)} ({scored}{memory}{cache})"
+    text = f"{_name(values)}: {_numbers(values, task)} ({scored}{memory}{cache})"
     if store := values.get("datastore"):
         text += f"\nwith {describe_store(store)}\nwithout them: {_numbers(store['without'], task)}"
     return text
@@ -112,9 +111,14 @@ def describe_sizes(rows: Sequence[Mapping[str, Any]], task: Any, trained: int) -
     table += [[size(row), *(show(name, row[name]) for name in names)] for row in rows]
     best = min(rows, key=lambda row: row["nats"])
     what = f"{best['targets']:,} {task.scored} of the {best['split']} split"
-    step = f" at step {best['step']:,}" if "step" in best else ""
-    text = f"{best['run']}{step}: best with memory {_size(best['memory_length'])}, {_numbers(best, task)} ({what})"
+    text = f"{_name(best)}: best with memory {_size(best['memory_length'])}, {_numbers(best, task)} ({what})"
     return "\n".join([text, "", *align(table, numbers=len(names))])
+
+
+def _name(values: Mapping[str, Any]) -> str:
+    """The run, and where it was read."""
+    older = "" if values["step"] == values["newest_step"] else f" (the newest is {values['newest_step']:,})"
+    return f"{values['run']} at step {values['step']:,}{older}"
 
 
 def _numbers(values: Mapping[str, Any], task: Any) -> str:

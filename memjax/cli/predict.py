@@ -27,19 +27,22 @@ def run(arguments: list[str]) -> int:
     if options.top < 1:
         raise ValueError(f"top: given {options.top}, allowed: 1 or more")
     texts = read_texts(options.text, options.file)
-    answers = predict(options.run, config, [(text, about) for text in texts], top=options.top)
+    answers, facts = predict(options.run, config, [(text, about) for text in texts], top=options.top)
     for text, found in zip(texts, answers, strict=True):
-        print(json.dumps({"text": text, **found}) if options.json else describe_answer(found))
+        print(json.dumps({"text": text, **found, **facts}) if options.json else describe_answer(found))
     return 0
 
 
-def predict(run: str, config: Config, asked: Sequence[tuple[str, str]], **how: Any) -> list[dict[str, Any]]:
-    """What a run answers, see `Task.predict`."""
+def predict(
+    run: str, config: Config, asked: Sequence[tuple[str, str]], **how: Any
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What a run answers, see `Task.predict`, and which checkpoint of it."""
     from memjax.tasks import Asked
 
     loaded = open_run(run, config)
     experiment, questions = loaded.experiment, [Asked(*one) for one in asked]
-    return experiment.task.predict(experiment.model, loaded.variables, questions, experiment.datasets, **how)
+    found = experiment.task.predict(experiment.model, loaded.variables, questions, experiment.datasets, **how)
+    return found, loaded.checkpoint.facts()
 
 
 def describe_answer(found: Mapping[str, Any]) -> str:

@@ -40,7 +40,14 @@ def run(arguments: list[str]) -> int:
     settings = {"segment_length": config.data.segment_length, "sampling": sampling, "seed": options.seed}
     images = sample_images(model, loaded.variables, options.count, shape, **settings)
     path.write_bytes(png_grid(images, options.columns))
-    facts = {"run": options.run, "images": len(images), "height": shape[0], "width": shape[1], "file": str(path)}
+    facts = {
+        "run": options.run,
+        **loaded.checkpoint.facts(),
+        "images": len(images),
+        "height": shape[0],
+        "width": shape[1],
+        "file": str(path),
+    }
     return tell(facts, lambda f: f"{f['file']}: {f['images']} images of {f['height']} x {f['width']}", options)
 
 
