@@ -1,11 +1,14 @@
 """Evaluation and generation from the command line: memories side by side, and a datastore at inference."""
 
 import json
+import struct
+from pathlib import Path
 
 import pytest
 
 from memjax.cli import main
 from tests.cli_test import here, refuse, workplace  # noqa: F401 (fixtures)
+from tools.verbs import write_data
 
 RUN = ["--run", "runs/tiny_default"]
 
@@ -45,6 +48,12 @@ def test_memories_side_by_side(here, capsys):  # noqa: F811
         (["eval", "--memory", "4", "--datastore", "store"], "--memory: given with --datastore"),
         (["eval", "--datastore", "texts"], "texts is not a datastore"),
         (["eval", "--knn-weight", "0.2"], "--knn-weight: given without --datastore"),
+        (["translate", "--text", "x"], "translate: given LanguageModeling, allowed: a run that translates texts; Lang"),
+        (["translate", "--text", "x", "--beam-size", "0"], "--beam-size: given 0, allowed: 1 or more"),
+        (["predict", "--text", "x"], "predict: given LanguageModeling, allowed: a run that answers about a text; Lang"),
+        (["sample", "--to", "x.png"], "sample: given LanguageModeling, allowed: a run that draws images; LanguageM"),
+        (["sample", "--to", "nowhere/x.png"], "--to: given 'nowhere/x.png', allowed: a file in a folder that is there"),
+        (["sample", "--to", "x.png", "--size", "3"], "--size: given '3', allowed: HEIGHTxWIDTH"),
         (
             ["generate", "--datastore", "s", "--knn-temperature", "0"],
             "--knn-temperature: given 0.0, allowed: more than 0",
@@ -77,3 +86,37 @@ def test_a_datastore_at_inference(here, capsys):  # noqa: F811
     assert "protocol.segment_length 8, given 4" in refuse(
         ["eval", *RUN, *store, "--evaluation.segment-length", "4"], capsys
     )
+
+
+@pytest.mark.slow
+def test_what_other_runs_have_learned(tmp_path, monkeypatch, capsys):
+    write_data(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    kinds = ("images", "Classification", "QuestionAnswering", "MaskedLanguageModeling", "EncoderDecoder", "dialogues")
+    for kind in kinds:
+        answer(["train", "--config", "runs.py", "--variant", kind], capsys)
+    sample = ["sample", "--run", "runs/images", "--to", "images.png", "--count", "3", "--columns", "2"]
+    assert answer(sample, capsys) == "images.png: 3 images of 4 x 4\n"
+    assert struct.unpack(">II", Path("images.png").read_bytes()[16:24]) == (9, 9)
+    first = Path("images.png").read_bytes()
+    facts = json.loads(answer([*sample, "--json", "--size", "4x4"], capsys))
+    assert (facts["step"], facts["images"], facts["height"]) == (2, 3, 4) and Path("images.png").read_bytes() == first
+    Path("context.txt").write_text("Ada lives in Athens. Boole lives in Berlin.")
+    asked = ["--file", "context.txt", "--question", "Where does Ada live?"]
+    found = answer(["predict", "--run", "runs/QuestionAnswering", *asked], capsys).strip()
+    assert found in Path("context.txt").read_text()
+    pair = ["--text", "Ada lives in Athens.", "--pair", "Ada lives in Rome."]
+    lines = answer(["predict", "--run", "runs/Classification", *pair], capsys).splitlines()
+    assert lines[0] in "01" and lines[1].startswith(f"  {lines[0]} 0.")
+    masks = ["predict", "--run", "runs/MaskedLanguageModeling", "--text", "Ada [MASK] in [MASK].", "--top", "2"]
+    assert len(answer(masks, capsys).splitlines()) == 3
+    Path("lines.txt").write_text("one\ntwo\n")
+    translate = ["translate", "--run", "runs/EncoderDecoder", "--file", "lines.txt", "--json"]
+    rows = [json.loads(line) for line in answer(translate, capsys).splitlines()]
+    assert [row["text"] for row in rows] == ["one", "two"] and all("translation" in row for row in rows)
+    reply = ["predict", "--run", "runs/dialogues", "--text", "Where does Ada live?", "--document", "context.txt"]
+    assert json.loads(answer([*reply, "--json"], capsys))["answer"] is not None
+    run = ["--run", "runs/Classification", "--text", "x"]
+    line = refuse(["predict", *run, "--question", "y"], capsys)
+    assert "--question: given with Classification, allowed: --pair" in line
+    assert "text: given none, allowed: --text TEXT or --file FILE" in refuse(["predict", *run[:2]], capsys)
