@@ -202,6 +202,7 @@ RUNS = {
 """runs that do not fit a verb, and what is asked of them"""
 
 OTHERS = {
+    "plan --config tiny.py --topology v5e:1x1 --vocab-size -3": "--vocab-size: given -3, allowed",
     "plan --config tiny.py --topology v9:1x1": "topology: given 'v9:1x1', allowed",
     "plan --config tiny.py --topology v5e": "topology: given 'v5e', allowed",
     "plan --config tiny.py --topology v5e:0x0": "topology: given 'v5e:0x0', allowed",

@@ -3,6 +3,7 @@
 import shlex
 
 from memjax.cli.parser import Parser, with_config
+from memjax.overrides import UsageError
 
 
 def run(arguments: list[str]) -> int:
@@ -17,6 +18,8 @@ def run(arguments: list[str]) -> int:
     ids = "ids, where only the data knows how many"
     parser.add_argument("--vocab-size", type=int, default=0, metavar="N", help=ids)
     options, config = with_config(parser, arguments)
+    if options.vocab_size < 0:
+        raise UsageError(f"--vocab-size: given {options.vocab_size}, allowed: 0 (as the configuration says) or more")
     from memjax.planning.cases import plan
     from memjax.planning.report import make_cases, report
 
