@@ -108,6 +108,7 @@ print(sum(file.stat().st_size for file in text.iterdir()), "bytes in", len(list(
 #
 # A Transformer-XL: every layer remembers what it saw at the last 128 tokens, beyond its segment of 64. A run is a
 # folder, here `runs/quickstart`. Interrupt the cell whenever you like and run it again: it goes on where it was.
+# In a terminal `memjax train --text my_text` chooses a model by the size of the text.
 
 # %%
 from memjax import config

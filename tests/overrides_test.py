@@ -38,7 +38,7 @@ def test_values_replace_defaults_and_leave_the_given_config_alone():
         (["--model.dropout", "0,1"], "model.dropout: given '0,1', allowed: a number"),
         (
             ["--model.attention.layers", "a"],
-            "model.attention.layers: given 'a', allowed: integers, separated by spaces",
+            "model.attention.layers: given 'a', allowed: integers, separated by spaces or None",
         ),
         (
             ["--model.attention.merge", "joind"],

@@ -151,7 +151,7 @@ def make_attention(
         case settings.Compressive() as part:
             return _made(memory.CompressiveAttention, part, model, **common)
         case settings.Memorizing() as part:
-            chosen = _is_chosen(index, part.layers, model.num_layers)
+            chosen = _is_chosen(index, part.chosen_layers(model.num_layers), model.num_layers)
             if not chosen or not part.memory_length:  # equal fields let neighbours share one scanned group
                 common |= {"memory_length": 0, "num_neighbors": 1, "track_positions": False}
                 return _made(memory.MemorizingAttention, part, model, **common)
@@ -226,7 +226,9 @@ def _make_feed_forward(
         return NoFeedForward()
     fields: dict[str, Any] = {"norm": attention.norm_place, "norm_kind": attention.norm_kind}
     fields |= {"hidden_dropout": attention.hidden_dropout, "init_stddev": attention.init_stddev}
-    if isinstance(part, settings.ProductKey) and _is_chosen(index, part.layers, model.num_layers):
+    if isinstance(part, settings.ProductKey) and _is_chosen(
+        index, part.chosen_layers(model.num_layers), model.num_layers
+    ):
         fields["dense_scale"] = part.dense_scale
         if part.memory_scale:
             own = {"dim": model.dim, "num_heads": part.memory_heads, "split": table_sharding}

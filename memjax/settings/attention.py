@@ -245,8 +245,9 @@ class Compressive(RelativeAttention):
 class Memorizing(BucketAttention):
     """Memorizing Transformer (Wu et al. 2022): k nearest (key, value) pairs of a long FIFO memory, in some layers."""
 
-    layers: tuple[int, ...] = (-4,)
-    """layers with the long memory, 0-based, negative from the end; () = all"""
+    layers: tuple[int, ...] | None = None
+    """layers with the long memory, 0-based, negative from the end; () = all, None = the fourth from the end (the first
+    of fewer layers)"""
     memory_length: Slots = 8192
     """slots (tokens) of the long memory per row and head; 0 = the local cache only"""
     num_neighbors: int = 32
@@ -279,12 +280,16 @@ class Memorizing(BucketAttention):
     def local_window(self, segment_length: int) -> int:
         return self.window or self.cache_length + segment_length
 
+    def chosen_layers(self, num_layers: int) -> tuple[int, ...]:
+        """`layers` of a model of so many."""
+        return (max(-4, -num_layers),) if self.layers is None else self.layers
+
     def check(self, field: str, config: Config) -> None:
         BucketAttention.check(self, field, config)
         fits = self.memory_length == 0 or 1 <= self.num_neighbors <= self.memory_length
         allowed = f"1 to {field}memory_length = {self.memory_length}"
         require(fits, f"{field}num_neighbors", self.num_neighbors, allowed)
-        require_layers(f"{field}layers", self.layers, config.model.num_layers)
+        require_layers(f"{field}layers", self.layers or (), config.model.num_layers)
         fits = self.write == "current" or self.cache_length > 0
         require(fits, f"{field}write", self.write, "'current' when cache_length is 0")
 

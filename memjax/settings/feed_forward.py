@@ -44,8 +44,9 @@ class ProductKey(Dense):
     In some layers; `dim`, `activation` and `bias` are those of the ordinary network.
     """
 
-    layers: tuple[int, ...] = (-2,)
-    """layers with a memory, 0-based, negative from the end; () = all"""
+    layers: tuple[int, ...] | None = None
+    """layers with a memory, 0-based, negative from the end; () = all, None = the second from the end (the first of one
+    layer)"""
     num_keys: Count = 512
     """sub-keys of each half; num_keys ** 2 slots"""
     memory_heads: Count = 4
@@ -65,6 +66,10 @@ class ProductKey(Dense):
     memory_scale: float = 1.0
     """weight of the memory (the paper's beta); 0 = none"""
 
+    def chosen_layers(self, num_layers: int) -> tuple[int, ...]:
+        """`layers` of a model of so many."""
+        return (max(-2, -num_layers),) if self.layers is None else self.layers
+
     def check(self, field: str, config: Config) -> None:
         keys = self.num_keys
         require(self.key_dim % 2 == 0, f"{field}key_dim", self.key_dim, "an even number (two halves)")
@@ -74,7 +79,7 @@ class ProductKey(Dense):
         fits = self.dense_scale != 0 or self.memory_scale != 0
         allowed = f"another number than 0 where {field}dense_scale is 0"
         require(fits, f"{field}memory_scale", self.memory_scale, allowed)
-        require_layers(f"{field}layers", self.layers, config.model.num_layers)
+        require_layers(f"{field}layers", self.layers or (), config.model.num_layers)
 
 
 FeedForwardKind = Dense | ProductKey

@@ -666,3 +666,13 @@ def test_a_task_of_a_text_encoder_is_valid_up_to_its_border(inside, outside, lin
 )
 def test_a_task_that_does_not_fit_gets_one_line(config, line):
     assert refused(config) == line
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3, 4, 6])
+def test_defaults_are_for_models_of_any_depth(num_layers):
+    """A long memory in the fourth layer from the end, a value table in the second, where there are so many."""
+    memory, tables = Memorizing(), ProductKey()
+    validate(Config(model=Model(num_layers=num_layers, attention=memory, feed_forward=tables)))
+    assert memory.chosen_layers(num_layers) == (-min(4, num_layers),)
+    assert tables.chosen_layers(num_layers) == (-min(2, num_layers),)
+    assert Memorizing(layers=(0, -1)).chosen_layers(num_layers) == (0, -1)

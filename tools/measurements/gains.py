@@ -67,7 +67,7 @@ def evaluate(path: str, config: Config, memory_length: int, *, track: bool = Fal
     attention = _memorizing(config)
     config.evaluation.memory_length, attention.track_positions = memory_length, track
     loaded = load_run(path, config)
-    layer = attention.layers[-1] % config.model.num_layers
+    layer = attention.chosen_layers(config.model.num_layers)[-1] % config.model.num_layers
     names = [f"layer_{layer:02d}/neighbor_{kind}" for kind in ("positions", "weights")] if track else []
     documents = AnnotatedDocuments(loaded.experiment.documents(config.evaluation.split), numbers=True)
     model = make_evaluation_model(loaded.experiment, config.evaluation)
