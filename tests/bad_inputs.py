@@ -144,8 +144,8 @@ VALUES = {
     "--sharding.timeout 0": "sharding.timeout: given 0.0, allowed",
     "--sharding.memory rows": "sharding.memory: given 'rows', allowed",
     "--workdir tiny.py": "tiny.py/new: Not a directory",
-    "--name ''": "runs: not empty (pairs, ...) and not a run directory",
-    "--name .": "runs: not empty (pairs, ...) and not a run directory",
+    "--name ''": "runs: not empty",
+    "--name .": "runs: not empty",
     "--model.dim 1000000": "model.dim: given 1000000, needs 37,252.9 GiB for",
     "--data.rows 1000000000": "data.rows: given 1000000000, needs 119.2 GiB for one",
     "--model.attention.memory-length 2000000000": "model.attention.memory_length: given 2000000000, needs",
@@ -162,7 +162,7 @@ VALUES = {
 """values of fields, after `train --config tiny.py --name new`: types, ranges, relations, sizes"""
 
 RUNS = {
-    "generate --run runs/pairs --prompt x": "generate: given EncoderDecoder, allowed",
+    "generate --run runs/pairs --prompt x": "generate: given Translation, allowed: a run that continues texts",
     "usage --run runs/pairs": "runs/pairs/checkpoints: has no checkpoint",
     "datastore plan --run runs/pairs --path s": "datastore: given EncoderDecoder, allowed",
     "eval --run runs/pairs --evaluation.memory-length 8": "evaluation.memory_length: given 8, allowed",
@@ -241,7 +241,7 @@ OTHERS = {
     "train --config tiny.py --training.seed 3": "runs/tiny_default: holds a run of another config",
     "train --config tiny.py --data.source.path other": "runs/tiny_default: holds a run of another config",
     "demo --time x": "--time: no such option of memjax demo; see --help",
-    "demo --steps x": "--steps: no such option of memjax demo; did you mean",
+    "demo --steps x": "--steps: no such option of memjax demo",
     "demo --nothing": "--nothing: no such option of memjax demo; see --help",
 }
 """plan, import, datastore, starts from other runs, resumption with another configuration"""

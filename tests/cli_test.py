@@ -58,10 +58,11 @@ def here(workplace, monkeypatch):
     return workplace
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder; locks and caches of prepared data aside."""
+def contents(folder: Path) -> dict[str, tuple[int, ...]]:
+    """What tells that a file below a folder has changed; locks and caches of prepared data aside."""
+    of = lambda status: (status.st_size, status.st_mtime_ns, status.st_ino)
     return {
-        str(path.relative_to(folder)): path.read_bytes()
+        str(path.relative_to(folder)): of(path.stat())
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != ".lock" and "__pycache__" not in path.parts and "cache" not in path.parts
     }

@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, verb: str, about: str | None, reads: str = "", json: str | None = None):
         super().__init__(prog=f"memjax {verb}", description=about, allow_abbrev=False)
-        self.set_defaults(run=None, config="", variant="", text="")
+        self.set_defaults(run=None, config=None, variant="", own_text=None)
         if reads == "run":
             self.add_argument("--run", required=True, metavar="DIR", help=RUN)
         if reads == "config":
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
             texts = (
                 "your own text: a file, a folder, a glob or JSON lines; its size chooses the config, or give --config"
             )
-            self.add_argument("--text", default="", metavar="PATH", help=texts)
+            self.add_argument("--text", dest="own_text", metavar="PATH", help=texts)
             self.add_argument("--variant", metavar="NAME", help="a variant that the config file defines")
         if json is not None:
             self.add_argument("--json", action="store_true", help=f"print one JSON object{json}")
@@ -128,13 +128,13 @@ def with_config(parser: Parser, arguments: list[str], only: Sequence[str] = ()) 
         from memjax.training.runs import load_config as load_run_config
 
         config = load_run_config(options.run)
-    elif options.text:
+    elif options.own_text is not None:
         from memjax.own_text import text_config
 
-        config, why = text_config(options.text, options.config, options.variant)
+        config, why = text_config(options.own_text, options.config or "", options.variant)
         print(why, file=sys.stderr, flush=True)
     else:
-        config = load_config(options.config or DEFAULT_CONFIG, options.variant)
+        config = load_config(DEFAULT_CONFIG if options.config is None else options.config, options.variant)
     rest, others = ["--help"] if wants_help else rest, tuple(parser._option_string_actions)
     config = apply_overrides(config, rest, prog=parser.prog, only=only, others=others)
     validate(config)
