@@ -391,7 +391,8 @@ def test_the_first_line_comes_within_two_seconds(here):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     exit_code, seconds, *text = done.stdout.splitlines()[-1].split()
     assert exit_code == "0" and float(seconds) < 2.0
-    assert " ".join(text) == "eval: reading the settings, starting JAX ..."
+    # Where JAX starts in less than a second, what is said first is which checkpoint was read.
+    assert " ".join(text) in ("eval: reading the settings, starting JAX ...", "runs/tiny_default: step 2")
     code = "import sys; from memjax.cli import main; sys.argv = ['memjax', 'eval', '--rum', 'x']; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == "memjax eval: --rum: no such option of memjax eval; did you mean --run?\n"

@@ -13,16 +13,17 @@ from memjax.cli import main
 from memjax.compilation import keep_programs
 
 TRAIN = """
-import sys, warnings
+import sys, types, warnings
 warnings.simplefilter("error")
 from memjax import cli
 
-def work(arguments):
+def run(arguments):
     import jax, jax.numpy as jnp
     jax.jit(lambda x: jnp.sin(x) @ x)(jnp.ones((4, 4))).block_until_ready()
     return 0
 
-cli.VERBS["train"] = (work, "")
+sys.modules["memjax.cli.train"] = verb = types.ModuleType("memjax.cli.train")
+verb.run = run
 sys.exit(cli.main(["train"]))
 """
 

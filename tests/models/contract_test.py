@@ -93,7 +93,7 @@ def test_every_model_can_be_planned(kind, what):
         (
             "translation",
             "mixes",
-            "--evaluation.cache: given EncoderDecoder, .* memjax.inference.translate, --evaluation.memory-length$",
+            "--evaluation.cache: given EncoderDecoder, .* translate, --evaluation.memory-length$",
         ),
         ("Memformer", "stores_keys", "datastore: given Memformer, .*; Memformer serves train, eval, plan, generate"),
     ],

@@ -440,13 +440,13 @@ def test_a_store_of_another_key_gives_no_neighbors(source, run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["neighbors", "--path", "x", "--run", "y"], "required: --to"),
-        (["neighbors", "--path", "x", "--to", "y"], "required: --run"),
-        (["index", "--path", "x", "--backend", "exact"], "argument --backend: invalid choice: 'exact'"),
+        (["neighbors", "--path", "x", "--run", "y"], "--to: not given"),
+        (["neighbors", "--path", "x", "--to", "y"], "--run: not given"),
+        (["index", "--path", "x", "--backend", "exact"], "--backend: given 'exact', allowed: 'scann', 'faiss'"),
         (["verify", "--path", "x", "--backend", "faiss", "--leaves", "3"], "--leaves: given with --backend faiss"),
-        (["build", "--path", "x"], "required: --run"),
+        (["build", "--path", "x"], "--run: not given"),
         (["stats", "--path", "x", "--run", "y"], "--run: no such option of memjax datastore stats"),
-        (["sell", "--path", "x"], "invalid choice"),
+        (["sell", "--path", "x"], "action: given 'sell', allowed: "),
         (["stats", "--path", "/nowhere"], "/nowhere"),
         (["index", "--path", "x", "--run", "y"], "--run: no such option of memjax datastore index"),
         (["index", "--path", "x", "--backend", "faiss", "--parts", "2"], "--backend: given 'faiss'"),

@@ -47,7 +47,7 @@ def bench(found: Measurement) -> str:
                 f"{seconds['median']:.1f} ({seconds['low']:.1f}-{seconds['high']:.1f})",
                 *(f"{r[f'{unit}_per_second']:.0f}", *ratios, f"{1000 * r['cpu_seconds']['median']:.1f}"),
                 *(_ratio(r["cpu_ratios"].get(baseline)), f"{r['first_step_seconds']:.1f}", f"{r['peak_rss_mib']:.0f}"),
-                *([f"{r['page_faults']:,.0f}"] * counted),
+                *([f"{r['page_faults']:,.0f}"] if counted else []),
             ]
         )
     about = (
