@@ -64,6 +64,7 @@ def test_mistakes_are_one_line(here, capsys, arguments, line):  # noqa: F811
     assert line in refuse([*arguments, *RUN], capsys)
 
 
+@pytest.mark.slow
 def test_a_datastore_at_inference(here, capsys):  # noqa: F811
     answer(["datastore", "build", *RUN, "--path", "store"], capsys)
     generate = ["generate", *RUN, "--prompt", "text 7: abc", "--max-tokens", "6"]

@@ -189,11 +189,13 @@ def test_a_mistake_in_an_own_config_is_one_line_with_its_number(here, wrong):
         shutil.rmtree(here / "runs" / f"{kind}_typed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(bad_inputs.SOURCES)))
 def test_bad_data_is_one_line(here, wrong, capsys, number):
     named(["train", "--config", f"source_{number}.py"], bad_inputs.SOURCES[number][2], capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, verb, part", [row for row in bad_inputs.DAMAGED if row[0] not in bad_inputs.TYPED])
 def test_a_damaged_run_is_one_line(here, wrong, capsys, kind, verb, part):
     name = f"{kind}_{verb}"

@@ -56,6 +56,7 @@ def test_mistakes(tmp_path, monkeypatch, capsys, arguments, told):
     assert told in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_three_files_train_and_generate_from_the_command_line(tmp_path, monkeypatch, capsys):
     """So few files that a split would have none: the end of each is held out."""
     monkeypatch.chdir(tmp_path)

@@ -67,6 +67,7 @@ def over_segments(model, p, ids, starts=None):
     return outputs, state
 
 
+@pytest.mark.slow
 def test_replay_has_the_gradients_of_bptt_with_dropout():
     model = make(dropout=0.2, attention_dropout=0.2, num_layers=1)
     encode, head = replay_parts(model)
