@@ -27,6 +27,7 @@ from memjax.config import (
     Data,
     Evaluation,
     Model,
+    PythonLibrary,
     Schedule,
     SentencePiece,
     TextFiles,
@@ -61,7 +62,7 @@ def get_config(variant: str = "default") -> Config:
         name=f"own_text_{variant}",
         model=Model(dim=dim, num_layers=layers, num_heads=heads, dropout=dropout, attention=attention),
         data=Data(
-            source=TextFiles(),
+            source=PythonLibrary() if variant == "smoke" else TextFiles(),
             tokenizer=SentencePiece(vocab_size=pieces) if pieces else Bytes(),
             rows=rows,
             segment_length=length,
