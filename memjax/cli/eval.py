@@ -81,14 +81,30 @@ def values_of(config: Config, result: Any) -> dict[str, Any]:
 
 
 def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
-    """A sentence with what the task is about, then all other numbers, one a line; subsets after the whole."""
+    """A sentence with what the task is about, then all other numbers, one a line; subsets, then the memory."""
     show = lambda name, value: PLURAL.get(name, "{:.4f}" if isinstance(value, float) else "{}").format(value)
     told = {"run", "step", "newest_step", "split", "memory_length", *task.headline}
     whole = {n: v for n, v in values.items() if not (isinstance(v, Mapping) or v is None or n in told)}
     shown = {name.replace("_", " "): show(name, value) for name, value in whole.items()}
     for subset, numbers in values.get("subsets", {}).items():
         shown |= {f"{subset}: {name.replace('_', ' ')}": show(name, value) for name, value in numbers.items()}
-    return f"{headline(values, task)}\n\n{describe_facts(shown)}"
+    return f"{headline(values, task)}\n\n{describe_facts(shown | describe_memory(values.get('metrics', {})))}"
+
+
+def describe_memory(metrics: Mapping[str, float]) -> dict[str, str]:
+    """What the memory says of itself, its meaning -> the mean over its layers, with the least and the most.
+
+    Example:
+      >>> print(*describe_memory({f"layer_0{i}/transformer_xl/memory_share": (i + 1) / 4 for i in range(2)}).items())
+      ('memory: share of attention on the slots of the memory', '0.3750 (0.2500 to 0.5000 in 2 layers)')
+    """
+    from memjax.inspection.figures import FIGURES, find_figures
+
+    def show(found: Any) -> str:
+        spread = f" ({found.least:.4f} to {found.most:.4f} in {found.layers} layers)" if found.layers > 1 else ""
+        return f"{found.mean:.4f}{spread}"
+
+    return {f"memory: {FIGURES[name].meaning}": show(found) for name, found in find_figures(metrics).items()}
 
 
 def headline(values: Mapping[str, Any], task: Any) -> str:

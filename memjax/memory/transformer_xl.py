@@ -20,7 +20,7 @@ from memjax.functional.positions import relative_shift, sinusoids
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
 from memjax.memory.projections import Residual, matrix_init, project, weight_dropout
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
 
 __all__ = ["TransformerXLAttention", "TransformerXLState"]
 
@@ -139,6 +139,30 @@ def read(
     """
     scale, queries = queries.shape[-1] ** -0.5, queries + content_bias[None, None]
     return attention_with_weights(queries, keys, values, mask=visible, bias=position_scores, scale=scale, **dropout)
+
+
+@operation
+def attention_share(
+    weights: Float[Array, "batch heads rows total"], mask: Mask, start: int = 0, stop: int | None = None
+) -> Sum:
+    """The share of attention that the slots from `start` to `stop` receive, summed over the real tokens.
+
+    Args:
+      weights: of slots and segment, oldest first; what stands before the slots in either axis is no slot and no token.
+      mask: real tokens.
+      start: first slot, counted from the oldest.
+      stop: the slot after the last; None = all slots from `start` on.
+
+    Example:
+      >>> weights = jnp.array([[[[0.25, 0.5, 0.25, 0.0], [0.0, 0.0, 0.5, 0.5]]]])  # two slots, two tokens
+      >>> print(attention_share(weights, jnp.array([[True, True]])).mean())
+      0.375
+    """
+    length, slots = mask.shape[1], weights.shape[-1] - mask.shape[1]
+    first = weights.shape[-2] - length  # memory rows in front, of queries and of keys alike
+    of_slots = weights[:, :, first:, first + start : slots if stop is None else first + stop]
+    by_token = jax.lax.stop_gradient(of_slots).sum(axis=-1).mean(axis=1)  # [b, l]
+    return Sum(jnp.where(mask, by_token, 0).sum(), mask.sum().astype(by_token.dtype))
 
 
 class RelativeBiases(nn.Module):
@@ -284,7 +308,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         z = self._finish(x, z, deterministic, further)
         attended, reading = self._attended(weights, mask), Reading(queries, keys, values)
         state, aux = self._write(state, self._stored(x, y), mask, attended, reading)
-        return z, state, more + aux
+        return z, state, more + aux + self._figures(weights, mask)
 
     def decode(
         self, x: Float[Array, "batch rows dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None
@@ -363,6 +387,12 @@ class TransformerXLAttention(Residual, LayerMemory):
     def _attended(self, weights: Array, mask: Array) -> Any:
         """What the memory notes of the attention of a segment's real tokens, as `TransformerXLSegment.attended`."""
         return EmptyState()
+
+    def _figures(self, weights: Array, mask: Array) -> Aux:
+        """How much of the attention of a segment's real tokens the memory receives."""
+        if not self._num_slots:
+            return Aux()
+        return Aux(metrics={"transformer_xl/memory_share": attention_share(weights, mask)})
 
     @nn.nowrap
     def _no_attention(self, state: Any) -> Any:

@@ -1,0 +1,65 @@
+"""Figures that say whether a memory is alive: what each means, and where it lies in a model that can use its memory.
+
+A memory reports them as metrics of every segment, named `memory/figure`; a stack of layers puts `layer_<index>/` before
+each. They are in every line of `metrics.jsonl`, and `memjax eval` prints them.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+__all__ = ["FIGURES", "Figure", "Found", "find_figures"]
+
+
+class Figure(NamedTuple):
+    """What one metric says of a memory.
+
+    Attributes:
+      meaning: in a line.
+      low: least value of a memory that is alive, after six segments with the initial parameters.
+      high: largest such value.
+    """
+
+    meaning: str
+    low: float
+    high: float
+
+
+class Found(NamedTuple):
+    """A figure of one model.
+
+    Attributes:
+      mean: over the layers that report it.
+      least: of one layer.
+      most: of one layer.
+      layers: that report it.
+    """
+
+    mean: float
+    least: float
+    most: float
+    layers: int
+
+
+FIGURES = {
+    "transformer_xl/memory_share": Figure("share of attention on the slots of the memory", 0.1, 0.9),
+}
+"""metric, without the layer -> what it says"""
+
+
+def find_figures(metrics: Mapping[str, float]) -> dict[str, Found]:
+    """The figures among the metrics of a model, over its layers, in the order of `FIGURES`.
+
+    Args:
+      metrics: name -> mean, as in `EvaluationResult.metrics`.
+
+    Example:
+      >>> share = "transformer_xl/memory_share"
+      >>> find_figures({f"layer_00/{share}": 0.25, f"layer_01/{share}": 0.75})[share]
+      Found(mean=0.5, least=0.25, most=0.75, layers=2)
+    """
+    found = {}
+    for figure in FIGURES:
+        values = [value for name, value in metrics.items() if name == figure or name.endswith(f"/{figure}")]
+        if values:
+            found[figure] = Found(sum(values) / len(values), min(values), max(values), len(values))
+    return found

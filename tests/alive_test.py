@@ -1,0 +1,83 @@
+"""Law *alive*: with its initial parameters, at a real width, a memory is able to speak.
+
+The laws of the contract ask whether a memory computes the right thing; this one whether a model could learn to use it.
+Six segments of random tokens go through a small model with the initialisers of the library; the figures that its memory
+reports of the last one lie within the ranges of `memjax.inspection.figures`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from memjax import config
+from memjax.inspection import FIGURES, find_figures
+from memjax.models import make_language_model
+
+DIM, LENGTH, ROWS, SEGMENTS, VOCAB = 64, 32, 4, 6, 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Alive:
+    """A model and what its memory has to show.
+
+    Attributes:
+      figures: names in `FIGURES`.
+      make: the model, with initialisers as shipped.
+      extras: of a batch, drawn by the generator.
+      inputs: of a segment, drawn by the generator; random tokens unless given.
+    """
+
+    figures: tuple[str, ...]
+    make: Callable[[], Any]
+    extras: Callable[[np.random.Generator], Mapping[str, Any]] = lambda random: {}
+    inputs: Callable[[np.random.Generator], Any] = lambda random: random.integers(VOCAB, size=(ROWS, LENGTH))
+
+
+def decoder(attention: Any, **fields: Any) -> Callable[[], Any]:
+    """A language model of two layers."""
+    model = config.Model(dim=DIM, num_layers=2, num_heads=4, attention=attention, **fields)
+    return lambda: make_language_model(model, VOCAB, segment_length=LENGTH)
+
+
+ALIVE = {
+    "transformer_xl": Alive(("transformer_xl/memory_share",), decoder(config.TransformerXL(memory_length=64))),
+}
+
+
+def figures_of(row: Alive) -> dict[str, Any]:
+    """What the memory reports of the last segment."""
+    model, random = row.make(), np.random.default_rng(0)
+    segment = lambda: (row.inputs(random), dict(row.extras(random)))
+    inputs, extras = segment()
+    named = {"start_of_document": jnp.zeros(ROWS, bool)} | ({"extras": extras} if extras else {})
+    variables = jax.jit(model.init)(jax.random.key(0), inputs, model.init_state(ROWS), **named)
+
+    @jax.jit
+    def step(state: Any, inputs: Any, extras: Any) -> Any:
+        given = named | ({"extras": extras} if extras else {})
+        _, state, aux = model.apply(variables, inputs, state, **given)
+        return state, {name: value.mean() for name, value in aux.metrics.items()}
+
+    state, metrics = model.init_state(ROWS), {}
+    for _ in range(SEGMENTS):
+        state, metrics = step(state, *segment())
+    return find_figures(jax.tree.map(float, metrics))
+
+
+@pytest.mark.parametrize("name", ALIVE)
+def test_a_memory_is_alive_at_initialisation(name):
+    row = ALIVE[name]
+    found = figures_of(row)
+    assert set(row.figures) <= set(found)
+    for figure in row.figures:
+        low, high = FIGURES[figure].low, FIGURES[figure].high
+        assert low <= found[figure].least and found[figure].most <= high, (figure, found[figure], (low, high))
+
+
+def test_every_figure_has_a_memory_that_shows_it():
+    assert {figure for row in ALIVE.values() for figure in row.figures} == set(FIGURES)
