@@ -72,6 +72,8 @@ OPTIONS = {
 """verbs, options, fields, names of configs and variants"""
 
 VALUES = {
+    "--evaluation.memory-part slots": "evaluation.memory_part: given 'slots', allowed: '' with memory_state 'kept'",
+    "--evaluation.memory-state lost": "evaluation.memory_state: given 'lost', allowed",
     "--model.dim 0": "model.dim: given 0, allowed",
     "--model.dim -8": "model.dim: given -8, allowed",
     "--model.dim 1e3": "model.dim: given '1e3', allowed",

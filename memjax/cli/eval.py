@@ -75,6 +75,9 @@ def values_of(config: Config, result: Any) -> dict[str, Any]:
     evaluation = config.evaluation
     memory_length = config.with_memory(evaluation.memory_length).model.carrier.memory_length or 0
     values = {"split": evaluation.split, "memory_length": memory_length, **result.as_dict()}
+    if evaluation.memory_state != "kept":
+        part = f" of {evaluation.memory_part!r}" if evaluation.memory_part else ""
+        values["memory_state"] = f"{evaluation.memory_state}{part}"
     if evaluation.cache.memory_length:
         values["cache"] = dataclasses.asdict(evaluation.cache)
     return values
@@ -111,6 +114,7 @@ def headline(values: Mapping[str, Any], task: Any) -> str:
     """What was scored, and the numbers that the task is about."""
     scored = f"{values['targets']:,} {task.scored} of the {values['split']} split"
     memory = f", memory {_size(values['memory_length'])}" if task.config.model.carrier.memory_length is not None else ""
+    memory += f" {values['memory_state']}" if "memory_state" in values else ""
     cache = f", cache {values['cache']['memory_length']:,}" if "cache" in values else ""
     text = f"{_name(values)}: {_numbers(values, task)} ({scored}{memory}{cache})"
     if store := values.get("datastore"):

@@ -60,6 +60,12 @@ class Evaluation(Settings):
     """score each document's first token from a begin token"""
     memory_length: int | None = None
     """slots of the memory at evaluation; None = as trained, 0 = off"""
+    memory_state: Literal["kept", "cleared", "shuffled"] = "kept"
+    """what every segment finds of the memory: what was left there, what a document starts with, or that of another
+    row; the difference is what the model makes of its memory"""
+    memory_part: str = ""
+    """with memory_state 'cleared' or 'shuffled': only leaves of the state whose path contains it, such as
+    'compressed'; '' = all of the memory"""
     max_segments: Number = 0
     """stop after so many segments of every row; 0 = the whole split"""
     accuracy: bool = False
@@ -71,3 +77,7 @@ class Evaluation(Settings):
     """source code: identifiers last seen more than so many tokens before are scored apart too; 0 = the local window"""
     cache: ContinuousCache = field(default_factory=ContinuousCache)
     """a continuous cache laid over the model"""
+
+    def check(self, field: str, config: Config) -> None:
+        fits = not self.memory_part or self.memory_state != "kept"
+        require(fits, f"{field}memory_part", self.memory_part, "'' with memory_state 'kept'")

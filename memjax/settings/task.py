@@ -64,6 +64,7 @@ class TextEncoderTask(Task):
         else:
             require("texts" in data.source.gives, "data.source", source, f"a source of texts ({kind})")
         unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first": True, "memory_length": None}
+        unset |= {"memory_state": "kept"}
         for name, default in unset.items():
             value = getattr(evaluation, name)
             require(value == default, f"evaluation.{name}", value, f"{default!r} ({kind})")

@@ -200,6 +200,7 @@ class Evaluator:
         host_rows: tuple[int, int] | None = None,
         layout: Layout | None = None,
         fit: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda variables: variables,
+        change: Callable[[Any], Any] | None = None,
     ):
         """Prepares an evaluation.
 
@@ -217,6 +218,7 @@ class Evaluator:
           host_rows: `(start, stop)`, the rows of this host; all of them if None.
           layout: of memory and batches on several devices. Every process then reads all rows, and has all totals.
           fit: from the variables that it is called with to those of `model` (`memjax.training.variables.fitting`).
+          change: of the memory that a segment finds (`memjax.training.interventions`).
 
         Raises:
           ValueError: arguments that do not fit each other, the documents or the mesh.
@@ -226,7 +228,7 @@ class Evaluator:
         self.host_rows = host_rows or (0, reading.rows)
         self._accuracy, self._layout, self._held, self.fit = accuracy, layout, None, fit
         shown = {"parts": parts, "features": tuple(features), "output": make_measure is not None}
-        options = {"accuracy": accuracy, **shown}
+        options = {"accuracy": accuracy, "change": change, **shown}
         score, self._kind = make_score(model, **options), (options, reading.rows, layout)
         if layout is None:
             self._score = jax.jit(score, donate_argnums=1)
@@ -346,7 +348,13 @@ class Evaluator:
 
 
 def make_score(
-    model: Any, *, accuracy: bool = False, parts: bool = False, features: Sequence[str] = (), output: bool = False
+    model: Any,
+    *,
+    accuracy: bool = False,
+    parts: bool = False,
+    features: Sequence[str] = (),
+    output: bool = False,
+    change: Callable[[Any], Any] | None = None,
 ) -> Callable[..., Any]:
     """`score(variables, memory, inputs, targets, mask, start_of_document, extras) -> (memory, Scored, metrics)`.
 
@@ -358,11 +366,13 @@ def make_score(
       parts: with `Scored.parts`.
       features: with these inner tensors.
       output: with `Scored.output`.
+      change: of the memory before the segment reads it.
     """
 
     def score(variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any, extras: Any = None) -> Any:
         named = {"start_of_document": start, "mask": mask, "deterministic": True}
         named |= {"extras": extras} if extras else {}
+        memory = change(memory) if change else memory
         hidden, memory, aux = model.apply(variables, inputs, memory, **named)
         correct = None
         if accuracy:

@@ -21,6 +21,7 @@ from memjax.settings.sizes import check_sizes
 from memjax.tasks.contract import Subset, Task, task_of
 from memjax.training.capacity import available_bytes
 from memjax.training.evaluation import EvaluationResult, Evaluator
+from memjax.training.interventions import intervention
 from memjax.training.runs import grown
 from memjax.training.sharding import Layout
 from memjax.training.variables import fitting
@@ -138,11 +139,13 @@ class Experiment:
                 what = f"evaluation.memory_length: given {evaluation.memory_length}, the trained variables do not fit"
                 length = self.config.data.segment_length
                 fit = fitting(self.model, model, length, added=self.config.model.carrier.added_parameters, what=what)
+        change = intervention(evaluation.memory_state, model, part=evaluation.memory_part, rows=evaluation.rows)
         split = documents or self.documents(evaluation.split)
         return Evaluator(
             model,
             split,
             self.reading(evaluation),
+            change=change,
             make_measure=self.task.make_measure(split),
             max_segments=evaluation.max_segments,
             subsets=self.subsets(evaluation),
@@ -159,6 +162,8 @@ class Experiment:
     def evaluate(self, variables: Mapping[str, Any], evaluation: configs.Evaluation | None = None) -> EvaluationResult:
         """Scores a split, then measures what the model answers to it by generating, as far as the task does.
 
+        Where the evaluation changes the memory between segments, nothing is generated.
+
         Args:
           variables: of `model`.
           evaluation: another one than the configuration describes.
@@ -168,7 +173,7 @@ class Experiment:
             return self.of_task(evaluation.task).evaluate(variables, dataclasses.replace(evaluation, task=""))
         evaluator = self.evaluator(evaluation)
         result = evaluator(variables)
-        if not evaluation.answers:
+        if not evaluation.answers or evaluation.memory_state != "kept":
             return result
         split = self.documents(evaluation.split)
         found = self.task.answers(evaluator.model, evaluator.fit(variables), split, self.datasets, evaluation)

@@ -31,7 +31,11 @@ def score(variables, **arguments):
     fields = [field.name for field in dataclasses.fields(Reading)]
     reading = read(**{name: arguments.pop(name) for name in fields if name in arguments})
     evaluator = Evaluator(ToyModel(), arguments.pop("documents", DOCUMENTS), reading, **arguments)
-    key = (arguments.get("accuracy", False), reading.rows if "host_rows" not in arguments else 2)
+    key = (
+        arguments.get("accuracy", False),
+        arguments.get("change"),
+        reading.rows if "host_rows" not in arguments else 2,
+    )
     evaluator._score = EVALUATORS.setdefault(key, evaluator._score)
     return evaluator(variables)
 
