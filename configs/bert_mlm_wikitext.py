@@ -20,12 +20,14 @@ Hardware: 32 V100 for 2.8 days, in the paper.
 
 Where the values come from
   BERT        15 % of the tokens, of which 80 % read as [MASK] and 10 % as a random token; 12 layers, 768, 12 heads,
-              dropout 0.1, Adam 1e-4 over 10,000 steps of warm-up, then linear, weight decay 0.01
+              dropout 0.1, Adam 1e-4 over 10,000 steps of warm-up, then linear, weight decay 0.01;
+              large: 24 layers, 1,024, 16 heads
   Kim, Jung   no next-sentence task, other masks in every epoch; memories in layers 3 and 7 of 12 (from 0), 262,144
-              slots, 4 heads of 32 neighbours, queries of 256, sparse Adam at 1e-3; trained first without memory
-  ours        WikiText-103 as text, texts of 128 tokens, 20,000 steps of 256 of them; the sizes of `minilm` and `small`,
-              with 16,384 slots; for WikiText-2 4 layers of 128, 16 neighbours, a vocabulary of
-              its own, 1,024 tokens a step
+              slots, 4 heads of 32 neighbours, queries of 256, sparse Adam at 1e-3; trained first without memory;
+              BERT-large with values of 1,024: 340M, with PKM 860M, with ResM 876M in their table
+  ours        in BERT-large layers 7 and 15 of 24, as deep (theirs are not said); WikiText-103 as text, texts of 128
+              tokens, 20,000 steps of 256 of them; the sizes of `minilm` and `small`, with 16,384 slots; for WikiText-2
+              4 layers of 128, 16 neighbours, a vocabulary of its own, 1,024 tokens a step
 """
 
 from memjax.config import (
@@ -47,6 +49,9 @@ from memjax.config import (
 
 VARIANTS = {
     "default": "BERT-base, 110M parameters, texts of 128 tokens",
+    "large": "BERT-large, 336M parameters: 24 layers, 1,024 wide",
+    "large_pkm": "BERT-large with memories in the place of two feed-forward networks, 859M parameters",
+    "large_resm": "BERT-large with memories beside two feed-forward networks, 876M parameters",
     "minilm": "6 layers, 384 wide, as MiniLM: for its weights (memjax import), 23M parameters",
     "small": "4 layers, 256 wide: a size for one machine",
     "pkm": "BERT-base with memories in the place of two feed-forward networks, 506M parameters",
@@ -83,6 +88,10 @@ def get_config(variant: str = "default") -> Config:
         case "default" | "":
             if memory:
                 config.model.feed_forward = memories(memory, (3, 7), num_keys=512)
+        case "large":
+            config.model = encoder(1024, 24, 16)
+            if memory:
+                config.model.feed_forward = memories(memory, (7, 15), num_keys=512)
         case "minilm":
             config.model = encoder(384, 6, 12)
             config.data.rows, config.training.steps = 32, 2000

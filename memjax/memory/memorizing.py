@@ -33,7 +33,7 @@ from memjax.functional.sharded import (
     sharded_save,
 )
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
-from memjax.memory.projections import Residual, matrix_init, project, weight_dropout
+from memjax.memory.projections import Residual, matrix_init, project, project_biased, weight_dropout
 from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
 
@@ -238,6 +238,7 @@ class MemorizingAttention(Residual, LayerMemory):
       query_key_norm: normalise queries and keys and learn a scale per head; otherwise 1 / sqrt(head_dim).
       scale_init: initial scale; None = sqrt(head_dim).
       gate_init: initial gate logit.
+      bias: biases of all projections.
       num_buckets: T5 buckets of local attention; 0 = no positions.
       max_distance: tokens from which on all distances share the last bucket.
       track_positions: slots carry the document position of their token, and `Aux.arrays` tells what was retrieved:
@@ -277,6 +278,7 @@ class MemorizingAttention(Residual, LayerMemory):
     query_key_norm: bool = True
     scale_init: float | None = None
     gate_init: float = 0.0
+    bias: bool = False
     num_buckets: int = 32
     max_distance: int = 128
     track_positions: bool = False
@@ -293,10 +295,13 @@ class MemorizingAttention(Residual, LayerMemory):
         super().setup()
         heads, init = (self.num_heads, self.head_dim), matrix_init(self.init_stddev, out_axis=(1, 2))
         inner, outer = named(init, "embed", "heads", None), matrix_init(self.init_stddev, (0, 1))
-        self.query = self.param("query", inner, (self.dim, *heads))
-        self.key = self.param("key", inner, (self.dim, *heads))
-        self.value = self.param("value", inner, (self.dim, *heads))
+        zeros = nn.initializers.zeros
+        bias = lambda name: self.param(f"{name}_bias", named(zeros, "heads", None), heads) if self.bias else None
+        self.query, self.query_bias = self.param("query", inner, (self.dim, *heads)), bias("query")
+        self.key, self.key_bias = self.param("key", inner, (self.dim, *heads)), bias("key")
+        self.value, self.value_bias = self.param("value", inner, (self.dim, *heads)), bias("value")
         self.output = self.param("output", named(outer, "heads", None, "embed"), (*heads, self.dim))
+        self.output_bias = self.param("output_bias", named(zeros, "embed"), (self.dim,)) if self.bias else None
         if self.query_key_norm:
             scale = self.head_dim**0.5 if self.scale_init is None else self.scale_init
             self.scale = self.param("scale", named(nn.initializers.constant(scale), "heads"), (self.num_heads,))
@@ -483,7 +488,8 @@ class MemorizingAttention(Residual, LayerMemory):
 
     def _project(self, x: Array, mask: Array, document_position: Any) -> tuple[Array, Tokens]:
         y = self.normed(x).astype(self.dtype)
-        queries, keys, values = (project(y, matrix) for matrix in (self.query, self.key, self.value))
+        queries = project_biased(y, self.query, self.query_bias)
+        keys, values = project_biased(y, self.key, self.key_bias), project_biased(y, self.value, self.value_bias)
         if self.query_key_norm:
             queries, keys = _unit(queries), _unit(keys)
         positions = EmptyState()
@@ -511,7 +517,9 @@ class MemorizingAttention(Residual, LayerMemory):
         return bias * (scale[None, :, None, None] if isinstance(scale, jax.Array) else scale)
 
     def _finish(self, x: Array, y: Array, deterministic: bool) -> Array:
-        return self.added(x, project(y, self.output, axes=2), deterministic)
+        y = project(y, self.output, axes=2)
+        y = y if self.output_bias is None else y + self.output_bias.astype(y.dtype)[None, None]
+        return self.added(x, y, deterministic)
 
     @nn.nowrap
     def _tokens(self, batch: int, tokens: int, dtype: Any) -> Tokens:

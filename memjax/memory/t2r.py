@@ -26,10 +26,9 @@ class T2RAttention(LinearTransformerAttention):
     What is stored: the sums of `phi(k) v^T` and `phi(k)`, a state of fixed size. When written: every token. What is
     differentiable: all of it. When reset: at `start_of_document`.
 
-    Its parameters are those of softmax attention of equal projections, plus `feature_kernel` and `feature_bias`: with
-    `bias=False` and `norm_kind="rms"` it goes on from a model that was trained with
-    `FullAttention(query_key_norm=False, num_buckets=0)`. For inference `fold` multiplies the feature map into the
-    projections.
+    Its parameters are those of softmax attention of equal projections, plus `feature_kernel` and `feature_bias`: it
+    goes on from a model that was trained with `FullAttention(query_key_norm=False, num_buckets=0)` of the same `bias`
+    and `norm_kind`. For inference `fold` multiplies the feature map into the projections.
 
     Symbols: `phi_h(x) = relu(W_h x + b_h) -> feature_kernel, feature_bias`, one map for queries and keys; queries are
     divided by sqrt(head_dim) before it.

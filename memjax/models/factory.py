@@ -294,9 +294,13 @@ def make_encoder_decoder(
         part = model.cross_attention
         if isinstance(part, settings.LinearTransformer):
             return memory.LinearCrossAttention(_made(LINEAR[type(part)], part, model, **common | norms))
-        return _made(memory.CrossAttention, model, **common)
+        return _made(memory.CrossAttention, model, **common, bias=part.bias)
 
-    encoder_layer = lambda: memory.EncoderLayer(_made(memory.CrossAttention, model, **common), feed_forward())
+    def encoder_layer() -> memory.EncoderLayer:
+        return memory.EncoderLayer(
+            _made(memory.CrossAttention, model, **common, bias=model.encoder_bias), feed_forward()
+        )
+
     depth, tokens = model.encoder_layers or model.num_layers, model.memory_tokens or NO_TOKENS
     own = 0 if tokens.kind == "transformer" else 1 if tokens.shared else depth
     attention = lambda index: make_attention(model, index, segment_length=segment_length).clone(**norms)

@@ -148,6 +148,13 @@ class RelativeAttention(Attention):
 class FullAttention(BucketAttention):
     """No memory: causal attention inside the segment. The degenerate case of every memory."""
 
+    bias: bool = False
+    """biases of all projections"""
+    norm_kind: Literal["rms", "layer"] = "rms"
+    """kind of the norm, in the feed-forward part too"""
+    final_norm: bool = True
+    """a norm after the last layer; the published language models beside MemSizer have none"""
+
 
 @dataclass(slots=True, kw_only=True)
 class TransformerXL(RelativeAttention):
@@ -448,6 +455,8 @@ class LinearTransformer(Attention):
     """place of the norm"""
     norm_kind: Literal["layer", "rms"] = "layer"
     """kind of the norm, in the feed-forward part too"""
+    final_norm: bool = True
+    """a norm after the last layer where norm is 'pre'; MemSizer's published language models have none"""
 
     crosses_segments = True
 

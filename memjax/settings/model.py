@@ -141,7 +141,9 @@ class EncoderDecoder(ModelSettings):
     cross_attention: FullAttention | LinearTransformer | RFA | T2R | MemSizer = field(
         default_factory=lambda: FullAttention(query_key_norm=False, num_buckets=0)
     )
-    """attention of the decoder to the source; of FullAttention no field has an effect"""
+    """attention of the decoder to the source; of FullAttention `bias` alone has an effect"""
+    encoder_bias: bool = False
+    """biases of all projections of the encoder's attention"""
     positions: Literal["none", "sinusoids"] = "sinusoids"
     """added to the embeddings of source and target"""
     encoder_layers: Annotated[int, zero_or_more("num_layers")] = 0

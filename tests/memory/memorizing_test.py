@@ -10,6 +10,7 @@ import pytest
 
 from memjax.functional.neighbors import select_neighbors
 from memjax.memory.contract import restore_state, save_state
+from memjax.memory.cross_attention import CrossAttention
 from memjax.memory.memorizing import MemorizingAttention, MemorizingState
 from memjax.typing import EmptyState
 from tests.reference import memorizing as reference
@@ -274,6 +275,20 @@ def test_the_gate_learns_and_stop_forward_trains_the_local_path(merge):
 
 
 # M10
+
+
+def test_the_last_token_reads_a_segment_with_biases_as_attention_over_a_source_does():
+    fields = {"bias": True, "norm_kind": "layer", "dtype": jnp.float64}
+    causal = MemorizingAttention(DIM, HEADS, HEAD_DIM, query_key_norm=False, num_buckets=0, **fields)
+    whole, x = CrossAttention(DIM, HEADS, HEAD_DIM, **fields), jnp.asarray(document())
+    first = {"start_of_document": jnp.ones(ROWS, bool)}
+    params = params_of(causal, x, causal.init_state(ROWS), **first)
+    assert {name for name in params if name.endswith("bias")} == {
+        f"{n}_bias" for n in ("query", "key", "value", "output")
+    }
+    read = jax.jit(lambda params: causal.apply({"params": params}, x, causal.init_state(ROWS), **first)[0][:, -1])
+    expected = jax.jit(lambda params: whole.apply({"params": params}, x, x, None, method="attend")[:, -1])
+    np.testing.assert_allclose(read(params), expected(params), atol=1e-12)
 
 
 def test_the_size_of_keys_does_not_matter_with_query_key_norm():
