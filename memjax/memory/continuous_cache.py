@@ -194,7 +194,7 @@ class ContinuousCache(OutputMemory):
       mixing: 'linear' or 'global'.
       similarity: 'dot', 'cosine' or 'negative_squared_l2'.
       interpolation_weight: share of the cache in linear mixing, 0 to 1.
-      scale: multiplies similarities; 0 = all pairs count the same.
+      scale: multiplies similarities, whose size is that of the hidden states: tune it; 0 = all pairs count the same.
       offset: added to scores in global mixing.
       across_documents: keep the pairs of earlier documents.
       dtype: of the computation that the hidden states come from.
@@ -214,7 +214,7 @@ class ContinuousCache(OutputMemory):
     mixing: str = "linear"
     similarity: str = "dot"
     interpolation_weight: float = 0.1
-    scale: float = 1.0
+    scale: float = 0.1
     offset: float = 0.0
     across_documents: bool = False
     dtype: Any = jnp.float32

@@ -27,6 +27,7 @@ VALUES, MASK = "neighbor_values", "neighbor_mask"
 """The extras of a batch with the tokens after the contexts that are similar to each target's; a token of -1, or a mask
 that is False, = no neighbour."""
 GATES = ("scalar", "vector")
+TINY = float(np.finfo(np.float32).tiny)
 
 
 @operation
@@ -34,13 +35,15 @@ def read(
     hidden: Activations,
     embedded: Float[Array, "batch length neighbors dim"],
     valid: Bool[Array, "batch length neighbors"],
+    scale: float = 1.0,
 ) -> Activations:
-    """`m_t = sum_k softmax_k(y_k h_t) y_k`, the neighbours' output weights weighed by how well they fit.
+    """`m_t = scale * sum_k softmax_k(y_k h_t) y_k`, the neighbours' output weights weighed by how well they fit.
 
     Args:
       hidden: `h_t`.
-      embedded: `y_k`, in the space that the hidden state is compared with the vocabulary in; not scaled.
+      embedded: `y_k`, in the space that the hidden state is compared with the vocabulary in.
       valid: which neighbours there are.
+      scale: of the sum only: the weights are the model's own odds among the neighbours.
 
     Returns:
       At least float32; 0 where there is no neighbour.
@@ -48,7 +51,7 @@ def read(
     dtype = jnp.promote_types(jnp.promote_types(hidden.dtype, embedded.dtype), jnp.float32)
     hidden, embedded = hidden.astype(dtype), embedded.astype(dtype)
     weights = masked_softmax(jnp.einsum("bld,blkd->blk", hidden, embedded), valid)
-    return jnp.einsum("blk,blkd->bld", weights, jnp.where(valid[..., None], embedded, 0))
+    return scale * jnp.einsum("blk,blkd->bld", weights, jnp.where(valid[..., None], embedded, 0))
 
 
 @operation
@@ -75,11 +78,20 @@ class Spalm(OutputMemory):
 
     Symbols: `h_t^R -> x`, `y_k -> embed_output(neighbor_values)`, `w_g -> weight`.
 
-    Differs from the paper or its code (none is published): the output weights of neighbours are taken as they are,
-    while Transformer-XL scales its input embeddings; without any neighbour the hidden state passes unchanged; a gate
-    for each dimension and a bias can be chosen. The weights of the gate begin at 0, the gate thus at 1/2.
+    Differs from the paper or its code (none is published): what the neighbours add is multiplied by `sqrt(dim)`, the
+    length of a normed hidden state, than which output weights are 10 to 15 times shorter in trained models, so that the
+    gate would have to close to let neighbours be heard (`scale_neighbors = False` takes them as they are, as
+    published); without any neighbour the hidden state passes unchanged; a gate for each dimension, a bias and dropout
+    of neighbours can be chosen. The weights of the gate begin at 0, the gate thus at 1/2, which halves the hidden state
+    too: where a trained model goes on with neighbours, a bias of 2 or 3 leaves it what it has learned.
 
     `y` is the new hidden state, with the residual and without a norm: `gate * x + (1 - gate) * neighbours`.
+
+    Metrics, over positions with neighbours: `gate`; `spalm/added_length`, the length of `(1 - gate) * neighbours` in
+    lengths of the hidden state; `spalm/target_among`, the share whose next token, where it stands in the same segment,
+    is among what the neighbours propose. It should be the same in training and in evaluation: neighbours of training
+    tokens are better than those of others where the key model has learned these very tokens
+    (`memjax.retrieval.crossfitting`), or where the own article is in the store.
 
     Attributes:
       dim: width of the hidden states.
@@ -87,6 +99,8 @@ class Spalm(OutputMemory):
       gate: 'scalar' = one gate per position, `sigmoid(w_g h_t)` with `dim` parameters; 'vector' = one per dimension,
         from a matrix.
       gate_bias: initial value of a learned bias of the gate, such as 2; None = no bias, as published.
+      scale_neighbors: multiply what the neighbours add by `sqrt(dim)`; False = as published.
+      neighbor_dropout: rate at which a neighbour is left out in training, each by itself.
       gate_bins: report the share of tokens whose gate lies in each of so many equal bins; 0 = the mean only.
       dtype: of the computation.
 
@@ -105,10 +119,12 @@ class Spalm(OutputMemory):
     num_neighbors: int = 4
     gate: str = "scalar"
     gate_bias: float | None = None
+    scale_neighbors: bool = True
+    neighbor_dropout: float = 0.0
     gate_bins: int = 0
     dtype: Any = jnp.float32
 
-    inputs = ("embed_output", VALUES, MASK)
+    inputs = ("embed_output", "tokens", VALUES, MASK)
     """what the model gives beside the contract's arguments"""
     needs = (VALUES,)
     """what a batch must have"""
@@ -126,6 +142,7 @@ class Spalm(OutputMemory):
         """Nothing is remembered between segments."""
         require(self.num_neighbors >= 1, "num_neighbors", self.num_neighbors, "1 or more")
         require(self.gate in GATES, "gate", self.gate, " or ".join(map(repr, GATES)))
+        require(0 <= self.neighbor_dropout < 1, "neighbor_dropout", self.neighbor_dropout, "a rate in [0, 1)")
         require(self.gate_bins >= 0, "gate_bins", self.gate_bins, "0 (none) or more")
         return EmptyState()
 
@@ -143,6 +160,7 @@ class Spalm(OutputMemory):
         embed_output: Callable[[Array], Array],
         mask: Mask | None = None,
         deterministic: bool = True,
+        tokens: Int[Array, "batch length"] | None = None,
         neighbor_values: Int[Array, "batch length neighbors"] | None = None,
         neighbor_mask: Bool[Array, "batch length neighbors"] | None = None,
     ) -> tuple[Activations, EmptyState, Aux]:
@@ -154,12 +172,24 @@ class Spalm(OutputMemory):
           start_of_document: not used: a store has no documents.
           embed_output: ids to output weights, of the model that carries this memory.
           mask: real tokens.
-          deterministic: not used, nothing is drawn.
+          deterministic: without dropout of neighbours.
+          tokens: that were read, of which the metrics know the next ones; None = they are not known.
           neighbor_values: tokens after the neighbours, nearest first; -1 = no neighbour. None = there are none at all.
           neighbor_mask: which of them count.
         """
-        y, gate, present = self._mix(x, embed_output, neighbor_values, neighbor_mask)
-        return y, EmptyState(), self._metrics(gate, present & broadcast_mask(mask, *x.shape[:2]))
+        mask, gate = broadcast_mask(mask, *x.shape[:2]), self._gate(x)
+        if neighbor_values is None:
+            return x, EmptyState(), self._metrics(gate, mask & False)
+        values, valid = self._nearest(neighbor_values, neighbor_mask)
+        among = _among(values, valid, tokens, mask)
+        if self.neighbor_dropout and not deterministic:
+            valid &= jax.random.bernoulli(self.make_rng("dropout"), 1 - self.neighbor_dropout, valid.shape)
+        y, added, present = self._mix(x, gate, embed_output, values, valid)
+        counted = present & mask
+        ratio = jnp.linalg.norm(added, axis=-1) / jnp.maximum(jnp.linalg.norm(x.astype(added.dtype), axis=-1), TINY)
+        length = Sum(jnp.where(counted, jax.lax.stop_gradient(ratio), 0).sum(), counted.sum().astype(added.dtype))
+        more = Aux(metrics={"spalm/added_length": length, **among})
+        return y, EmptyState(), self._metrics(gate, counted) + more
 
     def decode(
         self,
@@ -168,25 +198,33 @@ class Spalm(OutputMemory):
         *,
         active: Rows,
         embed_output: Callable[[Array], Array],
+        tokens: Int[Array, "batch 1"] | None = None,
         neighbor_values: Int[Array, "batch 1 neighbors"] | None = None,
         neighbor_mask: Bool[Array, "batch 1 neighbors"] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
         """The same for one token of every active row."""
-        y = self._mix(x, embed_output, neighbor_values, neighbor_mask)[0]
+        y = x
+        if neighbor_values is not None:
+            y = self._mix(x, self._gate(x), embed_output, *self._nearest(neighbor_values, neighbor_mask))[0]
         position = decode_state.position + active.astype(jnp.int32)
         return y, DecodeState(EmptyState(), EmptyState(), position)
 
-    def _mix(self, x: Array, embed: Callable[[Array], Array], values: Any, mask: Any) -> tuple[Array, Array, Array]:
-        """The new hidden states, the gates, and which positions have any neighbour."""
-        gate = self._gate(x)
-        if values is None:
-            return x, gate, jnp.zeros(x.shape[:2], bool)
+    @nn.nowrap
+    def _nearest(self, values: Array, mask: Array | None) -> tuple[Array, Array]:
+        """The nearest neighbours, and which of them count."""
         if values.shape[-1] < self.num_neighbors:
             raise ValueError(f"{VALUES}: given {values.shape[-1]} neighbours, num_neighbors = {self.num_neighbors}")
         values = values[..., : self.num_neighbors]
-        valid = values >= 0 if mask is None else (values >= 0) & mask[..., : self.num_neighbors]
+        return values, values >= 0 if mask is None else (values >= 0) & mask[..., : self.num_neighbors]
+
+    def _mix(
+        self, x: Array, gate: Array, embed: Callable[[Array], Array], values: Array, valid: Array
+    ) -> tuple[Array, Array, Array]:
+        """The new hidden states, what the neighbours add to them, and which positions have any neighbour."""
         present = valid.any(axis=-1)
-        return mix(x, read(x, embed(jnp.where(valid, values, 0)), valid), gate, present), gate, present
+        scale = self.dim**0.5 if self.scale_neighbors else 1.0
+        memory = read(x, embed(jnp.where(valid, values, 0)), valid, scale)
+        return mix(x, memory, gate, present), (1 - gate) * memory, present
 
     def _gate(self, x: Array) -> Array:
         """`[batch, length, 1 or dim]`, at least float32."""
@@ -207,3 +245,12 @@ class Spalm(OutputMemory):
         for index, total in enumerate(below):
             metrics[f"gate_up_to_{edges[index]:.2f}"] = Sum(total - (below[index - 1] if index else 0), weight)
         return Aux(metrics=metrics)
+
+
+def _among(values: Array, valid: Array, tokens: Array | None, mask: Array) -> dict[str, Sum]:
+    """Of the positions with neighbours whose next token is in the segment, how many find it among them."""
+    if tokens is None:
+        return {}
+    counted = valid[:, :-1].any(axis=-1) & mask[:, 1:]
+    found = ((values == jnp.roll(tokens, -1, axis=1)[..., None]) & valid)[:, :-1].any(axis=-1) & counted
+    return {"spalm/target_among": Sum(found.sum().astype(jnp.float32), counted.sum().astype(jnp.float32))}

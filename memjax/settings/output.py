@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from memjax.settings.ranges import Count, Range, zero_or_more
+from memjax.settings.ranges import Count, Range, Rate, zero_or_more
 from memjax.settings.relations import Settings, require
 
 if TYPE_CHECKING:
@@ -79,7 +79,12 @@ class Spalm(Output):
     gate: Literal["scalar", "vector"] = "scalar"
     """one gate per position, as published, or one per dimension"""
     gate_bias: float | None = None
-    """initial value of a learned bias of the gate; None = no bias, as published (the gate begins at 1/2)"""
+    """initial value of a learned bias of the gate; None = no bias, as published (the gate begins at 1/2); 2 or 3 where
+    a trained model goes on with neighbours"""
+    scale_neighbors: bool = True
+    """multiply what the neighbours add by sqrt(dim), about the length of a hidden state; False = as published"""
+    neighbor_dropout: Rate = 0.0
+    """rate at which a neighbour is left out in training, each by itself"""
     gate_bins: Annotated[int, zero_or_more("the mean only")] = 0
     """report the share of tokens whose gate lies in each of so many equal bins; 0 = the mean only"""
 

@@ -53,6 +53,8 @@ DROPPED = {
     },
 }
 """fields that older config.json files have, and that never said anything of their own"""
+FORMERLY = {"Spalm": {"scale_neighbors": False}}
+"""fields that older config.json files lack, where their runs were trained with another value than the default"""
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 
 
@@ -177,7 +179,7 @@ def config_to_dict(config: Any) -> Any:
 
 
 def config_from_dict(value: Any) -> Any:
-    """The inverse of `config_to_dict`; fields that are missing have their defaults.
+    """The inverse of `config_to_dict`; fields that are missing have their defaults, or what was there before them.
 
     Raises:
       ValueError: a type or field that this version does not have.
@@ -190,6 +192,7 @@ def config_from_dict(value: Any) -> Any:
     if not dataclasses.is_dataclass(kind):
         raise ValueError(f"config: type {value.get('type')!r} is not known to this version of memjax")
     value = {name: item for name, item in value.items() if name not in DROPPED.get(value["type"], ())}
+    value = FORMERLY.get(value["type"], {}) | value
     known = {field.name for field in dataclasses.fields(kind)}
     unknown = sorted(value.keys() - known - {"type"})
     if unknown:

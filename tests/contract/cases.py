@@ -434,7 +434,7 @@ CASES = [
     ),
     Case(
         name="spalm",
-        make=lambda dtype: AtOutput(Spalm(dim=DIM, num_neighbors=3, gate_bias=0.5, dtype=dtype)),
+        make=lambda dtype: AtOutput(Spalm(dim=DIM, num_neighbors=3, gate_bias=0.5, neighbor_dropout=0.3, dtype=dtype)),
         site="output",
         granularity="token",
     ),

@@ -29,7 +29,7 @@ FOUND[0, 1, 1:], FOUND[1, 2] = -1, -1
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def apply(module, params, hidden, table, values, mask=None, tokens=None):
+def apply(module, params, hidden, table, values, mask=None, tokens=None, read=None):
     y, state, aux = module.apply(
         {"params": params},
         hidden,
@@ -37,6 +37,7 @@ def apply(module, params, hidden, table, values, mask=None, tokens=None):
         start_of_document=jnp.zeros(ROWS, bool),
         embed_output=lambda ids: table[ids],
         mask=tokens,
+        tokens=read,
         neighbor_values=values,
         neighbor_mask=mask,
     )
@@ -63,19 +64,20 @@ def run(module, params, hidden=HIDDEN, table=TABLE, values=FOUND, **more):
         return jax.tree.map(np.asarray, apply(module, params, *arguments, **more))
 
 
-def expected(params, values=FOUND):
+def expected(params, values=FOUND, scale=DIM**0.5):
     z = np.zeros(HIDDEN.shape)
     for b, t in np.ndindex(ROWS, LENGTH):
-        z[b, t] = reference.mix(HIDDEN[b, t], TABLE, values[b, t], params["weight"], params.get("bias", 0.0))
+        z[b, t] = reference.mix(HIDDEN[b, t], TABLE, values[b, t], params["weight"], params.get("bias", 0.0), scale)
     return z
 
 
+@pytest.mark.parametrize("scaled", [False, True], ids=["as published", "scaled"])
 @pytest.mark.parametrize("fields", [{}, {"gate_bias": 2.0}, {"gate": "vector"}, {"gate": "vector", "gate_bias": -1.0}])
-def test_output_equals_the_reference(fields):
-    module = Spalm(dim=DIM, **fields)
+def test_output_equals_the_reference(fields, scaled):
+    module = Spalm(dim=DIM, scale_neighbors=scaled, **fields)
     params = random(module)
     y, aux = run(module, params)
-    np.testing.assert_allclose(y, expected(params), atol=1e-12)
+    np.testing.assert_allclose(y, expected(params, scale=DIM**0.5 if scaled else 1.0), atol=1e-12)
     gates = [
         reference.gate(HIDDEN[b, t], params["weight"], params.get("bias", 0.0)).mean()
         for b, t in np.ndindex(ROWS, LENGTH)
@@ -87,7 +89,7 @@ def test_output_equals_the_reference(fields):
 
 def test_an_open_gate_is_the_model_and_a_closed_one_the_memory():
     """S1, exactly; S2: one neighbour is its embedding, whatever the hidden state; S3: equal ones too."""
-    module = Spalm(dim=DIM, gate_bias=0.0)
+    module = Spalm(dim=DIM, gate_bias=0.0, scale_neighbors=False)
     none = {"weight": np.zeros(DIM)}
     y, _ = run(module, none | {"bias": np.full(1, np.inf)})
     np.testing.assert_array_equal(y, HIDDEN)
@@ -160,9 +162,47 @@ def test_gates_are_counted_by_bins():
     assert [float(one.weight) for one in found] == [5.0] * 4
 
 
+def test_figures_of_what_is_added_and_of_targets_among_the_neighbors():
+    """The next token of a segment's last position is not known, nor is that of one before padding."""
+    module = Spalm(dim=DIM, gate_bias=1.0)
+    params, tokens = random(module), np.array([[True, True, True], [True, True, False]])
+    read = np.array([[0, FOUND[0, 0, 2], FOUND[0, 1, 0] + 1], [1, FOUND[1, 0, 3], FOUND[1, 1, 0]]]) % VOCAB
+    _, aux = run(module, params, tokens=tokens, read=read)
+    ratios = [
+        np.linalg.norm(z - g * HIDDEN[b, t]) / np.linalg.norm(HIDDEN[b, t])
+        for b, t in np.argwhere(tokens & (FOUND >= 0).any(axis=-1))
+        for z, g in [(expected(params)[b, t], reference.gate(HIDDEN[b, t], params["weight"], params["bias"]))]
+    ]
+    length, among = (aux.metrics[f"spalm/{name}"] for name in ("added_length", "target_among"))
+    assert length.weight == len(ratios) == 5
+    np.testing.assert_allclose(length.total, sum(ratios), rtol=1e-12)
+    assert (float(among.total), float(among.weight)) == (2, 3)
+    assert "spalm/target_among" not in run(module, params)[1].metrics
+
+
+def test_neighbors_are_left_out_in_training_each_by_itself():
+    """Without any left the hidden state passes; the figure of the targets is of all that came."""
+    many = 400
+    values = jnp.broadcast_to(jnp.array([1, 2]), (ROWS, many, 2))
+    module = Spalm(dim=DIM, num_neighbors=2, neighbor_dropout=0.25, gate_bias=0.0, scale_neighbors=False)
+    given = {"start_of_document": jnp.zeros(ROWS, bool)}
+    table = jnp.zeros((VOCAB, DIM)).at[1, 0].set(1.0).at[2, 1].set(1.0)
+    given |= {"embed_output": lambda ids: table[ids], "neighbor_values": values, "deterministic": False}
+    given |= {"tokens": jnp.full((ROWS, many), 2), "rngs": {"dropout": jax.random.key(0)}}
+    variables = {"params": {"weight": jnp.zeros(DIM), "bias": jnp.full(1, -jnp.inf)}}
+    y, _, aux = jax.jit(lambda x: module.apply(variables, x, EmptyState(), **given))(jnp.ones((ROWS, many, DIM)))
+    first, second = np.asarray(y[..., 0]), np.asarray(y[..., 1])
+    whole, both = (first == 1) & (second == 1), (first == 0.5) & (second == 0.5)
+    single = ((first == 1) & (second == 0)) | ((first == 0) & (second == 1))
+    assert (whole | both | single).all()
+    np.testing.assert_allclose([whole.mean(), both.mean(), single.mean()], [1 / 16, 9 / 16, 6 / 16], atol=0.05)
+    assert aux.metrics["spalm/target_among"].mean() == 1
+
+
 @pytest.mark.parametrize(
     "fields, line",
     [
+        ({"neighbor_dropout": 1.0}, "neighbor_dropout: given 1.0, allowed: a rate in "),
         ({"num_neighbors": 0}, "num_neighbors: given 0, allowed: 1 or more"),
         ({"gate": "wide"}, "gate: given 'wide', allowed: 'scalar' or 'vector'"),
         ({"gate_bins": -1}, "gate_bins: given -1, allowed: 0"),
@@ -204,8 +244,8 @@ def forward(model, variables, extras):
 
 @pytest.mark.parametrize("kind", SOFTMAXES)
 def test_a_model_mixes_before_its_softmax(kind):
-    """The neighbours' output weights, unscaled; S7; S8 is Transformer-XL exactly."""
-    plain, model = language_models(kind)
+    """The neighbours' output weights, as published; S7; S8 is Transformer-XL exactly."""
+    plain, model = language_models(kind, scale_neighbors=False)
     variables = variables_of(model)
     without = {"params": {k: v for k, v in variables["params"].items() if k != "output_memory"}}
     assert count_parameters(variables) - count_parameters(without) == 8

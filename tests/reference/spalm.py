@@ -19,10 +19,10 @@ def recall(hidden: np.ndarray, neighbors: list[np.ndarray]) -> np.ndarray:
     return sum(weight / sum(weights) * neighbor for weight, neighbor in zip(weights, neighbors, strict=True))
 
 
-def mix(hidden: np.ndarray, table: np.ndarray, values, weight: np.ndarray, bias: np.ndarray | float = 0.0):
-    """`z = (1 - g) m + g h`, and `h` where no value is a token (-1)."""
+def mix(hidden: np.ndarray, table: np.ndarray, values, weight: np.ndarray, bias: np.ndarray | float = 0.0, scale=1.0):
+    """`z = (1 - g) scale m + g h`, and `h` where no value is a token (-1); as published, scale is 1."""
     neighbors = [table[value] for value in values if value >= 0]
     if not neighbors:
         return hidden
     g = gate(hidden, weight, bias)
-    return (1 - g) * recall(hidden, neighbors) + g * hidden
+    return (1 - g) * scale * recall(hidden, neighbors) + g * hidden
