@@ -16,7 +16,9 @@ import pytest
 
 from memjax import config
 from memjax.inspection import FIGURES, find_figures
-from memjax.models import make_language_model
+from memjax.memory.continuous_cache import ContinuousCache
+from memjax.memory.knn_lm import KNNMemory
+from memjax.models import add_mixtures, make_language_model
 
 DIM, LENGTH, ROWS, SEGMENTS, VOCAB = 64, 32, 4, 6, 100
 
@@ -44,8 +46,32 @@ def decoder(attention: Any, **fields: Any) -> Callable[[], Any]:
     return lambda: make_language_model(model, VOCAB, segment_length=LENGTH)
 
 
+def mixed(memory: Any) -> Callable[[], Any]:
+    """A language model with a memory laid over it."""
+    plain = decoder(config.TransformerXL(memory_length=64))
+    return lambda: add_mixtures(plain(), memory)
+
+
+def distances_of_normed_keys(random: np.random.Generator) -> Mapping[str, Any]:
+    """The nearest 32 of 10,000 keys as long as last hidden states are, of each position."""
+    cosines = np.sort(random.normal(size=(ROWS * LENGTH, 10_000)) * DIM**-0.5)[:, :-33:-1]
+    values = random.integers(VOCAB, size=(ROWS, LENGTH, 32))
+    return {"knn_distances": (2 * DIM * (1 - cosines)).reshape(values.shape).astype(np.float32), "knn_values": values}
+
+
 ALIVE = {
     "transformer_xl": Alive(("transformer_xl/memory_share",), decoder(config.TransformerXL(memory_length=64))),
+    "spalm": Alive(
+        ("spalm/added_length", "output_memory/gate", "spalm/target_among"),
+        decoder(config.TransformerXL(memory_length=64), output=config.Spalm(softmax=config.Softmax())),
+        lambda random: {"neighbor_values": random.integers(VOCAB, size=(ROWS, LENGTH, 4))},
+    ),
+    "knn_lm": Alive(
+        ("knn_lm/effective_neighbors",),
+        mixed(KNNMemory(num_neighbors=32, temperature=8.0, feature="output_normed")),
+        distances_of_normed_keys,
+    ),
+    "continuous_cache": Alive(("continuous_cache/effective_pairs",), mixed(ContinuousCache(dim=DIM, memory_length=64))),
 }
 
 

@@ -42,6 +42,11 @@ class Found(NamedTuple):
 
 FIGURES = {
     "transformer_xl/memory_share": Figure("share of attention on the slots of the memory", 0.1, 0.9),
+    "spalm/added_length": Figure("length of what the neighbours add, in lengths of the hidden state", 0.02, 1.0),
+    "output_memory/gate": Figure("gate of the hidden state (1 = none of the neighbours)", 0.1, 0.95),
+    "spalm/target_among": Figure("share of the targets among the neighbours", 0.0, 1.0),
+    "knn_lm/effective_neighbors": Figure("share of the neighbours that their weights are spread over", 0.05, 0.95),
+    "continuous_cache/effective_pairs": Figure("share of the cache that its weights are spread over", 0.05, 0.95),
 }
 """metric, without the layer -> what it says"""
 

@@ -16,9 +16,9 @@ from jaxtyping import Array, Float, Int
 from memjax.functional.fifo import order_after, reset_rows, ring_ages
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
-from memjax.memory.mixtures import MIXING, Recalled, linear_weight
+from memjax.memory.mixtures import MIXING, Recalled, linear_weight, spread_metrics
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
 __all__ = ["ContinuousCache", "ContinuousCacheState"]
 
@@ -188,6 +188,9 @@ class ContinuousCache(OutputMemory):
 
     `y` is a `Recalled`, candidates for the next token, without the residual and without a norm: `x` stays as it is.
 
+    Metrics: `continuous_cache/pairs`, how many are seen; `continuous_cache/effective_pairs`, the share of them that
+    their weights are spread over (1 / pairs = the most similar one alone: the scale is too high for the hidden states).
+
     Attributes:
       dim: width of the hidden states.
       memory_length: pairs.
@@ -261,9 +264,8 @@ class ContinuousCache(OutputMemory):
         scores, candidates = read(x, state, entries, similarity=self.similarity)
         # Written after it was read: in place where the state is donated.
         new = write(dataclasses.replace(state, cursor=order_after(state.cursor, scores)), entries, x, mask)
-        seen = jnp.where(mask, (scores > -jnp.inf).sum(axis=-1), 0)
-        filled = Sum(seen.sum().astype(scores.dtype), mask.sum().astype(scores.dtype))
-        return self._recalled(scores, candidates), new, Aux(metrics={"continuous_cache/pairs": filled})
+        recalled = self._recalled(scores, candidates)
+        return recalled, new, Aux(metrics=spread_metrics("continuous_cache", "pairs", recalled.scores, mask))
 
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows, tokens: Int[Array, "batch 1"]

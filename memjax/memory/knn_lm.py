@@ -18,9 +18,9 @@ from jaxtyping import Array, Float, Int
 from memjax.functional.mixing import candidate_log_prob, candidate_log_weights, distance_scores
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
-from memjax.memory.mixtures import Recalled, linear_weight
+from memjax.memory.mixtures import Recalled, linear_weight, spread_metrics
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, Sum
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["KNNMemory"]
 
@@ -133,6 +133,9 @@ class KNNMemory(OutputMemory):
 
     `y` is a `Recalled`, candidates for the next token, without the residual and without a norm: `x` stays as it is.
 
+    Metrics: `knn_lm/neighbors`, how many there are; `knn_lm/effective_neighbors`, the share of them that their weights
+    are spread over (1 / neighbours = the nearest alone: the temperature is too low for the length of the keys).
+
     Attributes:
       num_neighbors: places for neighbours while nothing was searched yet (in generation).
       interpolation_weight: share of the neighbours, 0 to 1.
@@ -203,9 +206,8 @@ class KNNMemory(OutputMemory):
         """
         mask = broadcast_mask(mask, *x.shape[:2])
         recalled = self._recall(x, features, knn_distances, knn_values)
-        found = jnp.where(mask, (recalled.scores > -jnp.inf).sum(axis=-1), 0)
-        count = Sum(found.sum().astype(recalled.scores.dtype), mask.sum().astype(recalled.scores.dtype))
-        return recalled, EmptyState(), Aux(metrics={"knn_lm/neighbors": count})
+        metrics = spread_metrics("knn_lm", "neighbors", recalled.scores, mask)
+        return recalled, EmptyState(), Aux(metrics=metrics)
 
     def decode(
         self,

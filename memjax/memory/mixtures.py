@@ -8,6 +8,7 @@ what was recalled, from which both the probability of one token and those of all
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -20,7 +21,7 @@ from memjax.functional.mixing import (
     join_log_probs,
 )
 from memjax.functional.scopes import operation
-from memjax.typing import EmptyState, Leaf, tree_dataclass
+from memjax.typing import EmptyState, Leaf, Mask, Sum, tree_dataclass
 
 __all__ = ["Prediction", "Recalled"]
 
@@ -66,6 +67,30 @@ def linear_weight(
 ) -> Float[Array, "batch length"]:
     """`weight` where there is any candidate, else 0: without candidates the model is left as it is."""
     return jnp.where((scores > -jnp.inf).any(axis=-1), jnp.asarray(weight, scores.dtype), 0)
+
+
+@operation
+def effective_share(scores: Float[Array, "batch length candidates"]) -> Float[Array, "batch length"]:
+    """How many candidates the distribution is spread over, `1 / sum(w^2)`, as a share of those there are; 0 of none.
+
+    Example:
+      >>> effective_share(jnp.log(jnp.array([[[0.5, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 1e-9]]]))).round(3).tolist()
+      [[1.0, 0.5]]
+    """
+    count = (scores > -jnp.inf).sum(axis=-1).astype(scores.dtype)
+    squares = jnp.square(jnp.exp(candidate_log_weights(jax.lax.stop_gradient(scores)))).sum(axis=-1)
+    return jnp.where(count > 0, 1 / jnp.where(count > 0, squares * count, 1), 0)
+
+
+def spread_metrics(memory: str, candidates: str, scores: Array, mask: Mask) -> dict[str, Sum]:
+    """Means over the real tokens: how many candidates there are, and the share that weights are spread over."""
+    found = jnp.where(mask, (scores > -jnp.inf).sum(axis=-1), 0)
+    share = jnp.where(mask, effective_share(scores), 0)
+    total = lambda values: values.sum().astype(scores.dtype)
+    return {
+        f"{memory}/{candidates}": Sum(total(found), total(mask)),
+        f"{memory}/effective_{candidates}": Sum(total(share), total(mask & (found > 0))),
+    }
 
 
 @operation
