@@ -59,7 +59,14 @@ def distances_of_normed_keys(random: np.random.Generator) -> Mapping[str, Any]:
     return {"knn_distances": (2 * DIM * (1 - cosines)).reshape(values.shape).astype(np.float32), "knn_values": values}
 
 
+DENSITIES = ("infinity_former/stddev", "infinity_former/inside")
+SIGNAL = {"num_basis": 64, "num_samples": 64}
 ALIVE = {
+    "infinity_former": Alive(
+        (*DENSITIES, "infinity_former/sticky_evenness"),
+        decoder(config.InfinityFormer(**SIGNAL, memory_length=32, sticky="quantile")),
+    ),
+    "gpt2_infinity_former": Alive(DENSITIES, decoder(config.InfinityFormer(**SIGNAL, host="gpt2"))),
     "transformer_xl": Alive(("transformer_xl/memory_share",), decoder(config.TransformerXL(memory_length=64))),
     "spalm": Alive(
         ("spalm/added_length", "output_memory/gate", "spalm/target_among"),

@@ -41,6 +41,11 @@ class Found(NamedTuple):
 
 
 FIGURES = {
+    "infinity_former/stddev": Figure("mean standard deviation of the densities on a signal over [0, 1]", 0.02, 0.2),
+    "infinity_former/inside": Figure("mass of the densities inside [0, 1]", 0.9, 1.0),
+    "infinity_former/sticky_evenness": Figure(
+        "entropy of the histogram of where queries looked, over that of an even one", 0.3, 0.999
+    ),
     "transformer_xl/memory_share": Figure("share of attention on the slots of the memory", 0.1, 0.9),
     "spalm/added_length": Figure("length of what the neighbours add, in lengths of the hidden state", 0.02, 1.0),
     "output_memory/gate": Figure("gate of the hidden state (1 = none of the neighbours)", 0.1, 0.95),

@@ -118,6 +118,25 @@ class Densities(NamedTuple):
     variance: Array
 
 
+class Beginning(NamedTuple):
+    """What is added to the scores of mean `[heads]` and variance before sigmoid and softplus."""
+
+    mean: Float[np.ndarray, " heads"]
+    variance: float
+
+
+def beginning(num_heads: int, stddev: float) -> Beginning:
+    """The densities of scores of 0: of standard deviation `stddev`, those of head h at `(h - 1/2) / num_heads`.
+
+    Example:
+      >>> begun = beginning(2, 0.05)
+      >>> print(np.asarray(jax.nn.sigmoid(begun.mean)).round(3), round(float(jax.nn.softplus(begun.variance)), 6))
+      [0.25 0.75] 0.0025
+    """
+    places, variance = (np.arange(num_heads) + 0.5) / num_heads, stddev**2
+    return Beginning(np.log(places / (1 - places)), variance + float(np.log(-np.expm1(-variance))))
+
+
 @operation
 def reset(state: LongTermState, start_of_document: Rows) -> LongTermState:
     """The state that rows with `start_of_document` read: no signal, and nothing that waits to enter it."""
@@ -196,17 +215,22 @@ def densities(
     queries: Float[Array, "batch length heads head_dim"],
     pooled: Float[Array, "batch 2 heads head_dim"],
     min_variance: float,
+    begun: Beginning | None = None,
 ) -> Densities:
     """`mu = sigmoid(w_mu . scores)` and `sigma^2 = softplus(w_sigma . scores)` of every query.
 
     The scores `q . k_j / sqrt(head_dim)` of all basis functions enter through a linear map only, so the keys are
-    pooled by it first: one product with two keys instead of one for each function.
+    pooled by it first: one product with two keys instead of one for each function. Before training they are near 0;
+    `begun` says what the densities are then (None = all at 0.5 with a standard deviation of 0.83).
     """
     wide = jnp.promote_types(queries.dtype, jnp.float32)
     scaled = (queries.astype(wide) * queries.shape[-1] ** -0.5).astype(queries.dtype)
     scores = jnp.einsum("blhd,bchd->bchl", scaled, pooled, preferred_element_type=wide)
-    variance = jnp.maximum(jax.nn.softplus(scores[:, 1]), min_variance)
-    return Densities(jax.nn.sigmoid(scores[:, 0]), variance)
+    of_mean, of_variance = scores[:, 0], scores[:, 1]
+    if begun is not None:
+        of_mean = of_mean + jnp.asarray(begun.mean, wide)[None, :, None]
+        of_variance = of_variance + begun.variance
+    return Densities(jax.nn.sigmoid(of_mean), jnp.maximum(jax.nn.softplus(of_variance), min_variance))
 
 
 @operation
@@ -237,6 +261,8 @@ class LongTermMemory(nn.Module):
       num_bins: bins of the histogram.
       jitter: draw inside a bin instead of its left edge.
       reset_after: tokens after which the signal begins anew; None = never inside a document.
+      first_densities: those before training. 'prior' have the standard deviation `prior_stddev`, and each head looks at
+        its own part of the signal; 'published' are all at its middle with 0.83, which nothing in it is told apart by.
       prior_stddev: sigma_0 of the regulariser.
       min_variance: smallest variance of a density.
       init_stddev: of the matrices; None = scaled by fan-in.
@@ -260,6 +286,7 @@ class LongTermMemory(nn.Module):
     num_bins: int = 128
     jitter: bool = False
     reset_after: int | None = None
+    first_densities: str = "prior"
     prior_stddev: float = 0.05
     min_variance: float = 1e-4
     init_stddev: float | None = None
@@ -324,7 +351,7 @@ class LongTermMemory(nn.Module):
         arrays = self._tracked(weights, found, state, mask.any(axis=1))
         new = dataclasses.replace(new, histogram=self.masses(found, counted))
         new = jax.lax.stop_gradient(where_rows(mask.any(axis=1), new, state))
-        return y, new, Aux(losses=losses, arrays=arrays)
+        return y, new, Aux(losses, self._figures(found, counted, new.histogram), arrays)
 
     def weights(self) -> LongTermWeights:
         """The parameters, for the functions of decoding, which stand inside conditionals."""
@@ -355,7 +382,8 @@ class LongTermMemory(nn.Module):
         self, weights: LongTermWeights, queries: Array, pooled: Array, values: Array
     ) -> tuple[Activations, Densities]:
         """The output of every query, and where it looked."""
-        found = densities(queries.astype(self.dtype), pooled, self.min_variance)
+        begun = beginning(self.num_heads, self.prior_stddev) if self.first_densities == "prior" else None
+        found = densities(queries.astype(self.dtype), pooled, self.min_variance, begun)
         return project(read(found, values, self._basis), self.output, axes=2), found
 
     @nn.nowrap
@@ -394,9 +422,19 @@ class LongTermMemory(nn.Module):
         arrays |= {} if positions is None else {"positions": positions}
         return {f"infinity_former/{name}": array for name, array in arrays.items()}
 
+    @nn.nowrap
+    def _figures(self, found: Densities, counted: Array, histogram: Any) -> dict[str, Sum]:
+        """Width of the densities, their mass in [0, 1], and how even the histogram is: its entropy over log bins."""
+        mean, variance = jax.lax.stop_gradient(found)
+        figures = {"stddev": jnp.sqrt(variance), "inside": bin_masses(mean, variance, 1)[..., 0]}
+        sums = {name: _over(by_query.mean(axis=1), counted) for name, by_query in figures.items()}
+        if self.sticky != "none" and self.num_bins > 1:
+            entropy = jax.scipy.special.entr(histogram / jnp.maximum(histogram.sum(axis=1, keepdims=True), 1e-12))
+            sums["sticky_evenness"] = _over(entropy.sum(axis=1) / np.log(self.num_bins), counted.any(axis=1))
+        return {f"infinity_former/{name}": value for name, value in sums.items()}
+
     def _divergence(self, found: Densities, counted: Array) -> Sum:
-        by_token = kl_to_prior(found.variance, self.prior_stddev).mean(axis=1)
-        return Sum(jnp.where(counted, by_token, 0).sum(), counted.sum().astype(by_token.dtype))
+        return _over(kl_to_prior(found.variance, self.prior_stddev).mean(axis=1), counted)
 
     @property
     def _basis(self) -> GaussianBasis:
@@ -407,9 +445,16 @@ class LongTermMemory(nn.Module):
         _matrices(self._basis, self.segment_length, self.num_samples, self.contraction, self.ridge)
         fits = self.sticky in ("none", "sample", "quantile")
         require(fits, "sticky", self.sticky, "'none', 'sample', 'quantile'")
+        fits = self.first_densities in ("prior", "published")
+        require(fits, "first_densities", self.first_densities, "'prior', 'published'")
         require(self.num_bins >= 1, "num_bins", self.num_bins, "at least 1")
         fits = self.reset_after is None or self.reset_after >= 1
         require(fits, "reset_after", self.reset_after, "at least 1 token, or None")
+
+
+def _over(values: Array, counted: Array) -> Sum:
+    """The values that count, and how many do."""
+    return Sum(jnp.where(counted, values, 0).sum(), counted.sum().astype(values.dtype))
 
 
 if TYPE_CHECKING:
@@ -515,11 +560,14 @@ class InfinityFormerAttention(BesideLongTerm, TransformerXLAttention):
 
     Differs from the paper or its code: the regularisation of the regression, its padding with zeros and the positions
     are the code's, the paper names none (see `memjax.functional.basis`); the divergence is one, as in the code, without
-    a term for the mean, while the paper prints another formula; keys and values are projected from all of `dim` as in
-    the code (the paper: each head from its own part); the regression is solved in float64 (the code: float32 inverse);
-    `reset_after` is off (the code begins the signal anew every 2,048 tokens, and counts across documents); positions of
-    sticky updates are drawn in training only and are the quantiles of the same histogram otherwise (the code draws
-    always); the keys are pooled before the product with the queries, which gives the same numbers.
+    a term for the mean, while the paper prints another formula; densities begin at `prior_stddev`, each head's at its
+    own part of the signal (paper and code: all at 0.5 with a standard deviation of 0.83, where a coefficient of 1e-6
+    leaves them for thousands of updates; `first_densities="published"`); keys and values are projected from all of
+    `dim` as in the code (the paper: each head from its own part); the regression is solved in float64 (the code:
+    float32 inverse); `reset_after` is off (the code begins the signal anew every 2,048 tokens, and counts across
+    documents); positions of sticky updates are drawn in training only and are the quantiles of the same histogram
+    otherwise (the code draws always); the keys are pooled before the product with the queries, which gives the same
+    numbers.
 
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
     read(x))` for `norm="post"`.

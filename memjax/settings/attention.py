@@ -44,6 +44,7 @@ class Carrier(Settings):
       memory_length: slots of the memory whose size an evaluation may change; None = it has none.
       added_parameters: names of the parameters that the memory adds to a model without it.
       init_stddev: of initial matrices and embeddings, as published; None = the library's own.
+      over_layers: whether an auxiliary loss that several layers have is their 'sum' or 'mean', as published.
       sorts_all_scores: whether a TPU sorts the scores of all slots to find the nearest.
       exports_as: what transformers calls the model without its memory (`model_type`); '' = it has no such model.
     """
@@ -53,6 +54,7 @@ class Carrier(Settings):
     memory_length = None
     added_parameters = ()
     init_stddev = None
+    over_layers = "sum"
     sorts_all_scores = False
     exports_as = ""
 
@@ -206,6 +208,7 @@ class Compressive(RelativeAttention):
     empty_memory: Literal["mask", "zeros"] = "mask"
     """'zeros' attends to never-written slots as zero vectors, as the published code does"""
 
+    over_layers = "mean"
     added_parameters = (
         "compressed_position",
         "compressed_relative",
@@ -330,10 +333,15 @@ class InfinityFormer(RelativeAttention):
     """of 'sample': draw inside a bin instead of its left edge"""
     reset_after: Annotated[int, zero_or_more("never", "tokens")] = 0
     """tokens after which the signal begins anew (2048 in the published GPT-2 code); 0 = never inside a document"""
+    first_densities: Literal["prior", "published"] = "prior"
+    """before training: of width prior_stddev, each head at its own part of the signal, or, as published, all at its
+    middle with 0.83, where they stay for thousands of updates"""
     prior_stddev: Annotated[float, Range(words="above 0", above=0)] = 0.05
     """standard deviation that the regulariser draws the densities to; 0.1 for a model from scratch"""
     kl_weight: Weight = 1e-6
     """coefficient of the regulariser; 1e-5 in the paper for sorting"""
+    over_layers: Literal["sum", "mean"] = "sum"
+    """of the regulariser: the layers' are added up, as published, or averaged"""
     min_variance: Annotated[float, Range(words="above 0", above=0)] = 1e-4
     """smallest variance of a density; 1e-6 in the published code for sorting"""
     memory_length: int = 0
@@ -392,6 +400,7 @@ class GPT2(Attention):
     norm_kind = "layer"
     init_stddev = 0.02
     exports_as = "gpt2"
+    over_layers = "mean"
     added_parameters = ("compression_kernel",)
 
     @property

@@ -10,7 +10,7 @@ from memjax import config as configs
 from memjax.config import Config
 from memjax.training import optimizers
 from memjax.training.checkpoints import flatten
-from memjax.training.objective import Objective, model_loss
+from memjax.training.objective import OVER_LAYERS, Objective, model_loss
 from memjax.training.slot_counters import count_usage
 from memjax.training.step import AfterUpdate, TrainState, init_train_state, make_train_step
 from memjax.training.tables import TableOptimizer, freeze_tables, table_adam
@@ -50,7 +50,8 @@ class Parts(NamedTuple):
 
 def make_objective(config: Config, model: Any) -> Objective:
     """The negative log likelihood of the model, with the auxiliary losses that the configuration weighs."""
-    return Objective(model_loss(model), config.model.carrier.coefficients())
+    carrier = config.model.carrier
+    return Objective(model_loss(model), carrier.coefficients(), OVER_LAYERS[carrier.over_layers])
 
 
 def make_parts(

@@ -44,6 +44,10 @@ def sum_over_layers(losses: Sequence[Sum]) -> Sum:
     return Sum(both.total, both.weight / len(losses))
 
 
+OVER_LAYERS: dict[str, Reduction] = {"sum": sum_over_layers, "mean": mean_over_layers}
+"""reductions by the names that settings give them"""
+
+
 class Objective(NamedTuple):
     """The sum of the negative log likelihoods of all rows and segments, divided once by the number of scored targets,
     plus each auxiliary loss, so divided too, times its coefficient.
@@ -56,7 +60,7 @@ class Objective(NamedTuple):
 
     loss: SegmentLoss
     coefficients: Mapping[str, float] = {}
-    reduction: Reduction = mean_over_layers
+    reduction: Reduction = sum_over_layers
 
     def losses(self, aux: Aux) -> dict[str, Sum]:
         """The auxiliary losses by name, those of all layers (`layer_<index>/name`) as one."""

@@ -53,7 +53,10 @@ DROPPED = {
     },
 }
 """fields that older config.json files have, and that never said anything of their own"""
-FORMERLY = {"Spalm": {"scale_neighbors": False}}
+FORMERLY: dict[str, dict[str, Any]] = {
+    "InfinityFormer": {"first_densities": "published", "over_layers": "mean"},
+    "Spalm": {"scale_neighbors": False},
+}
 """fields that older config.json files lack, where their runs were trained with another value than the default"""
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -76,10 +77,11 @@ def read_segments(module, queries, hidden, params=None, key=None):
     return np.stack(outputs), np.array(losses), state
 
 
+@pytest.mark.parametrize("begin", ["prior", "published"])
 @pytest.mark.parametrize("sticky", ["none", "quantile"])
-def test_equals_the_float64_reference(sticky):
+def test_equals_the_float64_reference(sticky, begin):
     queries, hidden = random(0, SEGMENTS, ROWS, LENGTH, HEADS, HEAD_DIM), random(1, SEGMENTS, ROWS, LENGTH, DIM)
-    found, losses, _ = read_segments(memory(sticky=sticky, contraction=0.75), queries, hidden)
+    found, losses, _ = read_segments(memory(sticky=sticky, contraction=0.75, first_densities=begin), queries, hidden)
     divergences = []
     for row in range(ROWS):
         expected, kl = reference.long_term_memory(
@@ -94,11 +96,32 @@ def test_equals_the_float64_reference(sticky):
             bins=6,
             sticky=sticky == "quantile",
             min_variance=1e-4,
+            begin_stddev=0.05 if begin == "prior" else None,
         )
         # The end bins are a millionth wider than the reference's.
         np.testing.assert_allclose(found[:, row], expected, atol=1e-10 if sticky == "none" else 1e-4)
         divergences.append(kl)
     np.testing.assert_allclose(losses, np.mean(divergences, axis=0), rtol=1e-8 if sticky == "none" else 1e-3)
+
+
+def test_figures_are_those_of_the_densities():
+    """Before training, by hand: width and middle of each head's density, and what these leave in each bin."""
+    module, params = memory(sticky="quantile", num_bins=2), memory_params()
+    quiet = {**params, "affine": jnp.zeros_like(params["affine"])}
+    queries, mask = random(0, ROWS, LENGTH, HEADS, HEAD_DIM), jnp.ones((ROWS, LENGTH), bool)
+    state = store(module.init_state(ROWS, jnp.float64), random(1, ROWS, LENGTH, DIM), rows=jnp.array([True, False]))
+    _, _, aux = module.apply({"params": quiet}, queries, state, mask=mask)
+    found = {name.removeprefix("infinity_former/"): value for name, value in aux.metrics.items()}
+    assert {name: float(value.weight) for name, value in found.items()} == {
+        **{"stddev": LENGTH, "inside": LENGTH, "sticky_evenness": 1}  # the second row has no signal yet
+    }
+    np.testing.assert_allclose(found["stddev"].mean(), 0.05, rtol=1e-9)
+    np.testing.assert_allclose(found["inside"].mean(), math.erf(0.25 / 0.05 / 2**0.5), atol=1e-6)
+    np.testing.assert_allclose(found["sticky_evenness"].mean(), 1, rtol=1e-9)  # a head in each half
+    _, _, aux = module.clone(first_densities="published").apply({"params": quiet}, queries, state, mask=mask)
+    wide = math.log(2) ** 0.5
+    np.testing.assert_allclose(aux.metrics["infinity_former/stddev"].mean(), wide, rtol=1e-9)
+    np.testing.assert_allclose(aux.metrics["infinity_former/inside"].mean(), math.erf(0.5 / wide / 2**0.5), atol=1e-6)
 
 
 def test_the_gate_is_a_convolution_of_three_positions():
@@ -208,12 +231,12 @@ def test_sticky_updates_read_where_queries_looked():
 
 def test_samples_follow_their_key():
     queries, hidden = random(0, 3, ROWS, LENGTH, HEADS, HEAD_DIM), random(1, 3, ROWS, LENGTH, DIM)
-    module = memory(sticky="sample")
+    module = memory(sticky="sample", num_bins=64)
     first, again, other = (read_segments(module, queries, hidden, key=jax.random.key(k))[0] for k in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
     quiet = read_segments(module, queries, hidden)[0]
-    np.testing.assert_array_equal(quiet, read_segments(memory(sticky="quantile"), queries, hidden)[0])
+    np.testing.assert_array_equal(quiet, read_segments(module.clone(sticky="quantile"), queries, hidden)[0])
 
 
 def test_the_cost_of_reading_does_not_depend_on_the_context():
@@ -241,6 +264,7 @@ def test_constant_and_extreme_inputs_are_finite(value):
     [
         (lambda: part(3).init_state(1), "memory_length: given 3, allowed: 0 or a multiple of segment_length = 4"),
         (lambda: memory(sticky="often").init_state(1), "sticky: given 'often', allowed: 'none', 'sample', 'quantile'"),
+        (lambda: memory(first_densities="wide").init_state(1), "first_densities: given 'wide', allowed: 'prior', 'pub"),
         (lambda: memory(reset_after=0).init_state(1), "reset_after: given 0, allowed: at least 1 token, or None"),
         (lambda: memory(num_bins=0).init_state(1), "num_bins: given 0, allowed: at least 1"),
         (lambda: memory(num_basis=7).init_state(1), "num_basis: given 7, allowed: a multiple of the 2 widths"),

@@ -35,7 +35,10 @@ def values_of(part) -> dict:
         (TransformerXL(memory_length=3, tied_biases=True), {"final_norm"}),
         (Compressive(compression="max", norm="pre_sonnet"), {"final_norm", "loss_weight"}),
         (Memorizing(layers=(), gate_init=2.0), {"layers", "write"}),
-        (InfinityFormer(ridge=2.0, norm="pre"), {"host", "layers", "final_norm", "num_positions", "kl_weight"}),
+        (
+            InfinityFormer(ridge=2.0, norm="pre"),
+            {*("host", "layers", "final_norm", "num_positions"), "kl_weight", "over_layers"},
+        ),
         (GPT2(compressed_memory_length=8, compression_rate=2), {"num_positions", "loss_weight"}),
         (LinearTransformer(bias=False), set()),
         (RFA(gate=True), set()),

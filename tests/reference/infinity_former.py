@@ -59,16 +59,24 @@ def contract(coefficients, tokens, centers, widths, ridge, tau, places):
     return regression([*before, *positions, *after], values, centers, widths, ridge)
 
 
-def attend(queries, coefficients, params, centers, widths, min_variance):
-    """Output `[L, dim]` and the mean and variance of every query and head."""
+def attend(queries, coefficients, params, centers, widths, min_variance, begin_stddev):
+    """Output `[L, dim]` and the mean and variance of every query and head.
+
+    With `begin_stddev` a query whose scores are 0 has this standard deviation and the middle of its head's part.
+    """
     length, heads, head_dim = queries.shape
     outputs, found = np.zeros((length, params["output"].shape[-1])), np.zeros((length, heads, 2))
     for h in range(heads):
         keys, values = coefficients @ params["key"][:, h], coefficients @ params["value"][:, h]
         for i in range(length):
             scores = keys @ queries[i, h] / math.sqrt(head_dim)
-            mean = 1 / (1 + math.exp(-(scores @ params["affine"][0])))
-            variance = max(math.log1p(math.exp(scores @ params["affine"][1])), min_variance)
+            of_mean, of_variance = scores @ params["affine"][0], scores @ params["affine"][1]
+            if begin_stddev is not None:
+                middle = (2 * h + 1) / (2 * heads)
+                of_mean += math.log(middle / (1 - middle))
+                of_variance += math.log(math.exp(begin_stddev**2) - 1)
+            mean = 1 / (1 + math.exp(-of_mean))
+            variance = max(math.log1p(math.exp(of_variance)), min_variance)
             expected = psi(mean, centers, [math.sqrt(variance + w**2) for w in widths])
             outputs[i] += (expected @ values) @ params["output"][h]
             found[i, h] = mean, variance
@@ -90,7 +98,9 @@ def quantiles(counts, samples):
     return [np.interp((m + 0.5) / samples, until, np.linspace(0, 1, len(until))) for m in range(samples)]
 
 
-def long_term_memory(queries, hidden, params, *, centers, widths, samples, tau, ridge, bins, sticky, min_variance):
+def long_term_memory(
+    queries, hidden, params, *, centers, widths, samples, tau, ridge, bins, sticky, min_variance, begin_stddev=None
+):
     """Outputs of each segment: segment s reads a signal that holds the segments before it.
 
     Args:
@@ -110,7 +120,7 @@ def long_term_memory(queries, hidden, params, *, centers, widths, samples, tau, 
             outputs.append(np.zeros((len(hidden[s]), hidden.shape[-1])))
             divergences.append(0.0)
             continue
-        y, found = attend(queries[s], coefficients, params, centers, widths, min_variance)
+        y, found = attend(queries[s], coefficients, params, centers, widths, min_variance, begin_stddev)
         counts = masses(found, bins)
         outputs.append(y)
         ratio = found[..., 1] / 0.05**2

@@ -7,9 +7,11 @@ import numpy as np
 import optax
 import pytest
 
+from memjax import config as configs
 from memjax.axes import RULES, Names, axes_of
+from memjax.training.assembly import make_objective
 from memjax.training.checkpoints import Checkpoints
-from memjax.training.objective import Objective, model_loss, sum_over_layers, with_distillation, with_penalty
+from memjax.training.objective import Objective, model_loss, with_distillation, with_penalty
 from memjax.training.optimizers import freeze, make_optimizer, make_reference
 from memjax.training.sharding import train_state_names
 from memjax.training.step import apply_gradients, gradients_of, make_train_step
@@ -69,11 +71,23 @@ def test_distillation_is_zero_at_the_teacher_and_pulls_towards_it():
     assert values[0] > values[1] > values[2] > 0
 
 
-def test_the_reduction_over_layers_is_an_argument():
-    aux = Aux({"layer_00/size": Sum(4.0, 2.0), "layer_01/size": Sum(2.0, 2.0), "other": Sum(3.0, 1.0)})
-    for objective, wanted in ((Objective(None), 1.5), (Objective(None, {}, sum_over_layers), 3.0)):
-        losses = objective.losses(aux)
-        assert float(losses["size"].mean()) == wanted and float(losses["other"].mean()) == 3.0
+@pytest.mark.parametrize(
+    "attention, wanted",
+    [
+        (configs.InfinityFormer(kl_weight=0.5), 1.5),
+        (configs.InfinityFormer(kl_weight=0.5, over_layers="mean"), 0.75),
+        (configs.Compressive(loss_weight=0.5), 0.75),
+        (configs.GPT2(compressed_memory_length=4, loss_weight=0.5), 0.75),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_losses_of_two_layers_are_added_up_or_averaged_as_published(attention, wanted):
+    (name,) = attention.coefficients()
+    sum_of = lambda total: Sum(jnp.float32(total), jnp.float32(2))
+    aux, nll = Aux({f"layer_00/{name}": sum_of(4), f"layer_01/{name}": sum_of(2)}), sum_of(6)
+    objective = make_objective(configs.Config(model=configs.Model(attention=attention)), None)
+    assert float(objective.value(nll, aux, objective.divisors(nll, aux))) == 3.0 + wanted
+    assert float(objective.losses(Aux({f"layer_01/{name}": sum_of(3)}))[name].mean()) == 1.5
 
 
 def project(strength=1.0):

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from memjax import config as configs
-from memjax.config import Adafactor, Bytes, Config, Data, Memorizing, Model, Spalm, Training
+from memjax.config import Adafactor, Bytes, Config, Data, InfinityFormer, Memorizing, Model, Spalm, Training
 from memjax.training.runs import (
     RunDirectory,
     config_from_dict,
@@ -32,12 +32,19 @@ def test_a_config_survives_json():
         config_from_dict({"type": "Quantum"})
 
 
-def test_a_run_opens_with_what_was_there_before_a_field():
-    """What is neighbours' scale today was 1 in every run whose file does not name it."""
-    value = config_to_dict(Spalm())
-    assert config_from_dict(value) == Spalm() == Spalm(scale_neighbors=True)
-    del value["scale_neighbors"]
-    assert config_from_dict(value) == Spalm(scale_neighbors=False)
+@pytest.mark.parametrize(
+    "today, before",
+    [
+        (Spalm(), {"scale_neighbors": False}),
+        (InfinityFormer(), {"first_densities": "published", "over_layers": "mean"}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_run_opens_with_what_was_there_before_a_field(today, before):
+    value = config_to_dict(today)
+    assert config_from_dict(value) == today
+    without = {name: item for name, item in value.items() if name not in before}
+    assert config_from_dict(without) == dataclasses.replace(today, **before) != today
 
 
 def test_a_run_directory_is_made_and_opened_again(tmp_path):
