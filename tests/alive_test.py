@@ -79,6 +79,10 @@ ALIVE = {
         distances_of_normed_keys,
     ),
     "continuous_cache": Alive(("continuous_cache/effective_pairs",), mixed(ContinuousCache(dim=DIM, memory_length=64))),
+    "memorizing": Alive(
+        ("memorizing/memory_share",),
+        decoder(config.Memorizing(layers=(), memory_length=128, num_neighbors=8, cache_length=32)),
+    ),
 }
 
 

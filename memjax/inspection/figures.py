@@ -52,6 +52,7 @@ FIGURES = {
     "spalm/target_among": Figure("share of the targets among the neighbours", 0.0, 1.0),
     "knn_lm/effective_neighbors": Figure("share of the neighbours that their weights are spread over", 0.05, 0.95),
     "continuous_cache/effective_pairs": Figure("share of the cache that its weights are spread over", 0.05, 0.95),
+    "memorizing/memory_share": Figure("what the gate lets through of memories that hold something", 0.1, 0.9),
 }
 """metric, without the layer -> what it says"""
 

@@ -215,10 +215,15 @@ class MemorizingAttention(Residual, LayerMemory):
     `V_m, V_c -> ` output of memory and of local attention, `V_a = g V_m + (1 - g) V_c`.
 
     Differs from the paper or its code: empty slots are masked and a row with an empty memory uses local attention
-    alone (the code lets zero keys take part and multiplies by `1 - g` all the same); the scale of query-key norm starts
-    at sqrt(head_dim) (the code: 1.0); memory layers have the T5 bias on local attention as the paper says (the code
-    switches it off) and a token attends to itself (the code: strictly earlier tokens). `compatibility="meliad"` takes
-    the code's side in all four but the scale.
+    alone (the code lets zero keys take part and multiplies by `1 - g` all the same); memory layers have the T5 bias on
+    local attention as the paper says (the code switches it off); a token attends to itself (the code: strictly earlier
+    tokens); the scale of query-key norm starts at sqrt(head_dim) (the code: 1.0); local attention sees cache and
+    segment (the code: as many keys as the cache has); the search is exact (the code: the best of each bucket); dropout
+    falls on outputs (the code: on inputs). `compatibility="meliad"` takes the code's side in the first three, and in
+    the last four where their fields are None. The T5 bias is added to the scores as in T5, unscaled; where a scale is
+    learned, it multiplies the bias too, as in the code. One thing is the code's alone: keys of a bucket whose scores
+    are within about 1e-6 of the best are averaged there, and the first is taken here; that is 1.3 to 1.6 % of the
+    buckets in bfloat16 and hardly any in float32.
 
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
     read(x))` for `norm="post"`.
@@ -230,17 +235,20 @@ class MemorizingAttention(Residual, LayerMemory):
       memory_length: slots of the long memory; 0 = none.
       num_neighbors: retrieved slots per query and head.
       cache_length: tokens of the local cache; 0 = none.
-      window: keys of local attention including the query's own; 0 = all.
+      window: keys of local attention including the query's own ('meliad': earlier keys); 0 = all; None = all, or for
+        'meliad' `cache_length`.
       merge: 'gate', 'joint', 'add' or 'stop_forward'.
       write_policy: 'current' or 'evicted'.
-      retrieval: 'exact', 'approximate', 'bucket' or 'threshold'.
+      retrieval: 'exact', 'approximate', 'bucket' or 'threshold'; None = 'exact', or 'bucket' for 'meliad'.
       recall_target: of 'approximate'.
       query_key_norm: normalise queries and keys and learn a scale per head; otherwise 1 / sqrt(head_dim).
-      scale_init: initial scale; None = sqrt(head_dim).
+      scale_init: initial scale; None = sqrt(head_dim), or 1 for 'meliad'.
       gate_init: initial gate logit.
       bias: biases of all projections.
       num_buckets: T5 buckets of local attention; 0 = no positions.
       max_distance: tokens from which on all distances share the last bucket.
+      bias_scaling: what multiplies the T5 bias as it does the scores: 'learned', the scale of query-key norm only, or
+        'always', without that norm 1 / sqrt(head_dim).
       track_positions: slots carry the document position of their token, and `Aux.arrays` tells what was retrieved:
         `neighbor_positions` int32 and `neighbor_weights`, both `[batch, heads, length, neighbors]` (-1 and 0 = none).
       compatibility: 'paper' or 'meliad'.
@@ -248,8 +256,10 @@ class MemorizingAttention(Residual, LayerMemory):
         split. For retrieval 'exact' and 'approximate', every merge, without `track_positions`, and the paper's side.
       norm: 'pre' or 'post'.
       norm_kind: 'rms' or 'layer'.
-      dropout: rate on the output.
+      dropout: rate on the output or the input.
       attention_dropout: rate on attention weights.
+      dropout_place: 'outputs': of the part, and all attention weights; 'inputs': the normed input of queries, keys and
+        values, and the weights of local attention; None = 'outputs', or 'inputs' for 'meliad'.
       init_stddev: of the matrices; None = scaled by fan-in.
       dtype: of the computation.
 
@@ -270,10 +280,10 @@ class MemorizingAttention(Residual, LayerMemory):
     memory_length: int = 0
     num_neighbors: int = 32
     cache_length: int = 0
-    window: int = 0
+    window: int | None = None
     merge: str = "gate"
     write_policy: str = "current"
-    retrieval: str = "exact"
+    retrieval: str | None = None
     recall_target: float = 0.95
     query_key_norm: bool = True
     scale_init: float | None = None
@@ -281,6 +291,7 @@ class MemorizingAttention(Residual, LayerMemory):
     bias: bool = False
     num_buckets: int = 32
     max_distance: int = 128
+    bias_scaling: str = "learned"
     track_positions: bool = False
     compatibility: str = "paper"
     slot_axis: str = ""
@@ -288,6 +299,7 @@ class MemorizingAttention(Residual, LayerMemory):
     norm_kind: str = "rms"
     dropout: float = 0.0
     attention_dropout: float = 0.0
+    dropout_place: str | None = None
     init_stddev: float | None = None
     dtype: Any = jnp.float32
 
@@ -303,7 +315,7 @@ class MemorizingAttention(Residual, LayerMemory):
         self.output = self.param("output", named(outer, "heads", None, "embed"), (*heads, self.dim))
         self.output_bias = self.param("output_bias", named(zeros, "embed"), (self.dim,)) if self.bias else None
         if self.query_key_norm:
-            scale = self.head_dim**0.5 if self.scale_init is None else self.scale_init
+            scale = (1.0 if self._meliad else self.head_dim**0.5) if self.scale_init is None else self.scale_init
             self.scale = self.param("scale", named(nn.initializers.constant(scale), "heads"), (self.num_heads,))
         if self._has_bias:
             shape = (self.num_heads, self.num_buckets)
@@ -349,12 +361,10 @@ class MemorizingAttention(Residual, LayerMemory):
         batch, length, _ = x.shape
         mask = broadcast_mask(mask, batch, length)
         state = reset(state, start_of_document)
-        queries, segment = self._project(x, mask, state.document_position)
+        queries, segment = self._project(x, mask, state.document_position, deterministic)
         local, cache_valid = self._with_cache(state.cache, segment)
         distances = relative_distances(length, self.cache_length + length)
-        # A window counts the query's own key; the authors' code counts earlier keys only.
-        window = self.window + int(self._meliad) if self.window else None
-        visible = visibility(length, cache_valid, mask, window=window)
+        visible = visibility(length, cache_valid, mask, window=self._reach)
         if self._meliad:
             visible = visible & jnp.asarray(distances > 0)[None, None]
         y, aux = self._read(queries, local, visible, distances, state.memory, mask, deterministic)
@@ -372,7 +382,7 @@ class MemorizingAttention(Residual, LayerMemory):
         document_position = memory.document_position
         if self.track_positions:
             document_position = document_position + position
-        queries, token = self._project(x, active[:, None], document_position)
+        queries, token = self._project(x, active[:, None], document_position, deterministic=True)
         segment = jax.tree.map(lambda b, t: ring_append(b, t.astype(b.dtype), position, active), segment, token)
 
         local, cache_valid = self._with_cache(memory.cache, segment)
@@ -382,8 +392,8 @@ class MemorizingAttention(Residual, LayerMemory):
         if cache_valid is not None:
             valid = jnp.pad(cache_valid, [(0, 0), (0, segment_length)], constant_values=True)
             visible = visible & valid[:, None, None, :]
-        if self.window:
-            visible = visible & (distances < self.window + int(self._meliad))[:, None]
+        if self._reach:
+            visible = visible & (distances < self._reach)[:, None]
         y, _ = self._read(queries, local, visible, distances, memory.memory, active[:, None], deterministic=True)
         y = self._finish(x, y, deterministic=True)
 
@@ -403,10 +413,12 @@ class MemorizingAttention(Residual, LayerMemory):
         deterministic: bool,
     ) -> tuple[Array, Aux]:
         """Local attention, attention over retrieved neighbours, and their merge."""
-        scale = jnp.abs(self.scale).astype(queries.dtype) if self.query_key_norm else self.head_dim**-0.5
+        # In the dtype of the parameter: rounded to bfloat16, scales that differ would be the same.
+        scale = jnp.abs(self.scale) if self.query_key_norm else self.head_dim**-0.5
         named: dict[str, Any] = {"scale": scale, **weight_dropout(self, deterministic)}
+        named_near: dict[str, Any] = {"scale": scale} if self._drops_inputs else named
         keys, values = local.keys.astype(queries.dtype), local.values.astype(queries.dtype)
-        bias = self._bias(distances, scale)
+        bias = self._bias(distances)
         if isinstance(memory, EmptyState):
             return attention(queries, keys, values, mask=visible, bias=bias, **named), Aux()
         if num_shards(memory.slot_axis, memory.valid.shape[1]) > 1:
@@ -417,9 +429,9 @@ class MemorizingAttention(Residual, LayerMemory):
                 memory.valid,
                 self.num_neighbors,
                 slot_axis=memory.slot_axis,
-                method=self.retrieval,  # type: ignore[arg-type]
+                method=self._retrieval,  # type: ignore[arg-type]
                 recall_target=self.recall_target,
-                **named,
+                **named_near,
             )
             if self.merge == "joint":
                 here = partial_attention(queries, keys, values, mask=visible, bias=bias, **named)
@@ -429,7 +441,7 @@ class MemorizingAttention(Residual, LayerMemory):
             return self._merge(from_memory, from_local, memory.valid.any(axis=1), mask, {})
         near_keys, near_values, real, arrays = self._neighbors(queries, memory)
         if self.merge == "joint":
-            if self.retrieval == "threshold":
+            if self._retrieval == "threshold":
                 keys, values = jnp.concatenate([near_keys, keys], 1), jnp.concatenate([near_values, values], 1)
                 visible = jnp.concatenate([real, jnp.broadcast_to(visible, (*real.shape[:3], visible.shape[-1]))], -1)
                 bias = None if bias is None else jnp.pad(bias, [(0, 0)] * 3 + [(real.shape[-1], 0)])
@@ -438,10 +450,10 @@ class MemorizingAttention(Residual, LayerMemory):
                 queries, keys, values, near_keys, near_values, mask=visible, neighbor_valid=real, bias=bias, **named
             )
             return y, Aux(arrays=arrays)
-        if self.retrieval == "threshold":
-            from_memory = attention(queries, near_keys, near_values, mask=real, **named)
+        if self._retrieval == "threshold":
+            from_memory = attention(queries, near_keys, near_values, mask=real, **named_near)
         else:
-            from_memory = neighbor_attention(queries, near_keys, near_values, real, **named)
+            from_memory = neighbor_attention(queries, near_keys, near_values, real, **named_near)
         from_local = attention(queries, keys, values, mask=visible, bias=bias, **named)
         return self._merge(from_memory, from_local, memory.valid.any(axis=1), mask, arrays)
 
@@ -452,24 +464,29 @@ class MemorizingAttention(Residual, LayerMemory):
             return from_memory + from_local, Aux(arrays=arrays)
         if self.merge == "stop_forward":
             return stop_forward(from_memory, from_local, None if self._meliad else has_memory), Aux(arrays=arrays)
-        y = head_gate(
-            self.gate.astype(from_local.dtype), from_memory, from_local, has_memory, dilute_empty=self._meliad
-        )
-        tokens = mask.sum().astype(jnp.float32)
-        opening = jax.nn.sigmoid(self.gate.astype(jnp.float32)).mean()
-        return y, Aux(metrics={"gate": Sum(opening * tokens, tokens)}, arrays=arrays)
+        y = head_gate(self.gate, from_memory, from_local, has_memory, dilute_empty=self._meliad)
+        opening = jax.lax.stop_gradient(jax.nn.sigmoid(self.gate.astype(jnp.float32)).mean())
+        share = lambda of: Sum(opening * of.sum().astype(jnp.float32), of.sum().astype(jnp.float32))
+        metrics = {"gate": share(mask), "memorizing/memory_share": share(mask & has_memory[:, None])}
+        return y, Aux(metrics=metrics, arrays=arrays)
 
     def _neighbors(self, queries: Array, memory: LongMemory) -> tuple[Array, Array, Array, dict[str, Array]]:
         """Keys, values and validity of the neighbours; of all slots with the threshold as mask for 'threshold'."""
         dtype = queries.dtype
-        if self.retrieval == "threshold":
-            keys = memory.keys.astype(dtype)
+        if self._retrieval == "threshold":
+            keys, values = memory.keys.astype(dtype), memory.values.astype(dtype)
             score_dtype = jnp.promote_types(dtype, jnp.float32)
             scores = jnp.einsum("blhd,bhmd->bhlm", queries, keys, preferred_element_type=score_dtype)
             real = threshold_mask(jax.lax.stop_gradient(scores), memory.valid, self.num_neighbors)
-            return jnp.swapaxes(keys, 1, 2), jnp.swapaxes(memory.values.astype(dtype), 1, 2), real, {}
+            if self._meliad:  # as many empty slots as neighbours are missing take part as zero keys and values
+                empty = ~memory.valid
+                missing = self.num_neighbors - memory.valid.sum(axis=1, keepdims=True)
+                real = real | (empty & (jnp.cumsum(empty, axis=1) <= missing))[:, None, None]
+                hide = lambda slots: jnp.where(empty[:, None, :, None], 0, slots)
+                keys, values = hide(keys), hide(values)
+            return jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2), real, {}
         ids, real = retrieve(
-            queries, memory, self.num_neighbors, method=self.retrieval, recall_target=self.recall_target
+            queries, memory, self.num_neighbors, method=self._retrieval, recall_target=self.recall_target
         )
         keys = gather_slots(memory.keys, ids).astype(dtype)
         values = gather_slots(memory.values, ids).astype(dtype)
@@ -486,8 +503,10 @@ class MemorizingAttention(Residual, LayerMemory):
         positions = jax.vmap(lambda row, slots: row[slots])(memory.positions, ids)
         return {"neighbor_positions": jnp.where(real, positions, -1), "neighbor_weights": weights}
 
-    def _project(self, x: Array, mask: Array, document_position: Any) -> tuple[Array, Tokens]:
+    def _project(self, x: Array, mask: Array, document_position: Any, deterministic: bool) -> tuple[Array, Tokens]:
         y = self.normed(x).astype(self.dtype)
+        if self._drops_inputs:
+            y = self.drop(y, deterministic=deterministic)
         queries = project_biased(y, self.query, self.query_bias)
         keys, values = project_biased(y, self.key, self.key_bias), project_biased(y, self.value, self.value_bias)
         if self.query_key_norm:
@@ -509,17 +528,19 @@ class MemorizingAttention(Residual, LayerMemory):
         joined = jax.tree.map(lambda c, s: jnp.concatenate([c.astype(s.dtype), s], axis=1), cache, segment)
         return joined, valid
 
-    def _bias(self, distances: np.ndarray | Array, scale: Array | float) -> Array | None:
+    def _bias(self, distances: np.ndarray | Array) -> Array | None:
         if not self._has_bias:
             return None
         bias = bucket_bias(self.position_bias, distances, max_distance=self.max_distance)
         bias = bias if bias.ndim == 4 else bias[None]
-        return bias * (scale[None, :, None, None] if isinstance(scale, jax.Array) else scale)
+        if self.query_key_norm:
+            return bias * jnp.abs(self.scale)[None, :, None, None]
+        return bias * self.head_dim**-0.5 if self.bias_scaling == "always" else bias
 
     def _finish(self, x: Array, y: Array, deterministic: bool) -> Array:
         y = project(y, self.output, axes=2)
         y = y if self.output_bias is None else y + self.output_bias.astype(y.dtype)[None, None]
-        return self.added(x, y, deterministic)
+        return self.added(x, y, deterministic or self._drops_inputs)
 
     @nn.nowrap
     def _tokens(self, batch: int, tokens: int, dtype: Any) -> Tokens:
@@ -552,12 +573,29 @@ class MemorizingAttention(Residual, LayerMemory):
         return self.compatibility == "meliad"
 
     @property
+    def _retrieval(self) -> str:
+        return self.retrieval or ("bucket" if self._meliad else "exact")
+
+    @property
+    def _reach(self) -> int | None:
+        """Distances that local attention reaches, 0 included; None = all."""
+        window = self.window
+        if window is None:
+            window = self.cache_length if self._meliad else 0
+        # A window counts the query's own key; the authors' code counts earlier keys only.
+        return window + int(self._meliad) if window else None
+
+    @property
+    def _drops_inputs(self) -> bool:
+        return self.dropout_place == "inputs" or (self.dropout_place is None and self._meliad)
+
+    @property
     def _has_bias(self) -> bool:
         return self.num_buckets > 0 and not (self._meliad and self.memory_length > 0)
 
 
 _OF_SPLIT_SLOTS: dict[str, tuple[Any, ...]] = {
-    "retrieval": ("exact", "approximate"),
+    "retrieval": (None, "exact", "approximate"),
     "compatibility": ("paper",),
     "track_positions": (False,),
 }

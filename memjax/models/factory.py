@@ -83,7 +83,7 @@ def make_language_model(
         positions=model.positions,
         markers=tuple(range(vocab_size - model.markers, vocab_size)),
         **memory_fields(model.memory_tokens),
-        dropout=model.dropout,
+        dropout=model.dropout if attention.embedding_dropout else 0.0,
         features=tuple(name for name in features if name not in inner),
         dtype=dtype,
         memory_dtype=jnp.dtype(model.memory_dtype),

@@ -87,6 +87,7 @@ class Attention(Carrier):
       final_norm: a norm after the last layer where `norm_place` is 'pre'.
       learned_positions: tokens for which the model learns positions; 0 = it learns none.
       hidden_dropout: whether the feed-forward part drops its hidden layer too.
+      embedding_dropout: whether a decoder drops embeddings and the last hidden state too.
       has_heads: whether `num_heads` and `head_dim` of the model have an effect.
       has_feed_forward: whether a layer has a feed-forward part.
       takes_memory_tokens: whether memory tokens may stand before its segments.
@@ -97,6 +98,7 @@ class Attention(Carrier):
     final_norm = True
     learned_positions = 0
     hidden_dropout = True
+    embedding_dropout = True
     has_heads = True
     has_feed_forward = True
     takes_memory_tokens = False
@@ -109,11 +111,14 @@ class BucketAttention(Attention):
     query_key_norm: bool = True
     """normalise queries and keys to unit length and learn a scale per head"""
     scale_init: float | None = None
-    """initial scale of query-key norm; None = sqrt(head_dim)"""
+    """initial scale of query-key norm; None = sqrt(head_dim), or 1 with compatibility = 'meliad'"""
     num_buckets: int = 32
     """T5 relative-position buckets of local attention; 0 = no positions"""
     max_distance: int = 128
     """tokens beyond which all distances share the last bucket"""
+    bias_scaling: Literal["learned", "always"] = "learned"
+    """what multiplies the position bias as it does the scores: the scale of query-key norm only, or 'always', without
+    that norm 1 / sqrt(head_dim)"""
 
     def check(self, field: str, config: Config) -> None:
         buckets, distance = self.num_buckets, self.max_distance
@@ -264,31 +269,52 @@ class Memorizing(BucketAttention):
     """slots retrieved per query and head"""
     cache_length: Annotated[int, zero_or_more(unit="tokens")] = 512
     """tokens of earlier segments kept for local attention, in every layer; 0 = the segment only"""
-    window: Annotated[int, zero_or_more("all", "keys")] = 0
-    """keys of local attention including the query's own; 0 = all of cache and segment up to the query"""
+    window: Annotated[int, zero_or_more("all", "keys")] | None = None
+    """keys of local attention including the query's own; 0 = all of cache and segment up to the query; None = all, or
+    cache_length earlier ones with compatibility = 'meliad'"""
     merge: Literal["gate", "joint", "add", "stop_forward"] = "gate"
     """how memory and local attention combine: the final version gates per head, the first one shared one softmax"""
     write: Literal["current", "evicted"] = "current"
     """what enters the long memory: the segment just read, or what leaves the local cache"""
-    retrieval: Literal["exact", "approximate", "bucket", "threshold"] = "exact"
-    """search over the long memory; 'threshold' is exact without a gather, 'bucket' has about 63 % recall"""
+    retrieval: Literal["exact", "approximate", "bucket", "threshold"] | None = None
+    """search over the long memory; 'threshold' is exact without a gather, 'bucket' has about 63 % recall; None =
+    'exact', or 'bucket' with compatibility = 'meliad'"""
     recall_target: Annotated[float, Range(words="above 0, up to 1", above=0, most=1)] = 0.95
     """expected recall of 'approximate' on a TPU (elsewhere it is exact)"""
     gate_init: float = 0.0
     """initial gate logit; positive favours the memory"""
     track_positions: bool = False
     """let each slot carry the document position of its token"""
+    dropout_place: Literal["outputs", "inputs"] | None = None
+    """'outputs' of both parts of a layer, hidden layer, embeddings, last hidden state, all attention weights; 'inputs':
+    the normed input of queries, keys and values, weights of local attention, output of the feed-forward part; None =
+    'outputs', or 'inputs' with compatibility = 'meliad'"""
     compatibility: Literal["paper", "meliad"] = "paper"
-    """'meliad' as the authors' code: no bias in memory layers, strict causality, unmasked empty slots"""
+    """'meliad' as the authors' code: no bias in memory layers, strict causality, unmasked empty slots; and its scale,
+    window, search and dropout where scale_init, window, retrieval and dropout_place are None"""
 
     added_parameters = ("gate",)
 
     @property
     def sorts_all_scores(self) -> bool:
-        return self.retrieval == "exact" and self.memory_length > 0
+        exact = self.retrieval == "exact" or (self.retrieval is None and not self._is_meliad)
+        return exact and self.memory_length > 0
+
+    @property
+    def hidden_dropout(self) -> bool:
+        return not (self.dropout_place == "inputs" or (self.dropout_place is None and self._is_meliad))
+
+    @property
+    def embedding_dropout(self) -> bool:
+        return self.hidden_dropout
+
+    @property
+    def _is_meliad(self) -> bool:
+        return self.compatibility == "meliad"
 
     def local_window(self, segment_length: int) -> int:
-        return self.window or self.cache_length + segment_length
+        window = self.cache_length if self.window is None and self._is_meliad else self.window
+        return window or self.cache_length + segment_length
 
     def chosen_layers(self, num_layers: int) -> tuple[int, ...]:
         """`layers` of a model of so many."""

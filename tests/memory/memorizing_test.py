@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from memjax import config
 from memjax.functional.neighbors import select_neighbors
 from memjax.memory.contract import restore_state, save_state
 from memjax.memory.cross_attention import CrossAttention
 from memjax.memory.memorizing import MemorizingAttention, MemorizingState
+from memjax.models import make_language_model
 from memjax.typing import EmptyState
 from tests.reference import memorizing as reference
 from tests.reference.parameters import params_of
@@ -20,6 +22,7 @@ DIM, HEADS, HEAD_DIM, ROWS, SEGMENT, SEGMENTS = 8, 2, 4, 2, 4, 4
 TOKENS = SEGMENT * SEGMENTS
 PAPER = {"memory_length": 6, "num_neighbors": 3, "cache_length": 3, "num_buckets": 4, "max_distance": 6}
 LOCAL = PAPER | {"memory_length": 0}
+MELIAD = PAPER | {"compatibility": "meliad", "retrieval": "exact", "window": 0}
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +95,8 @@ def expected_row(x, row: int, params, starts, mask, fields):
         fields.pop(name, None)
     if fields.get("retrieval") in ("threshold", "approximate"):
         fields["retrieval"] = "exact"
+    if fields["meliad"]:
+        fields = {"retrieval": "bucket", "window": fields["cache_length"]} | fields
     state, outputs, retrieved = reference.Row(params, **fields), [], []
     for index in range(SEGMENTS):
         if starts is not None and starts[row, index]:
@@ -109,14 +114,17 @@ VARIANTS = {
     "joint, evicted, window": PAPER
     | {"merge": "joint", "write_policy": "evicted", "window": 3, "memory_length": 7, "track_positions": True},
     "add, buckets, no norm of keys": PAPER | {"merge": "add", "retrieval": "bucket", "query_key_norm": False},
+    "bias scaled without norm of keys": LOCAL | {"query_key_norm": False, "bias_scaling": "always"},
     "stop forward, long memory": PAPER | {"merge": "stop_forward", "memory_length": 11, "num_buckets": 0},
     "gate by threshold": PAPER | {"retrieval": "threshold"},
     "joint by threshold": PAPER | {"merge": "joint", "retrieval": "threshold", "write_policy": "evicted"},
     "all of the memory": PAPER | {"memory_length": 9, "num_neighbors": 9},
-    "meliad": PAPER | {"compatibility": "meliad"},
-    "meliad, buckets, window": PAPER | {"compatibility": "meliad", "retrieval": "bucket", "window": 3},
-    "meliad, layer without memory": LOCAL | {"compatibility": "meliad"},
-    "meliad, stop forward": PAPER | {"compatibility": "meliad", "merge": "stop_forward"},
+    "meliad": MELIAD,
+    "meliad, buckets, window": PAPER | {"compatibility": "meliad"},
+    "meliad, layer without memory": LOCAL | {"compatibility": "meliad", "window": 0},
+    "meliad, stop forward": MELIAD | {"merge": "stop_forward"},
+    "meliad, gate by threshold": MELIAD | {"retrieval": "threshold"},
+    "meliad, joint by threshold": MELIAD | {"retrieval": "threshold", "merge": "joint", "memory_length": 7},
 }
 
 
@@ -330,11 +338,13 @@ def test_the_memory_of_evaluation_may_be_longer_than_that_of_training():
 
 
 def init_shapes(**fields):
+    return jax.eval_shape(functools.partial(init, **fields))
+
+
+def init(**fields):
     part = make(**fields)
-    call = {"start_of_document": jnp.ones(1, bool)}
-    return jax.eval_shape(
-        lambda: part.init({"params": jax.random.key(0)}, jnp.zeros((1, 1, DIM)), part.init_state(1), **call)
-    )
+    given = {"start_of_document": jnp.ones(1, bool)}
+    return part.init({"params": jax.random.key(0)}, jnp.zeros((1, 1, DIM)), part.init_state(1), **given)
 
 
 # Positions of retrieved tokens
@@ -464,6 +474,62 @@ def reference_from(state: MemorizingState, row: int) -> reference.Row:
     return found
 
 
+# Numerics and dropout
+
+
+def test_a_learned_scale_is_not_rounded_to_bfloat16():
+    part = make(**LOCAL | {"dtype": jnp.bfloat16, "num_buckets": 0})
+    params = jax.tree.map(np.float32, parameters(**LOCAL | {"num_buckets": 0}))
+    x, call = jnp.asarray(document()[:, :SEGMENT], jnp.float32), {"start_of_document": jnp.ones(ROWS, bool)}
+    read = jax.jit(lambda params: part.apply({"params": params}, x, part.init_state(ROWS), **call)[0])
+    near = [np.asarray(read(params | {"scale": np.full(HEADS, scale, np.float32)})) for scale in (11.31, 11.33, 11.34)]
+    assert len({array.tobytes() for array in near}) == 3
+
+
+@pytest.mark.parametrize("place", ("outputs", "inputs"))
+def test_where_dropout_falls(place):
+    part, x = (
+        make(**PAPER | {"dropout": 0.5, "attention_dropout": 0.5, "dropout_place": place}),
+        jnp.asarray(document()),
+    )
+    # What was retrieved, alone.
+    params = jax.tree.map(jnp.asarray, parameters(**PAPER) | {"gate": np.full(HEADS, 1e9)})
+    state = jax.tree.map(lambda leaf: jnp.asarray(leaf[1]), run(document(seed=2), **PAPER)[1])
+
+    @functools.partial(jax.jit, static_argnames="rates")
+    def read(seed, rates):
+        noisy, key = part.clone(**dict(rates)), {"dropout": jax.random.key(seed)}
+        call = {"start_of_document": jnp.zeros(ROWS, bool), "deterministic": False, "rngs": key}
+        y, after, _ = noisy.apply({"params": params}, x[:, :SEGMENT], state, **call)
+        return y, after.cache.keys
+
+    varies = lambda rates: [np.any(np.asarray(a) != b) for a, b in zip(read(0, rates), read(1, rates), strict=True)]
+    drops_inputs = place == "inputs"
+    # Of outputs, the stored keys are whole; of inputs, the weights of retrieved keys are.
+    assert varies((("attention_dropout", 0.0),)) == [True, drops_inputs]
+    assert varies((("dropout", 0.0),)) == [not drops_inputs, False]
+
+
+def test_what_the_compatibility_implies():
+    paper, meliad = (config.Memorizing(cache_length=6, compatibility=side) for side in ("paper", "meliad"))
+    assert [part.local_window(4) for part in (paper, meliad)] == [10, 6]
+    assert [part.sorts_all_scores for part in (paper, meliad)] == [True, False]
+    for part, dropped in ((paper, 0.3), (meliad, 0.0), (dataclasses.replace(meliad, dropout_place="outputs"), 0.3)):
+        model = make_language_model(config.Model(attention=part, dropout=0.3), 10)
+        assert model.dropout == dropped and model.stack.layers[0].attention.dropout == 0.3
+        assert model.stack.layers[0].feed_forward.hidden_dropout == (dropped > 0)
+    scales = [init(compatibility=side)["params"]["scale"].tolist() for side in ("paper", "meliad")]
+    assert scales == [[2.0, 2.0], [1.0, 1.0]]
+
+
+def test_the_gate_of_rows_that_retrieved_something():
+    starts = np.arange(SEGMENTS)[None, :] == np.array([[0], [1]])  # in the second segment row 1 has nothing yet
+    _, _, aux = run(document(), starts=starts, **PAPER)
+    share = aux.metrics["memorizing/memory_share"]
+    np.testing.assert_array_equal(share.weight, [0, 4, 8, 8])
+    np.testing.assert_allclose(share.total[1:], (aux.metrics["gate"].total * [0, 0.5, 1, 1])[1:], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "fields, message",
     [
@@ -477,8 +543,6 @@ def test_impossible_fields_are_refused(fields, message):
 
 
 def test_fields_are_the_ones_of_the_configuration():
-    from memjax import config
-
     fields = {field.name for field in dataclasses.fields(MemorizingAttention)}
     wanted = {field.name for field in dataclasses.fields(config.Memorizing)} - {"layers", "write"}
     assert wanted <= fields

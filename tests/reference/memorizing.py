@@ -44,6 +44,7 @@ class Row:
       retrieval: 'exact' or 'bucket'.
       query_key_norm: whether queries and keys have unit length.
       max_distance: of the buckets.
+      bias_scaling: 'learned' or 'always'.
       meliad: the authors' code.
     """
 
@@ -60,11 +61,13 @@ class Row:
         retrieval: str = "exact",
         query_key_norm: bool = True,
         max_distance: int = 128,
+        bias_scaling: str = "learned",
         meliad: bool = False,
     ) -> None:
         self.params, self.memory_length, self.num_neighbors = params, memory_length, num_neighbors
         self.window, self.merge, self.write, self.retrieval = window, merge, write, retrieval
         self.query_key_norm, self.max_distance, self.meliad = query_key_norm, max_distance, meliad
+        self.bias_scaling = bias_scaling
         self.heads, self.head_dim = params["query"].shape[1:]
         self.cache_length = cache_length
         self.start()
@@ -109,10 +112,12 @@ class Row:
                 continue
             if self.window and distance >= self.window + (1 if self.meliad else 0):
                 continue
-            score = query @ entry.key[h]
+            score = scale * (query @ entry.key[h])
             if "position_bias" in self.params:
-                score += self.params["position_bias"][h, self._bucket(distance)]
-            near.append((scale * score, entry.value[h]))
+                # T5 adds the bias to the scores as it is; the learned scale of normalised keys multiplies both.
+                scaled = self.query_key_norm or self.bias_scaling == "always"
+                score += (scale if scaled else 1.0) * self.params["position_bias"][h, self._bucket(distance)]
+            near.append((score, entry.value[h]))
         if not self.memory_length:
             return _softmax_sum(near, self.head_dim), Retrieved([], [])
 

@@ -281,7 +281,10 @@ def small_memory(**fields) -> Memorizing:
             {"attention": small_memory(cache_length=-2)},
             "model.attention.cache_length: given -2, allowed: 0 or more tokens",
         ),
-        ({"attention": small_memory(window=-1)}, "model.attention.window: given -1, allowed: 0 (all) or more keys"),
+        (
+            {"attention": small_memory(window=-1)},
+            "model.attention.window: given -1, allowed: 0 (all) or more keys or None",
+        ),
         (
             {"attention": small_memory(recall_target=0.0)},
             "model.attention.recall_target: given 0.0, allowed: above 0, up to 1",
