@@ -61,6 +61,7 @@ def distances_of_normed_keys(random: np.random.Generator) -> Mapping[str, Any]:
 
 DENSITIES = ("infinity_former/stddev", "infinity_former/inside")
 SIGNAL = {"num_basis": 64, "num_samples": 64}
+USED = ("product_key/used", "product_key/divergence")
 ALIVE = {
     "infinity_former": Alive(
         (*DENSITIES, "infinity_former/sticky_evenness"),
@@ -82,6 +83,14 @@ ALIVE = {
     "memorizing": Alive(
         ("memorizing/memory_share",),
         decoder(config.Memorizing(layers=(), memory_length=128, num_neighbors=8, cache_length=32)),
+    ),
+    "linear_transformer": Alive(("linear_state/effective_rank",), decoder(config.LinearTransformer())),
+    "rfa": Alive(("linear_state/effective_rank",), decoder(config.RFA())),
+    "t2r": Alive(("linear_state/effective_rank",), decoder(config.T2R())),
+    "memsizer": Alive(("memsizer/effective_rank",), decoder(config.MemSizer())),
+    "product_keys": Alive(USED, decoder(config.FullAttention(), feed_forward=config.ProductKey(num_keys=128))),
+    "resm": Alive(
+        USED, decoder(config.FullAttention(), feed_forward=config.ProductKey(num_keys=128, dense_scale=1.0, layers=()))
     ),
 }
 

@@ -26,6 +26,7 @@ __all__ = [
     "LinearState",
     "causal_linear_attention",
     "draw_directions",
+    "effective_rank",
     "elu_features",
     "init_linear_state",
     "random_features",
@@ -231,6 +232,34 @@ def read_linear_state(
     below = jnp.einsum("bhlf,bhf->bhl", features, state.normalizer) if _has_sum(normalizer) else None
     counts = state.count[:, None] if normalizer == "count" else None
     return jnp.swapaxes(_normalize(above, below, counts, normalizer, eps), 1, 2).astype(queries.dtype)
+
+
+@operation
+def effective_rank(products: Float[Array, "batch heads features value_dim"]) -> Float[Array, " batch"]:
+    """In how many directions the sums lie, as a share of those that there are.
+
+    `tr(G)^2 / tr(G^2)` of the Gram matrix `G`: the number of equal singular values that would give the same, without a
+    decomposition.
+
+    Args:
+      products: as in `LinearState`.
+
+    Returns:
+      For each row the mean over its heads, in `(0, 1]`, and 0 of sums that are 0.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(effective_rank(jnp.stack([jnp.eye(4), jnp.ones((4, 4)), jnp.zeros((4, 4))])[:, None]))
+      [1.   0.25 0.  ]
+    """
+    features, value_dim = products.shape[-2:]
+    size = jnp.abs(products).max(axis=(-2, -1), keepdims=True)  # fourth powers of sums leave float32
+    sums = products / jnp.where(size > 0, size, 1)
+    gram = jnp.einsum("bhfe,bhge->bhfg" if features <= value_dim else "bhfe,bhfd->bhed", sums, sums)
+    square = jnp.square(gram).sum(axis=(-2, -1))
+    trace = jnp.square(sums).sum(axis=(-2, -1))
+    rank = jnp.where(square > 0, trace**2 / jnp.where(square > 0, square, 1), 0)
+    return rank.mean(axis=1) / min(features, value_dim)
 
 
 @operation

@@ -23,6 +23,7 @@ __all__ = [
     "gradient_of_rows",
     "lookup_rows",
     "select_product_keys",
+    "slot_spread",
     "sum_rows",
     "table_shards",
     "top_slots",
@@ -31,6 +32,9 @@ __all__ = [
 
 LOOKUPS = 1 << 14
 """rows that are gathered at once, unless a caller says otherwise"""
+
+SAMPLED = 1 << 14
+"""lookups that `slot_spread` looks at"""
 
 Split = Literal["rows", "columns"]
 
@@ -113,6 +117,46 @@ def top_slots(ids: Int[Array, "*batch lookups"], weights: Float[Array, "*batch l
     merged = jnp.sum(jnp.where(same, weights[..., None, :], 0), axis=-1)
     best = jnp.argmax(merged, axis=-1)
     return jnp.take_along_axis(ids, best[..., None], axis=-1)[..., 0]
+
+
+@operation
+def slot_spread(
+    ids: Int[Array, "tokens lookups"], weights: Float[Array, "tokens lookups"], num_keys: int
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """How evenly some tokens use the slots, without counting every slot.
+
+    Of a long segment, tokens at equal distances are looked at, with about 16,384 lookups: neither number needs an array
+    as large as the table.
+
+    Args:
+      ids: of all heads of a token; slots from `num_keys ** 2` on stand for padding.
+      weights: of the lookups.
+      num_keys: sub-keys of each half.
+
+    Returns:
+      How many slots were touched, as a share of those that so many lookups could touch; and how far the weights lie
+      from an even use, in nats over `log(num_keys ** 2)`: the divergences of both halves from the uniform distribution,
+      whose sum is never more than that of the slots themselves. Both are 0 where all is padding.
+
+    Example:
+      >>> even, one = jnp.array([[0, 3], [1, 2]]), jnp.array([[3, 3], [3, 3]])
+      >>> print(*(f"{number:.2f}" for ids in (even, one) for number in slot_spread(ids, jnp.full((2, 2), 0.5), 2)))
+      1.00 0.00 0.25 1.00
+    """
+    step, slots = max(1, -(-ids.size // SAMPLED)), num_keys**2
+    ids, weights = ids[::step], weights[::step]
+    ordered = jnp.sort(ids.ravel())
+    first = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])
+    real = ids < slots
+    touched, most = (first & (ordered < slots)).sum(), jnp.clip(real.sum(), 1, slots)
+    heavy = jnp.where(real, weights, 0).astype(jnp.promote_types(weights.dtype, jnp.float32))
+    empty = jnp.zeros(num_keys, heavy.dtype)
+    halves = jnp.stack([empty.at[half].add(heavy, mode="drop") for half in (ids // num_keys, ids % num_keys)])
+    shares = halves / jnp.maximum(halves.sum(axis=1, keepdims=True), 1e-30)
+    known = jnp.where(shares > 0, shares * jnp.log(jnp.where(shares > 0, shares, 1)), 0).sum()  # less their entropies
+    even = 2 * math.log(num_keys)
+    divergence = jnp.where(real.any() & (even > 0), jnp.maximum(1 + known / max(even, 1e-30), 0), 0)
+    return (touched / most).astype(heavy.dtype), divergence
 
 
 @operation

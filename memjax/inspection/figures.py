@@ -53,6 +53,10 @@ FIGURES = {
     "knn_lm/effective_neighbors": Figure("share of the neighbours that their weights are spread over", 0.05, 0.95),
     "continuous_cache/effective_pairs": Figure("share of the cache that its weights are spread over", 0.05, 0.95),
     "memorizing/memory_share": Figure("what the gate lets through of memories that hold something", 0.1, 0.9),
+    "linear_state/effective_rank": Figure("directions in which the sums of a head lie, a share of all", 0.08, 1.0),
+    "memsizer/effective_rank": Figure("directions in which the memory lies, a share of its slots", 0.1, 1.0),
+    "product_key/used": Figure("slots touched, a share of those that so many lookups could touch", 0.2, 1.0),
+    "product_key/divergence": Figure("of the use of slots from an even one, in nats over log slots", 0.0, 0.2),
 }
 """metric, without the layer -> what it says"""
 

@@ -16,6 +16,7 @@ from memjax.axes import named
 from memjax.functional.linear_attention import (
     LinearState,
     causal_linear_attention,
+    effective_rank,
     elu_features,
     init_linear_state,
     read_linear_state,
@@ -24,7 +25,7 @@ from memjax.functional.linear_attention import (
 )
 from memjax.memory.contract import CrossMemory, DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
 from memjax.memory.projections import Residual, project, project_biased, xavier_init
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
 
 __all__ = ["LinearCrossAttention", "LinearCrossState", "LinearTransformerAttention"]
 
@@ -40,6 +41,9 @@ class LinearTransformerAttention(Residual, LayerMemory):
     `W_Q, W_K, W_V -> query, key, value`.
 
     Differs from the paper or its code: `elu(x) + 1` is evaluated so that it stays above 0 in bfloat16.
+
+    `Aux.metrics` has `linear_state/effective_rank`: in how many directions the sums of a head lie after the segment, as
+    a share of those that there are (`memjax.functional.effective_rank`).
 
     Other linear attentions are this class with `_maps`, `_queries`, `_keys_values` and `_log_decay` of their own.
 
@@ -71,6 +75,7 @@ class LinearTransformerAttention(Residual, LayerMemory):
 
     normalizer: ClassVar[str] = "add"
     eps: ClassVar[float] = 1e-6
+    figure: ClassVar[str] = "linear_state/effective_rank"
 
     dim: int
     num_heads: int
@@ -117,7 +122,8 @@ class LinearTransformerAttention(Residual, LayerMemory):
         mask = broadcast_mask(mask, *x.shape[:2])
         start = jnp.ones_like(start_of_document) if self._renews(deterministic) else start_of_document
         z, new = self._read_write(x, reset_linear_state(state, start), mask, self.chunk_length, deterministic)
-        return self._finish(x, z, deterministic), where_rows(mask.any(axis=1), new, state), Aux()
+        new = where_rows(mask.any(axis=1), new, state)
+        return self._finish(x, z, deterministic), new, Aux(metrics={self.figure: self._rank(new, mask)})
 
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
@@ -182,6 +188,12 @@ class LinearTransformerAttention(Residual, LayerMemory):
         return y + self.output_bias.astype(y.dtype)[None, None] if self.bias else y
 
     # Parts
+
+    @nn.nowrap
+    def _rank(self, state: LinearState, mask: Array) -> Sum:
+        """`effective_rank`, summed over the rows that have read something."""
+        rank, read = effective_rank(jax.lax.stop_gradient(state.products)), mask.any(axis=1)
+        return Sum(jnp.where(read, rank, 0).sum(), read.sum().astype(rank.dtype))
 
     def _finish(self, x: Array, z: Array, deterministic: bool) -> Array:
         return self.added(x, self._combine(z), deterministic)

@@ -29,6 +29,9 @@ class MemSizerAttention(LinearTransformerAttention):
     Symbols: `Phi -> query`, `W_l -> slot_kernel`, `W_r -> value_kernel`, `u_s = LN(W_l x_s) -> ` keys,
     `v_s = LN(W_r x_s) -> ` values, `k -> num_slots`, `r -> num_heads`, `V_t -> state.products / sqrt(state.count)`.
 
+    `Aux.metrics` has `memsizer/effective_rank`: in how many directions the memory lies after the segment, as a share of
+    its slots.
+
     Differs from the paper or its code: as the code, against the paper's text, all three maps have biases and there is
     no scale; the code's quantisation noise is left out, and it materialises the memory of every token.
 
@@ -54,6 +57,7 @@ class MemSizerAttention(LinearTransformerAttention):
     """
 
     normalizer: ClassVar[str] = "count"
+    figure: ClassVar[str] = "memsizer/effective_rank"
 
     num_slots: int = 32
     frozen_queries: bool = False

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from memjax.axes import MODEL, named
-from memjax.functional.product_keys import Split, select_product_keys, sum_rows
+from memjax.functional.product_keys import Split, select_product_keys, slot_spread, sum_rows
 from memjax.functional.scopes import operation
 from memjax.memory.contract import Stateless, broadcast_mask
 from memjax.memory.projections import project
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, Mask
+from memjax.typing import Activations, Aux, Mask, Sum
 
 __all__ = ["ProductKeyMemory"]
 
@@ -109,7 +109,8 @@ class ProductKeyMemory(Stateless):
     are left out of the second search, which changes nothing.
 
     `Aux.arrays` has `values/ids` and `values/weights`, `[batch, length, heads * neighbors]`: the slots that every token
-    has read (`num_keys ** 2` for padding) and how much.
+    has read (`num_keys ** 2` for padding) and how much. `Aux.metrics` has `product_key/used` and
+    `product_key/divergence`, how evenly the tokens of the segment use the slots (`memjax.functional.slot_spread`).
 
     `y` is the weighted sum of the chosen values alone, without the residual and without a norm.
 
@@ -211,7 +212,15 @@ class ProductKeyMemory(Stateless):
             "values/ids": jnp.where(mask[..., None], ids, self.num_keys**2),
             "values/weights": jnp.where(mask[..., None], jax.lax.stop_gradient(weights), 0),
         }
-        return y.astype(x.dtype), Aux(arrays=read)
+        return y.astype(x.dtype), Aux(metrics=self._spread(read, mask), arrays=read)
+
+    @nn.nowrap
+    def _spread(self, read: dict[str, Array], mask: Array) -> dict[str, Sum]:
+        """How evenly a segment with a real token uses the slots."""
+        ids, weights = (array.reshape(-1, array.shape[-1]) for array in read.values())
+        used, divergence = slot_spread(ids, weights, self.num_keys)
+        one = mask.any().astype(used.dtype)
+        return {"product_key/used": Sum(used, one), "product_key/divergence": Sum(divergence, one)}
 
     def _queries(self, x: Array, mask: Array, deterministic: bool) -> Float[Array, "batch length heads 2 half"]:
         for layer in self.hidden:

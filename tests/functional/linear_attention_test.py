@@ -269,3 +269,15 @@ def test_bad_arguments_are_named():
         linear.causal_linear_attention(*inputs(), normalizer="sum")
     with pytest.raises(ValueError, match=r"chunk_length: given -1, allowed: 0 \(the whole segment\) or more tokens"):
         linear.causal_linear_attention(*inputs(), chunk_length=-1)
+
+
+def test_the_effective_rank_is_that_of_the_singular_values():
+    random = np.random.default_rng(0)
+    products = random.normal(size=(3, 2, 5, 3)).astype(np.float32)
+    products[1] *= np.float32(1e12)  # sums of a long document
+    products[2] = 0
+    for sums in (products, products.swapaxes(2, 3)):
+        found = jax.jit(linear.effective_rank)(sums)
+        squares = np.linalg.svd(sums[:2].astype(np.float64), compute_uv=False) ** 2
+        expected = (squares.sum(axis=-1) ** 2 / (squares**2).sum(axis=-1)).mean(axis=1) / 3
+        np.testing.assert_allclose(found, [*expected, 0], rtol=1e-5)

@@ -14,6 +14,7 @@ from memjax.functional.product_keys import (
     gradient_of_rows,
     lookup_rows,
     select_product_keys,
+    slot_spread,
     sum_rows,
     top_slots,
     update_rows,
@@ -277,3 +278,22 @@ def test_neither_time_nor_temporaries_grow_with_the_table():
 
     small, large = analyse(2**10), analyse(2**16)
     assert large == small
+
+
+@pytest.mark.parametrize("tokens", [9, 5000])
+def test_the_spread_of_slots_is_that_of_the_tokens_looked_at(tokens):
+    random, keys = np.random.default_rng(0), 6
+    ids = random.choice(keys**2, size=(tokens, 8), p=random.dirichlet(np.full(keys**2, 0.1))).astype(np.int32)
+    weights = random.random((tokens, 8)).astype(np.float32)
+    ids[-2:] = keys**2  # padding
+    found = jax.jit(slot_spread, static_argnums=2)(ids, weights, keys)
+    step = max(1, -(-ids.size // 2**14))
+    ids, weights = ids[::step], weights[::step]
+    real = ids < keys**2
+    used = len(np.unique(ids[real])) / min(real.sum(), keys**2)
+    table = np.bincount(ids[real], weights[real], keys**2).reshape(keys, keys)
+    divergence = lambda shares: np.log(shares.size) + sum(p * np.log(p) for p in shares.ravel() / shares.sum() if p)
+    halves = sum(divergence(table.sum(axis=axis)) for axis in (0, 1)) / np.log(keys**2)
+    np.testing.assert_allclose(found, [used, halves], rtol=1e-5)
+    assert 0 < halves <= divergence(table) / np.log(keys**2)
+    assert [float(number) for number in slot_spread(jnp.full((2, 3), keys**2), jnp.zeros((2, 3)), keys)] == [0, 0]
