@@ -19,6 +19,7 @@ from memjax.inspection import FIGURES, find_figures
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.knn_lm import KNNMemory
 from memjax.models import add_mixtures, make_language_model
+from memjax.models.factory import make_encoder_decoder, make_text_encoder
 
 DIM, LENGTH, ROWS, SEGMENTS, VOCAB = 64, 32, 4, 6, 100
 
@@ -46,6 +47,17 @@ def decoder(attention: Any, **fields: Any) -> Callable[[], Any]:
     return lambda: make_language_model(model, VOCAB, segment_length=LENGTH)
 
 
+def translator(**fields: Any) -> Callable[[], Any]:
+    """A translation model of two layers each."""
+    return lambda: make_encoder_decoder(config.EncoderDecoder(dim=DIM, num_layers=2, num_heads=4, **fields), VOCAB)
+
+
+def text_encoder(**fields: Any) -> Callable[[], Any]:
+    """A text encoder of two layers, without a head."""
+    model = config.Model(dim=DIM, num_layers=2, num_heads=4, attention=config.Bidirectional(), **fields)
+    return lambda: make_text_encoder(model, None, VOCAB)
+
+
 def mixed(memory: Any) -> Callable[[], Any]:
     """A language model with a memory laid over it."""
     plain = decoder(config.TransformerXL(memory_length=64))
@@ -68,6 +80,19 @@ ALIVE = {
         decoder(config.InfinityFormer(**SIGNAL, memory_length=32, sticky="quantile")),
     ),
     "gpt2_infinity_former": Alive(DENSITIES, decoder(config.InfinityFormer(**SIGNAL, host="gpt2"))),
+    "memory_tokens_encoder_decoder": Alive(
+        ("memory_tokens/cosine",),
+        translator(memory_tokens=config.MemoryTokens(num_tokens=10, kind="bottleneck")),
+        lambda random: {
+            "source": random.integers(VOCAB, size=(ROWS, LENGTH)),
+            "source_mask": np.ones((ROWS, LENGTH), bool),
+        },
+    ),
+    "memory_tokens_text_encoder": Alive(("memory_tokens/cosine",), text_encoder(memory_tokens=config.MemoryTokens())),
+    "memory_tokens_transformer_xl": Alive(
+        ("memory_tokens/cosine",),
+        decoder(config.TransformerXL(memory_length=32), memory_tokens=config.MemoryTokens()),
+    ),
     "transformer_xl": Alive(("transformer_xl/memory_share",), decoder(config.TransformerXL(memory_length=64))),
     "spalm": Alive(
         ("spalm/added_length", "output_memory/gate", "spalm/target_among"),

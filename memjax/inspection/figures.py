@@ -46,6 +46,7 @@ FIGURES = {
     "infinity_former/sticky_evenness": Figure(
         "entropy of the histogram of where queries looked, over that of an even one", 0.3, 0.999
     ),
+    "memory_tokens/cosine": Figure("mean cosine between two memory tokens after the last layer", -0.1, 0.5),
     "transformer_xl/memory_share": Figure("share of attention on the slots of the memory", 0.1, 0.9),
     "spalm/added_length": Figure("length of what the neighbours add, in lengths of the hidden state", 0.02, 1.0),
     "output_memory/gate": Figure("gate of the hidden state (1 = none of the neighbours)", 0.1, 0.95),

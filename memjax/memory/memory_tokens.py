@@ -15,13 +15,15 @@ from memjax.axes import named
 from memjax.functional.scopes import operation
 from memjax.memory.contract import StackMemory, broadcast_mask
 from memjax.settings.relations import require
-from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, Sum
 
 __all__ = ["EncoderLayer", "MemoryTokens", "resize_memory"]
 
 KINDS = ("transformer", "control", "bottleneck")
 MEMORY = "memory"
 """name of the memory rows in `Aux.arrays`"""
+COSINE = "memory_tokens/cosine"
+"""name of the mean cosine between two of them in `Aux.metrics`"""
 
 
 class EncoderLayer(nn.Module):
@@ -73,7 +75,7 @@ class MemoryTokens(StackMemory):
       dim: width of the stream.
       num_tokens: memory tokens; 0 = an ordinary encoder.
       kind: 'transformer', 'control' or 'bottleneck'.
-      init_stddev: of the memory tokens.
+      init_stddev: of the memory tokens, best that of `x`: rows 50 times shorter are one row after the first layer.
       dtype: of the computation.
 
     Example:
@@ -95,7 +97,7 @@ class MemoryTokens(StackMemory):
     memory_layers: tuple[EncoderLayer, ...] = ()
     num_tokens: int = 0
     kind: str = "transformer"
-    init_stddev: float = 0.02
+    init_stddev: float = 1.0
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
@@ -124,8 +126,9 @@ class MemoryTokens(StackMemory):
           memory_mask: memory rows that take part; None = all.
           deterministic: without dropout.
         """
-        memory, x = self.encode(x, mask, memory_mask, deterministic)
-        return x, EmptyState(), Aux(arrays={MEMORY: memory} if self.num_tokens else {})
+        memory, y = self.encode(x, mask, memory_mask, deterministic)
+        rows = broadcast_mask(mask, *x.shape[:2]).any(axis=1)
+        return y, EmptyState(), memory_aux(memory, rows) if self.num_tokens else Aux()
 
     def encode(
         self,
@@ -221,8 +224,30 @@ def prepend_memory(
     return jnp.concatenate([rows, x], axis=1), mask
 
 
+@operation
+def mean_cosine(rows: Float[Array, "batch memory dim"]) -> Float[Array, " batch"]:
+    """The mean cosine between two of the rows, which are two or more: 1 where all are one.
+
+    Example:
+      >>> print(mean_cosine(jnp.array([[[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]])).round(3))
+      [0.333]
+    """
+    rows, count = rows.astype(jnp.promote_types(rows.dtype, jnp.float32)), rows.shape[1]
+    unit = rows / jnp.maximum(jnp.linalg.norm(rows, axis=-1, keepdims=True), 1e-12)
+    return (jnp.square(unit.sum(axis=1)).sum(axis=-1) - count) / (count * (count - 1))
+
+
+def memory_aux(memory: Float[Array, "batch memory dim"], rows: Rows) -> Aux:
+    """What models report of their memory rows: these, and the mean cosine between two, over `rows` with real tokens."""
+    metrics = {}
+    if memory.shape[1] > 1:
+        cosine = mean_cosine(jax.lax.stop_gradient(memory))
+        metrics[COSINE] = Sum(jnp.where(rows, cosine, 0).sum(), rows.sum().astype(cosine.dtype))
+    return Aux(metrics=metrics, arrays={MEMORY: memory})
+
+
 def resize_memory(
-    params: Mapping[str, Any], num_tokens: int, key: PRNGKeyArray, *, stddev: float = 0.02
+    params: Mapping[str, Any], num_tokens: int, key: PRNGKeyArray, *, stddev: float | None = None
 ) -> dict[str, Any]:
     """Parameters with another number of memory tokens: the first ones stay, new ones are drawn.
 
@@ -232,7 +257,7 @@ def resize_memory(
       params: of a `MemoryTokens`, or of a model that holds one.
       num_tokens: memory tokens afterwards.
       key: of new tokens.
-      stddev: of new tokens.
+      stddev: of new tokens; None = that of those there are.
 
     Raises:
       ValueError: no memory tokens in `params`, or fewer than 1 wanted.
@@ -250,7 +275,8 @@ def resize_memory(
         for name, value in tree.items():
             if name == "memory_tokens":
                 found += 1
-                drawn = stddev * jax.random.normal(
+                scale = jnp.std(value) if stddev is None else stddev
+                drawn = scale * jax.random.normal(
                     key, (max(num_tokens - value.shape[0], 0), value.shape[1]), value.dtype
                 )
                 value = jnp.concatenate([value[:num_tokens], drawn])

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from memjax.axes import constrain
 from memjax.functional.positions import sinusoids
 from memjax.memory.contract import CrossMemory, LayerMemory, Stateless, broadcast_mask
-from memjax.memory.memory_tokens import MEMORY, MemoryTokens
+from memjax.memory.memory_tokens import MemoryTokens, memory_aux
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
 from memjax.models.heads import SmoothedScores
@@ -194,7 +194,8 @@ class EncoderDecoder(Model):
         memory, x = self.encoder.encode(x, source_mask, deterministic=deterministic)
         rows = jnp.concatenate([memory, x], axis=1) if memory.shape[1] else x
         rows = self.encoder_norm(rows) if self.final_norm else rows
-        aux = Aux(arrays={f"encoder/{MEMORY}": rows[:, : memory.shape[1]]} if memory.shape[1] else {})
+        counted = source_mask.any(axis=1)
+        aux = memory_aux(rows[:, : memory.shape[1]], counted).prefixed("encoder") if memory.shape[1] else Aux()
         return rows, jnp.pad(source_mask, [(0, 0), (memory.shape[1], 0)], constant_values=True), aux
 
     def start_decoding(

@@ -74,15 +74,16 @@ def make_language_model(
     dtype = jnp.dtype(model.compute_dtype)
     attention = model.attention
     has_final_norm = attention.norm_place == "pre" and attention.final_norm
+    vocabulary = make_vocabulary(model, vocab_size, vocab_multiple)
     return LanguageModel(
         stack=stack,
-        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple),
+        vocabulary=vocabulary,
         output_memory=_make_output_memory(model, dtype),
         final_norm=attention.norm_kind if has_final_norm else "",
         num_positions=attention.learned_positions,
         positions=model.positions,
         markers=tuple(range(vocab_size - model.markers, vocab_size)),
-        **memory_fields(model.memory_tokens),
+        **memory_fields(model.memory_tokens, _input_stddev(model, vocabulary)),
         dropout=model.dropout if attention.embedding_dropout else 0.0,
         features=tuple(name for name in features if name not in inner),
         dtype=dtype,
@@ -241,7 +242,7 @@ def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
     return not layers or index in {layer % num_layers for layer in layers}
 
 
-def make_vocabulary(model: settings.AnyModel, vocab_size: int, multiple: int) -> nn.Module:
+def make_vocabulary(model: settings.AnyModel, vocab_size: int, multiple: int) -> Vocabulary | AdaptiveVocabulary:
     """Embeddings and softmax of a model."""
     common = {
         "vocab_size": vocab_size,
@@ -263,10 +264,21 @@ def make_vocabulary(model: settings.AnyModel, vocab_size: int, multiple: int) ->
 NO_TOKENS = settings.MemoryTokens(num_tokens=0)
 
 
-def memory_fields(tokens: settings.MemoryTokens | None) -> dict[str, Any]:
-    """Fields of a model with memory tokens before its segments or texts."""
+def memory_fields(tokens: settings.MemoryTokens | None, beside: float) -> dict[str, Any]:
+    """Fields of a model with memory tokens before its segments or texts; `beside` as in `_stddev`."""
     tokens = tokens or NO_TOKENS
-    return {"memory_tokens": tokens.num_tokens, "memory_stddev": tokens.init_stddev}
+    return {"memory_tokens": tokens.num_tokens, "memory_stddev": _stddev(tokens, beside)}
+
+
+def _stddev(tokens: settings.MemoryTokens, beside: float) -> float:
+    """Of memory tokens: their own, or `beside`, that of what their layers read beside them."""
+    return beside if tokens.init_stddev is None else tokens.init_stddev
+
+
+def _input_stddev(model: settings.ModelSettings, vocabulary: Vocabulary | AdaptiveVocabulary) -> float:
+    """Standard deviation of embeddings before training, with the positions that are added to them."""
+    sines = 0.5 if model.positions == "sinusoids" else 0.0
+    return (vocabulary.input_stddev**2 + sines) ** 0.5
 
 
 def _make_output_memory(model: settings.ModelSettings, dtype: Any) -> memory.OutputMemory | None:
@@ -302,6 +314,7 @@ def make_encoder_decoder(
         )
 
     depth, tokens = model.encoder_layers or model.num_layers, model.memory_tokens or NO_TOKENS
+    vocabulary = make_vocabulary(model, vocab_size, vocab_multiple)
     own = 0 if tokens.kind == "transformer" else 1 if tokens.shared else depth
     attention = lambda index: make_attention(model, index, segment_length=segment_length).clone(**norms)
     return _made(
@@ -313,10 +326,11 @@ def make_encoder_decoder(
             layers=tuple(encoder_layer() for _ in range(depth)),
             memory_layers=tuple(encoder_layer() for _ in range(own)),
             dim=model.dim,
+            init_stddev=_stddev(tokens, _input_stddev(model, vocabulary)),
             dtype=common["dtype"],
         ),
         decoder=tuple(DecoderLayer(attention(index), cross(), feed_forward()) for index in range(model.num_layers)),
-        vocabulary=make_vocabulary(model, vocab_size, vocab_multiple),
+        vocabulary=vocabulary,
         final_norm="layer" if model.norm == "pre" else "",
         dtype=common["dtype"],
         memory_dtype=jnp.dtype(model.memory_dtype),
@@ -368,7 +382,7 @@ def make_text_encoder(
         token_types=part.token_types,
         pooler=part.pooler,
         dropout=model.dropout,
-        **memory_fields(model.memory_tokens),
+        **memory_fields(model.memory_tokens, beside=1.0),  # embeddings behind a layer norm
         features=tuple(name for name in features if name not in inner),
         dtype=dtype,
     )

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from memjax.axes import constrain, named
 from memjax.functional.positions import sinusoids
 from memjax.memory.contract import OutputMemory, StackState, broadcast_mask
-from memjax.memory.memory_tokens import MEMORY, prepend_memory
+from memjax.memory.memory_tokens import memory_aux, prepend_memory
 from memjax.memory.mixtures import Prediction, Recalled
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
@@ -64,7 +64,7 @@ class LanguageModel(Model):
         learned embedding of the last of them, itself included, and another one before the first.
       memory_tokens: learned rows before every segment, which come out as `memory` in `Aux.arrays`; for layers that know
         of them (`MemoryTokenXLAttention`).
-      memory_stddev: of their initial values.
+      memory_stddev: of their initial values, best that of the embeddings.
       dropout: rate on embeddings and on the last hidden state.
       features: inner tensors to return in `Aux.arrays`: `output` (before the final norm), `output_normed`; those of
         layers are named in the stack.
@@ -81,7 +81,7 @@ class LanguageModel(Model):
     positions: str = "none"
     markers: tuple[int, ...] = ()
     memory_tokens: int = 0
-    memory_stddev: float = 0.02
+    memory_stddev: float = 1.0
     dropout: float = 0.0
     features: tuple[str, ...] = ()
     dtype: Any = jnp.float32
@@ -280,9 +280,10 @@ class LanguageModel(Model):
         own = self.memory_tokens
         if not own:
             return self.stack(x, state, mask=mask, **named)
-        both, mask = prepend_memory(self.memory_rows, x, mask)
-        rows, state, aux = self.stack(both, state, mask=mask, **named)
-        return rows[:, own:], state, aux + Aux(arrays={MEMORY: rows[:, :own]})
+        both, both_mask = prepend_memory(self.memory_rows, x, mask)
+        rows, state, aux = self.stack(both, state, mask=both_mask, **named)
+        counted = broadcast_mask(mask, *x.shape[:2]).any(axis=1)
+        return rows[:, own:], state, aux + memory_aux(rows[:, :own], counted)
 
     def _normed(self, x: Array) -> Array:
         return self.layer_norm(x) if self.final_norm else x

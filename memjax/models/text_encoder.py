@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from memjax.axes import constrain, named
-from memjax.memory.memory_tokens import MEMORY, prepend_memory
+from memjax.memory.contract import broadcast_mask
+from memjax.memory.memory_tokens import memory_aux, prepend_memory
 from memjax.memory.projections import make_norm, matrix_init
 from memjax.models.contract import Model
 from memjax.models.heads import (
@@ -55,7 +56,7 @@ class TextEncoder(Model):
       dropout: rate on embeddings.
       memory_tokens: learned rows before every text, which all layers read and write, as in a MemTransformer; they come
         out as `memory` in `Aux.arrays`, have no positions, types or norm of embeddings, and no head reads them.
-      memory_stddev: of their initial values.
+      memory_stddev: of their initial values; 1 is that of the normed embeddings.
       features: inner tensors to return in `Aux.arrays`: `output`; those of layers are named in the stack, and begin
         with the rows of the memory.
       dtype: of the computation.
@@ -69,7 +70,7 @@ class TextEncoder(Model):
     pooler: bool = True
     dropout: float = 0.0
     memory_tokens: int = 0
-    memory_stddev: float = INIT_STDDEV
+    memory_stddev: float = 1.0
     features: tuple[str, ...] = ()
     dtype: Any = jnp.float32
 
@@ -175,13 +176,14 @@ class TextEncoder(Model):
             types = jnp.zeros_like(tokens) if token_types is None else token_types
             x += jnp.take(self.token_type_embedding, types, axis=0, mode="clip").astype(self.dtype)
         x = self.drop(self.layer_norm(x), deterministic=deterministic)
+        texts = broadcast_mask(mask, batch, length).any(axis=1)
         if own := self.memory_tokens:
             x, mask = prepend_memory(self.memory_rows, x, mask)
         x = constrain(x, "batch", None, None)
         named_arguments = {"start_of_document": jnp.ones(batch, bool), "mask": mask, "deterministic": deterministic}
         hidden, _, aux = self.stack(x, self.stack.init_state(batch), **named_arguments)
         if own:
-            aux += Aux(arrays={MEMORY: hidden[:, :own]})
+            aux += memory_aux(hidden[:, :own], texts)
         hidden = hidden[:, own:]
         return hidden, aux + Aux(arrays={name: hidden for name in self.features})
 

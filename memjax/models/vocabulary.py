@@ -57,6 +57,11 @@ class Vocabulary(nn.Module):
             tables["bias"] = (self.vocab_size, (rows,))
         return tables
 
+    @property
+    def input_stddev(self) -> float:
+        """Standard deviation of input embeddings before training."""
+        return self.init_stddev * self.scale
+
     def setup(self) -> None:
         tables, init = self.tables(), nn.initializers.normal(self.init_stddev)
         make = lambda name, init, *names: self.param(name, _entries_of(tables[name][0], init, *names), tables[name][1])
@@ -154,6 +159,12 @@ class AdaptiveVocabulary(nn.Module):
             if self.bias:
                 tables[f"bias_{index}"] = (last - first, (rows,))
         return tables
+
+    @property
+    def input_stddev(self) -> float:
+        """Standard deviation of the input embeddings of frequent ids before training."""
+        projected = self.projection_stddev * self.dim**0.5 if self.div_val > 1 else 1.0
+        return self.init_stddev * projected * self.scale
 
     def setup(self) -> None:
         fits = bool(self.cutoffs) and self.cutoffs[-1] < self.vocab_size

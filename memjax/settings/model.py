@@ -27,8 +27,8 @@ class MemoryTokens(Settings):
     """ordinary layers over both; layers of its own for the memory; or those, and tokens that read the memory alone"""
     shared: bool = False
     """of 'control' and 'bottleneck': one layer for the memory instead of one beside every layer"""
-    init_stddev: Annotated[float, zero_or_more()] = 0.02
-    """of the learned rows"""
+    init_stddev: Annotated[float, zero_or_more()] | None = None
+    """of the learned rows; None = that of the embeddings, as layers read them; much shorter rows all become one"""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,13 +1,14 @@
 """Memory tokens: what they equal, what reads what, and another number of them."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.memory.memory_tokens import resize_memory
+from memjax.memory.memory_tokens import COSINE, resize_memory
 from tests.contract.cases import memory_tokens
 from tests.reference.parameters import params_of
 
@@ -116,6 +117,17 @@ def test_attention_maps_have_memory_rows_and_columns_first(own_layers, kind):
         assert one[0, :, TOKENS:, TOKENS:].any() == (kind != "bottleneck")
 
 
+def test_rows_of_padding_do_not_count_in_the_cosine():
+    module, params = make()
+    mask = jnp.array([[True] * LENGTH, [False] * LENGTH])
+    _, _, aux = module.apply({"params": params}, X(), module.init_state(ROWS), mask=mask)
+    unit = np.asarray(aux.arrays["memory"][0])
+    unit = unit / np.linalg.norm(unit, axis=-1, keepdims=True)
+    found = aux.metrics[COSINE]
+    assert float(found.weight) == 1
+    np.testing.assert_allclose(found.total, np.mean([a @ b for a, b in itertools.combinations(unit, 2)]), rtol=1e-9)
+
+
 def test_padding_is_not_read():
     module, params = make(1, kind="control")
     mask = jnp.arange(LENGTH)[None, :] < jnp.array([LENGTH, 2])[:, None]
@@ -143,7 +155,10 @@ def test_another_number_of_tokens():
         np.testing.assert_array_equal(resized["memory_tokens"][:same], params["memory_tokens"][:same])
         memory, _ = encode(module.clone(num_tokens=number), resized, X())
         assert memory.shape == (ROWS, number, DIM)
-    assert np.abs(np.asarray(resized["memory_tokens"][TOKENS:])).max() < 0.2
+    many = resize_memory({"memory_tokens": 3.0 * X()[0]}, 400, jax.random.key(0))["memory_tokens"]
+    np.testing.assert_allclose(np.std(many[LENGTH:]), np.std(many[:LENGTH]), rtol=0.05)
+    few = resize_memory({"memory_tokens": X()[0]}, 400, jax.random.key(0), stddev=0.1)["memory_tokens"]
+    np.testing.assert_allclose(np.std(few[LENGTH:]), 0.1, rtol=0.05)
     with pytest.raises(ValueError, match="num_tokens: given 0, allowed: 1 or more"):
         resize_memory(params, 0, jax.random.key(0))
     with pytest.raises(ValueError, match="params: given without memory_tokens"):

@@ -6,19 +6,30 @@ from memjax.config import (
     GPT2,
     RFA,
     T2R,
+    AdaptiveSoftmax,
+    Bidirectional,
     Compressive,
     Dense,
+    EncoderDecoder,
     FullAttention,
     InfinityFormer,
     LinearTransformer,
     Memformer,
     Memorizing,
+    MemoryTokens,
     MemSizer,
     Model,
     ProductKey,
     TransformerXL,
 )
-from memjax.models.factory import make_attention, make_memformer, make_stack
+from memjax.models.factory import (
+    make_attention,
+    make_encoder_decoder,
+    make_language_model,
+    make_memformer,
+    make_stack,
+    make_text_encoder,
+)
 
 
 def values_of(part) -> dict:
@@ -31,7 +42,7 @@ def values_of(part) -> dict:
 @pytest.mark.parametrize(
     "part, elsewhere",
     [
-        (FullAttention(scale_init=2.0), set()),
+        (FullAttention(scale_init=2.0), {"final_norm"}),
         (TransformerXL(memory_length=3, tied_biases=True), {"final_norm"}),
         (Compressive(compression="max", norm="pre_sonnet"), {"final_norm", "loss_weight"}),
         (Memorizing(layers=(), gate_init=2.0), {"layers", "write"}),
@@ -40,10 +51,10 @@ def values_of(part) -> dict:
             {*("host", "layers", "final_norm", "num_positions"), "kl_weight", "over_layers"},
         ),
         (GPT2(compressed_memory_length=8, compression_rate=2), {"num_positions", "loss_weight"}),
-        (LinearTransformer(bias=False), set()),
-        (RFA(gate=True), set()),
-        (T2R(num_features=3), set()),
-        (MemSizer(num_slots=3), set()),
+        (LinearTransformer(bias=False), {"final_norm"}),
+        (RFA(gate=True), {"final_norm"}),
+        (T2R(num_features=3), {"final_norm"}),
+        (MemSizer(num_slots=3), {"final_norm"}),
     ],
     ids=lambda part: type(part).__name__,
 )
@@ -63,6 +74,27 @@ def test_every_setting_of_a_feed_forward_part_reaches_its_module():
     module = values_of(with_memory.feed_forward)
     assert {name for name in values_of(part) if name not in module} == {"layers", "memory_heads"}
     assert {module[name] for name in ("activation", "num_keys", "num_heads", "dense_scale")} == {"swiglu", 8, 3, 0.5}
+
+
+@pytest.mark.parametrize(
+    "make, model, beside",
+    [
+        (make_encoder_decoder, EncoderDecoder(dim=64), 1.5**0.5),  # embeddings of length 1, and sines
+        (make_encoder_decoder, EncoderDecoder(dim=64, positions="none", scale_embeddings=False), 0.125),
+        (make_language_model, Model(dim=64, attention=TransformerXL()), 0.02 * 8),
+        (
+            make_language_model,
+            Model(dim=64, attention=TransformerXL(), output=AdaptiveSoftmax(cutoffs=(4,), div_val=2)),
+            0.02 * 0.01 * 8 * 8,
+        ),
+        (lambda model, size: make_text_encoder(model, None, size), Model(attention=Bidirectional()), 1.0),  # normed
+    ],
+)
+def test_memory_tokens_are_as_long_as_what_stands_beside_them(make, model, beside):
+    for own, expected in ((None, beside), (0.02, 0.02)):
+        made = make(dataclasses.replace(model, memory_tokens=MemoryTokens(init_stddev=own)), 10)
+        fields = values_of(made.encoder) if model.translates else values_of(made)
+        assert fields["init_stddev" if model.translates else "memory_stddev"] == pytest.approx(expected)
 
 
 def test_a_memformer_has_the_feed_forward_part_of_its_settings():
