@@ -12,7 +12,14 @@ from memjax.config import Config
 from memjax.console import ANY_SIZE, align, check_serves, describe_facts, waiting
 from memjax.overrides import UsageError
 
-PLURAL = {"nats": "{:,.1f}", "targets": "{:,}", "bytes": "{:,}", "memory_bytes": "{:,}", "tokens_per_second": "{:,.0f}"}
+PLURAL = {
+    "nats": "{:,.1f}",
+    "targets": "{:,}",
+    "bytes": "{:,}",
+    "words": "{:,}",
+    "memory_bytes": "{:,}",
+    "tokens_per_second": "{:,.0f}",
+}
 
 
 def run(arguments: list[str]) -> int:

@@ -29,7 +29,13 @@ from memjax.data.synthetic import KeyValueRecall
 from memjax.data.templates import template_dialogues, template_questions, template_texts
 from memjax.data.tfds import tfds_texts
 from memjax.data.token_files import Progress, write_token_file
-from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, WordTokenizer, train_sentencepiece
+from memjax.data.tokenizers import (
+    ByteTokenizer,
+    SentencePieceTokenizer,
+    WordTokenizer,
+    count_words,
+    train_sentencepiece,
+)
 from memjax.data.translation import BothSides, EndingTokenizer, SentencePairs, number_words, parallel_texts
 from memjax.data.wordpiece import WordPieceTokenizer
 
@@ -45,12 +51,14 @@ class Datasets:
       tokenizer: text to tokens and back; None where documents never were text.
       vocab_size: ids of the tokenizer.
       begin_token: id read before a document's first token.
+      num_words: split -> words of its text, where its corpus is counted in words and the tokens keep all of the text.
     """
 
     documents: Callable[[str], Any]
     tokenizer: Any
     vocab_size: int
     begin_token: int
+    num_words: Callable[[str], int] | None = None
 
 
 Read = Callable[[str], Any]
@@ -306,7 +314,9 @@ def _texts(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: 
             progress=progress,
         )
 
-    return Datasets(documents, tokenizer, *_ids(tokenizer))
+    num_words = functools.cache(lambda split: sum(map(count_words, read(split))))
+    counted = {"num_words": num_words} if data.source.counts_words and tokenizer.lossless else {}
+    return Datasets(documents, tokenizer, *_ids(tokenizer), **counted)
 
 
 def _tokens(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:

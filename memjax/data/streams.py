@@ -49,6 +49,8 @@ class Streams(RowStream):
             raise ValueError("begin_token: None; give the tokenizer's begin id, or score_first=False")
         self._ends: dict[int, np.ndarray] = {}
         self._kept: dict[int, tuple[int, np.ndarray, dict[str, np.ndarray]]] = {}
+        if self._protocol == "separate":
+            self._require_tokens()
         context = self._documents.context(0)
         if self._protocol == "contiguous":
             if context:
@@ -65,18 +67,25 @@ class Streams(RowStream):
     def _lengths(self) -> np.ndarray:
         return np.array([self._documents.num_tokens(i) for i in range(len(self._documents))], np.int64)
 
+    def _require_tokens(self) -> None:
+        """Raises where a document has nothing to score, however late a row would come to it."""
+        first = int(self._begin is None)
+        if not (short := np.flatnonzero(self._lengths <= first)).size:
+            return
+        name, tokens = self._documents.name(int(short[0])), int(self._lengths[short[0]])
+        needed = "two (score_first=False does not score the first)" if first else "one"
+        more = f", and so {len(short) - 1:,} more" if len(short) > 1 else ""
+        raise ValueError(
+            f"documents: document {name} has {tokens} tokens{more}; needs at least {needed}; set a minimum document "
+            "length"
+        )
+
     # Segments
 
     def _next(self, row: Row) -> tuple[Example, bool]:
         if self._protocol == "separate":
             document = self._number(row)
-            first, last = int(self._begin is None), self._documents.num_tokens(document)
-            if last <= first:
-                needed = "two (score_first=False does not score the first)" if first else "one"
-                raise ValueError(
-                    f"documents: document {self._documents.name(document)} has {last} tokens; needs at least {needed}; "
-                    "set a minimum document length"
-                )
+            first, last = int(self._begin is None), int(self._lengths[document])
             read, context = functools.partial(self._read, row, document), self._documents.context(document)
         else:
             first, last = self._bounds(row.row)

@@ -312,6 +312,16 @@ class _Sentences:
         return _SPELLED.sub(" ", sentence)
 
 
+def count_words(text: str) -> int:
+    """How many tokens `WordTokenizer` makes of a text, whatever its vocabulary: words, and `<eos>` at every line end.
+
+    Example:
+      >>> count_words(" a b a \\n = c = \\n"), count_words("")
+      (8, 0)
+    """
+    return len(text.split()) + (text.removesuffix("\n").count("\n") + 1 if text else 0)
+
+
 class WordTokenizer(_ByteTable):
     """Words between white space, and `<eos>` at every line end: the token counts of WikiText.
 

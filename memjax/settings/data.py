@@ -55,12 +55,14 @@ class Source(Settings):
         'pairs' (the texts of two languages), 'labelled' (texts with classes) or 'questions'.
       is_code: whether its texts are source code.
       is_images: whether its documents are images.
+      counts_words: whether published perplexities are those of words, with one for every line end.
       metrics: what is published for its classes besides accuracy: 'matthews', 'f1'.
     """
 
     gives = ("texts",)
     is_code = False
     is_images = False
+    counts_words = False
     metrics = ()
 
 
@@ -124,6 +126,8 @@ class Enwik8(Source):
 @dataclass(slots=True, kw_only=True)
 class WikiText(Source):
     """WikiText at word level: train.txt, valid.txt and test.txt, one `<eos>` a line."""
+
+    counts_words = True
 
     path: str = ""
     """the directory of the three files (also .xz / .gz)"""

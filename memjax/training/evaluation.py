@@ -127,6 +127,7 @@ class EvaluationResult(Score):
       stride: tokens scored per window; 0 where the protocol has none.
       score_first: the first token of each document was scored, from a begin token.
       complete: the whole split was scored.
+      words: of the text, where the corpus is counted in words and every token was scored; 0 = not known.
       subsets: name -> score of the targets in that subset.
       metrics: name -> mean of what the model reports.
       measures: name -> number, by the measure of the task, where it has one.
@@ -142,12 +143,18 @@ class EvaluationResult(Score):
     stride: int = 0
     score_first: bool = True
     complete: bool = True
+    words: int = 0
     subsets: Mapping[str, Score] = dataclasses.field(default_factory=dict)
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     measures: Mapping[str, float] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     tokens_per_second: float = 0.0
     memory_bytes: int = 0
+
+    @property
+    def word_perplexity(self) -> float | None:
+        """Perplexity of a word, whatever tokens it was read as; comparable with that of a vocabulary of words."""
+        return perplexity(self.nats / self.words) if self.words else None
 
     def merge(self, other: EvaluationResult) -> EvaluationResult:
         """The result of two hosts that have scored different rows of one split.
@@ -164,11 +171,12 @@ class EvaluationResult(Score):
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as JSON values; subsets under `subsets`, measures beside the sums."""
-        own = vars(self).keys() - vars(Score()).keys() - {"subsets", "metrics", "measures", "notes"}
+        own = vars(self).keys() - vars(Score()).keys() - {"words", "subsets", "metrics", "measures", "notes"}
         values = {name: getattr(self, name) for name in sorted(own)}
         subsets = {name: score.as_dict() for name, score in self.subsets.items()}
         values |= {"metrics": dict(self.metrics), "subsets": subsets, **({"notes": self.notes} if self.notes else {})}
-        return {**super().as_dict(), **self.measures, **values}
+        words = {"words": self.words, "word_perplexity": self.word_perplexity} if self.words else {}
+        return {**super().as_dict(), **words, **self.measures, **values}
 
 
 def evaluate(
@@ -201,6 +209,7 @@ class Evaluator:
         layout: Layout | None = None,
         fit: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda variables: variables,
         change: Callable[[Any], Any] | None = None,
+        num_words: Callable[[], int] | None = None,
     ):
         """Prepares an evaluation.
 
@@ -219,13 +228,14 @@ class Evaluator:
           layout: of memory and batches on several devices. Every process then reads all rows, and has all totals.
           fit: from the variables that it is called with to those of `model` (`memjax.training.variables.fitting`).
           change: of the memory that a segment finds (`memjax.training.interventions`).
+          num_words: counts the words of the text of the documents; None = they are not counted in words.
 
         Raises:
           ValueError: arguments that do not fit each other, the documents or the mesh.
         """
         self.model, self.documents, self.reading = model, documents, reading
         self.subsets, self.max_segments, self._make_measure = subsets, max_segments, make_measure
-        self.host_rows = host_rows or (0, reading.rows)
+        self.host_rows, self._num_words = host_rows or (0, reading.rows), num_words
         self._accuracy, self._layout, self._held, self.fit = accuracy, layout, None, fit
         shown = {"parts": parts, "features": tuple(features), "output": make_measure is not None}
         options = {"accuracy": accuracy, "change": change, **shown}
@@ -318,13 +328,16 @@ class Evaluator:
         if pending is not None:
             take(*pending)
             seconds = time.perf_counter() - started
-        if complete and not total.bytes and split.every_token:
-            if total.targets == sum(split.num_tokens(i) for i in range(len(split))):
-                total = dataclasses.replace(total, bytes=sum(split.num_bytes(i) for i in range(len(split))))
+        words, numbers = 0, range(len(split))
+        if complete and split.every_token and (self._num_words or not total.bytes):
+            if total.targets == sum(split.num_tokens(i) for i in numbers):
+                num_bytes = total.bytes or sum(split.num_bytes(i) for i in numbers)
+                total, words = dataclasses.replace(total, bytes=num_bytes), self._num_words() if self._num_words else 0
         return EvaluationResult(
             **dataclasses.asdict(total),
             **{name: getattr(self.reading, name) for name in READING},
             complete=complete,
+            words=words,
             subsets=subsets,
             metrics={name: float(jax.device_get(value.mean())) for name, value in sums.items()},
             measures={} if measure is None or pending is None else measure.result(),

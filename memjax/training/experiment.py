@@ -39,6 +39,7 @@ class Experiment:
       documents: split -> what is read of it.
       begin_token: id read before the first token of a document.
       tokenizer: of the documents, or None where they have none.
+      num_words: split -> words of its text, where perplexity is one of words (`memjax.data.opening.Datasets`).
     """
 
     config: Config
@@ -46,6 +47,7 @@ class Experiment:
     documents: Callable[[str], Any]
     begin_token: int
     tokenizer: Any = None
+    num_words: Callable[[str], int] | None = None
 
     @property
     def task(self) -> Task:
@@ -97,7 +99,8 @@ class Experiment:
             raise ValueError(
                 f"lifelong.tasks: {name} has {theirs.vocab_size} ids, allowed: {ours}, those of data.source"
             )
-        return dataclasses.replace(self, config=config, documents=functools.cache(theirs.documents))
+        documents = functools.cache(theirs.documents)
+        return dataclasses.replace(self, config=config, documents=documents, num_words=theirs.num_words)
 
     def evaluators(self, layout: Layout | None = None) -> dict[str, Evaluator]:
         """'' and every named evaluation; those of one model and shape share one compiled score."""
@@ -140,7 +143,7 @@ class Experiment:
                 length = self.config.data.segment_length
                 fit = fitting(self.model, model, length, added=self.config.model.carrier.added_parameters, what=what)
         change = intervention(evaluation.memory_state, model, part=evaluation.memory_part, rows=evaluation.rows)
-        split = documents or self.documents(evaluation.split)
+        split, counted = documents or self.documents(evaluation.split), self.num_words
         return Evaluator(
             model,
             split,
@@ -151,6 +154,7 @@ class Experiment:
             subsets=self.subsets(evaluation),
             accuracy=evaluation.accuracy,
             fit=fit,
+            num_words=functools.partial(counted, evaluation.split) if counted and documents is None else None,
             **shown,
         )
 
@@ -206,7 +210,7 @@ def make_experiment(
         plain = data.documents(split)
         return open_neighbors(config.data.neighbors, split, plain) if config.data.neighbors else plain
 
-    return Experiment(config, model, functools.cache(documents), data.begin_token, data.tokenizer)
+    return Experiment(config, model, functools.cache(documents), data.begin_token, data.tokenizer, data.num_words)
 
 
 def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation) -> Model:

@@ -82,6 +82,20 @@ def test_the_protocol_decides_how_wikitext_is_cut(data, tmp_path):
         assert make_datasets(data).documents("train").name(0) == name
 
 
+def test_words_are_those_of_wikitext_however_it_is_cut_and_tokenised(data, tmp_path):
+    data.source = make_source(configs.WikiText, tmp_path / "source")
+    for data.protocol in ("separate", "contiguous"):
+        by_word, by_byte = (
+            make_datasets(dataclasses.replace(data, tokenizer=tokenizer))
+            for tokenizer in (configs.Words(), data.tokenizer)
+        )
+        words = by_word.documents("test")
+        assert by_byte.num_words("test") == sum(map(words.num_tokens, range(len(words)))) == 9
+        assert by_word.num_words is None  # its unknown words are not the text
+    data.source = make_source(configs.TextFiles, tmp_path / "other")
+    assert make_datasets(data).num_words is None
+
+
 def test_enwik8(data, tmp_path, monkeypatch):
     (tmp_path / "enwik8").write_bytes(b"0123456789")
     monkeypatch.setattr(opening.sources, "enwik8", functools.partial(opening.sources.enwik8, sizes=(6, 2, 2)))

@@ -356,9 +356,12 @@ def test_bad_arguments_get_one_line(change, message):
 @pytest.mark.parametrize("wrap", [lambda d: d, NoExtras], ids=["array", "minimal"])
 def test_a_document_without_tokens_is_named(lengths, score_first, needed, wrap):
     documents = wrap(make_documents(lengths, annotate=False))
-    streams = Streams(documents, rows=1, segment_length=4, begin_token=BEGIN, score_first=score_first, shuffle=False)
-    with pytest.raises(ValueError, match=f"document 1 has {lengths[1]} tokens; needs at least {needed}"):
-        list(zip(range(4), streams, strict=False))
+    with pytest.raises(ValueError, match=f"document 1 has {lengths[1]} tokens; needs at least {needed}") as error:
+        Streams(documents, rows=1, segment_length=4, begin_token=BEGIN, score_first=score_first, shuffle=False)
+    assert "\n" not in str(error.value)
+    several = wrap(make_documents([*lengths, *lengths], annotate=False))
+    with pytest.raises(ValueError, match="document 1 has . tokens, and so 1 more; needs"):
+        Streams(several, rows=1, segment_length=4, begin_token=BEGIN, score_first=score_first)
 
 
 def test_other_rows_begin_the_next_epoch():

@@ -12,6 +12,7 @@ from memjax.data.tokenizers import (
     StreamingDecoder,
     Tokenizer,
     WordTokenizer,
+    count_words,
     train_sentencepiece,
     utf8_bytes,
 )
@@ -146,6 +147,8 @@ def test_words_of_wikitext():
     tokenizer = WordTokenizer.train([train])
     ids = tokenizer.encode(train)
     assert len(ids) == len(train.split()) + train.count("\n"), "words and lines, as published"
+    for text in (train, "", "the cat", "\n\n the", " \n"):
+        assert count_words(text) == len(tokenizer.encode(text))
     assert tokenizer.decode(ids) == train and tokenizer.token_bytes(ids).sum() == len(train)
     assert tokenizer.decode_bytes(ids) == train.encode()
     assert tokenizer.words[:2] == ["=", "the"] and tokenizer.vocab_size == 4 + 6

@@ -91,6 +91,16 @@ def test_bytes_come_from_the_documents_where_tokens_have_none(variables):
     assert not cut.complete and cut.bytes == 0 and cut.bits_per_byte is None and cut.targets == 4 + 3 + 4
 
 
+def test_words_are_counted_where_every_token_was_scored(variables):
+    words = {"num_words": lambda: 7}
+    result = score(variables, **words)
+    assert result.words == 7 and result.bytes == sum(DOCUMENTS.num_bytes(i) for i in range(9))
+    assert result.word_perplexity == pytest.approx(math.exp(result.nats / 7))
+    assert result.as_dict()["word_perplexity"] == result.word_perplexity
+    for part in (score(variables, **words, max_segments=1), score(variables)):
+        assert part.word_perplexity is None and "words" not in part.as_dict()
+
+
 def test_accuracy_counts_what_the_model_would_have_chosen(variables):
     result = score(variables, accuracy=True, rows=2)
     plain = score(variables, rows=2)
