@@ -43,7 +43,7 @@ VARIANTS = {
     "no_slots": "Memformer without slots: the encoder reads the segment before",
     "no_memory": "segments alone",
     "transformer_xl": "memory of 64 tokens in every layer",
-    "compressive": "memory of 32 tokens and 32 compressed slots, 4 tokens each",
+    "compressive": "segments of 32, memory of 32 tokens and 32 compressed slots, 4 tokens each",
     "infinity_former": "segments of 32, memory of 32 tokens, and a signal of 64 basis functions",
     "sticky": "the same, and updates read the past where the queries looked",
     "smoke": "seconds: 1 + 1 layers, 32 wide, subwords of Python sources",
@@ -69,7 +69,7 @@ def get_config(variant: str = "default") -> Config:
     }.get(variant)
     if attention is not None:
         model, horizon = Model(**SIZES, num_layers=4, attention=attention, feed_forward=Dense(dim=384)), 1
-        length = 32 if isinstance(attention, InfinityFormer) else LENGTH
+        length = 32 if isinstance(attention, Compressive | InfinityFormer) else LENGTH
     match variant:
         case "slots_1":
             model.num_slots = 1  # type: ignore[attr-defined]

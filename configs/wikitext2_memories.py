@@ -16,8 +16,9 @@ Where the values come from
   ours        all: four layers, 128 wide, adaptive clusters, segments of 64, 16 contiguous streams, 8,000 steps of
               1,024 tokens, one learning rate (`knn_lm_wikitext`, its `default` is this one).
               `compressive` attends to as many slots as `default`: 32 of the memory and 32 compressed ones,
-              which stand for 128 tokens. `spalm` has the memory of `default`, and 4 neighbours as the paper of
-              SPALM
+              which stand for 128 tokens; its 32 streams have segments of 32, no longer than its memory, as the paper
+              has them, and so have `short` and `long`, with what it remembers without and with what is compressed.
+              `spalm` has the memory of `default`, and 4 neighbours as the paper of SPALM
 """
 
 from memjax.config import Compressive, Config, Spalm, TransformerXL
@@ -26,7 +27,9 @@ from memjax.overrides import load_config
 VARIANTS = {
     "default": "Transformer-XL, memory of 64 tokens in every layer",
     "no_memory": "segments of 64 tokens alone",
-    "compressive": "memory of 32 tokens and 32 compressed slots, 4 tokens each",
+    "compressive": "memory of 32 tokens and 32 compressed slots, 4 tokens each; segments of 32",
+    "short": "Transformer-XL with segments of 32 and as many slots, those that `compressive` does not compress",
+    "long": "Transformer-XL with segments of 32 and 160 slots, as many tokens as the slots of `compressive` stand for",
     "spalm": "Transformer-XL and the tokens after 4 similar contexts of the training split",
     "smoke": "seconds: 2 layers, 32 wide, subwords of Python sources in contiguous streams",
 }
@@ -43,9 +46,14 @@ def get_config(variant: str = "default") -> Config:
             config.model.attention = TransformerXL(memory_length=0, norm="pre")
         case "compressive":
             config.model.attention = Compressive(memory_length=32, compressed_memory_length=32, norm="pre")
+        case "short" | "long":
+            slots = 32 if variant == "short" else 160
+            config.model.attention = TransformerXL(memory_length=slots, norm="pre")
         case "spalm":
             config.model.attention = TransformerXL(memory_length=64, norm="pre")
             config.model.output = Spalm(softmax=config.model.output.softmax, num_neighbors=4, gate_bins=10)
         case "smoke":
-            config.model.attention = Compressive(memory_length=8, compressed_memory_length=8, norm="pre")
+            config.model.attention = Compressive(memory_length=16, compressed_memory_length=8, norm="pre")
+    if variant in ("compressive", "short", "long"):
+        config.data.rows, config.data.segment_length = 32, 32
     return config

@@ -105,6 +105,13 @@ ALIVE = {
         distances_of_normed_keys,
     ),
     "continuous_cache": Alive(("continuous_cache/effective_pairs",), mixed(ContinuousCache(dim=DIM, memory_length=64))),
+    "compressive": Alive(
+        ("compressive/memory_share", "compressive/compressed_share"),
+        decoder(config.Compressive(memory_length=32, compressed_memory_length=32)),
+    ),
+    "gpt2_compressive": Alive(
+        ("compressive/compressed_share",), decoder(config.GPT2(compressed_memory_length=32), scale_embeddings=False)
+    ),
     "memorizing": Alive(
         ("memorizing/memory_share",),
         decoder(config.Memorizing(layers=(), memory_length=128, num_neighbors=8, cache_length=32)),

@@ -53,6 +53,8 @@ FIGURES = {
     "spalm/target_among": Figure("share of the targets among the neighbours", 0.0, 1.0),
     "knn_lm/effective_neighbors": Figure("share of the neighbours that their weights are spread over", 0.05, 0.95),
     "continuous_cache/effective_pairs": Figure("share of the cache that its weights are spread over", 0.05, 0.95),
+    "compressive/memory_share": Figure("share of attention on the slots of both memories", 0.1, 0.95),
+    "compressive/compressed_share": Figure("share of attention on compressed slots", 0.03, 0.9),
     "memorizing/memory_share": Figure("what the gate lets through of memories that hold something", 0.1, 0.9),
     "linear_state/effective_rank": Figure("directions in which the sums of a head lie, a share of all", 0.08, 1.0),
     "memsizer/effective_rank": Figure("directions in which the memory lies, a share of its slots", 0.1, 1.0),

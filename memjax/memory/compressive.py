@@ -29,7 +29,7 @@ from memjax.functional.fifo import reset_rows, shift_append
 from memjax.functional.scopes import operation
 from memjax.memory.contract import where_rows
 from memjax.memory.projections import matrix_init, project
-from memjax.memory.transformer_xl import Reading, TransformerXLAttention
+from memjax.memory.transformer_xl import Reading, TransformerXLAttention, attention_share
 from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
@@ -91,6 +91,17 @@ class Evicted(NamedTuple):
     usage: Array | None
     start: Array | None
     last: Array | None
+
+    def precedes(self, stands_for: Array, length: int, memory_length: int) -> Array:
+        """Queries of the segment `[#batch, length]` that stand behind everything that is compressed, or upon it.
+
+        All do where the memory is as long as the segment and windows end with it. Others would learn to read what
+        comes after them, which no query does.
+        """
+        first = jnp.zeros((1,), jnp.int32) if self.start is None else self.start
+        places = first[:, None] + jnp.arange(stands_for.shape[1], dtype=jnp.int32)[None, :]
+        last = jnp.where(stands_for, places, -1).max(axis=1)
+        return memory_length + jnp.arange(length, dtype=jnp.int32)[None, :] >= last[:, None]
 
     def places(self, slots: Array) -> Array:
         """The same places of other `[batch, memory + length, ...]`."""
@@ -243,7 +254,8 @@ class CompressiveAttention(TransformerXLAttention):
     whole windows begin at every `compression_rate`-th token, where the code begins one token earlier; dilated
     convolutions are padded on the left; most-used memories are ranked by their mean attention since they were
     written, which the paper leaves open. The paper does not say how compressed slots are placed:
-    `positions="separate"` is the code's way.
+    `positions="separate"` is the code's way. With a memory shorter than the segment, which the paper never has, the
+    attention-reconstruction loss leaves out the queries that stand before what is compressed.
 
     `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
     read(x))` for `norm="post"`.
@@ -379,6 +391,13 @@ class CompressiveAttention(TransformerXLAttention):
         usage = getattr(state, "usage", EmptyState())
         return jnp.zeros_like(usage.attention) if isinstance(usage, Usage) else EmptyState()
 
+    def _figures(self, weights: Array, mask: Array) -> Aux:
+        if not self._compresses:
+            return super()._figures(weights, mask)
+        share = {"memory_share": None, "compressed_share": self.compressed_memory_length}
+        figures = {f"compressive/{name}": attention_share(weights, mask, 0, stop) for name, stop in share.items()}
+        return Aux(metrics=figures)
+
     # The compression
 
     def _write(
@@ -445,7 +464,7 @@ class CompressiveAttention(TransformerXLAttention):
             old.places(reading.values[:, before:]),
             projected[:, :, 0],
             projected[:, :, 1],
-            query_mask=mask,
+            query_mask=mask & old.precedes(new.stands_for, mask.shape[1], self.memory_length),
             old_mask=new.stands_for,
             new_mask=new.valid,
             reduction=self.loss_reduction,

@@ -23,7 +23,7 @@ from memjax.memory.compressive import LOSSES
 from memjax.memory.contract import DecodeState, where_rows
 from memjax.memory.infinity_former import BesideLongTerm, LongTermMemory
 from memjax.memory.projections import matrix_init, project
-from memjax.memory.transformer_xl import Reading, TransformerXLAttention
+from memjax.memory.transformer_xl import Reading, TransformerXLAttention, attention_share
 from memjax.typing import Aux, EmptyState, Leaf, tree_dataclass
 
 __all__ = ["GPT2Attention", "GPT2CompressiveAttention", "GPT2InfinityFormerAttention"]
@@ -231,6 +231,9 @@ class GPT2CompressiveAttention(GPT2Attention):
     def _score_token(self, query: Array, run: Any, columns: int, total: int, position: Array) -> Array:
         scores = self._slot_scores(position[:, None], query.shape[0])
         return jnp.pad(scores, [(0, 0)] * 3 + [(0, columns - self._num_slots)])
+
+    def _figures(self, weights: Array, mask: Array) -> Aux:
+        return Aux(metrics={"compressive/compressed_share": attention_share(weights, mask)})
 
     def _slot_scores(self, places: Array, batch: int) -> Array:
         """`[batch, heads, length, compressed]` for tokens at these places of the segment, `[#batch, length]`."""

@@ -248,6 +248,11 @@ class Compressive(RelativeAttention):
                 f"training.segments_per_update = 1: with {field}loss = 'none' the compression learns from later "
                 "segments of the same update only; with 1 it never does"
             )
+        if self._compresses and self.memory_length < length and self.loss == "attention":
+            lines.append(
+                f"{field}memory_length = {self.memory_length}: shorter than data.segment_length = {length}, so part of "
+                "a segment is compressed at once, and the compression does not learn from the queries before that part"
+            )
         if length % rate:
             lines.append(
                 f"data.segment_length = {length}: not a multiple of {field}compression_rate = {rate}, so windows cross "

@@ -109,6 +109,7 @@ VARIANTS = {
         "positions": "contiguous",
     },
     "a memory shorter than the segment": {"memory_length": 2, "compressed_memory_length": 7},
+    "most used, shorter than the segment": {"compression": "most_used", "memory_length": 1},
 }
 
 
@@ -223,6 +224,17 @@ def test_nothing_is_lost_where_nothing_is_compressed():
     loss = aux.losses["compressive/attention_reconstruction"]
     assert loss.weight == ROWS * SEGMENT
     np.testing.assert_allclose(loss.total, 0, atol=1e-24)
+
+
+def test_queries_before_what_is_compressed_do_not_learn_from_it():
+    part, x = make(memory_length=2), document(tokens=2 * SEGMENT)
+    # Of four tokens that leave, the last two are the first two of the segment: its first query stands before one.
+    name = "compressive/attention_reconstruction"
+    assert [loss[name].weight for loss in run(part, x)[2]] == [3 * ROWS] * 2
+    assert run(make(memory_length=4), x)[2][1][name].weight == 4 * ROWS
+    # Windows of three begin at tokens 2, 5, 8, 11: the last one ends with token 13, in the segment from 12 on.
+    part = make(memory_length=4, compression_rate=3)
+    assert [loss[name].weight / ROWS for loss in run(part, document())[2]] == [0, 4, 4, 3, 4, 4]
 
 
 # C7: windows

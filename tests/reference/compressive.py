@@ -141,7 +141,7 @@ class Layer:
     def write(self, stored, queries, key, value, recall) -> None:
         """Compresses the oldest entries, then appends the segment."""
         entries = [{"x": x, "usage": 0.0, "queries": 0} for x in stored]
-        old = (list(self.memory) + entries)[: len(stored)]
+        before, old = len(self.memory), (list(self.memory) + entries)[: len(stored)]
         new, stands_for = self.compress(old)
         self.memory.extend(entries)
         self.compressed.extend(new)
@@ -153,6 +153,13 @@ class Layer:
                 covered = [recall(entry["x"]) for entry in old if entry is not None]
             kept = [recall(n) for n, _ in pairs]
             of = lambda slots: ([key(x) for x in slots], [value(x) for x in slots])
+            # Query i stands at place `before + i` of memory and segment: at the last compressed token, or behind it.
+            if self.compression == "most_used":
+                last = max(place for place, entry in enumerate(old) if entry is not None)
+            else:
+                runs = zip(new, windows(range(len(old)), self.rate), strict=True)
+                last = max(places[-1] for n, places in runs if n is not None)
+            queries = queries[max(0, last - before) :]
             squares = attention_reconstruction(queries, *of(covered), *of(kept))
             total, weight = squares.mean(axis=(1, 2)).sum(), len(queries)
         if self.loss == "auto_encoding":

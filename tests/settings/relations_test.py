@@ -541,6 +541,14 @@ def test_windows_across_segments_are_warned_about():
     assert line.startswith("data.segment_length = 128: not a multiple of model.attention.compression_rate = 3")
 
 
+def test_a_memory_that_is_shorter_than_the_segment_is_warned_about():
+    config = Config(model=Model(attention=Compressive(memory_length=64)))
+    (line,) = warnings(config)
+    assert line.startswith("model.attention.memory_length = 64: shorter than data.segment_length = 128, so part of a")
+    config.data.segment_length = 64
+    assert warnings(config) == []
+
+
 @pytest.mark.parametrize(
     "fields, line",
     [

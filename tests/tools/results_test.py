@@ -198,6 +198,9 @@ def test_rows_are_valid_and_have_a_directory_each(name, monkeypatch, tmp_path):
         given = runner.arguments(name, row, 0, tmp_path, 0.1, recipe.steps)
         config = apply_overrides(load_config(recipe.config, given[3]), given[4:], prog="memjax train")
         validate(config)
+        for asked in (recipe.evaluations | recipe.own_evaluations.get(row, {})).values():
+            validate(apply_overrides(config, asked.split(), prog="memjax eval"))
+    assert set(recipe.own_evaluations) <= set(recipe.variants)
     names = [runner.run_name(name, row, 0) for row in recipe.variants]
     assert len(set(names)) == len(names)
 

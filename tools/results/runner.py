@@ -67,7 +67,7 @@ def label(variant: str) -> str:
 
 def _record(recipe: Recipe, section: str, row: str, seed: int, directory: Path, book: Book, command: list[str]) -> Run:
     evaluations: dict[str, Any] = {}
-    for what, further in recipe.evaluations.items():
+    for what, further in (recipe.evaluations | recipe.own_evaluations.get(row, {})).items():
         evaluations[what] = json.loads(_memjax("eval", "--run", str(directory), "--json", *further.split()))
     if recipe.usage and (found := _memjax("usage", "--run", str(directory), "--json", refusable=True)):
         evaluations["usage"] = json.loads(found)
