@@ -2,15 +2,15 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 
-from memjax.data.documents import Examples, Split
+from memjax.data.documents import Documents, Examples, Split
 from memjax.data.examples import ExampleStream
 from memjax.data.rows import RowStream
 from memjax.data.streams import Streams
-from memjax.data.windows import sliding_windows
+from memjax.data.windows import Windows, sliding_windows
 from memjax.typing import Batch
 
 __all__ = ["Reading"]
@@ -79,19 +79,21 @@ class Reading:
         host_rows: tuple[int, int] | None = None,
         position: Mapping[str, Any] | None = None,
         in_step: bool = True,
-    ) -> RowStream:
-        """One pass in the order of the split, for the protocols that have a position."""
+    ) -> RowStream | Windows:
+        """One pass in the order of the split, from its beginning or from the position of an earlier one."""
+        if self._slides(split):
+            return Windows(split, position=position, host_rows=host_rows, **self._windows())
         return self.stream(split, shuffle=False, epochs=1, host_rows=host_rows, position=position, in_step=in_step)
 
     def batches(self, split: Split, host_rows: tuple[int, int] | None = None) -> Iterable[Batch]:
         """One pass in the order of the split: batches of one segment, without the axis of segments."""
-        if self.protocol == "sliding_window" and not isinstance(split, Examples):
-            return sliding_windows(
-                split,
-                rows=self.rows,
-                length=self.segment_length,
-                stride=self.stride,
-                begin_token=self.begin_token if self.score_first else None,
-                host_rows=host_rows,
-            )
+        if self._slides(split):
+            return sliding_windows(split, host_rows=host_rows, **self._windows())
         return (jax.tree.map(lambda leaf: leaf[0], batch) for batch in self.once(split, host_rows=host_rows))
+
+    def _slides(self, split: Split) -> TypeGuard[Documents]:
+        return self.protocol == "sliding_window" and not isinstance(split, Examples)
+
+    def _windows(self) -> dict[str, Any]:
+        begin = self.begin_token if self.score_first else None
+        return {"rows": self.rows, "length": self.segment_length, "stride": self.stride, "begin_token": begin}

@@ -1,8 +1,10 @@
 """Sliding-window evaluation: overlapping windows, of which only the end is scored."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import jax
 import numpy as np
 
 from memjax.data.documents import Documents, Example
@@ -44,6 +46,39 @@ def sliding_windows(
             waiting = []
     if waiting:
         yield _stack_windows(waiting, start, stop, length)
+
+
+class Windows:
+    """One pass of sliding windows that can go on: `Batch`es `[1, batch, length]`, as streams give them.
+
+    Attributes:
+      position: JSON value, where the next batch begins.
+    """
+
+    def __init__(self, documents: Documents, *, position: Mapping[str, Any] | None = None, **layout: Any):
+        """Reads nothing yet.
+
+        Args:
+          documents: the split.
+          position: of an earlier pass over the same windows; what it has given is cut again, and left out.
+          **layout: arguments of `sliding_windows`.
+
+        Raises:
+          ValueError: a position in other windows.
+        """
+        whole = {name: value for name, value in layout.items() if name != "host_rows"}
+        stream = {"fingerprint": documents.fingerprint, "protocol": "sliding_window", **whole}
+        if position is not None and position["stream"] != stream:
+            raise ValueError(f"position: given one in {position['stream']}, allowed: in {stream}")
+        self.position = {"stream": stream, "batches": 0 if position is None else position["batches"]}
+        self._documents, self._layout = documents, layout
+
+    def __iter__(self) -> Iterator[Batch]:
+        given = self.position["batches"]
+        for number, batch in enumerate(sliding_windows(self._documents, **self._layout)):
+            if number >= given:
+                self.position = {**self.position, "batches": number + 1}
+                yield jax.tree.map(lambda leaf: leaf[None], batch)
 
 
 def _windows(documents: Documents, length: int, stride: int, begin_token: int | None) -> Iterator[Example]:

@@ -243,7 +243,7 @@ def count_entries(source: KeySource, split: str) -> int:
     documents: Documents = source.run.experiment.documents(split)
     protocol = source.protocol()
     counts = [documents.num_tokens(i) for i in range(len(documents))]
-    unscored = 0 if protocol["score_first"] else len(counts) if protocol["documents"] == "separate" else 1
+    unscored = 0 if protocol["score_first"] else 1 if protocol["documents"] == "contiguous" else len(counts)
     return sum(counts) - unscored
 
 

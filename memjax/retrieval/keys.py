@@ -68,7 +68,7 @@ class KeyReader:
           model: a language model that shows the tap.
           variables: of that model.
           documents: the split.
-          reading: how it is read, 'separate' or 'contiguous'.
+          reading: how it is read.
           tap: name of the inner tensor, as the model has it.
           host_rows: `(start, stop)`, the rows of this host; all of them if None.
           progress: of an earlier reader of the same split.
@@ -141,9 +141,11 @@ class KeySource:
     def protocol(self) -> dict[str, Any]:
         """How texts are read, as JSON: keys and queries of different protocols are not comparable."""
         reading = self.run.experiment.reading()
+        windows = {"stride": reading.stride} if reading.stride else {}
         return {
             "documents": reading.protocol,
             "segment_length": reading.segment_length,
+            **windows,
             "score_first": reading.score_first,
             "attention": config_to_dict(self.run.experiment.config.model.attention),
             "key": self.tap,
@@ -198,11 +200,9 @@ def make_key_source(run: LoadedRun, tap: str = TAP) -> KeySource:
       tap: `layer_<index>/<tap>` or `output`, `output_normed`, see `memjax.models.transformer.TAPS`.
 
     Raises:
-      ValueError: no such tap, or a model without any; a protocol that has no memory to go on with.
+      ValueError: no such tap, or a model without any.
     """
     run.experiment.model.require("stores_keys")
-    if run.experiment.reading().protocol == "sliding_window":
-        raise ValueError("evaluation.protocol: given 'sliding_window', allowed: separate, contiguous for keys")
     evaluation = run.experiment.config.evaluation
     for name, given in (("memory_length", evaluation.memory_length), ("task", evaluation.task or None)):
         require(given is None, f"evaluation.{name}", given, "None for keys, which are made as the run was trained")

@@ -1,5 +1,6 @@
 """Keys of a split: every scored token once, in the order of an evaluation, whoever goes on reading."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 from memjax import config as configs
 from memjax.data.annotations import write_neighbors
 from memjax.memory.continuous_cache import ContinuousCache
+from memjax.retrieval.building import build_datastore
+from memjax.retrieval.interpolation import evaluate_with_store
 from memjax.retrieval.keys import TAP, make_key_source
 from memjax.retrieval.tuning import score_targets
 from memjax.training.experiment import make_experiment
@@ -144,7 +147,39 @@ def test_taps_and_protocols_that_are_refused(source):
     _, result = source
     with pytest.raises(ValueError, match="features: given 'layer_7/output'"):
         make_key_source(load_run(result.path), "layer_7/output")
+
+
+def test_keys_of_sliding_windows_as_the_paper_makes_them(source, tmp_path):
+    """Every token once, going on included; a store of them is searched in the same way of reading only."""
+    _, result = source
+    if result.path.name == "contiguous":
+        pytest.skip("windows are the same, however the run was trained")
     config = make_config(result.path.parent, result.path.name)
-    config.evaluation.protocol = "sliding_window"
-    with pytest.raises(ValueError, match="given 'sliding_window', allowed: separate, contiguous"):
-        make_key_source(load_run(result.path, config))
+    config.evaluation = configs.Evaluation(rows=2, protocol="sliding_window", stride=3)
+    made = make_key_source(load_run(result.path, config))
+    whole = list(made.reader("train"))
+    keys, targets, nats = joined(whole)
+    found = made.evaluator("train")(made.variables)
+    assert len(keys) == found.targets and nats.sum(dtype=np.float64) == pytest.approx(found.nats, rel=1e-5)
+    documents = made.run.experiment.documents("train")
+    tokens = np.concatenate([documents[i] for i in range(len(documents))])
+    for shards in (1, 2):
+        numbers = made.numbers("train", num_shards=shards)
+        np.testing.assert_array_equal(np.sort(numbers), np.unique(numbers))
+        assert len(numbers) == len(keys)
+    np.testing.assert_array_equal(tokens[made.numbers("train")], targets)
+    first = made.reader("train")
+    begun = list(itertools.islice(first, 2))
+    rest = list(made.reader("train", progress=first.progress, state=first.state()))
+    np.testing.assert_array_equal(joined([*begun, *rest])[0], keys)
+    other = configs.Evaluation(rows=2, protocol="sliding_window", stride=2)
+    again = make_key_source(load_run(result.path, dataclasses.replace(config, evaluation=other)))
+    with pytest.raises(ValueError, match="position: given one in .*'stride': 3"):
+        again.reader("train", progress=first.progress, state=first.state())
+    store = build_datastore(made, tmp_path / "store", num_shards=2)
+    np.testing.assert_array_equal(store.values(np.arange(store.entries)), tokens[made.numbers("train", num_shards=2)])
+    scored = evaluate_with_store(made, store, "validation", num_neighbors=2, weights=[0.5], temperatures=[4.0])
+    assert scored.result.nats != scored.alone.nats and scored.result.targets == scored.alone.targets > 0
+    for protocol in (again, source[0]):
+        with pytest.raises(ValueError, match="was made with .*protocol.stride 3, given (2|None)"):
+            evaluate_with_store(protocol, store, "validation", num_neighbors=2, weights=[0.5], temperatures=[4.0])
