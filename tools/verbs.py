@@ -234,7 +234,7 @@ def arguments_of(verb: str, kind: str) -> list[str]:
 
 def prepare_neighbors() -> None:
     """The neighbours that SPALM reads, made with the run of a Transformer-XL (`train` comes before)."""
-    store = ["--path", "stores/train", "--run", "runs/TransformerXL"]
+    store = ["--path", "stores/train", "--run", "runs/TransformerXL", "--key", "output_normed"]
     search = ["--backend", "exact", "--num-neighbors", "2", "--to", "data/neighbors"]
     commands = [["datastore", "build", *store, "--shards", "1"]]
     commands += [["datastore", "neighbors", *store, *search, "--split", split] for split in ("train", "validation")]

@@ -1,6 +1,7 @@
 """`memjax datastore` and its actions."""
 
 import dataclasses
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,8 @@ def _datastore_parser(action: str) -> Parser:
             choices=["train", "validation", "test"],
             help=f"of the run's data (default: {split})",
         )
-        add("--key", default="", metavar="TAP", help="the inner tensor that is the key (default: that of kNN-LM)")
+        told = "output_normed, the final hidden state" if action == "neighbors" else "that of kNN-LM"
+        add("--key", default="", metavar="TAP", help=f"the inner tensor that is the key (default: {told})")
     if action in ("plan", "build"):
         add("--key-dtype", default="float16", help="of stored keys (default: float16)")
     if action == "build":
@@ -101,8 +103,13 @@ def _datastore_parser(action: str) -> Parser:
         add("--sample", type=int, default=1000, metavar="N", help=sample)
     if action == "neighbors":
         add("--to", required=True, metavar="DIR", help="the folder that data.neighbors will name")
-        far = "none from so many tokens before and after, where the store is of the same split (default: 0)"
-        add("--apart", type=int, default=0, metavar="N", help=far)
+        far = "none from so many tokens before and after, where the store is of the same split (default: the article)"
+        add("--apart", type=int, metavar="N", help=far)
+        other = (
+            "the run of the second half of the training split (data.half) and its store, beside --run and --path of "
+            "the first: each half gets its neighbours from the model that was not trained on it"
+        )
+        add("--other", nargs=2, metavar=("RUN", "STORE"), help=other)
     return parser
 
 
@@ -147,11 +154,11 @@ def _plan_or_build(action: str, options: Any, config: Config | None) -> dict[str
     return source.run.checkpoint.facts() | build_datastore(source, options.path, **chosen).describe()
 
 
-def _key_source(options: Any, config: Config | None, store: Any = None) -> Any:
-    """The run whose inner tensor is the key: the one that was asked for, or that of the store."""
+def _key_source(options: Any, config: Config | None, store: Any = None, otherwise: str = "") -> Any:
+    """The run whose inner tensor is the key: the one that was asked for, `otherwise`, or that of the store."""
     from memjax.retrieval.keys import TAP, make_key_source
 
-    key = options.key or (TAP if store is None else str(store.header.protocol.get("key", TAP)))
+    key = options.key or otherwise or (TAP if store is None else str(store.header.protocol.get("key", TAP)))
     return make_key_source(open_run(options.run, config), key)
 
 
@@ -186,18 +193,44 @@ def _verify(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
 
 def _write_neighbors(store: Any, options: Any, config: Config | None) -> dict[str, Any]:
     """The neighbours of every token of a split, into a folder for `data.neighbors`."""
-    from memjax.data.annotations import write_neighbors
-    from memjax.retrieval.precomputation import near, neighbors_of_split
+    from memjax.data.annotations import target_shares, unlike_neighbors, write_neighbors
+    from memjax.retrieval.keys import SPALM_TAP
+    from memjax.retrieval.precomputation import Half, near, neighbors_by_halves, neighbors_of_split
 
-    source = _key_source(options, config, store)
+    source, tell_done = _key_source(options, config, store, SPALM_TAP), preparation()
     index = _open_index(store, options, exact_scores=options.backend != "exact")
-    chosen = {"exclude": near(options.apart) if options.apart else None, "progress": preparation()}
-    values = neighbors_of_split(source, options.split, store, index, options.num_neighbors, **chosen)
-    documents = source.run.experiment.documents(options.split)
-    write_neighbors(options.to, options.split, values, documents, store=store.fingerprint)
+    name, count = store.fingerprint, options.num_neighbors
+    first, second = Half(source, store, index), _other_half(options, source) if options.other else None
+    if second is not None:
+        name += f"+{second.store.fingerprint}"
+    if second is not None and options.split == "train":
+        values, documents = neighbors_by_halves(first, second, count, progress=tell_done)
+    else:
+        exclude = None if options.apart is None else near(options.apart)
+        values = neighbors_of_split(source, options.split, store, index, count, exclude=exclude, progress=tell_done)
+        documents = source.run.experiment.documents(options.split)
+    write_neighbors(options.to, options.split, values, documents, store=name)
     there = float((values >= 0).mean()) if values.size else 0.0
-    facts = {"folder": options.to, "split": options.split, "tokens": len(values)}
-    return {**facts, "neighbors": options.num_neighbors, "found": there}
+    facts = {"folder": options.to, "split": options.split, "tokens": len(values), "neighbors": count, "found": there}
+    shares = {f"target among, {split}": found[-1] for split, found in target_shares(options.to).items()}
+    if line := unlike_neighbors(options.to, count):
+        print(line, file=sys.stderr, flush=True)
+    return facts | shares
+
+
+def _other_half(options: Any, source: Any) -> Any:
+    """The run of `--other` on the data of the first one, with its store."""
+    from memjax.datastore.store import Store
+    from memjax.retrieval.keys import make_key_source
+    from memjax.retrieval.precomputation import Half
+    from memjax.training.runs import load_config
+
+    run, path = options.other
+    store, theirs, ours = Store(Path(path).expanduser()), load_config(run), source.run.experiment.config
+    data = dataclasses.replace(ours.data, half=theirs.data.half)
+    config = dataclasses.replace(theirs, data=data, evaluation=ours.evaluation)
+    index = _open_index(store, options, exact_scores=options.backend != "exact")
+    return Half(make_key_source(open_run(run, config), source.tap), store, index)
 
 
 def _build_index(store: Any, options: Any) -> dict[str, Any]:

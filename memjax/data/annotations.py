@@ -10,13 +10,15 @@ import numpy as np
 
 from memjax.data.documents import Documents
 
-__all__ = ["AnnotatedDocuments", "open_neighbors", "write_neighbors"]
+__all__ = ["AnnotatedDocuments", "open_neighbors", "target_shares", "unlike_neighbors", "write_neighbors"]
 
 NUMBER = "target_number"
 """The annotation that says which token of the split a target is: int64, counted in the order of the documents."""
 NEIGHBORS = "neighbor_values"
 """The annotation with the tokens after the contexts that are similar to that before a target: int32 `[neighbors]`,
 nearest first, -1 = none."""
+MOST_APART = 0.01
+"""difference in the share of targets among neighbours, of training and validation, that is not worth a word"""
 
 
 class AnnotatedDocuments(Documents):
@@ -84,6 +86,22 @@ class AnnotatedDocuments(Documents):
     def name(self, index: int, /) -> str:
         return self.documents.name(index)
 
+    def tokens(self, begin: int, end: int) -> np.ndarray:
+        """Tokens `[begin, end)` of the split, from one document into the next.
+
+        Example:
+          >>> from memjax.data.documents import ArrayDocuments
+          >>> AnnotatedDocuments(ArrayDocuments([[5, 6], [7, 8, 9]])).tokens(1, 4)
+          array([6, 7, 8], dtype=int32)
+        """
+        parts = [np.zeros(0, np.int32)]
+        while begin < end:
+            index = int(np.searchsorted(self.offsets, begin, side="right")) - 1
+            first, stop = int(self.offsets[index]), min(end, int(self.offsets[index + 1]))
+            parts.append(self.documents.window(index, begin - first, stop - first)[0])
+            begin = stop
+        return np.concatenate(parts)
+
     def before(self, number: int, length: int) -> np.ndarray:
         """The up to `length` tokens that stand before token `number` in its document.
 
@@ -116,7 +134,8 @@ def write_neighbors(folder: Path | str, split: str, values: Any, documents: Docu
       store: which one they were found in (`Store.fingerprint`); a folder holds those of one.
 
     Raises:
-      ValueError: another number of tokens, what are no tokens, or a folder with neighbours from another store.
+      ValueError: another number of tokens, what are no tokens, or a folder with neighbours from another store (a store
+        has one key, so that those of another key are of another store).
     """
     values = np.asarray(values)
     total = sum(documents.num_tokens(index) for index in range(len(documents)))
@@ -127,9 +146,9 @@ def write_neighbors(folder: Path | str, split: str, values: Any, documents: Docu
         raise ValueError(f"values: given {values.min()}, allowed: tokens, and -1 where there is none")
     folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
-    for other in sorted(folder.glob("*.json")):
-        if other.stem != split and (theirs := json.loads(other.read_text(encoding="utf-8"))["store"]) != store:
-            raise ValueError(f"store: given {store!r}, allowed: {theirs!r}, the one of {other}")
+    for other, about in _read_neighbors(folder).items():
+        if other != split and about["store"] != store:
+            raise ValueError(f"store: given {store!r}, allowed: {about['store']!r}, the one of {folder / other}.json")
     values = np.ascontiguousarray(values, np.int32)
     (folder / f"{split}.json").unlink(missing_ok=True)  # written last: without it the file is not finished
     np.save(folder / f"{split}.npy", values)
@@ -137,6 +156,7 @@ def write_neighbors(folder: Path | str, split: str, values: Any, documents: Docu
         "documents": documents.fingerprint,
         "neighbors": values.shape[1],
         "store": store,
+        "target_among": _target_among(values, documents),
         "sha256": hashlib.sha256(values.data).hexdigest(),
     }
     (folder / f"{split}.json").write_text(json.dumps(about) + "\n", encoding="utf-8")
@@ -146,17 +166,18 @@ def open_neighbors(folder: Path | str, split: str, documents: Documents) -> Anno
     """The documents of a split with their neighbours, which stay on disk and are compared with their checksum once.
 
     Raises:
-      ValueError: the folder has none for this split, those of other documents, or damaged ones.
+      ValueError: the folder has none for this split, those of other documents, of two stores, or damaged ones.
     """
-    path = Path(folder).expanduser() / f"{split}.json"
-    if not path.is_file():
+    path, found = Path(folder).expanduser() / f"{split}.json", _read_neighbors(folder)
+    if split not in found:
         raise ValueError(
             f"neighbors: {folder} has none for the split {split}, allowed: a folder from `memjax datastore neighbors`"
         )
-    about = json.loads(path.read_text(encoding="utf-8"))
-    own = documents.fingerprint
+    about, own = found[split], documents.fingerprint
     if about["documents"] != own:
         raise ValueError(f"neighbors: {path} is of other documents ({about['documents']}, not {own})")
+    if stores := sorted({one["store"] for one in found.values()} - {about["store"]}):
+        raise ValueError(f"neighbors: {path} is of store {about['store']}, allowed: {stores[0]}, as the other splits")
     try:
         values = np.load(path.with_suffix(".npy"), mmap_mode="r")
         whole = hashlib.sha256(values.data).hexdigest() == about["sha256"]
@@ -167,3 +188,45 @@ def open_neighbors(folder: Path | str, split: str, documents: Documents) -> Anno
             f"neighbors: {path.with_suffix('.npy')} is damaged; find them again by `memjax datastore neighbors`"
         )
     return AnnotatedDocuments(documents, {NEIGHBORS: values}, version=about["sha256"])
+
+
+def target_shares(folder: Path | str) -> dict[str, list[float]]:
+    """Split -> share of its tokens, of those with neighbours, that are among the nearest 1, 2, ... of them."""
+    return {split: about["target_among"] for split, about in _read_neighbors(folder).items() if "target_among" in about}
+
+
+def unlike_neighbors(folder: Path | str, num_neighbors: int) -> str:
+    """A line where training finds its targets among the neighbours more often, or less, than validation; else ''.
+
+    Args:
+      folder: of the neighbours.
+      num_neighbors: that are read of each token.
+    """
+    shares = target_shares(folder)
+    if not {"train", "validation"} <= shares.keys():
+        return ""
+    train, validation = (shares[split][:num_neighbors][-1] for split in ("train", "validation"))
+    if abs(train - validation) <= MOST_APART:
+        return ""
+    return (
+        f"data.neighbors: the target is among the neighbours of {train:.1%} of the training tokens and of "
+        f"{validation:.1%} of those of validation: a model learns to trust them as it should not; rather without the "
+        "own article, by halves (`memjax datastore neighbors --other`), or with model.output.neighbor_dropout"
+    )
+
+
+def _target_among(values: np.ndarray, documents: Documents) -> list[float]:
+    """Share of the tokens with neighbours that are among the nearest 1, 2, ... of them."""
+    hits, counted, begin = np.zeros(values.shape[1], np.int64), 0, 0
+    for index in range(len(documents)):
+        tokens = np.asarray(documents[index])
+        there = values[begin : begin + len(tokens)]
+        hits += np.logical_or.accumulate(there == tokens[:, None], axis=1).sum(axis=0)
+        counted, begin = counted + int((there >= 0).any(axis=1).sum()), begin + len(tokens)
+    return (hits / max(counted, 1)).tolist()
+
+
+def _read_neighbors(folder: Path | str) -> dict[str, Any]:
+    """Split -> what is said of its neighbours."""
+    files = sorted(Path(folder).expanduser().glob("*.json"))
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ArrayDocuments", "Documents", "Example", "Examples", "FirstDocuments"]
+__all__ = ["ArrayDocuments", "DocumentRange", "Documents", "Example", "Examples", "FirstDocuments", "half_of"]
 
 
 class Documents(abc.ABC):
@@ -113,7 +113,54 @@ class ArrayDocuments(Documents):
         return {name: np.asarray(values) for name, values in self._annotations[index].items()}
 
 
-class FirstDocuments(Documents):
+class DocumentRange(Documents):
+    """Documents `[begin, end)` of others.
+
+    Example:
+      >>> some = DocumentRange(ArrayDocuments([[1, 2], [3], [4, 5, 6]]), 1, 3)
+      >>> len(some), some[1].tolist(), some.num_tokens(0)
+      (2, [4, 5, 6], 1)
+    """
+
+    def __init__(self, documents: Documents, begin: int, end: int):
+        """Reads nothing.
+
+        Args:
+          documents: the others.
+          begin: the first.
+          end: after the last.
+        """
+        self._documents, self._begin, self._size = documents, begin, end - begin
+        self.sliced, self.every_token = documents.sliced, documents.every_token
+        whole, part = documents.fingerprint, f"{begin}:{end}" if begin else f"first {end}"
+        self.fingerprint = whole and hashlib.sha256(f"{whole}/{part}".encode()).hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int, /) -> np.ndarray:
+        return self._documents[self._begin + index]
+
+    def num_bytes(self, index: int, /) -> int:
+        return self._documents.num_bytes(self._begin + index)
+
+    def num_tokens(self, index: int, /) -> int:
+        return self._documents.num_tokens(self._begin + index)
+
+    def name(self, index: int, /) -> str:
+        return self._documents.name(self._begin + index)
+
+    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
+        return self._documents.annotate(self._begin + index)
+
+    def window(self, index: int, start: int, stop: int, /) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        return self._documents.window(self._begin + index, start, stop)
+
+    def context(self, index: int, /) -> dict[str, np.ndarray]:
+        return self._documents.context(self._begin + index)
+
+
+class FirstDocuments(DocumentRange):
     """The first of other documents.
 
     Example:
@@ -124,36 +171,33 @@ class FirstDocuments(Documents):
 
     def __init__(self, documents: Documents, *, num_tokens: int):
         """As many as hold `num_tokens` tokens, or all."""
-        self.documents, self._count, tokens = documents, 0, 0
-        while tokens < num_tokens and self._count < len(documents):
-            tokens += documents.num_tokens(self._count)
-            self._count += 1
-        self.sliced, own = documents.sliced, documents.fingerprint
-        self.fingerprint = own and hashlib.sha256(f"{own}/first {self._count}".encode()).hexdigest()[:16]
+        count = tokens = 0
+        while tokens < num_tokens and count < len(documents):
+            tokens += documents.num_tokens(count)
+            count += 1
+        super().__init__(documents, 0, count)
 
-    def __len__(self) -> int:
-        return self._count
 
-    def __getitem__(self, index: int, /) -> np.ndarray:
-        return self.documents[index]
+def half_of(documents: Documents, half: str) -> DocumentRange:
+    """The documents before the one in which the middle token lies, or from that one on; each half has one at least.
 
-    def num_bytes(self, index: int, /) -> int:
-        return self.documents.num_bytes(index)
+    Args:
+      documents: to be halved.
+      half: 'first' or 'second'.
 
-    def num_tokens(self, index: int, /) -> int:
-        return self.documents.num_tokens(index)
+    Raises:
+      ValueError: there is one document only.
 
-    def name(self, index: int, /) -> str:
-        return self.documents.name(index)
-
-    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        return self.documents.annotate(index)
-
-    def window(self, index: int, start: int, stop: int, /) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        return self.documents.window(index, start, stop)
-
-    def context(self, index: int, /) -> dict[str, np.ndarray]:
-        return self.documents.context(index)
+    Example:
+      >>> [len(half_of(ArrayDocuments([[1, 2], [3], [4, 5, 6]]), half)) for half in ("first", "second")]
+      [2, 1]
+    """
+    count = len(documents)
+    if count < 2:
+        raise ValueError(f"data.half: given {half!r}, allowed: '' for a training split of {count} document")
+    ends = np.cumsum([documents.num_tokens(index) for index in range(count)])
+    middle = min(max(int(np.searchsorted(ends, ends[-1] / 2, side="right")), 1), count - 1)
+    return DocumentRange(documents, *((0, middle) if half == "first" else (middle, count)))
 
 
 class EvenDocuments(Documents):

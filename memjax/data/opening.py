@@ -16,7 +16,7 @@ from memjax import config as configs
 from memjax.data import sources
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.dialogue import NUM_MARKS, Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
-from memjax.data.documents import Documents, Examples
+from memjax.data.documents import Documents, Examples, half_of
 from memjax.data.glue import GLUE, glue_texts, tfds_glue_texts
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments, mnist
@@ -84,7 +84,11 @@ def make_datasets(data: configs.Data, *, tokenizer: Any = None, progress: Progre
     if wanted not in makers:
         raise ValueError(f"data.source: given {type(data.source).__name__}, allowed: a source of documents")
     read = functools.cache(functools.partial(open_source, data))
-    return makers[wanted](data, read, functools.partial(_tokenizer_of, data, tokenizer, progress), progress)
+    found = makers[wanted](data, read, functools.partial(_tokenizer_of, data, tokenizer, progress), progress)
+    if not data.half:
+        return found
+    half = lambda split: half_of(found.documents(split), data.half) if split == "train" else found.documents(split)
+    return dataclasses.replace(found, documents=half, num_words=None)  # words are counted in whole splits
 
 
 def make_examples(
@@ -106,6 +110,8 @@ def make_examples(
       tokenizer: as in `make_datasets`, like `progress`.
       progress: told what is prepared.
     """
+    if data.half:
+        raise ValueError(f"data.half: given {data.half!r}, allowed: '' for {wanted} examples (documents have halves)")
     read = functools.cache(functools.partial(open_source, data, wanted=wanted))
 
     def texts() -> sources.Texts:
@@ -149,7 +155,8 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
     """One split of a source, as its reader gives it.
 
     Args:
-      data: whose source it is; WikiText is read as articles where its protocol is 'separate', else as one text.
+      data: whose source it is; WikiText is read as articles where its protocol is 'separate', or where a half of them
+        is trained on, else as one text.
       split: 'train', 'validation' or 'test'.
       wanted: which of them, where a source gives several kinds.
 
@@ -172,7 +179,8 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
         case configs.Enwik8():
             return sources.enwik8(source.path, split=split)
         case configs.WikiText():
-            return sources.wikitext(source.path, split=split, articles=data.protocol == "separate")
+            halved = bool(data.half) and split == "train"
+            return sources.wikitext(source.path, split=split, articles=data.protocol == "separate" or halved)
         case configs.Novels():
             return sources.novels(source.path, split=split)
         case configs.TfdsBuilder():

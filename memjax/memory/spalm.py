@@ -91,7 +91,7 @@ class Spalm(OutputMemory):
     lengths of the hidden state; `spalm/target_among`, the share whose next token, where it stands in the same segment,
     is among what the neighbours propose. It should be the same in training and in evaluation: neighbours of training
     tokens are better than those of others where the key model has learned these very tokens
-    (`memjax.retrieval.crossfitting`), or where the own article is in the store.
+    (`memjax.retrieval.neighbors_by_halves`), or where the own article is in the store.
 
     Attributes:
       dim: width of the hidden states.

@@ -67,6 +67,20 @@ def check_store(source: KeySource, store: Store) -> None:
     store.check(**_made_with(source))
 
 
+def check_unread(source: KeySource, store: Store, split: str) -> None:
+    """Refuses a store that holds a split: what is scored would be read off.
+
+    Raises:
+      ValueError: one line with the store and the split.
+    """
+    ours = source.run.experiment.documents(split).fingerprint
+    name, _, theirs = store.header.data.partition("/")
+    if theirs == str(ours) if ours else name == split:
+        raise ValueError(
+            f"datastore: {store.path} holds the {split} split, allowed: a store of text that is not scored"
+        )
+
+
 def _made_with(source: KeySource) -> dict[str, Any]:
     """What the keys of a store depend on beside its texts."""
     experiment = source.run.experiment

@@ -14,6 +14,7 @@ from memjax.memory.contract import DecodeState
 from memjax.memory.knn_lm import KNNMemory, Search, ValuesOf, search_neighbors
 from memjax.memory.mixtures import Prediction
 from memjax.models.features import add_mixtures, regroup
+from memjax.retrieval.keys import SPALM_TAP
 from memjax.typing import EmptyState
 
 __all__ = ["knn_recall", "spalm_recall"]
@@ -59,7 +60,7 @@ def spalm_recall(
     values: ValuesOf,
     *,
     segment_length: int,
-    feature: str = "output_normed",
+    feature: str = SPALM_TAP,
     metric: str = "squared_l2",
 ) -> Recall:
     """The `recall` of `stream_tokens` for SPALM: a frozen model reads along, and searches with what it computes.

@@ -28,7 +28,7 @@ from memjax.inference.decoding import Recall
 from memjax.memory.knn_lm import KNNMemory
 from memjax.models.factory import make_mixtures
 from memjax.models.features import add_mixtures, regroup
-from memjax.retrieval.building import check_store
+from memjax.retrieval.building import check_store, check_unread
 from memjax.retrieval.generation import knn_recall
 from memjax.retrieval.keys import KeySource
 from memjax.retrieval.tuning import (
@@ -225,20 +225,6 @@ def kept_mixing(source: KeySource, store: Store, index: Index, num_neighbors: in
         allowed = "given ones, or a store with which `memjax eval --datastore` has tuned them under the same settings"
         raise ValueError(f"datastore: no weight and temperature are known for {store.path}, allowed: {allowed}")
     return Mixing(**max(found, key=lambda about: about["seconds"])["mixing"])
-
-
-def check_unread(source: KeySource, store: Store, split: str) -> None:
-    """Refuses a store that holds a split: what is scored would be read off.
-
-    Raises:
-      ValueError: one line with the store and the split.
-    """
-    ours = source.run.experiment.documents(split).fingerprint
-    name, _, theirs = store.header.data.partition("/")
-    if theirs == str(ours) if ours else name == split:
-        raise ValueError(
-            f"datastore: {store.path} holds the {split} split, allowed: a store of text that is not scored"
-        )
 
 
 def open_searched(store: Store, backend: str = "") -> Index:

@@ -5,7 +5,7 @@ number, token and score belong together whoever reads.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +25,8 @@ from memjax.training.runs import config_to_dict
 
 TAP = "layer_-1/feed_forward_input_normed"
 """what kNN-LM found best: the input of the last feed-forward part, after its norm"""
+SPALM_TAP = "output_normed"
+"""what SPALM searches with: the final hidden state, as the softmax reads it"""
 
 
 class Entries(NamedTuple):
@@ -138,6 +140,18 @@ class KeySource:
         experiment = dataclasses.replace(self.run.experiment, documents=documents.__getitem__)
         return dataclasses.replace(self, run=dataclasses.replace(self.run, experiment=experiment))
 
+    def articles(self, split: str) -> np.ndarray:
+        """First token of each document, and the number of all, int64; of each article where they are read as one text.
+
+        What is one text in contiguous streams is opened as in separate ones; if its tokens are not the same there, it
+        is one article.
+        """
+        documents = AnnotatedDocuments(self.run.experiment.documents(split))
+        if len(documents) > 1:
+            return documents.offsets
+        apart = AnnotatedDocuments(self.run.experiment.reopened(split, protocol="separate"))
+        return apart.offsets if same_tokens([apart], documents) else documents.offsets
+
     def protocol(self) -> dict[str, Any]:
         """How texts are read, as JSON: keys and queries of different protocols are not comparable."""
         reading = self.run.experiment.reading()
@@ -190,6 +204,20 @@ class KeySource:
             features=(self.feature,),
             parts=bool(mixtures),
         )
+
+
+def same_tokens(parts: Sequence[Documents], whole: Documents) -> bool:
+    """Whether the documents of some parts, one after the other, are the tokens of a split, wherever its own begin."""
+    pieces = [(part, index) for part in parts for index in range(len(part))]
+    split, begin = AnnotatedDocuments(whole), 0
+    if sum(part.num_tokens(index) for part, index in pieces) != split.offsets[-1]:
+        return False
+    for part, index in pieces:
+        tokens = part[index]
+        if not np.array_equal(tokens, split.tokens(begin, begin + len(tokens))):
+            return False
+        begin += len(tokens)
+    return True
 
 
 def make_key_source(run: LoadedRun, tap: str = TAP) -> KeySource:

@@ -4,22 +4,27 @@
     write_neighbors(folder, "train", values, source.run.experiment.documents("train"))
 
 A position of the training split is itself an entry of the store, at distance 0 and with the very token that is to be
-predicted: `own` says which entry that is, and it is never among a position's neighbours.
+predicted: `own` says which entry that is, and it is never among a position's neighbours. Nor is, unless that is asked
+for, anything else of its article: no position of another split has that in the store. What is left is that the model
+that makes the keys has learned the training split; keys by halves (`neighbors_by_halves`) are of models that have not.
 """
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
 from memjax.data.annotations import AnnotatedDocuments
+from memjax.data.documents import Documents
 from memjax.datastore.index import Index
 from memjax.datastore.store import Progress, Store
 from memjax.memory.knn_lm import Neighbors, Search, ValuesOf, search_neighbors
-from memjax.retrieval.building import check_store, make_header
-from memjax.retrieval.keys import KeySource
+from memjax.retrieval.building import check_store, check_unread, make_header
+from memjax.retrieval.keys import KeySource, same_tokens
+from memjax.settings.relations import require
 
-__all__ = ["near", "precompute_neighbors", "same_document"]
+__all__ = ["Half", "near", "neighbors_by_halves", "precompute_neighbors", "same_document"]
 
 Exclude = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(own token `[queries, 1]`, found tokens `[queries, neighbors]`, as numbers in the corpus) -> bool
@@ -72,7 +77,8 @@ def neighbors_of_split(
       store: keys and values.
       index: of the store.
       num_neighbors: of each token.
-      exclude: more tokens that must not be used, from `near` or `same_document`; of the store's own split only.
+      exclude: what must not be used of the store's own split; None = the own article, `near(n)` = the tokens up to n
+        before and after, `near(0)` = the own one only.
       progress: told what is done, how much, and of how much.
 
     Returns:
@@ -80,10 +86,18 @@ def neighbors_of_split(
       tokens that are not scored.
 
     Raises:
-      ValueError: a store of another model, tokenizer or protocol, or `exclude` for another split.
+      ValueError: a store of another model, tokenizer or protocol, or of a split to be evaluated; `exclude` for a split
+        that is not the store's own; an own split of one article.
     """
     check_store(source, store)
+    if split != "train":
+        check_unread(source, store, split)
     stored = store.header.data == make_header(source, split, num_shards=1).data
+    if stored and exclude is None:
+        articles = source.articles(split)
+        if len(articles) == 2:
+            raise ValueError(f"apart: the {split} split is one article, allowed: the tokens to leave out around each")
+        exclude = same_document(articles)
     layout = {"rows": store.header.rows, "num_shards": store.header.num_shards} if stored else {}
     numbers = source.numbers(split, **layout)
     total = int(AnnotatedDocuments(source.run.experiment.documents(split)).offsets[-1])
@@ -96,6 +110,57 @@ def neighbors_of_split(
         if progress is not None:
             progress("neighbours", done, len(numbers))
     return values
+
+
+class Half(NamedTuple):
+    """A model that was trained on one half of the training split, and that half as its store.
+
+    Attributes:
+      source: the run, with `data.half`.
+      store: of its training split, with its keys.
+      index: of the store.
+    """
+
+    source: KeySource
+    store: Store
+    index: Index
+
+
+def neighbors_by_halves(
+    first: Half, second: Half, num_neighbors: int, *, progress: Progress | None = None
+) -> tuple[np.ndarray, Documents]:
+    """Neighbours of a training split by keys of models that have not learned it (cross-fitting).
+
+    Each half is read by the model of the other, which searches its own half, as it does for a split to be evaluated. So
+    the text that is asked for is new to the model, what is found is not, and no article is among its own neighbours.
+
+    Args:
+      first: with `data.half` 'first'.
+      second: with `data.half` 'second'.
+      num_neighbors: of each token.
+      progress: told what is done, how much, and of how much.
+
+    Returns:
+      As `neighbors_of_split` of the whole training split, and its documents.
+
+    Raises:
+      ValueError: other halves, stores of other texts than their models were trained on, or texts that do not join.
+    """
+    for half, wanted in ((first, "first"), (second, "second")):
+        given = half.source.run.experiment.config.data.half
+        require(given == wanted, "data.half", given, f"{wanted!r} in the run of the {wanted} half")
+        if half.store.header.data != make_header(half.source, "train", num_shards=1).data:
+            raise ValueError(f"datastore: {half.store.path} is not of what its run was trained on, allowed: its half")
+    texts = [half.source.run.experiment.documents("train") for half in (first, second)]
+    whole = first.source.run.experiment.reopened("train", half="")
+    if not same_tokens(texts, whole):
+        raise ValueError("data.half: the two halves are not the training split, allowed: runs of the same data")
+    parts = []
+    for text, reader in zip(texts, (second, first), strict=True):
+        source = reader.source.with_documents({"train": text})
+        found = neighbors_of_split(source, "train", reader.store, reader.index, num_neighbors, progress=progress)
+        parts.append(found)
+    return np.concatenate(parts), whole
 
 
 def _stored_pieces(store: Store) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -402,6 +402,9 @@ class Data(Settings):
     """reset memory at document starts, or cut the corpus into `rows` contiguous streams that never reset"""
     min_document_length: Count = 1
     """tokens; shorter documents are left out"""
+    half: Literal["", "first", "second"] = ""
+    """part of the training split that is read: '' = all, else its documents (WikiText: articles) before the middle, or
+    from there on; a model of each half makes keys of text that it has not learned (`memjax datastore neighbors`)"""
     neighbors: str = ""
     """folder with the neighbours of every token of each split, which Spalm needs (`memjax datastore neighbors`)"""
     seed: Seed = 0

@@ -21,10 +21,12 @@ class Output(Settings):
     Attributes:
       is_one_softmax: whether a row of scores, one for each entry, is what it normalises.
       needs_neighbors: whether it reads the neighbours of `data.neighbors`, found with a model that stands elsewhere.
+      num_neighbors: of each position that it reads.
     """
 
     is_one_softmax = True
     needs_neighbors = False
+    num_neighbors = 0
 
     @property
     def softmax(self) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from memjax import config as configs
 from memjax.config import Config
-from memjax.data.annotations import open_neighbors
+from memjax.data.annotations import open_neighbors, unlike_neighbors
 from memjax.data.documents import Documents, Split
 from memjax.data.opening import Datasets
 from memjax.data.reading import Reading
@@ -71,6 +71,17 @@ class Experiment:
         length, protocol = part.segment_length or self.config.data.segment_length, protocol or self.task.protocol
         named = {"segment_length": length, "protocol": protocol, "begin_token": self.begin_token}
         return Reading(rows=part.rows, **named, **fields)
+
+    def notes(self) -> list[str]:
+        """Lines about its data that are allowed but rarely meant."""
+        folder, output = self.config.data.neighbors, self.config.model.output
+        line = unlike_neighbors(folder, output.num_neighbors) if folder and output.needs_neighbors else ""
+        return [line] if line else []
+
+    def reopened(self, split: str, **fields: Any) -> Documents:
+        """A split of the same data with other settings of it, in the same tokens."""
+        config = dataclasses.replace(self.config, data=dataclasses.replace(self.config.data, **fields))
+        return task_of(config).data(tokenizer=self.tokenizer).documents(split)
 
     def subsets(self, evaluation: configs.Evaluation) -> dict[str, Subset]:
         """The targets of the evaluation's split that are scored apart."""

@@ -224,6 +224,8 @@ def train(
             tokenizer = open_tokenizer(path) if path.exists() else None
             prepared = _report_preparation(report, training.steps)
             experiment = make_experiment(config, tokenizer=tokenizer, progress=prepared)
+        for line in experiment.notes():
+            report(Event("note", 0, training.steps, {}, line))
         if training.init_from:
             check_start(training, experiment.tokenizer)
         make_learner, stages = course(experiment, layout, objective)

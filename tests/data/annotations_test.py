@@ -1,7 +1,15 @@
 import numpy as np
 import pytest
 
-from memjax.data.annotations import NEIGHBORS, NUMBER, AnnotatedDocuments, open_neighbors, write_neighbors
+from memjax.data.annotations import (
+    NEIGHBORS,
+    NUMBER,
+    AnnotatedDocuments,
+    open_neighbors,
+    target_shares,
+    unlike_neighbors,
+    write_neighbors,
+)
 from memjax.data.documents import ArrayDocuments
 from memjax.data.streams import Streams
 from memjax.data.token_files import TokenFile, TokenizedDocument, write_tokens
@@ -102,3 +110,32 @@ def test_neighbors_of_a_split_are_kept_on_disk(tmp_path):
     (tmp_path / "neighbors" / "train.json").unlink()  # as an interrupted write leaves it
     with pytest.raises(ValueError, match="has none for the split train"):
         open_neighbors(tmp_path / "neighbors", "train", documents)
+
+
+def test_how_often_targets_are_among_neighbors_is_kept_and_compared(tmp_path):
+    """Of the tokens with neighbours, by the number of neighbours; a point apart is no word worth."""
+    folder, texts = tmp_path / "neighbors", ArrayDocuments([[5, 6], [7, 8]])
+    assert target_shares(folder) == {} and unlike_neighbors(folder, 2) == ""
+    write_neighbors(folder, "train", np.array([[5, 1], [1, 6], [-1, -1], [7, 9]]), texts)
+    assert target_shares(folder) == {"train": [1 / 3, 2 / 3]} and unlike_neighbors(folder, 2) == ""
+    write_neighbors(folder, "validation", np.array([[5, 1], [-1, -1], [1, 1], [7, 9]]), texts)
+    assert target_shares(folder)["validation"] == [1 / 3, 1 / 3] and unlike_neighbors(folder, 1) == ""
+    assert "of 66.7% of the training tokens and of 33.3% of those of validation" in unlike_neighbors(folder, 2)
+    tokens = np.arange(1000, dtype=np.int64)
+    for missed, told in ((9, False), (11, True)):
+        for split, wrong in (("train", 0), ("validation", missed)):
+            write_neighbors(
+                folder, split, np.where(tokens < wrong, tokens + 1, tokens)[:, None], ArrayDocuments([tokens])
+            )
+        assert bool(unlike_neighbors(folder, 1)) == told
+
+
+def test_neighbors_of_two_stores_are_not_read_side_by_side(tmp_path):
+    """Copied together by hand: those of another key, or of another model."""
+    texts, values = ArrayDocuments([[5, 6], [7, 8]]), np.full((4, 1), 5)
+    for split, store in (("train", "a"), ("validation", "b")):
+        write_neighbors(tmp_path / store, split, values, texts, store=store)
+    for ending in ("json", "npy"):
+        (tmp_path / "b" / f"validation.{ending}").rename(tmp_path / "a" / f"validation.{ending}")
+    with pytest.raises(ValueError, match="validation.json is of store b, allowed: a, as the other splits"):
+        open_neighbors(tmp_path / "a", "validation", texts)

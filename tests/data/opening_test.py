@@ -96,6 +96,31 @@ def test_words_are_those_of_wikitext_however_it_is_cut_and_tokenised(data, tmp_p
     assert make_datasets(data).num_words is None
 
 
+def test_halves_of_the_training_split_are_cut_at_documents(data, tmp_path):
+    """Both together are the split; WikiText is cut at articles also where it is one text; other splits stay whole."""
+    data.source = configs.WikiText(path=str(tmp_path / "wikitext"))
+    (tmp_path / "wikitext").mkdir()
+    for split, count in (("train", 5), ("valid", 1), ("test", 1)):
+        texts = [f" \n = {split} {number} = \n \n {'a ' * 9 * number}text \n" for number in range(count)]
+        (tmp_path / "wikitext" / f"{split}.txt").write_text("".join(texts))
+    tokens = lambda documents: np.concatenate([documents[index] for index in range(len(documents))])
+    for protocol in ("separate", "contiguous"):
+        data.protocol, data.half = protocol, ""
+        whole = make_datasets(data)
+        sizes, halves = [], []
+        for data.half in ("first", "second"):
+            half = make_datasets(data)
+            assert half.documents("validation").fingerprint == whole.documents("validation").fingerprint
+            halves.append(half.documents("train"))
+            sizes.append(len(halves[-1]))
+        assert sizes == [3, 2] and halves[1].name(0) == "train/00003 train 3"
+        np.testing.assert_array_equal(np.concatenate([*map(tokens, halves)]), tokens(whole.documents("train")))
+        assert len({whole.documents("train").fingerprint, *(half.fingerprint for half in halves)}) == 3
+    data.source, data.half = make_source(configs.WikiText, tmp_path / "one"), "second"
+    with pytest.raises(ValueError, match="data.half: given 'second', allowed: '' for a training split of 1 document"):
+        make_datasets(data).documents("train")
+
+
 def test_enwik8(data, tmp_path, monkeypatch):
     (tmp_path / "enwik8").write_bytes(b"0123456789")
     monkeypatch.setattr(opening.sources, "enwik8", functools.partial(opening.sources.enwik8, sizes=(6, 2, 2)))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from memjax.cli import main
-from memjax.config import Spalm
+from memjax.config import Config, Data, Model, Spalm, WikiText, Words
 from memjax.datastore import Store
 from memjax.datastore.opening import open_index
 from memjax.datastore.writer import ShardWriter, create_store, finish_store, read_cursor
@@ -25,11 +25,11 @@ from memjax.retrieval.building import (
     plan_datastore,
     sample_queries,
 )
-from memjax.retrieval.keys import KeyReader, make_key_source
-from memjax.retrieval.precomputation import near, neighbors_of_split
+from memjax.retrieval.keys import SPALM_TAP, KeyReader, KeySource, make_key_source
+from memjax.retrieval.precomputation import Half, near, neighbors_by_halves, neighbors_of_split
 from memjax.training.experiment import make_experiment
 from memjax.training.loop import train
-from memjax.training.restoring import load_run
+from memjax.training.restoring import Checkpoint, LoadedRun, load_run
 from memjax.training.runs import load_config
 from tests.datastore.beam_test import needs_beam
 from tests.programs import ROOT, printed
@@ -362,7 +362,8 @@ def test_the_command_line(run, tmp_path, capsys):
     path = str(tmp_path / "store")
     assert main(["datastore", "plan", "--run", str(run), "--path", path, "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
-    assert main(["datastore", "build", "--run", str(run), "--path", path, "--json"]) == 0
+    build = ["datastore", "build", "--run", str(run), "--path", path, "--key", "output_normed"]
+    assert main([*build, "--json"]) == 0
     built = json.loads(capsys.readouterr().out)
     assert built["entries"] <= planned["entries"]
     assert main(["datastore", "stats", "--path", path]) == 0
@@ -374,6 +375,8 @@ def test_the_command_line(run, tmp_path, capsys):
         )
         facts = json.loads(capsys.readouterr().out)
         assert (facts["split"], facts["neighbors"]) == (split, 3) and facts["found"] > 0
+        assert 0 < facts[f"target among, {split}"] < 1
+    assert "target among, train" in facts
     config = load_config(run)
     config.data.neighbors = str(tmp_path / "near")
     config.model.output = Spalm(num_neighbors=3)
@@ -397,14 +400,16 @@ def test_neighbors_of_the_stores_own_split_and_of_another(source, tmp_path):
         np.testing.assert_array_equal(tokens[split][numbers], targets)  # entry, token and key belong together
         assert len(set(numbers.tolist())) == len(numbers)
         queries, own = (stored, everything) if split == "train" else (keys, None)
-        for exclude in (None, near(3)) if own is not None else (None,):
+        articles = np.searchsorted(source.articles(split), numbers, side="right")
+        for exclude in (None, near(0), near(3)) if own is not None else (None,):
             found = neighbors_of_split(source, split, store, index, 2, exclude=exclude)
             assert found.shape == (len(tokens[split]), 2)
             assert (np.delete(found, numbers, axis=0) == -1).all()
             distances = ((queries[:, None] - stored[None]) ** 2).sum(axis=-1)
             if own is not None:
-                apart = np.abs(numbers[:, None] - numbers[None]) <= (0 if exclude is None else 3)
-                distances = np.where(apart, np.inf, distances)
+                same = articles[:, None] == articles[None]  # no token of the own article, unless less is asked for
+                left_out = same if exclude is None else exclude(numbers[:, None], numbers[None])
+                distances = np.where(left_out, np.inf, distances)
             # Equal contexts tie: what counts is that the values are those of entries as near as the nearest.
             nearest = np.sort(distances, axis=1)[:, :2]
             for row, number in enumerate(numbers[:40]):
@@ -430,11 +435,60 @@ def test_neighbors_are_of_the_rows_that_the_store_was_read_in(run, source, tmp_p
     np.testing.assert_array_equal(*found)
 
 
-def test_a_store_of_another_key_gives_no_neighbors(source, run, tmp_path):
+def test_neighbors_by_halves_are_of_the_other_half(run, tmp_path):
+    """The model of each half reads the other one, and finds its own."""
+    halves = []
+    for name in ("first", "second"):
+        config = load_config(run)
+        config.data.half = name
+        source = make_key_source(load_run(run, config), SPALM_TAP)
+        store = build_datastore(source, tmp_path / name)
+        halves.append(Half(source, store, open_index(store, "exact")))
+    values, documents = neighbors_by_halves(*halves, 2)
+    whole = make_key_source(load_run(run)).run.experiment.documents("train")
+    assert documents.fingerprint == whole.fingerprint and len(values) == sum(whole.num_tokens(i) for i in range(10))
+    parts = []
+    for reader, read in ((halves[1], halves[0]), (halves[0], halves[1])):
+        texts = read.source.run.experiment.documents("train")
+        keys, _, _ = joined(reader.source.with_documents({"train": texts}).reader("train"))
+        numbers = reader.source.with_documents({"train": texts}).numbers("train")
+        found = np.full((sum(texts.num_tokens(i) for i in range(len(texts))), 2), -1)
+        found[numbers] = reader.store.values(reader.index.search(keys, 2).ids)
+        parts.append(found)
+    np.testing.assert_array_equal(values, np.concatenate(parts))
+    for given, line in [
+        (halves[::-1], "data.half: given 'second', allowed: 'first' in the run of the first half"),
+        ([halves[0]._replace(store=halves[1].store), halves[1]], "is not of what its run was trained on"),
+    ]:
+        with pytest.raises(ValueError, match=line):
+            neighbors_by_halves(*given, 2)
+
+
+def test_articles_of_a_text_in_one_piece_are_known(tmp_path):
+    """As contiguous WikiText is; what is one article cannot be left out."""
+    (tmp_path / "wikitext").mkdir()
+    for split in ("train", "valid", "test"):
+        articles = [f" \n = {split} {number} = \n \n {'a ' * number}text \n" for number in range(4)]
+        text = "".join(articles[: 4 if split == "train" else 1])
+        (tmp_path / "wikitext" / f"{split}.txt").write_text(text)
+    config = Config(model=Model(dim=8, num_layers=1, num_heads=2))
+    config.data = Data(source=WikiText(path=str(tmp_path / "wikitext")), tokenizer=Words(), cache_dir=str(tmp_path))
+    config.data.protocol = "contiguous"
+    run = LoadedRun(make_experiment(config), {}, Checkpoint(1, 1))
+    source = KeySource(run, run.experiment.model, {}, SPALM_TAP)
+    assert len(run.experiment.documents("train")) == 1
+    assert source.articles("train").tolist() == [0, 10, 20, 31, 42]
+    assert len(source.articles("test")) == 2
+
+
+def test_a_store_of_another_key_or_of_a_scored_split_gives_no_neighbors(source, run, tmp_path):
     store = build_datastore(source, tmp_path / "store")
     other = make_key_source(load_run(run), "layer_-1/attention_input")
     with pytest.raises(ValueError, match="was made with protocol.key"):
         neighbors_of_split(other, "train", store, open_index(store, "exact"), 2)
+    scored = build_datastore(source, tmp_path / "scored", split="validation")
+    with pytest.raises(ValueError, match="scored holds the validation split, allowed: a store of text that is not"):
+        neighbors_of_split(source, "validation", scored, open_index(scored, "exact"), 2)
 
 
 @pytest.mark.parametrize(

@@ -465,6 +465,7 @@ def test_gradients_of_recurrent_states_cross_segments(attention):
     "output, cache, line",
     [
         (Spalm(num_neighbors=0), {}, "model.output.num_neighbors: given 0, allowed: 1 or more"),
+        (Spalm(neighbor_dropout=1.0), {}, "model.output.neighbor_dropout: given 1.0, allowed: a rate in [0, 1)"),
         (Spalm(gate_bins=-1), {}, "model.output.gate_bins: given -1, allowed: 0 (the mean only) or more"),
         (
             Spalm(softmax=AdaptiveSoftmax(cutoffs=())),

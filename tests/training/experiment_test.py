@@ -185,6 +185,12 @@ def test_neighbors_come_with_the_documents(tmp_path):
     assert 0 < result.metrics["output_memory/gate"] < 1
     with pytest.raises(ValueError, match="neighbors: .* has none for the split test"):
         experiment.documents("test")
+    assert experiment.notes() == plain.notes() == []
+    documents = plain.documents("train")
+    tokens = np.concatenate([documents[i] for i in range(len(documents))])
+    write_neighbors(tmp_path / "neighbors", "train", np.stack([tokens, tokens * 0], axis=1), documents)
+    (line,) = experiment.notes()
+    assert line.startswith("data.neighbors: the target is among the neighbours of 100.0% of the training tokens")
 
 
 def test_a_compressive_run_is_loaded_with_other_memories(tmp_path):

@@ -5,7 +5,7 @@
     memjax train --config knn_lm_wikitext --data.source.path DIR             # RUN: Transformer-XL, and the key model
     python -m tools.measurements.knn_lm RUN --data.source.path DIR                # its store and index
     memjax datastore neighbors --run RUN --path RUN/datastore/store --split SPLIT --num-neighbors 16 --to NEAR \\
-        --data.source.path DIR                                               # for train, validation and test
+        --key layer_-1/feed_forward_input_normed --data.source.path DIR      # for train, validation and test
     memjax train --config wikitext2_memories --variant spalm --data.neighbors NEAR --data.source.path DIR
     python -m tools.measurements.knn_lm.spalm RUN --no-memory RUN --compressive RUN --spalm RUN --data.source.path DIR
 
@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from memjax.config import Config, Spalm
-from memjax.data.annotations import NEIGHBORS, AnnotatedDocuments
-from memjax.data.documents import Documents
+from memjax.data.annotations import AnnotatedDocuments, target_shares
 from memjax.retrieval.building import build_datastore
 from memjax.retrieval.interpolation import Found
 from memjax.retrieval.tuning import score_targets
@@ -64,21 +63,6 @@ def score(run: LoadedRun, split: str, found: Found) -> tuple[Mapping[str, float]
     return result.metrics, Found(targets, found.neighbors)
 
 
-def share_found(documents: Documents, num_neighbors: int) -> float:
-    """Share of the tokens that are among what their nearest neighbours propose.
-
-    Args:
-      documents: with neighbours (`memjax.data.open_neighbors`).
-      num_neighbors: of each token.
-    """
-    hits = tokens = 0
-    for index in range(len(documents)):
-        values = documents.annotate(index)[NEIGHBORS][:, :num_neighbors]  # type: ignore[attr-defined]
-        hits += int((values == np.asarray(documents[index])[:, None]).any(axis=1).sum())
-        tokens += len(values)
-    return hits / tokens
-
-
 def gates(metrics: Mapping[str, float]) -> dict[str, float]:
     """Upper end of a bin -> share of the tokens whose gate lies in it."""
     return {name.removeprefix(BIN): value for name, value in metrics.items() if name.startswith(BIN)}
@@ -105,12 +89,12 @@ def measure(runs: dict[str, LoadedRun], found: dict[str, Found]) -> dict[str, An
         if name != "no_memory":
             rows[f"{name}_knn_lm"] = rows[name] | experiment.tuned(*scored.values())
     spalm = runs["spalm"].experiment
-    count = spalm.config.model.output.num_neighbors  # type: ignore[union-attr]
+    count, shares = spalm.config.model.output.num_neighbors, target_shares(spalm.config.data.neighbors)
     return {
         "rows": rows,
         "targets": {split: len(one.targets) for split, one in found.items()},
         "spalm_neighbors": count,
-        "share_found": {split: share_found(spalm.documents(split), count) for split in ("train", *found)},
+        "share_found": {split: shares[split][count - 1] for split in ("train", *found)},
         "mean_gate": {split: metrics[GATE] for split, metrics in reported["spalm"].items()},
         "gate": {split: gates(metrics) for split, metrics in reported["spalm"].items()},
     }
