@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from tools.results import speed_tables, tables
+from tools.results import comparisons, speed_tables, tables
 from tools.results.cells import cell
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run
 from tools.results.recipes import RECIPES
@@ -171,6 +171,10 @@ def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measuremen
     parts = [recipe.description] if recipe else []
     main = [run for run in runs if run.recipe == name]
     parts.append(tables.rows(main, recipe))
+    if recipe and (compared := comparisons.differences(main, recipe)):
+        parts.append(compared)
+    if figures := comparisons.memory_figures(main):
+        parts.append(figures)
     curves = book.curves(name)
     if recipe and recipe.findings:
         parts.append(recipe.findings)

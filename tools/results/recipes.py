@@ -30,6 +30,7 @@ class Recipe:
       measures: what of an evaluation a table shows; none = accuracy, else perplexity or bits per byte.
       final: what the evaluation at the end of training is called beside others, '' = it is not shown beside them.
       curve: measure of the evaluations on the way that has a table, '' = none.
+      controls: row -> the row that it is compared with, seed by seed: everything but the memory.
       findings: what the numbers say, in words.
     """
 
@@ -48,6 +49,7 @@ class Recipe:
     measures: tuple[str, ...] = ()
     final: str = ""
     curve: str = ""
+    controls: dict[str, str] = dataclasses.field(default_factory=dict)
     findings: str = ""
 
 
@@ -147,6 +149,7 @@ RECIPES = {
         search_steps=3000,
         learning_rates=(1.5e-3, 3e-3, 6e-3),
         seeds=(0, 1),
+        controls={"Memorizing": "local cache only", "local cache only": "no memory"},
     ),
     "memory_gain_controls": Recipe(
         description=(
@@ -183,6 +186,7 @@ RECIPES = {
         seeds=(0, 1),
         arguments="--evaluation.max-segments 2000",
         data_path="MEMJAX_NOVELS",
+        controls={"Memorizing": "local cache only"},
         findings="Both are level: whole books repeat less than code does.",
     ),
     "wikitext2_memories": Recipe(

@@ -1,0 +1,57 @@
+"""Differences between contenders: their errors by hand, and which are gain, level or loss."""
+
+import dataclasses
+import math
+
+import pytest
+
+from tests.tools.results_test import RUN
+from tools.results.comparisons import compare, difference, differences, memory_figures
+from tools.results.ledger import Book
+from tools.results.recipes import RECIPES, Recipe
+
+SHARE = "transformer_xl/memory_share"
+
+
+def runs(row, values, share=None):
+    metrics = {} if share is None else {f"layer_00/{SHARE}": share, f"layer_01/{SHARE}": share + 0.2}
+    scores = [{**RUN.results["evaluation"], "bits_per_byte": value, "metrics": metrics} for value in values]
+    results = [{**RUN.results, "evaluation": score} for score in scores]
+    return [dataclasses.replace(RUN, row=row, seed=seed, results=one) for seed, one in enumerate(results)]
+
+
+def test_a_difference_is_taken_seed_by_seed():
+    found = difference({0: 1.0, 1: 2.0, 2: 3.0, 9: 0.0}, {2: 3.4, 1: 2.2, 0: 1.3, 7: 5.0}, more_is_better=False)
+    assert found.seeds == 3 and found.mean == pytest.approx(-0.3)
+    assert found.error == pytest.approx(math.sqrt((0.1**2 + 0.1**2) / 2 / 3))
+    # 0.3 is 5.2 standard errors away, and the interval of three seeds has 4.30
+    assert found.verdict == "gain"
+    assert difference({0: 1.0, 1: 2.0, 2: 3.0}, {0: 1.3, 1: 2.2, 2: 3.4}, more_is_better=True).verdict == "loss"
+    assert difference({0: 1.0, 1: 2.0, 2: 3.0}, {0: 1.4, 1: 2.1, 2: 3.4}, more_is_better=False).verdict == "level"
+    assert difference({0: 1.0, 1: 2.0}, {0: 1.3, 1: 2.3}, more_is_better=False).verdict == "too few seeds"
+    assert math.isnan(difference({0: 1.0}, {0: 1.3}, more_is_better=False).error)
+    with pytest.raises(ValueError, match=r"seeds: given \[0\] and \[1\], allowed: at least one in common"):
+        difference({0: 1.0}, {1: 1.0}, more_is_better=True)
+
+
+def test_a_page_compares_rows_with_their_controls():
+    recipe = Recipe(
+        "about", "x", {"memory": "a", "none": "b", "later": "c"}, 5, controls={"memory": "none", "later": "none"}
+    )
+    found = [*runs("memory", [1.0, 1.1, 1.2], share=0.25), *runs("none", [1.5, 1.61, 1.69])]
+    assert compare(found, "memory", "none", "bits per byte", recipe).verdict == "gain"
+    text = differences(found, recipe)
+    assert "| memory | none | bits per byte | -0.5000 ± 0.0058 | 3 | gain |" in text
+    assert "later" not in text and "targets" not in text and "parameters" not in text
+    assert differences(found[3:], recipe) == ""
+    figures = memory_figures(found)
+    assert SHARE in figures and "| memory | 0.3500 |" in figures and "none" not in figures
+    assert memory_figures(found[3:]) == ""
+
+
+def test_controls_are_rows_of_their_recipe():
+    for name, recipe in RECIPES.items():
+        assert {*recipe.controls, *recipe.controls.values()} <= recipe.variants.keys(), name
+        assert all(row != control for row, control in recipe.controls.items()), name
+    assert any(recipe.controls for recipe in RECIPES.values())
+    assert {run.recipe for run in Book().runs()} & {name for name, recipe in RECIPES.items() if recipe.controls}
