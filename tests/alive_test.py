@@ -18,7 +18,7 @@ from memjax import config
 from memjax.inspection import FIGURES, find_figures
 from memjax.memory.continuous_cache import ContinuousCache
 from memjax.memory.knn_lm import KNNMemory
-from memjax.models import add_mixtures, make_language_model
+from memjax.models import add_mixtures, make_language_model, make_memformer
 from memjax.models.factory import make_encoder_decoder, make_text_encoder
 
 DIM, LENGTH, ROWS, SEGMENTS, VOCAB = 64, 32, 4, 6, 100
@@ -56,6 +56,12 @@ def text_encoder(**fields: Any) -> Callable[[], Any]:
     """A text encoder of two layers, without a head."""
     model = config.Model(dim=DIM, num_layers=2, num_heads=4, attention=config.Bidirectional(), **fields)
     return lambda: make_text_encoder(model, None, VOCAB)
+
+
+def memformer(**fields: Any) -> Callable[[], Any]:
+    """An encoder of two layers with 64 slots, and a decoder of one."""
+    model = config.Memformer(dim=DIM, num_layers=1, num_heads=4, encoder_layers=2, num_slots=64, **fields)
+    return lambda: make_memformer(model, VOCAB, segment_length=LENGTH)
 
 
 def mixed(memory: Any) -> Callable[[], Any]:
@@ -111,6 +117,12 @@ ALIVE = {
     ),
     "gpt2_compressive": Alive(
         ("compressive/compressed_share",), decoder(config.GPT2(compressed_memory_length=32), scale_embeddings=False)
+    ),
+    "memformer": Alive(
+        tuple(
+            f"memformer/{name}" for name in ("retaining", "aggregating", "rewriting", "slot_cosine", "effective_slots")
+        ),
+        memformer(),
     ),
     "memorizing": Alive(
         ("memorizing/memory_share",),

@@ -28,21 +28,19 @@ class SlotMap:
     Attributes:
       writer: `[segments, batch, heads, slots, 1 + encoded]`, weights of each slot on itself, then on what was encoded:
         the segment before, then the classification tokens.
+      shares: `[segments, batch, slots]`, what is left of each slot after the write.
       reader: `[segments, layers, batch, heads, encoded, slots]`, of every layer of the encoder.
       bias_norms: `[slots]`, length of each slot's bias v: how fast it forgets.
     """
 
     writer: Float[np.ndarray, "segments batch heads slots sources"]
+    shares: Float[np.ndarray, "segments batch slots"]
     reader: Float[np.ndarray, "segments layers batch heads encoded slots"]
     bias_norms: Float[np.ndarray, " slots"]
 
-    def own(self) -> Float[np.ndarray, "segments batch slots"]:
-        """Weight of each slot on itself, averaged over heads."""
-        return self.writer[..., 0].mean(axis=2)
-
     def type_counts(self) -> Int[np.ndarray, "segments batch 3"]:
         """How many slots retain, aggregate and are rewritten after each segment of each row."""
-        return np.stack([kind.sum(axis=-1) for kind in slot_types(self.own())], axis=-1)
+        return np.stack([kind.sum(axis=-1) for kind in slot_types(self.shares)], axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +139,8 @@ def slot_map(
     tracking = model.clone(encoder=model.encoder.clone(track_attention=True))
     arrays = _run(tracking, params, tokens, start_of_document, mask)
     norms = np.linalg.norm(np.asarray(params["encoder"]["forgetting"], np.float64), axis=-1)
-    return SlotMap(arrays["memformer/writer"], arrays["memformer/reader"], norms)
+    writer, shares, reader = (arrays[f"memformer/{name}"] for name in ("writer", "shares", "reader"))
+    return SlotMap(writer, shares, reader, norms)
 
 
 def signal_map(

@@ -14,7 +14,7 @@ from memjax.axes import named
 from memjax.functional.attention import attention, attention_with_weights
 from memjax.functional.positions import bidirectional_bias
 from memjax.functional.scopes import operation
-from memjax.functional.slots import count_slot_types, normalize_slots, slot_attention
+from memjax.functional.slots import count_slot_types, normalize_slots, slot_attention, slot_shares, slot_spread
 from memjax.memory.contract import StackMemory, broadcast_mask, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project, weight_dropout
 from memjax.settings.relations import require
@@ -61,13 +61,13 @@ def start(state: MemformerState, bias: Float[Array, "slots dim"], start_of_docum
 def write(
     state: MemformerState, written: Float[Array, "batch slots dim"], bias: Float[Array, "slots dim"] | None, rows: Rows
 ) -> MemformerState:
-    """Biased memory normalisation, `m <- (m' + v) / |m' + v|`; rows without a real token keep their slots.
+    """Biased memory normalisation, `m <- (m' + v) / |m' + v|`; other rows keep their slots.
 
     Args:
       state: that the segment read.
       written: m', what the writer made of its slots.
       bias: v; None = nothing is forgotten.
-      rows: with a real token.
+      rows: that are written: they have a real token, and text to write.
     """
     written = written.astype(state.slots.dtype)
     if bias is not None:
@@ -194,8 +194,15 @@ class MemformerEncoder(StackMemory):
     relative buckets, one table for all layers, and none on the memory; the slot's own value in the writer is the slot
     itself without projection and without one afterwards, so that a slot which attends to itself alone stays as it is;
     slots are at unit length as printed, and what reads them (reader, queries and keys of the writer) sees them times
-    sqrt(dim); v begins with a length of `forget_norm`: the lengths reported after training would erase a slot of unit
-    length in a segment or two.
+    sqrt(dim); token values in the writer are times dim**-0.5 (`unit_values`): the normed hidden states that they are
+    projections of have a length of sqrt(dim), beside which a slot of unit length is gone in one write; a learned number
+    of each head is added to the score of a slot on itself (`retain_bias`), as the bias of a forget gate: without it a
+    new writer gives a slot no more than any token, and after six segments all slots are one; v begins with a length of
+    `forget_norm`: the lengths reported after training would erase a slot of unit length in a segment or two.
+
+    `Aux.metrics`: the shares of slots that retain, aggregate and rewrite in rows that were written (`slot_types` of
+    what is left of each, `slot_shares`); `slot_cosine`, the mean cosine between two slots, and `effective_slots`, how
+    many there are in effect as a share of `num_slots` (`slot_spread`), of every row with a real token.
 
     `y` is what the stack puts out, with the residual of every layer and with the norm after the last: in the place of
     `x`, not to be added to it.
@@ -206,6 +213,10 @@ class MemformerEncoder(StackMemory):
       num_slots: slots; 0 = no memory.
       writer_heads: heads of the writer.
       temperature: of the writer's attention.
+      unit_values: token values of the writer at the length of a slot, times dim**-0.5; False adds them at the length
+        of hidden states, which leaves next to nothing of a slot.
+      retain_bias: what a slot has ahead of tokens in the writer's scores at the start of training, a learned number of
+        each head; 0 = none.
       forgetting: add v at every update; otherwise v is the initial memory only.
       forget_norm: length of each v at the start of training.
       num_classification_tokens: learned tokens after the segment, which writer and decoder see too.
@@ -217,8 +228,8 @@ class MemformerEncoder(StackMemory):
       scan_layers: one scan over all layers; False unrolls.
       rematerialize: recompute each layer in the backward pass.
       track_attention: `Aux.arrays` has `memformer/writer` `[batch, writer_heads, slots, 1 + encoded]`, each slot's
-        weights on itself and on what was encoded, and `memformer/reader` `[layers, batch, heads, encoded, slots]`; all
-        slots are then written at once.
+        weights on itself and on what was encoded, `memformer/shares` `[batch, slots]`, what is left of each, and
+        `memformer/reader` `[layers, batch, heads, encoded, slots]`; all slots are then written at once.
       norm_kind: 'layer' or 'rms'.
       dtype: of the computation.
 
@@ -241,6 +252,8 @@ class MemformerEncoder(StackMemory):
     num_heads: int
     writer_heads: int = 1
     temperature: float = 0.25
+    unit_values: bool = True
+    retain_bias: float = 8.0
     forgetting: bool = True
     forget_norm: float = 0.05
     num_classification_tokens: int = 1
@@ -268,6 +281,9 @@ class MemformerEncoder(StackMemory):
         self.writer_query = self.param("writer_query", inner, (self.dim, *heads))
         self.writer_key = self.param("writer_key", inner, (self.dim, *heads))
         self.writer_value = self.param("writer_value", inner, (self.dim, *heads))
+        if self.retain_bias:
+            bias = named(nn.initializers.constant(self.retain_bias), "heads")
+            self.writer_bias = self.param("writer_bias", bias, (self.writer_heads,))
         towards = named(nn.initializers.normal(self.forget_norm * self.dim**-0.5), None, "embed")
         self.forget = self.param("forgetting", towards, (self.num_slots, self.dim))
 
@@ -301,11 +317,13 @@ class MemformerEncoder(StackMemory):
         *,
         start_of_document: Rows,
         mask: Mask | None = None,
+        writes: Rows | None = None,
         deterministic: bool = True,
     ) -> tuple[Encoded, Any, Aux]:
-        """`__call__` with all that was encoded, for a decoder."""
+        """`__call__` with all that was encoded, for a decoder; rows outside of `writes` keep the slots they read."""
         mask = broadcast_mask(mask, *x.shape[:2])
         rows, slots, read = mask.any(axis=1), None, state
+        writes = rows if writes is None else rows & writes
         if isinstance(state, MemformerState):
             read = start(state, self.forget, start_of_document)
             slots = self._scaled(read.slots)
@@ -319,9 +337,14 @@ class MemformerEncoder(StackMemory):
         if not isinstance(read, MemformerState):
             return Encoded(hidden, mask), state, Aux()
         written, writer = self._written(read.slots, hidden, mask)
-        new = write(read, written, self.forget if self.forgetting else None, rows)
-        new = where_rows(rows, new, state)
-        return Encoded(hidden, mask), new, self._report(writer, reader, rows)
+        new = write(read, written, self.forget if self.forgetting else None, writes)
+        moved = written + self.forget.astype(written.dtype)[None] if self.forgetting else written
+        old, moved = (self._by_head(jax.lax.stop_gradient(each)) for each in (read.slots, moved))
+        shares = jnp.where(writes[:, None], slot_shares(old, jax.lax.stop_gradient(writer[..., 0]), moved), 1)
+        arrays = {"memformer/writer": writer, "memformer/shares": shares, "memformer/reader": reader}
+        metrics = self._report(shares, jax.lax.stop_gradient(new.slots), rows, writes)
+        aux = Aux(metrics=metrics, arrays=arrays if self.track_attention else {})
+        return Encoded(hidden, mask), where_rows(rows, new, state), aux
 
     def _with_classification(self, x: Array, mask: Array) -> tuple[Array, Array]:
         """The segment and the classification tokens, which rows of padding do not have."""
@@ -343,12 +366,16 @@ class MemformerEncoder(StackMemory):
     def _written(self, unit: Array, hidden: Array, mask: Array) -> tuple[Array, Array]:
         """M' of every slot, and its weights, of which the first is that on itself; in chunks, that one only."""
         keys, values = project(hidden, self.writer_key), project(hidden, self.writer_value)
+        if self.unit_values:
+            values = values * self.dim**-0.5
 
         def attend(unit: Array) -> tuple[Array, Array]:
             slots = self._scaled(unit)
             queries, own_keys = project(slots, self.writer_query), project(slots, self.writer_key)
-            own = unit.reshape(queries.shape)  # [b, n, h, d], the slot itself
-            new, weights = slot_attention(queries, own_keys, keys, own, values, mask, temperature=self.temperature)
+            own = self._by_head(unit)  # the slot itself
+            bias = self.writer_bias if self.retain_bias else None
+            scaled = {"own_bias": bias, "temperature": self.temperature}
+            new, weights = slot_attention(queries, own_keys, keys, own, values, mask, **scaled)
             return new.reshape(unit.shape), weights
 
         if self.track_attention or not 0 < self.slots_per_chunk < unit.shape[1]:
@@ -362,18 +389,27 @@ class MemformerEncoder(StackMemory):
         written, weights = jax.lax.map(attend_one, jnp.moveaxis(unit, 1, 0), batch_size=self.slots_per_chunk)
         return jnp.moveaxis(written, 0, 1), jnp.moveaxis(weights, 0, 2)
 
+    def _by_head(self, slots: Array) -> Array:
+        """Slots `[batch, slots, heads, head_dim]`, as the writer has them."""
+        return slots.reshape(*slots.shape[:2], self.writer_heads, -1)
+
     def _scaled(self, unit: Array) -> Array:
         """Slots at the size of activations, as readers and the writer see them."""
         return (unit * self.dim**0.5).astype(self.dtype)
 
-    def _report(self, writer: Array, reader: Array | None, rows: Array) -> Aux:
-        own = writer[..., 0]
-        slots = (rows.sum() * self.num_slots).astype(own.dtype)
+    def _report(self, shares: Array, slots: Array, rows: Array, writes: Array) -> dict[str, Sum]:
+        """What the write has left of the slots, and how different the slots are after it."""
+        dtype, number = slots.dtype, self.num_slots
+        written = (writes.sum() * number).astype(dtype)
         names = ("retaining", "aggregating", "rewriting")
-        counts = zip(names, count_slot_types(own, rows), strict=True)
-        metrics = {f"memformer/{name}": Sum(count.astype(own.dtype), slots) for name, count in counts}
-        arrays = {"memformer/writer": writer, "memformer/reader": reader} if self.track_attention else {}
-        return Aux(metrics=metrics, arrays=arrays)
+        counts = zip(names, count_slot_types(shares, writes), strict=True)
+        metrics = {f"memformer/{name}": Sum(count.astype(dtype), written) for name, count in counts}
+        if number > 1:
+            cosine, effective = (jnp.where(rows, each, 0).sum() for each in slot_spread(slots))
+            weight = rows.sum().astype(dtype)
+            metrics["memformer/slot_cosine"] = Sum(cosine, weight)
+            metrics["memformer/effective_slots"] = Sum(effective / number, weight)
+        return metrics
 
 
 def run_layers(

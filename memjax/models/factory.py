@@ -424,7 +424,9 @@ def make_memformer(
         encoder = _made(memory.MemformerEncoder, model, **own, **stacked)
     cross = lambda: heads(num_heads) if model.encoder_layers else None
     layer = lambda: MemformerDecoderLayer(heads(num_heads), feed_forward(), cross(), **common)
-    return Memformer(
+    return _made(
+        Memformer,
+        model,
         encoder=encoder,
         decoder=tuple(layer() for _ in range(model.num_layers)),
         vocabulary=make_vocabulary(model, vocab_size, vocab_multiple),

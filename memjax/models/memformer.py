@@ -11,12 +11,13 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import axes_of, constrain, named
 from memjax.functional.attention import visibility
 from memjax.functional.fifo import ring_append
-from memjax.functional.positions import bucket_bias, relative_distances
+from memjax.functional.positions import bucket_bias, relative_distances, sinusoids
 from memjax.memory.contract import StackState, Stateless, broadcast_mask, next_position, where_rows
 from memjax.memory.memformer import Encoded, HeadAttention, MemformerEncoder, run_layers
 from memjax.memory.projections import make_norm
@@ -161,7 +162,9 @@ class Memformer(Model):
     `replay_parts` and `memjax.functional.mrbp_value_and_grad`.
 
     Differs from the paper or its code (which is not public): see `MemformerEncoder`; the decoder's positions are T5's
-    relative buckets too.
+    relative buckets too, and the place in the segment is added to the embeddings of both (`segment_positions`), since
+    readers and cross-attention have no buckets and far distances share one; the encoding of the begin token, which has
+    no content, is not written (`writes_begin`), so that the first text of a document reads the learned memory.
 
     Attributes:
       encoder: with the memory; None = a decoder alone, without any memory.
@@ -170,6 +173,8 @@ class Memformer(Model):
       segment_length: tokens of a segment.
       num_buckets: relative-position buckets of the decoder; 0 = no positions.
       max_distance: tokens from which on all distances share the last bucket.
+      segment_positions: 'sinusoids' of the place in the segment are added to the embeddings, or 'none'.
+      writes_begin: the encoding of the begin token is written into the slots.
       scan_layers: one scan over the decoder's layers; False unrolls.
       rematerialize: recompute each decoder layer in the backward pass.
       norm_kind: 'layer' or 'rms', of the last hidden state.
@@ -183,6 +188,8 @@ class Memformer(Model):
     segment_length: int
     num_buckets: int = 32
     max_distance: int = 128
+    segment_positions: str = "sinusoids"
+    writes_begin: bool = False
     scan_layers: bool = False
     rematerialize: bool = False
     norm_kind: str = "layer"
@@ -278,7 +285,7 @@ class Memformer(Model):
         deterministic: bool = True,
     ) -> Activations:
         """The decoder over one segment."""
-        x = self.drop(self.vocabulary.embed(tokens), deterministic=deterministic)
+        x = self.drop(self._embed(tokens), deterministic=deterministic)
         x, length = constrain(x.astype(self.dtype), "batch", None, None), tokens.shape[1]
         settings = {
             "visible": visibility(length, None, mask),
@@ -321,7 +328,7 @@ class Memformer(Model):
         def body(layer: MemformerDecoderLayer, y: Array, buffers: DecoderBuffers) -> tuple[Array, DecoderBuffers]:
             return layer.decode(y, buffers, **settings)
 
-        x = self.vocabulary.embed(tokens).astype(self.dtype)
+        x = self._embed(tokens, position).astype(self.dtype)
         x, buffers = run_layers(body, self.decoder, x, state.layers.groups[0], scan_layers=self.scan_layers)
         read = ring_append(state.tokens, tokens.astype(jnp.int32), position, active)
         full = active & (position + 1 == length)
@@ -340,11 +347,13 @@ class Memformer(Model):
         assert self.encoder is not None
         fresh = start | ~state.mask.any(axis=1)
         first = jnp.arange(self.segment_length) == 0
-        x = self.drop(self.vocabulary.embed(state.tokens), deterministic=deterministic)
+        x = self.drop(self._embed(state.tokens), deterministic=deterministic)
         begin = jnp.broadcast_to(self.begin.astype(x.dtype)[None, None], x.shape)
         x = jnp.where(fresh[:, None, None], begin, x)
         mask = jnp.where(fresh[:, None], first[None], state.mask) & rows[:, None]
-        return self.encoder.encode(x, state.memory, start_of_document=fresh, mask=mask, deterministic=deterministic)
+        writes = None if self.writes_begin else ~fresh
+        given = {"start_of_document": fresh, "mask": mask, "writes": writes, "deterministic": deterministic}
+        return self.encoder.encode(x, state.memory, **given)
 
     def _enter_segment(self, state: MemformerDecodeState, entering: Array) -> MemformerDecodeState:
         """Encodes the segment before in rows at the first token of a segment."""
@@ -367,6 +376,14 @@ class Memformer(Model):
             state, written=written, layers=StackState((buffers,), state.layers.sizes), source_mask=encoded.mask
         )
         return where_rows(entering, new, state)
+
+    def _embed(self, tokens: Array, position: Array | None = None) -> Array:
+        """Embeddings of a whole segment, or of one token of every row at `position`, with their places in it."""
+        x = self.vocabulary.embed(tokens)
+        if self.segment_positions == "none":
+            return x
+        places = np.arange(tokens.shape[1])[None] if position is None else position[:, None]
+        return x + sinusoids(places, x.shape[-1]).astype(x.dtype)
 
     def _bias(self, distances: Any) -> Array | None:
         if not self.num_buckets:

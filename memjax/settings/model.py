@@ -182,6 +182,15 @@ class Memformer(AnyModel, Carrier):
     """slots of the memory, one memory for all layers; 0 = the encoder reads the segment before only (ablation)"""
     temperature: Annotated[float, Range(words="above 0", above=0)] = 0.25
     """of the writer's attention; 1 is the ablation"""
+    unit_values: bool = True
+    """what the writer adds has the length of a slot; False = that of hidden states, beside which slots do not last"""
+    writes_begin: bool = False
+    """write the encoding of the begin token, which has no content; False = a document's first text reads the learned
+    memory"""
+    retain_bias: Annotated[float, zero_or_more("none, as published")] = 8.0
+    """added to the score of a slot on itself in the writer, at the start: a number that each head learns; 0 = none"""
+    segment_positions: Literal["none", "sinusoids"] = "sinusoids"
+    """'sinusoids' of the place in the segment are added to embeddings; 'none' = buckets of distances alone"""
     forgetting: bool = True
     """move every slot towards its learned bias at each update; False is the ablation"""
     single_head: bool = False
@@ -201,6 +210,8 @@ class Memformer(AnyModel, Carrier):
 
     def check(self, field: str, config: Config) -> None:
         _check_heads(self.num_heads, self.dim)
+        fits = self.segment_positions != "sinusoids" or self.dim % 2 == 0
+        require(fits, "model.dim", self.dim, "an even number (sines and cosines of model.segment_positions)")
         length, scored = config.data.segment_length, config.evaluation.segment_length
         require(scored in (0, length), "evaluation.segment_length", scored, f"0 or data.segment_length = {length}")
         part, task = type(self.feed_forward).__name__, type(config.task).__name__

@@ -55,6 +55,7 @@ DROPPED = {
 """fields that older config.json files have, and that never said anything of their own"""
 FORMERLY: dict[str, dict[str, Any]] = {
     "InfinityFormer": {"first_densities": "published", "over_layers": "mean"},
+    "Memformer": {"unit_values": False, "retain_bias": 0.0, "writes_begin": True, "segment_positions": "none"},
     "Spalm": {"scale_neighbors": False},
 }
 """fields that older config.json files lack, where their runs were trained with another value than the default"""

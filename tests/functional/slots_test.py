@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.functional.slots import count_slot_types, normalize_slots, slot_attention
+from memjax.functional.slots import count_slot_types, normalize_slots, slot_attention, slot_shares, slot_spread
 
 ROWS, SLOTS, TOKENS, HEADS, HEAD_DIM = 2, 3, 4, 2, 3
 
@@ -91,6 +91,26 @@ def test_how_fast_a_bias_erases_a_slot(norm, steps):
 
 
 def test_slot_types_are_counted_in_rows_that_count():
-    own = jnp.array([[[0.9, 0.95, 0.1], [0.9, 0.2, 0.0]], [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]])
-    assert [int(n) for n in count_slot_types(own, jnp.array([True, False]))] == [1, 1, 1]
-    assert [int(n) for n in count_slot_types(own, jnp.array([True, True]))] == [4, 1, 1]
+    shares = jnp.array([[0.9, 0.5, 0.05], [1.0, 1.0, 1.0]])
+    assert [int(n) for n in count_slot_types(shares, jnp.array([True, False]))] == [1, 1, 1]
+    assert [int(n) for n in count_slot_types(shares, jnp.array([True, True]))] == [4, 1, 1]
+
+
+def test_what_is_left_of_a_slot_is_its_weight_only_beside_values_of_its_length():
+    slot, value = jnp.array([1.0, 0.0]).reshape(1, 1, 1, 2), jnp.array([0.0, 1.0]).reshape(1, 1, 1, 2)
+    left = lambda length: slot_shares(slot, jnp.array([[[0.9]]]), 0.9 * slot + 0.1 * length * value)
+    np.testing.assert_allclose([left(1), left(8)], [[[0.9]], [[9 / 17]]])
+    halves, weights = jnp.array([[0.6, 0.0], [0.0, 0.8]]), jnp.array([1.0, 0.0])  # one head keeps its half
+    written = jnp.array([[0.6, 0.0], [0.0, 0.2]])
+    found = slot_shares(halves[None, None], weights[None, :, None], written[None, None])
+    np.testing.assert_allclose(found, [[0.75]])
+
+
+@pytest.mark.parametrize("count, dim", [(3, 5), (6, 4)])
+def test_the_spread_of_slots_equals_loops_over_pairs(count, dim):
+    slots = normalize_slots(jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, count, dim))))
+    cosine, effective = slot_spread(slots)
+    for b, found in enumerate(np.asarray(slots)):
+        cosines = np.array([[one @ other for other in found] for one in found])
+        np.testing.assert_allclose(cosine[b], np.mean([cosines[i, j] for i, j in np.ndindex(count, count) if i != j]))
+        np.testing.assert_allclose(effective[b], count**2 / (cosines**2).sum())

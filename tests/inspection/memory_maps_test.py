@@ -59,8 +59,12 @@ def test_a_slot_map_is_what_the_memory_did():
     np.testing.assert_allclose(found.bias_norms, np.linalg.norm(params["encoder"]["forgetting"], axis=1), rtol=1e-6)
     counts = found.type_counts()
     assert (counts.sum(axis=-1) == SLOTS).all()
-    _, _, aux = model.apply({"params": params}, tokens()[0], model.init_state(ROWS), start_of_document=STARTS[0])
-    for name, count in zip(("retaining", "aggregating", "rewriting"), counts[0].sum(axis=0), strict=True):
+    assert (counts[0] == [SLOTS, 0, 0]).all()  # the begin token is not written
+    state = model.init_state(ROWS)
+    for segment in range(2):
+        given = {"start_of_document": STARTS[segment]}
+        _, state, aux = model.apply({"params": params}, tokens()[segment], state, **given)
+    for name, count in zip(("retaining", "aggregating", "rewriting"), counts[1].sum(axis=0), strict=True):
         assert float(aux.metrics[f"memformer/{name}"].total) == count
 
 

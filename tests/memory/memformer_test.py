@@ -49,24 +49,50 @@ def step(**fields):
     return jax.jit(lambda p, x, s: module.apply({"params": p}, x, s, start_of_document=NONE))
 
 
-def test_the_memory_equals_loops():
+@pytest.mark.parametrize("fields", [{}, {"unit_values": False, "retain_bias": 0.0}])
+def test_the_memory_equals_loops(fields):
     p, x = jax.tree.map(np.asarray, params()), random(0, ROWS, LENGTH, DIM)
     state = MemformerState(random(1, ROWS, SLOTS, DIM), jnp.ones(ROWS, bool))
-    module = encoder()
-    encoded, new, _ = module.apply({"params": params()}, x, state, start_of_document=NONE, method="encode")
-    hidden, slots = np.asarray(encoded.hidden), np.asarray(state.slots)
+    module, scale = encoder(**fields), 1 if fields else DIM**-0.5
+    encoded, new, aux = module.apply({"params": params()}, x, state, start_of_document=NONE, method="encode")
+    hidden, slots, shares = np.asarray(encoded.hidden), np.asarray(state.slots), []
     assert hidden.shape == (ROWS, LENGTH + 1, DIM)
     for b, i in np.ndindex(ROWS, SLOTS):
-        seen, written = slots[b, i] * np.sqrt(DIM), []
+        seen, written, kept = slots[b, i] * np.sqrt(DIM), [], []
         for h in range(HEADS):
             query, own = seen @ p["writer_query"][:, h], slots[b, i, h * HEAD_DIM : (h + 1) * HEAD_DIM]
             keys = [seen @ p["writer_key"][:, h]] + [token @ p["writer_key"][:, h] for token in hidden[b]]
-            values = [own] + [token @ p["writer_value"][:, h] for token in hidden[b]]
-            weights = np.exp([query @ key / (np.sqrt(HEAD_DIM) * 0.25) for key in keys])
-            weights /= weights.sum()
+            values = [own] + [token @ p["writer_value"][:, h] * scale for token in hidden[b]]
+            scores = np.array([query @ key / (np.sqrt(HEAD_DIM) * 0.25) for key in keys])
+            scores[0] += 0 if fields else p["writer_bias"][h]
+            weights = np.exp(scores) / np.exp(scores).sum()
             written.append(sum(weight * value for weight, value in zip(weights, values, strict=True)))
+            kept.append(weights[0] * own)
         moved = np.concatenate(written) + p["forgetting"][i]
         np.testing.assert_allclose(new.slots[b, i], moved / np.linalg.norm(moved), atol=1e-9)
+        old = np.concatenate(kept)
+        shares.append(np.linalg.norm(old) / (np.linalg.norm(old) + np.linalg.norm(moved - old)))
+    kinds = {"retaining": lambda s: s >= 0.9, "aggregating": lambda s: 0.1 < s < 0.9, "rewriting": lambda s: s <= 0.1}
+    for name, belongs in kinds.items():
+        assert float(aux.metrics[f"memformer/{name}"].total) == sum(map(belongs, shares))
+    cosines = np.asarray(new.slots) @ np.asarray(new.slots).swapaxes(1, 2)
+    between = cosines[:, ~np.eye(SLOTS, dtype=bool)].mean(axis=1)
+    np.testing.assert_allclose(aux.metrics["memformer/slot_cosine"].total, between.sum())
+    effective = SLOTS**2 / (cosines**2).sum(axis=(1, 2)) / SLOTS
+    np.testing.assert_allclose(aux.metrics["memformer/effective_slots"].total, effective.sum())
+
+
+def test_rows_that_are_not_written_keep_what_they_read():
+    state, x = MemformerState(random(1, ROWS, SLOTS, DIM), jnp.array([True, False])), random(0, ROWS, LENGTH, DIM)
+    given = {"start_of_document": NONE, "writes": jnp.array([True, False])}
+    named = {**given, "method": "encode"}
+    encoded, new, aux = encoder().apply({"params": params()}, x, state, **named)
+    written, other, _ = encoder().apply({"params": params()}, x, state, **{**named, "writes": None})
+    np.testing.assert_array_equal(encoded.hidden, written.hidden)
+    np.testing.assert_array_equal(new.slots[0], other.slots[0])
+    bias = params()["forgetting"]
+    np.testing.assert_allclose(new.slots[1], bias / np.linalg.norm(bias, axis=1, keepdims=True), atol=1e-9)
+    assert new.started.all() and float(aux.metrics["memformer/retaining"].weight) == SLOTS
 
 
 def test_slots_stay_at_unit_length():

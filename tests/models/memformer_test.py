@@ -39,6 +39,9 @@ def tokens(seed: int = 0, segments: int = SEGMENTS):
     return jnp.asarray(np.random.default_rng(seed).integers(0, VOCAB, (segments, ROWS, LENGTH)), jnp.int32)
 
 
+BEFORE = {"unit_values": False, "retain_bias": 0.0, "writes_begin": True, "segment_positions": "none"}
+
+
 def params(**fields):
     model, start = make(**fields), jnp.ones(ROWS, bool)
     arrays = params_of(model, tokens()[0], model.init_state(ROWS, jnp.float64), start_of_document=start)
@@ -120,7 +123,10 @@ def test_a_document_that_starts_again_is_a_new_one():
     np.testing.assert_array_equal(outputs[2:], fresh)
 
 
-@pytest.mark.parametrize("fields", [{}, {"scan_layers": True, "single_head": True}, {"encoder_layers": 0}])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"scan_layers": True, "single_head": True, **BEFORE}, {"encoder_layers": 0}],
+)
 def test_decoding_equals_the_segment_forward(fields):
     model, p, ids = make(**fields), params(**fields), tokens(0, 3)
     expected, last = over_segments(model, p, ids)
@@ -161,12 +167,42 @@ def test_rows_of_padding_keep_their_state_and_have_no_weight():
     _, new, aux = model.apply({"params": own_params()}, ids[0], state, **named)
     for a, b in zip(*(jax.tree.leaves(take_rows(s, jnp.array([0]))) for s in (new, state)), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert {float(metric.weight) for metric in aux.metrics.values()} == {3.0}  # the slots of the other row
+    of_spread = ("memformer/slot_cosine", "memformer/effective_slots")
+    assert {name: float(metric.weight) for name, metric in aux.metrics.items()} == {  # of the other row
+        name: 1.0 if name in of_spread else 3.0 for name in aux.metrics
+    }
     garbage = jnp.where(mask, ids[0], 0)
     _, other, _ = model.apply({"params": own_params()}, garbage, state, **named)
     named = {"start_of_document": jnp.zeros(ROWS, bool)}
     after, same = (model.apply({"params": own_params()}, ids[1], s, **named)[0] for s in (new, other))
     np.testing.assert_array_equal(after, same)
+
+
+@pytest.mark.parametrize("writes_begin", [False, True])
+def test_the_first_text_of_a_document_reads_the_learned_memory(writes_begin):
+    model, ids = make(writes_begin=writes_begin), tokens()
+    start = jnp.zeros(ROWS, bool)
+    apply = lambda state, segment: model.apply({"params": own_params()}, segment, state, start_of_document=start)
+    _, begun, _ = apply(model.init_state(ROWS, jnp.float64), ids[0])
+    bias = own_params()["encoder"]["forgetting"]
+    learned = np.broadcast_to(bias / np.linalg.norm(bias, axis=1, keepdims=True), begun.memory.slots.shape)
+    assert np.allclose(begun.memory.slots, learned, atol=1e-9) != writes_begin
+    _, after, aux = apply(begun, ids[1])
+    assert (np.abs(after.memory.slots - begun.memory.slots).max(axis=(1, 2)) > 1e-3).all()
+    assert float(aux.metrics["memformer/retaining"].weight) == ROWS * 3
+
+
+@pytest.mark.parametrize("positions, knows", [("none", False), ("sinusoids", True)])
+def test_what_reads_the_segment_before_knows_places(positions, knows):
+    # Without buckets, classification tokens and the order of a segment can only be told apart by positions.
+    model = make(segment_positions=positions)
+    model = model.clone(encoder=model.encoder.clone(num_buckets=0))
+    p = {**own_params(), "encoder": {k: v for k, v in own_params()["encoder"].items() if k != "position_bias"}}
+    ids = jnp.array([[[0, 1, 2, 3]] * 2, [[4, 5, 6, 0]] * 2], jnp.int32)
+    (_, read), (_, turned) = (
+        over_segments(model, p, jnp.stack([before, ids[1]]))[0] for before in (ids[0], ids[0, :, ::-1])
+    )
+    assert (np.abs(read - turned).max() > 1e-6) == knows
 
 
 def test_scanned_layers_are_the_same_layers():
