@@ -125,7 +125,9 @@ class Checkpoints:
             )
         manager.wait_until_finished()
 
-    def restore(self, expected: Any, without: tuple[str, ...] = (), *, step: int | None = None) -> Restored | None:
+    def restore(
+        self, expected: Any, without: tuple[str, ...] = (), *, anew: tuple[str, ...] = (), step: int | None = None
+    ) -> Restored | None:
         """The newest intact checkpoint, or None where there is no checkpoint at all.
 
         Args:
@@ -133,18 +135,25 @@ class Checkpoints:
             has a sharding, its array is read to those devices, each process its own part. Or `(step, extra) -> tree`,
             asked for each candidate, newest first: an older one may be that of a smaller model.
           without: begins of names that the checkpoint may hold besides; they are not read.
+          anew: begins of names that the checkpoint may lack, and which are then zero, or hold besides.
           step: that of another checkpoint than the newest.
 
         Raises:
           ValueError: the checkpoint is that of another architecture (the line lists the difference), or none is intact.
         """
         tree: Any = expected
+        lacking: dict[str, np.ndarray] = {}
 
         def select(manifest: Mapping[str, Any], step: int) -> tuple[list[str], Mapping[str, Any]]:
             nonlocal tree
             tree = expected(step, manifest["extra"]) if callable(expected) else expected
             shapes = flatten(tree)
-            arrays = {name: array for name, array in manifest["arrays"].items() if not name.startswith(without)}
+            left_out = lambda name: name.startswith(without) or (name.startswith(anew) and name not in shapes)
+            arrays = {name: array for name, array in manifest["arrays"].items() if not left_out(name)}
+            absent = [name for name in shapes if name.startswith(anew) and name not in arrays]
+            lacking.clear()
+            lacking.update((name, np.zeros(shapes[name].shape, shapes[name].dtype)) for name in absent)
+            shapes = {name: leaf for name, leaf in shapes.items() if name not in lacking}
             difference = describe_difference(shapes, arrays)
             if difference:
                 raise ValueError(f"{self.directory}: checkpoint {step} is of another architecture: {difference}")
@@ -154,7 +163,7 @@ class Checkpoints:
         if found is None:
             return None
         step, arrays, manifest = found
-        return Restored(step, unflatten(tree, arrays, manifest["keys"]), manifest["extra"])
+        return Restored(step, unflatten(tree, {**arrays, **lacking}, manifest["keys"]), manifest["extra"])
 
     def load(
         self, prefix: str | tuple[str, ...] = "params/", *, step: int | None = None

@@ -337,7 +337,8 @@ class _Run:
         record, training, rows = self.record, self.config.training, self.config.data.rows
         check_frozen(training.frozen, self.places.shapes)
         without = ("memory/", "restart") if record.reset_memory else ()
-        restored, notes = record.checkpoints.restore(self._expected, without), list[str]()
+        # An earlier version counted other metrics.
+        restored, notes = record.checkpoints.restore(self._expected, without, anew=("totals/",)), list[str]()
         if restored is not None:
             check_tokenizer(record.fingerprint, restored.extra.get("tokenizer"), record.path)
             state, first = self.places.join(restored.tree), self.stages[0].steps

@@ -190,6 +190,19 @@ def test_a_part_may_be_left_out(opened):
     assert checkpoints.restore(expected, without=("opt_state/",)).tree.keys() == expected.keys()
 
 
+def test_what_began_later_begins_at_zero(opened):
+    """Metrics that an earlier version did not count, or that a later one no longer counts."""
+    checkpoints, _ = opened
+    checkpoints.save(2, tree() | {"totals": {"nll": np.float32(3), "old": np.float32(4)}})
+    wanted = shapes() | {"totals": {name: jax.ShapeDtypeStruct((), np.float32) for name in ("nll", "new")}}
+    with pytest.raises(ValueError, match="another architecture: it lacks totals/new"):
+        checkpoints.restore(wanted)
+    found = checkpoints.restore(wanted, anew=("totals/",)).tree
+    assert {name: float(value) for name, value in found["totals"].items()} == {"nll": 3, "new": 0}
+    with pytest.raises(ValueError, match="another architecture: it lacks params/gate"):
+        checkpoints.restore(wanted | {"params": {**wanted["params"], "gate": wanted["valid"]}}, anew=("totals/",))
+
+
 def test_arrays_are_read_where_they_are_wanted(opened):
     checkpoints, _ = opened
     checkpoints.save(1, tree())
