@@ -39,6 +39,8 @@ CASE = {case.name: case for case in CASES}
 def dtypes_of(law: str) -> tuple[str, ...]:
     if law == "float64":
         return ("float64",)
+    if law == "not_finite":
+        return ("float32", "bfloat16")
     return ("float32", "float64") if law in IDENTITIES else ("float32",)
 
 
@@ -46,7 +48,7 @@ def laws_of(case: Case) -> list[tuple[str, str]]:
     return [(law, dtype) for law in LAWS if law not in case.exemptions() for dtype in dtypes_of(law)]
 
 
-IN_EVERY_CASE = ("reset", "decode", "replay")
+IN_EVERY_CASE = ("reset", "not_finite", "decode", "replay")
 """What `make test` runs of a variant, a whole model or a toy too."""
 
 

@@ -104,7 +104,8 @@ def attention(
       queries: `[batch, length, heads, head_dim]`.
       keys: `[batch, memory, heads, head_dim]`.
       values: `[batch, memory, heads, value_dim]`.
-      mask: True = the query sees the key; axes 0 and 1 may be 1. None = every query sees every key.
+      mask: True = the query sees the key; axes 0 and 1 may be 1. None = every query sees every key. A key that no query
+        sees must be finite, and its value too: a weight of 0 times NaN is NaN.
       bias: added to the scaled scores; axis 0 may be 1.
       scale: one number or one per head; None = `head_dim ** -0.5`. It multiplies the content scores only: a bias that
         the scale should multiply too is given multiplied.
@@ -182,7 +183,7 @@ def neighbor_attention(
       queries: `[batch, length, heads, head_dim]`.
       keys: `[batch, heads, length, neighbors, head_dim]`, as `gather_slots` returns them.
       values: `[batch, heads, length, neighbors, value_dim]`.
-      valid: which neighbours are real; None = all.
+      valid: which neighbours are real; None = all. The others may hold anything, NaN and infinities too.
       scale: as in `attention`.
       dropout_rate: as in `attention`.
       dropout_key: as in `attention`.
@@ -198,6 +199,7 @@ def neighbor_attention(
       >>> print(neighbor_attention(queries, keys, values, jnp.array([True, True, False]).reshape(1, 1, 1, 3)).ravel())
       [1.5]
     """
+    keys, values = _real(keys, valid), _real(values, valid)
     scores = _neighbor_scores(scale_queries(queries, scale), keys, _score_dtype(queries, keys))
     weights = _dropout(masked_softmax(scores, valid), dropout_rate, dropout_key)
     return _attend_neighbors(weights, values, queries.dtype)
@@ -230,7 +232,7 @@ def joint_attention(
       neighbor_keys: `[batch, heads, length, neighbors, head_dim]`.
       neighbor_values: `[batch, heads, length, neighbors, value_dim]`.
       mask: True = the query sees the shared key.
-      neighbor_valid: which neighbours are real; None = all.
+      neighbor_valid: which neighbours are real; None = all. The others may hold anything, NaN and infinities too.
       bias: added to the scaled scores of the shared keys.
       scale: as in `attention`, for both blocks.
       dropout_rate: as in `attention`.
@@ -248,6 +250,7 @@ def joint_attention(
     """
     dtype = _score_dtype(queries, keys)
     scaled = scale_queries(queries, scale)
+    neighbor_keys, neighbor_values = _real(neighbor_keys, neighbor_valid), _real(neighbor_values, neighbor_valid)
     near = _neighbor_scores(scaled, neighbor_keys, dtype)
     local = _scores(scaled, keys, bias, dtype)
     both = None
@@ -338,6 +341,11 @@ def _add_bias_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     if bias.shape[0] == 1:
         tangent = jnp.einsum("bz,zhlm->bhlm", jnp.ones((scores.shape[0], 1), bias.dtype), tangent)
     return _add_bias(scores, bias), tangents[0] + tangent
+
+
+def _real(neighbors: Array, valid: Array | None) -> Array:
+    """Neighbours with 0 in place of those that are not real: neither a weight of 0 nor its gradient keeps NaN out."""
+    return neighbors if valid is None else jnp.where(valid[..., None], neighbors, 0)
 
 
 def _neighbor_scores(queries: Array, keys: Array, dtype: jnp.dtype) -> Array:

@@ -313,16 +313,20 @@ def ring_ages(cursor: Int[Array, " batch"], capacity: int) -> Int[Array, "batch 
 
 @operation
 def reset_rows(
-    valid: Bool[Array, "batch *rest"], start_of_document: Bool[Array, " batch"]
-) -> Bool[Array, "batch *rest"]:
-    """Marks every slot of the rows that start a document as empty.
+    slots: Shaped[Array, "batch *rest"], start_of_document: Bool[Array, " batch"]
+) -> Shaped[Array, "batch *rest"]:
+    """Empties the rows that start a document: nothing is valid in them, and what their slots hold is 0.
+
+    A mask alone does not keep out what an empty slot holds: its weight is 0, and 0 times NaN is NaN. So contents are
+    emptied with the validity, wherever all of them are read anyway (of a long ring only the chosen slots are: these are
+    masked when they are read, see `memjax.functional.attention.neighbor_attention`).
 
     Args:
-      valid: bool `[batch, ...]`.
+      slots: `[batch, ...]` of any dtype: contents, validity, counters.
       start_of_document: bool `[batch]`.
 
     Returns:
-      bool `[batch, ...]`.
+      As `slots`, with 0 or False in those rows.
 
     Example:
       >>> import jax.numpy as jnp
@@ -330,7 +334,7 @@ def reset_rows(
       [[False False]
        [ True  True]]
     """
-    return valid & ~_per_row(start_of_document, valid.ndim)
+    return jnp.where(_per_row(start_of_document, slots.ndim), jnp.zeros((), slots.dtype), slots)
 
 
 def check_ring(slots: Array, axis: int, cursor: Array, active: Array | None = None, **entries: Array) -> None:

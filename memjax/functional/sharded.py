@@ -431,7 +431,8 @@ def _neighbors_partial(
     dropout_key: Array | None,
 ) -> Partial:
     """The part of the softmax that the chosen slots make up, scored with gradient."""
-    near_keys, near_values = (gather_slots(slots, ids).astype(queries.dtype) for slots in (keys, values))
+    chosen = lambda slots: jnp.where(real[..., None], gather_slots(slots, ids), 0)  # the others may hold NaN
+    near_keys, near_values = chosen(keys).astype(queries.dtype), chosen(values).astype(queries.dtype)
     dtype = jnp.promote_types(queries.dtype, jnp.float32)
     by_head = jnp.swapaxes(scale_queries(queries, scale), 1, 2)
     scores = jnp.einsum("bhld,bhlkd->bhlk", by_head, near_keys, preferred_element_type=dtype)

@@ -124,19 +124,15 @@ class Compressed(NamedTuple):
 
 @operation
 def reset(state: CompressiveState, start_of_document: Rows, *, empty_memory: str = "mask") -> CompressiveState:
-    """The state that rows with `start_of_document` read: nothing valid, counters 0; contents stay where they are.
+    """The state that rows with `start_of_document` read: empty, counters 0.
 
     With `empty_memory="zeros"` both memories are full of zeros that are attended to.
     """
-    usage = jax.tree.map(lambda sums: jnp.where(start_of_document[:, None], 0, sums), state.usage)
-    phase = jnp.where(start_of_document, 0, state.phase)
-    if empty_memory == "zeros":
-        clear = lambda slots: jnp.where(start_of_document[:, None, None], 0, slots)
-        hidden, compressed = clear(state.hidden), clear(state.compressed)
-        valid, compressed_valid = (v | start_of_document[:, None] for v in (state.valid, state.compressed_valid))
-        return CompressiveState(hidden, valid, compressed, compressed_valid, phase, usage)
-    valid, compressed_valid = (reset_rows(v, start_of_document) for v in (state.valid, state.compressed_valid))
-    return CompressiveState(state.hidden, valid, state.compressed, compressed_valid, phase, usage)
+    state = jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state)
+    if empty_memory != "zeros":
+        return state
+    valid, compressed_valid = (v | start_of_document[:, None] for v in (state.valid, state.compressed_valid))
+    return dataclasses.replace(state, valid=valid, compressed_valid=compressed_valid)
 
 
 @operation

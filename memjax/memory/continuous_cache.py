@@ -65,11 +65,10 @@ def reset(
     state: ContinuousCacheState, start_of_document: Rows, *, across_documents: bool = False
 ) -> ContinuousCacheState:
     """What rows with `start_of_document` read: nothing, or, across documents, all but the state that is pending."""
-    state = dataclasses.replace(state, pending_valid=state.pending_valid & ~start_of_document)
+    empty = jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state)
     if across_documents:
-        return state
-    valid, cursor = reset_rows(state.valid, start_of_document), jnp.where(start_of_document, 0, state.cursor)
-    return dataclasses.replace(state, valid=valid, cursor=cursor)
+        return dataclasses.replace(state, pending=empty.pending, pending_valid=empty.pending_valid)
+    return empty
 
 
 @operation

@@ -218,7 +218,7 @@ class GPT2CompressiveAttention(GPT2Attention):
         return self.compressed_memory_length
 
     def _reset(self, state: CompressedState, start_of_document: Array) -> CompressedState:
-        return dataclasses.replace(state, valid=reset_rows(state.valid, start_of_document))
+        return jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state)
 
     def _slots(self, state: CompressedState) -> tuple[tuple[Array, ...], Array]:
         return (state.slots,), state.valid

@@ -140,12 +140,7 @@ def beginning(num_heads: int, stddev: float) -> Beginning:
 @operation
 def reset(state: LongTermState, start_of_document: Rows) -> LongTermState:
     """The state that rows with `start_of_document` read: no signal, and nothing that waits to enter it."""
-    return dataclasses.replace(
-        state,
-        valid=state.valid & ~start_of_document,
-        tokens=jnp.where(start_of_document, 0, state.tokens),
-        previous_valid=reset_rows(state.previous_valid, start_of_document),
-    )
+    return jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state)
 
 
 @operation

@@ -139,16 +139,15 @@ class MemorizingState:
 
 @operation
 def reset(state: MemorizingState, start_of_document: Rows) -> MemorizingState:
-    """The state that rows with `start_of_document` read: nothing valid, counters 0; contents stay where they are."""
-    cache, memory, position = state.cache, state.memory, state.document_position
-    if isinstance(cache, Tokens):
-        cache = dataclasses.replace(cache, valid=reset_rows(cache.valid, start_of_document))
+    """The state that rows with `start_of_document` read: empty, counters 0.
+
+    What stands in the long memory stays where it is, marked as not valid: emptying it would copy all of it in every
+    segment, to be read in a few places. Those are masked where they are read.
+    """
+    empty, memory = jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state), state.memory
     if isinstance(memory, LongMemory):
-        cursor = jnp.where(start_of_document, 0, memory.cursor)
-        memory = dataclasses.replace(memory, valid=reset_rows(memory.valid, start_of_document), cursor=cursor)
-    if not isinstance(position, EmptyState):
-        position = jnp.where(start_of_document, 0, position)
-    return MemorizingState(cache, memory, position)
+        memory = dataclasses.replace(memory, valid=empty.memory.valid, cursor=empty.memory.cursor)
+    return dataclasses.replace(empty, memory=memory)
 
 
 @operation
@@ -474,7 +473,9 @@ class MemorizingAttention(Residual, LayerMemory):
         """Keys, values and validity of the neighbours; of all slots with the threshold as mask for 'threshold'."""
         dtype = queries.dtype
         if self._retrieval == "threshold":
-            keys, values = memory.keys.astype(dtype), memory.values.astype(dtype)
+            # Every slot is read here, and what one that is not valid holds may be NaN.
+            kept = lambda slots: jnp.where(memory.valid[:, None, :, None], slots.astype(dtype), 0)
+            keys, values = kept(memory.keys), kept(memory.values)
             score_dtype = jnp.promote_types(dtype, jnp.float32)
             scores = jnp.einsum("blhd,bhmd->bhlm", queries, keys, preferred_element_type=score_dtype)
             real = threshold_mask(jax.lax.stop_gradient(scores), memory.valid, self.num_neighbors)
@@ -482,8 +483,6 @@ class MemorizingAttention(Residual, LayerMemory):
                 empty = ~memory.valid
                 missing = self.num_neighbors - memory.valid.sum(axis=1, keepdims=True)
                 real = real | (empty & (jnp.cumsum(empty, axis=1) <= missing))[:, None, None]
-                hide = lambda slots: jnp.where(empty[:, None, :, None], 0, slots)
-                keys, values = hide(keys), hide(values)
             return jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2), real, {}
         ids, real = retrieve(
             queries, memory, self.num_neighbors, method=self._retrieval, recall_target=self.recall_target

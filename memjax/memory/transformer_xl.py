@@ -75,13 +75,11 @@ class Reading(NamedTuple):
 
 @operation
 def reset(state: Any, start_of_document: Rows, *, empty_memory: str = "mask") -> Any:
-    """The state that rows with `start_of_document` read: nothing valid, or valid zeros for `empty_memory="zeros"`."""
-    if isinstance(state, EmptyState):
+    """The state that rows with `start_of_document` read: empty, or valid zeros for `empty_memory="zeros"`."""
+    state = jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state)
+    if isinstance(state, EmptyState) or empty_memory != "zeros":
         return state
-    if empty_memory == "zeros":
-        hidden = jnp.where(start_of_document[:, None, None], 0, state.hidden)
-        return TransformerXLState(hidden, state.valid | start_of_document[:, None])
-    return TransformerXLState(state.hidden, reset_rows(state.valid, start_of_document))
+    return dataclasses.replace(state, valid=state.valid | start_of_document[:, None])
 
 
 @operation

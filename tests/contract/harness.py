@@ -47,6 +47,8 @@ class Case:
       fixed_length: the memory takes one segment length only.
       slots: end of a leaf's path -> its slot axis in a state without layers, for law 8; {} = nothing is stored.
       unread: slots that no query reads, with the reason, by the same name.
+      left: ends of paths of leaves that a restart does not empty, only marks as not valid, with the reason; they are
+        among `slots`.
       exempt: law -> why it does not hold here.
       is_variant: its parts have cases of their own, or it is a toy: most of its laws are left to `make test-laws`.
     """
@@ -62,6 +64,7 @@ class Case:
     fixed_length: bool = False
     slots: Mapping[str, int] = dataclasses.field(default_factory=dict)
     unread: Mapping[str, Mapping[int, str]] = dataclasses.field(default_factory=dict)
+    left: Mapping[str, str] = dataclasses.field(default_factory=dict)
     exempt: Mapping[str, str] = dataclasses.field(default_factory=dict)
     is_variant: bool = False
 
@@ -177,8 +180,8 @@ class Run:
         return self._scan(self.variables, segments, self.extras())
 
     def gradients(self, segments: "Segments") -> tuple[Any, Any]:
-        """Of a scan with `jax.checkpoint`: gradients of `sum_s weight_s <c, y_s>` to params and inputs, and
-        `(ys, state, aux)`. The segments have keys: dropout and sampling are on.
+        """Of a scan with `jax.checkpoint`: gradients of `sum_s weight_s (<c, y_s> + losses_s)` to params and inputs,
+        and `(ys, state, aux)`. The segments have keys: dropout and sampling are on.
         """
         return self._gradients(self.variables, segments, self.extras())
 
@@ -193,7 +196,7 @@ class Run:
             outputs.append((y, aux))
         to_params, to_x, to_state = None, [], zeros[1]
         for s in reversed(range(count)):
-            cotangents = (weighted[s], to_state)
+            cotangents = (weighted[s], to_state, segments.weights[s])
             *_, (more, x, to_state) = self._pull(self.variables, states[s], segments.at(s), self.extras(), *cotangents)
             to_params = more if to_params is None else jax.tree.map(np.add, to_params, more)
             to_x.insert(0, np.asarray(x))
@@ -254,14 +257,16 @@ class Run:
         return weights.reshape(-1, 1, 1, 1) * self.random(4, *x.shape).astype(weights.dtype)
 
     def _zeros(self, segments: "Segments") -> tuple[Any, Any]:
-        """Cotangents of y and of the floating leaves of a state."""
-        return jnp.zeros_like(segments.x[0]), [jnp.zeros_like(leaf) for leaf in floating(segments.state)[0]]
+        """Cotangents of y, of the floating leaves of a state and of losses."""
+        to_state = [jnp.zeros_like(leaf) for leaf in floating(segments.state)[0]]
+        return jnp.zeros_like(segments.x[0]), to_state, jnp.zeros_like(segments.weights[0])
 
     @functools.cached_property
     def _gradients(self):
         def loss(params, xs, variables, segments: Segments, extras):
             outputs = self._over({**variables, "params": params}, segments.replace(x=xs), extras, "checkpoint")
-            return (self._weighted(segments.weights, xs) * outputs[0]).sum(), outputs
+            total = (self._weighted(segments.weights, xs) * outputs[0]).sum()
+            return total + sum((segments.weights * loss).sum() for loss in totals(outputs[2])), outputs
 
         def gradients(variables, segments: Segments, extras):
             return jax.grad(loss, argnums=(0, 1), has_aux=True)(
@@ -272,16 +277,16 @@ class Run:
 
     @functools.cached_property
     def _pull(self):
-        def pull(variables, state, segment: Segments, extras, to_y, to_state):
+        def pull(variables, state, segment: Segments, extras, to_y, to_state, to_losses):
             leaves, join = floating(state)
 
             def step(params, x, leaves):
                 arguments = ({**variables, "params": params}, x, join(leaves), segment.start, segment.mask, extras)
                 y, new, aux = self.step(*arguments, segment.key)
-                return (y, floating(new)[0]), (new, aux)
+                return (y, floating(new)[0], totals(aux)), (new, aux)
 
-            (y, _), back, (new, aux) = jax.vjp(step, variables["params"], segment.x, leaves, has_aux=True)
-            return y, new, aux, back((to_y, to_state))
+            (y, _, losses), back, (new, aux) = jax.vjp(step, variables["params"], segment.x, leaves, has_aux=True)
+            return y, new, aux, back((to_y, to_state, [jnp.asarray(to_losses, loss.dtype) for loss in losses]))
 
         return jax.jit(pull)
 
@@ -331,6 +336,11 @@ def floating(state: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
         return jax.tree.unflatten(structure, new)
 
     return [leaves[place] for place in places], join
+
+
+def totals(aux: Any) -> list[Any]:
+    """The losses that a memory adds."""
+    return [loss.total for loss in aux.losses.values()]
 
 
 def starts(*rows: bool) -> jax.Array:

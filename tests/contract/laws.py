@@ -18,6 +18,7 @@ from tests.contract.harness import (
     Segments,
     assert_close,
     assert_identical,
+    floating,
     full_mask,
     named_leaves,
     prefix_mask,
@@ -46,6 +47,63 @@ def reset(run: Run) -> None:
     # init_state means "a document starts here"
     y, after, aux = run.forward(xs[0], run.init_state(), start=starts())
     assert_identical((y, after, aux), (expected, other, other_aux))
+
+
+def not_finite(run: Run) -> None:
+    """1, of states full of NaN or infinity: on rows that start a document they change no output, state or gradient, in
+    this segment and two later, nor when decoding goes on from there. A row that does not start reaches no other row.
+    """
+    # NumPy puts states together: an operation outside `jax.jit` is a compilation for each of their shapes.
+    start = np.zeros((SEGMENTS, ROWS), bool)
+    start[0, [0, 2]] = True
+    mask = np.ones((SEGMENTS, ROWS, LENGTH), bool)
+    mask[0, 2, 2:] = False
+    x, new, used, random = (
+        np.asarray(run.xs(SEGMENTS, seed=41)),
+        run.init_state(),
+        run.used_state(2),
+        run.any_state(43),
+    )
+    segments = Segments(None, x, start, mask, np.ones(SEGMENTS, run.dtype), random_keys(41))
+    tokens = np.asarray(run.random(44, 2 * LENGTH + 1, ROWS, 1, DIM))
+
+    def follow(state: Any) -> tuple[Any, Any]:
+        gradients, (ys, after, aux) = run.gradients(segments.replace(state=select_rows(start[0], state, used)))
+        y, memory, _ = run.forward(x[0], state, start=start[0])
+        outputs = [y]
+        if run.case.causal:
+            current = run.module.init_decode_state(memory, LENGTH, ROWS)
+            for token in tokens:
+                y, current = run.decode(token, current, np.ones(ROWS, bool))
+                outputs.append(y)
+        return (gradients, ys, remembered(run, after), aux), [rows_of(y, [0, 2]) for y in outputs]
+
+    expected = follow(new)
+    for name, leaf in named_leaves(expected):
+        assert np.isfinite(np.asarray(leaf, np.float32)).all(), name
+    for value in (np.nan, np.inf, -np.inf):
+        broken = [np.full_like(leaf, value) for leaf in floating(random)[0]]
+        assert_identical(follow(floating(random)[1](broken)), expected)
+
+
+def select_rows(rows: np.ndarray, a: Any, b: Any) -> Any:
+    """`where_rows` in NumPy."""
+    along = lambda leaf, axis: rows.reshape([-1 if i == axis else 1 for i in range(leaf.ndim)])
+    return jax.tree.map(lambda x, y, axis: np.where(along(x, axis), x, y), a, b, state_axes(a))
+
+
+def remembered(run: Run, state: Any) -> Any:
+    """A state without what stands in slots that are not valid, where a restart leaves it there."""
+    leaves, axes = dict(named_leaves(state)), dict(named_leaves(state_axes(state)))
+    kept = []
+    for path, leaf in leaves.items():
+        name = next((name for name in run.case.left if path.endswith(name)), None)
+        if name is not None:
+            axis, valid = axes[path] + run.case.slots[name], leaves[f"{path.rpartition('/')[0]}/valid"]
+            shape = [size if i <= axes[path] or i == axis else 1 for i, size in enumerate(leaf.shape)]
+            leaf = np.where(np.reshape(valid, shape), leaf, np.zeros((), leaf.dtype))
+        kept.append(leaf)
+    return jax.tree.unflatten(jax.tree.structure(state), kept)
 
 
 def shape(run: Run) -> None:
@@ -335,6 +393,7 @@ def float64(run: Run) -> None:
 
 LAWS = {
     "reset": reset,
+    "not_finite": not_finite,
     "shape": shape,
     "rows": rows,
     "causality": causality,

@@ -18,6 +18,7 @@ FAULTS = {
     "no_reset": "reset",
     "forgets_validity": "reset",
     "starts_full": "reset",
+    "leaves_contents": "not_finite",
     "shared_buffer": "shape",
     "state_dtype": "shape",
     "mixes_rows": "rows",
@@ -76,16 +77,17 @@ class OutputMemory(contract.OutputMemory):
     def __call__(self, x, state, *, start_of_document, mask=None, deterministic=True):
         batch, length, _ = x.shape
         mask = broadcast_mask(mask, batch, length)
-        valid = reset_rows(state.valid, start_of_document)
+        hidden, valid = (reset_rows(leaf, start_of_document) for leaf in (state.hidden, state.valid))
+        hidden = state.hidden if self.fault in ("no_reset", "leaves_contents") else hidden
         visible = visibility(length, state.valid if self.fault == "no_reset" else valid, mask)
         if self.fault == "sees_future":
             visible = visible.at[..., -1].set(True)
-        y = self._read(x, jnp.concatenate([state.hidden.astype(x.dtype), x], axis=1), visible, deterministic)
+        y = self._read(x, jnp.concatenate([hidden.astype(x.dtype), x], axis=1), visible, deterministic)
         if self.fault == "mixes_rows":
             y = y + 1e-3 * y.mean(axis=0, keepdims=True)
         if self.fault == "counts_traces":
             y = y + 1e-3 * next(COUNTER)
-        kept = FifoState(state.hidden, state.valid if self.fault == "forgets_validity" else valid, state.copy)
+        kept = FifoState(hidden, state.valid if self.fault == "forgets_validity" else valid, state.copy)
         weights = jnp.ones_like(mask) if self.fault == "weighs_padding" else mask
         tokens = weights.sum().astype(y.dtype)
         aux = Aux(

@@ -223,6 +223,27 @@ def test_neighbor_attention_matches_the_loops(case):
     np.testing.assert_allclose(got, expected, atol=1e-12)
 
 
+def test_neighbors_that_are_not_real_may_hold_anything(case):
+    x = as_float(case, jnp.float32)
+    real = x["neighbor_valid"][..., None]
+
+    @jax.jit
+    def slopes_of(filling):
+        keys, values = (jnp.where(real, x[f"neighbor_{name}"], filling) for name in ("keys", "values"))
+
+        def loss(queries, keys, values):
+            near = neighbor_attention(queries, keys, values, x["neighbor_valid"])
+            both = joint_attention(queries, x["keys"], x["values"], keys, values, neighbor_valid=x["neighbor_valid"])
+            return jnp.sum(near**2) + jnp.sum(both**2)
+
+        return jax.value_and_grad(loss, (0, 1, 2))(x["queries"], keys, values)
+
+    expected = slopes_of(0.0)
+    assert not real.all() and np.isfinite(expected[0])
+    jax.tree.map(np.testing.assert_array_equal, slopes_of(np.nan), expected)
+    jax.tree.map(np.testing.assert_array_equal, slopes_of(np.inf), expected)
+
+
 def test_dropout_scales_what_it_keeps():
     """Equal scores, values 1: the output is the share of weights that were kept, over the rate of keeping."""
     query, keys, near = np.zeros((1, 1, 1, 1), "f"), np.zeros((1, 4000, 1, 1), "f"), np.zeros((1, 1, 1, 4000, 1), "f")

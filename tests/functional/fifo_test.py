@@ -157,6 +157,9 @@ def test_reset_touches_only_its_rows():
     valid = jnp.array([[True, False], [True, True], [False, True]])
     got = reset_rows(valid, jnp.array([False, True, False]))
     assert np.array_equal(got, [[True, False], [False, False], [False, True]])
+    contents = jnp.array([[1.0, 2.0], [np.nan, np.inf], [3.0, 4.0]], jnp.bfloat16)
+    got = reset_rows(contents, jnp.array([False, True, False]))
+    assert got.dtype == jnp.bfloat16 and np.array_equal(got, [[1, 2], [0, 0], [3, 4]])
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_])

@@ -126,10 +126,11 @@ def test_without_a_split_it_is_the_ordinary_path(mesh, lookup):
     queries, keys, values, valid = lookup
     ids, real = select_neighbors(jnp.swapaxes(queries, 1, 2), keys, valid, 4)
     expected = neighbor_attention(queries, gather_slots(keys, ids), gather_slots(values, ids), real)
+    broken = (jnp.where(valid[:, None, :, None], slots, jnp.nan) for slots in (keys, values))
     ring, new, cursor = keys, keys[:, :, :4] + 1, jnp.array([4, 1], jnp.int32)
     with jax.set_mesh(make_mesh(mesh)) if mesh else jax.default_matmul_precision("highest"):
         assert num_shards("model", 6) == 1
-        got = jax.jit(lambda *a: merge_partials(sharded_neighbors(*a, 4, slot_axis="model")))(*lookup)
+        got = jax.jit(lambda *a: merge_partials(sharded_neighbors(*a, 4, slot_axis="model")))(queries, *broken, valid)
         saved = sharded_save(ring, cursor, 4, slot_axis="model", axis=2)
         written = sharded_append(ring, new, cursor, slot_axis="model", axis=2)
         undone = sharded_restore(written, saved, cursor, slot_axis="model", axis=2)
