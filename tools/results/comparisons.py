@@ -80,7 +80,8 @@ def compare(runs: Sequence[Run], row: str, control: str, name: str, recipe: Reci
 def differences(runs: Sequence[Run], recipe: Recipe) -> str:
     """Every row against its control, each number with its standard error; '' where the recipe names none."""
     known, cells = {run.row: run for run in runs}, []
-    for row, control in recipe.controls.items():
+    pairs = [(row, control) for row, controls in recipe.controls.items() for control in controls]
+    for row, control in pairs:
         if row in known and control in known:
             both = [numbers(known[name], recipe) for name in (row, control)]
             shown = [

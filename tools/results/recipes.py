@@ -30,7 +30,7 @@ class Recipe:
       measures: what of an evaluation a table shows; none = accuracy, else perplexity or bits per byte.
       final: what the evaluation at the end of training is called beside others, '' = it is not shown beside them.
       curve: measure of the evaluations on the way that has a table, '' = none.
-      controls: row -> the row that it is compared with, seed by seed: everything but the memory.
+      controls: row -> the rows that it is compared with, seed by seed: everything but the memory.
       findings: what the numbers say, in words.
     """
 
@@ -49,7 +49,7 @@ class Recipe:
     measures: tuple[str, ...] = ()
     final: str = ""
     curve: str = ""
-    controls: dict[str, str] = dataclasses.field(default_factory=dict)
+    controls: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     findings: str = ""
 
 
@@ -149,7 +149,7 @@ RECIPES = {
         search_steps=3000,
         learning_rates=(1.5e-3, 3e-3, 6e-3),
         seeds=(0, 1),
-        controls={"Memorizing": "local cache only", "local cache only": "no memory"},
+        controls={"Memorizing": ("local cache only",), "local cache only": ("no memory",)},
     ),
     "memory_gain_controls": Recipe(
         description=(
@@ -172,6 +172,7 @@ RECIPES = {
         evaluations={"test": "--evaluation.split test"},
         own_evaluations={"Memorizing": {"test, memory cleared": "--evaluation.split test" + _CLEARED.format("memory")}},
         measures=("bits_per_byte",),
+        controls={"Memorizing": ("local cache only", "cache of 544 tokens")},
     ),
     "memory_gain_novels": Recipe(
         description=(
@@ -186,7 +187,7 @@ RECIPES = {
         seeds=(0, 1),
         arguments="--evaluation.max-segments 2000",
         data_path="MEMJAX_NOVELS",
-        controls={"Memorizing": "local cache only"},
+        controls={"Memorizing": ("local cache only",)},
         findings="Both are level: whole books repeat less than code does.",
     ),
     "wikitext2_memories": Recipe(
@@ -233,6 +234,10 @@ RECIPES = {
             }
         },
         measures=("perplexity",),
+        controls={
+            "Compressive, 32 and 32 slots": ("Transformer-XL, 32 slots", "Transformer-XL, 160 slots"),
+            "Transformer-XL, 160 slots": ("Transformer-XL, 32 slots",),
+        },
     ),
     "wikitext2_spalm_neighbors": Recipe(
         description=(
