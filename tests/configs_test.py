@@ -12,6 +12,7 @@ from memjax.config import (
     BytePairs,
     Bytes,
     Config,
+    FactTable,
     KeyValueRecall,
     Mnist,
     SentencePiece,
@@ -154,7 +155,7 @@ def test_published_models_have_the_published_size(name, variant):
 @pytest.mark.parametrize("name, variant", [case for case in CASES if case not in PUBLISHED])
 def test_every_model_can_be_built(name, variant):
     config = load_config(name, variant)
-    if not isinstance(config.data.source, KeyValueRecall | Sorting):
+    if not isinstance(config.data.source, KeyValueRecall | FactTable | Sorting):
         assert 1_000 < count_parameters(config) < LARGE.get((name, variant), 300_000_000)
 
 

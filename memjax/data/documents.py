@@ -222,9 +222,13 @@ class EvenDocuments(Documents):
         """What draws one document of those that are made when they are asked for."""
         if not -self._num_documents <= index < self._num_documents:
             raise IndexError(f"document {index} of {self._num_documents}")
+        return self._of_key(f"{kind}/{index % self._num_documents}")
+
+    @staticmethod
+    def _of_key(key: str) -> np.random.RandomState:
+        """What draws whatever has this name."""
         # RandomState, and not a Generator: its stream is frozen, so the documents are the same with every NumPy.
-        key = hashlib.sha256(f"{kind}/{index % self._num_documents}".encode()).digest()[:4]
-        return np.random.RandomState(int.from_bytes(key, "little"))
+        return np.random.RandomState(int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from memjax.data import sources
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.dialogue import NUM_MARKS, Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
 from memjax.data.documents import Documents, Examples, half_of
+from memjax.data.facts import FactTable
 from memjax.data.glue import GLUE, glue_texts, tfds_glue_texts
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments, mnist
@@ -189,6 +190,10 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
             # Held-out documents score answers from afar only, so that their accuracy is that of the memory.
             fields: Any = dataclasses.asdict(source) | {"num_documents": held_out(source.num_documents)}
             return KeyValueRecall(seed=part, score_practice=split == "train", **fields)
+        case configs.FactTable():
+            return FactTable(
+                seed=part, **dataclasses.asdict(source) | {"num_documents": held_out(source.num_documents)}
+            )
         case configs.Sorting():
             sizes = {"length": source.length, "num_symbols": source.num_symbols}
             return Sorting(held_out(source.num_documents, 10), seed=part, **sizes)

@@ -24,6 +24,7 @@ __all__ = [
     "TfdsBuilder",
     "SeqioTask",
     "KeyValueRecall",
+    "FactTable",
     "Sorting",
     "Mnist",
     "Dialogues",
@@ -185,6 +186,24 @@ class KeyValueRecall(Source):
     """a binding is one token for the pair, or key and value one after the other"""
     num_documents: Count = 2048
     """documents of the training split; validation and test have an eighth each"""
+
+
+@dataclass(slots=True, kw_only=True)
+class FactTable(Source):
+    """Synthetic documents of facts, a value for every pair of a subject and a relation, to be held in parameters."""
+
+    gives = ("tokens",)
+
+    num_subjects: Count = 128
+    """different subjects"""
+    num_relations: Count = 128
+    """different relations"""
+    num_values: Count = 16
+    """different values; chance is 1 / num_values"""
+    num_facts: Count = 32
+    """facts per document, three tokens each"""
+    num_documents: Count = 8192
+    """documents of the training split; validation and test have an eighth each, of the same facts"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -365,6 +384,7 @@ SourceKind = (
     | TfdsBuilder
     | SeqioTask
     | KeyValueRecall
+    | FactTable
     | Sorting
     | Mnist
     | CmuDog

@@ -1,0 +1,61 @@
+"""A table of facts, which has to be held in parameters: product keys beside networks of equal cost, and of more.
+
+    memjax train --config fact_table                        # product keys: the table is learned
+    memjax train --config fact_table --variant dense        # a feed-forward network of equal cost
+    python -m tools.results run fact_table                  # all, three seeds
+
+The document (`memjax.data.facts`): subject, relation, value, with 16,384 pairs of a subject and a relation and one of
+16 values for each: 65,536 bits. One layer: its attention joins the pair, its feed-forward part has to know the value.
+
+Paper: none; the task is ours. Product keys: Lample et al. 2019, https://arxiv.org/abs/1907.05242; beside the network
+(ResM): Kim and Jung 2020, https://arxiv.org/abs/2010.03881.
+Our number: not run at this size.
+Hardware: 2 CPU cores.
+
+Where the values come from
+  ours        all. Products per token: of the memory 8,576 (queries 4,096, sub-keys 4,096, values 384), of `dense` 8,192
+              (64 hidden), of `dense_256` 32,768
+"""
+
+from memjax.config import Config, Data, Dense, Evaluation, FactTable, Model, ProductKey, Schedule, Training
+
+VARIANTS = {
+    "default": "product keys of 16,384 slots in the place of the feed-forward network",
+    "residual": "the same slots beside a feed-forward network of equal cost",
+    "dense": "a feed-forward network of equal cost",
+    "dense_256": "a feed-forward network of four times the cost",
+    "smoke": "seconds: 16 facts",
+}
+
+
+def get_config(variant: str = "default") -> Config:
+    """The experiment; `variant` is a key of `VARIANTS`."""
+    memory = ProductKey(dim=64, layers=(), num_keys=128, memory_heads=2, num_neighbors=3, key_dim=32)
+    config = Config(
+        name=f"fact_table_{variant}",
+        model=Model(dim=64, num_layers=1, num_heads=2, feed_forward=memory),
+        data=Data(source=FactTable(), rows=32, segment_length=96),
+        training=Training(
+            steps=2000,
+            schedule=Schedule(learning_rate=3e-3, warmup_steps=50, decay="cosine"),
+            log_every=100,
+            checkpoint_every=500,
+        ),
+        evaluation=Evaluation(rows=32, accuracy=True),
+    )
+    match variant:
+        case "default":
+            pass
+        case "residual":
+            memory.dense_scale = 1.0
+        case "dense":
+            config.model.feed_forward = Dense(dim=64)
+        case "dense_256":
+            config.model.feed_forward = Dense(dim=256)
+        case "smoke":
+            memory.num_keys, memory.key_dim, config.model.dim = 4, 8, 16
+            config.data.source = FactTable(num_subjects=4, num_relations=4, num_facts=4, num_documents=32)
+            config.data.rows = config.evaluation.rows = 2
+            config.data.segment_length = 12
+            config.training = Training(steps=4, schedule=Schedule(warmup_steps=2), log_every=1)
+    return config
