@@ -423,6 +423,63 @@ RECIPES = {
         measures=("perplexity", "utterances", *_ANSWERED),
         findings="No gain from a memory, whose rows read segments of 126 tokens, not 512.",
     ),
+    "associative_recall": Recipe(
+        description=(
+            "Associative recall: accuracy on the values of 24 keys, bound in earlier segments. Two layers, 64 wide, "
+            "states of about 2,048 numbers a layer; equal tokens, updates and learning rate. `softmax` is the control: "
+            "everything but the state, and chance is 0.0625."
+        ),
+        config="associative_recall",
+        variants={
+            "softmax, one segment": "softmax",
+            "Transformer-XL, 32 slots": "transformer_xl",
+            "Linear Transformer (ELU)": "linear_transformer",
+            "RFA": "rfa",
+            "T2R, from scratch": "t2r",
+            "MemSizer, 32 slots": "default",
+        },
+        steps=2000,
+        seeds=(0, 1, 2),
+        evaluations={"test": "--evaluation.split test"},
+        own_evaluations={
+            row: {"test, state cleared": "--evaluation.split test --evaluation.memory-state cleared"}
+            for row in ("Linear Transformer (ELU)", "RFA", "T2R, from scratch", "MemSizer, 32 slots")
+        },
+        measures=("accuracy",),
+        controls=dict.fromkeys(
+            (
+                "Transformer-XL, 32 slots",
+                "Linear Transformer (ELU)",
+                "RFA",
+                "T2R, from scratch",
+                "MemSizer, 32 slots",
+            ),
+            "softmax, one segment",
+        ),
+    ),
+    "fact_table": Recipe(
+        description=(
+            "A table of facts: accuracy on the values of pairs of a subject and a relation, which training has shown "
+            "and no document tells. One layer, 64 wide; equal tokens, updates and learning rate. The control is a "
+            "feed-forward network of equal cost, and chance is 0.0625."
+        ),
+        config="fact_table",
+        variants={
+            "network of equal cost": "dense",
+            "network of four times the cost": "dense_256",
+            "product keys": "default",
+            "product keys beside the network (ResM)": "residual",
+        },
+        steps=2000,
+        seeds=(0, 1, 2),
+        evaluations={"test": "--evaluation.split test"},
+        usage=True,
+        measures=("accuracy",),
+        controls=dict.fromkeys(
+            ("network of four times the cost", "product keys", "product keys beside the network (ResM)"),
+            "network of equal cost",
+        ),
+    ),
     "linear_states_wikitext2": Recipe(
         description=(
             "WikiText-2 at word level, perplexity per token of the whole validation and test splits; whole articles as "
