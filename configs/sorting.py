@@ -22,7 +22,8 @@ Where the values come from
            Transformer-XL with a memory of 2,048, Compressive with 1,024 and 1,024 slots
   code     300 wide, heads of 50, feed-forward 300, dropout 0.1, widths 0.01 and 0.05, ridge penalty 1.0, smallest
            variance 1e-6; gradients in the last segment only
-  ours     output weights of their own: tied to the embeddings, small Transformer-XLs did not begin to learn in trials
+  ours     output weights of their own: tied to the embeddings, small Transformer-XLs did not begin to learn in trials;
+           all of `events`
 """
 
 from memjax.config import (
@@ -32,6 +33,7 @@ from memjax.config import (
     Dense,
     Evaluation,
     InfinityFormer,
+    MarkedEvents,
     Memformer,
     Model,
     Schedule,
@@ -47,6 +49,7 @@ VARIANTS = {
     "transformer_xl": "a memory of 2,048 tokens",
     "compressive": "1,024 tokens and 1,024 compressed slots of 4",
     "memformer": "Memformer with 64 slots (not in the paper); gradients in all segments",
+    "events": "which of four marked events of a long past, by its time (not in the paper): one layer, 64 wide",
     "smoke": "seconds: short documents, 2 layers",
 }
 
@@ -106,6 +109,21 @@ def get_config(variant: str = "default") -> Config:
                 output=Softmax(tied=False),
             )
             config.training.segments_without_gradient, config.training.rematerialize = 0, "segment"
+        case "events":
+            config.model = Model(
+                dim=64,
+                num_layers=1,
+                attention=InfinityFormer(num_basis=64, num_samples=64, num_bins=64, contraction=0.75, norm="pre"),
+                feed_forward=Dense(dim=128),
+            )
+            config.data = Data(source=MarkedEvents(), rows=32, segment_length=16)
+            config.training = Training(
+                steps=400,
+                segments_per_update=6,
+                segments_without_gradient=5,
+                schedule=Schedule(learning_rate=3e-3, warmup_steps=20),
+            )
+            config.evaluation = Evaluation(rows=32, accuracy=True)
         case "smoke":
             config.model = Model(
                 dim=16,

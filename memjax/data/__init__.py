@@ -4,6 +4,7 @@ from memjax.data.annotations import *
 from memjax.data.byte_pairs import *
 from memjax.data.dialogue import *
 from memjax.data.documents import *
+from memjax.data.events import *
 from memjax.data.examples import *
 from memjax.data.glue import *
 from memjax.data.identifiers import *

@@ -17,6 +17,7 @@ from memjax.data import sources
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.dialogue import NUM_MARKS, Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
 from memjax.data.documents import Documents, Examples, half_of
+from memjax.data.events import MarkedEvents
 from memjax.data.facts import FactTable
 from memjax.data.glue import GLUE, glue_texts, tfds_glue_texts
 from memjax.data.identifiers import ANNOTATION, identifier_distances
@@ -37,7 +38,14 @@ from memjax.data.tokenizers import (
     count_words,
     train_sentencepiece,
 )
-from memjax.data.translation import BothSides, EndingTokenizer, SentencePairs, number_words, parallel_texts
+from memjax.data.translation import (
+    BothSides,
+    EndingTokenizer,
+    SentencePairs,
+    number_words,
+    parallel_texts,
+    random_letters,
+)
 from memjax.data.wordpiece import WordPieceTokenizer
 
 __all__ = ["Datasets", "make_datasets", "make_examples", "make_tokenizer", "open_source", "prepare"]
@@ -197,6 +205,9 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
         case configs.Sorting():
             sizes = {"length": source.length, "num_symbols": source.num_symbols}
             return Sorting(held_out(source.num_documents, 10), seed=part, **sizes)
+        case configs.MarkedEvents():
+            fields = dataclasses.asdict(source) | {"num_documents": held_out(source.num_documents)}
+            return MarkedEvents(seed=part, **fields)
         case configs.Mnist():
             return mnist(source.path, split)
         case configs.CmuDog():
@@ -208,6 +219,9 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
             return tuple(parallel_texts(source.path, stem, language) for language in languages)
         case configs.NumberWords():
             return tuple(number_words(held_out(source.num_documents), split, language) for language in ("en", "de"))
+        case configs.CopiedLetters():
+            texts = random_letters(held_out(source.num_documents), source.length, source.num_letters, split)
+            return texts, texts
         case configs.TfdsTranslation():
             read = functools.partial(tfds_texts, source.name, split=split, data_dir=source.data_dir or None)
             return read(field=source.source_language), read(field=source.target_language)

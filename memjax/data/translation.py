@@ -5,6 +5,7 @@ A text of one language is a `Texts` as any other; both sides are tokenised by on
 
 import itertools
 import os
+import string
 from collections.abc import Iterator
 from typing import Any
 
@@ -136,6 +137,19 @@ def number_words(count: int, split: str, language: str) -> Texts:
     # A step that shares no factor with a million visits every number once.
     numbers = [(982_451 + 3 * 982_451 * i + first * 982_451) % 1_000_000 for i in range(count)]
     return Texts.from_mapping({f"{split}:{i}": spell(number) for i, number in enumerate(numbers)})
+
+
+def random_letters(count: int, length: int, num_letters: int, split: str) -> Texts:
+    """Texts of random letters, the first `num_letters` of the alphabet; each split has its own.
+
+    Example:
+      >>> len(random_letters(2, 5, 3, "test")[0])
+      5
+    """
+    random = np.random.RandomState(SPLITS.index(split))  # its stream is frozen
+    letters = np.array(list(string.ascii_lowercase[:num_letters]))
+    rows = letters[random.randint(num_letters, size=(count, length))]
+    return Texts.from_mapping({f"{split}:{i}": "".join(row) for i, row in enumerate(rows)})
 
 
 def _english(number: int) -> str:

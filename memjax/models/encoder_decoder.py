@@ -82,6 +82,7 @@ class EncoderDecoder(Model):
       vocabulary: embeddings and softmax of both languages.
       final_norm: norm after both stacks: 'layer', 'rms' or '' for none (post-norm layers end with one).
       positions: 'sinusoids' or 'none'; memory tokens have none.
+      decoder_reads: what the decoder sees of the source: 'all', memory rows and tokens, or 'memory', those rows alone.
       label_smoothing: of `nll`, the training loss; `token_nll` scores without.
       dropout: rate on embeddings.
       dtype: of the computation.
@@ -93,6 +94,7 @@ class EncoderDecoder(Model):
     vocabulary: nn.Module
     final_norm: str = ""
     positions: str = "sinusoids"
+    decoder_reads: str = "all"
     label_smoothing: float = 0.0
     dropout: float = 0.0
     dtype: Any = jnp.float32
@@ -196,6 +198,9 @@ class EncoderDecoder(Model):
         rows = self.encoder_norm(rows) if self.final_norm else rows
         counted = source_mask.any(axis=1)
         aux = memory_aux(rows[:, : memory.shape[1]], counted).prefixed("encoder") if memory.shape[1] else Aux()
+        if self.decoder_reads == "memory":
+            rows = rows[:, : memory.shape[1]]
+            return rows, jnp.ones(rows.shape[:2], bool), aux
         return rows, jnp.pad(source_mask, [(0, 0), (memory.shape[1], 0)], constant_values=True), aux
 
     def start_decoding(

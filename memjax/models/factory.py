@@ -331,6 +331,7 @@ def make_encoder_decoder(
         ),
         decoder=tuple(DecoderLayer(attention(index), cross(), feed_forward()) for index in range(model.num_layers)),
         vocabulary=vocabulary,
+        decoder_reads=tokens.decoder_reads,
         final_norm="layer" if model.norm == "pre" else "",
         dtype=common["dtype"],
         memory_dtype=jnp.dtype(model.memory_dtype),

@@ -26,6 +26,7 @@ __all__ = [
     "KeyValueRecall",
     "FactTable",
     "Sorting",
+    "MarkedEvents",
     "Mnist",
     "Dialogues",
     "CmuDog",
@@ -37,6 +38,7 @@ __all__ = [
     "ParallelText",
     "TfdsTranslation",
     "NumberWords",
+    "CopiedLetters",
     "SourceKind",
     "TranslationKind",
     "Data",
@@ -221,6 +223,30 @@ class Sorting(Source):
 
 
 @dataclass(slots=True, kw_only=True)
+class MarkedEvents(Source):
+    """Synthetic documents in whose long past something happened now and then, which they ask for by its time."""
+
+    gives = ("tokens",)
+
+    num_events: Count = 4
+    """times that something happens, and questions"""
+    num_values: Count = 8
+    """different events; chance is 1 / num_values"""
+    span: Count = 16
+    """tokens from one time to the next"""
+    duration: Count = 8
+    """tokens of an event, at most span"""
+    filler_length: Number = 16
+    """tokens between the last span and the first question"""
+    num_documents: Count = 4096
+    """documents of the training split; validation and test have an eighth each"""
+
+    def check(self, field: str, config: Config) -> None:
+        allowed = f"at most {field}span = {self.span}"
+        require(self.duration <= self.span, f"{field}duration", self.duration, allowed)
+
+
+@dataclass(slots=True, kw_only=True)
 class Mnist(Source):
     """Grey images in the files of MNIST, one token a pixel; the last 5,000 of training are the validation split."""
 
@@ -371,7 +397,26 @@ class NumberWords(Translation):
     """tokens, the end included; pairs with a longer side are left out"""
 
 
-TranslationKind = ParallelText | TfdsTranslation | NumberWords
+@dataclass(slots=True, kw_only=True)
+class CopiedLetters(Translation):
+    """Synthetic sentence pairs: random letters, and the same again; what a model without a way through must invent."""
+
+    length: Count = 8
+    """letters of a text"""
+    num_letters: Annotated[int, Range(words="2 to 26 letters", least=2, most=26)] = 16
+    """different letters"""
+    num_documents: Count = 4096
+    """pairs of the training split; validation and test have an eighth each"""
+    max_length: Length = 16
+    """tokens, the end included: more than length"""
+
+    def check(self, field: str, config: Config) -> None:
+        Translation.check(self, field, config)
+        allowed = f"more than {field}length = {self.length}"
+        require(self.max_length > self.length, f"{field}max_length", self.max_length, allowed)
+
+
+TranslationKind = ParallelText | TfdsTranslation | NumberWords | CopiedLetters
 
 SourceKind = (
     PythonLibrary
@@ -386,6 +431,7 @@ SourceKind = (
     | KeyValueRecall
     | FactTable
     | Sorting
+    | MarkedEvents
     | Mnist
     | CmuDog
     | TemplateDialogues
@@ -395,6 +441,7 @@ SourceKind = (
     | ParallelText
     | TfdsTranslation
     | NumberWords
+    | CopiedLetters
 )
 
 

@@ -27,6 +27,8 @@ class MemoryTokens(Settings):
     """ordinary layers over both; layers of its own for the memory; or those, and tokens that read the memory alone"""
     shared: bool = False
     """of 'control' and 'bottleneck': one layer for the memory instead of one beside every layer"""
+    decoder_reads: Literal["all", "memory"] = "all"
+    """what a decoder sees of the source: memory rows and tokens as published, or the memory rows alone"""
     init_stddev: Annotated[float, zero_or_more()] | None = None
     """of the learned rows; None = that of the embeddings, as layers read them; much shorter rows all become one"""
 
@@ -158,7 +160,7 @@ class EncoderDecoder(ModelSettings):
     def check(self, field: str, config: Config) -> None:
         ModelSettings.check(self, field, config)
         source = config.data.source
-        allowed = "ParallelText, TfdsTranslation or NumberWords with an EncoderDecoder"
+        allowed = "ParallelText, TfdsTranslation, NumberWords or CopiedLetters with an EncoderDecoder"
         require("pairs" in source.gives, "data.source", type(source).__name__, allowed)
         part = type(self.feed_forward).__name__
         require(part == "Dense", "model.feed_forward", part, "Dense in a translation model")
@@ -167,9 +169,11 @@ class EncoderDecoder(ModelSettings):
         require(self.attention.has_heads, "model.attention", self.attention_kind, allowed)
         tokens = self.memory_tokens
         if tokens is not None:
-            least = int(tokens.kind != "transformer")
-            allowed = f"{least} or more for {tokens.kind!r}"
-            require(tokens.num_tokens >= least, "model.memory_tokens.num_tokens", tokens.num_tokens, allowed)
+            needing = {"decoder_reads = 'memory'": tokens.decoder_reads == "memory"}
+            needing |= {repr(tokens.kind): tokens.kind != "transformer"}
+            for what, needs in needing.items():
+                fits, allowed = tokens.num_tokens > 0 or not needs, f"1 or more for {what}"
+                require(fits, "model.memory_tokens.num_tokens", tokens.num_tokens, allowed)
 
 
 @dataclass(slots=True, kw_only=True)

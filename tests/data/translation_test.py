@@ -12,7 +12,7 @@ from memjax.data.documents import ArrayDocuments
 from memjax.data.opening import make_datasets
 from memjax.data.reading import Reading
 from memjax.data.streams import Streams
-from memjax.data.translation import SentencePairs, number_words, parallel_texts
+from memjax.data.translation import SentencePairs, number_words, parallel_texts, random_letters
 from memjax.models.factory import make_encoder_decoder
 from memjax.training.evaluation import evaluate
 
@@ -83,3 +83,14 @@ def test_a_translation_model_is_evaluated_as_any_other():
     )
     result = evaluate(model, init(), pairs(), Reading(rows=2, segment_length=4, begin_token=1))
     assert result.targets == 9 and result.complete and np.isfinite(result.perplexity)
+
+
+def test_copied_letters_are_their_own_source():
+    data = config.Data(source=config.CopiedLetters(length=5, num_letters=3, num_documents=16), tokenizer=config.Bytes())
+    documents = make_datasets(data).documents("train")
+    assert len(documents) == 16 and [len(documents[i]) for i in range(16)] == [6] * 16  # and the end
+    for index in range(16):
+        np.testing.assert_array_equal(documents[index], documents.source(index))
+    texts = {split: list(random_letters(64, 8, 3, split)) for split in ("train", "validation", "test")}
+    assert {letter for text in texts["train"] for letter in text} == {"a", "b", "c"}
+    assert texts["train"] != texts["validation"] != texts["test"]

@@ -71,6 +71,16 @@ def test_decoding_equals_reading(kind):
     assert decode._cache_size() == 1 and [leaf.nbytes for leaf in jax.tree.leaves(current)] == sizes
 
 
+def test_a_decoder_may_read_the_memory_alone():
+    model, variables = small("random features")
+    encode = lambda model: jax.jit(lambda v: model.apply(v, IDS, MASK, method="encode"))(variables)
+    both, seen, _ = encode(model)
+    alone, all_seen, _ = encode(model.clone(decoder_reads="memory"))
+    assert both.shape[1] == 2 + SOURCE and seen[:, 2:].tolist() == MASK.tolist()
+    np.testing.assert_allclose(alone, both[:, :2], rtol=0, atol=1e-6)
+    assert all_seen.shape == (ROWS, 2) and all_seen.all()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_of_the_source_has_no_effect_and_the_source_has(kind):
     model, variables = small(kind)

@@ -435,6 +435,10 @@ def test_other_parts_get_one_line(part, fields, line):
             {"memory_tokens": MemoryTokens(num_tokens=0, kind="bottleneck")},
             "model.memory_tokens.num_tokens: given 0, allowed: 1 or more for 'bottleneck'",
         ),
+        (
+            {"memory_tokens": MemoryTokens(num_tokens=0, decoder_reads="memory")},
+            "model.memory_tokens.num_tokens: given 0, allowed: 1 or more for decoder_reads = 'memory'",
+        ),
     ],
 )
 def test_a_wrong_translation_model_gets_one_line(fields, line):

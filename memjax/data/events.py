@@ -1,0 +1,117 @@
+"""Marked events: a long past in which something happened now and then, and questions for it by its time.
+
+A document has three parts:
+
+    past        `num_events` spans of `span` tokens: random filler, and somewhere in each an event, `duration` times
+    filler      `filler_length` random tokens
+    questions   one for the time of every event, in random order: the *answers*
+
+A question is a token for the number of a span; the event of that span is to be predicted after it. Events are drawn
+anew for each document, independently of each other, and nothing else tells one time from another: a memory answers only
+if it can be read by place. One that holds what happened, but not when, is right about as often as by `chance`.
+"""
+
+import hashlib
+
+import numpy as np
+
+from memjax.data.documents import EvenDocuments
+
+__all__ = ["MarkedEvents"]
+
+IS_ANSWER = "is_answer"
+
+
+class MarkedEvents(EvenDocuments):
+    """Documents of marked events, drawn when they are asked for; the same for the same arguments everywhere.
+
+    `annotate` gives `is_answer` (bool per token) and `weights` (1 on answers, 0 elsewhere).
+
+    Ids: 0 pad, 1 begin, 2 unused, then fillers, times and events.
+
+    Example:
+      >>> documents = MarkedEvents(10, num_events=2, span=4, duration=1, filler_length=3)
+      >>> tokens, notes = documents[0], documents.annotate(0)
+      >>> len(tokens), int(notes["is_answer"].sum()), documents.chance
+      (15, 2, 0.125)
+    """
+
+    begin_id = 1
+    pad_id = 0
+
+    def __init__(
+        self,
+        num_documents: int,
+        *,
+        num_events: int = 4,
+        num_values: int = 8,
+        span: int = 16,
+        duration: int = 8,
+        filler_length: int = 16,
+        num_fillers: int = 4,
+        seed: int = 0,
+    ):
+        """Sets the task up; the defaults are what a tiny model learns in about half a CPU minute.
+
+        Args:
+          num_documents: how many; another `seed` gives other documents (one per split).
+          num_events: times that something happens, and questions.
+          num_values: different events; `chance` is 1 / num_values.
+          span: tokens from one time to the next.
+          duration: tokens of an event, at most `span`.
+          filler_length: tokens between the last span and the first question.
+          num_fillers: different filler tokens.
+          seed: of the documents.
+
+        Raises:
+          ValueError: a size that is too small, or events longer than a span.
+        """
+        sizes = {"num_documents": num_documents, "num_events": num_events, "num_values": num_values}
+        for name, value in {**sizes, "span": span, "duration": duration, "num_fillers": num_fillers}.items():
+            if value < 1:
+                raise ValueError(f"{name}: given {value}, allowed: at least 1")
+        if filler_length < 0:
+            raise ValueError(f"filler_length: given {filler_length}, allowed: 0 or more")
+        if duration > span:
+            raise ValueError(f"duration: given {duration}, allowed: at most span = {span}")
+        super().__init__(num_documents, num_events * (span + 2) + filler_length)
+        self.num_events, self.num_values = num_events, num_values
+        self._span, self._duration, self._filler_length = span, duration, filler_length
+        self._num_fillers, self._seed = num_fillers, seed
+        settings = f"{num_events}/{num_values}/{span}/{duration}/{filler_length}/{num_fillers}/{seed}"
+        self.fingerprint = "events-" + hashlib.sha256(settings.encode()).hexdigest()[:16]
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids in use."""
+        return self._first_event + self.num_values
+
+    @property
+    def chance(self) -> float:
+        """Accuracy on answers of a model that remembers nothing."""
+        return 1 / self.num_values
+
+    def __getitem__(self, index: int, /) -> np.ndarray:
+        random, past = self._random(f"events/{self._seed}", index), self.num_events * self._span
+        events = self._first_event + random.randint(self.num_values, size=self.num_events)
+        begins = random.randint(self._span - self._duration + 1, size=self.num_events)
+        begins += self._span * np.arange(self.num_events)
+        tokens = 3 + random.randint(self._num_fillers, size=past + self._filler_length)
+        tokens[(begins[:, None] + np.arange(self._duration)).ravel()] = events.repeat(self._duration)
+        order = random.permutation(self.num_events)
+        questions = np.stack([self._first_time + order, events[order]], axis=1)
+        return np.concatenate([tokens, questions.ravel()]).astype(np.int32)
+
+    def annotate(self, index: int, /) -> dict[str, np.ndarray]:
+        """Which tokens are answers, and that only they are scored."""
+        asked = np.arange(self.num_tokens(index)) - self.num_events * self._span - self._filler_length
+        is_answer = (asked >= 0) & (asked % 2 == 1)
+        return {IS_ANSWER: is_answer, "weights": is_answer.astype(np.float32)}
+
+    @property
+    def _first_time(self) -> int:
+        return 3 + self._num_fillers
+
+    @property
+    def _first_event(self) -> int:
+        return self._first_time + self.num_events
