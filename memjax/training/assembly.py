@@ -82,7 +82,6 @@ def make_parts(
         segments_without_gradient=training.segments_without_gradient,
         table_optimizer=tables,
         after_update=after_update,
-        check_updates=bool(links),
         jit=False,
     )
     return Parts(made, optimizer, tables, step)

@@ -2,7 +2,7 @@
 
 `make_train_step` composes the two halves, `gradients_of` and `apply_gradients`; a learner with gradients of its own
 calls them itself. The order is always: loss, gradients, links (see `memjax.training.optimizers.make_optimizer`),
-clipping and update rule, the finite check of objective, gradients and (where there are links) updates, `after_update`,
+clipping and update rule, `after_update`, the finite check of the objective, the gradients and what would be written,
 counters.
 """
 
@@ -40,7 +40,7 @@ class TrainState:
     """Everything that training changes, and what it needs to go on.
 
     Attributes:
-      step: int32 scalar, updates whose loss and gradient were finite.
+      step: int32 scalar, updates that were finite in all they read and wrote.
       params: the Linen collection `params`, float32.
       tables: row-sparse value tables with their moments; they never have a dense gradient.
       opt_state: of the optax optimiser, float32.
@@ -154,21 +154,21 @@ def make_train_step(
     *,
     table_optimizer: TableOptimizer | None = None,
     after_update: AfterUpdate | None = None,
-    check_updates: bool = False,
     jit: bool = True,
     **segments: Any,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Sum]]]:
     """The update `step(state, batch) -> (state, metrics)`, jitted and donating the state.
 
-    Where the objective, the gradient norm or an update is not finite, every field of the state keeps its value; only
-    `totals["skipped"]` grows, and rows that began a document are noted in `restart`.
+    Where the objective, the gradient norm or what the update would write is not finite, every field of the state keeps
+    its value; only `totals["skipped"]` grows, and rows that began a document are noted in `restart`. A row whose memory
+    is not finite puts every step off until its document ends; one that never ends, never trains
+    (`Training.max_skipped`).
 
     Args:
       objective: what is made small.
       optimizer: of the dense parameters; tables are outside its decay and its norm.
       table_optimizer: as in `init_train_state`.
       after_update: as in `apply_gradients`.
-      check_updates: as in `apply_gradients`.
       jit: False returns the plain function.
       **segments: `accumulate`, `rematerialize`, `segments_per_checkpoint`, `segments_without_gradient` of
         `gradients_of`.
@@ -186,7 +186,6 @@ def make_train_step(
             optimizer,
             table_optimizer=table_optimizer,
             after_update=after_update,
-            check_updates=check_updates,
         )
 
     return jax.jit(train_step, donate_argnums=0) if jit else train_step
@@ -304,7 +303,6 @@ def apply_gradients(
     table_optimizer: TableOptimizer | None = None,
     reference: Reference | None = None,
     after_update: AfterUpdate | None = None,
-    check_updates: bool = False,
 ) -> tuple[TrainState, dict[str, Sum]]:
     """The second half of an update: what the gradients change, and the sums of the step.
 
@@ -315,28 +313,30 @@ def apply_gradients(
       table_optimizer: of the collection `tables`.
       reference: for the links of the optimiser; other parts of it do not see it.
       after_update: what `TrainState.method` becomes.
-      check_updates: a step whose updates are not finite is skipped too; always so with a `reference`. The rules of this
-        library make finite updates of a gradient with a finite norm, and the check is one more pass over all of them.
     """
     norm = optax.tree.norm(found.params)
     referring = {} if reference is None else {"reference": reference}
     updates, opt_state = optax.with_extra_args_support(optimizer).update(
         found.params, state.opt_state, state.params, **referring
     )
+    params, method = optax.apply_updates(state.params, updates), state.method
+    if after_update is not None:
+        method = after_update(method, state.params, params, found.params)
     ok = jnp.isfinite(found.objective) & jnp.isfinite(norm)
-    linked = updates if check_updates or reference is not None else ()
-    for leaf in [*jax.tree.leaves(found.sinks), *jax.tree.leaves(linked)]:
+    for leaf in jax.tree.leaves(found.sinks):
         ok &= jnp.all(jnp.isfinite(leaf))
+    # A rule can make what is not finite of a finite gradient: of moments that are not, of 0 / 0, of a rate of 1e30.
+    ok &= _stays_finite(
+        (params, opt_state, found.batch_stats, method),
+        (state.params, state.opt_state, state.batch_stats, state.method),
+    )
     tables = state.tables
     if table_optimizer is not None and tables.values:
         touched = touched_rows(tables.values, found.sinks, found.arrays)
         tables = Tables(*table_optimizer.update(tables.values, tables.moments, touched, step=state.step, ok=ok))
     select = lambda new, old: jax.tree.map(lambda n, o: jnp.where(ok, n, o), new, old)
     sums = _sums(found.sums, norm, ok)
-    params, later = _ok_after(ok, select(optax.apply_updates(state.params, updates), state.params))
-    method = state.method
-    if after_update is not None:
-        method = select_state(later, after_update(method, state.params, params, found.params), method)
+    params, later = _ok_after(ok, select(params, state.params))
     memory, restart = state.memory, state.restart
     if found.memory is not None:
         restore = restore_state if found.single else select_state
@@ -351,9 +351,18 @@ def apply_gradients(
         memory=memory,
         totals={name: total + sums[name] if name in sums else total for name, total in state.totals.items()},
         restart=restart,
-        method=method,
+        method=select_state(later, method, state.method),
     )
     return new, sums
+
+
+def _stays_finite(new: Any, old: Any) -> Array:
+    """Whether no entry that was finite in the old arrays is another in the new ones; ids and counts do not matter."""
+    ok = jnp.ones((), bool)
+    for after, before in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True):
+        if after is not before and jnp.issubdtype(after.dtype, jnp.floating):
+            ok &= jnp.all(jnp.isfinite(after) | ~jnp.isfinite(before))
+    return ok
 
 
 def _ok_after(ok: Array, params: Any) -> tuple[Any, Array]:

@@ -14,6 +14,7 @@ rows that a step reads is ever made.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -87,7 +88,7 @@ def sparse_sgd(learning_rate: Schedule) -> TableOptimizer:
     def update(
         values: Any, moments: Any, touched: Mapping[Path, TouchedRows], *, step: Int[Array, ""], ok: Bool[Array, ""]
     ) -> tuple[Any, Any]:
-        rule = lambda rows, gradient: (rows[0] - learning_rate(step) * gradient,)
+        rule = _finite(lambda rows, gradient: (rows[0] - learning_rate(step) * gradient,))
 
         one = lambda table, rows: update_rows((table,), *_of(rows, ok), rule)[0]
         return map_tables(lambda path, table: _over_layers(one, table, touched[path]), values), moments
@@ -131,6 +132,7 @@ def table_adam(
     def update(
         values: Any, moments: Any, touched: Mapping[Path, TouchedRows], *, step: Int[Array, ""], ok: Bool[Array, ""]
     ) -> tuple[Any, Any]:
+        @_finite
         def rule(rows: tuple[Array, ...], gradient: Array) -> tuple[Array, ...]:
             row, mu, nu = rows
             time = (step + 1).astype(row.dtype)
@@ -170,6 +172,23 @@ def is_dense(rows: int, lookups: int, form: str = "auto") -> bool:
       (True, False)
     """
     return form == "dense" or (form == "auto" and rows <= DENSE_UP_TO * lookups)
+
+
+Rule = Callable[[tuple[Array, ...], Array], tuple[Array, ...]]
+
+
+def _finite(rule: Rule) -> Rule:
+    """The rule, but for rows of which it would make something that is not finite: they stay as they are.
+
+    A table is written in place, some rows at a time: when the last of them is known, the first cannot be taken back.
+    """
+
+    def kept(rows: tuple[Array, ...], gradient: Array) -> tuple[Array, ...]:
+        new = rule(rows, gradient)
+        ok = functools.reduce(jnp.logical_and, [jnp.isfinite(n).all(axis=-1, keepdims=True) for n in new])
+        return tuple(jnp.where(ok, n, old) for n, old in zip(new, rows, strict=True))
+
+    return kept
 
 
 def _of(rows: TouchedRows, ok: Array) -> tuple[Array, Array, Array]:

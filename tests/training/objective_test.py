@@ -135,21 +135,54 @@ def test_links_see_the_reference_before_clipping_and_inside_freeze(frozen, apply
         chex.assert_trees_all_equal(ends[1.0].params["mix"], state.params["mix"])
 
 
-def test_updates_that_are_not_finite_are_skipped_and_nothing_is_gathered():
+ADAM = optax.adam(1e-2)
+STEEP = optax.adam(1e-2, b1=1000.0)
+FAILURES = {
+    "NaN in Adam's first moment": (ADAM, {"mu": np.nan}, 0.0),
+    "infinity in Adam's second moment, which makes updates of 0": (ADAM, {"nu": 1e38, "mu": np.inf}, 0.0),
+    "eps 0, and no gradient": (optax.adam(1e-2, eps=0.0, eps_root=0.0), {}, 0.0),
+    "b1 of 1000": (STEEP, {"mu": 1e37}, 0.0),
+    "a rate of infinity": (optax.sgd(np.inf), {}, 0.0),
+    "a rate that takes parameters beyond float32": (optax.chain(optax.scale(1e30), optax.scale(1e30)), {}, 0.0),
+    "a link that divides by 0": (optax.stateless(lambda updates, _: jax.tree.map(lambda u: u / 0.0, updates)), {}, 0.0),
+    "what is gathered": (optax.sgd(0.1), {}, np.nan),
+}
+"""what makes an update that is not finite of a finite gradient: (rule, what its state is full of, what is gathered)"""
+
+
+@pytest.fixture(scope="module")
+def found():
+    """A state, and finite gradients of it."""
     model, batch = ToyModel(), batch_of()
-    link = optax.stateless(lambda updates, params: jax.tree.map(lambda leaf: leaf / 0.0, updates))
-    gathered = lambda method, before, after, gradients: method + 1
-    for check, skipped in ((True, 1), (False, 0)):
-        optimizer = make_optimizer(optax.sgd(0.1), links=[link])
-        state = dataclasses.replace(toy_state(model, optimizer, batch=batch), method=np.zeros(2, np.float32))
-        before = state.params
-        step = make_train_step(
-            Objective(model_loss(model)), optimizer, check_updates=check, after_update=gathered, jit=False
-        )
-        after, metrics = jax.jit(step)(state, batch)
-        assert float(metrics["skipped"].total) == skipped and float(after.method[0]) == 1 - skipped
-        if check:
-            chex.assert_trees_all_equal(after.params, before)
+    state = dataclasses.replace(toy_state(model, batch=batch), method=jnp.zeros(2))
+    found = jax.jit(lambda state, batch: gradients_of(Objective(model_loss(model)), state, batch)[1])(state, batch)
+    return state, found
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_an_update_that_is_not_finite_changes_nothing_and_counts_as_skipped(found, failure):
+    optimizer, filling, gathered = FAILURES[failure]
+    state, gradients = found
+    full = lambda path, leaf: next(
+        (jnp.full_like(leaf, value) for name, value in filling.items() if name in jax.tree_util.keystr(path)), leaf
+    )
+    opt_state = jax.tree_util.tree_map_with_path(full, optimizer.init(state.params))
+    state = dataclasses.replace(state, opt_state=opt_state, batch_stats={})
+    gather = lambda method, before, after, gradients: method + gathered
+    apply = jax.jit(lambda state, found: apply_gradients(state, found, optimizer, after_update=gather))
+    after, metrics = apply(state, gradients)
+    assert float(metrics["skipped"].total) == 1 and int(after.step) == 0
+    for name in ("params", "opt_state", "memory", "method", "batch_stats"):
+        chex.assert_trees_all_equal(getattr(after, name), getattr(state, name))
+
+
+def test_what_was_not_finite_before_does_not_hold_an_update_back(found):
+    # Some rules begin with the best value so far at infinity.
+    state, gradients = found
+    state = dataclasses.replace(state, opt_state=jnp.array(np.inf))
+    optimizer = optax.GradientTransformation(lambda params: jnp.array(np.inf), lambda u, s, p=None: (u, s + 0))
+    after, metrics = jax.jit(lambda state, found: apply_gradients(state, found, optimizer))(state, gradients)
+    assert float(metrics["skipped"].total) == 0 and int(after.step) == 1
 
 
 def test_what_is_gathered_sees_both_parameters_and_the_gradient():

@@ -62,6 +62,19 @@ def test_a_frozen_table_stays():
     assert new["second"]["values"].sum(axis=1).tolist() == [0, -DIM / 2, 0, -DIM / 2, 0]
 
 
+@pytest.mark.parametrize("form", ["lazy", "dense"])
+def test_a_row_whose_update_is_not_finite_stays(form):
+    rows = TouchedRows(jnp.array([[1], [3]]), jnp.ones((2, 1)), jnp.ones((2, DIM)))
+    values = {"values": jnp.arange(ROWS * DIM, dtype=jnp.float32).reshape(ROWS, DIM)}
+    optimizer = table_adam(lambda step: 0.5, form=form, eps=0.0)  # where no gradient has been, 0 / 0
+    moments = optimizer.init(values)
+    moments["mu"]["values"] = moments["mu"]["values"].at[3, 0].set(np.nan)
+    new, after = optimizer.update(values, moments, {("values",): rows}, step=jnp.int32(0), ok=jnp.bool_(True))
+    changed = np.any(np.asarray(new["values"] != values["values"]), axis=1)
+    assert changed.tolist() == [False, True, False, False, False]
+    chex.assert_trees_all_equal(after["mu"]["values"][3], moments["mu"]["values"][3])
+
+
 def test_ids_and_gradients_of_every_layer_meet():
     groups, segments = 2, 2
     ids = arrays(groups, segments)
