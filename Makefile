@@ -82,9 +82,9 @@ test: install  ## the fast tests, on the CPU
 	@echo "== fast tests, $(PYTEST_WORKERS) processes"
 	@$(PYTEST) $(PARALLEL) --jaxtyping -m "not slow and not laws and not gpu" $(ARGS)
 
-test-laws: install  ## the laws of variants, whole models and toys, and of every memory in other precisions
+test-laws: install  ## the laws of variants, whole models and toys, of every memory in other precisions, and configs' variants
 	@echo "== the other laws, $(PYTEST_WORKERS) processes"
-	@$(PYTEST) $(PARALLEL) --jaxtyping -m "laws and not slow" tests/contract_test.py $(ARGS)
+	@$(PYTEST) $(PARALLEL) --jaxtyping -m "laws and not slow" tests/contract_test.py tests/configs_test.py $(ARGS)
 
 test-slow: install  ## the slow tests: integration, every config, several processes
 	@echo "== slow tests, one process"
