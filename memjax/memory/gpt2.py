@@ -168,6 +168,9 @@ class GPT2CompressiveAttention(GPT2Attention):
     compressed whole. What is differentiable: the compression learns from its attention-reconstruction loss only.
     When reset: at `start_of_document`.
 
+    The loss is that of all queries of the segment over the whole segment, also over what comes after them: only the
+    last one stands behind all that is compressed.
+
     Slots have no position of GPT-2's. Their scores get `-slope_h * distance` (ALiBi) with the distance
     `i + 1 + compression_rate * later`, for token i of the segment and a slot after which `later` others were written;
     inside the segment there is no such bias.
