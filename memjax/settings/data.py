@@ -184,6 +184,8 @@ class KeyValueRecall(Source):
     """different values; chance is 1 / num_values"""
     filler_length: Number = 48
     """tokens between the definitions and the questions"""
+    group: Number = 4
+    """bindings after which they are practised; 0 = they are asked for at the end only"""
     layout: Literal["joint", "sequence"] = "joint"
     """a binding is one token for the pair, or key and value one after the other"""
     num_documents: Count = 2048

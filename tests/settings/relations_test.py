@@ -558,6 +558,11 @@ def test_a_memory_that_is_shorter_than_the_segment_is_warned_about():
     "fields, line",
     [
         ({"num_slots": -1}, "model.num_slots: given -1, allowed: 0 or more"),
+        ({"retain_bias": -1.0}, "model.retain_bias: given -1.0, allowed: 0 (none, as published) or more"),
+        (
+            {"dim": 15, "num_heads": 1},
+            "model.dim: given 15, allowed: an even number (sines and cosines of model.segment_positions)",
+        ),
         ({"temperature": 0.0}, "model.temperature: given 0.0, allowed: above 0"),
         ({"output": AdaptiveSoftmax()}, "model.output: given 'AdaptiveSoftmax', allowed: Softmax"),
     ],

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from memjax import config as configs
-from memjax.config import Adafactor, Bytes, Config, Data, InfinityFormer, Memorizing, Model, Spalm, Training
+from memjax.config import Adafactor, Bytes, Config, Data, InfinityFormer, Memformer, Memorizing, Model, Spalm, Training
 from memjax.training.runs import (
     RunDirectory,
     config_from_dict,
@@ -36,6 +36,7 @@ def test_a_config_survives_json():
     "today, before",
     [
         (Spalm(), {"scale_neighbors": False}),
+        (Memformer(), {"unit_values": False, "retain_bias": 0.0, "writes_begin": True, "segment_positions": "none"}),
         (InfinityFormer(), {"first_densities": "published", "over_layers": "mean"}),
     ],
     ids=lambda value: type(value).__name__,

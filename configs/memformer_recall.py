@@ -1,0 +1,56 @@
+"""Memformer recalls over a gap: four pairs in the first segment, four segments of noise, questions in the last.
+
+    memjax train --config memformer_recall
+    memjax train --config memformer_recall --model.num-slots 0      # what can be answered without the memory: chance
+    python -m tools.results run memformer_recall
+
+The segment before a question is noise, and so are the three before it: only slots that were written after the first
+segment, and kept four times, tell the answer. Documents have no practice questions, so gradients have to cross all six
+segments.
+
+Paper: none; the task is ours.
+Our number: tools/results/tables/memformer_recall.md.
+Hardware: 2 CPU cores.
+
+Where the values come from
+  ours     all. A pair is one token; with the begin token, the pairs fill the first half of the first segment, and the
+           questions with their answers the last segment
+"""
+
+from memjax.config import Config, Data, Dense, Evaluation, KeyValueRecall, Memformer, Schedule, Training
+
+VARIANTS = {
+    "default": "16 slots",
+    "as_published": "16 slots as published: values at the length of tokens, nothing ahead for slots, buckets alone",
+    "smoke": "seconds: a few documents, 16 wide",
+}
+
+
+def get_config(variant: str = "default") -> Config:
+    """The experiment; `variant` is a key of `VARIANTS`."""
+    source = KeyValueRecall(num_pairs=4, num_keys=8, num_values=8, filler_length=36, group=0, num_documents=16_384)
+    model = Memformer(dim=32, num_layers=1, num_heads=4, feed_forward=Dense(dim=64), encoder_layers=1, num_slots=16)
+    config = Config(
+        name=f"memformer_recall_{variant}",
+        model=model,
+        data=Data(source=source, rows=32, segment_length=8),
+        training=Training(
+            steps=1200,
+            segments_per_update=6,
+            schedule=Schedule(learning_rate=2e-3, warmup_steps=60, decay="cosine"),
+            log_every=100,
+            checkpoint_every=600,
+        ),
+        evaluation=Evaluation(rows=32, accuracy=True),
+    )
+    match variant:
+        case "default":
+            pass
+        case "as_published":
+            model.unit_values, model.retain_bias = False, 0.0
+            model.writes_begin, model.segment_positions = True, "none"
+        case "smoke":
+            model.dim, model.num_slots, source.num_documents, source.filler_length = 16, 4, 16, 20
+            config.data.rows = config.evaluation.rows = 2
+            config.training = Training(steps=4, segments_per_update=4, schedule=Schedule(warmup_steps=0), log_every=1)
+    return config
