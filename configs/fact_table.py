@@ -4,40 +4,43 @@
     memjax train --config fact_table --variant dense        # a feed-forward network of equal cost
     python -m tools.results run fact_table                  # all, three seeds
 
-The document (`memjax.data.facts`): subject, relation, value, with 16,384 pairs of a subject and a relation and one of
-16 values for each: 65,536 bits. One layer: its attention joins the pair, its feed-forward part has to know the value.
+The document (`memjax.data.facts`): subject, relation, value, with 9,216 pairs of a subject and a relation and one of
+16 values for each: 36,864 bits. One layer: its attention joins the pair, its feed-forward part has to know the value.
 
 Paper: none; the task is ours. Product keys: Lample et al. 2019, https://arxiv.org/abs/1907.05242; beside the network
 (ResM): Kim and Jung 2020, https://arxiv.org/abs/2010.03881.
-Our number: not run at this size.
+Our number: not run at this size. With 64 subjects, relations and sub-keys (16,384 bits) and 400 steps, seed 0: 97.6 %
+of the facts right with product keys, 82.9 % with a network of equal cost (64 hidden); chance is 6.25 %.
 Hardware: 2 CPU cores.
 
 Where the values come from
-  ours        all. Products per token: of the memory 8,576 (queries 4,096, sub-keys 4,096, values 384), of `dense` 8,192
-              (64 hidden), of `dense_256` 32,768
+  ours        all; every fact is seen 100 times. Products per token: of the memory 10,624 (queries 4,096, sub-keys
+              6,144, values 384), of `dense` 10,240 (80 hidden), of `dense_320` 40,960. Rates 0.01, of values too:
+              with 0.003 and 0.001, and 16,384 facts, next to nothing was learned in 300 steps
 """
 
-from memjax.config import Config, Data, Dense, Evaluation, FactTable, Model, ProductKey, Schedule, Training
+from memjax.config import Config, Data, Dense, Evaluation, FactTable, Model, ProductKey, Schedule, TableAdam, Training
 
 VARIANTS = {
-    "default": "product keys of 16,384 slots in the place of the feed-forward network",
+    "default": "product keys of 9,216 slots in the place of the feed-forward network",
     "residual": "the same slots beside a feed-forward network of equal cost",
     "dense": "a feed-forward network of equal cost",
-    "dense_256": "a feed-forward network of four times the cost",
+    "dense_320": "a feed-forward network of four times the cost",
     "smoke": "seconds: 16 facts",
 }
 
 
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`."""
-    memory = ProductKey(dim=64, layers=(), num_keys=128, memory_heads=2, num_neighbors=3, key_dim=32)
+    memory = ProductKey(dim=80, layers=(), num_keys=96, memory_heads=2, num_neighbors=3, key_dim=32)
     config = Config(
         name=f"fact_table_{variant}",
         model=Model(dim=64, num_layers=1, num_heads=2, feed_forward=memory),
-        data=Data(source=FactTable(), rows=32, segment_length=96),
+        data=Data(source=FactTable(num_subjects=96, num_relations=96), rows=32, segment_length=96),
         training=Training(
-            steps=2000,
-            schedule=Schedule(learning_rate=3e-3, warmup_steps=50, decay="cosine"),
+            steps=900,
+            schedule=Schedule(learning_rate=1e-2, warmup_steps=50, decay="cosine"),
+            tables=TableAdam(learning_rate=1e-2),
             log_every=100,
             checkpoint_every=500,
         ),
@@ -49,9 +52,9 @@ def get_config(variant: str = "default") -> Config:
         case "residual":
             memory.dense_scale = 1.0
         case "dense":
-            config.model.feed_forward = Dense(dim=64)
-        case "dense_256":
-            config.model.feed_forward = Dense(dim=256)
+            config.model.feed_forward = Dense(dim=80)
+        case "dense_320":
+            config.model.feed_forward = Dense(dim=320)
         case "smoke":
             memory.num_keys, memory.key_dim, config.model.dim = 4, 8, 16
             config.data.source = FactTable(num_subjects=4, num_relations=4, num_facts=4, num_documents=32)

@@ -566,11 +566,11 @@ RECIPES = {
         config="fact_table",
         variants={
             "network of equal cost": "dense",
-            "network of four times the cost": "dense_256",
+            "network of four times the cost": "dense_320",
             "product keys": "default",
             "product keys beside the network (ResM)": "residual",
         },
-        steps=2000,
+        steps=900,
         seeds=(0, 1, 2),
         evaluations={"test": "--evaluation.split test"},
         usage=True,
