@@ -119,6 +119,7 @@ VALUES = {
     "--training.clip-norm -1": "training.clip_norm: given -1.0, allowed",
     "--training.clip-norm nan": "training.clip_norm: given nan, allowed",
     "--training.keep-checkpoints 0": "training.keep_checkpoints: given 0, allowed",
+    "--training.max-skipped -1": "training.max_skipped: given -1, allowed",
     "--training.segments-without-gradient 1": "training.segments_without_gradient: given 1, allowed",
     "--training.segments-per-update 0": "training.segments_per_update: given 0, allowed",
     "--training.rematerialize all": "training.rematerialize: given 'all', allowed",

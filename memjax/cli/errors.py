@@ -17,7 +17,7 @@ def explain(error: Exception) -> tuple[str | None, int]:
     No line stands for an error of the program, an empty one where all is said: a run says itself that it was stopped.
     A `ValueError` is a mistake where memjax itself raised it (in JAX or NumPy it is a fault of the program), an
     `OSError` where it names a file, a missing module where an extra brings it. A full disk is nobody's mistake, nor is
-    another process of the run that is gone; both have a line.
+    another process of the run that is gone, nor a run whose numbers are not finite; all have a line.
     """
     line = " ".join(str(error).split())
     if isinstance(error, UsageError):
@@ -42,7 +42,10 @@ def explain(error: Exception) -> tuple[str | None, int]:
         return None, 1
     from memjax.training import processes
     from memjax.training.signals import Stopped
+    from memjax.training.skipped import NotFinite
 
     if isinstance(error, Stopped):
         return "", error.exit_code
+    if isinstance(error, NotFinite):
+        return line, 1
     return str(error) if isinstance(error, processes.Missing) else processes.explain(error), 1

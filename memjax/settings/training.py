@@ -113,6 +113,8 @@ class Training(Settings):
     """steps between checkpoints; 0 = only at the end and on a signal"""
     keep_checkpoints: Count = 2
     """newest checkpoints that stay"""
+    max_skipped: Number = 100
+    """steps in a row that were not finite and changed nothing, after which the run ends; 0 = it never does"""
     evaluate_every: Number = 0
     """steps between evaluations; 0 = only at the end"""
     tensorboard: bool = False

@@ -61,6 +61,7 @@ class Checkpoints:
     Attributes:
       directory: where they are.
       damaged: steps whose checkpoint could not be read.
+      kept: a step whose checkpoint stays besides the newest ones; None = there is none.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Checkpoints:
         self.directory = Path(directory).resolve()
         self._keep, self._read_only, self._on_warning = keep, read_only, on_warning
         self.damaged: set[int] = set()
+        self.kept: int | None = None
         self._opened: Any = None
 
     def steps(self) -> list[int]:
@@ -181,6 +183,11 @@ class Checkpoints:
             raise ValueError(f"{self.directory}: has no checkpoint; give the directory of a run that has saved one")
         return found[0], found[1], found[2]["extra"]
 
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Which of them stay (the library asks, after each save)."""
+        newest = len(checkpoints) - self._keep
+        return [place >= newest or found.step == self.kept for place, found in enumerate(checkpoints)]
+
     def close(self) -> None:
         if self._opened is not None:
             self._opened.close()
@@ -249,7 +256,7 @@ class Checkpoints:
                 item_names=("state", "manifest"),
                 item_handlers={"state": ocp.PyTreeCheckpointHandler(), "manifest": ocp.JsonCheckpointHandler()},
                 options=ocp.CheckpointManagerOptions(
-                    preservation_policy=ocp.checkpoint_managers.LatestN(self._keep),
+                    preservation_policy=self,
                     atomicity_options=commit,
                     cleanup_tmp_directories=not self._read_only,
                     create=not self._read_only,

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from memjax.training.runs import (
 )
 from memjax.training.sharding import Layout, check_rows, make_layout
 from memjax.training.signals import Stopped, StopSignal
+from memjax.training.skipped import NotFinite, SkippedSteps
 from memjax.training.slot_counters import pull_usage
 from memjax.training.stages import PHASES, STREAM, Context, Learner, Lineage, OfKind, Position, Stage, keep
 from memjax.training.step import TrainState, init_variables
@@ -196,6 +198,7 @@ def train(
 
     Raises:
       ValueError: the configuration, the run directory, a checkpoint or the data does not fit; nothing is lost.
+      NotFinite: too many steps in a row were not finite (`training.max_skipped`), or the loss at the end is not.
       Stopped: SIGTERM or SIGINT; the run is saved.
     """
     if config.lifelong is not None and course is one_stage:
@@ -278,6 +281,7 @@ def run(
       profile: first and last step of a trace.
 
     Raises:
+      NotFinite: as in `train`.
       Stopped: a signal ended the run, which is saved.
     """
     if all(isinstance(stage.steps, int) for stage in stages):
@@ -299,6 +303,7 @@ class _Run:
         self.make_learner, self.stages, self.record = make_learner, stages, record
         self.hooks, self.trace, self.config = hooks, trace, record.config
         self.position, self.stream = Position(), None
+        self.skipped = SkippedSteps(self.config.training.max_skipped)
         self.scores: dict[tuple[Position, str], EvaluationResult] = {}
         self._use(())
 
@@ -312,6 +317,10 @@ class _Run:
             phase = {"before": self._before, "steps": self._steps, "after": self._after}[self.position.phase]
             info = phase(stage, info)
         results = self._scores(info, self.learner.evaluators)
+        for name, result in results.items():
+            if not math.isfinite(result.nats):
+                what = f"the evaluation {name!r}" if name else "the evaluation"
+                raise NotFinite(f"{record.path}: not finished, the loss of {what} is {result.nats}; {record.remedy()}")
         named = {name: result.as_dict() for name, result in results.items() if name}
         found = {"evaluation": results[""].as_dict(), **({"evaluations": named} if named else {}), **self.sizes}
         record.finish(info.step, found, describe_score(results[""]))
@@ -342,6 +351,7 @@ class _Run:
         if restored is not None:
             check_tokenizer(record.fingerprint, restored.extra.get("tokenizer"), record.path)
             state, first = self.places.join(restored.tree), self.stages[0].steps
+            self.skipped = SkippedSteps(training.max_skipped, restored.extra.get("skipped", 0))
             steps = first if isinstance(first, int) else restored.step
             self.position = Position.read(restored.step, restored.extra["position"], steps)
             notes.append(f"going on after step {self.position.step}")
@@ -358,7 +368,7 @@ class _Run:
             state = self.places.init(values)
         if self.position.phase == "steps":  # what does not fit is refused before anything is written
             self.stream = self.stages[self.position.stage].open(state, self.position.stream)
-        record.begin(self.position, restored is not None)
+        record.begin(self.position, None if restored is None else restored.extra)
         self.sizes = {
             "parameters": count_parameters((state.params, state.tables.values)) - self.learner.model.padding(),
             "memory_bytes": count_bytes(state.memory) // rows,
@@ -463,6 +473,8 @@ class _Run:
     def _log(self, info: StepInfo) -> None:
         """Pulls the totals, now and then: the only place where training waits for the device."""
         self.record.clock.steps += 1
+        if "skipped" in info.metrics:  # of a kind of update that says it
+            self.skipped.add(info.metrics["skipped"].total)
         often = self.config.training.log_every
         if not often or (info.step % often and info.step != self.position.end):
             return
@@ -471,6 +483,17 @@ class _Run:
         none = jax.tree.map(jnp.zeros_like, info.state.totals)
         info.state = dataclasses.replace(info.state, totals=none, tables=tables)
         self.record.write_steps(self.position, totals, int(applied), usage)
+        self._check(info)
+
+    def _check(self, info: StepInfo) -> int:
+        """The steps skipped in a row, at present; ends the run where they are too many."""
+        count = self.skipped.read()
+        if self.skipped.is_over:
+            raise NotFinite(
+                f"{self.record.path}: ended after step {info.step}, training.max_skipped = {count} steps in a row were "
+                f"skipped: loss, gradient or update not finite; {self.record.remedy()}"
+            )
+        return count
 
     def _evaluate(self, info: StepInfo) -> None:
         with self.record.clock.paused(info.metrics), contextlib.suppress(Interrupted):
@@ -481,7 +504,8 @@ class _Run:
         if self.stream is not None:
             self.position = self.position._replace(stream=self.stream.position)
         with self.record.clock.paused(info.metrics):
-            self.record.save(self.position, self.lineage, lambda: self.places.split(info.state))
+            skipped = self._check(info)
+            self.record.save(self.position, self.lineage, lambda: self.places.split(info.state), skipped=skipped)
 
     def _scores(self, info: StepInfo, names: Iterable[str]) -> dict[str, EvaluationResult]:
         """Those evaluations, unless a signal ends the run."""

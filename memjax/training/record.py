@@ -86,9 +86,10 @@ class Record:
         if self._tensorboard is not None:
             self._tensorboard.close()
 
-    def begin(self, position: Position, restored: bool) -> None:
-        """Notes that the attempt starts at this position."""
-        self._saved = position.number if restored else None
+    def begin(self, position: Position, extra: Mapping[str, Any] | None) -> None:
+        """Notes that the attempt starts at this position, from a checkpoint where that has something `extra`."""
+        self._saved = None if extra is None else position.number
+        self.checkpoints.kept = None if extra is None else extra.get("sound", position.number)
         with processes.together("the record", self.config.sharding.timeout):
             if processes.is_first():
                 self._metrics.cut(position.step, position.stage, position.phase)
@@ -97,17 +98,29 @@ class Record:
         if self.config.training.tensorboard and processes.is_first():
             self._tensorboard = TensorBoard(self.path, position.step)
 
-    def save(self, position: Position, lineage: Lineage, tree: Callable[[], Any]) -> None:
-        """Saves what `tree()` gives, once for each position."""
+    def save(self, position: Position, lineage: Lineage, tree: Callable[[], Any], *, skipped: int = 0) -> None:
+        """Saves what `tree()` gives, once for each position; the last `skipped` steps before it were skipped.
+
+        While steps are skipped, the checkpoint from before the first of them stays, however many follow.
+        """
         if self._saved == position.number:
             return
+        if not skipped:
+            self.checkpoints.kept = position.number
         streams = processes.gather(position.stream)
         where = position._replace(stream=merge_positions(streams) if len(streams) > 1 else streams[0])
         extra = {"position": where.to_dict(), **({"lineage": list(lineage)} if lineage else {})}
         extra |= {"tokenizer": self.fingerprint} if self.fingerprint else {}
+        extra |= {"skipped": skipped, "sound": self.checkpoints.kept} if skipped else {}
         self.checkpoints.save(position.number, tree(), extra=extra)
         self._saved = position.number
         self.tell("checkpoint", position.step, f"step {position.step}: saved")
+
+    def remedy(self) -> str:
+        """What can be done about numbers that are not finite."""
+        kept = self.checkpoints.kept
+        left = "no checkpoint is from before the first skipped step" if kept is None else f"checkpoint {kept} is sound"
+        return f"{left}; a smaller training.schedule.learning_rate, or a look at the data there, may help"
 
     # Metrics
 
@@ -134,7 +147,9 @@ class Record:
         left = f"  ETA {describe_duration((self.steps - step) * seconds / steps)}" if steps > 0 else ""
         self.tell("log", step, f"step {step}/{self.steps}  {describe_numbers(line)}{left}", line)
         if totals["skipped"].total:
-            lost = f"{int(totals['skipped'].total)} of {int(counted)} steps skipped: loss or gradient not finite"
+            lost = (
+                f"{int(totals['skipped'].total)} of {int(counted)} steps skipped: loss, gradient or update not finite"
+            )
             self.tell("note", step, lost)
         self.clock.restart()
 

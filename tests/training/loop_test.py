@@ -16,6 +16,7 @@ from memjax.training.evaluation import Evaluator
 from memjax.training.experiment import Experiment
 from memjax.training.loop import Stopped, every, train
 from memjax.training.metrics import read_metrics
+from memjax.training.skipped import NotFinite, SkippedSteps
 from memjax.training.step import make_train_step
 from tests.training.toy import LENGTH, ROWS, ToyModel, toy_documents
 
@@ -267,5 +268,47 @@ def test_steps_that_are_not_finite_are_told(tmp_path):
     _, events = run(experiment)
     (line,) = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if line["kind"] == "train"]
     assert 0 < line["skipped"] < 6 and np.isfinite(line["nats_per_token"])
-    assert any("steps skipped: loss or gradient not finite" in event.text for event in events)
+    assert any("steps skipped: loss, gradient or update not finite" in event.text for event in events)
     assert np.isfinite(final_arrays(tmp_path / "run")[1]["params/mix/kernel"]).all()
+
+
+def dying(workdir, name="run", **training):
+    """A run in which every step from the second on is skipped."""
+    schedule = Schedule(learning_rate=1e30, warmup_steps=0)
+    often = {"steps": 40, "log_every": 2, "checkpoint_every": 1, "evaluate_every": 0, "schedule": schedule}
+    return make_experiment(workdir, name, **{**often, **training})
+
+
+def test_a_dead_run_ends_and_keeps_what_was_before_also_when_it_was_resumed(tmp_path):
+    with pytest.raises(Crash):
+        run(dying(tmp_path, max_skipped=7), hooks=[crash_at(5)])
+    end = "training.max_skipped = 7 steps in a row were skipped: loss, gradient or update not finite; checkpoint 1 is"
+    for _ in range(2):  # started again, it ends again
+        with pytest.raises(NotFinite, match=f"ended after step 8, {end} sound"):
+            run(dying(tmp_path, max_skipped=7))
+    path = tmp_path / "run"
+    checkpoints = Checkpoints(path / "checkpoints", read_only=True)
+    assert checkpoints.steps() == [1, 6, 7] and not (path / "finished.json").exists()
+    one, last = (checkpoints.load("", step=step) for step in (1, 7))
+    checkpoints.close()
+    for name in one[1]:
+        if name.startswith(("params/", "opt_state/")):
+            assert one[1][name].tobytes() == last[1][name].tobytes() and np.isfinite(last[1][name]).all()
+
+
+def test_nothing_finishes_with_a_loss_that_is_not_finite(tmp_path):
+    for _ in range(2):
+        with pytest.raises(NotFinite, match="not finished, the loss of the evaluation is nan; checkpoint 1 is sound"):
+            run(dying(tmp_path, steps=4, max_skipped=0))
+    assert not (tmp_path / "run" / "finished.json").exists()
+
+
+def test_skipped_steps_in_a_row_are_counted():
+    skipped = SkippedSteps(limit=2, count=1)
+    for lost, count, over in ((0, 0, False), (1, 1, False), (0, 0, False), (1, 1, False), (1, 2, True), (0, 2, True)):
+        skipped.add(np.float32(lost))
+        assert (skipped.read(), skipped.is_over) == (count, over)
+    endless = SkippedSteps()
+    for _ in range(2500):
+        endless.add(1.0)
+    assert endless.read() == 2500 and not endless.is_over
