@@ -24,7 +24,8 @@ def recall(compressed_memory_length: int) -> Config:
 # Measured with seeds 0, 1, 2: kept 0.509, 0.711, 0.287; not_compressed 0.133, 0.134, 0.134; cleared 0.140, 0.116,
 # 0.133; shuffled 0.124, 0.129, 0.150; parent 0.137, 0.115, 0.113. Chance is 0.125, with an error of 0.010 over 1,024
 # answers. The seeds differ by how far they have come, and two deviations (0.42) below their mean is chance: the bounds
-# are seven and four errors above it.
+# are seven and four errors above it. With `loss_weight=0`, so that the compression stays as it began, seed 0 has 0.135;
+# after twice as many steps seed 2 has 0.427.
 ROW = Learns(
     config=lambda: recall(16),
     parent=lambda: recall(0),
