@@ -44,7 +44,7 @@ def measure(row: Learns, seed: int, workdir: Path, *, subset: str = "is_answer")
     """
     found = {}
     for name, config in {"memory": row.config(), "parent": row.parent()}.items():
-        loaded = load_run(_trained(config, f"{name}_{seed}", seed, workdir))
+        loaded = load_run(trained(config, f"{name}_{seed}", seed, workdir))
         asked = {"parent": loaded.experiment.config.evaluation}
         if name == "memory":
             own = loaded.experiment.config
@@ -65,7 +65,7 @@ def check(row: Learns, found: Mapping[str, float]) -> None:
         assert found[name] <= most, (name, found, row.at_most)
 
 
-def _trained(config: Config, name: str, seed: int, workdir: Path) -> Path:
+def trained(config: Config, name: str, seed: int, workdir: Path) -> Path:
     """The directory of a run that evaluates and saves at its end only."""
     config = dataclasses.replace(config, name=name, workdir=str(workdir))
     config.training.seed = config.data.seed = seed
