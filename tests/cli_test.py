@@ -452,3 +452,10 @@ def test_a_verb_says_which_checkpoint_it_used(here, capsys):
         facts = json.loads(shown.out)
         assert (facts["step"], facts["newest_step"]) == (1, 2)
         assert "step 1 (not the newest: step 2 is damaged)" in shown.err
+
+
+def test_a_run_that_is_not_finite_is_one_line_and_exit_code_1():
+    from memjax.cli.errors import explain
+    from memjax.training.skipped import NotFinite
+
+    assert explain(NotFinite("runs/x: ended\nafter step 8")) == ("runs/x: ended after step 8", 1)
