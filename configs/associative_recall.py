@@ -10,12 +10,14 @@ binding. An update reads 1,920 tokens: 16 documents, with gradients from end to 
 stop between segments. All states have about 2,048 numbers a layer.
 
 Paper: none; the task is ours, after the associative recall of the memory literature.
-Our number: not run at this size.
+Our number: not run for 2,000 steps. After 500, seed 0: 53.0 % of the answers right with MemSizer, 45.7 % with T2R;
+chance is 6.25 %, which is all that a model without a state can reach.
 Hardware: 2 CPU cores.
 
 Where the values come from
   ours        all. Two heads of 32 features and values of 32 (16 random directions have 32 features); MemSizer 32 slots
-              of 64; Transformer-XL 32 slots of 64, which reach the segment before
+              of 64; Transformer-XL 32 slots of 64, which reach the segment before. A rate of 0.01: with 0.003 the
+              Linear Transformer had only begun to learn after 300 steps (9.6 %)
 """
 
 from dataclasses import replace
@@ -69,7 +71,7 @@ def get_config(variant: str = "default") -> Config:
         training=Training(
             steps=2000,
             segments_per_update=horizon,
-            schedule=Schedule(learning_rate=3e-3, warmup_steps=50, decay="cosine"),
+            schedule=Schedule(learning_rate=1e-2, warmup_steps=50, decay="cosine"),
             log_every=100,
             checkpoint_every=500,
         ),
