@@ -1,0 +1,51 @@
+"""Neighbours among which every token is: what SPALM can gain at most, were its search perfect.
+
+    python -m tools.measurements.oracle_neighbors ORACLE --data.source.path DIR
+    memjax train --config wikitext2_memories --variant spalm --data.neighbors ORACLE --data.source.path DIR
+
+The token stands at a random place among random tokens of the split, so that only the context tells which one it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from memjax.data.annotations import AnnotatedDocuments, write_neighbors
+from memjax.data.documents import Documents
+from memjax.data.sources import SPLITS
+from memjax.overrides import apply_overrides, load_config
+from memjax.training.experiment import make_experiment
+
+
+def oracle_neighbors(documents: Documents, num_neighbors: int, seed: int = 0) -> np.ndarray:
+    """int32 `[tokens, num_neighbors]`: each token, and others of the split as often as they are there.
+
+    Args:
+      documents: of the split.
+      num_neighbors: of each token.
+      seed: of the draw.
+    """
+    split, random = AnnotatedDocuments(documents), np.random.default_rng(seed)
+    tokens = split.tokens(0, int(split.offsets[-1]))
+    values = random.choice(tokens, size=(len(tokens), num_neighbors))
+    values[np.arange(len(tokens)), random.integers(num_neighbors, size=len(tokens))] = tokens
+    return values.astype(np.int32)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("to", help="folder that data.neighbors will name")
+    parser.add_argument("--num-neighbors", type=int, default=4, help="of each token")
+    options, rest = parser.parse_known_args()
+    config = apply_overrides(load_config("wikitext2_memories", "one_softmax"), rest, prog="oracle_neighbors")
+    experiment = make_experiment(config)
+    for split in SPLITS:
+        documents = experiment.documents(split)
+        values = oracle_neighbors(documents, options.num_neighbors, seed=SPLITS.index(split))
+        write_neighbors(options.to, split, values, documents, store="oracle")
+
+
+if __name__ == "__main__":
+    main()
