@@ -1,0 +1,66 @@
+"""Memory tokens learn to carry a text: a decoder that sees nothing else of it copies it."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from memjax import config as configs
+from memjax.models.encoder_decoder import EncoderDecoder
+from memjax.training import load_run
+from tests.learns.harness import SEEDS, trained
+
+
+class Cleared(EncoderDecoder):
+    """What the decoder reads of a source are zeros."""
+
+    def encode(self, *arguments: Any) -> Any:
+        rows, mask, aux = super().encode(*arguments)
+        return jnp.zeros_like(rows), mask, aux
+
+
+class Shuffled(EncoderDecoder):
+    """What the decoder reads are the memory rows of another source."""
+
+    def encode(self, *arguments: Any) -> Any:
+        rows, mask, aux = super().encode(*arguments)
+        return jnp.roll(rows, 1, axis=0), mask, aux
+
+
+def copying(init_stddev: float | None = None) -> configs.Config:
+    """Eight of sixteen letters pass through ten tokens, which are all that the decoder reads of them."""
+    tokens = configs.MemoryTokens(kind="bottleneck", decoder_reads="memory", init_stddev=init_stddev)
+    sizes = {"dim": 64, "num_layers": 1, "num_heads": 4, "feed_forward": configs.Dense(dim=128)}
+    return configs.Config(
+        model=configs.EncoderDecoder(**sizes, memory_tokens=tokens, label_smoothing=0.0),
+        data=configs.Data(source=configs.CopiedLetters(), tokenizer=configs.Bytes(), rows=32, segment_length=9),
+        training=configs.Training(steps=400, schedule=configs.Schedule(learning_rate=3e-3, warmup_steps=50)),
+        evaluation=configs.Evaluation(rows=32, accuracy=True),
+    )
+
+
+def measure(seed: int, workdir: Path) -> dict[str, float]:
+    """Accuracy on held-out texts, of nine tokens each: the end is right without any memory."""
+    found = {}
+    loaded = load_run(trained(copying(), f"copying_{seed}", seed, workdir))
+    model = loaded.experiment.model
+    fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)} | {"parent": None}
+    for state, kind in {"kept": EncoderDecoder, "cleared": Cleared, "shuffled": Shuffled}.items():
+        changed = dataclasses.replace(loaded.experiment, model=kind(**fields))
+        found[state] = changed.evaluate(loaded.variables).accuracy
+    return found
+
+
+# Measured; the end is one target of nine and always right, so that chance is 0.167:
+#   kept 0.924, 0.833; cleared 0.162, 0.164; shuffled 0.169, 0.163 (the third seed is not measured). Tokens of
+#   init_stddev = 0.02 are faster here, 0.998 and 0.998; after 800 updates both are at 1.000 (one seed).
+KEPT, NOTHING = 0.75, 0.19
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_a_text_passes_through_the_tokens(seed, tmp_path):
+    found = measure(seed, tmp_path)
+    assert found["kept"] >= KEPT and max(found["cleared"], found["shuffled"]) <= NOTHING, found
