@@ -141,9 +141,12 @@ def _memformer(known: Known) -> str:
     most = max(r["segments"] for r in records)
     form = {r["form"]: r for r in records if r["segments"] == most}
     share = form["mrbp"]["temp_size"] / form["none"]["temp_size"]
+    rows = ("16 slots", "16 slots, as published", "no slots")
+    recall, before, none = (known.mean("memformer_recall", row, "accuracy") for row in rows)
     return (
-        f"replay of {most} segments in {share:.3f} times the temporaries ({_table('replay')}); "
-        f"quality: {_table('sorting_curves', 'sorting')}, {_table('recurrent_memories', 'text')}"
+        f"recall over four segments of noise: {recall:.2f} right, {before:.2f} with slots as published, {none:.2f} "
+        f"without ({_table('memformer_recall')}); replay of {most} segments in {share:.3f} times the temporaries "
+        f"({_table('replay')}); quality: {_table('sorting_curves', 'sorting')}, {_table('recurrent_memories', 'text')}"
     )
 
 
