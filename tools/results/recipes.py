@@ -348,7 +348,7 @@ RECIPES = {
         learning_rates=(2e-3,),
         seeds=(0, 1, 2),
         measures=("accuracy", "nats_per_token"),
-        controls={"16 slots": "16 slots, as published", "16 slots, as published": "no slots"},
+        controls={"16 slots": ("16 slots, as published", "no slots"), "16 slots, as published": ("no slots",)},
     ),
     "sorting_small": Recipe(
         description=(
@@ -586,7 +586,7 @@ RECIPES = {
                 "T2R, from scratch",
                 "MemSizer, 32 slots",
             ),
-            "softmax, one segment",
+            ("softmax, one segment",),
         ),
     ),
     "fact_table": Recipe(
@@ -609,7 +609,7 @@ RECIPES = {
         measures=("accuracy",),
         controls=dict.fromkeys(
             ("network of four times the cost", "product keys", "product keys beside the network (ResM)"),
-            "network of equal cost",
+            ("network of equal cost",),
         ),
     ),
     "linear_states_wikitext2": Recipe(
