@@ -144,9 +144,9 @@ def _memformer(known: Known) -> str:
     rows = ("16 slots", "16 slots, as published", "no slots")
     recall, before, none = (known.mean("memformer_recall", row, "accuracy") for row in rows)
     return (
-        f"recall over four segments of noise: {recall:.2f} right, {before:.2f} with slots as published, {none:.2f} "
-        f"without ({_table('memformer_recall')}); replay of {most} segments in {share:.3f} times the temporaries "
-        f"({_table('replay')}); quality: {_table('sorting_curves', 'sorting')}, {_table('recurrent_memories', 'text')}"
+        f"recall over a gap: {recall:.2f}, as published {before:.2f}, without slots {none:.2f} "
+        f"({_table('memformer_recall')}); replay of {most} segments in {share:.3f} times the temporaries "
+        f"({_table('replay')})"
     )
 
 
