@@ -16,7 +16,7 @@ from memjax.data.byte_pairs import BytePairTokenizer
 from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, Tokenizer, WordTokenizer
 from memjax.data.wordpiece import WordPieceTokenizer
 
-__all__ = ["load_tokenizer", "save_tokenizer"]
+__all__ = ["fingerprint_of", "load_tokenizer", "save_tokenizer"]
 
 ABOUT = "about.json"
 
@@ -28,6 +28,11 @@ _LOADERS: dict[str, Callable[[Path], Any]] = {
     "WordPieceTokenizer": lambda folder: WordPieceTokenizer(folder / "tokenizer.json"),
     "SeqioVocabulary": lambda folder: None,
 }
+
+
+def fingerprint_of(tokenizer: Tokenizer | None) -> str | None:
+    """What tells this tokenizer from others; None where there is none."""
+    return None if tokenizer is None else tokenizer.fingerprint
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

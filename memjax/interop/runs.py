@@ -145,7 +145,7 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     checkpoint, arrays, extra = load_arrays(run)
     settings = grown(settings, extra.get("lineage", ()))
     experiment = make_experiment(settings, tokenizer=open_tokenizer(run, extra.get("tokenizer")))
-    check_tokenizer(getattr(experiment.tokenizer, "fingerprint", None), extra.get("tokenizer"), run)
+    check_tokenizer(experiment.fingerprint, extra.get("tokenizer"), run)
     model, family = experiment.model, family_of_run(settings.model)
     params = join_arrays(arrays, model.groups())["params"]
     params = {**params, "vocabulary": _cut(params["vocabulary"], model.vocabulary)}

@@ -86,7 +86,7 @@ def _made_with(source: KeySource) -> dict[str, Any]:
     experiment = source.run.experiment
     arrays = describe_arrays(flatten(source.variables))
     model = {"config": config_to_dict(experiment.config.model), "arrays": arrays}
-    tokenizer = str(getattr(experiment.tokenizer, "fingerprint", None))
+    tokenizer = str(experiment.fingerprint)
     return {"model": checksum(model)[:32], "tokenizer": tokenizer, "protocol": source.protocol()}
 
 

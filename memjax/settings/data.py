@@ -60,6 +60,7 @@ class Source(Settings):
       is_images: whether its documents are images.
       counts_words: whether published perplexities are those of words, with one for every line end.
       metrics: what is published for its classes besides accuracy: 'matthews', 'f1'.
+      max_length: tokens of each side of its pairs, the end included; 0 = it has none.
     """
 
     gives = ("texts",)
@@ -67,6 +68,7 @@ class Source(Settings):
     is_images = False
     counts_words = False
     metrics = ()
+    max_length = 0
 
 
 @dataclass(slots=True, kw_only=True)

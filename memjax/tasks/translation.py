@@ -33,7 +33,7 @@ class Translation(LanguageModeling):
         length_penalty: float = length_penalty,
     ) -> Iterator[list[int]]:
         """Ids of the best translation of every source that a beam finds (`memjax.inference.translate`)."""
-        longest = self.config.data.source.max_length  # type: ignore[union-attr]
+        longest = self.config.data.source.max_length
         return translate(
             model,
             variables,
@@ -52,7 +52,7 @@ class Translation(LanguageModeling):
         self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
         """Translates each text; `how` are the rows side by side, `beam_size` and `length_penalty`."""
-        longest = self.config.data.source.max_length  # type: ignore[union-attr]
+        longest = self.config.data.source.max_length
         sources = [[*data.tokenizer.encode(text).tolist(), data.tokenizer.end_id] for text, _ in asked]
         for source, (text, _) in zip(sources, asked, strict=True):
             if len(source) > longest:

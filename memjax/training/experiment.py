@@ -14,6 +14,7 @@ from memjax.data.documents import Documents, Split
 from memjax.data.opening import Datasets
 from memjax.data.reading import Reading
 from memjax.data.rows import RowStream
+from memjax.data.saved_tokenizers import fingerprint_of
 from memjax.models.contract import Model
 from memjax.models.factory import make_mixtures
 from memjax.settings.relations import validate
@@ -48,6 +49,11 @@ class Experiment:
     begin_token: int
     tokenizer: Any = None
     num_words: Callable[[str], int] | None = None
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the tokenizer: its ids, and the parameters that were trained with them, mean nothing under another one."""
+        return fingerprint_of(self.tokenizer)
 
     @property
     def task(self) -> Task:

@@ -9,6 +9,7 @@ import jax
 
 from memjax.config import Config
 from memjax.data.rows import merge_positions
+from memjax.data.saved_tokenizers import fingerprint_of
 from memjax.training import processes
 from memjax.training.assembly import make_schedule
 from memjax.training.checkpoints import Checkpoints
@@ -70,7 +71,7 @@ class Record:
         reset_memory: bool = False,
     ):
         self.config, self.path, self.layout, self.reset_memory = config, directory.path, layout, reset_memory
-        self.tokenizer, self.fingerprint = tokenizer, getattr(tokenizer, "fingerprint", None)
+        self.tokenizer, self.fingerprint = tokenizer, fingerprint_of(tokenizer)
         self.steps, self.clock = config.training.steps, Clock()
         self.stop = processes.Agreed(lambda: stop.received or 0)
         self.directory, self._report, self._schedule = directory, report, make_schedule(config.training)

@@ -163,7 +163,7 @@ def load_run(
     lineage, wanted = extra.get("lineage", ()), extra.get("tokenizer")
     config = grown(load_config(run) if config is None else config, lineage)
     experiment = make_experiment(config, tokenizer=open_tokenizer(run, wanted))
-    check_tokenizer(getattr(experiment.tokenizer, "fingerprint", None), wanted, run)
+    check_tokenizer(experiment.fingerprint, wanted, run)
     made, length = learner(experiment) if learner else None, experiment.config.data.segment_length
     if made is None or made.adapt is own_variables:
         arrays, what = jax.tree.map(jnp.array, loaded), f"{run}: the checkpoint is of another architecture"
