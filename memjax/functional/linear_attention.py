@@ -242,10 +242,10 @@ def effective_rank(products: Float[Array, "batch heads features value_dim"]) -> 
     decomposition.
 
     Args:
-      products: as in `LinearState`.
+      products: `[batch, heads, features, value_dim]`, the sums of `LinearState`.
 
     Returns:
-      For each row the mean over its heads, in `(0, 1]`, and 0 of sums that are 0.
+      `[batch]`, for each row the mean over its heads, in `(0, 1]`, and 0 of sums that are 0.
 
     Example:
       >>> import jax.numpy as jnp

@@ -22,8 +22,8 @@ __all__ = [
     "candidate_pairs",
     "gradient_of_rows",
     "lookup_rows",
+    "lookup_spread",
     "select_product_keys",
-    "slot_spread",
     "sum_rows",
     "table_shards",
     "top_slots",
@@ -34,7 +34,7 @@ LOOKUPS = 1 << 14
 """rows that are gathered at once, unless a caller says otherwise"""
 
 SAMPLED = 1 << 14
-"""lookups that `slot_spread` looks at"""
+"""lookups that `lookup_spread` looks at"""
 
 Split = Literal["rows", "columns"]
 
@@ -120,7 +120,7 @@ def top_slots(ids: Int[Array, "*batch lookups"], weights: Float[Array, "*batch l
 
 
 @operation
-def slot_spread(
+def lookup_spread(
     ids: Int[Array, "tokens lookups"], weights: Float[Array, "tokens lookups"], num_keys: int
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """How evenly some tokens use the slots, without counting every slot.
@@ -129,8 +129,8 @@ def slot_spread(
     as large as the table.
 
     Args:
-      ids: of all heads of a token; slots from `num_keys ** 2` on stand for padding.
-      weights: of the lookups.
+      ids: `[tokens, lookups]`, of all heads of a token; slots from `num_keys ** 2` on stand for padding.
+      weights: as `ids`, of the lookups.
       num_keys: sub-keys of each half.
 
     Returns:
@@ -140,7 +140,7 @@ def slot_spread(
 
     Example:
       >>> even, one = jnp.array([[0, 3], [1, 2]]), jnp.array([[3, 3], [3, 3]])
-      >>> print(*(f"{number:.2f}" for ids in (even, one) for number in slot_spread(ids, jnp.full((2, 2), 0.5), 2)))
+      >>> print(*(f"{number:.2f}" for ids in (even, one) for number in lookup_spread(ids, jnp.full((2, 2), 0.5), 2)))
       1.00 0.00 0.25 1.00
     """
     step, slots = max(1, -(-ids.size // SAMPLED)), num_keys**2

@@ -125,6 +125,7 @@ class Beginning(NamedTuple):
     variance: float
 
 
+@operation
 def beginning(num_heads: int, stddev: float) -> Beginning:
     """The densities of scores of 0: of standard deviation `stddev`, those of head h at `(h - 1/2) / num_heads`.
 

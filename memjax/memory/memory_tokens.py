@@ -237,6 +237,7 @@ def mean_cosine(rows: Float[Array, "batch memory dim"]) -> Float[Array, " batch"
     return (jnp.square(unit.sum(axis=1)).sum(axis=-1) - count) / (count * (count - 1))
 
 
+@operation
 def memory_aux(memory: Float[Array, "batch memory dim"], rows: Rows) -> Aux:
     """What models report of their memory rows: these, and the mean cosine between two, over `rows` with real tokens."""
     metrics = {}

@@ -82,6 +82,7 @@ def effective_share(scores: Float[Array, "batch length candidates"]) -> Float[Ar
     return jnp.where(count > 0, 1 / jnp.where(count > 0, squares * count, 1), 0)
 
 
+@operation
 def spread_metrics(memory: str, candidates: str, scores: Array, mask: Mask) -> dict[str, Sum]:
     """Means over the real tokens: how many candidates there are, and the share that weights are spread over."""
     found = jnp.where(mask, (scores > -jnp.inf).sum(axis=-1), 0)

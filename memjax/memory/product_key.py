@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from memjax.axes import MODEL, named
-from memjax.functional.product_keys import Split, select_product_keys, slot_spread, sum_rows
+from memjax.functional.product_keys import Split, lookup_spread, select_product_keys, sum_rows
 from memjax.functional.scopes import operation
 from memjax.memory.contract import Stateless, broadcast_mask
 from memjax.memory.projections import project
@@ -110,7 +110,7 @@ class ProductKeyMemory(Stateless):
 
     `Aux.arrays` has `values/ids` and `values/weights`, `[batch, length, heads * neighbors]`: the slots that every token
     has read (`num_keys ** 2` for padding) and how much. `Aux.metrics` has `product_key/used` and
-    `product_key/divergence`, how evenly the tokens of the segment use the slots (`memjax.functional.slot_spread`).
+    `product_key/divergence`, how evenly the tokens of the segment use the slots (`memjax.functional.lookup_spread`).
 
     `y` is the weighted sum of the chosen values alone, without the residual and without a norm.
 
@@ -218,7 +218,7 @@ class ProductKeyMemory(Stateless):
     def _spread(self, read: dict[str, Array], mask: Array) -> dict[str, Sum]:
         """How evenly a segment with a real token uses the slots."""
         ids, weights = (array.reshape(-1, array.shape[-1]) for array in read.values())
-        used, divergence = slot_spread(ids, weights, self.num_keys)
+        used, divergence = lookup_spread(ids, weights, self.num_keys)
         one = mask.any().astype(used.dtype)
         return {"product_key/used": Sum(used, one), "product_key/divergence": Sum(divergence, one)}
 

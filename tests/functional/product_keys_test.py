@@ -13,8 +13,8 @@ from memjax.functional.product_keys import (
     candidate_pairs,
     gradient_of_rows,
     lookup_rows,
+    lookup_spread,
     select_product_keys,
-    slot_spread,
     sum_rows,
     top_slots,
     update_rows,
@@ -286,7 +286,7 @@ def test_the_spread_of_slots_is_that_of_the_tokens_looked_at(tokens):
     ids = random.choice(keys**2, size=(tokens, 8), p=random.dirichlet(np.full(keys**2, 0.1))).astype(np.int32)
     weights = random.random((tokens, 8)).astype(np.float32)
     ids[-2:] = keys**2  # padding
-    found = jax.jit(slot_spread, static_argnums=2)(ids, weights, keys)
+    found = jax.jit(lookup_spread, static_argnums=2)(ids, weights, keys)
     step = max(1, -(-ids.size // 2**14))
     ids, weights = ids[::step], weights[::step]
     real = ids < keys**2
@@ -296,4 +296,4 @@ def test_the_spread_of_slots_is_that_of_the_tokens_looked_at(tokens):
     halves = sum(divergence(table.sum(axis=axis)) for axis in (0, 1)) / np.log(keys**2)
     np.testing.assert_allclose(found, [used, halves], rtol=1e-5)
     assert 0 < halves <= divergence(table) / np.log(keys**2)
-    assert [float(number) for number in slot_spread(jnp.full((2, 3), keys**2), jnp.zeros((2, 3)), keys)] == [0, 0]
+    assert [float(number) for number in lookup_spread(jnp.full((2, 3), keys**2), jnp.zeros((2, 3)), keys)] == [0, 0]

@@ -28,6 +28,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "bin_masses": {"num_bins": 4},
     "bucket_bias": {"distances": np.zeros((5, 5), np.int32), "max_distance": 8},
     "candidate_log_probs": {"vocab_size": 50},
+    "lookup_spread": {"num_keys": 9},
     "causal_linear_attention": {"state": STATE},
     "dilated_convolutions": {"dilations": (1, 2, 4)},
     "expected_basis": {"basis": BASIS},

@@ -9,9 +9,10 @@ import pytest
 from memjax.overrides import apply_overrides, load_config
 from memjax.settings.relations import validate
 from memjax.training.runs import config_to_dict
-from tools.results import ledger, pages, recipes, runner, speed_tables, tables
+from tools.results import ledger, pages, runner, speed_tables, tables
 from tools.results.ledger import Book, Measurement, Run
 from tools.results.recipes import RECIPES, Recipe
+from tools.results.recipes.recipe import BOTH_SPLITS
 
 SCORE = {"bits_per_byte": 1.25, "nats_per_token": 2.0, "targets": 3, "memory_bytes": 4, "subsets": {}}
 RUN = Run(
@@ -146,7 +147,7 @@ def commands(tmp_path, monkeypatch):
 def test_a_recipe_trains_what_the_ledger_does_not_have(tmp_path, monkeypatch, commands):
     rows = {"first": "default", "then": "default --training.init-from @r/first --k $MEMJAX_PLACE/x"}
     recipe = Recipe("", "sorting", rows, 5, 0, (0.1,), arguments="--k 1", usage=True)
-    recipe = dataclasses.replace(recipe, evaluations=recipes.BOTH_SPLITS)
+    recipe = dataclasses.replace(recipe, evaluations=BOTH_SPLITS)
     monkeypatch.setitem(RECIPES, "r", recipe)
     book, runs = Book(tmp_path / "book"), tmp_path / "runs"
     (tmp_path / "book").mkdir()

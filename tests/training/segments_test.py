@@ -171,8 +171,12 @@ MEMORIZING = config.Memorizing(layers=(-2,), memory_length=8, num_neighbors=2, c
 )
 def test_the_program_does_not_grow_with_segments_or_layers(attention, numbers, options):
     few, many = numbers
-    counted = {instructions(attention, *sizes, **options) for sizes in [(few, 8), (many, 8), (few, 16)]}
-    assert len(counted) == 1 and counted.pop() > 1000
+    eight, more_segments, sixteen = (
+        instructions(attention, *sizes, **options) for sizes in [(few, 8), (many, 8), (few, 16)]
+    )
+    assert eight == more_segments > 1000
+    # A layer has its own name for what it reports: its number is sliced, added up and gated, and nothing else of it.
+    assert 0 <= sixteen - eight <= 8 * 28
 
 
 def test_keys_differ_by_step_and_segment():
