@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tools.results.ledger import Run
+from tools.results.ledger import Measurement, Run
 from tools.results.recipes import Recipe
 from tools.results.speed_tables import grid
 from tools.results.tables import numbers, spread
@@ -111,3 +111,18 @@ def memory_figures(runs: Sequence[Run]) -> str:
     cells = [[row, *(spread(values.get(name, [])) for name in names)] for row, values in found.items()]
     meanings = "; ".join(f"`{name}`: {FIGURES[name].meaning}" for name in names)
     return f"What the memories say of themselves at the end ({meanings}):\n\n{grid(['row', *names], cells)}"
+
+
+def learned(measurements: Sequence[Measurement]) -> str:
+    """What models have learned to use of their memories: every task, with the memory and without, mean and range."""
+    cells = []
+    for one in measurements:
+        facts = one.facts
+        found = [record["found"] for record in facts["records"]]
+        for what in found[0]:
+            about = [one.name, facts["about"], facts["unit"], f"{facts['chance']:g}"] if what == "kept" else [""] * 4
+            cells.append([*about, what.replace("_", " "), spread([values[what] for values in found])])
+        cells[-1].append(f"{facts['cpu_seconds']:,}")
+        cells[-1].append(one.commit)
+    heads = ["memory", "what has to be remembered", "unit", "chance", "memory is", "three seeds", "CPU s", "commit"]
+    return grid(heads, [[*cell, *[""] * (len(heads) - len(cell))] for cell in cells])

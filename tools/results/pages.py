@@ -32,6 +32,7 @@ MEASURED = {
     "decode_speed": ("decode_speed",),
     "product_key_steps": ("product_key_steps",),
     "plans": ("plan",),
+    "learns": ("learns",),
 }
 """page -> kinds of measurements that stand on it, after the runs of the recipe of that name"""
 TITLES = {
@@ -42,6 +43,7 @@ TITLES = {
     "decode_speed": "Speed of decoding",
     "product_key_steps": "Product keys",
     "plans": "Plans",
+    "learns": "What models learn to use of their memories",
 }
 
 HEADER = """# Results
@@ -60,6 +62,11 @@ Speed is never compared between rows of different runs: `python -m tools.bench` 
 logs of all runs up to then, line by line, are in the history: `git show {logs}:tools/results/logs`.
 
 """
+ABOUT_LEARNING = (
+    "Small models on tasks that nothing but the memory can solve (`tests/learns`): with it `kept`; with every segment "
+    "finding it `cleared`, or that of another row (`shuffled`); and the `parent`, the same model trained without. "
+    "`make test-slow` trains them again, and its bounds are made of these numbers."
+)
 _MARKS = re.compile(r"<!--.*?-->")
 _MARKED = re.compile(r"<!-- result: (\w+) -->(.*?)<!-- end -->", re.DOTALL)
 
@@ -90,6 +97,8 @@ def page(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], bo
     plans = [one for one in measurements if one.kind == "plan"]
     if plans:
         parts.append(speed_tables.plans(plans))
+    if learned := [one for one in measurements if one.kind == "learns"]:
+        parts += [ABOUT_LEARNING, comparisons.learned(learned)]
     parts += [section(one) for one in measurements if one.kind in (*TABLES, "note")]
     return "\n\n".join(parts) + "\n"
 

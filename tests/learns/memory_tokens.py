@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import pytest
 
 from memjax import config as configs
 from memjax.models.encoder_decoder import EncoderDecoder
 from memjax.training import load_run
-from tests.learns.harness import SEEDS, trained
+from tests.learns.task import Task, trained
 
 
 class Cleared(EncoderDecoder):
@@ -53,14 +52,6 @@ def measure(seed: int, workdir: Path) -> dict[str, float]:
     return found
 
 
-# Measured; the end is one target of nine and always right, so that chance is 0.167:
-#   kept 0.924, 0.833, 0.653; cleared 0.162, 0.164, 0.168; shuffled 0.169, 0.163, 0.168. Tokens of init_stddev = 0.02
-#   are faster here, 0.998, 0.998 and 0.999; after 800 updates both are at 1.000 (one seed).
-KEPT, NOTHING = 0.526, 0.19
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_text_passes_through_the_tokens(seed, tmp_path):
-    found = measure(seed, tmp_path)
-    assert found["kept"] >= KEPT and max(found["cleared"], found["shuffled"]) <= NOTHING, found
+# Tokens of `init_stddev=0.02` are faster here, 0.998, 0.998 and 0.999 of three seeds; after 800 updates both are at
+# 1.000 (one seed).
+TASK = Task(measure, "a text that passes through ten tokens; the end of a text is always right", chance=0.167)

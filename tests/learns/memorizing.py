@@ -1,9 +1,9 @@
 """The Memorizing Transformer learns to retrieve what its local cache no longer holds."""
 
-import pytest
+from pathlib import Path
 
 from memjax.config import Config, Data, Evaluation, KeyValueRecall, Memorizing, Model, Schedule, Training
-from tests.learns.harness import SEEDS, Learns, check, measure
+from tests.learns.task import Task, accuracies
 
 
 def recall(memory_length: int) -> Config:
@@ -18,17 +18,8 @@ def recall(memory_length: int) -> Config:
     )
 
 
-# Measured with seeds 0, 1, 2: kept 1.0, 1.0, 1.0; cleared 0.120, 0.116, 0.130; shuffled 0.123, 0.123, 0.123; parent
-# 0.118, 0.133, 0.115. Chance is 0.125. The seeds do not differ: a hundredth is left for other processors.
-ROW = Learns(
-    config=lambda: recall(64),
-    parent=lambda: recall(0),
-    at_least={"kept": 0.99},
-    at_most={"cleared": 0.15, "shuffled": 0.15, "parent": 0.15},
-)
+def measure(seed: int, workdir: Path) -> dict[str, float]:
+    return accuracies(seed, workdir, memory=recall(64), parent=recall(0))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS)
-def test_recall_beyond_the_cache(seed, tmp_path):
-    check(ROW, measure(ROW, seed, tmp_path))
+TASK = Task(measure, "keys and values beyond the reach of the local cache")

@@ -1,9 +1,9 @@
 """Transformer-XL learns to find what segments before have said."""
 
-import pytest
+from pathlib import Path
 
 from memjax.config import Config, Data, Evaluation, KeyValueRecall, Model, Schedule, Training, TransformerXL
-from tests.learns.harness import SEEDS, Learns, check, measure
+from tests.learns.task import Task, accuracies
 
 
 def recall(memory_length: int) -> Config:
@@ -18,17 +18,8 @@ def recall(memory_length: int) -> Config:
     )
 
 
-# Measured, chance is 0.125:
-#   kept 1.000, 1.000, 0.843; cleared 0.130, 0.128, 0.114; shuffled 0.123, 0.123, 0.130; parent 0.135, 0.129, 0.124
-ROW = Learns(
-    config=lambda: recall(48),
-    parent=lambda: recall(0),
-    at_least={"kept": 0.766},
-    at_most={"cleared": 0.15, "shuffled": 0.15, "parent": 0.15},
-)
+def measure(seed: int, workdir: Path) -> dict[str, float]:
+    return accuracies(seed, workdir, memory=recall(48), parent=recall(0))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS)
-def test_recall_over_segments(seed, tmp_path):
-    check(ROW, measure(ROW, seed, tmp_path))
+TASK = Task(measure, "keys and values of three segments before and more")

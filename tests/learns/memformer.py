@@ -1,0 +1,21 @@
+"""Memformer learns to keep pairs in its slots over four segments of noise."""
+
+import dataclasses
+from pathlib import Path
+
+from memjax.config import Config
+from memjax.overrides import load_config
+from tests.learns.task import Task, accuracies
+
+
+def recall(num_slots: int) -> Config:
+    """Four pairs in the first segment, questions in the last: the recipe `memformer_recall`."""
+    config = load_config("memformer_recall")
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, num_slots=num_slots))
+
+
+def measure(seed: int, workdir: Path) -> dict[str, float]:
+    return accuracies(seed, workdir, memory=recall(16), parent=recall(0))
+
+
+TASK = Task(measure, "four pairs over four segments of noise, in 16 slots")
