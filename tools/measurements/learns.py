@@ -28,8 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"NAME: given {unknown[0]!r}, allowed: {', '.join(TASKS)}")
     for name in names:
         task, before = TASKS[name], _cpu_seconds()
-        with tempfile.TemporaryDirectory() as folder:
-            records = [{"seed": seed, "found": task.measure(seed, Path(folder) / str(seed))} for seed in SEEDS]
+        records = []
+        for seed in SEEDS:
+            with tempfile.TemporaryDirectory() as folder:
+                records.append({"seed": seed, "found": task.measure(seed, Path(folder))})
         facts = {"about": task.about, "unit": task.unit, "chance": task.chance, "records": records}
         facts["cpu_seconds"] = round(_cpu_seconds() - before)
         command = f"python -m tools.measurements.learns {name!r}"
