@@ -220,7 +220,7 @@ def test_rows_of_the_horizon_have_the_gradients_that_they_name(name, tmp_path):
 
 def test_every_measurement_has_a_table():
     kinds = {one.kind for one in Book().measurements()}
-    assert kinds <= {*pages.TABLES, "plan", "flops", "note"}
+    assert kinds <= {*pages.TABLES, "plan", "flops", "note", "learns"}
     shown = {kind for kinds in pages.MEASURED.values() for kind in kinds}
     assert kinds - {"flops"} <= shown
 
