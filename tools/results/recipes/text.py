@@ -246,6 +246,38 @@ RECIPES = {
             "weight on themselves; not measured since."
         ),
     ),
+    "memformer_slots": Recipe(
+        description=(
+            "Slots of Memformer on WikiText-2 in 1,000 subwords: bits per byte of the test split, separate documents, "
+            "every token scored once; the learning rate is chosen on the validation split. Four layers each, of which "
+            "one encodes in Memformer; 8 streams and a horizon of 4 segments of 64 tokens for all: equal batches and "
+            "updates. The state of Transformer-XL with 16 tokens in every layer has the bytes of 64 slots."
+        ),
+        config="recurrent_memories",
+        variants={
+            "no slots": "no_slots --training.segments-per-update 4 --data.rows 8",
+            "16 slots": "default --model.num-slots 16",
+            "64 slots": "default",
+            "Transformer-XL, 16 tokens": (
+                "transformer_xl --model.attention.memory-length 16 --training.segments-per-update 4 --data.rows 8"
+            ),
+        },
+        steps=600,
+        search_steps=200,
+        learning_rates=(1.5e-3, 3e-3, 6e-3, 1.2e-2),
+        seeds=(0, 1, 2),
+        data_path="MEMJAX_WIKITEXT2",
+        evaluations={"test": BOTH_SPLITS["test"]},
+        own_evaluations={
+            row: {"test, memory cleared": BOTH_SPLITS["test"] + _CLEARED.format("memory")}
+            for row in ("16 slots", "64 slots")
+        },
+        measures=("bits_per_byte",),
+        controls={
+            "16 slots": ("no slots", "Transformer-XL, 16 tokens"),
+            "64 slots": ("no slots", "Transformer-XL, 16 tokens"),
+        },
+    ),
     "linear_states_wikitext2": Recipe(
         description=(
             "WikiText-2 at word level, perplexity per token of the whole validation and test splits; whole articles as "
