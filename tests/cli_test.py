@@ -309,9 +309,11 @@ def test_eval_with_other_memories(here, capsys):
     assert [values["memory_length"] for values in found] == [16, 0, 64]
     assert len({values["memory_bytes"] for values in found}) == 3
     assert len({values["targets"] for values in found}) == 1
-    assert main(["eval", "--run", "runs/tiny_default", "--evaluation.split", "test"]) == 0
+    split = ["--evaluation.split", "test", "--evaluation.memory-state", "cleared"]
+    assert main(["eval", "--run", "runs/tiny_default", *split]) == 0
     text = capsys.readouterr().out
-    assert "bits per byte" in text and "split" in text
+    assert "bits per byte" in text and "of the test split, memory 16 cleared)" in text
+    assert "memory: what the gate lets through of memories that hold something  0.0000" in text
 
 
 def test_eval_and_generate_with_a_cache(here, capsys):

@@ -93,7 +93,7 @@ def values_of(config: Config, result: Any) -> dict[str, Any]:
 def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
     """A sentence with what the task is about, then all other numbers, one a line; subsets, then the memory."""
     show = lambda name, value: PLURAL.get(name, "{:.4f}" if isinstance(value, float) else "{}").format(value)
-    told = {"run", "step", "newest_step", "split", "memory_length", *task.headline}
+    told = {"run", "step", "newest_step", "split", "memory_length", "memory_state", *task.headline}
     whole = {n: v for n, v in values.items() if not (isinstance(v, Mapping) or v is None or n in told)}
     shown = {name.replace("_", " "): show(name, value) for name, value in whole.items()}
     for subset, numbers in values.get("subsets", {}).items():
@@ -138,6 +138,7 @@ def describe_sizes(rows: Sequence[Mapping[str, Any]], task: Any, trained: int) -
     table += [[size(row), *(show(name, row[name]) for name in names)] for row in rows]
     best = min(rows, key=lambda row: row["nats"])
     what = f"{best['targets']:,} {task.scored} of the {best['split']} split"
+    what += f", memory {best['memory_state']}" if "memory_state" in best else ""
     text = f"{_name(best)}: best with memory {_size(best['memory_length'])}, {_numbers(best, task)} ({what})"
     return "\n".join([text, "", *align(table, numbers=len(names))])
 
