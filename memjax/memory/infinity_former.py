@@ -425,7 +425,8 @@ class LongTermMemory(nn.Module):
         figures = {"stddev": jnp.sqrt(variance), "inside": bin_masses(mean, variance, 1)[..., 0]}
         sums = {name: _over(by_query.mean(axis=1), counted) for name, by_query in figures.items()}
         if self.sticky != "none" and self.num_bins > 1:
-            entropy = jax.scipy.special.entr(histogram / jnp.maximum(histogram.sum(axis=1, keepdims=True), 1e-12))
+            masses = jnp.maximum(histogram, 0)  # a difference of two distribution functions may round to below 0
+            entropy = jax.scipy.special.entr(masses / jnp.maximum(masses.sum(axis=1, keepdims=True), 1e-12))
             sums["sticky_evenness"] = _over(entropy.sum(axis=1) / np.log(self.num_bins), counted.any(axis=1))
         return {f"infinity_former/{name}": value for name, value in sums.items()}
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.memory.infinity_former import LOSS, InfinityFormerAttention, LongTermMemory, gate
+from memjax.memory.infinity_former import LOSS, Densities, InfinityFormerAttention, LongTermMemory, gate
 from memjax.memory.transformer_xl import TransformerXLAttention
 from tests.reference import infinity_former as reference
 from tests.reference.parameters import params_of
@@ -273,3 +273,10 @@ def test_constant_and_extreme_inputs_are_finite(value):
 def test_bad_fields_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_evenness_of_a_histogram_that_rounds_below_zero():
+    module, ones = memory(sticky="quantile", num_bins=4), jnp.full((1, HEADS, 1), 0.5)
+    histogram = jnp.array([[0.5, 0.5, -1e-9, 0.0]])
+    figures = module._figures(Densities(ones, ones), jnp.ones((1, 1), bool), histogram)
+    np.testing.assert_allclose(figures["infinity_former/sticky_evenness"].mean(), 0.5, atol=1e-6)
