@@ -39,7 +39,7 @@ RECIPES = {
         },
         steps=1200,
         learning_rates=(2e-3,),
-        seeds=(0, 1, 2),
+        seeds=(0, 1, 2, 3, 4),
         measures=("accuracy", "nats_per_token"),
         controls={"16 slots": ("16 slots, as published", "no slots"), "16 slots, as published": ("no slots",)},
     ),
@@ -89,8 +89,8 @@ RECIPES = {
                 f"infinity_former {_SMALL_MEMORY} {signal(128)} --model.attention.first-densities published"
             ),
         },
-        steps=2000,
-        search_steps=500,
+        steps=400,
+        search_steps=120,
         learning_rates=(2e-3, 4e-3, 8e-3),
         seeds=(0, 1, 2),
         arguments=(
