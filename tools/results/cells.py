@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tools.results.comparisons import compare
 from tools.results.ledger import Measurement, Run, apart
 from tools.results.recipes import RECIPES
 from tools.results.speed_tables import grid, plan_cells
@@ -25,6 +26,12 @@ class Known:
         """Of a number of a contender, over its seeds."""
         found = [run for key, run in self._runs.items() if key[:2] == (recipe, row)]
         return statistics.fmean(numbers(run, RECIPES.get(recipe))[name] for run in found)
+
+    def against(self, recipe: str, row: str, control: str, name: str, digits: int = 2) -> str:
+        """What a contender is to its control: verdict, difference, standard error and seeds."""
+        found = [run for key, run in self._runs.items() if key[0] == recipe]
+        one = compare(found, row, control, name, RECIPES.get(recipe))
+        return f"{one.verdict} ({one.mean:+.{digits}f} ± {one.error:.{digits}f}, {one.seeds} seeds)"
 
     def facts(self, kind: str, name: str) -> dict[str, Any]:
         """Of a measurement."""
