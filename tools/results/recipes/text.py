@@ -24,10 +24,11 @@ _MEMORY_GOES_ON = (
     "--training.schedule.warmup-steps 50 --evaluation.max-segments 60 "
     "--training.init-from @memory_added/local_cache_only"
 )
-_SPALM_GOES_ON = (
-    "--training.steps 2000 --training.schedule.learning-rate 0.0005 --training.schedule.warmup-steps 50 "
-    "--training.init-from @wikitext2_spalm/Transformer-XL"
+_SPALM_SIZES = (
+    "--training.log-every 50 --training.evaluate-every 0 --training.keep-checkpoints 1 --evaluation.max-segments 40"
 )
+_SPALM_GOES_ON = "--training.init-from @wikitext2_spalm_models/Transformer-XL"
+_WHOLE_TEST = {"test": f"{BOTH_SPLITS['test']} --evaluation.max-segments 0"}
 
 
 RECIPES = {
@@ -174,29 +175,51 @@ RECIPES = {
         evaluations=BOTH_SPLITS,
         findings="Trained from scratch it is worse than Transformer-XL with any number of neighbours.",
     ),
-    "wikitext2_spalm": Recipe(
+    "wikitext2_spalm_models": Recipe(
         description=(
-            "SPALM from a trained Transformer-XL of one softmax, against the same further steps without; WikiText-2 at "
-            "word level, perplexity per token of the whole test split, contiguous streams. `oracle`: the token is one "
-            "of 4 neighbours, the others are random (`tools.measurements.oracle_neighbors`). `by halves`: 4 neighbours "
-            "by final hidden states of models that were trained on the other half (`memjax datastore neighbors "
-            "--other`). kNN-LM with the same store stands in the tables of `tools.measurements.knn_lm`. 8,000 steps, "
-            "then 2,000 at a quarter of the peak learning rate. About 70 CPU minutes the first stage, 20 each row."
+            "What `wikitext2_spalm` goes on from, and the models whose final hidden states are its keys: "
+            "Transformer-XL of one softmax on the first quarter of the articles of WikiText-2 (150, in their own "
+            "vocabulary: `write_part` of `tools.measurements.knn_lm.larger_store`), and on each half of these. Word "
+            "level, perplexity per token of the whole test split, contiguous streams. 1,200 steps, 600 on a half, so "
+            "that each model reads its text 2.5 times, where they would read 0.6 of the whole of WikiText-2."
         ),
         config="wikitext2_memories",
         variants={
             "Transformer-XL": "one_softmax",
+            "first half of the articles": "one_softmax --training.steps 600 --data.half first",
+            "second half of the articles": "one_softmax --training.steps 600 --data.half second",
+        },
+        steps=1200,
+        learning_rates=(2e-3,),
+        arguments=f"--training.schedule.warmup-steps 100 {_SPALM_SIZES}",
+        data_path="MEMJAX_WIKITEXT2_QUARTER",
+        evaluations=_WHOLE_TEST,
+        measures=("perplexity",),
+    ),
+    "wikitext2_spalm": Recipe(
+        description=(
+            "SPALM from a trained Transformer-XL of one softmax (1,200 steps, `wikitext2_spalm_models`), against the "
+            "same 300 further steps without, at a quarter of the peak learning rate; the first quarter of the articles "
+            "of WikiText-2 in their own vocabulary, perplexity per token of the whole test split, contiguous streams. "
+            "All rows and seeds begin with the same trained model and read the same batches: a seed is one of "
+            "dropout. `oracle`: the token is one of 4 neighbours, the others are random "
+            "(`tools.measurements.oracle_neighbors`). `by halves`: 4 neighbours by final hidden states of models that "
+            "were trained on the other half (`tools.measurements.neighbor_hits`, which also has kNN-LM)."
+        ),
+        config="wikitext2_memories",
+        variants={
             "goes on without": f"one_softmax {_SPALM_GOES_ON}",
             "SPALM, oracle": f"spalm --data.neighbors $MEMJAX_WIKITEXT2_ORACLE {_SPALM_GOES_ON}",
             "SPALM, by halves": (
                 f"spalm --model.output.num-neighbors 4 --data.neighbors $MEMJAX_WIKITEXT2_HALVES {_SPALM_GOES_ON}"
             ),
         },
-        steps=8000,
-        learning_rates=(2e-3,),
+        steps=300,
+        learning_rates=(5e-4,),
         seeds=(0, 1, 2),
-        data_path="MEMJAX_WIKITEXT2",
-        evaluations={"test": BOTH_SPLITS["test"]},
+        arguments=f"--training.schedule.warmup-steps 30 {_SPALM_SIZES}",
+        data_path="MEMJAX_WIKITEXT2_QUARTER",
+        evaluations=_WHOLE_TEST,
         measures=("perplexity",),
         controls={"SPALM, oracle": ("goes on without",), "SPALM, by halves": ("goes on without",)},
     ),
