@@ -132,7 +132,7 @@ class Batch:
     """One segment of every row, or with a leading `segments` axis one update's worth of them.
 
     Attributes:
-      inputs: int32 `[batch, length]`, the tokens read.
+      inputs: int32 `[batch, length]`, the tokens read; or float32, a vector of numbers a row.
       targets: int32 `[batch, length]`, the tokens to predict; they cross segment borders.
       mask: bool `[batch, length]`, True = a real token; a prefix of each row.
       weights: float32 `[batch, length]`, 1 = the target is scored.

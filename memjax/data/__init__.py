@@ -22,4 +22,5 @@ from memjax.data.synthetic import *
 from memjax.data.tfds import *
 from memjax.data.token_files import *
 from memjax.data.tokenizers import *
+from memjax.data.vectors import *
 from memjax.data.wordpiece import *

@@ -236,7 +236,7 @@ class Example:
     """What is read, and what is asked.
 
     Attributes:
-      inputs: int32 `[length]`.
+      inputs: int32 `[length]`, or float32 where numbers are read instead of tokens.
       targets: int32 `[targets]`; every example of a set has as many.
       weights: float32 `[targets]`, 0 = not scored.
       annotations: name -> one entry per token read; 0 at padding.

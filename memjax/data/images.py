@@ -71,14 +71,26 @@ def read_idx(path: str | Path) -> np.ndarray:
     Raises:
       ValueError: another format, or a file that is cut off.
     """
+    return _read_idx(path, 2051, "images")
+
+
+def read_labels(path: str | Path) -> np.ndarray:
+    """The labels of an idx file (magic number 2049), `[labels]` of uint8; errors as of `read_idx`."""
+    return _read_idx(path, 2049, "labels")
+
+
+def _read_idx(path: str | Path, magic: int, what: str) -> np.ndarray:
+    """An idx file of bytes; the last digit of its magic number says how many axes it has."""
+    axes = magic % 256
+    begin = 4 + 4 * axes
     with open_packed(Path(path)) as file:
         content = file.read()
-    if len(content) < 16 or struct.unpack(">I", content[:4])[0] != 2051:
-        raise ValueError(f"{path}: not an idx file of images (magic number 2051)")
-    shape = struct.unpack(">III", content[4:16])
-    if len(content) != 16 + int(np.prod(shape)):
-        raise ValueError(f"{path}: {len(content)} bytes, {16 + int(np.prod(shape))} expected for {shape} images")
-    return np.frombuffer(content, np.uint8, offset=16).reshape(shape)
+    if len(content) < begin or struct.unpack(">I", content[:4])[0] != magic:
+        raise ValueError(f"{path}: not an idx file of {what} (magic number {magic})")
+    shape = struct.unpack(f">{axes}I", content[4:begin])
+    if len(content) != begin + int(np.prod(shape)):
+        raise ValueError(f"{path}: {len(content)} bytes, {begin + int(np.prod(shape))} expected for {shape} {what}")
+    return np.frombuffer(content, np.uint8, offset=begin).reshape(shape)
 
 
 def images_of(ids: np.ndarray, height: int, width: int) -> np.ndarray:

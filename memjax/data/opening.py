@@ -46,6 +46,7 @@ from memjax.data.translation import (
     parallel_texts,
     random_letters,
 )
+from memjax.data.vectors import blobs, cached_features, digits, permuted_bags
 from memjax.data.wordpiece import WordPieceTokenizer
 
 __all__ = ["Datasets", "make_datasets", "make_examples", "make_tokenizer", "open_source", "prepare"]
@@ -171,7 +172,7 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
 
     Returns:
       Texts in random order of access (or pairs of name and text, for some of TFDS), documents of tokens, dialogues,
-      the texts of two languages, labelled texts, or questions, as `source.gives` says.
+      the texts of two languages, labelled texts, questions, or vectors, as `source.gives` says.
     """
     source, part = data.source, SPLITS.index(split)
     held_out = lambda count, share=8: count if split == "train" else max(count // share, 1)
@@ -236,6 +237,17 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
         case configs.Templates():
             make = template_questions if wanted == "questions" else template_texts
             return make(held_out(source.num_examples), seed=part)
+        case configs.Digits(num_train=train, num_test=test):
+            count = train if split == "train" else test
+            return digits(source.path, split, classes=source.classes, permutation=source.permutation, count=count)
+        case configs.Blobs() | configs.PermutedBags():
+            fields = dataclasses.asdict(source)
+            sizes = {name: fields.pop(name) for name in ("num_train", "num_test", "mask_classes")}
+            count = sizes["num_train" if split == "train" else "num_test"]
+            return (blobs if isinstance(source, configs.Blobs) else permuted_bags)(split, count, **fields)
+        case configs.CachedFeatures(train=train, test=test):
+            count = train if split == "train" else test
+            return cached_features(source.path, split, classes=source.classes, count=count, seed=source.seed)
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source with a reader")
 
 
@@ -300,6 +312,8 @@ def vocab_size_of(data: configs.Data) -> int:
     match source.gives[0], tokenizer:
         case "tokens", _:
             return make_datasets(data).vocab_size
+        case "vectors", _:
+            return 0
         case "seqio", _:
             tokenizer = source
         case _, configs.SentencePiece(model=""):

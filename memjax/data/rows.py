@@ -82,11 +82,15 @@ class Row:
 
 
 def empty_batch(like: Example, shape: tuple[int, ...], length: int) -> Batch:
-    """A batch of padding `[*shape, length]` that has room for examples with the targets and the extras of `like`."""
+    """A batch of padding `[*shape, length]` that has room for examples with the targets and the extras of `like`.
+
+    What is read is int32, tokens, unless `like` reads other numbers than integers.
+    """
+    numbers = like.inputs.dtype if like.inputs.dtype.kind == "f" else np.dtype(np.int32)
     asked = (*shape, len(like.targets))
     read = {name: np.zeros((*shape, length, *a.shape[1:]), a.dtype) for name, a in like.annotations.items()}
     return Batch(
-        inputs=np.zeros((*shape, length), np.int32),
+        inputs=np.zeros((*shape, length), numbers),
         targets=np.zeros(asked, np.int32),
         mask=np.zeros((*shape, length), bool),
         weights=np.zeros(asked, np.float32),

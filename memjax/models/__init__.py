@@ -5,6 +5,7 @@ from memjax.models.factory import *
 from memjax.models.features import *
 from memjax.models.language_model import *
 from memjax.models.memformer import *
+from memjax.models.perceptron import *
 from memjax.models.text_encoder import *
 from memjax.models.transformer import *
 from memjax.models.vocabulary import *

@@ -16,6 +16,7 @@ from memjax.models.encoder_decoder import DecoderLayer, EncoderDecoder
 from memjax.models.heads import INIT_STDDEV, TaskHead
 from memjax.models.language_model import LanguageModel
 from memjax.models.memformer import Memformer, MemformerDecoderLayer
+from memjax.models.perceptron import Perceptron
 from memjax.models.text_encoder import TextEncoder
 from memjax.models.transformer import FeedForward, Layer, NoFeedForward, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
@@ -112,7 +113,7 @@ def make_stack(
     return Stack(layers, **_of_all_layers(model, rematerialize), features=features)
 
 
-def _of_all_layers(model: settings.AnyModel, rematerialize: str) -> dict[str, Any]:
+def _of_all_layers(model: settings.LayeredModel, rematerialize: str) -> dict[str, Any]:
     """Fields of a stack of layers."""
     return {"scan_layers": model.scans, "rematerialize": rematerialize in ("per_layer", "segment_nested")}
 
@@ -212,7 +213,7 @@ def _make_infinity_former(
     return _made(kind, *parts, **common, long_term=long_term)
 
 
-def _feed_forward(model: settings.AnyModel, **fields: Any) -> FeedForward:
+def _feed_forward(model: settings.LayeredModel, **fields: Any) -> FeedForward:
     """The two matrices of a layer."""
     part, dtype = model.feed_forward, jnp.dtype(model.compute_dtype)
     common = {"activation": part.activation, "bias": part.bias, "dropout": model.dropout, "dtype": dtype}
@@ -242,7 +243,7 @@ def _is_chosen(index: int, layers: tuple[int, ...], num_layers: int) -> bool:
     return not layers or index in {layer % num_layers for layer in layers}
 
 
-def make_vocabulary(model: settings.AnyModel, vocab_size: int, multiple: int) -> Vocabulary | AdaptiveVocabulary:
+def make_vocabulary(model: settings.LayeredModel, vocab_size: int, multiple: int) -> Vocabulary | AdaptiveVocabulary:
     """Embeddings and softmax of a model."""
     common = {
         "vocab_size": vocab_size,
@@ -441,12 +442,12 @@ def make_model(
     config: Config, vocab_size: int, head: TaskHead | None = None, *, vocab_multiple: int | None = None
 ) -> Model:
     """The Linen model that a configuration describes: a language model, a Memformer, an encoder-decoder, or a text
-    encoder with a head (`memjax.tasks.Task.model` knows the one of the task).
+    encoder or perceptron with a head (`memjax.tasks.Task.model` knows the one of the task).
 
     Args:
       config: the configuration.
       vocab_size: entries of the tokenizer.
-      head: of a text encoder.
+      head: of a text encoder or a perceptron.
       vocab_multiple: instead of that of the configuration; 1 = no padding.
     """
     common: Any = {
@@ -460,6 +461,8 @@ def make_model(
             return make_encoder_decoder(model, vocab_size, **length, vocab_multiple=common["vocab_multiple"])
         case settings.Memformer() as model:
             return make_memformer(model, vocab_size, **length, **common)
+        case settings.Perceptron() as model:
+            return _made(Perceptron, model, head=head, dtype=jnp.dtype(model.compute_dtype))
         case model if head is not None:
             return make_text_encoder(model, head, vocab_size, **tables, **common)
         case model:

@@ -24,6 +24,14 @@ from memjax.typing import Activations, Mask
 INIT_STDDEV = 0.02
 MASKED_POSITIONS, TOKEN_TYPES = "masked_positions", "token_types"
 """`Batch.extras` of an encoder: places of the hidden tokens, `[batch, targets]`, and the type of each token read."""
+CLASSES = "classes"
+"""`Batch.extras` of what is classified: bool `[batch, classes]`, those that may be answered; a row without any: all."""
+INITS = {
+    "normal": matrix_init(INIT_STDDEV),
+    "lecun": matrix_init(None),
+    "uniform": nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"),
+}
+"""initial values of matrices by the names that settings give them"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,20 +182,25 @@ class MaskedTokenHead(TaskHead):
 
 
 class ClassificationHead(TaskHead):
-    """The class of a text: dropout and one matrix over the first token.
+    """The class of a text or a vector: dropout and one matrix over the first token.
+
+    Classes that the extra `CLASSES` leaves out score -inf: they are never answered, and learn nothing. So one head
+    serves tasks that know theirs (task-incremental learning), and classes that are yet to come.
 
     Attributes:
       num_classes: classes.
       dropout: rate.
       dtype: of the computation.
+      initializer: of the matrix, one of `INITS`.
     """
 
     num_classes: int
     dropout: float = 0.0
     dtype: Any = jnp.float32
+    initializer: str = "normal"
 
     def setup(self) -> None:
-        self.classifier = dense(self.num_classes, self.dtype)
+        self.classifier = dense(self.num_classes, self.dtype, initializer=self.initializer)
         self.drop = nn.Dropout(self.dropout)
 
     @nn.nowrap
@@ -196,8 +209,13 @@ class ClassificationHead(TaskHead):
         return 1
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
-        """Scores of the classes."""
-        return self.classifier(self.drop(text.first, deterministic=deterministic))[:, None]
+        """Scores of the classes; -inf of those that may not be answered."""
+        scores = self.classifier(self.drop(text.first, deterministic=deterministic))
+        if CLASSES in text.extras:
+            allowed = text.extras[CLASSES]
+            allowed |= ~allowed.any(axis=1, keepdims=True)  # a softmax over nothing would not be finite
+            scores = jnp.where(allowed, scores, -jnp.inf)
+        return scores[:, None]
 
 
 class SpanHead(TaskHead):
@@ -223,10 +241,10 @@ class SpanHead(TaskHead):
         return jnp.where(text.mask[:, None], scores, -jnp.inf)
 
 
-def dense(features: int, dtype: Any, name: str | None = None) -> nn.Dense:
-    """A dense layer with the initial values of a text encoder's."""
-    init, zeros = named(matrix_init(INIT_STDDEV), "embed", None), named(nn.initializers.zeros, None)
-    return nn.Dense(features, kernel_init=init, bias_init=zeros, dtype=dtype, name=name)
+def dense(features: int, dtype: Any, name: str | None = None, initializer: str = "normal") -> nn.Dense:
+    """A dense layer with the initial values of a text encoder's, or others of `INITS`."""
+    matrix, zeros = named(INITS[initializer], "embed", None), named(nn.initializers.zeros, None)
+    return nn.Dense(features, kernel_init=matrix, bias_init=zeros, dtype=dtype, name=name)
 
 
 def _keep(output: Any, scored: Array) -> Any:

@@ -24,6 +24,7 @@ from memjax.memory.memory_tokens import memory_aux, prepend_memory
 from memjax.memory.projections import make_norm, matrix_init
 from memjax.models.contract import Model
 from memjax.models.heads import (
+    CLASSES,
     INIT_STDDEV,
     MASKED_POSITIONS,
     TOKEN_TYPES,
@@ -117,7 +118,7 @@ class TextEncoder(Model):
     @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         """Those of a batch's extras that the encoder takes."""
-        names = ((TOKEN_TYPES,) if self.token_types else ()) + (MASKED_POSITIONS,)
+        names = ((TOKEN_TYPES,) if self.token_types else ()) + (MASKED_POSITIONS, CLASSES)
         return {name: extras[name] for name in names if name in extras}
 
     def __call__(

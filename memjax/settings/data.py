@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from memjax.settings.ranges import Count, Number, Percent, Range, Seed, zero_or_more
+from memjax.settings.ranges import Count, Number, Percent, Positive, Range, Seed, zero_or_more
 from memjax.settings.relations import Settings, require
 from memjax.settings.tokenizers import SentencePiece, TokenizerKind
 
@@ -34,6 +34,11 @@ __all__ = [
     "Glue",
     "Squad",
     "Templates",
+    "Vectors",
+    "Digits",
+    "Blobs",
+    "PermutedBags",
+    "CachedFeatures",
     "Translation",
     "ParallelText",
     "TfdsTranslation",
@@ -55,7 +60,8 @@ class Source(Settings):
 
     Attributes:
       gives: what its reader gives, the first where nothing else is wanted: 'texts', 'tokens', 'seqio', 'dialogues',
-        'pairs' (the texts of two languages), 'labelled' (texts with classes) or 'questions'.
+        'pairs' (the texts of two languages), 'labelled' (texts with classes), 'questions', or 'vectors' (of numbers,
+        with classes).
       is_code: whether its texts are source code.
       is_images: whether its documents are images.
       counts_words: whether published perplexities are those of words, with one for every line end.
@@ -343,6 +349,109 @@ class Templates(Source):
     """examples of the training split; validation and test have an eighth each"""
 
 
+Classes = Annotated[tuple[int, ...], Range(words="classes from 0 on", least=0)]
+
+
+@dataclass(slots=True, kw_only=True)
+class Vectors(Source):
+    """Vectors of numbers with classes, for Classification by a Perceptron; `data.segment_length` is their width."""
+
+    gives = ("vectors",)
+    classes: Classes = ()
+    """the classes that are read; () = all"""
+    mask_classes: bool = False
+    """examples say that no other class may be answered (task-incremental: the head is masked by the task)"""
+
+    def check(self, field: str, config: Config) -> None:
+        kind, model = type(self).__name__, type(config.model).__name__
+        require(config.model.reads == "vectors", "model", model, f"Perceptron with {kind}")
+        fits = len(set(self.classes)) == len(self.classes)
+        require(fits, f"{field}classes", self.classes, "each class once")
+
+
+@dataclass(slots=True, kw_only=True)
+class Digits(Vectors):
+    """Grey images in the files of MNIST as vectors of pixels from 0 to 1: split and permuted MNIST.
+
+    The last 5,000 of the training file are the validation split, as with Mnist.
+    """
+
+    path: str = ""
+    """the folder of train-images-idx3-ubyte, t10k-images-idx3-ubyte and their labels (also .gz)"""
+    permutation: Seed = 0
+    """of the pixels, the same in all splits; 0 = as they are"""
+    num_train: Annotated[int, zero_or_more("all", "examples")] = 0
+    """the first ones of these classes that are trained on; 0 = all"""
+    num_test: Annotated[int, zero_or_more("all", "examples")] = 0
+    """likewise of validation, and of test"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Made(Vectors):
+    """Vectors that are drawn, and not read; equal seeds give equal ones for ever.
+
+    A class looks the same whatever other classes are read with it, so that several tasks can share one seed.
+    """
+
+    num_classes: Annotated[int, Range(words="2 or more", least=2)] = 10
+    """classes that there are"""
+    num_train: Count = 512
+    """examples of the training split, as many of each class as of the next"""
+    num_test: Count = 128
+    """examples of validation, and of test"""
+    seed: Seed = 0
+    """of what the classes are like, and of the examples"""
+
+    def check(self, field: str, config: Config) -> None:
+        Vectors.check(self, field, config)
+        fits = max(self.classes, default=0) < self.num_classes
+        require(fits, f"{field}classes", self.classes, f"below {field}num_classes = {self.num_classes}")
+
+
+@dataclass(slots=True, kw_only=True)
+class Blobs(Made):
+    """Synthetic vectors: a Gaussian cloud for every class, around a centre drawn from a standard normal."""
+
+    dim: Count = 16
+    """numbers of a vector"""
+    spread: Annotated[float, zero_or_more()] = 1.0
+    """standard deviation of a cloud; centres are about sqrt(2 dim) apart"""
+
+
+@dataclass(slots=True, kw_only=True)
+class PermutedBags(Made):
+    """Synthetic bags of words: counts under the distribution of a class, over a vocabulary that a task may permute."""
+
+    num_classes: Annotated[int, Range(words="2 or more", least=2)] = 4
+    """classes that there are"""
+    num_words: Count = 64
+    """of the vocabulary: numbers of a vector"""
+    length: Count = 32
+    """words of a bag; a vector holds their shares times the root of num_words"""
+    concentration: Positive = 0.2
+    """of the Dirichlet distribution that draws those of the classes; smaller = each has fewer words"""
+    permutation: Seed = 0
+    """of the vocabulary; 0 = as it is"""
+
+
+@dataclass(slots=True, kw_only=True)
+class CachedFeatures(Vectors):
+    """Vectors that a model made before: `train.npy` and `test.npy`, float32 [examples, width], memory-mapped.
+
+    Beside them `train_labels.npy` and `test_labels.npy`, int32 [examples]; `validation.npy` with its labels, else a
+    tenth of train is held out, by a hash of the number; and `about.json`, which says what they are.
+    """
+
+    path: str = ""
+    """the folder"""
+    train: Annotated[int, zero_or_more("all", "examples")] = 0
+    """examples that are trained on, drawn by the seed; 0 = all"""
+    test: Annotated[int, zero_or_more("all", "examples")] = 0
+    """likewise of validation, and of test"""
+    seed: Seed = 0
+    """of what is drawn"""
+
+
 @dataclass(slots=True, kw_only=True)
 class Translation(Source):
     """Sentence pairs."""
@@ -442,6 +551,10 @@ SourceKind = (
     | Glue
     | Squad
     | Templates
+    | Digits
+    | Blobs
+    | PermutedBags
+    | CachedFeatures
     | ParallelText
     | TfdsTranslation
     | NumberWords

@@ -14,7 +14,16 @@ from memjax.settings.relations import Settings, require
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = ["MemoryTokens", "AnyModel", "ModelSettings", "EncoderDecoder", "Memformer", "ModelKind"]
+__all__ = [
+    "MemoryTokens",
+    "AnyModel",
+    "LayeredModel",
+    "ModelSettings",
+    "EncoderDecoder",
+    "Memformer",
+    "Perceptron",
+    "ModelKind",
+]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,13 +44,44 @@ class MemoryTokens(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class AnyModel(Settings):
-    """What every model says of itself, and the sizes that all have.
+    """What every model says of itself.
 
     Attributes:
+      reads: 'tokens', or 'vectors' of numbers.
       translates: whether it reads a text to translate besides the one that it writes.
       memory_dtype: of activations stored in memory states; None = it has no choice.
       scale_embeddings: whether input embeddings are multiplied by sqrt(dim).
     """
+
+    reads = "tokens"
+    translates = False
+    memory_dtype = None
+    scale_embeddings = True
+
+    @property
+    def carrier(self) -> Carrier:
+        """What carries its memory: its attention, or the model itself."""
+        raise NotImplementedError
+
+    @property
+    def attention_kind(self) -> str:
+        """What carries its memory, by name."""
+        return type(self.carrier).__name__
+
+    def warnings(self, field: str, config: Config) -> list[str]:
+        segments = config.training.segments_per_update
+        scored = segments - config.training.segments_without_gradient
+        if scored <= 1 or self.carrier.crosses_segments:
+            return []
+        return [
+            f"training.segments_per_update = {segments}: {self.attention_kind} stops gradients between segments, so "
+            "more than 1 costs memory and buys no gradient"
+        ]
+
+
+@dataclass(slots=True, kw_only=True)
+class LayeredModel(AnyModel):
+    """The sizes that all models of attention and feed-forward parts have."""
 
     dim: Count = 256
     """width of the residual stream"""
@@ -62,38 +102,14 @@ class AnyModel(Settings):
     output: OutputKind = field(default_factory=Softmax)
     """embeddings and softmax"""
 
-    translates = False
-    memory_dtype = None
-    scale_embeddings = True
-
-    @property
-    def carrier(self) -> Carrier:
-        """What carries its memory: its attention, or the model itself."""
-        raise NotImplementedError
-
-    @property
-    def attention_kind(self) -> str:
-        """What carries its memory, by name."""
-        return type(self.carrier).__name__
-
     @property
     def scans(self) -> bool:
         """Whether its layers are scanned."""
         return self.num_layers >= 6 if self.scan_layers is None else self.scan_layers
 
-    def warnings(self, field: str, config: Config) -> list[str]:
-        segments = config.training.segments_per_update
-        scored = segments - config.training.segments_without_gradient
-        if scored <= 1 or self.carrier.crosses_segments:
-            return []
-        return [
-            f"training.segments_per_update = {segments}: {self.attention_kind} stops gradients between segments, so "
-            "more than 1 costs memory and buys no gradient"
-        ]
-
 
 @dataclass(slots=True, kw_only=True)
-class ModelSettings(AnyModel):
+class ModelSettings(LayeredModel):
     """A decoder-only language model, or a text encoder where `attention` is Bidirectional."""
 
     head_dim: Annotated[int, zero_or_more("dim / num_heads")] = 0
@@ -177,7 +193,7 @@ class EncoderDecoder(ModelSettings):
 
 
 @dataclass(slots=True, kw_only=True)
-class Memformer(AnyModel, Carrier):
+class Memformer(LayeredModel, Carrier):
     """Memformer (Wu et al. 2020): an encoder with a memory of slots, and a decoder of `num_layers` layers."""
 
     encoder_layers: Number = 4
@@ -232,10 +248,37 @@ class Memformer(AnyModel, Carrier):
         return AnyModel.warnings(self, field, config)
 
 
+@dataclass(slots=True, kw_only=True)
+class Perceptron(AnyModel, Carrier):
+    """A multilayer perceptron: reads vectors of numbers (pixels, cached features) and answers with their class."""
+
+    widths: tuple[Count, ...] = (256,)
+    """of the hidden layers, each with a rectifier; () = none, a linear classifier"""
+    dropout: Rate = 0.0
+    """rate on the hidden layers"""
+    initializer: Literal["lecun", "uniform"] = "lecun"
+    """of matrices: normal of variance 1 / inputs, or uniform within 1 / sqrt(inputs), as torch.nn.Linear's"""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """activations; parameters stay float32"""
+
+    reads = "vectors"
+    output = Softmax()  # over the classes; nothing is laid over it
+
+    @property
+    def carrier(self) -> Carrier:
+        return self
+
+    def check(self, field: str, config: Config) -> None:
+        task, source = type(config.task).__name__, config.data.source
+        require(task == "Classification", "task", task, "Classification with a Perceptron")
+        allowed = "Digits, Blobs, PermutedBags or CachedFeatures with a Perceptron"
+        require("vectors" in source.gives, "data.source", type(source).__name__, allowed)
+
+
 if TYPE_CHECKING:  # configs assign `config.model.attention`, knowing which model they have made
     ModelKind = Any
 else:
-    ModelKind = ModelSettings | EncoderDecoder | Memformer
+    ModelKind = ModelSettings | EncoderDecoder | Memformer | Perceptron
 
 
 def _check_heads(num_heads: int, dim: int) -> None:

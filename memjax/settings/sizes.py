@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +28,24 @@ class Need(NamedTuple):
 
 def needs(config: Config) -> Iterator[Need]:
     """Lower bounds of a configuration."""
+    return needs_of_vectors(config) if config.model.reads == "vectors" else needs_of_tokens(config)
+
+
+def needs_of_vectors(config: Config) -> Iterator[Need]:
+    """Of one whose model reads vectors."""
+    model, data, scored = config.model, config.data, config.evaluation
+    sizes, widest = (data.segment_length, *model.widths), max(model.widths, default=1)
+    read = {"data.segment_length": (data.segment_length, 1024)}
+    width = {"model.widths": (widest, 1024), **read}
+    matrices = sum(8 * here * there for here, there in itertools.pairwise(sizes))
+    yield Need("parameters and their gradients", matrices, width)
+    for name, rows in (("data.rows", data.rows), ("evaluation.rows", scored.rows)):
+        vectors = 4 * rows * max(sizes) // (config.training.accumulate if name == "data.rows" else 1)
+        yield Need("one vector a row", vectors, {name: (rows, 256), **width})
+
+
+def needs_of_tokens(config: Config) -> Iterator[Need]:
+    """Of one whose model reads tokens."""
     model, data, scored = config.model, config.data, config.evaluation
     hidden = getattr(model.feed_forward, "dim", 0) or 4 * model.dim
     width = {"model.dim": (model.dim, 1024)}

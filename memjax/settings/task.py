@@ -52,7 +52,7 @@ class TextEncoderTask(Task):
     encodes = True
 
     def check(self, field: str, config: Config) -> None:
-        kind, model, data, evaluation = type(self).__name__, config.model, config.data, config.evaluation
+        kind, model, data = type(self).__name__, config.model, config.data
         require(not model.carrier.is_causal, "model.attention", model.attention_kind, f"Bidirectional ({kind})")
         require(isinstance(model.output, Softmax), "model.output", type(model.output).__name__, "Softmax")
         tokenizer, source = type(data.tokenizer).__name__, type(data.source).__name__
@@ -63,6 +63,11 @@ class TextEncoderTask(Task):
             require(data.protocol == "separate", "data.protocol", data.protocol, f"'separate' ({kind})")
         else:
             require("texts" in data.source.gives, "data.source", source, f"a source of texts ({kind})")
+        self.check_evaluation(config)
+
+    def check_evaluation(self, config: Config) -> None:
+        """Refuses what an evaluation may say of segments and memories: examples have neither."""
+        kind, evaluation = type(self).__name__, config.evaluation
         unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first": True, "memory_length": None}
         unset |= {"memory_state": "kept"}
         for name, default in unset.items():
@@ -92,12 +97,21 @@ class MaskedLanguageModeling(TextEncoderTask):
 
 @dataclass(slots=True, kw_only=True)
 class Classification(TextEncoderTask):
-    """The class of a text, or of a pair of texts, from its first token."""
+    """The class of a text, or of a pair of texts, from its first token; or of a vector of numbers."""
 
     num_classes: Annotated[int, Range(words="2 or more", least=2)] = 2
-    """classes of the data"""
+    """classes of the data, those of later tasks included"""
 
     sources = (Glue, Templates)
+
+    def check(self, field: str, config: Config) -> None:
+        if config.model.reads != "vectors":
+            TextEncoderTask.check(self, field, config)
+            return
+        data = config.data
+        require(data.protocol == "separate", "data.protocol", data.protocol, "'separate' (Classification)")
+        require(not data.half, "data.half", data.half, "'' (Classification)")
+        self.check_evaluation(config)
 
 
 @dataclass(slots=True, kw_only=True)

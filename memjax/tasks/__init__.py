@@ -5,3 +5,4 @@ from memjax.tasks.contract import *
 from memjax.tasks.dialogue import *
 from memjax.tasks.masked import *
 from memjax.tasks.question_answering import *
+from memjax.tasks.vectors import *

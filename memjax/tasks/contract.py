@@ -236,11 +236,14 @@ def task_of(config: Config) -> Task:
         masked,
         question_answering,
         translation,
+        vectors,
     )
 
     match config.task, config.data.source.gives[0]:
         case configs.MaskedLanguageModeling(), _:
             return masked.MaskedLanguageModeling(config)
+        case configs.Classification(), "vectors":
+            return vectors.VectorClassification(config)
         case configs.Classification(), _:
             return classification.Classification(config)
         case configs.QuestionAnswering(), _:
