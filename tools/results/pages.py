@@ -23,6 +23,7 @@ TABLES: Mapping[str, Callable[[Measurement], str]] = {**tables.TABLES, **speed_t
 MEASURED = {
     "knn_lm": ("knn_lm", "continuous_cache", "both", "spalm", "store_size", "larger_store")
     + ("distances", "key_positions", "domain", "memorization"),
+    "wikitext2_spalm": ("neighbor_hits",),
     "memory_added": ("gains",),
     "sorting_small": ("regression",),
     "bench": ("note", "bench", "profile"),

@@ -293,6 +293,25 @@ def spalm(found: Measurement) -> str:
     return f"{grid(heads, cells)}\n\n{grid(['gate of SPALM', *facts['gate']], [*bins, means])}"
 
 
+def neighbor_hits(found: Measurement) -> str:
+    """The share of tokens among their neighbours by split, and kNN-LM with the same store."""
+    facts, cells = found.facts, []
+    for row in facts["rows"]:
+        shares = {split: row["target_among"][split] for split in ("train", *SPLITS)}
+        about = [row["trained_on"], *("yes" if row[name] else "no" for name in ("learned", "own_article"))]
+        shown = [f"{100 * shares[split][-1]:.1f} %" for split in shares]
+        apart = 100 * (shares["train"][-1] - shares["validation"][-1])
+        cells.append([*about, *shown, f"{apart:+.1f}", f"{100 * (shares['train'][0] - shares['validation'][0]):+.1f}"])
+    heads = ["keys and store of", "model has learned the token", "own article in the store", "training", *SPLITS]
+    heads += ["training over validation, points", "of the nearest alone"]
+    base, knn = facts["base"], facts["knn_lm"]
+    mixed = ["+ kNN-LM", knn["weight"], f"{knn['temperature']:g}", *(perplexity(knn[split]) for split in SPLITS)]
+    alone = ["model of all articles", "", "", *(perplexity(base[split]) for split in SPLITS), ""]
+    systems = [alone, [*mixed, change(knn["test"], base["test"])]]
+    titles = ["system", "weight", "temperature", *(f"{split} perplexity" for split in SPLITS), "change on test"]
+    return f"{grid(heads, cells)}\n\n{grid(titles, systems)}"
+
+
 def both(found: Measurement) -> str:
     """The model, its cache, its store, and both."""
     labels = {"base": "base model", "cache": "+ continuous cache", "knn_lm": "+ kNN-LM", "both": "+ both"}
@@ -370,6 +389,7 @@ TABLES: dict[str, Callable[[Measurement], str]] = {
     "key_positions": _tuned(["key"], ["none"], lambda row: [f"{row['label']} (`{row['key']}`)"]),
     "domain": domain,
     "spalm": spalm,
+    "neighbor_hits": neighbor_hits,
     "both": both,
     "memorization": memorization,
     "continuous_cache": continuous_cache,

@@ -14,6 +14,9 @@ of the part, for both stores. Search is exact.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +29,36 @@ from tools.measurements.knn_lm import experiment
 
 PART = 4
 """one in so many articles"""
+_WORD = re.compile(r"\S+")
 
 
-def write_part(corpus: str | Path, folder: str | Path) -> None:
-    """A folder like WikiText's with the first articles of its training split and the whole of the others."""
+def write_part(corpus: str | Path, folder: str | Path, most_words: int = 0) -> None:
+    """A folder like WikiText's with the first articles of its training split and the whole of the others.
+
+    Args:
+      corpus: folder of the whole.
+      folder: is made where it is missing.
+      most_words: of the part's words the most frequent ones that stay, all others become `<unk>`; 0 = all stay.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    kept: set[str] = set()
     for split, file in (("train", "train.txt"), ("validation", "valid.txt"), ("test", "test.txt")):
         articles = wikitext(corpus, split=split)
         count = len(articles) // PART if split == "train" else len(articles)
-        (folder / file).write_text("".join(articles[i] for i in range(count)), encoding="utf-8")
+        text = "".join(articles[i] for i in range(count))
+        kept = kept or {word for word, _ in Counter(text.split()).most_common(most_words)}
+        (folder / file).write_text(only_words(text, kept) if most_words else text, encoding="utf-8")
+
+
+def only_words(text: str, kept: Container[str]) -> str:
+    """A text with `<unk>` for every other word; its spaces and lines stay.
+
+    Example:
+      >>> only_words(" = A tale = \\n of two", {"=", "of", "A"})
+      ' = A <unk> = \\n of <unk>'
+    """
+    return _WORD.sub(lambda match: match[0] if match[0] in kept else "<unk>", text)
 
 
 def measure(source: KeySource, corpus: str, workdir: Path) -> dict[str, Any]:

@@ -178,10 +178,10 @@ RECIPES = {
     "wikitext2_spalm_models": Recipe(
         description=(
             "What `wikitext2_spalm` goes on from, and the models whose final hidden states are its keys: "
-            "Transformer-XL of one softmax on the first quarter of the articles of WikiText-2 (150, in their own "
-            "vocabulary: `write_part` of `tools.measurements.knn_lm.larger_store`), and on each half of these. Word "
-            "level, perplexity per token of the whole test split, contiguous streams. 1,200 steps, 600 on a half, so "
-            "that each model reads its text 2.5 times, where they would read 0.6 of the whole of WikiText-2."
+            "Transformer-XL of one softmax on the first quarter of the articles of WikiText-2 (150, with their 8,000 "
+            "commonest words: `write_part` of `tools.measurements.knn_lm.larger_store`), and on each half of them. "
+            "Word level, perplexity per token of the whole test split, contiguous streams. 1,200 steps, 600 on a half, "
+            "so that each model reads its text 2.5 times, where they would read 0.6 of all of WikiText-2."
         ),
         config="wikitext2_memories",
         variants={
@@ -192,15 +192,15 @@ RECIPES = {
         steps=1200,
         learning_rates=(2e-3,),
         arguments=f"--training.schedule.warmup-steps 100 {_SPALM_SIZES}",
-        data_path="MEMJAX_WIKITEXT2_QUARTER",
+        data_path="MEMJAX_WIKITEXT2_SMALL",
         evaluations=_WHOLE_TEST,
         measures=("perplexity",),
     ),
     "wikitext2_spalm": Recipe(
         description=(
             "SPALM from a trained Transformer-XL of one softmax (1,200 steps, `wikitext2_spalm_models`), against the "
-            "same 300 further steps without, at a quarter of the peak learning rate; the first quarter of the articles "
-            "of WikiText-2 in their own vocabulary, perplexity per token of the whole test split, contiguous streams. "
+            "same 200 further steps without, at a quarter of the peak learning rate; the first quarter of the articles "
+            "of WikiText-2 in 8,000 words, perplexity per token of the whole test split, contiguous streams. "
             "All rows and seeds begin with the same trained model and read the same batches: a seed is one of "
             "dropout. `oracle`: the token is one of 4 neighbours, the others are random "
             "(`tools.measurements.oracle_neighbors`). `by halves`: 4 neighbours by final hidden states of models that "
@@ -214,11 +214,11 @@ RECIPES = {
                 f"spalm --model.output.num-neighbors 4 --data.neighbors $MEMJAX_WIKITEXT2_HALVES {_SPALM_GOES_ON}"
             ),
         },
-        steps=300,
+        steps=200,
         learning_rates=(5e-4,),
         seeds=(0, 1, 2),
-        arguments=f"--training.schedule.warmup-steps 30 {_SPALM_SIZES}",
-        data_path="MEMJAX_WIKITEXT2_QUARTER",
+        arguments=f"--training.schedule.warmup-steps 20 {_SPALM_SIZES}",
+        data_path="MEMJAX_WIKITEXT2_SMALL",
         evaluations=_WHOLE_TEST,
         measures=("perplexity",),
         controls={"SPALM, oracle": ("goes on without",), "SPALM, by halves": ("goes on without",)},

@@ -1,0 +1,139 @@
+"""How often a token is among its neighbours, in training and in validation: why SPALM trusts them too much, by cause.
+
+    python -m tools.results run wikitext2_spalm_models --workdir RUNS
+    python -m tools.measurements.neighbor_hits WHOLE FIRST SECOND --to NEAR --evaluation.max-segments 0
+
+Neighbours of training tokens can be better than those of others for two reasons: the own article is in the store, and
+the model that makes the keys has learned these very tokens. The first is taken away by leaving the article out, the
+second by keys of a model that has not read the text (`NEAR/by_halves`, what `data.neighbors` takes), each with stores
+of equal size. kNN-LM is laid over the model of all articles with the same store.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memjax.cli.parser import EVALUATION_FIELDS
+from memjax.console import preparation
+from memjax.data.annotations import target_shares, write_neighbors
+from memjax.datastore.store import Progress
+from memjax.overrides import apply_overrides
+from memjax.retrieval.building import build_datastore
+from memjax.retrieval.keys import SPALM_TAP
+from memjax.retrieval.precomputation import Half, near, neighbors_by_halves, neighbors_of_split
+from memjax.training.runs import load_config, versions
+from tools.measurements.knn_lm import experiment
+from tools.results import pages
+from tools.results.ledger import measured
+
+NEIGHBORS = 4
+"""of SPALM"""
+KNN_NEIGHBORS = 64
+WAYS = {
+    "whole_own": ("all articles", True, True),
+    "whole_apart": ("all articles", True, False),
+    "halves_own": ("a half, that of the token", True, True),
+    "halves_apart": ("a half, that of the token", True, False),
+    "by_halves": ("a half, the other one", False, False),
+}
+"""folder -> of a training token: what its keys' model was trained on, and the store is of; whether that model has
+learned the token; whether the token's article is in the store"""
+
+
+def open_model(run: str, changes: Sequence[str], workdir: Path) -> Half:
+    """A run with a store of its training split and the ScaNN index of the store; all are kept."""
+    config = apply_overrides(load_config(run), list(changes), prog="neighbor_hits", only=EVALUATION_FIELDS)
+    source = experiment.open_source(run, config, SPALM_TAP)
+    store = build_datastore(source, workdir / f"store_{Path(run).name}")
+    return Half(source, store, experiment.scann_index(store))
+
+
+def write_all(whole: Half, first: Half, second: Half, to: Path) -> None:
+    """The neighbours of all splits in all ways, each in its folder.
+
+    Args:
+      whole: the model of all articles.
+      first: of their first half.
+      second: of their second half.
+      to: folder of the folders of `WAYS`.
+    """
+    tell = preparation()
+    training = {"whole_own": training_neighbors(whole, "own", tell)}
+    training["whole_apart"] = training_neighbors(whole, "apart", tell)
+    for way in ("own", "apart"):
+        training[f"halves_{way}"] = np.concatenate([training_neighbors(half, way, tell) for half in (first, second)])
+    training["by_halves"], documents = neighbors_by_halves(first, second, NEIGHBORS, progress=tell)
+    for name, values in training.items():
+        write_neighbors(to / name, "train", values, documents, store=name)
+    for model, names in ((whole, [n for n in WAYS if "whole" in n]), (first, [n for n in WAYS if "halves" in n])):
+        for split in experiment.SPLITS:
+            values = neighbors_of_split(model.source, split, model.store, model.index, NEIGHBORS, progress=tell)
+            for name in names:
+                write_neighbors(to / name, split, values, model.source.run.experiment.documents(split), store=name)
+
+
+def training_neighbors(model: Half, way: str, tell: Progress) -> np.ndarray:
+    """Of what a model was trained on, with a token's own article in the store ('own') or left out ('apart')."""
+    exclude = near(0) if way == "own" else None
+    found = model.source, "train", model.store, model.index, NEIGHBORS
+    return neighbors_of_split(*found, exclude=exclude, progress=tell)
+
+
+def measure(whole: Half, halves: Sequence[Half], to: Path) -> dict[str, Any]:
+    """Every number of the table."""
+    entries = {"whole": whole.store.entries, "halves": [half.store.entries for half in halves]}
+    found = {
+        split: experiment.find(whole.source, whole.store, whole.index, split, to, num_neighbors=KNN_NEIGHBORS)
+        for split in experiment.SPLITS
+    }
+    return {
+        "entries": entries,
+        "neighbors": NEIGHBORS,
+        "rows": [
+            {"trained_on": trained, "learned": learned, "own_article": own, "target_among": target_shares(to / name)}
+            for name, (trained, learned, own) in WAYS.items()
+        ],
+        "base": experiment.base(found),
+        "knn_lm": {"neighbors": KNN_NEIGHBORS, **experiment.tuned(*found.values())},
+        "targets": {split: len(one.targets) for split, one in found.items()},
+        "protocol": whole.source.protocol(),
+    }
+
+
+def text_of(facts: Mapping[str, Any]) -> str:
+    """What was measured, and how."""
+    entries, targets = facts["entries"], facts["targets"]
+    return (
+        f"Share of the tokens that are among their {facts['neighbors']} nearest neighbours, by stores of "
+        f"{entries['whole']:,} entries (all articles) and {' and '.join(f'{n:,}' for n in entries['halves'])} (each "
+        f"half), key `{facts['protocol']['key']}`; ScaNN with exact re-scoring. Validation is searched in the store of "
+        "all articles, and in that of the first half. kNN-LM: the model of all articles with its store, "
+        f"{facts['knn_lm']['neighbors']} neighbours; weight and temperature tuned on {targets['validation']:,} "
+        f"validation tokens, {targets['test']:,} test tokens read off once."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("whole", help="run directory of the model of all articles")
+    parser.add_argument("first", help="of that of their first half (data.half)")
+    parser.add_argument("second", help="of that of their second half")
+    parser.add_argument("--to", required=True, type=Path, help="folder of stores and neighbours")
+    options, changes = parser.parse_known_args()
+    runs = (options.whole, options.first, options.second)
+    whole, first, second = (open_model(run, changes, options.to) for run in runs)
+    write_all(whole, first, second, options.to)
+    facts = measure(whole, (first, second), options.to) | {"versions": versions(), "runs": [Path(r).name for r in runs]}
+    command = f"python -m tools.measurements.neighbor_hits WHOLE FIRST SECOND --to NEAR {' '.join(changes)}".strip()
+    title = "How often a token is among its neighbours"
+    name = Path(options.whole).name
+    pages.record(measured("neighbor_hits", name, facts, command=command, title=title, about=text_of(facts)))
+
+
+if __name__ == "__main__":
+    main()
