@@ -10,39 +10,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from memjax.lifelong.contract import Method, Phase
 from memjax.lifelong.fisher import fisher_information
+from memjax.lifelong.penalties import Consolidated, consolidate, init_consolidated, quadratic_penalty
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective, plain_learner
 from memjax.training.objective import Objective, with_penalty
 from memjax.training.sharding import Layout
 from memjax.training.stages import Change, Context, Learner
 from memjax.training.step import TrainState
-from memjax.typing import tree_dataclass
 
 __all__ = ["Consolidated", "consolidate", "quadratic_penalty"]
 
 PENALTY = "ewc/penalty"
-
-
-@tree_dataclass
-class Consolidated:
-    """What earlier tasks have left; of each task in the separate form, of all together in the online one.
-
-    The penalty around task t, `sum_i F_ti (theta_i - theta*_ti)^2 / 2`, is a quadratic form; the sum over tasks is one
-    too, and these are its coefficients, so that memory does not grow with tasks.
-
-    Attributes:
-      importance: of each parameter, `sum_t F_t` (the paper's F).
-      anchor: the parameters that it is around: `sum_t F_t theta*_t / sum_t F_t`, the last ones where F is 0.
-      constant: scalar, what the penalty is at the anchor: `sum_ti F_ti (anchor_i - theta*_ti)^2`.
-    """
-
-    importance: Any
-    anchor: Any
-    constant: Any
 
 
 def ewc(
@@ -69,7 +50,7 @@ def ewc(
             loss = with_penalty(plain.loss, PENALTY, quadratic_penalty)
             return plain._replace(loss=loss, coefficients={**plain.coefficients, PENALTY: weight})
 
-        return plain_learner(experiment, layout, penalised, method=_nothing)
+        return plain_learner(experiment, layout, penalised, method=init_consolidated)
 
     def after(index: int, experiment: Experiment) -> Phase:
         def phase(state: TrainState, context: Context) -> Change:
@@ -89,44 +70,3 @@ def ewc(
         return phase
 
     return Method(learner, after=after)
-
-
-def quadratic_penalty(params: Any, kept: Consolidated) -> Float[Array, ""]:
-    """`sum_t sum_i F_ti (theta_i - theta*_ti)^2 / 2`."""
-    square = lambda importance, anchor, leaf: jnp.sum(importance * (leaf - anchor) ** 2)
-    return (sum(jax.tree.leaves(jax.tree.map(square, kept.importance, kept.anchor, params))) + kept.constant) / 2
-
-
-def consolidate(kept: Consolidated, information: Any, params: Any, *, decay: float | None = None) -> Consolidated:
-    """What is kept after one more task.
-
-    Args:
-      kept: after the tasks before.
-      information: the Fisher information of the task.
-      params: the parameters that it has left.
-      decay: None = the sum of the penalties around each task; else all information, `decay` of the earlier one, around
-        these parameters.
-
-    Example:
-      >>> kept = Consolidated(jnp.array([1.0]), jnp.array([0.0]), jnp.array(0.0))
-      >>> both = consolidate(kept, jnp.array([3.0]), jnp.array([4.0]))
-      >>> float(quadratic_penalty(jnp.array([2.0]), both)), (1 * 2**2 + 3 * 2**2) / 2
-      (8.0, 8.0)
-    """
-    if decay is not None:
-        importance = jax.tree.map(lambda old, new: decay * old + new, kept.importance, information)
-        return Consolidated(importance, params, jnp.zeros_like(kept.constant))
-    importance = jax.tree.map(jnp.add, kept.importance, information)
-    share = jax.tree.map(
-        lambda new, both: jnp.where(both > 0, new / jnp.where(both > 0, both, 1), 1), information, importance
-    )
-    anchor = jax.tree.map(lambda old, leaf, part: old + part * (leaf - old), kept.anchor, params, share)
-    apart = lambda old, part, anchor, leaf: jnp.sum(old * part * (leaf - anchor) ** 2)
-    between = jax.tree.leaves(jax.tree.map(apart, kept.importance, share, kept.anchor, params))
-    return Consolidated(importance, anchor, kept.constant + sum(between))
-
-
-def _nothing(params: Any) -> Consolidated:
-    """Before the first task."""
-    zeros = lambda: jax.tree.map(jnp.zeros_like, params)
-    return Consolidated(zeros(), zeros(), jnp.zeros(()))
