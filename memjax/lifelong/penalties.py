@@ -23,7 +23,7 @@ trained. Evaluate without dropout.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -128,7 +128,7 @@ def fisher(
     examples: Any,
     labels: Any,
     *,
-    kind: Literal["true", "example", "batch"] = "example",
+    kind: str = "example",
     log_probs: Outputs | None = None,
     key: Array | None = None,
     weights: Float[Array, " examples"] | None = None,
@@ -200,7 +200,7 @@ def sensitivity(
     params: Any,
     examples: Any,
     *,
-    kind: Literal["example", "batch"] = "example",
+    kind: str = "example",
     weights: Float[Array, " examples"] | None = None,
     at_once: int = 1,
 ) -> tuple[Any, Float[Array, ""]]:
@@ -309,11 +309,11 @@ def _sums(
     return jax.lax.scan(body, init_path(params), groups)[0], jnp.sum(weights)
 
 
-def _wide(leaf: Array) -> Array:
+def _wide(leaf: Any) -> Array:
     """In at least float32: squares of small gradients vanish in less."""
-    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+    return jnp.asarray(leaf).astype(jnp.promote_types(leaf.dtype, jnp.float32))
 
 
-def _own(leaf: Array) -> Array:
+def _own(leaf: Any) -> Array:
     """A copy in at least float32: an anchor in the buffer of the parameters would be donated with them."""
     return jnp.array(_wide(leaf), copy=True)
