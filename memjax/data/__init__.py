@@ -19,6 +19,7 @@ from memjax.data.sources import *
 from memjax.data.squad import *
 from memjax.data.streams import *
 from memjax.data.synthetic import *
+from memjax.data.text_classes import *
 from memjax.data.tfds import *
 from memjax.data.token_files import *
 from memjax.data.tokenizers import *

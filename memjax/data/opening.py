@@ -29,6 +29,14 @@ from memjax.data.sources import SPLITS, only_texts
 from memjax.data.squad import squad_questions, tfds_squad_questions
 from memjax.data.synthetic import KeyValueRecall
 from memjax.data.templates import template_dialogues, template_questions, template_texts
+from memjax.data.text_classes import (
+    CLASSES,
+    TextSplits,
+    cl_benchmark_texts,
+    class_texts,
+    seqio_class_texts,
+    tfds_class_texts,
+)
 from memjax.data.tfds import tfds_texts
 from memjax.data.token_files import Progress, write_token_file
 from memjax.data.tokenizers import (
@@ -49,7 +57,16 @@ from memjax.data.translation import (
 from memjax.data.vectors import blobs, cached_features, digits, permuted_bags
 from memjax.data.wordpiece import WordPieceTokenizer
 
-__all__ = ["Datasets", "make_datasets", "make_examples", "make_tokenizer", "open_source", "prepare"]
+__all__ = [
+    "Datasets",
+    "classified_texts",
+    "make_datasets",
+    "make_examples",
+    "make_tokenizer",
+    "open_source",
+    "prepare",
+    "source_notes",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,6 +247,8 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
             return glue_texts(source.name, source.path, split=split, **_shares(source))
         case configs.Glue():
             return tfds_glue_texts(source.name, split=split, data_dir=source.data_dir)
+        case configs.ClassifiedTexts():
+            return classified_texts(source).texts[split]
         case configs.Squad() if source.path:
             return squad_questions(source.path, split=split, **_shares(source))
         case configs.Squad():
@@ -256,7 +275,37 @@ def class_names(data: configs.Data) -> tuple[str, ...]:
     match data.source:
         case configs.Glue(name=name):
             return GLUE[name].classes
+        case configs.TextClasses() | configs.CLBenchmark():
+            return CLASSES
     return ()
+
+
+def classified_texts(source: configs.Source) -> TextSplits:
+    """All splits of a source of texts with classes that do not depend on the order, and what was left out.
+
+    Raises:
+      ValueError: another source, or what its reader refuses.
+    """
+    if not isinstance(source, configs.ClassifiedTexts):
+        raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source of texts with classes")
+    names = ("text", "num_train", "num_validation", "num_test", "sampling")
+    how: Any = {name: getattr(source, name) for name in names} | _shares(source) | {"seed": source.sampling_seed}
+    match source:
+        case configs.TextClasses(data_set=name, path=path):
+            return class_texts(name, path, train_files=source.train, test_files=source.test, **how)
+        case configs.CLBenchmark(task=name, path=path):
+            return cl_benchmark_texts(name, path, **how)
+        case configs.TfdsClasses(name=name, title_feature=title, text_feature=body, label_feature=label):
+            where = {"first_class": source.first_class, "data_dir": source.data_dir}
+            return tfds_class_texts(name, title=title, body=body, label=label, **where, **how)
+        case configs.SeqioClasses(name=name, classes=classes):
+            return seqio_class_texts(name, classes=classes, first_class=source.first_class, **how)
+    raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source with a reader")
+
+
+def source_notes(source: configs.Source) -> list[str]:
+    """Lines about what was left out of a source."""
+    return classified_texts(source).notes() if isinstance(source, configs.ClassifiedTexts) else []
 
 
 def make_tokenizer(

@@ -24,7 +24,7 @@ from memjax.data.tfds import (
 from memjax.data.token_files import Progress, TokenFile, TokenizedDocument, write_tokens
 from memjax.data.tokenizers import SeqioVocabulary
 
-__all__ = ["register_tasks", "seqio_documents", "seqio_tokenizer"]
+__all__ = ["register_tasks", "seqio_documents", "seqio_pairs", "seqio_splits", "seqio_tokenizer"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,8 +231,42 @@ def seqio_documents(
             progress=progress,
         )
     except (AssertionError, FileNotFoundError, NotImplementedError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ValueError(f"name: {name} cannot be read ({reason}); prepare its data set, or give data_dir") from error
+        raise _unreadable(name, error) from error
+
+
+def seqio_splits(name: str) -> list[str]:
+    """The splits of a registered Task or Mixture."""
+    task = _task(name)
+    with quiet():
+        return list(task.splits)
+
+
+def seqio_pairs(name: str, *, split: str) -> Iterator[tuple[str, str]]:
+    """The texts of `inputs` and `targets` of a registered Task, in the order of the source.
+
+    They are those of `inputs_pretokenized` and `targets_pretokenized` where the Task keeps them, else decoded.
+
+    Raises:
+      ValueError: an unknown name, a Task without one of the features, or data that are not prepared.
+    """
+    task, decoders = _task(name), {one: seqio_tokenizer(name, feature=one).decode for one in ("inputs", "targets")}
+    try:
+        with quiet():
+            dataset = task.get_dataset(sequence_length=None, split=split, shuffle=False, num_epochs=1)
+            for example in dataset.as_numpy_iterator():
+                kept = [example.get(f"{feature}_pretokenized") for feature in decoders]
+                found = [
+                    text.decode("utf-8") if isinstance(text, bytes) else decode(example[feature])
+                    for text, (feature, decode) in zip(kept, decoders.items(), strict=True)
+                ]
+                yield found[0], found[1]
+    except (AssertionError, FileNotFoundError, NotImplementedError) as error:
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: Exception) -> ValueError:
+    reason = str(error).strip().split("\n")[0]
+    return ValueError(f"name: {name} cannot be read ({reason}); prepare its data set, or give data_dir")
 
 
 def _task(name: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
 from memjax.data.sources import SPLITS, Texts, decode_text
 
-__all__ = ["python_library_builder", "tfds_examples", "tfds_texts"]
+__all__ = ["python_library_builder", "tfds_examples", "tfds_splits", "tfds_texts"]
 
 PYTHON_LIBRARY = "memjax_python_library"
 """The builder's name, once `python_library_builder` has been called."""
@@ -227,6 +227,13 @@ def tfds_examples(name: str, *, split: str, data_dir: str | os.PathLike[str] | N
             yield from builder.as_data_source(split=split)
             return
         yield from _in_order(builder, split)
+
+
+def tfds_splits(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> list[str]:
+    """The splits of a prepared builder; arguments and errors as of `tfds_examples`."""
+    tfds = import_tfds()
+    with quiet():
+        return sorted(_open_builder(tfds, name, data_dir, download=False).info.splits)
 
 
 def _in_order(builder: Any, split: str) -> Any:

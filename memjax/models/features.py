@@ -1,13 +1,16 @@
 """Trained models that return more: inner tensors, and memories laid over the output."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from memjax.memory.contract import OutputMemory
 from memjax.models.language_model import LanguageModel
+from memjax.models.text_encoder import TextEncoder
 from memjax.models.transformer import join_collection, split_collection
 
 __all__ = ["add_features", "add_mixtures", "regroup"]
+
+Encoded = TypeVar("Encoded", LanguageModel, TextEncoder)
 
 
 def add_mixtures(model: LanguageModel, *mixtures: OutputMemory) -> LanguageModel:
@@ -31,11 +34,11 @@ def add_mixtures(model: LanguageModel, *mixtures: OutputMemory) -> LanguageModel
     return model.clone(mixtures=(*model.mixtures, *mixtures))
 
 
-def add_features(model: LanguageModel, *features: str) -> LanguageModel:
+def add_features(model: Encoded, *features: str) -> Encoded:
     """The model that also returns these inner tensors, under the names `layer_<index>/<tap>`; see `add_mixtures`.
 
     Args:
-      model: any.
+      model: any, also a text encoder.
       features: `layer_<index>/<tap>`, also with a negative index, or `output`, `output_normed`.
     """
     full = [_full_name(feature, len(model.stack.layers)) for feature in features]
@@ -49,7 +52,7 @@ def add_features(model: LanguageModel, *features: str) -> LanguageModel:
     return model.clone(stack=model.stack.clone(features=tuple(sorted(inner))), features=tuple(sorted(outer)))
 
 
-def regroup(variables: Mapping[str, Any], model: LanguageModel, other: LanguageModel) -> dict[str, Any]:
+def regroup(variables: Mapping[str, Any], model: Encoded, other: Encoded) -> dict[str, Any]:
     """The variables of `model` as `other` holds them, which has the same layers in other groups.
 
     Layers with another memory size are the matter of `memjax.training.variables.fitting`.

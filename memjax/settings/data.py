@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Source",
+    "ClassifiedTexts",
     "PythonLibrary",
     "TextFiles",
     "Directories",
@@ -32,6 +33,10 @@ __all__ = [
     "CmuDog",
     "TemplateDialogues",
     "Glue",
+    "TextClasses",
+    "CLBenchmark",
+    "TfdsClasses",
+    "SeqioClasses",
     "Squad",
     "Templates",
     "Vectors",
@@ -324,6 +329,89 @@ class Glue(Source):
 
 
 @dataclass(slots=True, kw_only=True)
+class ClassifiedTexts(Source):
+    """Texts with classes that have the same numbers in every order of tasks, for Classification."""
+
+    gives = ("labelled",)
+
+    text: Literal["title_and_text", "text"] = "title_and_text"
+    """what is read of a row: `title. text`, or its text alone"""
+    validation_percent: Percent = 10
+    """share of the texts to train on that is held out, by a hash of the text, where no file is the split"""
+    test_percent: Percent = 10
+    """likewise for the test split"""
+    num_train: Number = 0
+    """examples of the training split that are kept, chosen by a hash of their text; 0 = all"""
+    num_validation: Number = 0
+    """likewise of the validation split"""
+    num_test: Number = 0
+    """likewise of the test split"""
+    sampling: Literal["balanced", "random"] = "balanced"
+    """which are kept: equally many of each class where there are so many, or any"""
+    sampling_seed: Seed = 0
+    """of the hash"""
+
+
+@dataclass(slots=True, kw_only=True)
+class TextClasses(ClassifiedTexts):
+    """A set of Zhang et al. (2015), the tasks of MbPA++: 33 classes (Yelp and Amazon share theirs)."""
+
+    data_set: Literal["yelp", "amazon", "ag_news", "dbpedia", "yahoo"] = "ag_news"
+    """which set"""
+    path: str = ""
+    """the folder of its files"""
+    train: tuple[str, ...] = ("train.csv",)
+    """files to train on (also .xz / .gz): .csv of Zhang et al., .tsv with text and class, .json of O-LoRA"""
+    test: tuple[str, ...] = ("test.csv",)
+    """files to test on; () = a share of the others. No text of theirs is trained on"""
+
+
+@dataclass(slots=True, kw_only=True)
+class CLBenchmark(ClassifiedTexts):
+    """A task of the benchmark of O-LoRA (Wang et al. 2023): 42 classes, the first 33 as TextClasses has them."""
+
+    # fmt: off
+    task: Literal[
+        "mnli", "cb", "wic", "copa", "qqp", "boolq", "rte", "imdb", "yelp", "amazon", "sst2", "dbpedia",
+        "ag_news", "multirc", "yahoo",
+    ] = "ag_news"
+    # fmt: on
+    """which task"""
+    path: str = ""
+    """the folder CL_Benchmark, whose folders are NLI, SC, TC and so on (files also .xz / .gz)"""
+
+
+@dataclass(slots=True, kw_only=True)
+class TfdsClasses(ClassifiedTexts):
+    """A TensorFlow Datasets builder of labelled texts; AG News by default. Needs the extra `data`."""
+
+    name: str = "ag_news_subset"
+    """builder name, with config and version where wanted"""
+    title_feature: str = "title"
+    """feature that holds the title; '' = it has none"""
+    text_feature: str = "description"
+    """feature that holds the text"""
+    label_feature: str = "label"
+    """feature that holds the class"""
+    first_class: Number = 5
+    """number that its class 0 has here"""
+    data_dir: str = ""
+    """prepared data sets; '' = the library's default"""
+
+
+@dataclass(slots=True, kw_only=True)
+class SeqioClasses(ClassifiedTexts):
+    """A registered seqio Task whose `inputs` are texts and whose `targets` name classes. Needs the extra `data`."""
+
+    name: str = ""
+    """registered name"""
+    classes: tuple[str, ...] = ()
+    """its targets in the order of their numbers; () = they are numbers"""
+    first_class: Number = 0
+    """number that the first of them has here"""
+
+
+@dataclass(slots=True, kw_only=True)
 class Squad(Source):
     """SQuAD 1.1 (Rajpurkar et al. 2016), for QuestionAnswering. Its test set is hidden: `test` is then validation."""
 
@@ -549,6 +637,10 @@ SourceKind = (
     | CmuDog
     | TemplateDialogues
     | Glue
+    | TextClasses
+    | CLBenchmark
+    | TfdsClasses
+    | SeqioClasses
     | Squad
     | Templates
     | Digits

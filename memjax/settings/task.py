@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from memjax.settings.data import Glue, Source, Squad, Templates
+from memjax.settings.data import CLBenchmark, Glue, SeqioClasses, Source, Squad, Templates, TextClasses, TfdsClasses
 from memjax.settings.output import Softmax
 from memjax.settings.ranges import Range, Share
 from memjax.settings.relations import Settings, require
@@ -102,7 +102,7 @@ class Classification(TextEncoderTask):
     num_classes: Annotated[int, Range(words="2 or more", least=2)] = 2
     """classes of the data, those of later tasks included"""
 
-    sources = (Glue, Templates)
+    sources = (Glue, Templates, TextClasses, CLBenchmark, TfdsClasses, SeqioClasses)
 
     def check(self, field: str, config: Config) -> None:
         if config.model.reads != "vectors":

@@ -11,7 +11,7 @@ from memjax import config as configs
 from memjax.config import Config
 from memjax.data.annotations import open_neighbors, unlike_neighbors
 from memjax.data.documents import Documents, Split
-from memjax.data.opening import Datasets
+from memjax.data.opening import Datasets, source_notes
 from memjax.data.reading import Reading
 from memjax.data.rows import RowStream
 from memjax.data.saved_tokenizers import fingerprint_of
@@ -82,7 +82,10 @@ class Experiment:
         """Lines about its data that are allowed but rarely meant."""
         folder, output = self.config.data.neighbors, self.config.model.output
         line = unlike_neighbors(folder, output.num_neighbors) if folder and output.needs_neighbors else ""
-        return [line] if line else []
+        tasks = self.config.lifelong.tasks if self.config.lifelong else ()
+        left_out = {"": self.config.data.source} if not tasks else {f"{task.name}: ": task.source for task in tasks}
+        lines = [f"{name}{note}" for name, source in left_out.items() for note in source_notes(source)]
+        return ([line] if line else []) + lines
 
     def reopened(self, split: str, **fields: Any) -> Documents:
         """A split of the same data with other settings of it, in the same tokens."""

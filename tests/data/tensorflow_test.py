@@ -3,11 +3,16 @@
 Data sets are made here, in the folders and with the features that the real builders have; nothing is downloaded.
 """
 
+import functools
+
 import numpy as np
 import pytest
 
+from memjax import config as configs
 from memjax.data import seqio as seqio_module
 from memjax.data import tfds as builders
+from memjax.data.glue import LabelledText
+from memjax.data.opening import classified_texts
 from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
 from memjax.data.seqio import CORPORA, register_tasks, seqio_documents, seqio_tokenizer
 from memjax.data.sources import Texts
@@ -204,6 +209,39 @@ def test_any_mixture_with_any_vocabulary(seqio, tmp_path):
     # A Mixture ends with the first of its Tasks.
     assert texts_of(mixed, tokenizer)[-1] in ("dd", "c") and {"a b", "c", "dd"} >= set(texts_of(mixed, tokenizer))
     np.testing.assert_array_equal(tokenizer.encode("a b"), documents[0][:-1])
+
+
+def test_labelled_texts_of_a_builder_and_of_a_task(tfds, seqio, tmp_path):
+    news = {split: [{"title": f"Ä {i}", "body": f"{split} {i}", "label": str(i % 2)} for i in range(6)]
+            for split in ("train", "test")}  # fmt: skip
+    prepare(tfds, tmp_path, "tiny_news:1.0.0", news)
+    features = {"title_feature": "title", "text_feature": "body", "label_feature": "label", "first_class": 5}
+    source = configs.TfdsClasses(name="tiny_news", data_dir=str(tmp_path), validation_percent=40, **features)
+    found = classified_texts(source).texts
+    assert sorted(found["test"], key=repr) == [LabelledText((f"Ä {i}. test {i}",), 5 + i % 2) for i in range(6)]
+    held_out = [*found["train"], *found["validation"]]
+    assert sorted(text.texts[0] for text in held_out) == [f"Ä {i}. train {i}" for i in range(6)]
+    assert 0 < len(found["validation"]) < 6
+
+    def dataset(split, shuffle_files, seed=None):
+        examples = {"inputs": [f"{split} a", f"{split} ö"], "targets": ["bad", "good"]}
+        return builders.import_tensorflow().data.Dataset.from_tensor_slices(examples)
+
+    with quiet():
+        for name, kept in (("memjax_test_kept", True), ("memjax_test_decoded", False)):
+            seqio.TaskRegistry.add(
+                name,
+                source=seqio.FunctionDataSource(dataset, splits=["train", "validation", "test"]),
+                preprocessors=[
+                    functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=kept),
+                    seqio.preprocessors.append_eos,
+                ],
+                output_features=dict.fromkeys(["inputs", "targets"], seqio.Feature(seqio.ByteVocabulary())),
+            )
+    for name in ("memjax_test_kept", "memjax_test_decoded"):
+        texts = classified_texts(configs.SeqioClasses(name=name, classes=("bad", "good"), first_class=3)).texts
+        for split in ("train", "validation", "test"):
+            assert texts[split] == [LabelledText((f"{split} a",), 3), LabelledText((f"{split} ö",), 4)]
 
 
 def test_task_mistakes(seqio, tmp_path):

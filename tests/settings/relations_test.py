@@ -648,7 +648,11 @@ def test_a_task_of_a_text_encoder_is_valid_up_to_its_border(inside, outside, lin
             encoder(Classification(), data={"tokenizer": Data().tokenizer}),
             "data.tokenizer: given 'SentencePiece', allowed: WordPiece",
         ),
-        (encoder(Classification(), Squad()), "data.source: given 'Squad', allowed: Glue or Templates (Classification)"),
+        (
+            encoder(Classification(), Squad()),
+            "data.source: given 'Squad', allowed: Glue or Templates or TextClasses or CLBenchmark or TfdsClasses or "
+            "SeqioClasses (Classification)",
+        ),
         (
             encoder(QuestionAnswering(), Glue()),
             "data.source: given 'Glue', allowed: Squad or Templates (QuestionAnswering)",

@@ -1,0 +1,481 @@
+"""Texts with classes for one head: the five sets of Zhang et al. (2015), and the benchmark of O-LoRA.
+
+Zhang, Zhao and LeCun, "Character-level Convolutional Networks for Text Classification", NeurIPS 2015,
+https://arxiv.org/abs/1509.01626; de Masson d'Autume, Ruder, Kong and Yogatama (MbPA++), NeurIPS 2019,
+https://arxiv.org/abs/1906.01076; Wang et al. (O-LoRA), Findings of EMNLP 2023, https://arxiv.org/abs/2310.14152.
+
+A class has the same number in every order of the tasks: sentiment 0-4 (Yelp and Amazon share them), AG News 5-8,
+DBpedia 9-22, Yahoo 23-32, which are the 33 classes of MbPA++; then what the other tasks of O-LoRA answer, equal words
+being one class, as they are for a model that writes them (33-41).
+
+Two texts are the same where their letters and digits are, without case. By that rule 351 of the 10,001 rows of AG News
+that ALPS (Yuan et al. 2020) holds out are in O-LoRA's train file and 10 in the test file, 138 of the 10,000 rows of
+DBpedia of DHIM (Ou et al. 2021) are in O-LoRA's test file, and 4 rows of O-LoRA's train file of AG News are in its test
+file; 131 rows of its MNLI test file have no class. None of them is read (`TextSplits.notes` says so of every source).
+"""
+
+import collections
+import csv
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from memjax.data.glue import LabelledText
+from memjax.data.seqio import seqio_pairs, seqio_splits
+from memjax.data.sources import SPLITS, find_packed, packed_names, read_text, split_of
+from memjax.data.tfds import tfds_examples, tfds_splits
+
+__all__ = [
+    "CLASSES",
+    "CL_BENCHMARK",
+    "TEXT_SETS",
+    "TextSplits",
+    "TitledText",
+    "cl_benchmark_texts",
+    "class_texts",
+    "read_titled_texts",
+    "same_text",
+    "select_texts",
+    "seqio_class_texts",
+    "split_texts",
+    "tfds_class_texts",
+]
+
+CLASSES = (
+    *("very negative", "negative", "neutral", "positive", "very positive"),
+    *("World", "Sports", "Business", "Sci/Tech"),
+    *("Company", "Educational Institution", "Artist", "Athlete", "Office Holder", "Mean Of Transportation", "Building"),
+    *("Natural Place", "Village", "Animal", "Plant", "Album", "Film", "Written Work"),
+    *("Society & Culture", "Science & Mathematics", "Health", "Education & Reference", "Computers & Internet"),
+    *("Sports", "Business & Finance", "Entertainment & Music", "Family & Relationships", "Politics & Government"),
+    *("Bad", "Good"),
+    *("entailment", "neutral", "contradiction"),
+    *("False", "True"),
+    *("A", "B"),
+)
+"""names of all classes by their number; the first 33 are those of MbPA++"""
+
+TEXT_SETS: Mapping[str, Sequence[int]] = {
+    "yelp": range(5),
+    "amazon": range(5),
+    "ag_news": range(5, 9),
+    "dbpedia": range(9, 23),
+    "yahoo": range(23, 33),
+}
+"""set of Zhang et al. -> numbers of its classes, in the order in which its files number them from 1"""
+
+_SENTIMENT, _INFERENCE, _TRUTH, _CHOICE = range(33, 35), range(35, 38), range(38, 40), range(40, 42)
+CL_BENCHMARK: Mapping[str, tuple[str, Sequence[int]]] = {
+    "mnli": ("NLI/MNLI", _INFERENCE),
+    "cb": ("NLI/CB", _INFERENCE),
+    "wic": ("WiC/WiC", _TRUTH),
+    "copa": ("COPA/COPA", _CHOICE),
+    "qqp": ("QQP/QQP", _TRUTH),
+    "boolq": ("BoolQA/BoolQA", _TRUTH),
+    "rte": ("NLI/RTE", (_INFERENCE[0], _INFERENCE[2])),
+    "imdb": ("SC/IMDB", _SENTIMENT),
+    "yelp": ("SC/yelp", TEXT_SETS["yelp"]),
+    "amazon": ("SC/amazon", TEXT_SETS["amazon"]),
+    "sst2": ("SC/SST-2", _SENTIMENT),
+    "dbpedia": ("TC/dbpedia", TEXT_SETS["dbpedia"]),
+    "ag_news": ("TC/agnews", TEXT_SETS["ag_news"]),
+    "multirc": ("MultiRC/MultiRC", _TRUTH),
+    "yahoo": ("TC/yahoo", TEXT_SETS["yahoo"]),
+}
+"""task of O-LoRA's benchmark -> its folder, and the numbers of its classes"""
+
+NO_CLASS = "-"
+"""what MNLI writes where its annotators did not agree"""
+_ENDINGS = (".csv", ".tsv", ".json")
+_OTHER_NAMES = {"scienceortechnology": "scitech"}
+
+
+@dataclasses.dataclass(frozen=True)
+class TitledText:
+    """A row of a file: its title ('' where it has none), its text, and the number of its class (None = it has none)."""
+
+    title: str
+    text: str
+    label: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSplits:
+    """What is read of a set of texts.
+
+    Attributes:
+      texts: split -> its examples.
+      shared: (file, other) -> rows of the file whose text the other has too; with itself, rows that repeat one.
+      removed: rows that were left out for it: what is in a test file is not trained on, and no text twice.
+      without_class: file -> rows without a class, which are left out.
+    """
+
+    texts: Mapping[str, Sequence[LabelledText]]
+    shared: Mapping[tuple[str, str], int]
+    removed: int
+    without_class: Mapping[str, int]
+
+    def notes(self) -> list[str]:
+        """A line for every number that is not 0."""
+        lines = [
+            f"{count} rows of {file} have no class, and are left out" for file, count in self.without_class.items()
+        ]
+        for (file, other), count in self.shared.items():
+            lines.append(f"{count} rows of {file} " + (f"are in {other} too" if file != other else "repeat another"))
+        return lines + ([f"{self.removed} rows are left out, so that no text is read twice"] if self.removed else [])
+
+
+def same_text(text: str) -> str:
+    """What two texts that are the same have in common: their letters and digits, in lower case.
+
+    Example:
+      >>> same_text("It #39;s over!") == same_text("it 39s  OVER")
+      True
+    """
+    return _NO_SIGN.sub("", text.lower()) or text
+
+
+def class_texts(
+    data_set: str,
+    path: str,
+    *,
+    train_files: Sequence[str] = ("train.csv",),
+    test_files: Sequence[str] = ("test.csv",),
+    **how: Any,
+) -> TextSplits:
+    """One of the five sets of Zhang et al. (2015).
+
+    Args:
+      data_set: of `TEXT_SETS`.
+      path: the folder of the files.
+      train_files: names of files in it (also `.xz`, `.gz`), of any form that `read_titled_texts` reads.
+      test_files: likewise; () = none, and a share of the others is held out.
+      **how: see `split_texts`.
+
+    Raises:
+      ValueError: an unknown set, a file that is missing or of another form, a class that the set does not have.
+    """
+    if data_set not in TEXT_SETS:
+        raise ValueError(f"data.source.data_set: given {data_set!r}, allowed: {', '.join(TEXT_SETS)}")
+    if not path:
+        raise ValueError(f"data.source.path: given '', allowed: the folder of the files of {data_set}")
+    files: dict[str, dict[str, list[TitledText]]] = {}
+    for split, names in (("train", train_files), ("test", test_files)):
+        for name in names:
+            file = find_packed(path, name)
+            if file is None:
+                allowed = (
+                    f"{', '.join(packed_names(name))} in {path}, or other names ({split}=() holds out of the rest)"
+                )
+                raise ValueError(f"data.source.{split}: given {name!r}, allowed: {allowed}")
+            rows = read_titled_texts(file, TEXT_SETS[data_set], spaced=data_set == "ag_news")
+            files.setdefault(split, {})[str(file.relative_to(path))] = rows
+    if not files:
+        raise ValueError("data.source.train: given (), allowed: at least one file")
+    return split_texts(files, **how)
+
+
+def cl_benchmark_texts(task: str, path: str, **how: Any) -> TextSplits:
+    """One of the 15 tasks of O-LoRA's benchmark, in its folder of that name.
+
+    What a task has no file for is held out by a hash of the texts. Where only the published part of the folder lies
+    (14 tasks; Yelp, IMDB and MultiRC without a test file, DBpedia without a train file), `yahoo` is missing.
+
+    Args:
+      task: of `CL_BENCHMARK`.
+      path: the folder `CL_Benchmark`, which holds `NLI`, `SC`, `TC` and so on.
+      **how: see `split_texts`.
+
+    Raises:
+      ValueError: an unknown task, or one without files.
+    """
+    if task not in CL_BENCHMARK:
+        raise ValueError(f"data.source.task: given {task!r}, allowed: {', '.join(CL_BENCHMARK)}")
+    folder, classes = CL_BENCHMARK[task]
+    found = {split: find_packed(Path(path) / folder, f"{split}.json") for split in ("train", "test")}
+    files = {
+        split: {f"{folder}/{file.name}": read_titled_texts(file, classes, spaced=task == "ag_news")}
+        for split, file in found.items()
+        if file is not None
+    }
+    if not files:
+        raise ValueError(f"data.source.path: {path} has no {folder}/train.json or test.json, allowed: those of {task}")
+    return split_texts(files, **how)
+
+
+def tfds_class_texts(
+    name: str, *, title: str, body: str, label: str, first_class: int, data_dir: str, **how: Any
+) -> TextSplits:
+    """The labelled texts of any prepared builder of TensorFlow Datasets.
+
+    Args:
+      name: builder, with configuration and version where wanted.
+      title: feature that holds the title; '' = it has none.
+      body: feature that holds the text.
+      label: feature that holds the class.
+      first_class: number that its class 0 has here.
+      data_dir: where prepared data sets lie; '' = the library's default.
+      **how: see `split_texts`.
+
+    Raises:
+      ValueError: a builder that is unknown or not prepared, or lacks a feature.
+    """
+    spaced, available = name.startswith("ag_news"), tfds_splits(name, data_dir=data_dir or None)
+
+    def row(example: Mapping[str, Any]) -> TitledText:
+        missing = [feature for feature in filter(None, (title, body, label)) if feature not in example]
+        if missing:
+            raise ValueError(
+                f"data.source: {name} has no feature {missing[0]!r}, allowed: {', '.join(sorted(example))}"
+            )
+        words = [_plain(example[field].decode("utf-8"), spaced) if field else "" for field in (title, body)]
+        number = int(example[label])
+        return TitledText(words[0], words[1], first_class + number if number >= 0 else None)
+
+    read = lambda split: list(map(row, tfds_examples(name, split=split, data_dir=data_dir or None)))
+    return split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **how)
+
+
+def seqio_class_texts(name: str, *, classes: Sequence[str], first_class: int, **how: Any) -> TextSplits:
+    """The labelled texts of a registered seqio Task, whose `inputs` are texts and whose `targets` name classes.
+
+    Args:
+      name: of the Task.
+      classes: its targets, in the order of their numbers; () = the targets are numbers.
+      first_class: number that the first of them has here.
+      **how: see `split_texts`.
+
+    Raises:
+      ValueError: an unknown Task, one without `inputs`, or a target that is no class.
+    """
+
+    def row(inputs: str, target: str) -> TitledText:
+        if classes and target in classes:
+            return TitledText("", inputs, first_class + classes.index(target))
+        if not classes and target.isdecimal():
+            return TitledText("", inputs, first_class + int(target))
+        raise ValueError(f"data.source.classes: {name} has {target!r}, allowed: {', '.join(classes) or 'numbers'}")
+
+    read = lambda split: [row(*pair) for pair in seqio_pairs(name, split=split)]
+    available = seqio_splits(name)
+    return split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **how)
+
+
+def split_texts(
+    files: Mapping[str, Mapping[str, Sequence[TitledText]]],
+    *,
+    text: str = "title_and_text",
+    validation: float = 0.1,
+    test: float = 0.1,
+    num_train: int = 0,
+    num_validation: int = 0,
+    num_test: int = 0,
+    sampling: str = "balanced",
+    seed: int = 0,
+) -> TextSplits:
+    """The three splits of some files: no text is in two of them, and what is tested stays as it is.
+
+    A split without a file is a share of the training files (of the test files, where there are no others), by a hash of
+    the texts, so that nothing is ever selected on what is tested.
+
+    Args:
+      files: 'train', 'validation' or 'test' -> name of a file -> its rows. Where a text is in a file to be tested,
+        other files lose it; of the rows to train on the first stays.
+      text: 'title_and_text' (`title. text`), or 'text' alone.
+      validation: share held out where no file is one, in [0, 1].
+      test: likewise.
+      num_train: examples that are kept, by `select_texts`; 0 = all.
+      num_validation: likewise.
+      num_test: likewise.
+      sampling: 'balanced' over classes or 'random'.
+      seed: of what is kept.
+
+    Example:
+      >>> rows = [TitledText("", f"text {number}", number % 2) for number in range(40)]
+      >>> found = split_texts({"train": {"a": rows + rows[:3]}, "test": {"b": rows[:2]}}, num_train=8)
+      >>> found.shared, found.removed, len(found.texts["train"]), len(found.texts["test"])
+      ({('a', 'b'): 4, ('a', 'a'): 3}, 5, 8, 2)
+    """
+    if text not in ("title_and_text", "text"):
+        raise ValueError(f"data.source.text: given {text!r}, allowed: 'title_and_text', 'text'")
+    there = [split for split in ("test", "validation", "train") if files.get(split)]
+    pool = next(split for split in ("train", "test", "validation") if split in there)
+    shared: dict[tuple[str, str], int] = {}
+    without_class: dict[str, int] = {}
+    seen: dict[str, set[str]] = {}
+    kept: dict[str, list[tuple[str, TitledText]]] = {split: [] for split in SPLITS}
+    removed = 0
+    for split in there:
+        for name, rows in files[split].items():
+            keyed = [(same_text(row.text), row) for row in rows if row.label is not None]
+            _count(without_class, name, len(rows) - len(keyed))
+            keys = {key for key, _ in keyed}
+            if split != "test" or split == pool:
+                for other, others in seen.items():
+                    _count(shared, (name, other), sum(key in others for key, _ in keyed))
+                _count(shared, (name, name), len(keyed) - len(keys))
+                fresh = list(_fresh(keyed, set().union(*seen.values())))
+                removed += len(keyed) - len(fresh)
+                keyed = fresh
+            seen[name] = keys
+            kept[split] += keyed
+    shares = {"validation": validation, "test": test}
+    shares = {name: share if name == pool or name not in there else 0.0 for name, share in shares.items()}
+    pooled, kept[pool] = kept[pool], []
+    for key, row in pooled:
+        kept[split_of(key, **shares)].append((key, row))
+    join = functools.partial(_example, titled=text == "title_and_text")
+    numbers = {"train": num_train, "validation": num_validation, "test": num_test}
+    chosen = {
+        split: [join(row) for _, row in select_texts(rows, numbers[split], sampling=sampling, seed=seed)]
+        for split, rows in kept.items()
+    }
+    return TextSplits(chosen, shared, removed, without_class)
+
+
+def select_texts(
+    rows: Sequence[tuple[str, TitledText]], number: int, *, sampling: str = "balanced", seed: int = 0
+) -> list[tuple[str, TitledText]]:
+    """Some of the rows, in their order: those whose text has the smallest hash, whatever else stands in the files.
+
+    Args:
+      rows: each with its `same_text`.
+      number: how many; 0, or more than there are = all.
+      sampling: 'balanced': equally many of each class, and where a class has too few, more of the others; 'random'.
+      seed: of the hash.
+
+    Raises:
+      ValueError: another kind of sampling.
+    """
+    if sampling not in ("balanced", "random"):
+        raise ValueError(f"data.source.sampling: given {sampling!r}, allowed: 'balanced', 'random'")
+    if not number or number >= len(rows):
+        return list(rows)
+    hashes = [hashlib.sha256(f"{seed}/{key}".encode()).digest() for key, _ in rows]
+    ranked = sorted(range(len(rows)), key=hashes.__getitem__)
+    if sampling == "balanced":
+        taken: collections.Counter[int | None] = collections.Counter()
+        turns: dict[int, int] = {}
+        for place in ranked:  # the n-th of its class comes in the n-th turn
+            label = rows[place][1].label
+            taken[label] += 1
+            turns[place] = taken[label]
+        ranked.sort(key=turns.__getitem__)
+    return [rows[place] for place in sorted(ranked[:number])]
+
+
+def read_titled_texts(file: Path, classes: Sequence[int], *, spaced: bool = False) -> list[TitledText]:
+    r"""The rows of a file, of the form that its ending says (also `.xz`, `.gz`).
+
+    `.csv`: the class (from 1, or its name) before or after the fields: a text, a title and a text, or a title and
+    several texts (a question and its answer). `.tsv`: a text and the name of its class. `.json`: a list of objects with
+    `sentence` (`Title: ...`, `Text: ...` where it has them) and `label`, as O-LoRA has it.
+
+    Signs that the files escape are put back: `\n`, `\"`, `\u00e9`; AG News has a backslash where a line was broken.
+
+    Args:
+      file: to read.
+      classes: numbers of the classes, in the order in which files number them from 1.
+      spaced: backslashes stand for white space (AG News).
+
+    Raises:
+      ValueError: a file of another form, or a class that is none of `classes`.
+    """
+    ending = next((end for end in _ENDINGS if end in file.suffixes), "")
+    if not ending:
+        raise ValueError(f"{file}: given another ending, allowed: {', '.join(packed_names(*_ENDINGS))}")
+    content, plain = read_text(file), functools.partial(_plain, spaced=spaced)
+    if ending == ".json":
+        return list(_read_json(content, file, classes, plain))
+    dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if ending == ".tsv" else {}
+    return list(_read_table(csv.reader(io.StringIO(content, newline=""), **dialect), file, classes, plain))
+
+
+def _read_table(
+    rows: Iterator[list[str]], file: Path, classes: Sequence[int], plain: Callable[[str], str]
+) -> Iterator[TitledText]:
+    numbers, place = _numbers(classes, counted=True), None
+    for line, row in enumerate(rows, start=1):
+        if not row:
+            continue
+        if place is None:
+            place = 0 if _name(row[0]) in numbers else -1
+        if len(row) < 2:
+            raise ValueError(f"{file}, row {line}: {len(row)} columns, allowed: a class and at least one text")
+        fields = list(map(plain, row[1:] if place == 0 else row[:-1]))
+        title, texts = (fields[0], fields[1:]) if len(fields) > 1 else ("", fields)
+        yield TitledText(title, " ".join(filter(None, texts)), _label(row[place], numbers, f"{file}, row {line}"))
+
+
+def _read_json(content: str, file: Path, classes: Sequence[int], plain: Callable[[str], str]) -> Iterator[TitledText]:
+    numbers = _numbers(classes)
+    try:
+        entries = [(entry["sentence"], entry["label"]) for entry in json.loads(content)]
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        form = "a list of objects with sentence and label"
+        raise ValueError(f"{file}: of another form ({type(error).__name__}: {error}), allowed: {form}") from None
+    for row, (sentence, name) in enumerate(entries, start=1):
+        found = re.fullmatch(r"(?:Title:(?P<title>[^\n]*)\n)?Text:(?P<text>.*)", sentence, re.DOTALL)
+        title, text = (found["title"] or "", found["text"]) if found else ("", sentence)
+        yield TitledText(plain(title), plain(text), _label(name, numbers, f"{file}, row {row}"))
+
+
+def _numbers(classes: Sequence[int], *, counted: bool = False) -> dict[str, int]:
+    """What a file may write for a class -> the number of the class."""
+    named = {_name(CLASSES[number]): number for number in classes}
+    return named | ({str(place): number for place, number in enumerate(classes, start=1)} if counted else {})
+
+
+def _name(given: str) -> str:
+    """A name as different files write it: `Society & Culture` and `society_culture`."""
+    return _OTHER_NAMES.get(name := "".join(filter(str.isalnum, given.lower())), name)
+
+
+def _label(given: str, numbers: Mapping[str, int], place: str) -> int | None:
+    if given == NO_CLASS:
+        return None
+    if _name(given) not in numbers:
+        raise ValueError(f"{place}: class {given!r}, allowed: {', '.join(numbers)}")
+    return numbers[_name(given)]
+
+
+_NO_SIGN = re.compile(r"[\W_]+")
+_ESCAPED = re.compile(r"""(?P<units>(?:\\u[0-9a-fA-F]{4})+)|\\(?P<sign>[nrt"'\\])""")
+_SIGNS = {"n": "\n", "r": "\n", "t": "\t"}
+
+
+def _plain(text: str, spaced: bool) -> str:
+    """A text without escaped signs, nor white space around it."""
+    if spaced:
+        return text.replace("\\", " ").strip()
+
+    def sign(found: re.Match[str]) -> str:
+        if units := found["units"]:
+            return bytes.fromhex(units.replace("\\u", "")).decode("utf-16-be", "replace")
+        return _SIGNS.get(found["sign"], found["sign"])
+
+    return _ESCAPED.sub(sign, text).strip()
+
+
+def _fresh(rows: Sequence[tuple[str, TitledText]], seen: set[str]) -> Iterator[tuple[str, TitledText]]:
+    """The rows whose text is new, the first of equal ones."""
+    for key, row in rows:
+        if key not in seen:
+            seen.add(key)
+            yield key, row
+
+
+def _example(row: TitledText, *, titled: bool) -> LabelledText:
+    assert row.label is not None  # rows without a class are left out before
+    return LabelledText((". ".join(filter(None, (row.title, row.text))) if titled else row.text,), row.label)
+
+
+def _count(counts: dict[Any, int], key: Any, number: int) -> None:
+    if number:
+        counts[key] = number
