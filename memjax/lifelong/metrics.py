@@ -1,0 +1,389 @@
+"""What is measured of a learner of several tasks, in NumPy.
+
+Everything comes from one matrix: `scores[i, j]` is the score of task j after task i was learned (R), `before[j]` that
+of task j before any was (b). A matrix is `[tasks, tasks]`, in the order in which tasks were learned; higher is better,
+but for perplexities. NaN = not evaluated: means are of the other entries, and NaN where there are none.
+
+Lopez-Paz and Ranzato 2017 (backward and forward transfer), https://arxiv.org/abs/1706.08840; Chaudhry et al. 2018
+(forgetting, intransigence), https://arxiv.org/abs/1801.10112; Qin et al. 2022 (ELLE: perplexities),
+https://arxiv.org/abs/2203.06311.
+"""
+
+import importlib.util
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Float
+
+__all__ = [
+    "Comparison",
+    "Evaluations",
+    "Spread",
+    "accuracy_by_age",
+    "area_under_curve",
+    "average",
+    "average_perplexity",
+    "backward_transfer",
+    "bytes_by_kind",
+    "forgetting",
+    "forward_transfer",
+    "increased_perplexity",
+    "intransigence",
+    "last_task_accuracy",
+    "learning_accuracy",
+    "linear_probe",
+    "matrix_from_lines",
+    "paired_difference",
+    "spread",
+    "summary",
+]
+
+
+class Evaluations(NamedTuple):
+    """Evaluations of a run over tasks.
+
+    Attributes:
+      tasks: names, in the order in which they were learned.
+      scores: `[tasks, tasks]`.
+      before: `[tasks]`.
+    """
+
+    tasks: tuple[str, ...]
+    scores: Float[np.ndarray, "tasks tasks"]
+    before: Float[np.ndarray, " tasks"]
+
+
+class Spread(NamedTuple):
+    """How much a score differs between runs.
+
+    Attributes:
+      mean: over orders of the means over seeds.
+      orders: standard deviation of these means: of the order of tasks, and of what seeds leave of it.
+      seeds: standard deviation of runs of one order (root of the mean variance).
+    """
+
+    mean: float
+    orders: float
+    seeds: float
+
+
+class Comparison(NamedTuple):
+    """A difference of pairs.
+
+    Attributes:
+      difference: mean of what one has more than the other.
+      error: standard error of that mean; NaN of fewer than two pairs.
+      verdict: "gain" or "loss" where the difference is beyond two standard errors, else "level".
+    """
+
+    difference: float
+    error: float
+    verdict: str
+
+
+# Scores
+
+
+def average(scores: npt.ArrayLike) -> float:
+    """The mean over tasks in the end (ACC)."""
+    return _mean(_matrix(scores)[-1])
+
+
+def area_under_curve(scores: npt.ArrayLike) -> float:
+    """The mean over time of the mean over the tasks learned so far.
+
+    Example:
+      >>> area_under_curve([[0.75, 0.0], [0.25, 0.75]])
+      0.625
+    """
+    scores = _matrix(scores)
+    return _mean([_mean(row[: i + 1]) for i, row in enumerate(scores)])
+
+
+def learning_accuracy(scores: npt.ArrayLike) -> float:
+    """The mean of each task's score when it has just been learned."""
+    return _mean(np.diag(_matrix(scores)))
+
+
+def last_task_accuracy(scores: npt.ArrayLike) -> float:
+    """The score of the last task in the end."""
+    return float(_matrix(scores)[-1, -1])
+
+
+def accuracy_by_age(scores: npt.ArrayLike) -> Float[np.ndarray, " tasks"]:
+    """The mean score of what was learned 0, 1, 2, ... tasks ago.
+
+    Example:
+      >>> accuracy_by_age([[0.8, 0.0], [0.5, 0.6]])
+      array([0.7, 0.5])
+    """
+    scores = _matrix(scores)
+    return np.array([_mean(np.diag(scores, -age)) for age in range(len(scores))])
+
+
+def forgetting(scores: npt.ArrayLike, reference: str = "max_prev") -> Float[np.ndarray, " earlier"]:
+    """What each task but the last has lost in the end.
+
+    Args:
+      scores: the matrix.
+      reference: lost from where. "max_prev": the best before the last task was learned, also before the task itself was
+        (Chaudhry et al.; below 0 where the last task has helped). "max_all": the best of all, the end as well (mammoth;
+        never below 0). "diag": when the task had just been learned (Avalanche); its mean is `-backward_transfer`.
+
+    Raises:
+      ValueError: another reference.
+
+    Example:
+      >>> scores = [[0.5, 0.0, 0.0], [0.75, 1.0, 0.0], [0.25, 1.25, 1.0]]
+      >>> [forgetting(scores, reference).tolist() for reference in ("max_prev", "max_all", "diag")]
+      [[0.5, -0.25], [0.5, 0.0], [0.25, -0.25]]
+    """
+    scores = _matrix(scores)
+    match reference:
+        case "max_prev":
+            best = np.fmax.reduce(scores[:-1], axis=0, initial=np.nan)
+        case "max_all":
+            best = np.fmax.reduce(scores, axis=0)
+        case "diag":
+            best = np.diag(scores)
+        case _:
+            raise ValueError(f'reference: given {reference!r}, allowed: "max_prev", "max_all", "diag"')
+    return (best - scores[-1])[:-1]
+
+
+def backward_transfer(scores: npt.ArrayLike) -> float:
+    """What the tasks but the last have gained since they were learned (BWT)."""
+    return -_mean(forgetting(scores, "diag"))
+
+
+def forward_transfer(scores: npt.ArrayLike, before: npt.ArrayLike) -> float:
+    """What the tasks but the first have gained by the time before they are learned (FWT).
+
+    Example:
+      >>> forward_transfer([[0.9, 0.5, 0.3], [0.9, 0.9, 0.7], [0.9, 0.9, 0.9]], [0.5, 0.25, 0.2])
+      0.375
+    """
+    scores = _matrix(scores)
+    return _mean(np.diag(scores, 1) - _of_tasks("before", before, scores)[1:])
+
+
+def intransigence(scores: npt.ArrayLike, joint: npt.ArrayLike) -> Float[np.ndarray, " tasks"]:
+    """What each task, just learned, lacks of the score of a model that has learned it together with those before."""
+    scores = _matrix(scores)
+    return _of_tasks("joint", joint, scores) - np.diag(scores)
+
+
+def average_perplexity(perplexities: npt.ArrayLike) -> float:
+    """The geometric mean of the perplexities of all tasks in the end (AP of ELLE).
+
+    Example:
+      >>> round(average_perplexity([[2.0, 9.0], [4.0, 16.0]]), 6)
+      8.0
+    """
+    return math.exp(_mean(np.log(_matrix(perplexities)[-1])))
+
+
+def increased_perplexity(perplexities: npt.ArrayLike) -> float:
+    """By how much the perplexities of the tasks but the last have grown since they were learned (AP+ of ELLE)."""
+    return backward_transfer(perplexities)
+
+
+def summary(scores: npt.ArrayLike, before: npt.ArrayLike | None = None) -> dict[str, float]:
+    """Every scalar of a matrix, by name; `forgetting` is the mean of its default.
+
+    Args:
+      scores: the matrix.
+      before: None = without `forward_transfer`.
+
+    Example:
+      >>> summary([[1.0, 0.5], [0.25, 0.75]])["forgetting"]
+      0.75
+    """
+    found = {
+        "average": average(scores),
+        "area_under_curve": area_under_curve(scores),
+        "learning_accuracy": learning_accuracy(scores),
+        "last_task_accuracy": last_task_accuracy(scores),
+        "forgetting": _mean(forgetting(scores)),
+        "backward_transfer": backward_transfer(scores),
+    }
+    return found if before is None else found | {"forward_transfer": forward_transfer(scores, before)}
+
+
+# Runs
+
+
+def matrix_from_lines(
+    lines: Iterable[Mapping[str, Any]], measure: str = "accuracy", tasks: Sequence[str] | None = None
+) -> Evaluations:
+    """The matrix of a run from the lines of its `metrics.jsonl` (`memjax.training.read_metrics`).
+
+    Row i is the evaluations after stage i, `before` those before stage 0. Of a run that is not through, the other rows
+    are NaN.
+
+    Args:
+      lines: other lines, and evaluations during updates or without a name, are skipped.
+      measure: which number of an evaluation, such as "nats_per_token"; None in a line (not finite) becomes NaN.
+      tasks: names of evaluations in the order in which their tasks are learned; None = the order of their lines.
+
+    Raises:
+      ValueError: no evaluation of these tasks after a stage, none with this measure, or more stages than tasks.
+
+    Example:
+      >>> line = {"kind": "evaluation", "phase": "after"}
+      >>> lines = [{**line, "name": "a", "accuracy": 0.9}, {**line, "name": "b", "accuracy": 0.1}]
+      >>> lines += [{**line, "stage": 1, "name": name, "accuracy": 0.5} for name in "ab"]
+      >>> matrix_from_lines(lines).scores.tolist()
+      [[0.9, 0.1], [0.5, 0.5]]
+    """
+    # A line that says no stage is of stage 0, one that says no phase is of its updates.
+    of_stages = [
+        line
+        for line in lines
+        if line["kind"] == "evaluation"
+        and line.get("name")
+        and (line.get("phase") == "after" or (line.get("phase"), line.get("stage", 0)) == ("before", 0))
+    ]
+    # At the end of a run evaluations that are of no task are made too: the first stage has those of tasks alone.
+    first = dict.fromkeys(line["name"] for line in of_stages if line.get("stage", 0) == 0)
+    names = tuple(first if tasks is None else tasks)
+    chosen = [line for line in of_stages if line["name"] in names]
+    if not any(line.get("phase") == "after" for line in chosen):
+        wanted = "named ones after every stage" if tasks is None else f"some of {[*tasks]}"
+        raise ValueError(f"lines: given evaluations of {[*first]} after the first stage, allowed: {wanted}")
+    if not any(measure in line for line in chosen):
+        numbers = sorted(name for name, value in chosen[0].items() if isinstance(value, float))
+        raise ValueError(f"measure: given {measure!r}, allowed: {', '.join(numbers)}")
+    stages = 1 + max(line.get("stage", 0) for line in chosen)
+    if stages > len(names):
+        raise ValueError(f"lines: given {stages} stages, allowed: as many as tasks, {len(names)}")
+    scores, before = np.full((len(names),) * 2, np.nan), np.full(len(names), np.nan)
+    for line in chosen:
+        value, row = line.get(measure), before if line["phase"] == "before" else scores[line.get("stage", 0)]
+        row[names.index(line["name"])] = np.nan if value is None else value
+    return Evaluations(names, scores, before)
+
+
+def spread(scores: npt.ArrayLike) -> Spread:
+    """The deviations of a score over orders of tasks and over seeds, apart.
+
+    Args:
+      scores: `[orders, seeds]`; NaN = not run.
+
+    Example:
+      >>> spread([[1.0, 3.0], [5.0, 7.0]])
+      Spread(mean=4.0, orders=2.8284271247461903, seeds=1.4142135623730951)
+    """
+    scores = np.asarray(scores, np.float64)
+    if scores.ndim != 2:
+        raise ValueError(f"scores: given shape {scores.shape}, allowed: [orders, seeds]")
+    means = np.array([_mean(row) for row in scores])
+    return Spread(_mean(means), _deviation(means), math.sqrt(_mean([_deviation(row) ** 2 for row in scores])))
+
+
+def paired_difference(own: npt.ArrayLike, other: npt.ArrayLike, *, more_is_better: bool = True) -> Comparison:
+    """What one has more than another, run by run of the same seed and order.
+
+    Args:
+      own: `[runs]`, scores; pairs of which one is NaN do not count.
+      other: `[runs]`, of the same seeds and orders.
+      more_is_better: False for perplexities.
+
+    Raises:
+      ValueError: not as many of both.
+
+    Example:
+      >>> paired_difference([0.75, 0.8, 0.82], [0.5, 0.6, 0.5]).verdict
+      'gain'
+      >>> paired_difference([0.75, 0.4, 0.82], [0.5, 0.6, 0.5]).verdict
+      'level'
+    """
+    own, other = np.asarray(own, np.float64), np.asarray(other, np.float64)
+    if own.shape != other.shape or own.ndim != 1:
+        raise ValueError(f"other: given {other.shape} scores beside {own.shape}, allowed: [runs], as many of both")
+    found = own - other
+    mean, error = _mean(found), _deviation(found) / math.sqrt(max(np.sum(~np.isnan(found)), 1))
+    beyond = abs(mean) > 2 * error  # False of NaN
+    return Comparison(mean, error, "level" if not beyond else "gain" if (mean > 0) == more_is_better else "loss")
+
+
+def bytes_by_kind(**trees: Any) -> dict[str, int]:
+    """The bytes of what a method keeps, by kind, and their `total`.
+
+    Args:
+      **trees: kind, such as `memory`, `keys`, `anchors`, `teachers`, -> a tree of arrays or shapes; None = nothing.
+
+    Example:
+      >>> bytes_by_kind(memory={"tokens": np.zeros((8, 4), np.int32)}, keys=np.zeros((8, 2), np.float32), teachers=None)
+      {'memory': 128, 'keys': 64, 'teachers': 0, 'total': 192}
+    """
+    count = lambda tree: sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+    found = {kind: count(tree) for kind, tree in trees.items()}
+    return found | {"total": sum(found.values())}
+
+
+def linear_probe(
+    features: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    test_features: npt.ArrayLike,
+    test_labels: npt.ArrayLike,
+    *,
+    strength: float = 1.0,
+) -> float:
+    """The accuracy of a linear classifier that is trained anew on frozen features: what they still tell of a task.
+
+    A model may have forgotten a task in its head alone; then this stays as it was. Logistic regression by scikit-learn,
+    on features with mean 0 and deviation 1; the same every time.
+
+    Args:
+      features: `[examples, dim]`, of a task's training data.
+      labels: `[examples]`, integers, of at least two classes.
+      test_features: `[tests, dim]`.
+      test_labels: `[tests]`.
+      strength: of the square penalty, above 0 (1 / C).
+
+    Raises:
+      ModuleNotFoundError: scikit-learn is not installed.
+      ValueError: labels of one class.
+    """
+    if importlib.util.find_spec("sklearn") is None:
+        raise ModuleNotFoundError("scikit-learn is not installed (linear_probe); memjax[eval] has it", name="sklearn")
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if len(classes := np.unique(labels)) < 2:
+        raise ValueError(f"labels: given those of {len(classes)} class, allowed: 2 or more")
+    probe = make_pipeline(StandardScaler(), LogisticRegression(C=1 / strength, max_iter=1000))
+    return float(probe.fit(features, labels).score(test_features, test_labels))
+
+
+def _matrix(scores: npt.ArrayLike) -> np.ndarray:
+    scores = np.asarray(scores, np.float64)
+    if scores.ndim != 2 or scores.shape[0] != scores.shape[1] or not scores.size:
+        raise ValueError(f"scores: given shape {scores.shape}, allowed: [tasks, tasks]")
+    return scores
+
+
+def _of_tasks(name: str, values: npt.ArrayLike, scores: np.ndarray) -> np.ndarray:
+    values = np.asarray(values, np.float64)
+    if values.shape != scores.shape[:1]:
+        raise ValueError(f"{name}: given shape {values.shape}, allowed: [tasks], {len(scores)} of them")
+    return values
+
+
+def _mean(values: Any) -> float:
+    """Of what is not NaN; NaN of nothing."""
+    values = np.asarray(values, np.float64)
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else math.nan
+
+
+def _deviation(values: np.ndarray) -> float:
+    """The standard deviation of what is not NaN, of which there must be two; else NaN."""
+    known = values[~np.isnan(values)]
+    return float(known.std(ddof=1)) if known.size > 1 else math.nan
