@@ -47,11 +47,12 @@ RECIPES = {
     ),
     "memory_gain_controls": Recipe(
         description=(
-            "Memorizing against its cache on the Python standard library, bits per byte of the first 800 segments "
-            "of every row of the test split, separate documents, every token scored once; the learning rate is chosen on the validation split. Equal tokens, "
-            "updates and batches. The control of the same bytes has no memory and keeps 544 tokens in the cache of "
-            "every layer, where Memorizing keeps 512 slots in one layer and 32 tokens in every one. Fewer updates "
-            "than in `memory_gain_python` (30,000), so that five seeds of three contenders fit into hours."
+            "Memorizing against its cache on the Python standard library, bits per byte of the first 800 segments of "
+            "every row of the test split, separate documents, every token scored once; the learning rate is chosen on "
+            "the validation split. Equal tokens, updates and batches. The control of the same bytes has no memory and "
+            "keeps 544 tokens in the cache of every layer, where Memorizing keeps 512 slots in one layer and 32 tokens "
+            "in every one. Fewer updates than in `memory_gain_python` (30,000), so that five seeds of three contenders "
+            "fit into hours."
         ),
         config="memory_gain",
         variants={
