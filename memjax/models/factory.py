@@ -119,7 +119,7 @@ def _of_all_layers(model: settings.LayeredModel, rematerialize: str) -> dict[str
 
 
 def make_mixtures(
-    evaluation: settings.Evaluation, model: settings.ModelSettings | settings.Memformer
+    evaluation: settings.Evaluation, model: settings.LayeredModel | settings.Perceptron
 ) -> tuple[memory.OutputMemory, ...]:
     """The memories that an evaluation lays over a model, for its field `mixtures`; () for none."""
     cache = evaluation.cache

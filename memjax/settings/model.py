@@ -269,8 +269,7 @@ class Perceptron(AnyModel, Carrier):
         return self
 
     def check(self, field: str, config: Config) -> None:
-        task, source = type(config.task).__name__, config.data.source
-        require(task == "Classification", "task", task, "Classification with a Perceptron")
+        source = config.data.source
         allowed = "Digits, Blobs, PermutedBags or CachedFeatures with a Perceptron"
         require("vectors" in source.gives, "data.source", type(source).__name__, allowed)
 

@@ -32,16 +32,21 @@ class Task(Settings):
     encodes = False
     sources: ClassVar[tuple[type[Source], ...]] = ()
 
+    def check(self, field: str, config: Config) -> None:
+        model, task = type(config.model).__name__, type(self).__name__
+        require(config.model.reads == "tokens", "task", task, f"Classification with {model}")
+
 
 @dataclass(slots=True, kw_only=True)
 class LanguageModeling(Task):
     """Predict every next token."""
 
     def check(self, field: str, config: Config) -> None:
+        Task.check(self, field, config)
         model, source = config.model, config.data.source
         allowed = "a decoder's; with Bidirectional set task to MaskedLanguageModeling or another one of a text encoder"
         require(model.carrier.is_causal, "model.attention", model.attention_kind, allowed)
-        holds_examples = {"labelled", "questions"} & set(source.gives)
+        holds_examples = {"labelled", "questions", "vectors"} & set(source.gives)
         require(not holds_examples, "data.source", type(source).__name__, "a source of documents")
 
 
@@ -52,6 +57,7 @@ class TextEncoderTask(Task):
     encodes = True
 
     def check(self, field: str, config: Config) -> None:
+        Task.check(self, field, config)
         kind, model, data = type(self).__name__, config.model, config.data
         require(not model.carrier.is_causal, "model.attention", model.attention_kind, f"Bidirectional ({kind})")
         require(isinstance(model.output, Softmax), "model.output", type(model.output).__name__, "Softmax")

@@ -7,6 +7,7 @@ from memjax.config import (
     Memformer,
     Model,
     OutputKind,
+    Perceptron,
     SourceKind,
     TaskKind,
     TokenizerKind,
@@ -22,7 +23,7 @@ KINDS = [
     kind
     for union in (AttentionKind, FeedForwardKind, OutputKind, SourceKind, TaskKind, TokenizerKind)
     for kind in union.__args__
-] + [Config, Model, Memformer]
+] + [Config, Model, Memformer, Perceptron]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_a_misspelt_field_is_an_error(kind):
 
 
 def test_facts_are_no_fields():
-    facts = {"norm_place", "learned_positions", "crosses_segments", "added_parameters", "encodes", "gives"}
+    facts = {"norm_place", "learned_positions", "crosses_segments", "added_parameters", "encodes", "gives", "reads"}
     assert not facts & {name for kind in KINDS for name in hints_of(kind)}
 
 
