@@ -20,6 +20,7 @@ from memjax.data.squad import *
 from memjax.data.streams import *
 from memjax.data.synthetic import *
 from memjax.data.text_classes import *
+from memjax.data.text_splits import *
 from memjax.data.tfds import *
 from memjax.data.token_files import *
 from memjax.data.tokenizers import *

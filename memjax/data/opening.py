@@ -31,12 +31,12 @@ from memjax.data.synthetic import KeyValueRecall
 from memjax.data.templates import template_dialogues, template_questions, template_texts
 from memjax.data.text_classes import (
     CLASSES,
-    TextSplits,
     cl_benchmark_texts,
     class_texts,
     seqio_class_texts,
     tfds_class_texts,
 )
+from memjax.data.text_splits import TextSplits
 from memjax.data.tfds import tfds_texts
 from memjax.data.token_files import Progress, write_token_file
 from memjax.data.tokenizers import (
@@ -292,7 +292,8 @@ def classified_texts(source: configs.Source) -> TextSplits:
     how: Any = {name: getattr(source, name) for name in names} | _shares(source) | {"seed": source.sampling_seed}
     match source:
         case configs.TextClasses(data_set=name, path=path):
-            return class_texts(name, path, train_files=source.train, test_files=source.test, **how)
+            files = {"train_files": source.train, "test_files": source.test, "class_order": source.class_order}
+            return class_texts(name, path, **files, **how)
         case configs.CLBenchmark(task=name, path=path):
             return cl_benchmark_texts(name, path, **how)
         case configs.TfdsClasses(name=name, title_feature=title, text_feature=body, label_feature=label):

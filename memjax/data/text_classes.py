@@ -8,17 +8,16 @@ A class has the same number in every order of the tasks: sentiment 0-4 (Yelp and
 DBpedia 9-22, Yahoo 23-32, which are the 33 classes of MbPA++; then what the other tasks of O-LoRA answer, equal words
 being one class, as they are for a model that writes them (33-41).
 
-Two texts are the same where their letters and digits are, without case. By that rule 351 of the 10,001 rows of AG News
-that ALPS (Yuan et al. 2020) holds out are in O-LoRA's train file and 10 in the test file, 138 of the 10,000 rows of
-DBpedia of DHIM (Ou et al. 2021) are in O-LoRA's test file, and 4 rows of O-LoRA's train file of AG News are in its test
-file; 131 rows of its MNLI test file have no class. None of them is read (`TextSplits.notes` says so of every source).
+Of files that others have cut from the sets, 351 of the 10,001 rows of AG News that ALPS (Yuan et al. 2020) holds out
+are in O-LoRA's train file and 10 in the test file, 138 of the 10,000 rows of DBpedia of DHIM (Ou et al. 2021) are in
+O-LoRA's test file, and 4 rows of O-LoRA's train file of AG News are in its test file; 131 rows of its MNLI test file
+have no class. None of them is read (`TextSplits.notes` says so of every source). DHIM numbers the classes of DBpedia
+otherwise: by `DHIM_CLASSES` all 138 have the class that O-LoRA's file gives them, by the order of Zhang et al. none
+has.
 """
 
-import collections
 import csv
-import dataclasses
 import functools
-import hashlib
 import io
 import json
 import re
@@ -26,24 +25,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memjax.data.glue import LabelledText
 from memjax.data.seqio import seqio_pairs, seqio_splits
-from memjax.data.sources import SPLITS, find_packed, packed_names, read_text, split_of
+from memjax.data.sources import SPLITS, find_packed, packed_names, read_text
+from memjax.data.text_splits import TextSplits, TitledText, split_texts
 from memjax.data.tfds import tfds_examples, tfds_splits
 
 __all__ = [
     "CLASSES",
     "CL_BENCHMARK",
+    "DHIM_CLASSES",
     "TEXT_SETS",
-    "TextSplits",
-    "TitledText",
     "cl_benchmark_texts",
     "class_texts",
     "read_titled_texts",
-    "same_text",
-    "select_texts",
     "seqio_class_texts",
-    "split_texts",
     "tfds_class_texts",
 ]
 
@@ -69,6 +64,12 @@ TEXT_SETS: Mapping[str, Sequence[int]] = {
     "yahoo": range(23, 33),
 }
 """set of Zhang et al. -> numbers of its classes, in the order in which its files number them from 1"""
+
+DHIM_CLASSES = (
+    *("Artist", "Company", "Office Holder", "Building", "Village", "Plant", "Educational Institution", "Animal"),
+    *("Album", "Written Work", "Natural Place", "Mean Of Transportation", "Athlete", "Film"),
+)
+"""classes of DBpedia in the order in which the files of DHIM number them from 1"""
 
 _SENTIMENT, _INFERENCE, _TRUTH, _CHOICE = range(33, 35), range(35, 38), range(38, 40), range(40, 42)
 CL_BENCHMARK: Mapping[str, tuple[str, Sequence[int]]] = {
@@ -96,57 +97,13 @@ _ENDINGS = (".csv", ".tsv", ".json")
 _OTHER_NAMES = {"scienceortechnology": "scitech"}
 
 
-@dataclasses.dataclass(frozen=True)
-class TitledText:
-    """A row of a file: its title ('' where it has none), its text, and the number of its class (None = it has none)."""
-
-    title: str
-    text: str
-    label: int | None
-
-
-@dataclasses.dataclass(frozen=True)
-class TextSplits:
-    """What is read of a set of texts.
-
-    Attributes:
-      texts: split -> its examples.
-      shared: (file, other) -> rows of the file whose text the other has too; with itself, rows that repeat one.
-      removed: rows that were left out for it: what is in a test file is not trained on, and no text twice.
-      without_class: file -> rows without a class, which are left out.
-    """
-
-    texts: Mapping[str, Sequence[LabelledText]]
-    shared: Mapping[tuple[str, str], int]
-    removed: int
-    without_class: Mapping[str, int]
-
-    def notes(self) -> list[str]:
-        """A line for every number that is not 0."""
-        lines = [
-            f"{count} rows of {file} have no class, and are left out" for file, count in self.without_class.items()
-        ]
-        for (file, other), count in self.shared.items():
-            lines.append(f"{count} rows of {file} " + (f"are in {other} too" if file != other else "repeat another"))
-        return lines + ([f"{self.removed} rows are left out, so that no text is read twice"] if self.removed else [])
-
-
-def same_text(text: str) -> str:
-    """What two texts that are the same have in common: their letters and digits, in lower case.
-
-    Example:
-      >>> same_text("It #39;s over!") == same_text("it 39s  OVER")
-      True
-    """
-    return _NO_SIGN.sub("", text.lower()) or text
-
-
 def class_texts(
     data_set: str,
     path: str,
     *,
     train_files: Sequence[str] = ("train.csv",),
     test_files: Sequence[str] = ("test.csv",),
+    class_order: Sequence[str] = (),
     **how: Any,
 ) -> TextSplits:
     """One of the five sets of Zhang et al. (2015).
@@ -156,6 +113,7 @@ def class_texts(
       path: the folder of the files.
       train_files: names of files in it (also `.xz`, `.gz`), of any form that `read_titled_texts` reads.
       test_files: likewise; () = none, and a share of the others is held out.
+      class_order: names of the classes in the order in which the files number them; () = that of Zhang et al.
       **how: see `split_texts`.
 
     Raises:
@@ -165,6 +123,13 @@ def class_texts(
         raise ValueError(f"data.source.data_set: given {data_set!r}, allowed: {', '.join(TEXT_SETS)}")
     if not path:
         raise ValueError(f"data.source.path: given '', allowed: the folder of the files of {data_set}")
+    classes, named = TEXT_SETS[data_set], _numbers(TEXT_SETS[data_set])
+    if class_order:
+        if sorted(map(_name, class_order)) != sorted(named):
+            raise ValueError(
+                f"data.source.class_order: given {tuple(class_order)}, allowed: each of {', '.join(named)}"
+            )
+        classes = [named[_name(name)] for name in class_order]
     files: dict[str, dict[str, list[TitledText]]] = {}
     for split, names in (("train", train_files), ("test", test_files)):
         for name in names:
@@ -174,7 +139,7 @@ def class_texts(
                     f"{', '.join(packed_names(name))} in {path}, or other names ({split}=() holds out of the rest)"
                 )
                 raise ValueError(f"data.source.{split}: given {name!r}, allowed: {allowed}")
-            rows = read_titled_texts(file, TEXT_SETS[data_set], spaced=data_set == "ag_news")
+            rows = read_titled_texts(file, classes, spaced=data_set == "ag_news")
             files.setdefault(split, {})[str(file.relative_to(path))] = rows
     if not files:
         raise ValueError("data.source.train: given (), allowed: at least one file")
@@ -267,109 +232,6 @@ def seqio_class_texts(name: str, *, classes: Sequence[str], first_class: int, **
     return split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **how)
 
 
-def split_texts(
-    files: Mapping[str, Mapping[str, Sequence[TitledText]]],
-    *,
-    text: str = "title_and_text",
-    validation: float = 0.1,
-    test: float = 0.1,
-    num_train: int = 0,
-    num_validation: int = 0,
-    num_test: int = 0,
-    sampling: str = "balanced",
-    seed: int = 0,
-) -> TextSplits:
-    """The three splits of some files: no text is in two of them, and what is tested stays as it is.
-
-    A split without a file is a share of the training files (of the test files, where there are no others), by a hash of
-    the texts, so that nothing is ever selected on what is tested.
-
-    Args:
-      files: 'train', 'validation' or 'test' -> name of a file -> its rows. Where a text is in a file to be tested,
-        other files lose it; of the rows to train on the first stays.
-      text: 'title_and_text' (`title. text`), or 'text' alone.
-      validation: share held out where no file is one, in [0, 1].
-      test: likewise.
-      num_train: examples that are kept, by `select_texts`; 0 = all.
-      num_validation: likewise.
-      num_test: likewise.
-      sampling: 'balanced' over classes or 'random'.
-      seed: of what is kept.
-
-    Example:
-      >>> rows = [TitledText("", f"text {number}", number % 2) for number in range(40)]
-      >>> found = split_texts({"train": {"a": rows + rows[:3]}, "test": {"b": rows[:2]}}, num_train=8)
-      >>> found.shared, found.removed, len(found.texts["train"]), len(found.texts["test"])
-      ({('a', 'b'): 4, ('a', 'a'): 3}, 5, 8, 2)
-    """
-    if text not in ("title_and_text", "text"):
-        raise ValueError(f"data.source.text: given {text!r}, allowed: 'title_and_text', 'text'")
-    there = [split for split in ("test", "validation", "train") if files.get(split)]
-    pool = next(split for split in ("train", "test", "validation") if split in there)
-    shared: dict[tuple[str, str], int] = {}
-    without_class: dict[str, int] = {}
-    seen: dict[str, set[str]] = {}
-    kept: dict[str, list[tuple[str, TitledText]]] = {split: [] for split in SPLITS}
-    removed = 0
-    for split in there:
-        for name, rows in files[split].items():
-            keyed = [(same_text(row.text), row) for row in rows if row.label is not None]
-            _count(without_class, name, len(rows) - len(keyed))
-            keys = {key for key, _ in keyed}
-            if split != "test" or split == pool:
-                for other, others in seen.items():
-                    _count(shared, (name, other), sum(key in others for key, _ in keyed))
-                _count(shared, (name, name), len(keyed) - len(keys))
-                fresh = list(_fresh(keyed, set().union(*seen.values())))
-                removed += len(keyed) - len(fresh)
-                keyed = fresh
-            seen[name] = keys
-            kept[split] += keyed
-    shares = {"validation": validation, "test": test}
-    shares = {name: share if name == pool or name not in there else 0.0 for name, share in shares.items()}
-    pooled, kept[pool] = kept[pool], []
-    for key, row in pooled:
-        kept[split_of(key, **shares)].append((key, row))
-    join = functools.partial(_example, titled=text == "title_and_text")
-    numbers = {"train": num_train, "validation": num_validation, "test": num_test}
-    chosen = {
-        split: [join(row) for _, row in select_texts(rows, numbers[split], sampling=sampling, seed=seed)]
-        for split, rows in kept.items()
-    }
-    return TextSplits(chosen, shared, removed, without_class)
-
-
-def select_texts(
-    rows: Sequence[tuple[str, TitledText]], number: int, *, sampling: str = "balanced", seed: int = 0
-) -> list[tuple[str, TitledText]]:
-    """Some of the rows, in their order: those whose text has the smallest hash, whatever else stands in the files.
-
-    Args:
-      rows: each with its `same_text`.
-      number: how many; 0, or more than there are = all.
-      sampling: 'balanced': equally many of each class, and where a class has too few, more of the others; 'random'.
-      seed: of the hash.
-
-    Raises:
-      ValueError: another kind of sampling.
-    """
-    if sampling not in ("balanced", "random"):
-        raise ValueError(f"data.source.sampling: given {sampling!r}, allowed: 'balanced', 'random'")
-    if not number or number >= len(rows):
-        return list(rows)
-    hashes = [hashlib.sha256(f"{seed}/{key}".encode()).digest() for key, _ in rows]
-    ranked = sorted(range(len(rows)), key=hashes.__getitem__)
-    if sampling == "balanced":
-        taken: collections.Counter[int | None] = collections.Counter()
-        turns: dict[int, int] = {}
-        for place in ranked:  # the n-th of its class comes in the n-th turn
-            label = rows[place][1].label
-            taken[label] += 1
-            turns[place] = taken[label]
-        ranked.sort(key=turns.__getitem__)
-    return [rows[place] for place in sorted(ranked[:number])]
-
-
 def read_titled_texts(file: Path, classes: Sequence[int], *, spaced: bool = False) -> list[TitledText]:
     r"""The rows of a file, of the form that its ending says (also `.xz`, `.gz`).
 
@@ -445,7 +307,6 @@ def _label(given: str, numbers: Mapping[str, int], place: str) -> int | None:
     return numbers[_name(given)]
 
 
-_NO_SIGN = re.compile(r"[\W_]+")
 _ESCAPED = re.compile(r"""(?P<units>(?:\\u[0-9a-fA-F]{4})+)|\\(?P<sign>[nrt"'\\])""")
 _SIGNS = {"n": "\n", "r": "\n", "t": "\t"}
 
@@ -461,21 +322,3 @@ def _plain(text: str, spaced: bool) -> str:
         return _SIGNS.get(found["sign"], found["sign"])
 
     return _ESCAPED.sub(sign, text).strip()
-
-
-def _fresh(rows: Sequence[tuple[str, TitledText]], seen: set[str]) -> Iterator[tuple[str, TitledText]]:
-    """The rows whose text is new, the first of equal ones."""
-    for key, row in rows:
-        if key not in seen:
-            seen.add(key)
-            yield key, row
-
-
-def _example(row: TitledText, *, titled: bool) -> LabelledText:
-    assert row.label is not None  # rows without a class are left out before
-    return LabelledText((". ".join(filter(None, (row.title, row.text))) if titled else row.text,), row.label)
-
-
-def _count(counts: dict[Any, int], key: Any, number: int) -> None:
-    if number:
-        counts[key] = number

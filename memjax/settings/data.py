@@ -364,6 +364,8 @@ class TextClasses(ClassifiedTexts):
     """files to train on (also .xz / .gz): .csv of Zhang et al., .tsv with text and class, .json of O-LoRA"""
     test: tuple[str, ...] = ("test.csv",)
     """files to test on; () = a share of the others. No text of theirs is trained on"""
+    class_order: tuple[str, ...] = ()
+    """names of the classes in the order in which the .csv files number them; () = that of Zhang et al."""
 
 
 @dataclass(slots=True, kw_only=True)

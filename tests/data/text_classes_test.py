@@ -1,3 +1,4 @@
+import functools
 import json
 import lzma
 from typing import Any, get_args
@@ -13,15 +14,13 @@ from memjax.data.opening import class_names, classified_texts
 from memjax.data.text_classes import (
     CL_BENCHMARK,
     CLASSES,
+    DHIM_CLASSES,
     TEXT_SETS,
-    TitledText,
     cl_benchmark_texts,
     class_texts,
     read_titled_texts,
-    same_text,
-    select_texts,
-    split_texts,
 )
+from memjax.data.text_splits import TitledText, same_text, select_texts, split_texts
 from memjax.lifelong.orders import LONG_ORDERS, MBPA_ORDERS
 from memjax.settings.ranges import hints_of
 from memjax.training.experiment import make_experiment
@@ -94,6 +93,30 @@ def test_a_sentence_of_o_lora_has_a_title_a_text_or_neither(tmp_path):
         ValueError, match=r"path: .* has no TC/yahoo/train\.json or test\.json, allowed: those of yahoo"
     ):
         cl_benchmark_texts("yahoo", str(tmp_path))
+
+
+def test_files_that_number_classes_otherwise_are_refused_until_their_order_is_known(tmp_path):
+    """As the files of DHIM number those of DBpedia."""
+    dhim = [TEXT_SETS["dbpedia"][0] + place for place in range(14)]
+    names = [CLASSES[number] for number in dhim]
+    write_csv(tmp_path / "dhim.csv", [(1 + n, f"thing {n}") for n in range(14)])
+    order = [DHIM_CLASSES[n] for n in range(14)]
+    write_json(tmp_path / "test.json", [(order[n], f"Thing {n}") for n in range(12)])
+    read = functools.partial(
+        class_texts, "dbpedia", str(tmp_path), train_files=["dhim.csv"], test_files=["test.json"], validation=0
+    )
+    with pytest.raises(
+        ValueError, match=r"class_order: 12 of the 12 rows of dhim\.csv that are in test\.json\.xz have"
+    ):
+        read()
+    found = read(class_order=DHIM_CLASSES)
+    assert found.other_class == {} and found.texts["train"] == [
+        LabelledText((f"thing {n}",), 9 + names.index(DHIM_CLASSES[n])) for n in (12, 13)
+    ]
+    with pytest.raises(
+        ValueError, match="class_order: given .'Artist', 'Film'., allowed: each of company, educational"
+    ):
+        read(class_order=("Artist", "Film"))
 
 
 def test_rows_without_a_class_are_counted(tmp_path):
