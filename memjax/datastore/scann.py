@@ -20,12 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from memjax.datastore.artefacts import artefact_names, open_artefact, remove_artefact, save_artefact
 from memjax.datastore.index import BaseIndex, Index, MergedIndex, Metric, Neighbors, check_metric, pad_neighbors
 from memjax.datastore.store import Store
 
-__all__ = ["ScannIndex", "ScannSettings", "build_scann", "build_scann_parts", "open_scann"]
+__all__ = [
+    "ScannIndex",
+    "ScannSettings",
+    "build_scann",
+    "build_scann_in_memory",
+    "build_scann_parts",
+    "open_scann",
+]
 
 MEASURES = {"squared_l2": "squared_l2", "inner_product": "dot_product"}
 
@@ -123,37 +131,33 @@ def build_scann(
     if num_parts > max(1, store.entries):
         raise ValueError(f"num_parts: given {num_parts}, allowed: 1 to {store.entries}, the entries of {store.path}")
     first, last = (store.entries * p // num_parts for p in (part, part + 1))
-    scann = import_scann()
     keys = _load_float32(store, first, last)
-    leaves = 0
-    builder = scann.scann_ops_pybind.builder(keys, min(128, max(1, len(keys))), MEASURES[metric])
-    if len(keys) < settings.brute_force_entries:
-        builder = builder.score_brute_force()
-    else:
-        leaves = min(settings.num_leaves or round(math.sqrt(len(keys))), len(keys))
-        sample = min(settings.training_entries, len(keys))
-        anisotropic = settings.anisotropic_threshold if metric == "inner_product" else math.nan
-        builder = (
-            builder.tree(num_leaves=leaves, num_leaves_to_search=max(1, leaves // 20), training_sample_size=sample)
-            .score_ah(
-                settings.dims_per_block, anisotropic_quantization_threshold=anisotropic, training_sample_size=sample
-            )
-            .reorder(128)
-        )
-    about = {
-        "metric": metric,
-        "dim": store.dim,
-        "range": [first, last],
-        "leaves": leaves,
-        "settings": {name: _json_number(value) for name, value in dataclasses.asdict(settings).items()},
-        "scann": importlib.metadata.version("scann"),
-    }
-    searcher = builder.build()
+    searcher, about = _built(keys, first, metric, settings)
     if save:
         name = _name(metric, part, num_parts)
         serialize = lambda folder: searcher.serialize(str(folder), relative_path=True)
         save_artefact(store, name, about, serialize, expected_bytes=keys.nbytes)
     return ScannIndex(searcher, about)
+
+
+def build_scann_in_memory(
+    keys: Float[np.ndarray, "entries dim"], *, metric: Metric = "squared_l2", settings: ScannSettings | None = None
+) -> ScannIndex:
+    """Builds the index of keys that are in no store; it is not saved.
+
+    Args:
+      keys: `[entries, dim]`; the index has a float32 copy.
+      metric: "squared_l2" or "inner_product".
+      settings: None = the defaults.
+
+    Raises:
+      ValueError: an unknown metric, or a key that is not finite.
+    """
+    check_metric(metric)
+    bad = ~np.isfinite(keys).all(axis=1)
+    if bad.any():
+        raise ValueError(f"keys: given row {int(np.argmax(bad))} that is NaN or infinite; they must be finite")
+    return ScannIndex(*_built(keys.astype(np.float32), 0, metric, settings or ScannSettings()))
 
 
 def open_scann(
@@ -255,6 +259,34 @@ def import_scann() -> Any:
         del sys.modules["tensorflow"]
         sys.modules.update(before)
     return scann
+
+
+def _built(keys: np.ndarray, first: int, metric: Metric, settings: ScannSettings) -> tuple[Any, dict[str, Any]]:
+    """A searcher of ScaNN, and what is known about it; the first key has the number `first`."""
+    leaves = 0
+    builder = import_scann().scann_ops_pybind.builder(keys, min(128, max(1, len(keys))), MEASURES[metric])
+    if len(keys) < settings.brute_force_entries:
+        builder = builder.score_brute_force()
+    else:
+        leaves = min(settings.num_leaves or round(math.sqrt(len(keys))), len(keys))
+        sample = min(settings.training_entries, len(keys))
+        anisotropic = settings.anisotropic_threshold if metric == "inner_product" else math.nan
+        builder = (
+            builder.tree(num_leaves=leaves, num_leaves_to_search=max(1, leaves // 20), training_sample_size=sample)
+            .score_ah(
+                settings.dims_per_block, anisotropic_quantization_threshold=anisotropic, training_sample_size=sample
+            )
+            .reorder(128)
+        )
+    about = {
+        "metric": metric,
+        "dim": keys.shape[1],
+        "range": [first, first + len(keys)],
+        "leaves": leaves,
+        "settings": {name: _json_number(value) for name, value in dataclasses.asdict(settings).items()},
+        "scann": importlib.metadata.version("scann"),
+    }
+    return builder.build(), about
 
 
 def _load_float32(store: Store, first: int, last: int) -> np.ndarray:

@@ -197,8 +197,8 @@ def train_state_names(state: TrainState, names: Mapping[str, Any]) -> TrainState
 def _method_names(node: Any, names: Any, params: Any) -> Any:
     """Names of what a learner keeps.
 
-    Where a dataclass says so (`axes_of`) they are its; a subtree of the structure of the parameters has theirs, leaf by
-    leaf where the shapes agree; anything else has none.
+    Where a dataclass says so (`axes_of`) they are its, further axes have none; a subtree of the structure of the
+    parameters has theirs, leaf by leaf where the shapes agree; anything else has none.
     """
     if jax.tree.structure(node) == jax.tree.structure(params) and jax.tree.leaves(node):
         like = lambda name, leaf, whole: name if leaf.shape == whole.shape else Names((None,) * leaf.ndim)
@@ -207,7 +207,8 @@ def _method_names(node: Any, names: Any, params: Any) -> Any:
         return Names((None,) * node.ndim)
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         fields = [field for field in dataclasses.fields(node) if not field.metadata.get("static")]
-        declared = lambda axes, part: jax.tree.map(lambda leaf: Names(axes), part)
+        padded = lambda axes, ndim: Names((*axes, *(None,) * (ndim - len(axes))))
+        declared = lambda axes, part: jax.tree.map(lambda leaf: padded(axes, leaf.ndim), part)
         named = {
             field.name: declared(field.metadata["axes"], getattr(node, field.name))
             if "axes" in field.metadata

@@ -1,0 +1,246 @@
+"""Write policies: laws of what stays, over many streams in one program each."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from scipy.special import chdtri
+
+from memjax.lifelong import policies
+from memjax.lifelong.memory import decide
+from memjax.lifelong.policies import Decision, Entries, Offered
+
+ROWS, CAPACITY, BATCH = 60, 12, 20
+"""a batch has more rows than the memory"""
+REPEATS, DIM = 800, 2
+KEYS = np.sin(np.arange(ROWS)[:, None] * np.array([[1.0, 2.0]])).astype(np.float32)
+PRESENT = np.random.default_rng(0).random(ROWS) < 0.6
+SCORES = np.random.default_rng(1).permutation(ROWS).astype(np.float32)
+GROUPS = np.random.default_rng(2).choice(3, ROWS, p=[0.8, 0.12, 0.08]).astype(np.int32)
+
+
+def run(policy, key, offered):
+    """The entries after a stream of rows, and the number of the row in each slot (-1 = none)."""
+    zero, blank = jnp.int32(0), jnp.zeros(CAPACITY)
+    entries = Entries(jnp.zeros((CAPACITY, DIM)), jnp.full(CAPACITY, -1, jnp.int32), blank, zero, zero, zero)
+
+    def step(carry, part):
+        (entries, ids), (key, number, offered) = carry, part
+        new = decide(entries, offered, key, policy)
+        put = lambda old, given: old.at[new.slots].set(given, mode="drop")
+        kept = (put(entries.keys, offered.keys), put(entries.groups, offered.groups), put(entries.scores, new.scores))
+        return (Entries(*kept, new.count, new.offered, new.written), put(ids, number)), None
+
+    cut = lambda leaf: leaf.reshape(ROWS // BATCH, BATCH, *leaf.shape[1:])
+    parts = (jax.random.split(key, ROWS // BATCH), cut(jnp.arange(ROWS)), jax.tree.map(cut, offered))
+    return lax.scan(step, (entries, jnp.full(CAPACITY, -1)), parts)[0]
+
+
+@functools.partial(jax.jit, static_argnames="policy")
+def with_all_keys(policy, offered):
+    keys = jax.random.split(jax.random.key(0), REPEATS)
+    return jax.vmap(lambda key: run(policy, key, offered))(keys)
+
+
+def many(policy, *, present=None, scores=None, groups=None):
+    """`run` with many keys: (entries, numbers of rows), leaves `[REPEATS, ...]`."""
+    fill = lambda given, value: np.full(ROWS, value) if given is None else given
+    offered = Offered(KEYS, fill(groups, np.int32(0)), fill(scores, np.float32(0)), fill(present, True))
+    return jax.device_get(with_all_keys(policy, offered))
+
+
+def statistic(ids, rows=ROWS, capacity=CAPACITY):
+    """Chi-squared of how often each row stayed. Counts without replacement vary less, by `1 - capacity / rows`."""
+    found = np.bincount(ids.ravel(), minlength=rows)
+    wanted = ids.shape[0] * capacity / rows
+    return float(np.sum((found - wanted) ** 2) / wanted / (1 - capacity / rows) * (rows - 1) / rows)
+
+
+def overwriting(entries, offered, key):
+    """Overwrites a random slot when the memory is full: every row is written, and the last ones stay."""
+    random = jax.random.randint(key, offered.present.shape, 0, entries.capacity)
+    rank = entries.count + jnp.arange(offered.present.shape[0])
+    return Decision(jnp.where(rank < entries.capacity, rank, random), offered.scores)
+
+
+def counting_written(entries, offered, key):
+    """A reservoir that counts the rows that were written instead of those that were offered."""
+    return ALL["reservoir"](entries._replace(offered=entries.written), offered, key)
+
+
+ALL = {
+    "ring": policies.write_all("ring"),
+    "drop": policies.write_all("drop"),
+    "random_ring": policies.random_write(0.3, "ring"),
+    "random_drop": policies.random_write(0.3, "drop"),
+    "reservoir": policies.reservoir(),
+    "priority": policies.priority_reservoir(),
+    "balanced": policies.balanced_reservoir(),
+    "uncertain": policies.uncertain(),
+    "forgettable": policies.forgettable(),
+    "diverse": policies.diverse(0.5),
+    "similar": policies.diverse(0.5, sign=-1, full="drop"),
+}
+
+
+@pytest.mark.parametrize(
+    "policy, is_uniform",
+    [
+        (ALL["reservoir"], True),
+        (ALL["priority"], True),
+        (ALL["balanced"], True),
+        (overwriting, False),
+        (counting_written, False),
+        (ALL["drop"], False),
+    ],
+    ids=["reservoir", "priority", "balanced_one_group", "overwriting", "counting_written", "first"],
+)
+def test_reservoir_chi2(policy, is_uniform):
+    """Every row offered stays with the same probability, within batches and over them; common mistakes fail by far."""
+    entries, ids = many(policy)
+    assert (ids >= 0).all() and (entries.count == CAPACITY).all() and (entries.offered == ROWS).all()
+    assert all(len(set(row)) == CAPACITY for row in ids.tolist())
+    low, high = chdtri(ROWS - 1, 1 - 5e-4), chdtri(ROWS - 1, 5e-4)
+    found = statistic(ids)
+    assert low < found < high if is_uniform else found > 5 * high
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_only_rows_that_were_offered_are_kept_in_the_first_slots(name):
+    for present in (PRESENT, np.arange(ROWS) % 7 == 3):  # more rows than slots, fewer
+        entries, ids = many(ALL[name], present=present, scores=SCORES, groups=GROUPS)
+        used = ids >= 0
+        assert (used == (np.arange(CAPACITY)[None] < entries.count[:, None])).all()
+        assert present[ids[used]].all() and (entries.offered == present.sum()).all()
+        assert all(len(set(row[row >= 0])) == count for row, count in zip(ids, entries.count, strict=True))
+        assert ((entries.count <= entries.written) & (entries.written <= entries.offered)).all()
+        assert (entries.groups[used] == GROUPS[ids[used]]).all()
+        if name not in ("random_ring", "random_drop", "diverse", "similar"):
+            assert (entries.count == min(present.sum(), CAPACITY)).all()
+
+
+def test_append_drop_and_ring():
+    """The first rows, or the last ones, each in its turn: `count = min(written, capacity)`."""
+    real = np.flatnonzero(PRESENT)
+    entries, ids = many(ALL["drop"], present=PRESENT)
+    assert ids[0].tolist() == real[:CAPACITY].tolist() and (entries.written == CAPACITY).all()
+    entries, ids = many(ALL["ring"], present=PRESENT)
+    turns = [max(i for i in range(len(real)) if i % CAPACITY == slot) for slot in range(CAPACITY)]
+    assert ids[0].tolist() == real[turns].tolist() and (entries.written == len(real)).all()
+    for name in ("random_ring", "random_drop"):
+        entries, _ = many(ALL[name], present=PRESENT)
+        assert (entries.count == np.minimum(entries.written, CAPACITY)).all() and len(set(entries.count)) > 1
+
+
+def test_the_highest_scores_stay():
+    real = np.flatnonzero(PRESENT)
+    best = sorted(real[np.argsort(-SCORES[real])[:CAPACITY]].tolist())
+    for name in ("uncertain", "forgettable"):
+        entries, ids = many(ALL[name], present=PRESENT, scores=SCORES)
+        assert all(sorted(row) == best for row in ids.tolist())
+        assert (np.floor(entries.scores) == SCORES[ids]).all()
+    scores = np.where(np.arange(ROWS) % 3 == 0, np.nan, np.float32(1))  # what is stored wins over its equals
+    scores[50] = 2
+    entries, ids = many(ALL["uncertain"], scores=scores)
+    assert (entries.written == CAPACITY + 1).all() and (np.sort(ids)[:, -1] == 50).all()
+    assert set(ids[0].tolist()) < {*np.flatnonzero(np.arange(20) % 3).tolist(), 50}
+
+
+def test_chance_decides_between_equal_numbers_of_forgetting_events():
+    _, ids = many(ALL["forgettable"], scores=(np.arange(ROWS) % 2).astype(np.float32))
+    assert (ids % 2 == 1).all()
+    assert statistic(ids // 2, ROWS // 2) < chdtri(ROWS // 2 - 1, 1e-3)
+
+
+def test_random_write_rate():
+    """The number of rows written is binomial; 1 writes all of them, 0 none."""
+    entries, _ = many(ALL["random_ring"], present=PRESENT)
+    trials = PRESENT.sum() * REPEATS
+    assert abs(entries.written.sum() - trials * 0.3) < 4 * np.sqrt(trials * 0.3 * 0.7)
+    variance = PRESENT.sum() * 0.3 * 0.7
+    assert 0.75 * variance < np.var(entries.written) < 1.25 * variance
+    assert (many(policies.random_write(0.0))[0].written == 0).all()
+    assert (many(ALL["ring"], present=PRESENT)[0].written == PRESENT.sum()).all()
+
+
+def test_balanced_quota():
+    """As even as the groups allow, and of each group a uniform sample."""
+    sizes = np.bincount(GROUPS)
+    assert sizes.min() < CAPACITY // 3, "a group that leaves places to the others"
+    _, ids = many(ALL["balanced"], groups=GROUPS)
+    counts = np.stack([(GROUPS[ids] == group).sum(axis=1) for group in range(3)], axis=1)
+    short = sizes <= CAPACITY // 3
+    assert (counts.sum(axis=1) == CAPACITY).all() and (counts[:, short] == sizes[None, short]).all()
+    assert (np.ptp(counts[:, ~short], axis=1) <= 1).all()
+    equal = (np.arange(ROWS) % 3).astype(np.int32)  # each has enough: a third of the memory
+    _, ids = many(ALL["balanced"], groups=equal)
+    found = [ids[equal[ids] == group].reshape(REPEATS, CAPACITY // 3) // 3 for group in range(3)]
+    total = sum(statistic(part, ROWS // 3, CAPACITY // 3) for part in found)
+    degrees = 3 * (ROWS // 3 - 1)
+    assert chdtri(degrees, 1 - 5e-4) < total < chdtri(degrees, 5e-4)
+
+
+def test_a_new_group_gets_its_share_of_a_full_memory():
+    groups = np.repeat(np.int32([0, 1, 2]), [40, 10, 10])
+    _, ids = many(ALL["balanced"], groups=groups)
+    assert all(np.bincount(groups[row]).tolist() == [4, 4, 4] for row in ids)
+
+
+@functools.partial(jax.jit, static_argnames=("policy", "repeats"))
+def accepted(policy, stored, count, keys, present, repeats):
+    """How often each of the offered rows was accepted, and the numbers of rows that were."""
+    blank = jnp.zeros(stored.shape[0])
+    entries = Entries(stored, blank.astype(jnp.int32), blank, count, jnp.int32(0), jnp.int32(0))
+    offered = Offered(keys, jnp.zeros(len(keys), jnp.int32), jnp.zeros(len(keys)), present)
+    decide = lambda key: policy(entries, offered, key).slots < entries.capacity
+    taken = jax.vmap(decide)(jax.random.split(jax.random.key(0), repeats))
+    return jnp.mean(taken, axis=0), jnp.sum(taken, axis=1)
+
+
+@pytest.mark.parametrize("block", [64, 3])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_diversity(monkeypatch, sign, block):
+    """One row of four, by the softmax of the squared distance to the nearest of the keys in use."""
+    monkeypatch.setattr(policies, "BLOCK", block)
+    rng = np.random.default_rng(0)
+    stored = rng.normal(size=(10, 3)).astype(np.float32) + 5
+    keys = rng.normal(size=(6, 3)).astype(np.float32) * 2 + 5
+    keys[1], keys[2] = stored[4], stored[8]  # stored, and no longer in use
+    present, count, repeats = np.array([1, 1, 1, 0, 1, 0], bool), 7, 2000
+    rates, numbers = accepted(policies.diverse(0.25, beta=4.0, sign=sign), stored, count, keys, present, repeats)
+    squares = ((keys[:, None] - stored[None, :count]) ** 2).sum(-1).min(axis=1)
+    wanted = np.where(present, np.exp(sign * squares / 4.0), 0)
+    wanted /= wanted.sum()
+    assert (numbers == 1).all()
+    assert (np.abs(rates - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / repeats)).all()
+    assert np.argmin(np.where(present, sign * rates, 1)) == 1, "the duplicate of a stored row"
+
+
+def test_diversity_writes_a_share_on_average_also_below_one_row_a_batch():
+    keys, repeats = np.eye(4, dtype=np.float32), 4000
+    policy = policies.diverse(0.05)
+    for count in (0, 2):
+        rates, numbers = accepted(policy, np.zeros((5, 4), np.float32), count, keys, np.ones(4, bool), repeats)
+        wanted = 0.05 * 4
+        assert set(np.unique(numbers)) == {0, 1}
+        assert abs(float(numbers.mean()) - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / repeats)
+        assert (np.abs(rates - 0.05) < 4 * np.sqrt(0.05 * 0.95 / repeats)).all(), "all are equally far"
+
+
+@pytest.mark.parametrize(
+    "make, line",
+    [
+        (lambda: policies.random_write(1.5), "probability: given 1.5, allowed: 0 to 1"),
+        (lambda: policies.check_full("wrap"), "full: given 'wrap', allowed: ring, drop"),
+        (lambda: policies.diverse(-0.1), "rate: given -0.1, allowed: 0 to 1"),
+        (lambda: policies.diverse(0.1, 0.0), "beta: given 0.0, allowed: above 0"),
+        (lambda: policies.diverse(0.1, sign=0), "sign: given 0, allowed: 1 (unlike what is stored) or -1 (like it)"),
+    ],
+)
+def test_what_is_refused(make, line):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value) == line
