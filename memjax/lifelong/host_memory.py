@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import importlib.util
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,8 @@ __all__ = ["HostMemory"]
 
 BLOCK = 65536
 """keys that are on a device at once"""
+SMALLEST_BLOCK = 1024
+"""smaller ones are filled up, so that few programs are compiled"""
 SPARE = 3
 """times as many candidates as neighbours are asked for besides, where some of them have been replaced since"""
 
@@ -60,7 +62,7 @@ class HostMemory:
         key_dim: int = 0,
         *,
         key_dtype: Any = np.float32,
-        index: Literal["exact", "scann"] = "exact",
+        index: str = "exact",
         settings: ScannSettings | None = None,
     ):
         """An empty memory.
@@ -70,7 +72,7 @@ class HostMemory:
           capacity: rows.
           key_dim: width of a key; 0 = rows have no keys.
           key_dtype: in which keys are kept.
-          index: how keys are searched.
+          index: how keys are searched, "exact" or "scann".
           settings: of ScaNN; with fewer rows than its `brute_force_entries` the search is exact.
 
         Raises:
@@ -112,12 +114,12 @@ class HostMemory:
         weights: Float[Any, " rows"] | None = None,
     ) -> None:
         """As `memjax.lifelong.memory.write`, with which it shares its arguments; keys must be finite."""
-        rows, keys = jax.device_get((rows, keys))
+        rows, keys, groups, scores, weights = jax.device_get((rows, keys, groups, scores, weights))
         if keys is not None and not np.isfinite(keys).all():
             bad = int(np.argmin(np.isfinite(keys).all(axis=-1)))
             raise ValueError(f"keys: given row {bad} that is NaN or infinite; they must be finite")
+        offered = offer(self, rows, keys, groups, scores, weights)
         with _on_host():
-            offered = offer(self, rows, keys, *jax.device_get((groups, scores, weights)))
             new = jax.device_get(_decide(self.entries, offered, _to_host(key), policy))
         given = new.slots < self.capacity
         slots = new.slots[given]
@@ -179,7 +181,8 @@ class HostMemory:
     def statistics(self, num_groups: int) -> dict[str, Any]:
         """As `memjax.lifelong.memory.statistics`."""
         with _on_host():
-            return {**jax.device_get(shares(self.entries, num_groups)), "bytes": float(_bytes(self.arrays()))}
+            counted = jax.device_get(_shares(self.entries, num_groups))
+        return {**counted, "bytes": float(sum(array.nbytes for array in self.arrays().values()))}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All that a checkpoint needs, by name; views, not copies."""
@@ -215,8 +218,8 @@ class HostMemory:
         found = [Neighbors(none.astype(queries.dtype), none.astype(np.int64), none.astype(bool))]
         for first in range(0, len(ids), BLOCK):
             part = ids[first : first + BLOCK]
-            # Few sizes, so that few programs are compiled.
-            keys = np.zeros((min(BLOCK, 1 << (len(part) - 1).bit_length()), self.keys.shape[1]), self.keys.dtype)
+            size = min(BLOCK, max(SMALLEST_BLOCK, 1 << (len(part) - 1).bit_length()))
+            keys = np.zeros((size, self.keys.shape[1]), self.keys.dtype)
             np.take(self.keys, part, axis=0, out=keys[: len(part)], mode="clip")
             on_device = jnp.asarray(keys)
             near = [
@@ -257,6 +260,7 @@ class _Built:
 _decide = jax.jit(decide, static_argnames="policy")
 _draw = jax.jit(draw, static_argnames=("capacity", "number", "replace"))
 _moves = jax.jit(moves, static_argnames="capacity")
+_shares = jax.jit(shares, static_argnames="num_groups")
 _search = jax.jit(search, static_argnames=("number", "metric"))
 
 
@@ -275,7 +279,3 @@ def _on_host() -> Any:
 
 def _to_host(key: Any) -> Any:
     return jax.device_put(key, _host())
-
-
-def _bytes(arrays: Mapping[str, np.ndarray]) -> int:
-    return sum(array.nbytes for array in arrays.values())

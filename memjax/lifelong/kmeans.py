@@ -66,7 +66,7 @@ def kmeans(
         totals = jnp.zeros_like(centroids).at[nearest].add(real[:, None] * points)
         sizes = jnp.zeros(num_clusters, points.dtype).at[nearest].add(real)
         empty = sizes == 0
-        _, farthest = lax.top_k(squares * real, num_clusters)
+        farthest = lax.top_k(squares * real, num_clusters)[1]
         moved = points[farthest[jnp.cumsum(empty) - 1]]
         means = totals / jnp.maximum(sizes, 1)[:, None]
         return jnp.where(empty[:, None], moved, means), jnp.sum(squares * real)

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Float, Int, Shaped
 
 from memjax.axes import axes_of
 from memjax.datastore.exact import middle, nearest_entries
@@ -176,6 +177,7 @@ def write(
     Raises:
       ValueError: rows of other shapes or dtypes than those of the memory, or keys missing or too many.
     """
+    keys = None if keys is None else lax.stop_gradient(jnp.asarray(keys))
     offered = offer(memory, rows, keys, groups, scores, weights)
     new = decide(memory.entries, offered, key, policy)
     put = lambda old, given: old.at[new.slots].set(jnp.asarray(given, old.dtype), mode="drop")
@@ -328,7 +330,7 @@ def decide(entries: Entries, offered: Offered, key: Any, policy: Policy) -> Writ
 
 
 def offer(memory: Any, rows: Batch, keys: Any, groups: Any, scores: Any, weights: Any) -> Offered:
-    """The rows as policies see them, after a check; `memory` has rows and keys of arrays of any kind."""
+    """The rows as policies see them, after a check; `memory` and they are on devices or on the host."""
     described = lambda tree, skip: {
         jax.tree_util.keystr(path, simple=True, separator="."): f"{jnp.result_type(leaf)} {list(leaf.shape[skip:])}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -345,12 +347,12 @@ def offer(memory: Any, rows: Batch, keys: Any, groups: Any, scores: Any, weights
     if (None if keys is None else tuple(keys.shape)) != (None if width is None else (number, width)):
         shape = "none" if keys is None else list(keys.shape)
         raise ValueError(f"keys: given {shape}, allowed: {'none' if width is None else [number, width]}, see key_dim")
-    present = jnp.any(jnp.asarray(rows.weights).reshape(number, -1) > 0, axis=1)
+    present = (rows.weights.reshape(number, -1) > 0).any(axis=1)
     if weights is not None:
-        present &= jnp.asarray(weights) > 0
-    groups = jnp.full(number, -1, jnp.int32) if groups is None else jnp.asarray(groups, jnp.int32)
-    scores = jnp.zeros(number, jnp.float32) if scores is None else jnp.asarray(scores, jnp.float32)
-    return Offered(None if keys is None else lax.stop_gradient(jnp.asarray(keys)), groups, scores, present)
+        present &= weights > 0
+    groups = np.full(number, -1) if groups is None else groups
+    scores = np.zeros(number) if scores is None else scores
+    return Offered(keys, groups.astype(np.int32), scores.astype(np.float32), present)
 
 
 def only_valid(rows: Batch, valid: Any) -> Batch:
@@ -364,7 +366,7 @@ def only_valid(rows: Batch, valid: Any) -> Batch:
     )
 
 
-def moves(count: Any, capacity: int, chosen: Any) -> tuple[Bool[Array, " some"], Int[Array, " some"], Int[Array, ""]]:
+def moves(count: Any, capacity: int, chosen: Any) -> tuple[Int[Array, " some"], Int[Array, " some"], Int[Array, ""]]:
     """(slots that rows move to, where they are now, rows in use afterwards); the capacity = no move."""
     chosen = jnp.asarray(chosen)
     gone, room = chosen, capacity

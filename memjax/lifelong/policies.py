@@ -167,8 +167,8 @@ def priority_reservoir() -> Policy:
 def uncertain() -> Policy:
     """The rows with the highest scores stay, for example 1 - max softmax (Wang et al. 2020).
 
-    https://arxiv.org/abs/2010.02500. A row that is offered replaces only one with a lower score, and none where its own is
-    no number.
+    https://arxiv.org/abs/2010.02500. A row that is offered replaces only one with a lower score, and none where its
+    own is no number.
     """
     return lambda entries, offered, key: Decision(
         _keep_highest(entries, offered.scores, offered.present), offered.scores

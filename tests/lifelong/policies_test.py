@@ -190,14 +190,21 @@ def test_a_new_group_gets_its_share_of_a_full_memory():
 
 
 @functools.partial(jax.jit, static_argnames=("policy", "repeats"))
-def accepted(policy, stored, count, keys, present, repeats):
+def accepted(policy, stored, count, keys, present, repeats, before=0):
     """How often each of the offered rows was accepted, and the numbers of rows that were."""
     blank = jnp.zeros(stored.shape[0])
-    entries = Entries(stored, blank.astype(jnp.int32), blank, count, jnp.int32(0), jnp.int32(0))
+    entries = Entries(stored, blank.astype(jnp.int32), blank, count, before, before)
     offered = Offered(keys, jnp.zeros(len(keys), jnp.int32), jnp.zeros(len(keys)), present)
     decide = lambda key: policy(entries, offered, key).slots < entries.capacity
     taken = jax.vmap(decide)(jax.random.split(jax.random.key(0), repeats))
     return jnp.mean(taken, axis=0), jnp.sum(taken, axis=1)
+
+
+def test_the_i_th_row_enters_a_full_reservoir_with_probability_capacity_over_i():
+    present, repeats = np.array([1, 0, 1, 1], bool), 3000
+    rates, _ = accepted(ALL["reservoir"], np.zeros((5, DIM)), 5, np.zeros((4, DIM)), present, repeats, before=7)
+    wanted = np.array([5 / 8, 0, 5 / 9, 5 / 10])
+    assert (np.abs(rates - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / repeats)).all()
 
 
 @pytest.mark.parametrize("block", [64, 3])
