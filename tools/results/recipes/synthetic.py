@@ -89,8 +89,8 @@ RECIPES = {
                 f"infinity_former {_SMALL_MEMORY} {signal(128)} --model.attention.first-densities published"
             ),
         },
-        steps=400,
-        search_steps=120,
+        steps=300,
+        search_steps=80,
         learning_rates=(2e-3, 4e-3, 8e-3),
         seeds=(0, 1, 2),
         arguments=(
