@@ -82,9 +82,12 @@ test: install  ## the fast tests, on the CPU
 	@echo "== fast tests, $(PYTEST_WORKERS) processes"
 	@$(PYTEST) $(PARALLEL) --jaxtyping -m "not slow and not laws and not gpu" $(ARGS)
 
+# Every file that marks a test so: none is left to nobody.
+LAWS := $(shell grep -rl --include='*_test.py' 'mark\.laws' tests | sort)
+
 test-laws: install  ## the laws of variants, whole models and toys, of every memory in other precisions, and configs' variants
 	@echo "== the other laws, $(PYTEST_WORKERS) processes"
-	@$(PYTEST) $(PARALLEL) --jaxtyping -m "laws and not slow" tests/contract_test.py tests/configs_test.py $(ARGS)
+	@$(PYTEST) $(PARALLEL) --jaxtyping -m "laws and not slow" $(LAWS) $(ARGS)
 
 test-slow: install  ## the slow tests: integration, every config, several processes
 	@echo "== slow tests, one process"

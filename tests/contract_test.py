@@ -48,8 +48,8 @@ def laws_of(case: Case) -> list[tuple[str, str]]:
     return [(law, dtype) for law in LAWS if law not in case.exemptions() for dtype in dtypes_of(law)]
 
 
-IN_EVERY_CASE = ("reset", "decode", "replay")
-"""What `make test` runs of a variant, a whole model or a toy too."""
+IN_EVERY_CASE = ("reset", "decode")
+"""What `make test` runs of a variant, a whole model or a toy too, compiled fast; as users do, `make test-laws`."""
 
 
 def marks_of(case: Case, law: str, dtype: str) -> list[pytest.MarkDecorator]:
@@ -59,15 +59,16 @@ def marks_of(case: Case, law: str, dtype: str) -> list[pytest.MarkDecorator]:
 
 @pytest.fixture(scope="module")
 def run_of():
-    """`run_of(case, dtype)`: the programs of one case at a time, compiled once for all its laws."""
-    runs: dict[tuple[str, str], Run] = {}
+    """`run_of(case, dtype, as_users)`: the programs of one case at a time, compiled once for all its laws."""
+    runs: dict[tuple[str, str, bool], Run] = {}
 
-    def get(case: Case, dtype: str) -> Run:
-        if (case.name, dtype) not in runs:
-            for other in [key for key in runs if key[0] != case.name]:
+    def get(case: Case, dtype: str, as_users: bool) -> Run:
+        key = (case.name, dtype, as_users)
+        if key not in runs:
+            for other in [other for other in runs if other[0] != case.name]:
                 del runs[other]
-            runs[case.name, dtype] = Run(case, dtype)
-        return runs[case.name, dtype]
+            runs[key] = Run(case, dtype, as_users=as_users)
+        return runs[key]
 
     return get
 
@@ -82,7 +83,7 @@ def run_of():
     ],
 )
 def test_law(case, law, dtype, run_of):
-    run = run_of(case, dtype)
+    run = run_of(case, dtype, as_users=not case.is_variant or law not in IN_EVERY_CASE)
     with run.precision():
         LAWS[law](run)
 

@@ -15,6 +15,10 @@ NEEDS_TENSORFLOW = {"memjax.data.seqio", "memjax.data.tfds"}
 """Modules that import TensorFlow when they are imported: their examples run with the tests marked `tensorflow`."""
 
 
+MARKS = {"memjax.functional": [pytest.mark.laws], "memjax.memory": [pytest.mark.laws]}
+"""Packages whose examples compute: every operation of an example is compiled. `make test-laws` runs them."""
+
+
 def module_names() -> list[str]:
     paths = (path.relative_to(ROOT.parent).with_suffix("") for path in ROOT.rglob("*.py"))
     names = {".".join(p.parts[:-1] if p.name == "__init__" else p.parts) for p in paths if p.name != "__main__"}
@@ -31,7 +35,9 @@ def source(name: str) -> str:
     return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
 
 
-@pytest.mark.parametrize("name", with_examples())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=MARKS.get(name.rpartition(".")[0], [])) for name in with_examples()]
+)
 def test_examples(name):
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0

@@ -81,10 +81,13 @@ class Case:
 
 
 class Run:
-    """A case with random variables in one dtype; programs are compiled when a law first needs them."""
+    """A case with random variables in one dtype; programs are compiled when a law first needs them.
 
-    def __init__(self, case: Case, dtype: str = "float32", state_dtype: str | None = None):
-        self.case, self.dtype = case, jnp.dtype(dtype)
+    With `as_users`, the float32 step and decode are compiled as users run them, which takes ten times as long.
+    """
+
+    def __init__(self, case: Case, dtype: str = "float32", state_dtype: str | None = None, *, as_users: bool = True):
+        self.case, self.dtype, self.as_users = case, jnp.dtype(dtype), as_users
         self.state_dtype = jnp.dtype(state_dtype or dtype)
         self.tolerance = {"float32": 1e-5, "float64": 1e-11}.get(dtype, np.nan)
         self.traces = {"decode": 0, "forward": 0}
@@ -97,7 +100,7 @@ class Run:
     # --- what goes in
 
     def random(self, seed: int, *shape: int) -> jax.Array:
-        return jnp.asarray(np.random.default_rng(seed).normal(size=shape), self.dtype)
+        return jax.device_put(np.random.default_rng(seed).normal(size=shape).astype(self.dtype))
 
     def xs(self, segments: int, seed: int = 1, length: int = LENGTH) -> jax.Array:
         return self.random(seed, segments, ROWS, length, DIM)
@@ -110,7 +113,7 @@ class Run:
 
     @functools.cached_property
     def variables(self) -> Any:
-        with self.precision(), jax.ensure_compile_time_eval():  # a law may first ask for them while it traces
+        with self.precision():
             return self.random_variables()
 
     def random_variables(self) -> Any:
@@ -124,9 +127,11 @@ class Run:
             name = jax.tree_util.keystr(path, simple=True, separator="/")
             seed = list(name.encode())
             value = np.random.default_rng(seed).normal(size=leaf.shape) * 0.4 + name.endswith("scale")
-            return jnp.asarray(value, jnp.promote_types(self.dtype, jnp.float32))
+            return value.astype(jnp.promote_types(self.dtype, jnp.float32))
 
-        return jax.tree_util.tree_map_with_path(draw, shapes)
+        variables = jax.tree_util.tree_map_with_path(draw, shapes)
+        with jax.ensure_compile_time_eval():  # a law may first ask for them while it traces
+            return jax.device_put(variables)
 
     def init_state(self, dtype: Any = None) -> Any:
         return self.module.init_state(ROWS, self.state_dtype if dtype is None else dtype)
@@ -146,13 +151,13 @@ class Run:
 
         def draw(path: Any, leaf: Any) -> jax.Array:
             if leaf.dtype == bool:
-                return jnp.asarray(generator.random(leaf.shape) < 0.7)
+                return jax.device_put(generator.random(leaf.shape) < 0.7)
             if jnp.issubdtype(leaf.dtype, jnp.integer):
                 # A cursor points at one of the slots beside it.
                 ring = jax.tree_util.keystr(path[:-1], simple=True, separator="/") + "/valid"
                 bound = leaves[ring].shape[-1] if ring in leaves else DIM
-                return jnp.asarray(generator.integers(0, bound, leaf.shape), leaf.dtype)
-            return jnp.asarray(generator.normal(size=leaf.shape), leaf.dtype)
+                return jax.device_put(generator.integers(0, bound, leaf.shape).astype(leaf.dtype))
+            return jax.device_put(generator.normal(size=leaf.shape).astype(leaf.dtype))
 
         return jax.tree_util.tree_map_with_path(draw, shapes)
 
@@ -299,8 +304,7 @@ class Run:
         return jax.jit(decode, compiler_options=self._options())
 
     def _options(self) -> dict[str, Any] | None:
-        """The float32 step and decode are compiled as users run them."""
-        return AS_USERS_DO if self.dtype == np.float32 else None
+        return AS_USERS_DO if self.as_users and self.dtype == np.float32 else None
 
 
 @tree_dataclass
@@ -344,16 +348,16 @@ def totals(aux: Any) -> list[Any]:
 
 
 def starts(*rows: bool) -> jax.Array:
-    return jnp.array(rows or [False] * ROWS)
+    return jax.device_put(np.array(rows or [False] * ROWS))
 
 
 def full_mask(length: int = LENGTH) -> jax.Array:
-    return jnp.ones((ROWS, length), bool)
+    return jax.device_put(np.ones((ROWS, length), bool))
 
 
 def prefix_mask(*lengths: int) -> jax.Array:
     """`[batch, length]`: as many real tokens in each row."""
-    return jnp.arange(LENGTH)[None, :] < jnp.array(lengths)[:, None]
+    return jax.device_put(np.arange(LENGTH)[None, :] < np.array(lengths)[:, None])
 
 
 def row(state: Any, index: int) -> Any:
