@@ -115,8 +115,9 @@ def shape(run: Run) -> None:
             mask = full_mask(length)
             return run.step(run.variables, run.xs(1, length=length)[0], state, starts(), mask, run.extras())[1]
 
-        assert jax.tree.structure(jax.eval_shape(step, state)) == jax.tree.structure(state)
-        for (name, old), new in zip(named_leaves(state), jax.tree.leaves(jax.eval_shape(step, state)), strict=True):
+        after = jax.eval_shape(step, state)
+        assert jax.tree.structure(after) == jax.tree.structure(state)
+        for (name, old), new in zip(named_leaves(state), jax.tree.leaves(after), strict=True):
             assert (new.shape, new.dtype, new.weak_type) == (old.shape, old.dtype, old.weak_type), name
             assert old.size, f"{name}: an array of size zero"
             kinds = (jnp.bfloat16, jnp.float32) if dtype == "bfloat16" else (jnp.float32,)
@@ -143,12 +144,14 @@ def shape(run: Run) -> None:
 def rows(run: Run) -> None:
     """3: rows are independent streams: they permute, and none sees another."""
     x, state, start = run.xs(1)[0], run.any_state(13), starts(True, False, False)
-    mask, order = prefix_mask(LENGTH, LENGTH, 2), jnp.array([2, 0, 1])
+    mask, order = prefix_mask(LENGTH, LENGTH, 2), np.array([2, 0, 1])
     y, new, _ = run.forward(x, state, start=start, mask=mask)
     assert num_rows(state) in (ROWS, None)
-    shuffled = take_rows(run.extras(), order) if run.extras() else {}
-    other = run.forward(x[order], take_rows(state, order), start=start[order], mask=mask[order], extras=shuffled)
-    assert_close((other[0], other[1]), (y[order], take_rows(new, order)), run.tolerance)
+    places = jax.device_put(order)
+    shuffled = take_rows(run.extras(), places) if run.extras() else {}
+    x_there, start_there, mask_there = (np.asarray(leaf)[order] for leaf in (x, start, mask))
+    other = run.forward(x_there, take_rows(state, places), start=start_there, mask=mask_there, extras=shuffled)
+    assert_close((other[0], other[1]), (np.asarray(y)[order], take_rows(new, places)), run.tolerance)
 
     first, changed = starts(True, False, False), {"start": ~start, "mask": prefix_mask(1, LENGTH, 2)}
     for name, value in {"x": run.xs(1, seed=2)[0], "state": run.any_state(14), **changed}.items():

@@ -38,7 +38,7 @@ def make(task, **fields):
 
 def random_variables(encoder):
     """No parameter is zero, so that nothing hides."""
-    return random_params(shapes_of(encoder, 6), dtype=np.float32)
+    return jax.device_put(random_params(shapes_of(encoder, 6), dtype=np.float32))
 
 
 def shapes_of(encoder, length):
