@@ -361,9 +361,12 @@ def test_one_softmax_needs_one():
         config.Model(dim=8, num_layers=1, num_heads=2, output=config.AdaptiveSoftmax(cutoffs=(2,))), VOCAB
     )
     model = model.clone(mixtures=(ContinuousCache(dim=8, memory_length=3, mixing="global"),))
-    hidden = jnp.zeros((1, 2, 8))
-    recalled, _, _ = model.mixtures[0].apply(
-        {}, hidden, model.mixtures[0].init_state(1), start_of_document=jnp.ones(1, bool), tokens=jnp.zeros((1, 2), int)
-    )
+    cache = model.mixtures[0]
+
+    def log_probs():
+        hidden, given = jnp.zeros((1, 2, 8)), {"start_of_document": jnp.ones(1, bool), "tokens": jnp.zeros((1, 2), int)}
+        recalled, _, _ = cache.apply({}, hidden, cache.init_state(1), **given)
+        return model.init(jax.random.key(0), Prediction(hidden, (recalled,)), method="log_probs")
+
     with pytest.raises(ValueError, match="mixing: given 'global' with AdaptiveVocabulary, allowed: 'linear'"):
-        model.init(jax.random.key(0), Prediction(hidden, (recalled,)), method="log_probs")
+        jax.eval_shape(log_probs)

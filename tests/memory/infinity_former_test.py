@@ -110,7 +110,7 @@ def test_figures_are_those_of_the_densities():
     quiet = {**params, "affine": jnp.zeros_like(params["affine"])}
     queries, mask = random(0, ROWS, LENGTH, HEADS, HEAD_DIM), jnp.ones((ROWS, LENGTH), bool)
     state = store(module.init_state(ROWS, jnp.float64), random(1, ROWS, LENGTH, DIM), rows=jnp.array([True, False]))
-    _, _, aux = module.apply({"params": quiet}, queries, state, mask=mask)
+    _, _, aux = jax.jit(module.apply)({"params": quiet}, queries, state, mask=mask)
     found = {name.removeprefix("infinity_former/"): value for name, value in aux.metrics.items()}
     assert {name: float(value.weight) for name, value in found.items()} == {
         **{"stddev": LENGTH, "inside": LENGTH, "sticky_evenness": 1}  # the second row has no signal yet
@@ -118,7 +118,8 @@ def test_figures_are_those_of_the_densities():
     np.testing.assert_allclose(found["stddev"].mean(), 0.05, rtol=1e-9)
     np.testing.assert_allclose(found["inside"].mean(), math.erf(0.25 / 0.05 / 2**0.5), atol=1e-6)
     np.testing.assert_allclose(found["sticky_evenness"].mean(), 1, rtol=1e-9)  # a head in each half
-    _, _, aux = module.clone(first_densities="published").apply({"params": quiet}, queries, state, mask=mask)
+    published = module.clone(first_densities="published")
+    _, _, aux = jax.jit(published.apply)({"params": quiet}, queries, state, mask=mask)
     wide = math.log(2) ** 0.5
     np.testing.assert_allclose(aux.metrics["infinity_former/stddev"].mean(), wide, rtol=1e-9)
     np.testing.assert_allclose(aux.metrics["infinity_former/inside"].mean(), math.erf(0.5 / wide / 2**0.5), atol=1e-6)
@@ -146,8 +147,9 @@ def test_without_its_output_matrix_the_layer_is_its_host():
 def test_tokens_enter_the_signal_when_they_leave_the_short_memory():
     module, params = part(2 * LENGTH), part_params(2 * LENGTH)
     state, xs = module.init_state(ROWS, jnp.float64), random(4, 4, ROWS, LENGTH, DIM)
+    apply = jax.jit(module.apply)
     for index, x in enumerate(xs):
-        _, state, _ = module.apply({"params": params}, x, state, start_of_document=STARTS)
+        _, state, _ = apply({"params": params}, x, state, start_of_document=STARTS)
         assert np.asarray(state.long.previous_valid).all() == (index >= 2)
         assert np.asarray(state.long.valid).all() == (index >= 3)
     np.testing.assert_array_equal(state.long.previous, xs[1])
@@ -203,16 +205,18 @@ def test_reset_after_begins_the_signal_anew():
     module = memory(reset_after=8)
     queries, hidden = random(0, 6, ROWS, LENGTH, HEADS, HEAD_DIM), random(1, 6, ROWS, LENGTH, DIM)
     counts, state = [], module.init_state(ROWS, jnp.float64)
+    read = jax.jit(
+        lambda q, state: module.apply({"params": memory_params()}, q, state, mask=jnp.ones((ROWS, LENGTH), bool))[1]
+    )
     for q, x in zip(queries, hidden, strict=True):
-        _, state, _ = module.apply({"params": memory_params()}, q, state, mask=jnp.ones((ROWS, LENGTH), bool))
+        state = read(q, state)
         counts.append(state.tokens.tolist()[0])
         state = store(state, x)
     assert counts == [0, 4, 8, 4, 8, 4]
     alone = store(module.init_state(ROWS, jnp.float64), hidden[4])
-    _, fresh, _ = module.apply({"params": memory_params()}, queries[5], alone, mask=jnp.ones((ROWS, LENGTH), bool))
+    fresh = read(queries[5], alone)
     before = read_segments(module, queries[:5], hidden[:5])[2]
-    _, begun, _ = module.apply({"params": memory_params()}, queries[5], before, mask=jnp.ones((ROWS, LENGTH), bool))
-    np.testing.assert_array_equal(begun.coefficients, fresh.coefficients)
+    np.testing.assert_array_equal(read(queries[5], before).coefficients, fresh.coefficients)
 
 
 def test_sticky_updates_read_where_queries_looked():

@@ -90,9 +90,9 @@ def test_taps_are_what_layers_hand_on(tap):
     features = (f"layer_1/{tap}", "layer_0/output", "output")
     model = make_language_model(config.Model(dim=DIM, num_layers=2, attention=config.LSTM()), VOCAB, features=features)
     tokens, start = jnp.arange(LENGTH)[None], jnp.ones(1, bool)
-    arrays = model.apply({"params": params_of_model(model)}, tokens, model.init_state(1), start_of_document=start)[
-        2
-    ].arrays
+    apply = jax.jit(model.apply)
+    _, _, aux = apply({"params": params_of_model(model)}, tokens, model.init_state(1), start_of_document=start)
+    arrays = aux.arrays
     expected = arrays["layer_00/output" if tap.startswith("attention") else "output"]
     np.testing.assert_array_equal(arrays[f"layer_01/{tap}"], expected)
 

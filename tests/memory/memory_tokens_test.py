@@ -120,7 +120,7 @@ def test_attention_maps_have_memory_rows_and_columns_first(own_layers, kind):
 def test_rows_of_padding_do_not_count_in_the_cosine():
     module, params = make()
     mask = jnp.array([[True] * LENGTH, [False] * LENGTH])
-    _, _, aux = module.apply({"params": params}, X(), module.init_state(ROWS), mask=mask)
+    _, _, aux = jax.jit(module.apply)({"params": params}, X(), module.init_state(ROWS), mask=mask)
     unit = np.asarray(aux.arrays["memory"][0])
     unit = unit / np.linalg.norm(unit, axis=-1, keepdims=True)
     found = aux.metrics[COSINE]

@@ -117,7 +117,7 @@ def test_padding_reads_nothing_that_is_counted():
     memory = ProductKeyMemory(**SMALL, query_norm="none")
     mask = jnp.arange(LENGTH)[None, :] < jnp.array([4, 2, 0])[:, None]
     variables = variables_of(memory, dtype=np.float32)
-    _, _, aux = memory.apply(variables, inputs(dtype=np.float32), EmptyState(), mask=mask)
+    _, _, aux = jax.jit(memory.apply)(variables, inputs(dtype=np.float32), EmptyState(), mask=mask)
     beyond = np.asarray(aux.arrays["values/ids"]) == 25
     np.testing.assert_array_equal(beyond, np.repeat(~np.asarray(mask)[..., None], 6, axis=-1))
     assert not np.asarray(aux.arrays["values/weights"])[beyond].any()
@@ -202,7 +202,7 @@ def test_both_branches_read_the_same_input_under_one_norm(norm, dense_scale, mem
     variables, x = variables_of(part), inputs()
     assert ("wide" in variables["params"]) == bool(dense_scale)
     assert ("tables" in variables) == bool(memory_scale)
-    y, _, aux = part.apply(variables, x, EmptyState())
+    y, _, aux = jax.jit(part.apply)(variables, x, EmptyState())
     assert bool(aux.arrays) == bool(memory_scale)
 
     scale, bias = (np.asarray(variables["params"]["layer_norm"][name]) for name in ("scale", "bias"))
@@ -218,8 +218,7 @@ def test_both_branches_read_the_same_input_under_one_norm(norm, dense_scale, mem
         expected = expected + dense_scale * (hidden @ narrow["kernel"] + narrow["bias"])
     if memory_scale:
         own = {"params": variables["params"]["memory"], "tables": variables["tables"]["memory"]}
-        expected = expected + memory_scale * part.memory.apply(own, read, EmptyState())[0]
-    expected = np.asarray(expected)
+        expected = expected + memory_scale * np.asarray(jax.jit(part.memory.apply)(own, read, EmptyState())[0])
     np.testing.assert_allclose(y, layer_norm(expected) if norm == "post" else expected, rtol=0, atol=1e-11)
 
 

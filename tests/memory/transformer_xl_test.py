@@ -136,7 +136,7 @@ def test_segments_equal_one_full_forward_with_the_mask_of_segments(memory_length
 # T3
 
 
-@pytest.mark.parametrize("memory_length", (3, 5, 8))
+@pytest.mark.parametrize("memory_length", (5, *(pytest.param(length, marks=pytest.mark.laws) for length in (3, 8))))
 def test_same_length_is_a_banded_mask_whatever_the_segment_length(memory_length):
     x = document(rows=1)
     layers, _ = reference_layers()
@@ -230,7 +230,9 @@ def test_calls_of_one_token_equal_segments_when_the_memory_is_long():
     np.testing.assert_allclose(run(x, 1, TOKENS), run(x, 4, TOKENS), atol=1e-12)
 
 
-@pytest.mark.parametrize("fields", [{}, {"same_length": True, "clamp_length": 3, "norm": "pre"}])
+@pytest.mark.parametrize(
+    "fields", [{}, pytest.param({"same_length": True, "clamp_length": 3, "norm": "pre"}, marks=pytest.mark.laws)]
+)
 def test_decoding_equals_segments(fields):
     part, x = make(MEMORY, **fields), document(rows=BATCH)
     params = layer_params()[0][0]

@@ -350,7 +350,13 @@ def count(tree) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.laws if model.num_layers > 16 else [])
+        for name, (model, *_) in PUBLISHED.items()
+    ],
+)
 def test_published_parameter_counts_of_transformer_xl(name):
     model, vocab_size, total, per_layer = PUBLISHED[name]
     params = shapes_of(make_language_model(model, vocab_size))

@@ -68,7 +68,7 @@ def call(encoder, method):
         (768, 12, 12, None, 109_482_240),
         (768, 12, 12, MLM, 110_104_890),  # what the papers call 110M
         (768, 12, 12, config.Classification(), 109_482_240 + 768 * 2 + 2),
-        (1024, 24, 16, MLM, 336_224_058),  # nominally 340M
+        pytest.param(1024, 24, 16, MLM, 336_224_058, marks=pytest.mark.laws),  # nominally 340M
     ],
 )
 def test_parameter_counts_are_the_published_ones(dim, layers, heads, task, count):
@@ -83,8 +83,8 @@ def test_parameter_counts_are_the_published_ones(dim, layers, heads, task, count
     [
         (768, 12, 12, 0.0, 505_940_794),  # Kim & Jung 2020: 506M
         (768, 12, 12, 1.0, 505_940_794 + 2 * 4_722_432),  # 515M
-        (1024, 24, 16, 0.0, 859_459_386),  # 860M
-        (1024, 24, 16, 1.0, 876_246_842),  # 876M
+        pytest.param(1024, 24, 16, 0.0, 859_459_386, marks=pytest.mark.laws),  # 860M
+        pytest.param(1024, 24, 16, 1.0, 876_246_842, marks=pytest.mark.laws),  # 876M
     ],
 )
 def test_parameter_counts_with_product_keys_are_the_published_ones(dim, layers, heads, dense_scale, count):

@@ -42,7 +42,7 @@ def test_feed_forward(activation, norm):
         part = FeedForward(DIM, 6, activation, norm=norm, norm_kind="rms", bias=norm == "post", dtype=jnp.float64)
         x = np.random.default_rng(0).normal(size=(2, 3, DIM))
         params = params_of(part, jnp.asarray(x), EmptyState())
-        y, state, aux = part.apply({"params": params}, jnp.asarray(x), EmptyState())
+        y, state, aux = jax.jit(part.apply)({"params": params}, x, EmptyState())
     assert state == EmptyState() and not jax.tree.leaves(aux)
     assert set(params["wide"]) == ({"kernel", "bias"} if norm == "post" else {"kernel"})
 

@@ -58,12 +58,17 @@ def test_masks_are_filled_with_what_the_model_finds_most_probable(ask):
     tokenizer, model = experiment.tokenizer, experiment.model
     texts = ["ada lives in [MASK]", "where [MASK] boole [MASK]"]
     found = predict([Asked(text) for text in texts], experiment.datasets, top=3)
+
+    @jax.jit
+    def score(variables, ids, extras):
+        output = model.apply(variables, ids, model.init_state(1), extras=extras)[0]
+        return model.apply(variables, output, method="log_probs")
+
     for text, one in zip(texts, found, strict=True):
         ids = np.concatenate([[tokenizer.begin_id], tokenizer.encode(text), [tokenizer.end_id]])
         places = np.flatnonzero(ids == tokenizer.mask_id)
         extras = {"token_types": jnp.zeros((1, len(ids)), jnp.int32), "masked_positions": jnp.asarray(places[None])}
-        output = model.apply(variables, jnp.asarray(ids[None]), model.init_state(1), extras=extras)[0]
-        log_probs = np.array(model.apply(variables, output, method="log_probs"))[0]
+        log_probs = np.array(score(variables, jnp.asarray(ids[None]), extras))[0]
         log_probs[:, tokenizer.special_ids] = -np.inf
         assert [len(ranked) for ranked in one["candidates"]] == [3] * len(places)
         for row, ranked in zip(log_probs, one["candidates"], strict=True):

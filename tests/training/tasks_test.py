@@ -96,8 +96,13 @@ def test_the_loss_is_that_of_the_targets_asked_for(task, tmp_path):
     loss = jax.jit(model_loss(model))
     _, _, nll, _ = loss(variables, model.init_state(4), batch, jax.random.key(0))
     extras = model.choose_extras(batch.extras)
-    output, _, _ = model.apply(variables, batch.inputs, model.init_state(4), mask=batch.mask, extras=extras)
-    log_probs = np.asarray(model.apply(variables, output, method="log_probs"))
+
+    @jax.jit
+    def score(variables):
+        output, _, _ = model.apply(variables, batch.inputs, model.init_state(4), mask=batch.mask, extras=extras)
+        return model.apply(variables, output, method="log_probs")
+
+    log_probs = np.asarray(score(variables))
     chosen = np.take_along_axis(log_probs, np.asarray(batch.targets)[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(nll.total, -(chosen * batch.weights).sum(where=batch.weights > 0), rtol=1e-4)
     targets = {MaskedLanguageModeling: 3, Classification: 1, QuestionAnswering: 2}[type(task)]
