@@ -84,8 +84,19 @@ def test_equals_a_loop(normalizer, gated):
             np.testing.assert_allclose(out[row, :, head], expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("normalizer", ["add", "count"])
-@pytest.mark.parametrize("chunk_length", [1, 4, 5, 20])
+@pytest.mark.parametrize(
+    "chunk_length, normalizer",
+    [
+        (1, "add"),
+        (4, "count"),
+        (5, "add"),
+        (20, "count"),
+        *(
+            pytest.param(*case, marks=pytest.mark.laws)
+            for case in ((1, "count"), (4, "add"), (5, "count"), (20, "add"))
+        ),
+    ],
+)
 def test_chunked_and_recurrent_forms_equal_the_parallel_one(normalizer, chunk_length):
     parts, mask = inputs(signed=False), padded_mask(LENGTH, 6)
     used = attend(parts, None, None, None, normalizer=normalizer)[1]

@@ -150,6 +150,7 @@ def growing(experiment, layout, objective, *, kill=(), calls=None):
     return make_learner, stages
 
 
+@pytest.mark.laws
 def test_a_run_that_grows_is_killed_resumed_and_evaluated_from_its_directory(tmp_path, capsys):
     course = lambda **given: lambda *parts: growing(*parts, **given)
     whole, _ = run(config_of(tmp_path / "whole"), course=course())

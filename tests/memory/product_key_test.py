@@ -195,8 +195,19 @@ def parts(norm, **scales):
     return FeedForward(DIM, 6, norm=norm, norm_kind="layer", dtype=jnp.float64, memory=memory, **scales)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("dense_scale, memory_scale", [(1.0, 1.0), (0.0, 1.0), (0.5, 2.0), (1.0, 0.0)])
+@pytest.mark.parametrize(
+    "norm, dense_scale, memory_scale",
+    [
+        ("pre", 0.5, 2.0),
+        ("post", 1.0, 1.0),
+        ("post", 0.0, 1.0),
+        ("pre", 1.0, 0.0),
+        *(
+            pytest.param(*case, marks=pytest.mark.laws)
+            for case in (("pre", 1.0, 1.0), ("pre", 0.0, 1.0), ("post", 0.5, 2.0), ("post", 1.0, 0.0))
+        ),
+    ],
+)
 def test_both_branches_read_the_same_input_under_one_norm(norm, dense_scale, memory_scale, float64):
     part = parts(norm, dense_scale=dense_scale, memory_scale=memory_scale)
     variables, x = variables_of(part), inputs()

@@ -226,7 +226,13 @@ def test_state_needs_no_parameters_and_has_the_configured_dtype():
 # Precision and dropout
 
 
-@pytest.mark.parametrize("attention", (config.TransformerXL(memory_length=5), config.Memorizing(layers=(), **MEMORY)))
+@pytest.mark.parametrize(
+    "attention",
+    (
+        config.TransformerXL(memory_length=5),
+        pytest.param(config.Memorizing(layers=(), **MEMORY), marks=pytest.mark.laws),
+    ),
+)
 def test_bfloat16_computation(attention):
     model = {**SMALL, "num_layers": 2, "attention": attention, "scan_layers": True}
     exact = make_language_model(config.Model(**model), VOCAB)

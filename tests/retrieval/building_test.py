@@ -64,7 +64,7 @@ class Killed(Exception):
     """Stands for kill -9: nothing after it runs."""
 
 
-@pytest.mark.parametrize("after", [1, 2, 5])
+@pytest.mark.parametrize("after", [2, *(pytest.param(after, marks=pytest.mark.laws) for after in (1, 5))])
 def test_a_build_goes_on_after_a_kill(source, tmp_path, monkeypatch, after):
     whole = build_datastore(source, tmp_path / "whole")
     appended = ShardWriter.append
@@ -230,9 +230,11 @@ def store(source, tmp_path_factory):
     "changes, told",
     [
         ({"model": "another"}, "model 'another', given '"),
-        ({"tokenizer": "another"}, "tokenizer 'another', given '"),
         ({"segment_length": 4}, "protocol.segment_length 4, given 8"),
-        ({"documents": "separate"}, "protocol.documents 'separate', given 'contiguous'"),
+        pytest.param({"tokenizer": "another"}, "tokenizer 'another', given '", marks=pytest.mark.laws),
+        pytest.param(
+            {"documents": "separate"}, "protocol.documents 'separate', given 'contiguous'", marks=pytest.mark.laws
+        ),
     ],
 )
 def test_a_store_of_another_model_is_refused_by_the_command_line(source, run, tmp_path, capsys, changes, told):

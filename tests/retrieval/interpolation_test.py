@@ -54,7 +54,7 @@ def find(source, store, split, count, *mixtures):
     return find_neighbors(*arguments, count, feature=source.feature)
 
 
-@pytest.mark.parametrize("cache", [0, 6], ids=["alone", "over a cache"])
+@pytest.mark.parametrize("cache", [pytest.param(0, marks=pytest.mark.laws), 6], ids=["alone", "over a cache"])
 def test_scores_are_those_of_finding_tuning_and_mixing(source, store, cache):
     source = with_evaluation(source, cache=ContinuousCache(memory_length=cache), split="test")
     config = source.run.experiment.config
@@ -112,7 +112,7 @@ def test_a_store_of_what_is_scored_or_of_another_model_is_refused(source, store,
         make_key_source(run)
 
 
-@pytest.mark.parametrize("cache", [0, 6], ids=["alone", "over a cache"])
+@pytest.mark.parametrize("cache", [pytest.param(0, marks=pytest.mark.laws), 6], ids=["alone", "over a cache"])
 def test_generation_without_weight_is_plain(source, store, cache):
     source = with_evaluation(source, cache=ContinuousCache(memory_length=cache))
     run, config = source.run, source.run.experiment.config

@@ -107,7 +107,11 @@ def own_log_probs() -> np.ndarray:
     return np.array(rows)
 
 
-@pytest.mark.parametrize("settings", [{}, {"rows": 3}, {"protocol": "sliding_window", "stride": 2}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, pytest.param({"rows": 3}, marks=pytest.mark.laws), {"protocol": "sliding_window", "stride": 2}],
+    ids=str,
+)
 def test_every_target_once_in_the_order_of_the_documents(settings):
     """N11."""
     result, targets, neighbors = find(**settings)
