@@ -19,7 +19,11 @@ def exported_again(function, *arguments):
     return jax.export.deserialize(jax.export.export(jax.jit(function))(*arguments).serialize()).call
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.laws if case.is_variant else []) for case in CASES],
+    ids=lambda case: case.name,
+)
 def test_states_and_decode_states_are_registered(case):
     module = case.make(jnp.float32)
     states = jax.eval_shape(lambda: module.init_state(ROWS))
@@ -32,7 +36,10 @@ def test_states_and_decode_states_are_registered(case):
         assert jax.tree.structure(again(zeros)) == jax.tree.structure((states, decode))
 
 
-@pytest.mark.parametrize("name", ["transformer_xl", "memorizing", "linear_transformer"])
+@pytest.mark.parametrize(
+    "name",
+    ["memorizing", *(pytest.param(name, marks=pytest.mark.laws) for name in ("transformer_xl", "linear_transformer"))],
+)
 def test_a_segment_and_a_token(name):
     run = Run(CASE[name])
     x, state = run.xs(1)[0], run.any_state(3)

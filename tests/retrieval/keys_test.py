@@ -32,7 +32,7 @@ def make_config(workdir, protocol):
     )
 
 
-@pytest.fixture(scope="module", params=["separate", "contiguous"])
+@pytest.fixture(scope="module", params=["separate", pytest.param("contiguous", marks=pytest.mark.laws)])
 def source(request, tmp_path_factory):
     config = make_config(tmp_path_factory.mktemp("runs"), request.param)
     result = train(config, on_event=lambda event: None)
