@@ -173,6 +173,7 @@ def run(tmp_path_factory):
     return train(config, on_event=lambda event: None).path
 
 
+@pytest.mark.laws
 def test_the_usage_of_a_split(run):
     loaded = load_run(run)
     counts = measure_usage(loaded.experiment, loaded.variables)
@@ -190,6 +191,7 @@ def test_the_usage_of_a_split(run):
     assert described["slots"] == 16 and set(described["subsets"]) == set(result.subsets)
 
 
+@pytest.mark.laws
 def test_the_command_says_it_for_every_checkpoint(run, capsys):
     facts = usage_facts(str(run), load_run(run).experiment.config, checkpoints=True)
     assert list(facts["checkpoints"]) == ["2", "4"]
@@ -222,6 +224,7 @@ def test_a_run_whose_tables_have_grown(run, tmp_path):
     assert list(facts["tables"]["layer_00/values"]["last_used"]) == ["never", "6"]
 
 
+@pytest.mark.laws
 def test_a_model_without_tables_is_refused(run):
     loaded = load_run(run)
     with pytest.raises(ValueError, match="usage: the model has no value tables, allowed: one with model.feed_forward"):
