@@ -21,7 +21,7 @@ STAMP313 := $(VENV313)/.stamp-$(call hash,$(LOCK313))-$(call hash,pyproject.toml
 STAMP_BEAM := $(VENV_BEAM)/.stamp-$(call hash,$(LOCK_BEAM))-$(call hash,pyproject.toml)
 
 PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
-PARALLEL := -n $(PYTEST_WORKERS) --dist loadgroup
+PARALLEL := -n $(PYTEST_WORKERS) --dist loadfile
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

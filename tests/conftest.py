@@ -53,3 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(100_000, 50, 50)
 
     jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """`--dist loadfile`, but for the laws."""
+    from tests.scheduling import ByFile
+
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None

@@ -54,7 +54,7 @@ IN_EVERY_CASE = ("reset", "decode")
 
 def marks_of(case: Case, law: str, dtype: str) -> list[pytest.MarkDecorator]:
     is_chosen = dtype == "float32" and (law in IN_EVERY_CASE or not case.is_variant)
-    return [pytest.mark.xdist_group(case.name), *([] if is_chosen else [pytest.mark.laws])]
+    return [] if is_chosen else [pytest.mark.laws]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def run_of():
 @pytest.mark.parametrize(
     "case, law, dtype",
     [
-        # One worker compiles a case for all its laws.
+        # One worker compiles a case for all its laws: `tests/scheduling.py` finds it in the id.
         pytest.param(case, law, dtype, id=f"{case.name}-{law}-{dtype}", marks=marks_of(case, law, dtype))
         for case in CASES
         for law, dtype in laws_of(case)
