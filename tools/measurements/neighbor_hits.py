@@ -54,7 +54,7 @@ def open_model(run: str, changes: Sequence[str], workdir: Path) -> Half:
 
 
 def write_all(whole: Half, first: Half, second: Half, to: Path) -> None:
-    """The neighbours of all splits in all ways, each in its folder.
+    """The neighbours of training and validation in all ways, each in its folder; of test too by keys of a half.
 
     Args:
       whole: the model of all articles.
@@ -71,7 +71,7 @@ def write_all(whole: Half, first: Half, second: Half, to: Path) -> None:
     for name, values in training.items():
         write_neighbors(to / name, "train", values, documents, store=name)
     for model, names in ((whole, [n for n in WAYS if "whole" in n]), (first, [n for n in WAYS if "halves" in n])):
-        for split in experiment.SPLITS:
+        for split in experiment.SPLITS if model is first else ("validation",):
             values = neighbors_of_split(model.source, split, model.store, model.index, NEIGHBORS, progress=tell)
             for name in names:
                 write_neighbors(to / name, split, values, model.source.run.experiment.documents(split), store=name)

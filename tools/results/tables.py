@@ -297,12 +297,12 @@ def neighbor_hits(found: Measurement) -> str:
     """The share of tokens among their neighbours by split, and kNN-LM with the same store."""
     facts, cells = found.facts, []
     for row in facts["rows"]:
-        shares = {split: row["target_among"][split] for split in ("train", *SPLITS)}
+        shares = {split: row["target_among"][split] for split in ("train", "validation")}
         about = [row["trained_on"], *("yes" if row[name] else "no" for name in ("learned", "own_article"))]
         shown = [f"{100 * shares[split][-1]:.1f} %" for split in shares]
         apart = 100 * (shares["train"][-1] - shares["validation"][-1])
         cells.append([*about, *shown, f"{apart:+.1f}", f"{100 * (shares['train'][0] - shares['validation'][0]):+.1f}"])
-    heads = ["keys and store of", "model has learned the token", "own article in the store", "training", *SPLITS]
+    heads = ["keys and store of", "model has learned the token", "own article in the store", "training", "validation"]
     heads += ["training over validation, points", "of the nearest alone"]
     base, knn = facts["base"], facts["knn_lm"]
     mixed = ["+ kNN-LM", knn["weight"], f"{knn['temperature']:g}", *(perplexity(knn[split]) for split in SPLITS)]

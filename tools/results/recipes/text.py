@@ -182,14 +182,14 @@ RECIPES = {
             "What `wikitext2_spalm` goes on from, and the models whose final hidden states are its keys: "
             "Transformer-XL of one softmax on the first quarter of the articles of WikiText-2 (150, with their 8,000 "
             "commonest words: `write_part` of `tools.measurements.knn_lm.larger_store`), and on each half of them. "
-            "Word level, perplexity per token of the whole test split, contiguous streams. 1,200 steps, 600 on a half, "
-            "so that each model reads its text 2.5 times, where they would read 0.6 of all of WikiText-2."
+            "Word level, perplexity per token of the whole test split, contiguous streams. 1,200 steps read their text "
+            "2.5 times, 400 on a half 1.6 times; of all of WikiText-2 they would read 0.6."
         ),
         config="wikitext2_memories",
         variants={
             "Transformer-XL": "one_softmax",
-            "first half of the articles": "one_softmax --training.steps 600 --data.half first",
-            "second half of the articles": "one_softmax --training.steps 600 --data.half second",
+            "first half of the articles": "one_softmax --training.steps 400 --data.half first",
+            "second half of the articles": "one_softmax --training.steps 400 --data.half second",
         },
         steps=1200,
         learning_rates=(2e-3,),
@@ -201,7 +201,7 @@ RECIPES = {
     "wikitext2_spalm": Recipe(
         description=(
             "SPALM from a trained Transformer-XL of one softmax (1,200 steps, `wikitext2_spalm_models`), against the "
-            "same 200 further steps without, at a quarter of the peak learning rate; the first quarter of the articles "
+            "same 120 further steps without, at a quarter of the peak learning rate; the first quarter of the articles "
             "of WikiText-2 in 8,000 words, perplexity per token of the whole test split, contiguous streams. "
             "All rows and seeds begin with the same trained model and read the same batches: a seed is one of "
             "dropout. `oracle`: the token is one of 4 neighbours, the others are random "
@@ -216,10 +216,10 @@ RECIPES = {
                 f"spalm --model.output.num-neighbors 4 --data.neighbors $MEMJAX_WIKITEXT2_HALVES {_SPALM_GOES_ON}"
             ),
         },
-        steps=200,
+        steps=120,
         learning_rates=(5e-4,),
         seeds=(0, 1, 2),
-        arguments=f"--training.schedule.warmup-steps 20 {_SPALM_SIZES}",
+        arguments=f"--training.schedule.warmup-steps 12 {_SPALM_SIZES}",
         data_path="MEMJAX_WIKITEXT2_SMALL",
         evaluations=_WHOLE_TEST,
         measures=("perplexity",),
