@@ -157,8 +157,8 @@ def _log_softmax(scores: Array, allowed: Array, temperature: float) -> tuple[Arr
     """Log-probabilities among the allowed classes of finite score, 0 at others; and which these are."""
     scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     inside = allowed & (scores != -jnp.inf)
-    scores = jnp.where(inside, scores, 0) / temperature
+    scores = scores / temperature
     peak = jnp.max(jnp.where(inside, scores, jnp.finfo(scores.dtype).min), axis=-1, keepdims=True)
     shifted = jnp.where(inside, scores - jax.lax.stop_gradient(peak), 0)
     total = jnp.sum(jnp.where(inside, jnp.exp(shifted), 0), axis=-1, keepdims=True)
-    return jnp.where(inside, shifted - jnp.log(jnp.where(total > 0, total, 1)), 0), inside
+    return jnp.where(inside, shifted - jnp.log(total), 0), inside

@@ -137,8 +137,7 @@ def gem(*, margin: float = 0.5, epsilon: float = 1e-3, sweeps: int = 1000) -> op
         def projected() -> Any:
             row = lambda weights: reference.dots(reference.weighted_gradient(weights))
             gram = jax.lax.map(row, jnp.eye(dots.shape[0], dtype=dots.dtype))
-            valid = jnp.diagonal(gram) != 0
-            v = solve_gem(gram, dots, margin=margin, epsilon=epsilon, sweeps=sweeps, valid=valid)
+            v = solve_gem(gram, dots, margin=margin, epsilon=epsilon, sweeps=sweeps)
             add = lambda leaf, more: (_wide(leaf) + more).astype(leaf.dtype)
             return jax.tree.map(add, updates, reference.weighted_gradient(v))
 

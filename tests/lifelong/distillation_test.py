@@ -37,6 +37,19 @@ def with_gradients(temperature=1.0):
     return jax.jit(both)
 
 
+def sum_and_slope(function):
+    """A loss of (teacher, student, weights, which), and the gradient of its total to the student."""
+
+    def both(teacher, student, *others):
+        total = lambda student: function(teacher, student, *others).total
+        return function(teacher, student, *others), jax.grad(total)(student)
+
+    return jax.jit(both)
+
+
+SEEN = jax.jit(seen_classes)
+
+
 def wanted(teacher, student, temperature):
     p, q = (softmax(np.asarray(given, float) / temperature, axis=-1) for given in (teacher, student))
     return temperature**2 * rel_entr(p, q).sum(-1), temperature * (q - p)
@@ -120,13 +133,8 @@ def test_without_classes_there_is_nothing_to_keep():
 def test_positions_of_weight_zero_are_not_there():
     teacher, student = scores()
     weights = jnp.array([0.5, 0.0, 2.0])
-
-    @jax.jit
-    def both(teacher, student):
-        total = lambda student: divergence_sum(teacher, student, weights).total
-        return divergence_sum(teacher, student, weights), jax.grad(total)(student)
-
-    found, slope = both(teacher.at[1].set(jnp.nan), student.at[1].set(jnp.inf))
+    ask = sum_and_slope(divergence_sum)
+    found, slope = ask(teacher.at[1].set(jnp.nan), student.at[1].set(jnp.inf), weights)
     expected, expected_slope = wanted(teacher, student, 1.0)
     np.testing.assert_allclose(found.total, 0.5 * expected[0] + 2 * expected[2], rtol=1e-5)
     assert float(found.weight) == 2.5
@@ -135,7 +143,7 @@ def test_positions_of_weight_zero_are_not_there():
 
 def test_half_precision_is_not_lost():
     teacher, student = scores().astype(jnp.bfloat16)
-    found = divergence(teacher, student)
+    found = jax.jit(divergence)(teacher, student)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(
         found, wanted(teacher.astype(jnp.float32), student.astype(jnp.float32), 1.0)[0], rtol=1e-5
@@ -146,32 +154,32 @@ def test_learning_without_forgetting_asks_about_classes_of_before():
     """New classes may go where they like; before the second task there is nothing to keep."""
     teacher, student = scores()
     weights, labels = jnp.ones(3), jnp.array([0, 1, 3])
-    old = seen_classes(jnp.zeros(CLASSES, bool), labels, weights)
+    old = SEEN(jnp.zeros(CLASSES, bool), labels, weights)
     assert old.tolist() == [True, True, False, True, False]
-    slope = jax.grad(lambda student: learning_without_forgetting(teacher, student, weights, old).total)(student)
+    ask = sum_and_slope(learning_without_forgetting)
+    found, slope = ask(teacher, student, weights, old)
     np.testing.assert_array_equal(slope[:, np.array([2, 4])], 0)
     kept = np.flatnonzero(old)
-    found = learning_without_forgetting(teacher, student, weights, old)
     np.testing.assert_allclose(found.mean(), wanted(teacher[:, kept], student[:, kept], 2.0)[0].mean(), rtol=1e-5)
-    assert float(learning_without_forgetting(teacher, student, weights, ~ALL).mean()) == 0
+    assert float(ask(teacher, student, weights, ~ALL)[0].mean()) == 0
 
 
 def test_logit_kd_asks_about_remembered_examples_alone():
     teacher, student = scores()
     weights, remembered = jnp.array([1.0, 1.0, 0.5]), jnp.array([False, True, True])
-    found = logit_kd(teacher, student, weights, remembered)
+    ask = sum_and_slope(logit_kd)
+    found, slope = ask(teacher, student, weights, remembered)
     each = wanted(teacher, student, 2.0)[0]
     np.testing.assert_allclose(found.mean(), (each[1] + 0.5 * each[2]) / 1.5, rtol=1e-5)
-    slope = jax.grad(lambda student: logit_kd(teacher, student, weights, remembered).total)(student)
     assert not np.any(slope[0]) and np.all(slope[1:] != 0)
-    nothing = logit_kd(teacher, student, weights, jnp.zeros(3, bool))
+    nothing, _ = ask(teacher, student, weights, jnp.zeros(3, bool))
     assert float(nothing.mean()) == 0 and float(nothing.weight) == 0
 
 
 def test_seen_classes_grow():
     seen, ones = jnp.array([False, True, False]), jnp.ones((1, 3))
-    assert seen_classes(seen, jnp.array([[2, 7, -1]]), ones).tolist() == [False, True, True]
-    assert seen_classes(seen, jnp.array([[2, 0, 0]]), 0 * ones).tolist() == seen.tolist()
+    assert SEEN(seen, jnp.array([[2, 7, -1]]), ones).tolist() == [False, True, True]
+    assert SEEN(seen, jnp.array([[2, 0, 0]]), 0 * ones).tolist() == seen.tolist()
 
 
 def test_the_ratio_falls_in_a_line():
