@@ -172,7 +172,7 @@ def test_some_are_chosen_by_their_texts_alone():
 
 def test_a_stream_of_tasks_has_one_head_and_one_tokenizer(tmp_path):
     """Classes of two sets, in one head; every example says its number in the batches of each task."""
-    write_csv(tmp_path / "yelp.csv", [(1 + number % 5, f"food number {number}") for number in range(40)])
+    write_csv(tmp_path / "yelp.csv", [(1 + number % 5, f"food number {number}") for number in [*range(40), 0]])
     write_csv(tmp_path / "dbpedia.csv", [(1 + number % 14, "A place", f"town number {number}") for number in range(40)])
     sources = {
         name: configs.TextClasses(data_set=name, path=str(tmp_path), train=(f"{name}.csv",), test=(), num_train=20)
@@ -192,6 +192,8 @@ def test_a_stream_of_tasks_has_one_head_and_one_tokenizer(tmp_path):
         training=configs.Training(steps=4),
     )
     experiment = make_experiment(config)
+    left_out = "1 rows are left out, so that no text is read twice"
+    assert experiment.notes() == ["yelp: 1 rows of yelp.csv repeat another", f"yelp: {left_out}"]
     for name, source in sources.items():
         own, expected = experiment.of_task(name), classified_texts(source).texts["train"]
         assert own.tokenizer is experiment.tokenizer and len(own.documents("train")) == len(expected) == 20
