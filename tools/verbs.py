@@ -30,6 +30,7 @@ from memjax.config import (
     T2R,
     AdaptiveSoftmax,
     Bidirectional,
+    Blobs,
     Bytes,
     Classification,
     Compressive,
@@ -51,6 +52,7 @@ from memjax.config import (
     Mnist,
     ModelSettings,
     NumberWords,
+    Perceptron,
     ProductKey,
     QuestionAnswering,
     Schedule,
@@ -108,7 +110,7 @@ SOURCES: dict[str, Any] = {
     "images": Mnist(path="data/images"),
     "synthetic": KeyValueRecall(num_pairs=2, num_keys=4, num_values=4, filler_length=16, num_documents=16),
 }
-RUNS = (*DECODERS, *HEADS, "EncoderDecoder", "Memformer")
+RUNS = (*DECODERS, *HEADS, "EncoderDecoder", "Memformer", "Perceptron")
 """kinds of runs: what stands in the place of the attention, the feed-forward part, the output, the data or the head"""
 
 
@@ -173,6 +175,8 @@ def make_config(kind: str) -> Config:
         model, data.source = EncoderDecoder(**WIDTH, num_layers=1), PAIRS
     elif kind == "Memformer":
         model = Memformer(**WIDTH, num_layers=1, encoder_layers=1, num_slots=4)
+    elif kind == "Perceptron":
+        model, task, data.source = Perceptron(widths=(8,)), Classification(), Blobs(num_classes=2, dim=length)
     elif kind in HEADS:
         model, data.tokenizer = ModelSettings(**WIDTH, num_layers=1, attention=Bidirectional(positions=length)), PIECES
         if kind != "MaskedLanguageModeling":
