@@ -86,8 +86,8 @@ def solve_gem(
         of every task, in conflict or not.
       epsilon: added to the diagonal. The published 1e-3 is absolute: a task whose gradient has a squared norm below it
         is hardly protected.
-      sweeps: over all tasks, at most. Nearly parallel gradients need many: up to a cosine of 0.98 between all of 20
-        tasks, 1000 leave 5e-6 of the gradient's largest entry; at 0.9999 they leave 1e-2.
+      sweeps: over all tasks, at most. Nearly parallel gradients need many: at a cosine of 0.99 between up to 20 tasks,
+        1000 leave at most 1e-4 of the gradient's largest entry, at 0.9999 about 1e-2.
       valid: False = there is no such task yet, of which nothing is added; None = all are there.
 
     Returns:
