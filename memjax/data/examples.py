@@ -17,7 +17,8 @@ EXAMPLE = "example"
 class ExampleStream(RowStream):
     """An iterator over the updates of one host: `Batch` with inputs `[segments, batch, length]`.
 
-    Targets and weights are `[segments, batch, targets]`, and `extras[EXAMPLE]` is the number of each row's example.
+    Targets and weights are `[segments, batch, targets]`, and `extras[EXAMPLE]` is the number of each row's example: its
+    own where it says one, its place in the split elsewhere.
     Every example stands alone: it has a row of one segment, which begins anew. `begin_token` stands in the
     position, and is in the examples where they want it.
     """
@@ -42,7 +43,7 @@ class ExampleStream(RowStream):
                 f"segment_length: given {self.segment_length}, allowed: {size} and more (example {number})"
             )
         self._advance(row)
-        return dataclasses.replace(found, context={**found.context, EXAMPLE: np.array(number, np.int32)}), True
+        return dataclasses.replace(found, context={EXAMPLE: np.array(number, np.int32), **found.context}), True
 
     def _row_segments(self, row: int, epoch: int, index: int, offset: int) -> int:
         assert self._epochs is not None

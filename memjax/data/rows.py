@@ -57,7 +57,8 @@ def merge_positions(positions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for position in positions:
         if merged and position["stream"] != merged["stream"]:
             raise ValueError(f"positions: different streams, {_difference(merged['stream'], position['stream'])}")
-        merged = {"stream": dict(position["stream"]), "rows": {**merged.get("rows", {}), **position["rows"]}}
+        rows = {**merged.get("rows", {}), **position["rows"]}
+        merged = {**position, "stream": dict(position["stream"]), "rows": rows}
     return merged
 
 

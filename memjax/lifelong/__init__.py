@@ -1,9 +1,28 @@
 """Lifelong learning: tasks that are learned one after the other, and methods against forgetting.
 
-A method is a `Learner` and what happens between tasks; one method = one file. `train` runs a configuration of any kind.
+A method is a `Learner` and what happens between tasks; `train` runs a configuration of any kind. Names are loaded when
+they are asked for, so that the mathematics (`memjax.lifelong.projection`, `penalties`, `distillation`, `policies`,
+`kmeans`, `adaptation`, `metrics`) can be taken into another loop without what only this one needs.
 """
 
-from memjax.lifelong.contract import *
-from memjax.lifelong.ewc import *
-from memjax.lifelong.factory import *
-from memjax.lifelong.fisher import *
+import importlib
+from typing import Any
+
+ROOMS = {
+    "adaptation": ("PRESETS", "adapt", "adapted_outputs", "neighbor_weights"),
+    "compose": ("Episodes", "Replayed", "Rule", "compose"),
+    "contract": ("Method", "Scope", "TaskInfo", "task_stages"),
+    "factory": ("course_of", "load_run", "make_method", "train"),
+    "memory": ("EpisodicMemory", "init_memory", "nearest", "sample", "write"),
+    "metrics": ("average", "forgetting", "summary"),
+    "streams": ("JoinedExamples", "Plan", "Schedule", "task_free_order"),
+}
+"""file -> its names that are found here"""
+_FILES = {name: file for file, names in ROOMS.items() for name in names}
+__all__ = sorted(_FILES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_FILES[name]}"), name)

@@ -1,21 +1,42 @@
 """What a method of lifelong learning is, and the stages of a stream of tasks.
 
-A method says how its learner is made and what happens before and after each task. The loop, the checkpoints, the
-evaluations and the command are those of plain training.
+A method says how its learner is made, which data the stages read, and what happens before and after each task. The
+loop, the checkpoints, the evaluations and the command are those of plain training.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from memjax.config import Lifelong
+from memjax.data.documents import Examples
+from memjax.lifelong.streams import JoinedExamples, Part, Plan, PlannedStream, Schedule, task_free_order
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective, plain_stage
 from memjax.training.sharding import Layout
-from memjax.training.stages import Change, Context, Learner, Stage, keep
+from memjax.training.stages import Change, Context, Learner, Needs, Stage, keep
 from memjax.training.step import TrainState
 
-__all__ = ["Method", "task_stages"]
+__all__ = ["Method", "Phase", "Scope", "TaskInfo", "settings_of", "stage_examples", "task_stages"]
 
 Phase = Callable[[TrainState, Context], Change]
+Scope = Literal["task", "seen", "all"]
+"""whose examples a stage reads: the task's own, those of all tasks up to it, or those of all tasks in one stage"""
+
+
+class TaskInfo(NamedTuple):
+    """The task before or after which a phase stands.
+
+    Attributes:
+      index: in the order of the stream.
+      experiment: with the documents of the task.
+    """
+
+    index: int
+    experiment: Experiment
 
 
 class Method(NamedTuple):
@@ -23,30 +44,111 @@ class Method(NamedTuple):
 
     Attributes:
       learner: `learner(experiment, layout, objective) -> Learner`; the experiment has the model as it has grown.
-      before: `before(index, experiment)`, the phase before the updates of a task; the experiment has its documents.
+      before: `before(task)`, the phase before the updates of a task.
       after: likewise after them.
+      scope: whose examples a stage reads.
+      schedule: which updates stand between those of the stream.
+      needs: what the method must be told; it is told nothing else.
     """
 
     learner: Callable[[Experiment, Layout | None, MakeObjective], Learner]
-    before: Callable[[int, Experiment], Phase] = lambda index, experiment: keep
-    after: Callable[[int, Experiment], Phase] = lambda index, experiment: keep
+    before: Callable[[TaskInfo], Phase] = lambda task: keep
+    after: Callable[[TaskInfo], Phase] = lambda task: keep
+    scope: Scope = "task"
+    schedule: Schedule = Schedule()
+    needs: Needs = Needs()
 
 
 def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -> Sequence[Stage]:
-    """One stage for each task, with an equal share of the updates; every task is evaluated after each of them.
+    """One stage for each task, or one for all where they are read at once; each is followed by every evaluation.
+
+    Documents, which are read for ever, get an equal share of the updates. Examples are read `lifelong.epochs` times;
+    that takes as many updates as it takes, and those of the method's schedule between them.
 
     Args:
       experiment: of a configuration with tasks.
       layout: of arrays on several devices.
       method: what happens between tasks.
+
+    Raises:
+      ValueError: the stream does not give what the method needs, or a task has no examples.
     """
-    config = experiment.config
-    tasks = [task.name for task in (config.lifelong.tasks if config.lifelong else ())]
-    scored, steps = [evaluation.name for evaluation in config.evaluations if evaluation.task], config.training.steps
+    config, settings = experiment.config, settings_of(experiment)
+    check_needs(settings, method)
+    scored = [evaluation.name for evaluation in config.evaluations if evaluation.task]
+    names, own = [task.name for task in settings.tasks], [experiment.of_task(task.name) for task in settings.tasks]
 
-    def stage(index: int, name: str) -> Stage:
-        own = experiment.of_task(name)
-        phases = {"before": method.before(index, own), "after": method.after(index, own)}
-        return plain_stage(own, layout, name, steps // len(tasks), task=name, evaluate=scored, **phases)
+    def phases(index: int) -> dict[str, Phase]:
+        if not method.needs.boundaries:
+            return {}
+        task = TaskInfo(index, own[index])
+        return {"before": method.before(task), "after": method.after(task)}
 
-    return [stage(index, name) for index, name in enumerate(tasks)]
+    if not settings.epochs:
+        steps = config.training.steps // len(names)
+        return [
+            plain_stage(one, layout, name, steps, task=name, evaluate=scored, **phases(index))
+            for index, (one, name) in enumerate(zip(own, names, strict=True))
+        ]
+
+    def stage(name: str, split: Examples, seen: int, **fields: Any) -> Stage:
+        plan = Plan(len(split), config.data.rows, settings.epochs, seen, method.schedule)
+        host_rows = layout.host_rows(config.data.rows) if layout else None
+
+        def opened(state: TrainState, position: Mapping[str, Any] | None) -> PlannedStream:
+            named = {"epochs": settings.epochs, "shuffle": settings.borders == "known"}
+            return PlannedStream(experiment.stream(position, host_rows, split=split, **named), plan, position)
+
+        return Stage(name, opened, plan.updates, evaluate=scored, **fields)
+
+    splits = stage_examples(experiment, method)
+    seen = list(itertools.accumulate((settings.epochs * len(split) for split in splits), initial=0))
+    if len(splits) == 1 < len(names):
+        return [stage("all tasks", splits[0], 0)]
+    return [
+        stage(name, split, seen[index], task=name, **phases(index))
+        for index, (name, split) in enumerate(zip(names, splits, strict=True))
+    ]
+
+
+def stage_examples(experiment: Experiment, method: Method) -> list[JoinedExamples]:
+    """What each stage reads, each example with its number in the run, and with its task where the method needs it."""
+    settings = settings_of(experiment)
+    own = [experiment.of_task(task.name).documents("train") for task in settings.tasks]
+    starts = itertools.accumulate((len(examples) for examples in own), initial=0)
+    every = [Part(examples, task, first) for task, (examples, first) in enumerate(zip(own, starts, strict=False))]
+    tells = {"tells_task": method.needs.tasks_in_training}
+    if settings.borders != "known":
+        width = {"sharp": 0.0, "blurred": float(settings.border_width), "mixed": math.inf}[settings.borders]
+        order = task_free_order([len(one) for one in own], width=width, seed=experiment.config.data.seed)
+        return [JoinedExamples(every, order=order, **tells)]
+    match method.scope:
+        case "task":
+            return [JoinedExamples([part], **tells) for part in every]
+        case "seen":
+            return [JoinedExamples(every[: index + 1], **tells) for index in range(len(every))]
+        case "all":
+            return [JoinedExamples(every, **tells)]
+
+
+def settings_of(experiment: Experiment) -> Lifelong:
+    """The settings of the stream."""
+    settings = experiment.config.lifelong
+    assert settings is not None
+    return settings
+
+
+def check_needs(settings: Lifelong, method: Method) -> None:
+    """Refuses a stream that does not give what a method needs.
+
+    Raises:
+      ValueError: one line with what is missing.
+    """
+    kind, borders = type(settings.method).__name__, settings.borders
+    if borders != "known" and (method.needs.boundaries or method.scope == "seen"):
+        raise ValueError(f"lifelong.borders: given {borders!r}, allowed: 'known', {kind} needs to know where tasks end")
+    if borders != "known" and method.needs.tasks_in_training:
+        raise ValueError(f"lifelong.borders: given {borders!r}, allowed: 'known', {kind} needs to know the task")
+    if not settings.epochs and (method.needs.examples or method.scope != "task" or borders != "known"):
+        what = kind if borders == "known" else f"borders {borders!r}"
+        raise ValueError(f"lifelong.epochs: given 0, allowed: at least 1, {what} counts examples")

@@ -6,31 +6,131 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from memjax.settings.data import KeyValueRecall, SourceKind
-from memjax.settings.ranges import Count, Share, zero_or_more
+from memjax.settings.ranges import Count, Number, Positive, Share, zero_or_more
 from memjax.settings.relations import Settings, require
 
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = ["Sequential", "EWC", "MethodKind", "TaskData", "Lifelong"]
+__all__ = [
+    "AGEM",
+    "EWC",
+    "GEM",
+    "MAS",
+    "SI",
+    "EpisodicMemory",
+    "Joint",
+    "Lifelong",
+    "LogitKD",
+    "LwF",
+    "MbPA",
+    "MethodKind",
+    "Replay",
+    "Sequential",
+    "SingleTask",
+    "TaskData",
+]
+
+Penalty = Annotated[float, zero_or_more()]
+
+
+@dataclass(slots=True, kw_only=True)
+class EpisodicMemory(Settings):
+    """What is kept of the stream, as the rows that training has read."""
+
+    capacity: Count = 1000
+    """rows"""
+    policy: Literal["all", "random", "reservoir", "priority", "balanced", "diversity", "uncertainty"] = "reservoir"
+    """which rows are written: each, each with `probability`, by algorithm R, the best of random priorities, an equal
+    share of each of `groups`, those unlike what is kept, or those that the model is least sure of"""
+    probability: Share = 1.0
+    """'random': of being written"""
+    full: Literal["drop", "ring"] = "drop"
+    """'all' and 'random': a full memory takes nothing more, or overwrites its oldest rows"""
+    groups: Literal["class", "task"] = "class"
+    """'balanced': what shares the memory equally"""
+    temperature: Positive = 10.0
+    """'diversity': divides the squared distance to the nearest key"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Sequential(Settings):
-    """Plain training on one task after the other: the lower bound of every method."""
+    """Plain training on one task after the other: the lower bound of every method (ENC-DEC, naive, fine-tuning)."""
 
-    made_by = "sequential.sequential"  # file of memjax/lifelong and its function: fields -> the method
+    made_by = "methods.sequential"  # file of memjax/lifelong and its function: fields -> the method
+
+
+@dataclass(slots=True, kw_only=True)
+class SingleTask(Settings):
+    """Every task from the first parameters again: what each can reach alone, on the diagonal of the accuracies."""
+
+    made_by = "methods.single_task"
+
+
+@dataclass(slots=True, kw_only=True)
+class Joint(Settings):
+    """Training on the examples of several tasks at once: the upper bounds."""
+
+    made_by = "methods.joint"
+    stages: Literal["one", "cumulative", "anew"] = "one"
+    """all tasks shuffled in one stage (multi-task); all up to each task, going on (cumulative), or from the first
+    parameters again (joint re-training at every step)"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Replay(Settings):
+    """Experience replay: rows of an episodic memory are learned again."""
+
+    made_by = "methods.replay"
+    memory: EpisodicMemory = field(default_factory=EpisodicMemory)
+    """what is kept"""
+    mode: Literal["sparse", "mixed"] = "mixed"
+    """an update of its own now and then (de Masson d'Autume et al. 2019), or rows in every update"""
+    every: Count = 10_000
+    """'sparse': examples of the stream from one replay to the next"""
+    rows: Count = 32
+    """replayed at once"""
+    replace: bool = True
+    """drawn with replacement"""
+
+
+@dataclass(slots=True, kw_only=True)
+class AGEM(Settings):
+    """A-GEM (Chaudhry et al. 2019): no update against the gradient of rows from the memory."""
+
+    made_by = "methods.agem"
+    memory: EpisodicMemory = field(default_factory=EpisodicMemory)
+    """what is kept"""
+    rows: Count = 32
+    """whose gradient is the reference"""
+    every: Number = 0
+    """examples from one projected update to the next; 0 = every update is projected"""
+
+
+@dataclass(slots=True, kw_only=True)
+class GEM(Settings):
+    """GEM (Lopez-Paz and Ranzato 2017): no update against the gradient of the rows of any earlier task."""
+
+    made_by = "methods.gem"
+    rows: Count = 100
+    """kept of each task, all of which a gradient is of"""
+    margin: Annotated[float, zero_or_more()] = 0.5
+    """least weight of each earlier gradient once one is violated (the memory strength of the authors' code); 0 = as in
+    the paper's program"""
+    epsilon: Annotated[float, zero_or_more()] = 1e-3
+    """added to the diagonal of the dual program"""
 
 
 @dataclass(slots=True, kw_only=True)
 class EWC(Settings):
     """Elastic weight consolidation (Kirkpatrick et al. 2017): a quadratic penalty around what earlier tasks left."""
 
-    made_by = "ewc.ewc"
-    weight: Annotated[float, zero_or_more()] = 1.0
+    made_by = "methods.ewc"
+    weight: Penalty = 1.0
     """of the penalty (the paper's lambda)"""
-    fisher: Literal["example", "batch"] = "example"
-    """squared gradients of single rows, the empirical Fisher information, or of whole batches, as Avalanche has it"""
+    fisher: Literal["example", "batch", "true"] = "example"
+    """squared gradients of single rows, the empirical Fisher information; of whole batches, as Avalanche has it,
+    smaller by about the rows of a batch; or of single rows with labels that the model draws"""
     batches: Count = 32
     """batches of a task's data that the Fisher information is the mean of"""
     form: Literal["separate", "online"] = "separate"
@@ -39,7 +139,95 @@ class EWC(Settings):
     """online: share of the earlier information that stays at each task (the gamma of Schwarz et al. 2018)"""
 
 
-MethodKind = Sequential | EWC
+@dataclass(slots=True, kw_only=True)
+class MAS(Settings):
+    """Memory aware synapses (Aljundi et al. 2018): importance is how much the outputs depend on a parameter."""
+
+    made_by = "methods.mas"
+    weight: Penalty = 1.0
+    """of the penalty (lambda)"""
+    flavour: Literal["example", "batch"] = "example"
+    """absolute gradients of single rows, or of whole batches, where they cancel"""
+    batches: Count = 32
+    """batches of a task's data"""
+    alpha: Share | None = None
+    """None = the sum over tasks; else the share of the earlier importance (Avalanche: 0.5)"""
+
+
+@dataclass(slots=True, kw_only=True)
+class SI(Settings):
+    """Synaptic intelligence (Zenke et al. 2017): importance is what a parameter has contributed along the way."""
+
+    made_by = "methods.si"
+    weight: Penalty = 1.0
+    """of the penalty (the paper's c)"""
+    damping: Positive = 0.1
+    """added to the squared distance of each parameter (the paper's xi)"""
+
+
+@dataclass(slots=True, kw_only=True)
+class LwF(Settings):
+    """Learning without forgetting (Li and Hoiem 2016): the model before the task teaches on the task's inputs."""
+
+    made_by = "methods.lwf"
+    weight: Penalty = 1.0
+    """of the divergence from the teacher"""
+    temperature: Positive = 2.0
+    """divides the scores of both"""
+
+
+@dataclass(slots=True, kw_only=True)
+class LogitKD(Settings):
+    """Experience replay whose rows the model before the task teaches too."""
+
+    made_by = "methods.logit_kd"
+    memory: EpisodicMemory = field(default_factory=EpisodicMemory)
+    """what is kept"""
+    rows: Count = 32
+    """replayed beside every batch"""
+    weight: Penalty = 1.0
+    """of the divergence from the teacher"""
+    temperature: Positive = 2.0
+    """divides the scores of both"""
+
+
+@dataclass(slots=True, kw_only=True)
+class MbPA(Settings):
+    """MbPA++ (de Masson d'Autume et al. 2019), and MbPA: sparse replay, and adaptation to the neighbours of a query."""
+
+    made_by = "mbpa.mbpa"
+    memory: EpisodicMemory = field(default_factory=lambda: EpisodicMemory(policy="all", capacity=10_000))
+    """what is kept"""
+    every: Number = 10_000
+    """examples of the stream from one replay to the next; 0 = no replay (MbPA)"""
+    rows: Count = 100
+    """replayed at once"""
+    neighbors: Literal["nearest", "random"] = "nearest"
+    """whom a query is adapted to; random ones need no keys"""
+    num_neighbors: Count = 32
+    """of a query (K)"""
+    weights: Literal["uniform", "inverse_distance", "softmax"] = "uniform"
+    """of the neighbours: MbPA++ has them uniform, MbPA by their inverse distance"""
+    metric: Literal["squared_l2", "inner_product"] = "squared_l2"
+    """of keys"""
+    key: Literal["inputs", "first", "question", "mean"] = "inputs"
+    """of a row: its inputs where they are vectors, or what the frozen encoder gives
+    for its first token, for the first token of a question, or the mean"""
+    steps: Number = 30
+    """of the adaptation (L); 0 = none"""
+    learning_rate: Annotated[float, zero_or_more()] = 5e-3
+    """of the adaptation"""
+    momentum: Share = 0.0
+    """of the adaptation"""
+    penalty: Penalty = 1e-3
+    """of the squared distance to the trained parameters (lambda)"""
+    adapted: tuple[str, ...] = ()
+    """parts of the paths of the parameters that are adapted; () = all"""
+    queries: Count = 16
+    """adapted side by side: each has its own copy of the adapted parameters"""
+
+
+MethodKind = Sequential | SingleTask | Joint | Replay | AGEM | GEM | EWC | MAS | SI | LwF | LogitKD | MbPA
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,19 +237,38 @@ class TaskData(Settings):
     name: str = ""
     """in evaluations and metrics"""
     source: SourceKind = field(default_factory=KeyValueRecall)
-    """where its documents come from"""
+    """where its documents or examples come from"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Lifelong(Settings):
-    """Tasks one after the other: each gets an equal share of training.steps, and is evaluated after each of them."""
+    """Tasks one after the other, each evaluated after each of them."""
 
     method: MethodKind = field(default_factory=Sequential)
     """what is done against forgetting"""
     tasks: tuple[TaskData, ...] = ()
     """in their order, of one vocabulary: that of data.source"""
+    epochs: Number = 0
+    """how often the examples of a task are read, and training.steps then follows from them; 0 = each task gets an
+    equal share of training.steps"""
+    borders: Literal["known", "sharp", "blurred", "mixed"] = "known"
+    """between tasks: known to the method, or one stream that tells nothing, in which a task ends at once, goes over
+    into the next within border_width examples, or all are mixed"""
+    border_width: Number = 0
+    """examples over which blurred borders extend"""
+    last_batch: Literal["share", "mean"] = "share"
+    """a batch with fewer examples counts by its share of a full one, or as a full one (published codes)"""
 
     def check(self, field: str, config: Config) -> None:
-        number, steps = len(self.tasks), config.training.steps
+        number, training = len(self.tasks), config.training
         require(number > 0, f"{field}tasks", self.tasks, "at least one task")
-        require(steps % number == 0, "training.steps", steps, f"a multiple of the {number} tasks")
+        if not self.epochs:
+            require(training.steps % number == 0, "training.steps", training.steps, f"a multiple of the {number} tasks")
+        else:
+            one = training.segments_per_update
+            require(one == 1, "training.segments_per_update", one, "1 where examples are read")
+        blurred = self.borders == "blurred"
+        require(blurred == (self.border_width > 0), f"{field}border_width", self.border_width, "0 unless blurred")
+        every = getattr(self.method, "every", 0)
+        rows = config.data.rows
+        require(not every or every >= rows, f"{field}method.every", every, f"0, or the {rows} rows of a batch and more")

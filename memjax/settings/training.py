@@ -11,7 +11,7 @@ from memjax.settings.relations import Settings, require
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = ["Adam", "Adafactor", "Schedule", "TableAdam", "Training", "Sharding"]
+__all__ = ["Adam", "Adafactor", "SGD", "Schedule", "TableAdam", "Training", "Sharding"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +38,16 @@ class Adafactor(Settings):
     """decay of the first moment; 0 = none"""
     multiply_by_parameter_scale: bool = True
     """relative step sizes"""
+
+
+@dataclass(slots=True, kw_only=True)
+class SGD(Settings):
+    """Stochastic gradient descent."""
+
+    momentum: Decay = 0.0
+    """decay of the sum of earlier gradients; 0 = none"""
+    nesterov: bool = False
+    """Nesterov's momentum"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +99,7 @@ class Training(Settings):
     """row groups computed one after the other inside a step"""
     apply_every: Count = 1
     """steps whose gradients are averaged before one optimiser update; memory advances every step"""
-    optimizer: Adam | Adafactor = field(default_factory=Adam)
+    optimizer: Adam | Adafactor | SGD = field(default_factory=Adam)
     """update rule"""
     tables: TableAdam = field(default_factory=TableAdam)
     """update rule of value tables"""

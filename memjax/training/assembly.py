@@ -1,7 +1,7 @@
 """The parts of an update that a configuration describes: objective, optimisers and step, put together in one place."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import optax
@@ -27,12 +27,14 @@ class Parts(NamedTuple):
       optimizer: of the dense parameters.
       table_optimizer: of value tables.
       step: `step(state, batch) -> (state, sums)`, not jitted.
+      segments: arguments of `gradients_of`, for a learner that composes the step itself.
     """
 
     objective: Objective
     optimizer: optax.GradientTransformation
     table_optimizer: TableOptimizer
     step: Callable[[TrainState, Batch], tuple[TrainState, dict[str, Sum]]]
+    segments: Mapping[str, Any]
 
     def init(self, variables: Any, memory: Any, batch: Batch, key: Any, *, method: Any = None) -> TrainState:
         """The state before the first step (see `init_train_state`)."""
@@ -73,18 +75,12 @@ def make_parts(
     """
     training, made = config.training, objective(config, model)
     optimizer, tables = make_optimizer(config, model, links), make_table_optimizer(config)
+    names = ("accumulate", "rematerialize", "segments_per_checkpoint", "segments_without_gradient")
+    segments = {name: getattr(training, name) for name in names}
     step = make_train_step(
-        made,
-        optimizer,
-        accumulate=training.accumulate,
-        rematerialize=training.rematerialize,
-        segments_per_checkpoint=training.segments_per_checkpoint,
-        segments_without_gradient=training.segments_without_gradient,
-        table_optimizer=tables,
-        after_update=after_update,
-        jit=False,
+        made, optimizer, table_optimizer=tables, after_update=after_update, jit=False, **segments
     )
-    return Parts(made, optimizer, tables, step)
+    return Parts(made, optimizer, tables, step, segments)
 
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:

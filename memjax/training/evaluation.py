@@ -16,6 +16,7 @@ from memjax.data.documents import Split
 from memjax.data.reading import Reading
 from memjax.tasks.contract import Measure, Subset
 from memjax.training.metrics import LN2, count_bytes, perplexity
+from memjax.training.objective import model_collections
 from memjax.training.sharding import Layout, check_rows, put
 from memjax.typing import Batch, tree_dataclass
 
@@ -23,6 +24,10 @@ __all__ = ["EvaluationResult", "Evaluator", "Score", "evaluate"]
 
 READING = ("protocol", "rows", "segment_length", "stride", "score_first")
 """What a result says of its reading."""
+
+
+AdaptRows = Callable[[Mapping[str, Any], Batch, Callable[[Any, Batch], Any]], Any]
+"""`adapt_rows(variables, rows, predict)`, see `make_score`"""
 
 
 class Interrupted(Exception):  # noqa: N818 (a request, not an error)
@@ -210,6 +215,7 @@ class Evaluator:
         fit: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda variables: variables,
         change: Callable[[Any], Any] | None = None,
         num_words: Callable[[], int] | None = None,
+        adapt_rows: AdaptRows | None = None,
     ):
         """Prepares an evaluation.
 
@@ -229,6 +235,7 @@ class Evaluator:
           fit: from the variables that it is called with to those of `model` (`memjax.training.variables.fitting`).
           change: of the memory that a segment finds (`memjax.training.interventions`).
           num_words: counts the words of the text of the documents; None = they are not counted in words.
+          adapt_rows: every row is scored with parameters of its own (`make_score`).
 
         Raises:
           ValueError: arguments that do not fit each other, the documents or the mesh.
@@ -238,7 +245,7 @@ class Evaluator:
         self.host_rows, self._num_words = host_rows or (0, reading.rows), num_words
         self._accuracy, self._layout, self._held, self.fit = accuracy, layout, None, fit
         shown = {"parts": parts, "features": tuple(features), "output": make_measure is not None}
-        options = {"accuracy": accuracy, "change": change, **shown}
+        options = {"accuracy": accuracy, "change": change, "adapt_rows": adapt_rows, **shown}
         score, self._kind = make_score(model, **options), (options, reading.rows, layout)
         if layout is None:
             self._score = jax.jit(score, donate_argnums=1)
@@ -368,6 +375,7 @@ def make_score(
     features: Sequence[str] = (),
     output: bool = False,
     change: Callable[[Any], Any] | None = None,
+    adapt_rows: AdaptRows | None = None,
 ) -> Callable[..., Any]:
     """`score(variables, memory, inputs, targets, mask, start_of_document, extras) -> (memory, Scored, metrics)`.
 
@@ -380,6 +388,12 @@ def make_score(
       features: with these inner tensors.
       output: with `Scored.output`.
       change: of the memory before the segment reads it.
+      adapt_rows: every row is scored with parameters of its own: it is called with the variables, the rows (a `Batch`
+        whose weights are 1 where a row has tokens), and `predict(params, row)`, and gives what `predict` gives, of all
+        rows. For models without a state.
+
+    Raises:
+      ValueError: rows of their own for a model with a state.
     """
 
     def score(variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any, extras: Any = None) -> Any:
@@ -398,4 +412,25 @@ def make_score(
         named_features = {name: aux.arrays[name] for name in features}
         return memory, Scored(nats, correct, each, named_features, hidden if output else None), aux.metrics
 
-    return score
+    if adapt_rows is None:
+        return score
+    if jax.tree.leaves(jax.eval_shape(lambda: model.init_state(1))):
+        raise ValueError(f"adaptation: given {type(model).__name__}, allowed: a model without a state of its rows")
+
+    def adapted(
+        variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any, extras: Any = None
+    ) -> Any:
+        own = model_collections(variables)
+
+        def predict(params: Any, row: Batch) -> Any:
+            one = jax.tree.map(lambda leaf: leaf[None], row)
+            read = (one.inputs, one.targets, one.mask, one.start_of_document, one.extras)
+            _, scored, metrics = score({**own, "params": params}, memory, *read)
+            return jax.tree.map(lambda leaf: leaf[0], scored), metrics
+
+        weights = jnp.broadcast_to(jnp.any(mask, axis=1, keepdims=True), targets.shape).astype(jnp.float32)
+        rows = Batch(inputs, targets, mask, weights, start, extras or {})
+        scored, metrics = adapt_rows(variables, rows, predict)
+        return memory, scored, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), metrics)
+
+    return adapted

@@ -21,7 +21,7 @@ from memjax.settings.relations import validate
 from memjax.settings.sizes import check_sizes
 from memjax.tasks.contract import Subset, Task, task_of
 from memjax.training.capacity import available_bytes
-from memjax.training.evaluation import EvaluationResult, Evaluator
+from memjax.training.evaluation import AdaptRows, EvaluationResult, Evaluator
 from memjax.training.interventions import intervention
 from memjax.training.runs import grown
 from memjax.training.sharding import Layout
@@ -41,6 +41,7 @@ class Experiment:
       begin_token: id read before the first token of a document.
       tokenizer: of the documents, or None where they have none.
       num_words: split -> words of its text, where perplexity is one of words (`memjax.data.opening.Datasets`).
+      adapt_rows: evaluations score every row with parameters of its own (`memjax.training.evaluation.make_score`).
     """
 
     config: Config
@@ -49,6 +50,7 @@ class Experiment:
     begin_token: int
     tokenizer: Any = None
     num_words: Callable[[str], int] | None = None
+    adapt_rows: AdaptRows | None = None
 
     @property
     def fingerprint(self) -> str | None:
@@ -60,12 +62,25 @@ class Experiment:
         """What is learned."""
         return task_of(self.config)
 
-    def stream(self, position: Mapping[str, Any] | None = None, host_rows: tuple[int, int] | None = None) -> RowStream:
-        """The training batches from a position on; of the rows `(start, stop)` only, where given."""
-        seed, updates = self.config.data.seed, self.config.training.segments_per_update
-        return self._reading(self.config.data).stream(
-            self.documents("train"), segments_per_update=updates, seed=seed, host_rows=host_rows, position=position
-        )
+    def stream(
+        self,
+        position: Mapping[str, Any] | None = None,
+        host_rows: tuple[int, int] | None = None,
+        *,
+        split: Split | None = None,
+        **arguments: Any,
+    ) -> RowStream:
+        """The training batches from a position on; of the rows `(start, stop)` only, where given.
+
+        Args:
+          position: of an earlier one.
+          host_rows: of this host.
+          split: instead of the training split.
+          **arguments: `epochs` and `shuffle`, as in `memjax.data.rows.RowStream`.
+        """
+        named = {"segments_per_update": self.config.training.segments_per_update, "seed": self.config.data.seed}
+        reading, split = self._reading(self.config.data), self.documents("train") if split is None else split
+        return reading.stream(split, host_rows=host_rows, position=position, **named, **arguments)
 
     def reading(self, evaluation: configs.Evaluation | None = None) -> Reading:
         """How an evaluation reads its split."""
@@ -175,6 +190,7 @@ class Experiment:
             accuracy=evaluation.accuracy,
             fit=fit,
             num_words=functools.partial(counted, evaluation.split) if counted and documents is None else None,
+            adapt_rows=self.adapt_rows,
             **shown,
         )
 

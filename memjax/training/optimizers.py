@@ -141,7 +141,7 @@ def adafactor(
 
 
 def make_rule(
-    rule: configs.Adam | configs.Adafactor, schedule: Schedule, scanned: Sequence[str] = ()
+    rule: configs.Adam | configs.Adafactor | configs.SGD, schedule: Schedule, scanned: Sequence[str] = ()
 ) -> optax.GradientTransformation:
     """The update rule that a configuration describes; `scanned` as in `matrices`.
 
@@ -153,7 +153,9 @@ def make_rule(
             return adam(schedule, **dataclasses.asdict(rule), decay_mask=matrices(scanned))
         case configs.Adafactor():
             return adafactor(schedule, **dataclasses.asdict(rule))
-    raise ValueError(f"training.optimizer: given {type(rule).__name__}, allowed: Adam, Adafactor")
+        case configs.SGD():
+            return optax.sgd(schedule, momentum=rule.momentum or None, nesterov=rule.nesterov)
+    raise ValueError(f"training.optimizer: given {type(rule).__name__}, allowed: Adam, Adafactor, SGD")
 
 
 def make_optimizer(

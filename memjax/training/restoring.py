@@ -165,6 +165,8 @@ def load_run(
     experiment = make_experiment(config, tokenizer=open_tokenizer(run, wanted))
     check_tokenizer(experiment.fingerprint, wanted, run)
     made, length = learner(experiment) if learner else None, experiment.config.data.segment_length
+    if made is not None and made.adapt_rows is not None:
+        experiment = dataclasses.replace(experiment, adapt_rows=made.adapt_rows)
     if made is None or made.adapt is own_variables:
         arrays, what = jax.tree.map(jnp.array, loaded), f"{run}: the checkpoint is of another architecture"
         return LoadedRun(experiment, fit_variables(arrays, experiment.model, length, what=what), read)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from memjax.training.evaluation import Evaluator
+from memjax.training.evaluation import AdaptRows, Evaluator
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch, Sum
 
@@ -67,11 +67,13 @@ class Needs(NamedTuple):
       boundaries: where a task ends.
       tasks_in_training: which task a batch is of.
       tasks_in_evaluation: which task is evaluated.
+      examples: finite labelled examples, which are counted, kept, or read in another order.
     """
 
     boundaries: bool = False
     tasks_in_training: bool = False
     tasks_in_evaluation: bool = False
+    examples: bool = False
 
 
 def own_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
@@ -91,6 +93,8 @@ class Learner(NamedTuple):
       kinds: kind of update -> an example of its batches.
       evaluators: name -> how a split is scored; '' is `Config.evaluation`.
       adapt: `adapt(state, support, key) -> variables` that are evaluated.
+      adapt_rows: every row is scored with parameters of its own, made of these variables
+        (`memjax.training.evaluation.make_score`); None = all with the variables.
       needs: what the method must be told.
       host: arrays on the host.
     """
@@ -102,6 +106,7 @@ class Learner(NamedTuple):
     kinds: Mapping[str, Any]
     evaluators: Mapping[str, Evaluator] = {}
     adapt: Callable[[TrainState, Any, Any], Mapping[str, Any]] = own_variables
+    adapt_rows: AdaptRows | None = None
     needs: Needs = Needs()
     host: Host = Host()
 

@@ -1,0 +1,383 @@
+"""Methods by composition: rules that lay something over plain training, an episodic memory, and what is replayed of it.
+
+One update is: the loss with those of the rules, its gradients, those of rows from the memory, links, clipping and the
+optimiser, the finite check, what the rules gather, the memory's write. `memjax.training.step` has the halves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from memjax.lifelong import memory as episodic
+from memjax.lifelong.contract import Method, Phase, Scope, TaskInfo, settings_of, stage_examples
+from memjax.lifelong.policies import Policy
+from memjax.lifelong.streams import TASK, Schedule
+from memjax.training.assembly import make_parts
+from memjax.training.experiment import Experiment
+from memjax.training.loop import MakeObjective, plain_learner
+from memjax.training.objective import Objective
+from memjax.training.optimizers import Reference, make_reference
+from memjax.training.sharding import Layout
+from memjax.training.stages import STREAM, Change, Context, Learner, Needs, keep
+from memjax.training.step import Gradients, TrainState, apply_gradients, gradients_of, model_variables
+from memjax.typing import Batch, Sum
+
+__all__ = ["PURPOSES", "Episodes", "Replayed", "Rule", "compose", "purpose_key"]
+
+EPISODES = "episodes"
+"""the episodic memory in `TrainState.method`"""
+UPDATES = "updates"
+"""the updates that have read the stream, in `TrainState.method`; without others between them, those are `step`"""
+REPLAY, PROJECTED = "replay", "projected"
+"""kinds of update beside `stream`"""
+PURPOSES = {name: 100 + i for i, name in enumerate(("write", "replay", "adapt", "generate", "growth", "importance"))}
+"""what random numbers are for: keys are folded by it, so that one purpose more or less moves no other's"""
+
+
+def purpose_key(key: Any, purpose: str, number: Any) -> Any:
+    """The key of a purpose and a counter."""
+    return jax.random.fold_in(jax.random.fold_in(key, PURPOSES[purpose]), number)
+
+
+Change_ = Callable[[TrainState, Context, TaskInfo], TrainState]
+Lay = Callable[[Objective, Any], Objective]
+"""`lay(objective, model) -> objective`, with something over it"""
+
+
+def as_it_is(objective: Objective, model: Any) -> Objective:
+    """Nothing over it."""
+    del model
+    return objective
+
+
+class Rule(NamedTuple):
+    """What a method lays over plain training; every part may be left out.
+
+    Attributes:
+      name: of what it keeps, in `TrainState.method`.
+      init: `init(params)`, what it keeps at the start.
+      stream: over the objective of the rows of the stream.
+      memory: over that of replayed rows.
+      link: of the optimiser, before clipping; it may ask for `reference`.
+      after_update: `after_update(kept, params before, params after, gradients) -> kept`.
+      before: `before(state, context, task) -> state`, before a task.
+      after: likewise after it.
+      needs: what it must be told.
+    """
+
+    name: str
+    init: Callable[[Any], Any] | None = None
+    stream: Lay = as_it_is
+    memory: Lay = as_it_is
+    link: optax.GradientTransformation | None = None
+    after_update: Callable[[Any, Any, Any, Any], Any] | None = None
+    before: Change_ | None = None
+    after: Change_ | None = None
+    needs: Needs = Needs()
+
+
+OfRows = Callable[[Any, Mapping[str, Any], Mapping[str, Any], Batch], Any]
+"""`of_rows(model, variables, method, rows)`, an array with `[rows]` in front; rows have no axis of segments"""
+
+
+class Episodes(NamedTuple):
+    """An episodic memory, and what is written to it.
+
+    Attributes:
+      capacity: rows.
+      policy: which rows are written, and where.
+      keys: the key of every row; None = it has none.
+      groups: what shares the memory: the class of a row, or its task.
+      scores: of every row, for policies that ask for them.
+      of_each_task: the capacity is that of each task of the stream.
+    """
+
+    capacity: int
+    policy: Policy
+    keys: OfRows | None = None
+    groups: Literal["class", "task"] = "class"
+    scores: OfRows | None = None
+    of_each_task: bool = False
+
+
+class Replayed(NamedTuple):
+    """What is done with rows of the memory.
+
+    Attributes:
+      rows: at once; of each task where mode is "tasks".
+      mode: "sparse": an update of their own; "mixed": beside every batch; "reference": their gradient is the
+        reference of a link; "tasks": the gradients of each earlier task are.
+      every: examples from one to the next; 0 = every update, but for "sparse", where it is never.
+      replace: drawn with replacement.
+    """
+
+    rows: int
+    mode: Literal["sparse", "mixed", "reference", "tasks"] = "mixed"
+    every: int = 0
+    replace: bool = True
+
+    @property
+    def schedule(self) -> Schedule:
+        """Which updates stand between those of the stream."""
+        if self.mode == "sparse":
+            return Schedule(self.every, REPLAY)
+        return Schedule(self.every, PROJECTED, reads=True)
+
+
+def compose(
+    *rules: Rule, memory: Episodes | None = None, replay: Replayed | None = None, scope: Scope = "task"
+) -> Method:
+    """The method of some rules, as `optax.chain` is the transformation of some.
+
+    Args:
+      *rules: in the order in which they are laid over the loss and linked.
+      memory: kept of the stream.
+      replay: what is done with it.
+      scope: whose examples a stage reads.
+    """
+    needs = Needs(*(any(flags) for flags in zip(Needs(), *(rule.needs for rule in rules), strict=True)))
+    if memory is not None:
+        needs = needs._replace(examples=True, tasks_in_training=needs.tasks_in_training or memory.groups == "task")
+    schedule = replay.schedule if replay else Schedule()
+
+    def phase_of(name: str) -> Callable[[TaskInfo], Phase]:
+        changes: list[Change_] = [change for rule in rules if (change := getattr(rule, name)) is not None]
+
+        def of_task(task: TaskInfo) -> Phase:
+            def phase(state: TrainState, context: Context) -> Change:
+                for change in changes:
+                    state = change(state, context, task)
+                return Change(state, context.lineage)
+
+            return phase if changes else keep
+
+        return of_task
+
+    def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
+        return _Composed(rules, memory, replay, method, experiment, objective).learner(layout)
+
+    method = Method(learner, phase_of("before"), phase_of("after"), scope, schedule, needs)
+    return method
+
+
+class _Composed:
+    """The learner of a composition."""
+
+    def __init__(
+        self,
+        rules: tuple[Rule, ...],
+        memory: Episodes | None,
+        replay: Replayed | None,
+        method: Method,
+        experiment: Experiment,
+        objective: MakeObjective,
+    ):
+        self.rules, self.memory, self.replay, self.method = rules, memory, replay, method
+        self.experiment, self.model, self.config = experiment, experiment.model, experiment.config
+        self.settings = settings_of(experiment)
+        links = [rule.link for rule in rules if rule.link is not None]
+        self.parts = make_parts(self.config, self.model, objective=self._over(objective, "stream"), links=links)
+        self.replayed = self._over(objective, "memory")(self.config, self.model)
+
+    def _over(self, objective: MakeObjective, rows: str) -> MakeObjective:
+        """The objective of a configuration with those of the rules over it."""
+
+        def made(config: Any, model: Any) -> Objective:
+            found = objective(config, model)
+            for rule in self.rules:
+                found = getattr(rule, rows)(found, model)
+            return found
+
+        return made
+
+    def learner(self, layout: Layout | None) -> Learner:
+        plain = plain_learner(self.experiment, layout)
+        example = self._example()
+
+        def init(values: Mapping[str, Any]) -> TrainState:
+            kept = {rule.name: rule.init(values["params"]) for rule in self.rules if rule.init is not None}
+            if self.memory is not None:
+                kept[EPISODES] = self._init_memory(values, kept, example)
+            if self.method.schedule.every:
+                kept[UPDATES] = jnp.zeros((), jnp.int32)
+            rows, key = self.config.data.rows, jax.random.key(self.config.training.seed)
+            return self.parts.init(
+                values, self.model.init_state(rows), example, jax.random.fold_in(key, 1), method=kept
+            )
+
+        kinds: dict[str, Any] = {STREAM: example}
+        if self.method.schedule.every:
+            kinds[self.method.schedule.kind] = example if self.method.schedule.reads else None
+        return plain._replace(init=init, observe=self.observe, kinds=kinds, needs=self.method.needs)
+
+    def _example(self) -> Batch:
+        """A batch of the stream."""
+        if not self.settings.epochs:
+            return jax.tree.map(jnp.asarray, next(self.experiment.stream()))
+        split = stage_examples(self.experiment, self.method)[0]
+        return jax.tree.map(jnp.asarray, next(self.experiment.stream(split=split, epochs=1)))
+
+    # One update
+
+    def observe(self, state: TrainState, batch: Batch | None, kind: str) -> tuple[TrainState, dict[str, Sum]]:
+        """One update of a kind: `stream`, `projected` (of the stream too), or `replay`, of the memory alone."""
+        kept = dict(state.method)
+        episodes = kept.pop(EPISODES, None)  # apart: no check and no gradient goes through all of it
+        slim = dataclasses.replace(state, method=kept)
+        if kind == REPLAY:
+            assert self.replay is not None and batch is None
+            new, sums = self._apply(slim, self._of_memory(slim, self._drawn(state, episodes)))
+            return dataclasses.replace(new, method={**new.method, EPISODES: episodes}), sums
+        assert batch is not None
+        # Dropout follows the updates of the stream: replays between them do not move it.
+        updates = kept.get(UPDATES, state.step)
+        at = dataclasses.replace(slim, step=updates)
+        own = self.model.init_state(batch.inputs.shape[1]) if kind != STREAM else None
+        found = self._gradients(self.parts.objective, at, batch, memory=own)
+        present, rows, more, reference = jnp.sum(_present(batch)), batch.inputs.shape[1], {}, None
+        replaying = (
+            self.replay is not None and self.replay.mode != "sparse" and (kind != STREAM or not self.replay.every)
+        )
+        if replaying:
+            assert self.replay is not None
+            if self.replay.mode == "tasks":
+                reference = self._of_tasks(slim, episodes, batch)
+            else:
+                drawn = self._drawn(state, episodes)
+                again, there = self._of_memory(slim, drawn), jnp.sum(_present(drawn))
+                more = {f"replayed/{name}": value for name, value in again.sums.items()}
+                if self.replay.mode == "mixed":
+                    found, present, rows = _mixed(found, again), present + there, rows + there
+                else:
+                    reference = Reference(lambda name: again.params, _no_losses, _no_losses)
+        if self.settings.epochs and self.settings.last_batch == "share":
+            share = present / rows
+            found = dataclasses.replace(
+                found, objective=found.objective * share, params=jax.tree.map(lambda g: g * share, found.params)
+            )
+        new, sums = self._apply(slim, found, reference)
+        ok, method = sums["skipped"].total == 0, dict(new.method)
+        if UPDATES in kept:
+            method[UPDATES] = updates + ok
+        if self.memory is not None:
+            method[EPISODES] = self._written(state, episodes, batch, purpose_key(state.key, "write", updates), ok)
+        return dataclasses.replace(new, method=method), {**sums, **more}
+
+    def _gradients(self, objective: Objective, state: TrainState, batch: Batch, *, memory: Any = None) -> Gradients:
+        return gradients_of(objective, state, batch, memory=memory, **self.parts.segments)[1]
+
+    def _of_memory(self, state: TrainState, rows: Batch) -> Gradients:
+        """The gradients of replayed rows; their dropout has a key of its own."""
+        state = dataclasses.replace(state, key=purpose_key(state.key, "replay", 1))
+        memory = self.model.init_state(rows.inputs.shape[1])
+        return self._gradients(self.replayed, state, rows, memory=memory)
+
+    def _apply(
+        self, state: TrainState, found: Gradients, reference: Reference | None = None
+    ) -> tuple[TrainState, dict[str, Sum]]:
+        gathering = [rule for rule in self.rules if rule.after_update is not None]
+
+        def after_update(method: Any, before: Any, after: Any, gradients: Any) -> Any:
+            new = {rule.name: rule.after_update(method[rule.name], before, after, gradients) for rule in gathering}  # type: ignore[misc]
+            return {**method, **new}
+
+        return apply_gradients(
+            state,
+            found,
+            self.parts.optimizer,
+            table_optimizer=self.parts.table_optimizer,
+            reference=reference,
+            after_update=after_update if gathering else None,
+        )
+
+    # The memory
+
+    def _init_memory(self, values: Mapping[str, Any], kept: Mapping[str, Any], example: Batch) -> Any:
+        assert self.memory is not None
+        row, width = jax.tree.map(lambda leaf: leaf[0, 0], example), 0
+        if (keys := self.memory.keys) is not None:
+            width = jax.eval_shape(lambda: keys(self.model, values, kept, _rows_of(example))).shape[-1]
+        capacity = self.memory.capacity * (len(self.settings.tasks) if self.memory.of_each_task else 1)
+        return episodic.init_memory(row, capacity, width)
+
+    def _drawn(self, state: TrainState, episodes: Any) -> Batch:
+        """Rows to replay, with the axis of segments; those that are not there weigh nothing."""
+        assert self.replay is not None
+        key = purpose_key(state.key, "replay", state.step)
+        rows, _ = episodic.sample(episodes, jax.random.fold_in(key, 0), self.replay.rows, replace=self.replay.replace)
+        return jax.tree.map(lambda leaf: leaf[None], rows)
+
+    def _written(self, state: TrainState, episodes: Any, batch: Batch, key: Any, ok: Any) -> Any:
+        """The memory with what its policy takes of a batch; of one that was skipped, nothing."""
+        assert self.memory is not None
+        rows = _rows_of(batch)
+        of_rows = lambda function: function and function(self.model, model_variables(state), state.method, rows)
+        keys, scores = of_rows(self.memory.keys), of_rows(self.memory.scores)
+        groups = rows.extras[TASK] if self.memory.groups == "task" else rows.targets[:, 0]
+        return episodic.write(
+            episodes,
+            rows,
+            key,
+            self.memory.policy,
+            keys=keys,
+            groups=groups.astype(jnp.int32),
+            scores=scores,
+            weights=jnp.broadcast_to(ok, groups.shape).astype(jnp.float32),
+        )
+
+    def _of_tasks(self, state: TrainState, episodes: Any, batch: Batch) -> Reference:
+        """The gradients of the rows of every task but that of the batch; of a task without rows they are 0."""
+        assert self.replay is not None
+        number, tasks, current = self.replay.rows, len(self.settings.tasks), batch.extras[TASK][0, 0]
+        used = jnp.arange(episodes.capacity) < episodes.count
+
+        def of_task(task: Any) -> Batch:
+            mine = used & (episodes.groups == task) & (task != current)
+            return episodic.take(episodes, jnp.nonzero(mine, size=number, fill_value=-1)[0])
+
+        rows, key = jax.vmap(of_task)(jnp.arange(tasks)), purpose_key(state.key, "replay", state.step)
+        start = self.model.init_state(number)
+
+        def losses(params: Any) -> dict[str, Any]:
+            variables = {**model_variables(state), "method": state.method, "params": params}
+
+            def of_rows(rows: Batch) -> Any:
+                _, _, nll, _ = self.replayed.loss(variables, start, rows, key)
+                return nll.mean()
+
+            each = jax.vmap(of_rows)(rows)
+            return {f"task_{index}": each[index] for index in range(tasks)}
+
+        return make_reference(losses, state.params)
+
+
+def _no_losses(*_: Any) -> Any:
+    raise ValueError("reference: a link asked for more than one gradient, allowed: with replay of mode 'tasks'")
+
+
+def _rows_of(batch: Batch) -> Batch:
+    """The rows of a batch of one segment."""
+    return jax.tree.map(lambda leaf: leaf[0], batch)
+
+
+def _present(batch: Batch) -> Any:
+    """Float `[batch]`, 1 = the row asks for something."""
+    return jnp.any(batch.weights > 0, axis=(0, 2)).astype(jnp.float32)
+
+
+def _mixed(own: Gradients, other: Gradients) -> Gradients:
+    """The gradients of the rows of both at once: of a mean over targets, weighted by their number."""
+    ours, theirs = own.sums["nll"].weight, other.sums["nll"].weight
+    both = ours + theirs
+    share = jnp.where(both > 0, theirs / jnp.where(both > 0, both, 1), 0)
+    # Not (1 - share) x + share y: without replayed rows, the gradient stays as it is, bit for bit.
+    mix = lambda x, y: x + share * (y - x)
+    return dataclasses.replace(
+        own, objective=mix(own.objective, other.objective), params=jax.tree.map(mix, own.params, other.params)
+    )

@@ -1,0 +1,144 @@
+"""MbPA++ and MbPA: an episodic memory that is replayed now and then, and read for every query.
+
+de Masson d'Autume, Ruder, Kong and Yogatama, "Episodic Memory in Lifelong Language Learning", NeurIPS 2019,
+https://arxiv.org/abs/1906.01076; Sprechmann et al., "Memory-based Parameter Adaptation", ICLR 2018,
+https://arxiv.org/abs/1802.10542.
+
+Rows of the stream are written with the key that a frozen network gives them. A query is answered with parameters that
+have taken some gradient steps on its nearest rows (`memjax.lifelong.adaptation`), and are then forgotten.
+
+Differs from the paper or its code: gradient steps are those of SGD; the memory has a fixed capacity; neighbours are
+found by the Euclidean distance, as the paper says (one public code takes the largest product instead).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from memjax.config import EpisodicMemory
+from memjax.lifelong import memory as episodic
+from memjax.lifelong.adaptation import adapted_outputs, neighbor_weights
+from memjax.lifelong.compose import EPISODES, PURPOSES, OfRows, Replayed, Rule, compose
+from memjax.lifelong.contract import Method
+from memjax.lifelong.methods import episodes
+from memjax.training.experiment import Experiment
+from memjax.training.loop import MakeObjective
+from memjax.training.objective import model_collections, read_segment
+from memjax.training.sharding import Layout
+from memjax.training.stages import Learner
+from memjax.training.step import TrainState, model_variables
+from memjax.typing import Batch
+
+__all__ = ["key_of", "mbpa"]
+
+KEY_NETWORK = "key_network"
+"""the frozen parameters that keys come from, in `TrainState.method`"""
+KEYS = ("inputs", "first", "question", "mean")
+
+
+def mbpa(
+    *,
+    memory: EpisodicMemory,
+    every: int,
+    rows: int,
+    neighbors: Literal["nearest", "random"],
+    num_neighbors: int,
+    weights: Literal["uniform", "inverse_distance", "softmax"],
+    metric: Literal["squared_l2", "inner_product"],
+    key: Literal["inputs", "first", "question", "mean"],
+    steps: int,
+    learning_rate: float,
+    momentum: float,
+    penalty: float,
+    adapted: tuple[str, ...],
+    queries: int,
+) -> Method:
+    """The method; `memjax.settings.lifelong.MbPA` says what its fields mean."""
+    keyed = neighbors == "nearest" or memory.policy == "diversity"
+    network = Rule(KEY_NETWORK, lambda params: jax.tree.map(jnp.copy, params))
+    rules = (network,) if keyed and key != "inputs" else ()
+    replayed = Replayed(rows, "sparse", every) if every else None
+    plain = compose(*rules, memory=episodes(memory, keys=key_of(key) if keyed else None), replay=replayed)
+    if not steps:
+        return plain
+    select = (lambda path: any(part in path for part in adapted)) if adapted else None
+    how: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "penalty": penalty, "select": select}
+    how |= {"rule": functools.partial(optax.sgd, momentum=momentum or None), "batch_size": queries}
+
+    def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
+        model = experiment.model
+
+        def loss(variables: Mapping[str, Any], params: Any, support: Batch) -> Any:
+            start = model.init_state(support.inputs.shape[0])
+            own = {**variables, "params": params}
+            output = read_segment(model, own, start, support, deterministic=True)[0]
+            nats = model.apply(own, output, support.targets, method="token_nll") * (support.weights > 0)
+            return jnp.sum(nats, axis=1) / jnp.maximum(jnp.sum(support.weights > 0, axis=1), 1)
+
+        def adapt_rows(variables: Mapping[str, Any], rows: Batch, predict: Callable[[Any, Batch], Any]) -> Any:
+            method, own = variables["method"], model_collections(variables)
+            kept, number = method[EPISODES], rows.inputs.shape[0]
+            if neighbors == "random":
+                ids, valid = random_neighbors(kept, method["random"], number, num_neighbors)
+                distances = jnp.zeros(ids.shape)
+            else:
+                sought = key_of(key)(model, own, method, rows)
+                ids, distances, valid = episodic.nearest(kept, sought, num_neighbors, metric=metric)
+                distances = -distances if metric == "inner_product" else distances
+            support = episodic.take(kept, ids)
+            alpha = neighbor_weights(distances, valid, weights)
+            return adapted_outputs(functools.partial(loss, own), predict, own["params"], rows, support, alpha, **how)
+
+        def variables_of(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
+            del support
+            named = {name: state.method[name] for name in (EPISODES, KEY_NETWORK) if name in state.method}
+            kept = {**named, "random": jax.random.fold_in(key, PURPOSES["adapt"])}
+            return {**model_variables(state), "method": kept}
+
+        made = plain.learner(experiment, layout, objective)
+        scored = dataclasses.replace(experiment, adapt_rows=adapt_rows)
+        return made._replace(adapt=variables_of, adapt_rows=adapt_rows, evaluators=scored.evaluators(layout))
+
+    return plain._replace(learner=learner)
+
+
+def random_neighbors(kept: episodic.EpisodicMemory, key: Any, number: int, num_neighbors: int) -> tuple[Any, Any]:
+    """Rows of the memory for each query, none twice: ids `[number, num_neighbors]`, and which there are."""
+    draw = lambda key: episodic.draw(kept.count, kept.capacity, key, num_neighbors, replace=False)
+    ids = jax.vmap(draw)(jax.random.split(key, number))
+    return ids, ids >= 0
+
+
+def key_of(kind: Literal["inputs", "first", "question", "mean"]) -> OfRows:
+    """The key of every row, float32 `[rows, dim]`.
+
+    Args:
+      kind: "inputs": what is read, where that is a vector. Else of the last hidden states of the frozen network, which
+        are those of the parameters that training began with: of the first token, of the first one of the question
+        (the second of the text), or the mean over the text.
+    """
+    if kind not in KEYS:
+        raise ValueError(f"lifelong.method.key: given {kind!r}, allowed: {', '.join(KEYS)}")
+
+    def keys(model: Any, variables: Mapping[str, Any], method: Mapping[str, Any], rows: Batch) -> Any:
+        if kind == "inputs":
+            if not jnp.issubdtype(rows.inputs.dtype, jnp.floating):
+                raise ValueError("lifelong.method.key: given 'inputs' for tokens, allowed: 'first', 'question', 'mean'")
+            return rows.inputs.astype(jnp.float32)
+        frozen = {**variables, "params": method[KEY_NETWORK]}
+        start = model.init_state(rows.inputs.shape[0])
+        aux = read_segment(model.clone(features=("output",)), frozen, start, rows, deterministic=True)[2]
+        hidden = aux.arrays["output"].astype(jnp.float32)
+        if kind == "mean":
+            mask = rows.mask[:, : hidden.shape[1], None]
+            return jnp.sum(jnp.where(mask, hidden, 0), axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1)
+        return hidden[:, 1 if kind == "question" else 0]
+
+    return keys
