@@ -1,0 +1,186 @@
+"""One `Case` for each method of lifelong learning, on a stream of three small tasks, and a loop without a directory.
+
+A new method is one more case; `learner_laws_test.py` holds every case against every law.
+"""
+
+import dataclasses
+from collections import Counter
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memjax.config import (
+    AGEM,
+    EWC,
+    GEM,
+    MAS,
+    SGD,
+    SI,
+    Blobs,
+    Classification,
+    Config,
+    Data,
+    EpisodicMemory,
+    Evaluation,
+    Joint,
+    Lifelong,
+    LogitKD,
+    LwF,
+    MbPA,
+    Perceptron,
+    Replay,
+    Schedule,
+    Sequential,
+    SingleTask,
+    TaskData,
+    Training,
+)
+from memjax.lifelong.compose import EPISODES
+from memjax.lifelong.factory import course_of
+from memjax.training.assembly import make_objective
+from memjax.training.experiment import make_experiment
+from memjax.training.places import Places
+from memjax.training.stages import Context
+
+ROWS, SIZE, TASKS, DIM, CAPACITY = 4, 10, 3, 6, 12
+"""rows of a batch, examples of a task (the last batch is partial), tasks, width, rows of a memory"""
+MEMORY = EpisodicMemory(capacity=CAPACITY)
+ALL = EpisodicMemory(policy="all", capacity=40)
+
+
+class Case(NamedTuple):
+    """A method under the laws.
+
+    Attributes:
+      name: of the case.
+      method: its settings.
+      drift: parameters that its updates move; False for none.
+    """
+
+    name: str
+    method: Any
+
+
+CASES = [
+    Case("sequential", Sequential()),
+    Case("single_task", SingleTask()),
+    Case("multi_task", Joint()),
+    Case("cumulative", Joint(stages="cumulative")),
+    Case("joint_anew", Joint(stages="anew")),
+    Case("replay", Replay(memory=MEMORY, rows=4)),
+    Case("replay_sparse", Replay(memory=ALL, mode="sparse", every=8, rows=4)),
+    Case("replay_balanced", Replay(memory=EpisodicMemory(capacity=CAPACITY, policy="balanced"), rows=4)),
+    Case("replay_uncertain", Replay(memory=EpisodicMemory(capacity=CAPACITY, policy="uncertainty"), rows=4)),
+    Case("agem", AGEM(memory=MEMORY, rows=8)),
+    Case("agem_sparse", AGEM(memory=MEMORY, rows=8, every=8)),
+    Case("gem", GEM(rows=4)),
+    Case("ewc", EWC(weight=5.0, batches=2)),
+    Case("ewc_online", EWC(weight=5.0, batches=2, form="online", decay=0.5)),
+    Case("ewc_true", EWC(weight=5.0, batches=2, fisher="true")),
+    Case("mas", MAS(weight=0.5, batches=2)),
+    Case("si", SI(weight=1.0)),
+    Case("lwf", LwF(weight=1.0)),
+    Case("logit_kd", LogitKD(memory=MEMORY, rows=4)),
+    Case("mbpa_pp", MbPA(memory=ALL, every=8, rows=4, num_neighbors=4, steps=2, learning_rate=0.1)),
+    Case("mbpa", MbPA(memory=ALL, every=0, num_neighbors=4, steps=2, learning_rate=0.1, weights="inverse_distance")),
+    Case("mbpa_random", MbPA(memory=ALL, every=8, rows=4, neighbors="random", num_neighbors=4, steps=2)),
+    Case("mbpa_first", MbPA(memory=ALL, every=8, rows=4, key="first", num_neighbors=4, steps=2)),
+]
+CASE = {case.name: case for case in CASES}
+
+
+def config_of(method: Any, *, tasks: int = TASKS, epochs: int = 1, **fields: Any) -> Config:
+    """A stream of clouds of points: two new classes in every task, one head."""
+    source = lambda i: Blobs(classes=(2 * i, 2 * i + 1), num_classes=2 * TASKS, dim=DIM, num_train=SIZE, num_test=8)
+    training = {
+        "steps": 8,
+        "optimizer": SGD(),
+        "clip_norm": 0.0,
+        "schedule": Schedule(learning_rate=0.2, warmup_steps=0, decay="constant"),
+        "log_every": 0,
+    }
+    return Config(
+        name="run",
+        model=Perceptron(widths=(5,), dropout=0.1),
+        task=Classification(num_classes=2 * TASKS),
+        data=Data(source=source(0), rows=ROWS, segment_length=DIM),
+        training=Training(**{**training, **fields.pop("training", {})}),
+        evaluation=Evaluation(rows=4, split="test", accuracy=True),
+        lifelong=Lifelong(
+            method=method,
+            tasks=tuple(TaskData(name=f"task {i}", source=source(i)) for i in range(tasks)),
+            epochs=epochs,
+            **fields,
+        ),
+    )
+
+
+@dataclasses.dataclass
+class Played:
+    """What a stream has left: the learner, its state, every update, and how often each kind was traced."""
+
+    learner: Any
+    places: Places
+    state: Any
+    updates: list[tuple[str, Any]]
+    sums: list[dict[str, Any]]
+    traced: Counter
+
+
+def play(config: Config, *, change: Any = lambda batch: batch, stages: int | None = None, start: Any = None) -> Played:
+    """Runs a stream as the loop does, without a directory.
+
+    Args:
+      config: of a stream.
+      change: of every batch, before the learner has it.
+      stages: how many of them; None = all.
+      start: of the parameters, instead of fresh ones.
+    """
+    make_learner, course = course_of(make_experiment(config), None, make_objective)
+    learner, traced = make_learner(()), Counter()
+
+    def observe(state: Any, batch: Any, kind: str) -> Any:
+        traced[kind] += 1
+        return learner.observe(state, batch, kind)
+
+    places = Places(None, learner._replace(observe=observe))
+    state = places.init(places.fresh() if start is None else start)
+    played = Played(learner, places, state, [], [], traced)
+    for number, stage in enumerate(course[:stages]):
+        def data(stage: Any = stage) -> Any:
+            return map(places.put_update, stage.open(played.state, None))
+
+        key = jax.random.fold_in(jax.random.key(0), number)
+        context = Context(key, data, (), lambda: None, lambda line: None, None)
+        played.state = places.take(stage.before(played.state, context).state, grown=False)
+        for kind, batch in stage.open(played.state, None):
+            given = None if batch is None else change(batch)
+            played.updates.append((kind, given))
+            played.state, sums = places.observe(played.state, (kind, given))
+            played.sums.append(sums)
+        played.state = places.take(stage.after(played.state, context).state, grown=False)
+    return played
+
+
+def flat(tree: Any) -> np.ndarray:
+    """All numbers of a tree, one after the other."""
+    return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
+
+
+def arrays(tree: Any) -> list[np.ndarray]:
+    """The leaves; keys as their numbers."""
+    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return [np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    """Bit for bit."""
+    for a, b in zip(arrays(one), arrays(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def memory_of(state: Any) -> Any:
+    """The episodic memory of a state, or None."""
+    return state.method.get(EPISODES)

@@ -1,0 +1,205 @@
+"""The laws of learners, for every method. A new method is one `Case` in `learner_cases.py`.
+
+`make test` runs them for three methods, `make test-laws` for all.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from memjax.config import AGEM, EWC, GEM, MAS, SI, Adam, LwF, MbPA, Replay, Sequential
+from memjax.data.examples import EXAMPLE
+from memjax.lifelong.factory import course_of
+from memjax.lifelong.streams import TASK
+from memjax.training.assembly import make_objective
+from memjax.training.experiment import make_experiment
+from memjax.training.stages import STREAM, keep
+from tests.lifelong.learner_cases import (
+    ALL,
+    CASE,
+    CASES,
+    SIZE,
+    TASKS,
+    arrays,
+    assert_equal,
+    config_of,
+    flat,
+    memory_of,
+    play,
+)
+
+FAST = ("replay", "ewc", "mbpa_pp")
+
+
+def cases() -> list:
+    marks = lambda name: [pytest.mark.xdist_group(f"learner {name}"), *([] if name in FAST else [pytest.mark.laws])]
+    return [pytest.param(case.name, id=case.name, marks=marks(case.name)) for case in CASES]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """Name -> the stream played once, with its configuration."""
+    done = {}
+
+    def of(name):
+        if name not in done:
+            done[name] = play(config_of(CASE[name].method))
+        return done[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", cases())
+def test_one_stream_gives_one_state_and_each_kind_is_traced_once(whole, name):
+    first, again = whole(name), play(config_of(CASE[name].method))
+    assert_equal(first.state, again.state)
+    # Once for its sums, and once as part of the program, which inlines it.
+    assert set(first.traced) == {kind for kind, _ in first.updates} == set(first.learner.kinds)
+    assert max(first.traced.values()) <= 2
+    assert not np.array_equal(flat(first.state.params), flat(first.places.init(first.places.fresh()).params))
+
+
+@pytest.mark.parametrize("name", cases())
+def test_every_example_is_read_once_and_says_no_more_than_was_asked_for(whole, name):
+    played = whole(name)
+    read = [batch for kind, batch in played.updates if batch is not None]
+    ids = np.concatenate([np.ravel(batch.extras[EXAMPLE]) for batch in read])
+    scored = np.concatenate([np.ravel(batch.weights.any(axis=-1)) for batch in read])
+    assert np.array_equal(ids >= 0, scored)
+    often = {"cumulative": (3, 2, 1), "joint_anew": (3, 2, 1)}.get(name, (1, 1, 1))
+    wanted = np.repeat(np.arange(SIZE * TASKS), np.repeat(often, SIZE))
+    assert sorted(ids[ids >= 0].tolist()) == wanted.tolist()
+    told = played.learner.needs.tasks_in_training
+    assert all((TASK in batch.extras) == told for batch in read)
+
+
+@pytest.mark.parametrize("name", cases())
+def test_scoring_leaves_the_state_and_is_the_same_again(whole, name):
+    played = whole(name)
+    before = [leaf.copy() for leaf in arrays(played.state)]
+    variables = played.learner.adapted(played.state, 0)
+    scores = [played.learner.evaluators["task 0" if "task 0" in played.learner.evaluators else ""](variables).nats for _ in (0, 1)]
+    assert scores[0] == scores[1] and np.isfinite(scores[0])
+    for old, new in zip(before, arrays(played.state), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("name", cases())
+def test_what_stands_in_padding_changes_nothing_and_is_never_kept(whole, name):
+    def disturbed(batch):
+        gone = ~batch.weights.any(axis=-1)
+        inputs = np.where(gone[..., None], 1e3, batch.inputs).astype(batch.inputs.dtype)
+        return dataclasses.replace(batch, inputs=inputs, targets=np.where(gone[..., None], 1, batch.targets))
+
+    played, noisy = whole(name), play(config_of(CASE[name].method), change=disturbed)
+    memory, other = memory_of(played.state), memory_of(noisy.state)
+    assert_equal(played.state.params, noisy.state.params)
+    if memory is not None:
+        assert int(memory.count) == int(other.count) and int(memory.offered) == SIZE * TASKS
+        assert_equal(memory.rows.inputs[: int(memory.count)], other.rows.inputs[: int(memory.count)])
+
+
+@pytest.mark.parametrize("name", [case for case in cases() if hasattr(CASE[case.id].method, "memory") or case.id == "gem"])
+def test_only_what_was_offered_is_kept_with_its_key_and_within_the_capacity(whole, name):
+    played = whole(name)
+    memory = memory_of(played.state)
+    count = int(memory.count)
+    assert 0 < count <= memory.capacity and int(memory.written) <= int(memory.offered)
+    offered = {}
+    for kind, batch in played.updates:
+        if batch is not None:
+            for row, number in enumerate(np.ravel(batch.extras[EXAMPLE])):
+                offered[int(number)] = (batch.inputs[0, row], batch.targets[0, row])
+    ids = np.asarray(memory.rows.extras[EXAMPLE])[:count]
+    assert len(set(ids.tolist())) == count and set(ids.tolist()) <= set(range(SIZE * TASKS))
+    for slot, number in enumerate(ids.tolist()):
+        np.testing.assert_array_equal(memory.rows.inputs[slot], offered[number][0])
+        np.testing.assert_array_equal(memory.rows.targets[slot], offered[number][1])
+    if memory.keys is not None and "first" not in name:
+        np.testing.assert_array_equal(memory.keys[:count], memory.rows.inputs[:count])
+
+
+@pytest.mark.parametrize("name", cases())
+def test_an_update_that_is_not_finite_keeps_the_state_and_is_counted_once(whole, name):
+    played = whole(name)
+    state = played.places.init(played.places.fresh())
+    update = next(batch for kind, batch in played.updates if kind == STREAM)
+    bad = dataclasses.replace(update, inputs=np.full_like(update.inputs, np.nan))
+    state, _ = played.places.observe(state, (STREAM, update))
+    kept = [leaf.copy() for leaf in arrays(dataclasses.replace(state, totals={}, restart=()))]
+    skipped = float(state.totals["skipped"].total)
+    state, _ = played.places.observe(state, (STREAM, bad))
+    assert float(state.totals["skipped"].total) == skipped + 1
+    for old, new in zip(kept, arrays(dataclasses.replace(state, totals={}, restart=())), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("name", [case.name for case in CASES])
+def test_frozen_parameters_stay_under_weight_decay(name):
+    training = {"optimizer": Adam(weight_decay=0.5), "frozen": ("layers_0/",)}
+    played = play(config_of(CASE[name].method, training=training), stages=2)
+    fresh = played.places.fresh()["params"]
+    assert_equal(played.state.params["layers_0"], fresh["layers_0"])
+    assert not np.array_equal(flat(played.state.params["head"]), flat(fresh["head"]))
+
+
+@pytest.mark.parametrize("name", cases())
+def test_phases_stand_only_around_tasks_whose_borders_are_known(name):
+    config = config_of(CASE[name].method)
+    _, stages = course_of(make_experiment(config), None, make_objective)
+    if name in ("ewc", "ewc_online", "ewc_true", "mas", "si", "lwf", "logit_kd", "single_task", "joint_anew"):
+        assert not all(stage.before is keep and stage.after is keep for stage in stages)
+        with pytest.raises(ValueError, match="lifelong.borders: given 'sharp', allowed: 'known'"):
+            course_of(make_experiment(config_of(CASE[name].method, borders="sharp")), None, make_objective)
+    else:
+        assert all(stage.before is keep and stage.after is keep for stage in stages)
+
+
+# Degenerate cases
+
+
+def params_of(method, **fields):
+    return flat(play(config_of(method, **fields)).state.params)
+
+
+def test_without_replay_sparse_replay_is_plain_training():
+    plain = params_of(Sequential())
+    np.testing.assert_array_equal(params_of(Replay(memory=ALL, mode="sparse", every=10**6)), plain)
+    np.testing.assert_array_equal(params_of(AGEM(memory=ALL, every=10**6)), plain)
+
+
+def adapted_nats(method):
+    played = play(config_of(method))
+    return played.learner.evaluators["task 0"](played.learner.adapted(played.state, 0)).nats if "task 0" in played.learner.evaluators else played.learner.evaluators[""](played.learner.adapted(played.state, 0)).nats
+
+
+def test_mbpa_without_replay_without_steps_and_with_all_of_the_memory():
+    how = {"memory": ALL, "rows": 4, "num_neighbors": 40, "steps": 3, "learning_rate": 0.1}
+    np.testing.assert_array_equal(adapted_nats(MbPA(every=10**6, **how)), adapted_nats(MbPA(every=0, **how)))
+    # As many neighbours as there are rows: it does not matter how they are found.
+    nearest, random = (adapted_nats(MbPA(every=8, neighbors=kind, **how)) for kind in ("nearest", "random"))
+    np.testing.assert_allclose(nearest, random, rtol=1e-5)
+    sparse = Replay(memory=ALL, mode="sparse", every=8, rows=4)
+    np.testing.assert_array_equal(adapted_nats(MbPA(every=8, **{**how, "steps": 0})), adapted_nats(sparse))
+    assert adapted_nats(MbPA(every=8, **how)) != adapted_nats(sparse)
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("method", [EWC(), MAS(), SI(), LwF(), GEM(rows=4)], ids=lambda method: type(method).__name__)
+def test_on_one_task_they_are_plain_training(method):
+    plain = params_of(Sequential(), tasks=1)
+    np.testing.assert_allclose(params_of(method, tasks=1), plain, atol=1e-6)
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("method", [EWC(weight=0.0), MAS(weight=0.0), SI(weight=0.0), LwF(weight=0.0)], ids=lambda m: type(m).__name__)
+def test_a_term_of_weight_0_is_in_the_program_and_changes_nothing(method):
+    played, plain = play(config_of(method)), play(config_of(Sequential()))
+    np.testing.assert_allclose(flat(played.state.params), flat(plain.state.params), atol=1e-6)
+    batch = next(batch for kind, batch in plain.updates)
+    size = lambda one: str(jax.make_jaxpr(lambda s, b: one.learner.observe(s, b, STREAM))(dataclasses.replace(one.state, totals={}), batch)).count("\n")
+    assert size(played) > size(plain)
