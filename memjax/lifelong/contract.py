@@ -117,7 +117,7 @@ def stage_examples(experiment: Experiment, method: Method) -> list[JoinedExample
     own = [experiment.of_task(task.name).documents("train") for task in settings.tasks]
     starts = itertools.accumulate((len(examples) for examples in own), initial=0)
     every = [Part(examples, task, first) for task, (examples, first) in enumerate(zip(own, starts, strict=False))]
-    tells = {"tells_task": method.needs.tasks_in_training}
+    tells: dict[str, Any] = {"tells_task": method.needs.tasks_in_training}
     if settings.borders != "known":
         width = {"sharp": 0.0, "blurred": float(settings.border_width), "mixed": math.inf}[settings.borders]
         order = task_free_order([len(one) for one in own], width=width, seed=experiment.config.data.seed)

@@ -22,7 +22,7 @@ from memjax.typing import Batch
 __all__ = ["TASK", "JoinedExamples", "Part", "Plan", "PlannedStream", "Schedule", "task_free_order"]
 
 TASK = "task"
-"""The name in `Batch.extras` under which every row says its task: int32 `[batch]`; not there unless a method needs it."""
+"""The name in `Batch.extras` under which every row says its task, where a method needs it: int32 `[batch]`."""
 
 
 class Part(NamedTuple):

@@ -77,9 +77,7 @@ def make_parts(
     optimizer, tables = make_optimizer(config, model, links), make_table_optimizer(config)
     names = ("accumulate", "rematerialize", "segments_per_checkpoint", "segments_without_gradient")
     segments = {name: getattr(training, name) for name in names}
-    step = make_train_step(
-        made, optimizer, table_optimizer=tables, after_update=after_update, jit=False, **segments
-    )
+    step = make_train_step(made, optimizer, table_optimizer=tables, after_update=after_update, jit=False, **segments)
     return Parts(made, optimizer, tables, step, segments)
 
 

@@ -79,8 +79,10 @@ class Experiment:
           **arguments: `epochs` and `shuffle`, as in `memjax.data.rows.RowStream`.
         """
         named = {"segments_per_update": self.config.training.segments_per_update, "seed": self.config.data.seed}
-        reading, split = self._reading(self.config.data), self.documents("train") if split is None else split
-        return reading.stream(split, host_rows=host_rows, position=position, **named, **arguments)
+        given: Split = self.documents("train") if split is None else split
+        return self._reading(self.config.data).stream(
+            given, host_rows=host_rows, position=position, **named, **arguments
+        )
 
     def reading(self, evaluation: configs.Evaluation | None = None) -> Reading:
         """How an evaluation reads its split."""

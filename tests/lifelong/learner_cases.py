@@ -149,6 +149,7 @@ def play(config: Config, *, change: Any = lambda batch: batch, stages: int | Non
     state = places.init(places.fresh() if start is None else start)
     played = Played(learner, places, state, [], [], traced)
     for number, stage in enumerate(course[:stages]):
+
         def data(stage: Any = stage) -> Any:
             return map(places.put_update, stage.open(played.state, None))
 

@@ -6,7 +6,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -81,7 +80,10 @@ def test_scoring_leaves_the_state_and_is_the_same_again(whole, name):
     played = whole(name)
     before = [leaf.copy() for leaf in arrays(played.state)]
     variables = played.learner.adapted(played.state, 0)
-    scores = [played.learner.evaluators["task 0" if "task 0" in played.learner.evaluators else ""](variables).nats for _ in (0, 1)]
+    scores = [
+        played.learner.evaluators["task 0" if "task 0" in played.learner.evaluators else ""](variables).nats
+        for _ in (0, 1)
+    ]
     assert scores[0] == scores[1] and np.isfinite(scores[0])
     for old, new in zip(before, arrays(played.state), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -102,14 +104,16 @@ def test_what_stands_in_padding_changes_nothing_and_is_never_kept(whole, name):
         assert_equal(memory.rows.inputs[: int(memory.count)], other.rows.inputs[: int(memory.count)])
 
 
-@pytest.mark.parametrize("name", [case for case in cases() if hasattr(CASE[case.id].method, "memory") or case.id == "gem"])
+@pytest.mark.parametrize(
+    "name", [case for case in cases() if hasattr(CASE[case.id].method, "memory") or case.id == "gem"]
+)
 def test_only_what_was_offered_is_kept_with_its_key_and_within_the_capacity(whole, name):
     played = whole(name)
     memory = memory_of(played.state)
     count = int(memory.count)
     assert 0 < count <= memory.capacity and int(memory.written) <= int(memory.offered)
     offered = {}
-    for kind, batch in played.updates:
+    for _, batch in played.updates:
         if batch is not None:
             for row, number in enumerate(np.ravel(batch.extras[EXAMPLE])):
                 offered[int(number)] = (batch.inputs[0, row], batch.targets[0, row])
@@ -174,7 +178,11 @@ def test_without_replay_sparse_replay_is_plain_training():
 
 def adapted_nats(method):
     played = play(config_of(method))
-    return played.learner.evaluators["task 0"](played.learner.adapted(played.state, 0)).nats if "task 0" in played.learner.evaluators else played.learner.evaluators[""](played.learner.adapted(played.state, 0)).nats
+    return (
+        played.learner.evaluators["task 0"](played.learner.adapted(played.state, 0)).nats
+        if "task 0" in played.learner.evaluators
+        else played.learner.evaluators[""](played.learner.adapted(played.state, 0)).nats
+    )
 
 
 def test_mbpa_without_replay_without_steps_and_with_all_of_the_memory():
@@ -196,10 +204,14 @@ def test_on_one_task_they_are_plain_training(method):
 
 
 @pytest.mark.laws
-@pytest.mark.parametrize("method", [EWC(weight=0.0), MAS(weight=0.0), SI(weight=0.0), LwF(weight=0.0)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [EWC(weight=0.0), MAS(weight=0.0), SI(weight=0.0), LwF(weight=0.0)], ids=lambda m: type(m).__name__
+)
 def test_a_term_of_weight_0_is_in_the_program_and_changes_nothing(method):
     played, plain = play(config_of(method)), play(config_of(Sequential()))
     np.testing.assert_allclose(flat(played.state.params), flat(plain.state.params), atol=1e-6)
     batch = next(batch for kind, batch in plain.updates)
-    size = lambda one: str(jax.make_jaxpr(lambda s, b: one.learner.observe(s, b, STREAM))(dataclasses.replace(one.state, totals={}), batch)).count("\n")
+    size = lambda one: str(
+        jax.make_jaxpr(lambda s, b: one.learner.observe(s, b, STREAM))(dataclasses.replace(one.state, totals={}), batch)
+    ).count("\n")
     assert size(played) > size(plain)

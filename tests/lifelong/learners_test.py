@@ -205,5 +205,7 @@ def test_a_run_is_evaluated_with_what_its_learner_adapts(tmp_path, monkeypatch, 
 def test_every_kind_of_method_is_made_of_its_settings():
     for kind in get_args(MethodKind):
         assert isinstance(factory.make_method(kind()), Method)
-    with pytest.raises(ValueError, match="lifelong.method: given int, allowed: Sequential, SingleTask, Joint, Replay, AGEM"):
+    with pytest.raises(
+        ValueError, match="lifelong.method: given int, allowed: Sequential, SingleTask, Joint, Replay, AGEM"
+    ):
         factory.make_method(1)
