@@ -183,6 +183,14 @@ def test_a_slot_that_is_given_twice_holds_the_later_row(make):
     np.testing.assert_array_equal(kept.keys, key_of([6, 5]))
 
 
+def test_no_slot_is_scattered_to_twice():
+    """Which of two values would stay is not defined on every device."""
+    kept = HostMemory(row_of(), 2, DIM)
+    offered = memory.offer(kept, batch_of(range(7)), key_of(range(7)), None, None, None)
+    new = host_memory._decide(kept.entries, offered, jax.random.key(0), POLICIES["ring"])
+    assert new.slots.tolist() == [2, 2, 2, 2, 2, 1, 0] and int(new.written) == 7
+
+
 def test_padding_is_neither_offered_nor_written(make):
     kept = make()
     present = np.array([1, 0, 1, 0], bool)
