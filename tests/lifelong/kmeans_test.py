@@ -60,10 +60,10 @@ def test_inertia_never_grows_and_every_point_has_its_nearest_centroid():
 def test_an_empty_cluster_moves_to_the_farthest_point(monkeypatch):
     """From a start where all centroids are one point, so that all points are of the first cluster."""
     monkeypatch.setattr("memjax.lifelong.kmeans._start", lambda points, number, *_: points[:1].repeat(number, axis=0))
-    points = np.array([[0.0], [1.0], [0.0], [0.0], [10.0], [-7.0]], np.float32)
+    points = 100 + np.array([[0.0], [1.0], [0.0], [0.0], [10.0], [-7.0]], np.float32)
     found = jax.jit(lambda points: kmeans(points, 4, jax.random.key(0)))(points)
     assert float(found.inertia[0]) == 150 and found.inertia[-1] == 0
-    assert sorted(found.centroids[:, 0].tolist()) == [-7, 0, 1, 10]
+    assert sorted(found.centroids[:, 0].tolist()) == [93, 100, 101, 110]
 
 
 def test_one_example_of_every_blob_and_the_nearest_to_its_middle():
