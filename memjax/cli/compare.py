@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memjax.cli.parser import Parser, tell
+from memjax.cli.streams import stream_facts
 from memjax.console import align, show_value
 
 
@@ -35,6 +36,8 @@ def compare_runs(runs: Sequence[str]) -> dict[str, dict[str, Any]]:
         scores = {"evaluation": results["evaluation"], **results.get("evaluations", {})}
         facts[run] = {name: settings[run].get(name) for name in apart} | {"steps": finished["step"]}
         facts[run] |= {name: results[name] for name in ("parameters", "memory_bytes")}
+        stream = stream_facts(run, load_config(run))
+        facts[run] |= {name: value for name, value in stream.items() if isinstance(value, float)}
         for name, score in scores.items():
             plain = {key: value for key, value in score.items() if isinstance(value, float) and key != "nats"}
             facts[run] |= {f"{name}.{key}": value for key, value in plain.items() if key != "tokens_per_second"}

@@ -8,6 +8,7 @@ from typing import Any
 
 from memjax.cli.parser import EVALUATION_FIELDS, Parser, open_run, tell, with_config
 from memjax.cli.stores import add_store, check_store_options, describe_store, score_store
+from memjax.cli.streams import describe_stream, stream_facts
 from memjax.config import Config
 from memjax.console import ANY_SIZE, align, check_serves, describe_facts, waiting
 from memjax.overrides import UsageError
@@ -51,6 +52,8 @@ def run(arguments: list[str]) -> int:
         with waiting(scoring):
             result = loaded.experiment.evaluate(loaded.variables)
         values = {**facts, **values_of(config, result)}
+        stream = {} if config.evaluation.task else stream_facts(options.run, config)
+        values |= {"stream": stream} if stream else {}
     else:
         wanted = _with_trained(config, wanted)
         with waiting(scoring):
@@ -98,7 +101,8 @@ def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
     shown = {name.replace("_", " "): show(name, value) for name, value in whole.items()}
     for subset, numbers in values.get("subsets", {}).items():
         shown |= {f"{subset}: {name.replace('_', ' ')}": show(name, value) for name, value in numbers.items()}
-    return f"{headline(values, task)}\n\n{describe_facts(shown | describe_memory(values.get('metrics', {})))}"
+    stream = f"\n\n{describe_stream(values['stream'])}" if "stream" in values else ""
+    return f"{headline(values, task)}{stream}\n\n{describe_facts(shown | describe_memory(values.get('metrics', {})))}"
 
 
 def describe_memory(metrics: Mapping[str, float]) -> dict[str, str]:

@@ -12,9 +12,13 @@ ROOMS = {
     "adaptation": ("PRESETS", "adapt", "adapted_outputs", "neighbor_weights"),
     "compose": ("Episodes", "Replayed", "Rule", "compose"),
     "contract": ("Method", "Scope", "TaskInfo", "task_stages"),
+    "distillation": ("learning_without_forgetting", "logit_kd"),
     "factory": ("course_of", "load_run", "make_method", "train"),
     "memory": ("EpisodicMemory", "init_memory", "nearest", "sample", "write"),
     "metrics": ("average", "forgetting", "summary"),
+    "orders": ("LONG_ORDERS", "MBPA_ORDERS"),
+    "penalties": ("Consolidated", "consolidate", "fisher", "quadratic_penalty", "sensitivity"),
+    "projection": ("agem", "gem", "project_average", "solve_gem"),
     "streams": ("JoinedExamples", "Plan", "Schedule", "task_free_order"),
 }
 """file -> its names that are found here"""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from memjax.settings.data import KeyValueRecall, SourceKind
@@ -248,6 +249,8 @@ class Lifelong(Settings):
     """what is done against forgetting"""
     tasks: tuple[TaskData, ...] = ()
     """in their order, of one vocabulary: that of data.source"""
+    folder: str = ""
+    """in which the paths of the tasks' sources, and that of data.source, lie; '' = they stand alone"""
     epochs: Number = 0
     """how often the examples of a task are read, and training.steps then follows from them; 0 = each task gets an
     equal share of training.steps"""
@@ -259,6 +262,11 @@ class Lifelong(Settings):
     last_batch: Literal["share", "mean"] = "share"
     """a batch with fewer examples counts by its share of a full one, or as a full one (published codes)"""
 
+    def located(self, source: SourceKind) -> SourceKind:
+        """A source whose path, where it has one, lies in the folder."""
+        path = getattr(source, "path", None)
+        return source if path is None or not self.folder else replace(source, path=str(Path(self.folder, path)))
+
     def check(self, field: str, config: Config) -> None:
         number, training = len(self.tasks), config.training
         require(number > 0, f"{field}tasks", self.tasks, "at least one task")
@@ -269,6 +277,5 @@ class Lifelong(Settings):
             require(one == 1, "training.segments_per_update", one, "1 where examples are read")
         blurred = self.borders == "blurred"
         require(blurred == (self.border_width > 0), f"{field}border_width", self.border_width, "0 unless blurred")
-        every = getattr(self.method, "every", 0)
-        rows = config.data.rows
+        every, rows = getattr(self.method, "every", 0), config.data.rows
         require(not every or every >= rows, f"{field}method.every", every, f"0, or the {rows} rows of a batch and more")

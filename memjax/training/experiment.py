@@ -126,11 +126,11 @@ class Experiment:
         Raises:
           ValueError: there is no such task, or its documents have another vocabulary.
         """
-        sources = {one.name: one.source for one in (self.config.lifelong.tasks if self.config.lifelong else ())}
+        settings = self.config.lifelong
+        sources = {one.name: one.source for one in (settings.tasks if settings else ())}
         if name not in sources:
             raise ValueError(f"evaluation.task: given {name!r}, allowed: one of {list(sources)}")
-        data = dataclasses.replace(self.config.data, source=sources[name])
-        config = dataclasses.replace(self.config, data=data)
+        config = with_source(self.config, sources[name])
         theirs, ours = task_of(config).data(tokenizer=self.tokenizer), self.model.vocabulary.vocab_size
         if theirs.vocab_size != ours:
             raise ValueError(
@@ -240,7 +240,7 @@ def make_experiment(
     check_sizes(config, available_bytes())
     if config.model.output.needs_neighbors and not config.data.neighbors:
         raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
-    task = task_of(config)
+    task = task_of(with_source(config, config.data.source))
     data = task.data(progress, tokenizer=tokenizer)
     model = task.model(data.vocab_size)
 
@@ -249,6 +249,12 @@ def make_experiment(
         return open_neighbors(config.data.neighbors, split, plain) if config.data.neighbors else plain
 
     return Experiment(config, model, functools.cache(documents), data.begin_token, data.tokenizer, data.num_words)
+
+
+def with_source(config: Config, source: Any) -> Config:
+    """The configuration with a source of its tasks, which lies in their folder."""
+    located = config.lifelong.located(source) if config.lifelong else source
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, source=located))
 
 
 def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation) -> Model:
