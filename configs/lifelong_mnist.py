@@ -113,8 +113,8 @@ def get_config(variant: str = "default") -> Config:
     assert config.lifelong is not None
     if variant == "smoke":
         blobs = [Blobs(classes=pair, dim=8, num_train=32, num_test=16) for pair in pairs[:2]]
-        config.model, config.data.source, config.data.segment_length = Perceptron(widths=(8,)), blobs[0], 8
-        config.data.rows, config.evaluation.rows = 8, 8
+        config.model, config.data.source, config.data.segment_length = Perceptron(widths=(64,)), blobs[0], 8
+        config.data.rows, config.evaluation.rows, config.training.log_every = 8, 8, 1
         config.lifelong.tasks = tuple(TaskData(name=f"task_{i}", source=blob) for i, blob in enumerate(blobs))
         config.lifelong.method = Replay(memory=EpisodicMemory(capacity=16), rows=4)
     return config

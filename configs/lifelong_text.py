@@ -86,10 +86,10 @@ def get_config(variant: str = "default") -> Config:
     encoder = variant.startswith("encoder") or variant == "paper"
     own = variant.removeprefix("encoder").lstrip("_") or "default"
     method = copy.deepcopy(METHODS.get(own, METHODS["mbpa_pp"]))
-    if encoder:
-        sources = [TextClasses(data_set=name, path=name, num_train=2000, num_test=1000) for name in MBPA_ORDERS[0]]
-    else:
-        sources = [CachedFeatures(path=name, train=2000) for name in MBPA_ORDERS[0]]
+    size, tested = (115_000, 7_600) if variant == "paper" else (2000, 1000)
+    texts = lambda name: TextClasses(data_set=name, path=name, num_train=size, num_test=tested)
+    source = texts if encoder else lambda name: CachedFeatures(path=name, train=size)
+    sources = [source(name) for name in MBPA_ORDERS[0]]
     config = Config(
         name=f"lifelong_text_{variant}",
         model=Perceptron(),
@@ -118,15 +118,13 @@ def get_config(variant: str = "default") -> Config:
         if isinstance(method, MbPA):
             method.key, method.learning_rate, method.queries = "first", 5e-3, 4
     if variant == "paper":
-        for source in sources:
-            source.num_train, source.num_test = 115_000, 7_600
         config.lifelong.method = MbPA(
             memory=EpisodicMemory(policy="all", capacity=575_000), key="first", adapted=(), queries=4
         )
     if variant == "smoke":
         blobs = [Blobs(classes=(2 * i, 2 * i + 1), dim=8, num_train=32, num_test=16) for i in range(2)]
-        config.model, config.data.source, config.data.segment_length = Perceptron(widths=(8,)), blobs[0], 8
-        config.data.rows, config.evaluation.rows = 8, 8
+        config.model, config.data.source, config.data.segment_length = Perceptron(widths=(64,)), blobs[0], 8
+        config.data.rows, config.evaluation.rows, config.training.log_every = 8, 8, 1
         config.lifelong.tasks = tuple(TaskData(name=f"task_{i}", source=blob) for i, blob in enumerate(blobs))
         config.lifelong.method = MbPA(
             memory=EpisodicMemory(policy="all", capacity=64), every=16, rows=4, num_neighbors=4, steps=2

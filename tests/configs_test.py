@@ -173,14 +173,15 @@ def test_every_model_can_be_built(name, variant):
     "name", [pytest.param(p.stem, marks=[] if p.stem == DEFAULT_RUN else pytest.mark.slow) for p in FILES]
 )
 def test_the_smoke_variant_trains(name, tmp_path, monkeypatch):
-    from memjax.training.loop import train
+    from memjax.lifelong import train
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(FOLDER.parent / ".cache"))
     config = load_config(name, "smoke")
     config.workdir = str(tmp_path)
     config.training.steps = 2
     result = train(config, on_event=lambda event: None)
-    assert result.step == 2
+    # Where examples are read a number of times, the updates are counted.
+    assert result.step > 2 if config.lifelong and config.lifelong.epochs else result.step == 2
     lines = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if line["kind"] == "train"] == [1, 2]
+    assert [line["step"] for line in lines if line["kind"] == "train"] == [*range(1, result.step + 1)]
     assert result.results["evaluation"]["targets"] > 0
