@@ -290,7 +290,7 @@ RECIPES = {
         },
         steps=600,
         search_steps=200,
-        learning_rates=(3e-3, 6e-3, 1.2e-2, 2.4e-2),
+        learning_rates=(6e-3, 1.2e-2, 2.4e-2, 4.8e-2),
         seeds=(0, 1, 2),
         data_path="MEMJAX_WIKITEXT2",
         evaluations={"test": BOTH_SPLITS["test"]},
