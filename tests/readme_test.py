@@ -46,4 +46,4 @@ def test_the_python_blocks_run(tmp_path, monkeypatch):
     namespace = {}
     for block in BLOCKS:
         exec(compile(block, "README.md", "exec"), namespace)
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
