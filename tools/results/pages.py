@@ -10,7 +10,7 @@ from tools.results.cells import cell
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run
 from tools.results.recipes import RECIPES
 
-MOST_FILES = 80
+MOST_FILES = 90
 """under `tools/results`"""
 MOST_CHARACTERS = 240
 """of a cell of a table in the top-level README: two lines"""

@@ -225,11 +225,11 @@ RECIPES = {
         measures=("perplexity",),
         controls={"SPALM, oracle": ("goes on without",), "SPALM, by halves": ("goes on without",)},
         findings=(
-            "With neighbours that are as good in training as in validation SPALM is still no gain here, where kNN-LM "
-            "with the store of the same articles is one (below). All rows are worse than the model that they begin "
-            "with: 120 steps are too few after a learning rate that rises again, and too few to say what more would "
-            "bring. Of the two causes of better neighbours in training the own article is the large one, at this "
-            "size, where models have read their text 1.6 or 2.5 times; without it, training has none."
+            "With neighbours that are no better in training than in validation SPALM is still no gain here, where "
+            "kNN-LM with the store of the same articles is one (below). All rows are worse than the model that they "
+            "begin with: 120 steps are too few after a learning rate that rises again, and too few to say what more "
+            "would bring. Of the two causes of better neighbours in training the own article is the large one, at this "
+            "size, where models have read their text 1.6 or 2.5 times; what the model has learned hardly counts yet."
         ),
     ),
     "knn_lm": Recipe(
