@@ -28,10 +28,10 @@ class Known:
         return statistics.fmean(numbers(run, RECIPES.get(recipe))[name] for run in found)
 
     def against(self, recipe: str, row: str, control: str, name: str, digits: int = 2) -> str:
-        """What a contender is to its control: verdict, difference, standard error and seeds."""
+        """What a contender is to its control: verdict, difference and standard error; its table has the seeds."""
         found = [run for key, run in self._runs.items() if key[0] == recipe]
         one = compare(found, row, control, name, RECIPES.get(recipe))
-        return f"{one.verdict} ({one.mean:+.{digits}f} ± {one.error:.{digits}f}, {one.seeds} seeds)"
+        return f"{one.verdict} {one.mean:+.{digits}f} ± {one.error:.{digits}f}"
 
     def facts(self, kind: str, name: str) -> dict[str, Any]:
         """Of a measurement."""
@@ -104,9 +104,11 @@ def _memorizing(known: Known) -> str:
 def _product_keys(known: Known) -> str:
     records = [r for r in apart(known.facts("product_key_steps", "one_memory")) if r["form"] == "lazy"]
     most = max(records, key=lambda r: r["slots"])
+    recipe = "fact_table"
+    over = known.against(recipe, "product keys", "network of equal cost", "test accuracy")
     return (
-        f"a step with {most['slots']:,} slots takes {most['times_the_smallest']['value']:.2f} times as long as with "
-        f"{records[0]['slots']:,} ({_table('product_key_steps')}, {_table('product_key_python', 'quality')})"
+        f"9,216 facts, 64 wide: {over} against equal cost ({_table(recipe)}); {most['slots'] >> 20} M slots cost "
+        f"{most['times_the_smallest']['value']:.2f} steps of {records[0]['slots']:,} ({_table('product_key_steps')})"
     )
 
 
@@ -114,9 +116,11 @@ def _resm(known: Known) -> str:
     plain, memory = (
         100 * known.mean("bert_glue", f"SST-2, MiniLM, then {stage}", "accuracy") for stage in ("MLM", "MLM with ResM")
     )
+    own = "product keys beside the network (ResM)"
+    over = known.against("fact_table", own, "network of equal cost", "test accuracy")
     return (
-        f"SST-2 from MiniLM, one seed: {memory:.1f} with ResM, {plain:.1f} without ({_table('bert_glue')}, "
-        f"{_table('bert_pretraining', 'MLM')}); {_GOLDEN}"
+        f"9,216 facts, 64 wide: {over} against equal cost ({_table('fact_table')}); SST-2 from MiniLM, one seed: "
+        f"{memory:.1f}, without {plain:.1f} ({_table('bert_glue')})"
     )
 
 
@@ -147,22 +151,21 @@ def _memformer(known: Known) -> str:
     most = max(r["segments"] for r in records)
     form = {r["form"]: r for r in records if r["segments"] == most}
     share = form["mrbp"]["temp_size"] / form["none"]["temp_size"]
-    rows = ("16 slots", "16 slots, as published", "no slots")
-    recall, before, none = (known.mean("memformer_recall", row, "accuracy") for row in rows)
+    own, recipe = "16 slots", "memformer_recall"
+    over = {row: known.against(recipe, own, row, "accuracy") for row in ("no slots", "16 slots, as published")}
     return (
-        f"recall over a gap: {recall:.2f}, as published {before:.2f}, without slots {none:.2f} "
-        f"({_table('memformer_recall')}); replay of {most} segments in {share:.3f} times the temporaries "
-        f"({_table('replay')})"
+        f"recall, 32 wide: against no slots {over['no slots']}, as published {over['16 slots, as published']} "
+        f"({_table(recipe)}); {most} segments in {share:.3f} of the temporaries ({_table('replay')})"
     )
 
 
 def _infinity_former(known: Known) -> str:
-    own, other = (
-        known.mean("sorting_small", row, "1,000 accuracy") for row in ("infinity-former, sticky", "Transformer-XL")
-    )
+    recipe, own, name = "events_signals", "infinity-former", "test accuracy"
+    over = known.against(recipe, own, "no signal", name)
+    sticky = known.against(recipe, "infinity-former, sticky", own, name)
     return (
-        f"sorting 1,000 symbols: accuracy {own:.3f}, Transformer-XL {other:.3f} ({_table('sorting_small')}, "
-        f"{_table('recurrent_memories', 'text')}, {_table('gpt2_memories', 'GPT-2')})"
+        f"events, 64 wide: against no signal {over}, sticky against even {sticky} ({_table(recipe)}, "
+        f"{_table('sorting_small', 'sorting')}, {_table('gpt2_memories', 'GPT-2')})"
     )
 
 
