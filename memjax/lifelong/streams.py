@@ -43,8 +43,9 @@ class JoinedExamples(Examples):
     """The examples of one or more tasks, one after the other; `extras["example"]` is a number of its own in the run.
 
     Example:
-      >>> from memjax.data.vectors import LabelledVectors
-      >>> vectors = lambda size: LabelledVectors(np.zeros((size, 2), np.float32), np.zeros(size, np.int32))
+      >>> from memjax.data.vectors import LabelledVectors, Vectors
+      >>> values = lambda size: Vectors(np.zeros((size, 2)), np.zeros(size, np.int32), np.arange(size), classes=(0,))
+      >>> vectors = lambda size: LabelledVectors(values(size), length=2, num_classes=2)
       >>> both = JoinedExamples([Part(vectors(3), 0, 0), Part(vectors(2), 1, 3)], tells_task=True)
       >>> [int(both.example(i).context[name]) for i in (0, 4) for name in ("example", "task")]
       [0, 0, 4, 1]
@@ -104,8 +105,8 @@ def task_free_order(sizes: Sequence[int], *, width: float, seed: int) -> np.ndar
       seed: of the order.
 
     Example:
-      >>> task_free_order([3, 2], width=0, seed=0).tolist() # 0 to 2 are the first task's
-      [2, 0, 1, 4, 3]
+      >>> task_free_order([3, 2], width=0, seed=0).tolist()  # 0 to 2 are the first task's
+      [1, 2, 0, 4, 3]
       >>> sorted(task_free_order([3, 2], width=float("inf"), seed=0).tolist())
       [0, 1, 2, 3, 4]
     """

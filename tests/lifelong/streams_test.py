@@ -1,0 +1,223 @@
+"""Which examples and which updates a stream has: counted before it begins, and gone on with where it was stopped."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from memjax.config import EWC, GEM, EpisodicMemory, MbPA, Replay, Sequential
+from memjax.data.examples import EXAMPLE
+from memjax.data.reading import Reading
+from memjax.data.rows import merge_positions
+from memjax.data.vectors import LabelledVectors, Vectors
+from memjax.lifelong import train
+from memjax.lifelong.factory import course_of, load_run
+from memjax.lifelong.streams import (
+    TASK,
+    JoinedExamples,
+    Part,
+    Plan,
+    PlannedStream,
+    Schedule,
+    task_free_order,
+)
+from memjax.settings.relations import validate
+from memjax.training import read_metrics
+from memjax.training.assembly import make_objective
+from memjax.training.experiment import make_experiment
+from memjax.training.stages import STREAM
+from tests.lifelong.learner_cases import ALL, CASE, TASKS, config_of
+from tests.training.loop_test import Crash, assert_same_run, crash_at
+
+ROWS = 4
+
+
+def examples(size, first=0):
+    values = np.arange(first, first + size, dtype=np.float32)[:, None] + np.zeros(3, np.float32)
+    vectors = Vectors(values, np.zeros(size, np.int32), np.arange(size), classes=(0,))
+    return LabelledVectors(vectors, length=3, num_classes=2)
+
+
+def joined(*sizes, **fields):
+    starts = itertools.accumulate(sizes, initial=0)
+    parts = [Part(examples(size, first), i, first) for i, (size, first) in enumerate(zip(sizes, starts, strict=False))]
+    return JoinedExamples(parts, **fields)
+
+
+def stream_of(split, plan, position=None, host_rows=None):
+    reading = Reading(rows=plan.rows, segment_length=3)
+    batches = reading.stream(split, epochs=plan.epochs, position=position, host_rows=host_rows, seed=1)
+    return PlannedStream(batches, plan, position)
+
+
+def ids_of(updates):
+    found = np.concatenate([np.ravel(batch.extras[EXAMPLE]) for _, batch in updates if batch is not None])
+    return found[found >= 0].tolist()
+
+
+@pytest.mark.parametrize(
+    "size, epochs, every, seen", [(10, 1, 4, 0), (10, 3, 5, 7), (8, 2, 4, 2), (3, 1, 100, 98), (7, 1, 0, 0)]
+)
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_plan_counts_what_its_stream_gives(size, epochs, every, seen, reads):
+    plan = Plan(size, ROWS, epochs, seen, Schedule(every, "other", reads))
+    updates = list(stream_of(joined(size), plan))
+    assert len(updates) == plan.updates
+    assert sorted(ids_of(updates)) == sorted([*range(size)] * epochs)
+    read = [batch for _, batch in updates if batch is not None]
+    counts = [int(batch.weights.any(axis=-1).sum()) for batch in read]
+    assert counts == [plan.count(i) for i in range(plan.batches)] and sum(counts) == plan.total
+    assert [plan.before(i) for i in range(plan.batches)] == [seen + sum(counts[:i]) for i in range(plan.batches)]
+    others = [kind for kind, _ in updates if kind != STREAM]
+    wanted = (seen + plan.total) // every - seen // every if every else 0
+    assert len(others) == plan.num_due == wanted
+    assert all((batch is not None) == reads for kind, batch in updates if kind != STREAM)
+
+
+def test_replays_are_counted_in_examples_whatever_the_batch():
+    for rows in (1, 3, 4, 7):
+        plan = Plan(100, rows, 1, 0, Schedule(10))
+        assert plan.num_due == sum(plan.is_due(i) for i in range(plan.batches)) == 10
+
+
+@pytest.mark.parametrize("stop", range(8))
+def test_a_stream_goes_on_with_the_update_that_would_have_come_next(stop):
+    plan, split = Plan(10, ROWS, 2, 3, Schedule(6)), joined(6, 4)
+    whole = stream_of(split, plan)
+    first = list(itertools.islice(whole, stop))
+    rest = list(stream_of(split, plan, whole.position))
+    again = list(stream_of(split, plan))
+    assert [kind for kind, _ in first + rest] == [kind for kind, _ in again]
+    assert ids_of(first + rest) == ids_of(again) if first else True
+
+
+def test_hosts_with_rows_of_their_own_read_one_stream():
+    plan, split = Plan(10, ROWS, 1, 0, Schedule(6)), joined(10)
+    halves = [stream_of(split, plan, host_rows=rows) for rows in ((0, 2), (2, 4))]
+    found = [list(itertools.islice(half, 2)) for half in halves]
+    position = merge_positions([half.position for half in halves])
+    rest = list(stream_of(split, plan, position))
+    whole = list(stream_of(split, plan))
+    assert [kind for kind, _ in found[0]] == [kind for kind, _ in whole[:2]]
+    assert sorted(ids_of([*found[0], *found[1], *rest])) == [*range(10)]
+    assert ids_of(rest) == ids_of(whole[2:])
+
+
+def test_examples_have_numbers_of_their_own_and_say_their_task_where_it_is_told():
+    both = joined(3, 2, tells_task=True)
+    context = [both.example(i).context for i in range(5)]
+    assert [int(one[EXAMPLE]) for one in context] == [*range(5)] and [int(one[TASK]) for one in context] == [
+        0,
+        0,
+        0,
+        1,
+        1,
+    ]
+    assert TASK not in joined(3, 2).example(4).context
+    assert both.fingerprint != joined(3, 2).fingerprint != joined(2, 3).fingerprint
+    with pytest.raises(ValueError, match="lifelong.tasks.1: no examples"):
+        JoinedExamples([Part(examples(3), 0, 0), Part(_Empty(), 1, 3)])
+
+
+class _Empty(LabelledVectors):
+    def __init__(self):
+        pass
+
+    def __len__(self):
+        return 0
+
+
+def test_borders_are_sharp_blurred_over_a_width_or_gone():
+    sizes = (100, 100, 100)
+    task = np.repeat(range(3), sizes)
+    sharp, blurred, mixed = (task[task_free_order(sizes, width=width, seed=2)] for width in (0, 40, np.inf))
+    assert (sharp == task).all()
+    changed = np.flatnonzero(blurred != task)
+    assert 10 < len(changed) and np.all(np.abs((changed + 50) % 100 - 50) <= 40)
+    assert (mixed != task).mean() > 0.5
+    for order in (sharp, blurred, mixed):
+        assert np.bincount(order).tolist() == [100, 100, 100]
+    assert not np.array_equal(task_free_order(sizes, width=0, seed=2), task_free_order(sizes, width=0, seed=3))
+
+
+def test_the_same_examples_in_another_container_give_the_same_batches():
+    order = task_free_order((6, 4), width=3, seed=0)
+    one, other = joined(6, 4, order=order), joined(10, order=order)
+    plan = Plan(10, ROWS, 1, 0, Schedule())
+    for (_, a), (_, b) in zip(stream_of(one, plan), stream_of(other, plan), strict=True):
+        jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_a_stream_without_borders_is_one_stage_of_all_examples():
+    config = config_of(Sequential(), borders="blurred", border_width=4)
+    make_learner, (stage,) = course_of(make_experiment(config), None, make_objective)
+    learner = make_learner(())
+    updates = list(stage.open(learner.init(learner.variables()), None))
+    assert len(updates) == stage.steps == 8 and sorted(ids_of(updates)) == [*range(10 * TASKS)]
+
+
+@pytest.mark.parametrize(
+    "method, fields, line",
+    [
+        (
+            GEM(rows=4),
+            {"borders": "sharp"},
+            "lifelong.borders: given 'sharp', allowed: 'known', GEM needs to know the task",
+        ),
+        (
+            EWC(),
+            {"borders": "mixed"},
+            "lifelong.borders: given 'mixed', allowed: 'known', EWC needs to know where tasks",
+        ),
+        (
+            Replay(),
+            {"epochs": 0, "training": {"steps": 9}},
+            "lifelong.epochs: given 0, allowed: at least 1, Replay counts examples",
+        ),
+        (Sequential(), {"borders": "blurred"}, "lifelong.border_width: given 0, allowed"),
+        (MbPA(every=3), {}, "lifelong.method.every: given 3, allowed: 0, or the 4 rows of a batch"),
+        (Replay(memory=EpisodicMemory(capacity=0)), {}, "lifelong.method.memory.capacity: given 0, allowed"),
+        (Sequential(), {"tasks": 0}, "lifelong.tasks: given .., allowed: at least one task"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(method, fields, line):
+    config = config_of(method, **fields)
+    with pytest.raises(ValueError, match=line) as refused:  # noqa: PT012 (either may refuse)
+        validate(config)
+        course_of(make_experiment(config), None, make_objective)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mbpa_pp", "replay_balanced", "agem_sparse", "gem", "si", "logit_kd"])
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_a_run_killed_within_a_task_or_at_its_border_goes_on_bit_for_bit(tmp_path, name, step):
+    """With the memory half full; batches are 3 a task."""
+
+    def of(folder):
+        config = config_of(CASE[name].method, epochs=1, training={"log_every": 2, "checkpoint_every": 1})
+        return dataclasses.replace(config, workdir=str(tmp_path / folder))
+
+    silent = {"on_event": lambda event: None}
+    whole = train(of("whole"), **silent)
+    with pytest.raises(Crash):
+        train(of("again"), hooks=[crash_at(step)], **silent)
+    again = train(of("again"), **silent)
+    assert_same_run(again.path, whole.path)
+
+
+@pytest.mark.slow
+def test_a_run_opened_again_is_scored_as_it_was_in_training(tmp_path):
+    """MbPA++ adapts to the neighbours of each query: also from the directory alone."""
+    method = MbPA(memory=ALL, every=8, rows=4, num_neighbors=4, steps=5, learning_rate=0.5)
+    config = dataclasses.replace(config_of(method), workdir=str(tmp_path))
+    result = train(config, on_event=lambda event: None)
+    lines = [line for line in read_metrics(result.path / "metrics.jsonl") if line.get("name") == "task 1"]
+    loaded = load_run(result.path)
+    evaluation = dataclasses.replace(config.evaluation, task="task 1")
+    assert loaded.experiment.evaluate(loaded.variables, evaluation).nats == pytest.approx(lines[-1]["nats"], rel=1e-6)
+    plain = dataclasses.replace(loaded.experiment, adapt_rows=None)
+    params = {"params": loaded.variables["params"]}
+    assert plain.evaluate(params, evaluation).nats != pytest.approx(lines[-1]["nats"], rel=1e-3)
