@@ -226,10 +226,11 @@ RECIPES = {
         controls={"SPALM, oracle": ("goes on without",), "SPALM, by halves": ("goes on without",)},
         findings=(
             "With neighbours that are no better in training than in validation SPALM is still no gain here, where "
-            "kNN-LM with the store of the same articles is one (below). All rows are worse than the model that they "
-            "begin with: 120 steps are too few after a learning rate that rises again, and too few to say what more "
-            "would bring. Of the two causes of better neighbours in training the own article is the large one, at this "
-            "size, where models have read their text 1.6 or 2.5 times; what the model has learned hardly counts yet."
+            "kNN-LM with the store of the same articles is one (below); with an oracle the same 120 steps teach it to "
+            "read them. The other rows are worse than the model that they begin with: 120 steps are too few after a "
+            "learning rate that rises again, and too few to say what more would bring. Of the two causes of better "
+            "neighbours in training the own article is the large one, at this size, where models have read their text "
+            "1.6 or 2.5 times; what the model has learned hardly counts yet."
         ),
     ),
     "knn_lm": Recipe(
