@@ -29,8 +29,9 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
         return {}
     lines = [line for line in read_metrics(file) if line["kind"] == "evaluation" and line.get("phase") == "after"]
     named = {line["name"]: line for line in lines if line.get("name")}
-    wanted = [one.name for one in config.evaluations if one.task] or [task.name for task in config.lifelong.tasks]
-    names = [name for name in wanted if name in named]
+    task_of = {one.name: one.task for one in config.evaluations}
+    order = [task.name for task in config.lifelong.in_order]
+    names = sorted((name for name in named if task_of.get(name)), key=lambda name: order.index(task_of[name]))
     if not names:
         return {}
     measure = next(measure for measure in MEASURES if measure in named[names[0]])

@@ -76,7 +76,8 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
     config, settings = experiment.config, settings_of(experiment)
     check_needs(settings, method)
     scored = [evaluation.name for evaluation in config.evaluations if evaluation.task]
-    names, own = [task.name for task in settings.tasks], [experiment.of_task(task.name) for task in settings.tasks]
+    names = [task.name for task in settings.in_order]
+    own = [experiment.of_task(name) for name in names]
 
     def phases(index: int) -> dict[str, Phase]:
         if not method.needs.boundaries:
@@ -114,7 +115,7 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
 def stage_examples(experiment: Experiment, method: Method) -> list[JoinedExamples]:
     """What each stage reads, each example with its number in the run, and with its task where the method needs it."""
     settings = settings_of(experiment)
-    own = [experiment.of_task(task.name).documents("train") for task in settings.tasks]
+    own = [experiment.of_task(task.name).documents("train") for task in settings.in_order]
     starts = itertools.accumulate((len(examples) for examples in own), initial=0)
     every = [Part(examples, task, first) for task, (examples, first) in enumerate(zip(own, starts, strict=False))]
     tells: dict[str, Any] = {"tells_task": method.needs.tasks_in_training}

@@ -54,7 +54,7 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
         return loop.train(config, **arguments)
     if not config.evaluations:
         own = lambda name: dataclasses.replace(config.evaluation, name=name, task=name)
-        config = dataclasses.replace(config, evaluations=tuple(own(task.name) for task in config.lifelong.tasks))
+        config = dataclasses.replace(config, evaluations=tuple(own(task.name) for task in config.lifelong.in_order))
     return loop.train(config, **{"course": course_of, **arguments})
 
 

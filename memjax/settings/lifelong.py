@@ -248,7 +248,9 @@ class Lifelong(Settings):
     method: MethodKind = field(default_factory=Sequential)
     """what is done against forgetting"""
     tasks: tuple[TaskData, ...] = ()
-    """in their order, of one vocabulary: that of data.source"""
+    """of one vocabulary: that of data.source"""
+    order: tuple[int, ...] = ()
+    """numbers of the tasks, from 0, as they are learned; () = as they stand"""
     folder: str = ""
     """in which the paths of the tasks' sources, and that of data.source, lie; '' = they stand alone"""
     epochs: Number = 0
@@ -262,6 +264,11 @@ class Lifelong(Settings):
     last_batch: Literal["share", "mean"] = "share"
     """a batch with fewer examples counts by its share of a full one, or as a full one (published codes)"""
 
+    @property
+    def in_order(self) -> tuple[TaskData, ...]:
+        """The tasks as they are learned."""
+        return tuple(self.tasks[number] for number in self.order) or self.tasks
+
     def located(self, source: SourceKind) -> SourceKind:
         """A source whose path, where it has one, lies in the folder."""
         path = getattr(source, "path", None)
@@ -270,6 +277,8 @@ class Lifelong(Settings):
     def check(self, field: str, config: Config) -> None:
         number, training = len(self.tasks), config.training
         require(number > 0, f"{field}tasks", self.tasks, "at least one task")
+        every = tuple(range(number))
+        require(tuple(sorted(self.order)) in ((), every), f"{field}order", self.order, f"each of {every} once")
         if not self.epochs:
             require(training.steps % number == 0, "training.steps", training.steps, f"a multiple of the {number} tasks")
         else:

@@ -150,6 +150,16 @@ def test_the_same_examples_in_another_container_give_the_same_batches():
         jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+def test_tasks_are_learned_in_the_order_that_is_given():
+    config = config_of(Sequential(), order=(2, 0, 1))
+    make_learner, stages = course_of(make_experiment(config), None, make_objective)
+    learner = make_learner(())
+    state = learner.init(learner.variables())
+    assert [stage.name for stage in stages] == ["task 2", "task 0", "task 1"]
+    first = [batch.targets for _, batch in stages[0].open(state, None)]
+    assert {4, 5} == set(np.ravel(first[0]).tolist())
+
+
 def test_a_stream_without_borders_is_one_stage_of_all_examples():
     config = config_of(Sequential(), borders="blurred", border_width=4)
     make_learner, (stage,) = course_of(make_experiment(config), None, make_objective)
@@ -179,6 +189,7 @@ def test_a_stream_without_borders_is_one_stage_of_all_examples():
         (Sequential(), {"borders": "blurred"}, "lifelong.border_width: given 0, allowed"),
         (MbPA(every=3), {}, "lifelong.method.every: given 3, allowed: 0, or the 4 rows of a batch"),
         (Replay(memory=EpisodicMemory(capacity=0)), {}, "lifelong.method.memory.capacity: given 0, allowed"),
+        (Sequential(), {"order": (0, 0, 2)}, "lifelong.order: given .0, 0, 2., allowed: each of .0, 1, 2. once"),
         (Sequential(), {"tasks": 0}, "lifelong.tasks: given .., allowed: at least one task"),
     ],
 )
