@@ -14,7 +14,7 @@ from memjax.settings.relations import validate
 DEFAULT_CONFIG = "memorizing_python"
 
 
-DATA_FIELDS = tuple(f"data.{field}" for field in Data.places)
+DATA_FIELDS = (*(f"data.{field}" for field in Data.places), "lifelong.folder")
 """What every verb on a run may change: where its data is."""
 
 
