@@ -7,7 +7,7 @@ optimiser, the finite check, what the rules gather, the memory's write. `memjax.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -45,7 +45,7 @@ def purpose_key(key: Any, purpose: str, number: Any) -> Any:
     return jax.random.fold_in(jax.random.fold_in(key, PURPOSES[purpose]), number)
 
 
-Change_ = Callable[[TrainState, Context, TaskInfo], TrainState]
+StateChange = Callable[[TrainState, Context, TaskInfo], TrainState]
 Lay = Callable[[Objective, Any], Objective]
 """`lay(objective, model) -> objective`, with something over it"""
 
@@ -77,8 +77,8 @@ class Rule(NamedTuple):
     memory: Lay = as_it_is
     link: optax.GradientTransformation | None = None
     after_update: Callable[[Any, Any, Any, Any], Any] | None = None
-    before: Change_ | None = None
-    after: Change_ | None = None
+    before: StateChange | None = None
+    after: StateChange | None = None
     needs: Needs = Needs()
 
 
@@ -146,8 +146,8 @@ def compose(
         needs = needs._replace(examples=True, tasks_in_training=needs.tasks_in_training or memory.groups == "task")
     schedule = replay.schedule if replay else Schedule()
 
-    def phase_of(name: str) -> Callable[[TaskInfo], Phase]:
-        changes: list[Change_] = [change for rule in rules if (change := getattr(rule, name)) is not None]
+    def phase_of(given: Sequence[StateChange | None]) -> Callable[[TaskInfo], Phase]:
+        changes = [change for change in given if change is not None]
 
         def of_task(task: TaskInfo) -> Phase:
             def phase(state: TrainState, context: Context) -> Change:
@@ -162,8 +162,21 @@ def compose(
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         return _Composed(rules, memory, replay, method, experiment, objective).learner(layout)
 
-    method = Method(learner, phase_of("before"), phase_of("after"), scope, schedule, needs)
+    before, after = phase_of([rule.before for rule in rules]), phase_of([rule.after for rule in rules])
+    method = Method(learner, before, after, scope, schedule, needs)
     return method
+
+
+def over(objective: MakeObjective, laid: Sequence[Lay]) -> MakeObjective:
+    """The objective of a configuration with others over it, in their order."""
+
+    def made(config: Any, model: Any) -> Objective:
+        found = objective(config, model)
+        for lay in laid:
+            found = lay(found, model)
+        return found
+
+    return made
 
 
 class _Composed:
@@ -182,19 +195,10 @@ class _Composed:
         self.experiment, self.model, self.config = experiment, experiment.model, experiment.config
         self.settings = settings_of(experiment)
         links = [rule.link for rule in rules if rule.link is not None]
-        self.parts = make_parts(self.config, self.model, objective=self._over(objective, "stream"), links=links)
-        self.replayed = self._over(objective, "memory")(self.config, self.model)
-
-    def _over(self, objective: MakeObjective, rows: str) -> MakeObjective:
-        """The objective of a configuration with those of the rules over it."""
-
-        def made(config: Any, model: Any) -> Objective:
-            found = objective(config, model)
-            for rule in self.rules:
-                found = getattr(rule, rows)(found, model)
-            return found
-
-        return made
+        self.parts = make_parts(
+            self.config, self.model, objective=over(objective, [r.stream for r in rules]), links=links
+        )
+        self.replayed = over(objective, [rule.memory for rule in rules])(self.config, self.model)
 
     def learner(self, layout: Layout | None) -> Learner:
         plain = plain_learner(self.experiment, layout)
@@ -263,6 +267,7 @@ class _Composed:
             )
         new, sums = self._apply(slim, found, reference)
         ok, method = sums["skipped"].total == 0, dict(new.method)
+        more = {name: jax.tree.map(lambda leaf: jnp.where(ok, leaf, 0), value) for name, value in more.items()}
         if UPDATES in kept:
             method[UPDATES] = updates + ok
         if self.memory is not None:

@@ -36,6 +36,14 @@ Penalty = Annotated[float, zero_or_more()]
 
 
 @dataclass(slots=True, kw_only=True)
+class Method(Settings):
+    """What is done against forgetting; base of all methods."""
+
+    made_by = ""  # file of memjax/lifelong and its function: fields -> the method
+    every = 0  # examples from one replay, or projection, to the next; 0 = none is counted
+
+
+@dataclass(slots=True, kw_only=True)
 class EpisodicMemory(Settings):
     """What is kept of the stream, as the rows that training has read."""
 
@@ -55,21 +63,21 @@ class EpisodicMemory(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class Sequential(Settings):
+class Sequential(Method):
     """Plain training on one task after the other: the lower bound of every method (ENC-DEC, naive, fine-tuning)."""
 
-    made_by = "methods.sequential"  # file of memjax/lifelong and its function: fields -> the method
+    made_by = "methods.sequential"
 
 
 @dataclass(slots=True, kw_only=True)
-class SingleTask(Settings):
+class SingleTask(Method):
     """Every task from the first parameters again: what each can reach alone, on the diagonal of the accuracies."""
 
     made_by = "methods.single_task"
 
 
 @dataclass(slots=True, kw_only=True)
-class Joint(Settings):
+class Joint(Method):
     """Training on the examples of several tasks at once: the upper bounds."""
 
     made_by = "methods.joint"
@@ -79,7 +87,7 @@ class Joint(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class Replay(Settings):
+class Replay(Method):
     """Experience replay: rows of an episodic memory are learned again."""
 
     made_by = "methods.replay"
@@ -96,7 +104,7 @@ class Replay(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class AGEM(Settings):
+class AGEM(Method):
     """A-GEM (Chaudhry et al. 2019): no update against the gradient of rows from the memory."""
 
     made_by = "methods.agem"
@@ -109,7 +117,7 @@ class AGEM(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class GEM(Settings):
+class GEM(Method):
     """GEM (Lopez-Paz and Ranzato 2017): no update against the gradient of the rows of any earlier task."""
 
     made_by = "methods.gem"
@@ -123,7 +131,7 @@ class GEM(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class EWC(Settings):
+class EWC(Method):
     """Elastic weight consolidation (Kirkpatrick et al. 2017): a quadratic penalty around what earlier tasks left."""
 
     made_by = "methods.ewc"
@@ -141,7 +149,7 @@ class EWC(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class MAS(Settings):
+class MAS(Method):
     """Memory aware synapses (Aljundi et al. 2018): importance is how much the outputs depend on a parameter."""
 
     made_by = "methods.mas"
@@ -156,7 +164,7 @@ class MAS(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class SI(Settings):
+class SI(Method):
     """Synaptic intelligence (Zenke et al. 2017): importance is what a parameter has contributed along the way."""
 
     made_by = "methods.si"
@@ -167,7 +175,7 @@ class SI(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class LwF(Settings):
+class LwF(Method):
     """Learning without forgetting (Li and Hoiem 2016): the model before the task teaches on the task's inputs."""
 
     made_by = "methods.lwf"
@@ -178,7 +186,7 @@ class LwF(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class LogitKD(Settings):
+class LogitKD(Method):
     """Experience replay whose rows the model before the task teaches too."""
 
     made_by = "methods.logit_kd"
@@ -193,7 +201,7 @@ class LogitKD(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class MbPA(Settings):
+class MbPA(Method):
     """MbPA++ (de Masson d'Autume et al. 2019), and MbPA: sparse replay, and adaptation to the neighbours of a query."""
 
     made_by = "mbpa.mbpa"
@@ -286,5 +294,5 @@ class Lifelong(Settings):
             require(one == 1, "training.segments_per_update", one, "1 where examples are read")
         blurred = self.borders == "blurred"
         require(blurred == (self.border_width > 0), f"{field}border_width", self.border_width, "0 unless blurred")
-        every, rows = getattr(self.method, "every", 0), config.data.rows
+        every, rows = self.method.every, config.data.rows
         require(not every or every >= rows, f"{field}method.every", every, f"0, or the {rows} rows of a batch and more")
