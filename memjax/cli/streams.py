@@ -27,7 +27,8 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     file = Path(run).expanduser() / "metrics.jsonl"
     if config.lifelong is None or not file.exists():
         return {}
-    lines = [line for line in read_metrics(file) if line["kind"] == "evaluation" and line.get("phase") == "after"]
+    every = [line for line in read_metrics(file) if line["kind"] == "evaluation"]
+    lines = [line for line in every if line.get("phase") == "after"]
     named = {line["name"]: line for line in lines if line.get("name")}
     task_of = {one.name: one.task for one in config.evaluations}
     order = [task.name for task in config.lifelong.in_order]
@@ -35,11 +36,11 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     if not names:
         return {}
     measure = next(measure for measure in MEASURES if measure in named[names[0]])
-    found = matrix_from_lines(lines, measure, names)
+    found = matrix_from_lines(every, measure, names)
     through = 1 + max(line.get("stage", 0) for line in lines)
     scores = found.scores[:through]
     at_once = through == 1 < len(names)
-    said = {"average": float(scores[-1].mean())} if at_once else summary(found.scores)
+    said = {"average": float(scores[-1].mean())} if at_once else summary(found.scores, found.before)
     number = lambda value: None if math.isnan(value) else value
     rows = [[number(float(value)) for value in row] for row in scores]
     said = {name: number(value) for name, value in said.items()}

@@ -85,10 +85,11 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
         task = TaskInfo(index, own[index])
         return {"before": method.before(task), "after": method.after(task)}
 
+    before = lambda index: {"evaluate_before": scored if settings.evaluate_before and index == 0 else ()}
     if not settings.epochs:
         steps = config.training.steps // len(names)
         return [
-            plain_stage(one, layout, name, steps, task=name, evaluate=scored, **phases(index))
+            plain_stage(one, layout, name, steps, task=name, evaluate=scored, **before(index), **phases(index))
             for index, (one, name) in enumerate(zip(own, names, strict=True))
         ]
 
@@ -105,9 +106,9 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
     splits = stage_examples(experiment, method)
     seen = list(itertools.accumulate((settings.epochs * len(split) for split in splits), initial=0))
     if len(splits) == 1 < len(names):
-        return [stage("all tasks", splits[0], 0)]
+        return [stage("all tasks", splits[0], 0, **before(0))]
     return [
-        stage(name, split, seen[index], task=name, **phases(index))
+        stage(name, split, seen[index], task=name, **before(index), **phases(index))
         for index, (name, split) in enumerate(zip(names, splits, strict=True))
     ]
 

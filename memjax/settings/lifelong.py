@@ -267,6 +267,8 @@ class Lifelong(Settings):
     borders: Literal["known", "sharp", "blurred", "mixed"] = "known"
     """between tasks: known to the method, or one stream that tells nothing, in which a task ends at once, goes over
     into the next within border_width examples, or all are mixed"""
+    evaluate_before: bool = False
+    """every task is also evaluated before the first one is learned, for forward transfer"""
     border_width: Number = 0
     """examples over which blurred borders extend"""
     last_batch: Literal["share", "mean"] = "share"

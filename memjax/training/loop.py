@@ -394,6 +394,7 @@ class _Run:
     # Phases
 
     def _before(self, stage: Stage, info: StepInfo) -> StepInfo:
+        self._scores(info, stage.evaluate_before)
         info.state = self._change(stage.before, info)
         steps = stage.steps if isinstance(stage.steps, int) else int(stage.steps(info.state))
         self._enter(info, stage.before, phase="steps", steps=(*self.position.steps, steps), stream=None)

@@ -163,6 +163,7 @@ class Stage(NamedTuple):
       after: what happens after them.
       task: whose data it is, where tasks have names.
       evaluate: names of the evaluations that follow the stage.
+      evaluate_before: names of those that stand before it.
     """
 
     name: str
@@ -172,6 +173,7 @@ class Stage(NamedTuple):
     after: Callable[[TrainState, Context], Change] = keep
     task: str = ""
     evaluate: Sequence[str] = ()
+    evaluate_before: Sequence[str] = ()
 
 
 class Position(NamedTuple):

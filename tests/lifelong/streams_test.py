@@ -2,11 +2,13 @@
 
 import dataclasses
 import itertools
+import json
 
 import jax
 import numpy as np
 import pytest
 
+from memjax.cli import main
 from memjax.config import EWC, GEM, EpisodicMemory, MbPA, Replay, Sequential
 from memjax.data.examples import EXAMPLE
 from memjax.data.reading import Reading
@@ -232,3 +234,19 @@ def test_a_run_opened_again_is_scored_as_it_was_in_training(tmp_path):
     plain = dataclasses.replace(loaded.experiment, adapt_rows=None)
     params = {"params": loaded.variables["params"]}
     assert plain.evaluate(params, evaluation).nats != pytest.approx(lines[-1]["nats"], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_eval_and_compare_show_what_a_stream_has_come_to(tmp_path, capsys):
+    config = config_of(Sequential(), evaluate_before=True)
+    result = train(dataclasses.replace(config, workdir=str(tmp_path)), on_event=lambda event: None)
+    assert main(["eval", "--run", str(result.path), "--json"]) == 0
+    stream = json.loads(capsys.readouterr().out)["stream"]
+    assert stream["tasks"] == ["task 0", "task 1", "task 2"] and np.shape(stream["scores"]) == (3, 3)
+    assert stream["average"] == pytest.approx(np.mean(stream["scores"][-1]))
+    assert -1 <= stream["forward_transfer"] <= 1
+    assert main(["eval", "--run", str(result.path)]) == 0
+    assert "accuracy after" in capsys.readouterr().out
+    assert main(["compare", str(result.path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)[str(result.path)]
+    assert facts["average"] == stream["average"] and "forgetting" in facts

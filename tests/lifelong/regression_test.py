@@ -1,0 +1,60 @@
+"""What methods reach on five tasks of two classes each: their order, with margins, not their values.
+
+A change that breaks replay shows in no law: the numbers fall.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from memjax.config import EWC, GEM, Blobs, EpisodicMemory, Joint, MbPA, Perceptron, Replay, Sequential, TaskData
+from tests.lifelong.learner_cases import config_of, play
+
+pytestmark = [pytest.mark.laws, pytest.mark.xdist_group("lifelong regression")]
+
+TASKS = 5
+
+
+def accuracies(method, *, mask_classes=False):
+    """Of every task in the end, mean."""
+    clouds = {"num_classes": 2 * TASKS, "dim": 16, "num_train": 200, "num_test": 50, "mask_classes": mask_classes}
+    sources = [Blobs(classes=(2 * i, 2 * i + 1), **clouds) for i in range(TASKS)]
+    config = config_of(method)
+    lifelong = dataclasses.replace(
+        config.lifelong, tasks=tuple(TaskData(name=f"task {i}", source=one) for i, one in enumerate(sources))
+    )
+    config = dataclasses.replace(
+        config,
+        model=Perceptron(widths=(32,)),
+        task=dataclasses.replace(config.task, num_classes=2 * TASKS),
+        data=dataclasses.replace(config.data, source=sources[0], rows=10, segment_length=16),
+        training=dataclasses.replace(
+            config.training, schedule=dataclasses.replace(config.training.schedule, learning_rate=0.1)
+        ),
+        evaluation=dataclasses.replace(config.evaluation, rows=50),
+        evaluations=tuple(
+            dataclasses.replace(config.evaluation, rows=50, name=task.name, task=task.name) for task in lifelong.tasks
+        ),
+        lifelong=lifelong,
+    )
+    played = play(config)
+    variables = played.learner.adapted(played.state, 0)
+    return float(np.mean([played.learner.evaluators[task.name](variables).accuracy for task in lifelong.tasks]))
+
+
+def test_one_head_plain_training_forgets_replay_does_not_and_all_at_once_is_best():
+    memory, every = EpisodicMemory(capacity=100), EpisodicMemory(policy="all", capacity=1000)
+    plain, replay, together = (accuracies(method) for method in (Sequential(), Replay(memory=memory, rows=10), Joint()))
+    assert plain + 0.2 < replay < together + 0.05 and together > 0.8
+    sparse = Replay(memory=every, mode="sparse", every=100, rows=10)
+    adapted = MbPA(memory=every, every=100, rows=10, num_neighbors=16, steps=10, learning_rate=0.1)
+    assert accuracies(adapted) > accuracies(sparse) + 0.2
+    assert accuracies(GEM(rows=20)) > plain + 0.2
+    # A penalty cannot tell classes apart that were never seen together.
+    assert accuracies(EWC(weight=10.0)) < replay - 0.2
+
+
+def test_where_the_classes_of_a_task_are_told_a_penalty_is_enough():
+    plain, held = (accuracies(method, mask_classes=True) for method in (Sequential(), EWC(weight=10.0)))
+    assert held > 0.9 and held >= plain - 0.02
