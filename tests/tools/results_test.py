@@ -183,7 +183,7 @@ def test_a_search_takes_the_best_rate_and_is_kept_beside_its_recipe(tmp_path, mo
     runner.run("r", tmp_path / "runs", "", book)
     assert [run.row for run in book.runs()] == ["one, 0.1", "one, 0.2", "one"]
     assert commands[-1][commands[-1].index("--training.schedule.learning-rate") + 1] == "0.1"
-    assert [file.name for file in (tmp_path / "book" / "curves").iterdir()] == ["r.jsonl.xz"]
+    assert [file.name for file in (tmp_path / "book" / "curves").iterdir()] == ["sorting.jsonl.xz"]
     pages.write(book)
     assert "## Learning-rate search" in (tmp_path / "book" / "tables" / "r.md").read_text()
 

@@ -1,6 +1,6 @@
 """Where every number of a run or a measurement stands, once, and the one way to add one.
 
-`ledger.jsonl` has a line a run, `curves/RECIPE.jsonl.xz` a line a run with at most `MOST_POINTS` points of what it
+`ledger.jsonl` has a line a run, `curves/CONFIG.jsonl.xz` a line a run with at most `MOST_POINTS` points of what it
 logged, `measurements.jsonl` a line for everything that is no run: rounds of a benchmark, plans, searches, stores.
 """
 
@@ -118,7 +118,7 @@ class Book:
         return [Measurement(**line) for line in _read(self.folder / "measurements.jsonl")]
 
     def curves(self, recipe: str) -> dict[tuple[str, str, int], list[dict[str, Any]]]:
-        """Key of a run of a recipe, or of its search -> what it logged: every line says its `kind` and `step`."""
+        """Key of a run -> what it logged: every line says its `kind` and `step`. All runs of the recipe's config."""
         file = self._curves(recipe)
         lines = _read_compressed(file) if file.exists() else []
         return {(line["recipe"], line["row"], line["seed"]): line["points"] for line in lines}
@@ -150,7 +150,9 @@ class Book:
         file.write_bytes(lzma.compress("".join(lines).encode(), preset=9))
 
     def _curves(self, recipe: str) -> Path:
-        return self.folder / "curves" / f"{recipe.partition(':')[0]}.jsonl.xz"  # a search lies beside its recipe
+        """The file of a recipe's curves, which it shares with the other recipes of its configuration."""
+        config = next((run.config for run in self.runs() if run.recipe == recipe), recipe)
+        return self.folder / "curves" / f"{config}.jsonl.xz"
 
 
 def measured(

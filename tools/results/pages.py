@@ -10,7 +10,7 @@ from tools.results.cells import cell
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run
 from tools.results.recipes import RECIPES
 
-MOST_FILES = 90
+MOST_FILES = 80
 """under `tools/results`"""
 MOST_CHARACTERS = 240
 """of a cell of a table in the top-level README: two lines"""
@@ -51,7 +51,7 @@ HEADER = """# Results
 
 A number has one home. [ledger.jsonl](ledger.jsonl) has a line a run: recipe, row, seed, command, commit, hardware, what
 its configuration changes of the one shipped at that commit, versions, results and evaluations. [curves](curves) has, a
-file a recipe, at most {points} points of what every run logged, all columns. [measurements.jsonl](measurements.jsonl)
+file a config, at most {points} points of what every run logged, all columns. [measurements.jsonl](measurements.jsonl)
 has what is no run: rounds of benchmarks with all their times, plans, searches, stores. [tables](tables) and this page
 are made of them:
 
