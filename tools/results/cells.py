@@ -93,11 +93,13 @@ def _spalm(known: Known) -> str:
 
 
 def _memorizing(known: Known) -> str:
-    own, local = (known.mean("memory_gain_python", row, "bits per byte") for row in ("Memorizing", "local cache only"))
-    less = 100 * (1 - own / local)
+    recipe, own, name = "memory_gain_controls", "Memorizing", "test bits per byte"
+    cache, bytes_alike = (
+        known.against(recipe, own, row, name, 3) for row in ("local cache only", "cache of 544 tokens")
+    )
     return (
-        f"held-out Python, 1 M parameters: {less:.1f} % fewer bits per byte than the local cache alone "
-        f"({_table('memory_gain_python')}, {_table('memory_added', 'added later')})"
+        f"Python, 1 M parameters, bits per byte: against its cache {cache}, one of the same bytes {bytes_alike} "
+        f"({_table(recipe)}, {_table('memory_gain_python', 'longer')}); {_table('memory_gain_novels', 'novels')} level"
     )
 
 
