@@ -98,8 +98,8 @@ def _memorizing(known: Known) -> str:
         known.against(recipe, own, row, name, 3) for row in ("local cache only", "cache of 544 tokens")
     )
     return (
-        f"Python, 1 M parameters, bits per byte: against its cache {cache}, one of the same bytes {bytes_alike} "
-        f"({_table(recipe)}, {_table('memory_gain_python', 'longer')}); {_table('memory_gain_novels', 'novels')} level"
+        f"Python, bits per byte: against its cache {cache}, one of as many bytes {bytes_alike} ({_table(recipe)}); "
+        f"{_table('memory_gain_novels', 'novels')}: level"
     )
 
 
