@@ -56,7 +56,6 @@ class Case(NamedTuple):
     Attributes:
       name: of the case.
       method: its settings.
-      drift: parameters that its updates move; False for none.
     """
 
     name: str
