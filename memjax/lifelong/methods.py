@@ -207,6 +207,10 @@ def episodes(settings: EpisodicMemory, *, keys: Any = None) -> Episodes:
         case "uncertainty":
             policy, scores = policies.uncertain(), uncertainty
         case "diversity":
+            if keys is None:
+                raise ValueError(
+                    "lifelong.method.memory.policy: given 'diversity', allowed: another one, or MbPA (it has keys)"
+                )
             policy = policies.diverse(settings.probability, settings.temperature, full=settings.full)
     return Episodes(settings.capacity, policy, keys, settings.groups, scores)
 

@@ -190,6 +190,11 @@ def test_a_stream_without_borders_is_one_stage_of_all_examples():
         ),
         (Sequential(), {"borders": "blurred"}, "lifelong.border_width: given 0, allowed"),
         (MbPA(every=3), {}, "lifelong.method.every: given 3, allowed: 0, or the 4 rows of a batch"),
+        (
+            Replay(memory=EpisodicMemory(policy="diversity")),
+            {},
+            "memory.policy: given 'diversity', allowed: another one",
+        ),
         (Replay(memory=EpisodicMemory(capacity=0)), {}, "lifelong.method.memory.capacity: given 0, allowed"),
         (Sequential(), {"order": (0, 0, 2)}, "lifelong.order: given .0, 0, 2., allowed: each of .0, 1, 2. once"),
         (Sequential(), {"tasks": 0}, "lifelong.tasks: given .., allowed: at least one task"),
