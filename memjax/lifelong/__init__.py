@@ -10,9 +10,10 @@ from typing import Any
 
 ROOMS = {
     "adaptation": ("PRESETS", "adapt", "adapted_outputs", "neighbor_weights"),
-    "compose": ("Episodes", "Replayed", "Rule", "compose"),
+    "compose": ("Replayed", "Rule", "compose"),
     "contract": ("Method", "Scope", "TaskInfo", "task_stages"),
     "distillation": ("learning_without_forgetting", "logit_kd"),
+    "episodes": ("Episodes",),
     "factory": ("course_of", "load_run", "make_method", "train"),
     "memory": ("EpisodicMemory", "init_memory", "nearest", "sample", "write"),
     "metrics": ("average", "forgetting", "summary"),

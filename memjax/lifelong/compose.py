@@ -14,11 +14,21 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from memjax.lifelong import memory as episodic
 from memjax.lifelong.contract import Method, Phase, Scope, TaskInfo, settings_of, stage_examples
-from memjax.lifelong.policies import Policy
+from memjax.lifelong.episodes import (
+    EPISODES,
+    UPDATES,
+    Episodes,
+    InState,
+    OnHost,
+    Store,
+    drawing_key,
+    purpose_key,
+)
+from memjax.lifelong.host_memory import HostMemory
 from memjax.lifelong.streams import TASK, Schedule
 from memjax.training.assembly import make_parts
+from memjax.training.evaluation import AdaptRows
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective, plain_learner
 from memjax.training.objective import Objective
@@ -28,22 +38,10 @@ from memjax.training.stages import STREAM, Change, Context, Learner, Needs, keep
 from memjax.training.step import Gradients, TrainState, apply_gradients, gradients_of, model_variables
 from memjax.typing import Batch, Sum
 
-__all__ = ["PURPOSES", "Episodes", "Replayed", "Rule", "compose", "purpose_key"]
+__all__ = ["Adapting", "Replayed", "Rule", "compose"]
 
-EPISODES = "episodes"
-"""the episodic memory in `TrainState.method`"""
-UPDATES = "updates"
-"""the updates that have read the stream, in `TrainState.method`; without others between them, those are `step`"""
 REPLAY, PROJECTED = "replay", "projected"
 """kinds of update beside `stream`"""
-PURPOSES = {name: 100 + i for i, name in enumerate(("write", "replay", "adapt", "generate", "growth", "importance"))}
-"""what random numbers are for: keys are folded by it, so that one purpose more or less moves no other's"""
-
-
-def purpose_key(key: Any, purpose: str, number: Any) -> Any:
-    """The key of a purpose and a counter."""
-    return jax.random.fold_in(jax.random.fold_in(key, PURPOSES[purpose]), number)
-
 
 StateChange = Callable[[TrainState, Context, TaskInfo], TrainState]
 Lay = Callable[[Objective, Any], Objective]
@@ -82,30 +80,6 @@ class Rule(NamedTuple):
     needs: Needs = Needs()
 
 
-OfRows = Callable[[Any, Mapping[str, Any], Mapping[str, Any], Batch], Any]
-"""`of_rows(model, variables, method, rows)`, an array with `[rows]` in front; rows have no axis of segments"""
-
-
-class Episodes(NamedTuple):
-    """An episodic memory, and what is written to it.
-
-    Attributes:
-      capacity: rows.
-      policy: which rows are written, and where.
-      keys: the key of every row; None = it has none.
-      groups: what shares the memory: the class of a row, or its task.
-      scores: of every row, for policies that ask for them.
-      of_each_task: the capacity is that of each task of the stream.
-    """
-
-    capacity: int
-    policy: Policy
-    keys: OfRows | None = None
-    groups: Literal["class", "task"] = "class"
-    scores: OfRows | None = None
-    of_each_task: bool = False
-
-
 class Replayed(NamedTuple):
     """What is done with rows of the memory.
 
@@ -130,8 +104,24 @@ class Replayed(NamedTuple):
         return Schedule(self.every, PROJECTED, reads=True)
 
 
+class Adapting(NamedTuple):
+    """How a method adapts to the memory before it answers.
+
+    Attributes:
+      variables: `variables(state, support, key)`, as in `Learner.adapt`.
+      rows: `rows(model, store)`, as in `Learner.adapt_rows`.
+    """
+
+    variables: Callable[[TrainState, Any, Any], dict[str, Any]]
+    rows: Callable[[Any, Store], AdaptRows]
+
+
 def compose(
-    *rules: Rule, memory: Episodes | None = None, replay: Replayed | None = None, scope: Scope = "task"
+    *rules: Rule,
+    memory: Episodes | None = None,
+    replay: Replayed | None = None,
+    scope: Scope = "task",
+    adapting: Adapting | None = None,
 ) -> Method:
     """The method of some rules, as `optax.chain` is the transformation of some.
 
@@ -140,6 +130,7 @@ def compose(
       memory: kept of the stream.
       replay: what is done with it.
       scope: whose examples a stage reads.
+      adapting: of what is scored to the memory; None = nothing is adapted.
     """
     needs = Needs(*(any(flags) for flags in zip(Needs(), *(rule.needs for rule in rules), strict=True)))
     if memory is not None:
@@ -160,7 +151,7 @@ def compose(
         return of_task
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
-        return _Composed(rules, memory, replay, method, experiment, objective).learner(layout)
+        return _Composed(rules, memory, replay, method, adapting, experiment, objective).learner(layout)
 
     before, after = phase_of([rule.before for rule in rules]), phase_of([rule.after for rule in rules])
     method = Method(learner, before, after, scope, schedule, needs)
@@ -188,10 +179,11 @@ class _Composed:
         memory: Episodes | None,
         replay: Replayed | None,
         method: Method,
+        adapting: Adapting | None,
         experiment: Experiment,
         objective: MakeObjective,
     ):
-        self.rules, self.memory, self.replay, self.method = rules, memory, replay, method
+        self.rules, self.memory, self.replay, self.method, self.adapting = rules, memory, replay, method, adapting
         self.experiment, self.model, self.config = experiment, experiment.model, experiment.config
         self.settings = settings_of(experiment)
         links = [rule.link for rule in rules if rule.link is not None]
@@ -203,11 +195,12 @@ class _Composed:
     def learner(self, layout: Layout | None) -> Learner:
         plain = plain_learner(self.experiment, layout)
         example = self._example()
+        self.store = self._make_store(plain, example, layout)
 
         def init(values: Mapping[str, Any]) -> TrainState:
-            kept = {rule.name: rule.init(values["params"]) for rule in self.rules if rule.init is not None}
-            if self.memory is not None:
-                kept[EPISODES] = self._init_memory(values, kept, example)
+            kept = self._init_rules(values)
+            if self.store is not None:
+                kept[EPISODES] = self.store.init()
             if self.method.schedule.every:
                 kept[UPDATES] = jnp.zeros((), jnp.int32)
             rows, key = self.config.data.rows, jax.random.key(self.config.training.seed)
@@ -218,7 +211,22 @@ class _Composed:
         kinds: dict[str, Any] = {STREAM: example}
         if self.method.schedule.every:
             kinds[self.method.schedule.kind] = example if self.method.schedule.reads else None
-        return plain._replace(init=init, observe=self.observe, kinds=kinds, needs=self.method.needs)
+        made = plain._replace(init=init, observe=self.observe, kinds=kinds, needs=self.method.needs)
+        made = made if self.store is None else made._replace(host=self.store.host)
+        if self.adapting is None or self.store is None:
+            return made
+        rows = self.adapting.rows(self.model, self.store)
+        scored = dataclasses.replace(self.experiment, adapt_rows=rows)
+        return made._replace(adapt=self.adapting.variables, adapt_rows=rows, evaluators=scored.evaluators(layout))
+
+    def _init_rules(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {rule.name: rule.init(values["params"]) for rule in self.rules if rule.init is not None}
+
+    def _reads(self, kind: str) -> bool:
+        """Whether an update of this kind reads rows of the memory."""
+        if self.replay is None:
+            return False
+        return kind != STREAM or (self.replay.mode != "sparse" and not self.replay.every)
 
     def _example(self) -> Batch:
         """A batch of the stream."""
@@ -245,10 +253,7 @@ class _Composed:
         own = self.model.init_state(batch.inputs.shape[1]) if kind != STREAM else None
         found = self._gradients(self.parts.objective, at, batch, memory=own)
         present, rows, more, reference = jnp.sum(_present(batch)), batch.inputs.shape[1], {}, None
-        replaying = (
-            self.replay is not None and self.replay.mode != "sparse" and (kind != STREAM or not self.replay.every)
-        )
-        if replaying:
+        if self._reads(kind):
             assert self.replay is not None
             if self.replay.mode == "tasks":
                 reference = self._of_tasks(slim, episodes, batch)
@@ -270,8 +275,9 @@ class _Composed:
         more = {name: jax.tree.map(lambda leaf: jnp.where(ok, leaf, 0), value) for name, value in more.items()}
         if UPDATES in kept:
             method[UPDATES] = updates + ok
-        if self.memory is not None:
-            method[EPISODES] = self._written(state, episodes, batch, purpose_key(state.key, "write", updates), ok)
+        if self.store is not None:
+            offered = self._offered(model_variables(state), state.method, batch, ok)
+            method[EPISODES] = self.store.write(episodes, purpose_key(state.key, "write", updates), offered)
         return dataclasses.replace(new, method=method), {**sums, **more}
 
     def _gradients(self, objective: Objective, state: TrainState, batch: Batch, *, memory: Any = None) -> Gradients:
@@ -303,48 +309,60 @@ class _Composed:
 
     # The memory
 
-    def _init_memory(self, values: Mapping[str, Any], kept: Mapping[str, Any], example: Batch) -> Any:
-        assert self.memory is not None
-        row, width = jax.tree.map(lambda leaf: leaf[0, 0], example), 0
-        if (keys := self.memory.keys) is not None:
-            width = jax.eval_shape(lambda: keys(self.model, values, kept, _rows_of(example))).shape[-1]
+    def _make_store(self, plain: Learner, example: Batch, layout: Layout | None) -> Store | None:
+        """Where the memory is."""
+        if self.memory is None:
+            return None
+        values: Any = jax.eval_shape(plain.variables)
+        shapes = lambda values: self._offered(values, self._init_rules(values), example, jnp.ones((), bool))
+        offered = jax.eval_shape(shapes, values)
+        row, keys = jax.tree.map(lambda leaf: leaf[0, 0], example), offered["keys"]
         capacity = self.memory.capacity * (len(self.settings.tasks) if self.memory.of_each_task else 1)
-        return episodic.init_memory(row, capacity, width)
+        sizes = (row, capacity, 0 if keys is None else keys.shape[-1])
+        if self.memory.place == "device":
+            return InState(*sizes, self.memory.policy)
+        return OnHost(
+            HostMemory(*sizes, index=self.memory.index),
+            self.memory.policy,
+            offered,
+            reads=self._reads,
+            rows=self.replay.rows if self.replay else 0,
+            replace=bool(self.replay and self.replay.replace),
+            split=layout is not None,
+        )
 
     def _drawn(self, state: TrainState, episodes: Any) -> Batch:
         """Rows to replay, with the axis of segments; those that are not there weigh nothing."""
-        assert self.replay is not None
-        key = purpose_key(state.key, "replay", state.step)
-        rows, _ = episodic.sample(episodes, jax.random.fold_in(key, 0), self.replay.rows, replace=self.replay.replace)
+        assert self.replay is not None and self.store is not None
+        rows = self.store.sample(episodes, drawing_key(state), self.replay.rows, replace=self.replay.replace)
         return jax.tree.map(lambda leaf: leaf[None], rows)
 
-    def _written(self, state: TrainState, episodes: Any, batch: Batch, key: Any, ok: Any) -> Any:
-        """The memory with what its policy takes of a batch; of one that was skipped, nothing."""
+    def _offered(
+        self, variables: Mapping[str, Any], method: Mapping[str, Any], batch: Batch, ok: Any
+    ) -> dict[str, Any]:
+        """What is offered to the memory of a batch; of one that was skipped, nothing."""
         assert self.memory is not None
         rows = _rows_of(batch)
-        of_rows = lambda function: function and function(self.model, model_variables(state), state.method, rows)
-        keys, scores = of_rows(self.memory.keys), of_rows(self.memory.scores)
+        of_rows = lambda function: function and function(self.model, variables, method, rows)
         groups = rows.extras[TASK] if self.memory.groups == "task" else rows.targets[:, 0]
-        return episodic.write(
-            episodes,
-            rows,
-            key,
-            self.memory.policy,
-            keys=keys,
-            groups=groups.astype(jnp.int32),
-            scores=scores,
-            weights=jnp.broadcast_to(ok, groups.shape).astype(jnp.float32),
-        )
+        return {
+            "rows": rows,
+            "keys": of_rows(self.memory.keys),
+            "groups": groups.astype(jnp.int32),
+            "scores": of_rows(self.memory.scores),
+            "weights": jnp.broadcast_to(ok, groups.shape).astype(jnp.float32),
+        }
 
     def _of_tasks(self, state: TrainState, episodes: Any, batch: Batch) -> Reference:
         """The gradients of the rows of every task but that of the batch; of a task without rows they are 0."""
-        assert self.replay is not None
+        assert self.replay is not None and self.store is not None
+        take = self.store.take
         number, tasks, current = self.replay.rows, len(self.settings.tasks), batch.extras[TASK][0, 0]
         used = jnp.arange(episodes.capacity) < episodes.count
 
         def of_task(task: Any) -> Batch:
             mine = used & (episodes.groups == task) & (task != current)
-            return episodic.take(episodes, jnp.nonzero(mine, size=number, fill_value=-1)[0])
+            return take(episodes, jnp.nonzero(mine, size=number, fill_value=-1)[0])
 
         rows, key = jax.vmap(of_task)(jnp.arange(tasks)), purpose_key(state.key, "replay", state.step)
         start = self.model.init_state(number)

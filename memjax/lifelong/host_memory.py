@@ -113,12 +113,13 @@ class HostMemory:
         scores: Float[Any, " rows"] | None = None,
         weights: Float[Any, " rows"] | None = None,
     ) -> None:
-        """As `memjax.lifelong.memory.write`, with which it shares its arguments; keys must be finite."""
+        """As `memjax.lifelong.memory.write`, with which it shares its arguments; keys of rows that are offered must be
+        finite.
+        """
         rows, keys, groups, scores, weights = jax.device_get((rows, keys, groups, scores, weights))
-        if keys is not None and not np.isfinite(keys).all():
-            bad = int(np.argmin(np.isfinite(keys).all(axis=-1)))
-            raise ValueError(f"keys: given row {bad} that is NaN or infinite; they must be finite")
         offered = offer(self, rows, keys, groups, scores, weights)
+        if keys is not None and (bad := offered.present & ~np.isfinite(keys).all(axis=-1)).any():
+            raise ValueError(f"keys: given row {np.argmax(bad)} that is NaN or infinite; they must be finite")
         with _on_host():
             new = jax.device_get(_decide(self.entries, offered, _to_host(key), policy))
         given = new.slots < self.capacity

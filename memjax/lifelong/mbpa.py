@@ -13,7 +13,6 @@ found by the Euclidean distance, as the paper says (one public code takes the la
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -23,16 +22,13 @@ import jax.numpy as jnp
 import optax
 
 from memjax.config import EpisodicMemory
-from memjax.lifelong import memory as episodic
 from memjax.lifelong.adaptation import adapted_outputs, neighbor_weights
-from memjax.lifelong.compose import EPISODES, PURPOSES, OfRows, Replayed, Rule, compose
+from memjax.lifelong.compose import Adapting, Replayed, Rule, compose
 from memjax.lifelong.contract import Method
+from memjax.lifelong.episodes import EPISODES, PURPOSES, OfRows, Store
 from memjax.lifelong.methods import episodes
-from memjax.training.experiment import Experiment
-from memjax.training.loop import MakeObjective
+from memjax.training.evaluation import AdaptRows
 from memjax.training.objective import model_collections, read_segment
-from memjax.training.sharding import Layout
-from memjax.training.stages import Learner
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch
 
@@ -65,15 +61,27 @@ def mbpa(
     network = Rule(KEY_NETWORK, lambda params: jax.tree.map(jnp.copy, params))
     rules = (network,) if keyed and key != "inputs" else ()
     replayed = Replayed(rows, "sparse", every) if every else None
-    plain = compose(*rules, memory=episodes(memory, keys=key_of(key) if keyed else None), replay=replayed)
-    if not steps:
-        return plain
+    kept = episodes(memory, keys=key_of(key) if keyed else None)
     select = (lambda path: any(part in path for part in adapted)) if adapted else None
     how: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "penalty": penalty, "select": select}
     how |= {"rule": functools.partial(optax.sgd, momentum=momentum or None), "batch_size": queries}
 
-    def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
-        model = experiment.model
+    def adapting_rows(model: Any, store: Store) -> AdaptRows:
+        keys = jax.jit(functools.partial(key_of(key), model))
+
+        def find(variables: Mapping[str, Any], rows: Batch) -> tuple[Batch, Any]:
+            """The neighbours of every row, and how much each counts."""
+            method, own = variables["method"], model_collections(variables)
+            if neighbors == "random":
+                drawing = jax.random.split(method["random"], rows.inputs.shape[0])
+                ids = store.draw(method[EPISODES], drawing, num_neighbors)
+                valid, distances = ids >= 0, jnp.zeros(ids.shape)
+            else:
+                sought = keys(own, method, rows)
+                ids, distances, valid = store.nearest(method[EPISODES], sought, num_neighbors, metric=metric)
+                distances = -distances if metric == "inner_product" else distances
+            alpha = neighbor_weights(jnp.asarray(distances), jnp.asarray(valid), weights)
+            return store.take(method[EPISODES], ids), alpha
 
         def loss(variables: Mapping[str, Any], params: Any, support: Batch) -> Any:
             start = model.init_state(support.inputs.shape[0])
@@ -82,38 +90,22 @@ def mbpa(
             nats = model.apply(own, output, support.targets, method="token_nll") * (support.weights > 0)
             return jnp.sum(nats, axis=1) / jnp.maximum(jnp.sum(support.weights > 0, axis=1), 1)
 
-        def adapt_rows(variables: Mapping[str, Any], rows: Batch, predict: Callable[[Any, Batch], Any]) -> Any:
-            method, own = variables["method"], model_collections(variables)
-            kept, number = method[EPISODES], rows.inputs.shape[0]
-            if neighbors == "random":
-                ids, valid = random_neighbors(kept, method["random"], number, num_neighbors)
-                distances = jnp.zeros(ids.shape)
-            else:
-                sought = key_of(key)(model, own, method, rows)
-                ids, distances, valid = episodic.nearest(kept, sought, num_neighbors, metric=metric)
-                distances = -distances if metric == "inner_product" else distances
-            support = episodic.take(kept, ids)
-            alpha = neighbor_weights(distances, valid, weights)
+        def score(variables: Mapping[str, Any], rows: Batch, found: Any, predict: Callable[[Any, Batch], Any]) -> Any:
+            own, (support, alpha) = model_collections(variables), found
             return adapted_outputs(functools.partial(loss, own), predict, own["params"], rows, support, alpha, **how)
 
-        def variables_of(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
-            del support
-            named = {name: state.method[name] for name in (EPISODES, KEY_NETWORK) if name in state.method}
-            kept = {**named, "random": jax.random.fold_in(key, PURPOSES["adapt"])}
-            return {**model_variables(state), "method": kept}
+        return AdaptRows(find, score, store.outside)
 
-        made = plain.learner(experiment, layout, objective)
-        scored = dataclasses.replace(experiment, adapt_rows=adapt_rows)
-        return made._replace(adapt=variables_of, adapt_rows=adapt_rows, evaluators=scored.evaluators(layout))
-
-    return plain._replace(learner=learner)
+    adapting = Adapting(adapting_variables, adapting_rows) if steps else None
+    return compose(*rules, memory=kept, replay=replayed, adapting=adapting)
 
 
-def random_neighbors(kept: episodic.EpisodicMemory, key: Any, number: int, num_neighbors: int) -> tuple[Any, Any]:
-    """Rows of the memory for each query, none twice: ids `[number, num_neighbors]`, and which there are."""
-    draw = lambda key: episodic.draw(kept.count, kept.capacity, key, num_neighbors, replace=False)
-    ids = jax.vmap(draw)(jax.random.split(key, number))
-    return ids, ids >= 0
+def adapting_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
+    """The variables of the model, and what rows are adapted with."""
+    del support
+    named = {name: state.method[name] for name in (EPISODES, KEY_NETWORK) if name in state.method}
+    kept = {**named, "random": jax.random.fold_in(key, PURPOSES["adapt"])}
+    return {**model_variables(state), "method": kept}
 
 
 def key_of(kind: Literal["inputs", "first", "question", "mean"]) -> OfRows:

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 
 from memjax.config import EpisodicMemory
 from memjax.lifelong import penalties, policies, projection
-from memjax.lifelong.compose import Episodes, Replayed, Rule, compose, purpose_key
+from memjax.lifelong.compose import Replayed, Rule, compose
 from memjax.lifelong.contract import Method, TaskInfo
+from memjax.lifelong.episodes import Episodes, purpose_key
 from memjax.training.assembly import make_parts
 from memjax.training.objective import Objective, model_loss, read_segment, with_distillation, with_penalty
 from memjax.training.stages import Context, Needs
@@ -212,7 +213,8 @@ def episodes(settings: EpisodicMemory, *, keys: Any = None) -> Episodes:
                     "lifelong.method.memory.policy: given 'diversity', allowed: another one, or MbPA (it has keys)"
                 )
             policy = policies.diverse(settings.probability, settings.temperature, full=settings.full)
-    return Episodes(settings.capacity, policy, keys, settings.groups, scores)
+    found = Episodes(settings.capacity, policy, keys, settings.groups, scores)
+    return found._replace(place=settings.place, index=settings.index)
 
 
 # Rules

@@ -60,6 +60,15 @@ class EpisodicMemory(Settings):
     """'balanced': what shares the memory equally"""
     temperature: Positive = 10.0
     """'diversity': divides the squared distance to the nearest key"""
+    place: Literal["device", "host"] = "device"
+    """in the train state, on the devices; or in the memory of the host: for more rows, and every update waits for it"""
+    index: Literal["exact", "scann"] = "exact"
+    """how a memory on the host looks up keys: exactly, or with ScaNN, whose index is built anew as the memory grows"""
+
+    def check(self, field: str, config: Config) -> None:
+        del config
+        fits = self.place == "host" or self.index == "exact"
+        require(fits, f"{field}index", self.index, "'exact' unless place is 'host'")
 
 
 @dataclass(slots=True, kw_only=True)

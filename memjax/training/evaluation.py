@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,20 @@ READING = ("protocol", "rows", "segment_length", "stride", "score_first")
 """What a result says of its reading."""
 
 
-AdaptRows = Callable[[Mapping[str, Any], Batch, Callable[[Any, Batch], Any]], Any]
-"""`adapt_rows(variables, rows, predict)`, see `make_score`"""
+class AdaptRows(NamedTuple):
+    """How every row is scored with parameters of its own; for models without a state.
+
+    Rows are a `Batch` whose weights are 1 where a row has tokens.
+
+    Attributes:
+      find: `find(variables, rows) -> support`, what the rows are adapted to.
+      score: `score(variables, rows, support, predict)`, with `predict(params, row)`: what `predict` gives, of all rows.
+      outside: `find` is called outside of compiled programs.
+    """
+
+    find: Callable[[Mapping[str, Any], Batch], Any]
+    score: Callable[[Mapping[str, Any], Batch, Any, Callable[[Any, Batch], Any]], Any]
+    outside: bool = False
 
 
 class Interrupted(Exception):  # noqa: N818 (a request, not an error)
@@ -244,6 +256,7 @@ class Evaluator:
         self.subsets, self.max_segments, self._make_measure = subsets, max_segments, make_measure
         self.host_rows, self._num_words = host_rows or (0, reading.rows), num_words
         self._accuracy, self._layout, self._held, self.fit = accuracy, layout, None, fit
+        self._find = adapt_rows.find if adapt_rows and adapt_rows.outside else None
         shown = {"parts": parts, "features": tuple(features), "output": make_measure is not None}
         options = {"accuracy": accuracy, "change": change, "adapt_rows": adapt_rows, **shown}
         score, self._kind = make_score(model, **options), (options, reading.rows, layout)
@@ -253,10 +266,11 @@ class Evaluator:
         check_rows(reading.rows, layout.mesh, what="evaluation.rows")
         memory, row = layout.memory(jax.eval_shape(lambda: model.init_state(reading.rows))), layout.rows()
         self._held = memory
+        support = (None,) if adapt_rows and adapt_rows.outside else ()
         self._score = jax.jit(
             score,
             donate_argnums=1,
-            in_shardings=(None, memory, row, row, row, row, row),
+            in_shardings=(None, memory, row, row, row, row, row, *support),
             out_shardings=(memory, layout.replicated, layout.replicated),
         )
 
@@ -276,6 +290,14 @@ class Evaluator:
         extras = self.model.choose_extras(batch.extras)
         arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, extras)
         return arrays if self._layout is None else put(arrays, self._layout.batch(arrays, segments=False))
+
+    def _support(self, variables: Mapping[str, Any], batch: Batch) -> tuple[Any, ...]:
+        """What the rows of a batch are adapted to, where it is not found in the compiled score."""
+        if self._find is None:
+            return ()
+        extras = self.model.choose_extras(batch.extras)
+        rows = _rows_of(batch.inputs, batch.targets, batch.mask, batch.start_of_document, extras)
+        return (self._find(variables, rows),)
 
     def __call__(
         self,
@@ -322,7 +344,9 @@ class Evaluator:
             if number == 0:
                 chosen = self._subsets_of(batch)
             with self._layout.active() if self._layout else contextlib.nullcontext():
-                memory, scored, more = self._score(variables, memory, *self._place(batch))
+                memory, scored, more = self._score(
+                    variables, memory, *self._place(batch), *self._support(variables, batch)
+                )
             sums = jax.tree.map(jnp.add, sums, more) if sums else more
             if pending is not None:  # The last batch is read back while this one runs.
                 take(*pending)
@@ -379,7 +403,8 @@ def make_score(
 ) -> Callable[..., Any]:
     """`score(variables, memory, inputs, targets, mask, start_of_document, extras) -> (memory, Scored, metrics)`.
 
-    `extras` is what the model takes of the batch's extras; `metrics` are name -> `Sum`.
+    `extras` is what the model takes of the batch's extras; `metrics` are name -> `Sum`. Where rows are adapted to what
+    is found outside, that is a last argument.
 
     Args:
       model: a language model.
@@ -388,9 +413,7 @@ def make_score(
       features: with these inner tensors.
       output: with `Scored.output`.
       change: of the memory before the segment reads it.
-      adapt_rows: every row is scored with parameters of its own: it is called with the variables, the rows (a `Batch`
-        whose weights are 1 where a row has tokens), and `predict(params, row)`, and gives what `predict` gives, of all
-        rows. For models without a state.
+      adapt_rows: every row is scored with parameters of its own.
 
     Raises:
       ValueError: rows of their own for a model with a state.
@@ -418,7 +441,7 @@ def make_score(
         raise ValueError(f"adaptation: given {type(model).__name__}, allowed: a model without a state of its rows")
 
     def adapted(
-        variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any, extras: Any = None
+        variables: Any, memory: Any, inputs: Any, targets: Any, mask: Any, start: Any, extras: Any, *found: Any
     ) -> Any:
         own = model_collections(variables)
 
@@ -428,9 +451,15 @@ def make_score(
             _, scored, metrics = score({**own, "params": params}, memory, *read)
             return jax.tree.map(lambda leaf: leaf[0], scored), metrics
 
-        weights = jnp.broadcast_to(jnp.any(mask, axis=1, keepdims=True), targets.shape).astype(jnp.float32)
-        rows = Batch(inputs, targets, mask, weights, start, extras or {})
-        scored, metrics = adapt_rows(variables, rows, predict)
+        rows = _rows_of(inputs, targets, mask, start, extras)
+        support = found[0] if adapt_rows.outside else adapt_rows.find(variables, rows)
+        scored, metrics = adapt_rows.score(variables, rows, support, predict)
         return memory, scored, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), metrics)
 
     return adapted
+
+
+def _rows_of(inputs: Any, targets: Any, mask: Any, start: Any, extras: Any) -> Batch:
+    """What is scored of a batch, as rows that are adapted."""
+    weights = jnp.broadcast_to(jnp.any(mask, axis=1, keepdims=True), targets.shape).astype(jnp.float32)
+    return Batch(inputs, targets, mask, weights, start, extras or {})

@@ -64,9 +64,10 @@ class Places:
         return jax.jit(train_step, donate_argnums=0, in_shardings=(self.state, self.batches[kind]), out_shardings=out)
 
     def observe(self, state: TrainState, update: tuple[str, Any]) -> Any:
-        """One update `(kind, batch)`, compiled once for each kind."""
-        kind, batch = update
-        return self._compiled[kind](state, batch)
+        """One update `(kind, batch)`, compiled once for each kind, with what the host does around it."""
+        (kind, batch), host = update, self.learner.host
+        state, sums = self._compiled[kind](host.before(state, kind), batch)
+        return host.after(state, kind, batch), sums
 
     def fresh(self) -> Mapping[str, Any]:
         """Fresh variables."""

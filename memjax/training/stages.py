@@ -54,10 +54,15 @@ class Host(NamedTuple):
     Attributes:
       arrays: `arrays() -> {name: NumPy array}`.
       restore: `restore(arrays)`, of what a checkpoint has.
+      before: `before(state, kind) -> state`, with what an update reads of them; outside of the compiled update.
+      after: `after(state, kind, batch) -> state`, when they have taken over what the update has left in it; waits for
+        the update.
     """
 
     arrays: Callable[[], Mapping[str, Any]] = dict
     restore: Callable[[Mapping[str, Any]], Any] = lambda arrays: None
+    before: Callable[[TrainState, str], TrainState] = lambda state, kind: state
+    after: Callable[[TrainState, str, Any], TrainState] = lambda state, kind, batch: state
 
 
 class Needs(NamedTuple):
@@ -93,8 +98,7 @@ class Learner(NamedTuple):
       kinds: kind of update -> an example of its batches.
       evaluators: name -> how a split is scored; '' is `Config.evaluation`.
       adapt: `adapt(state, support, key) -> variables` that are evaluated.
-      adapt_rows: every row is scored with parameters of its own, made of these variables
-        (`memjax.training.evaluation.make_score`); None = all with the variables.
+      adapt_rows: every row is scored with parameters of its own, made of these variables; None = all with them.
       needs: what the method must be told.
       host: arrays on the host.
     """

@@ -37,7 +37,7 @@ from memjax.config import (
     TaskData,
     Training,
 )
-from memjax.lifelong.compose import EPISODES
+from memjax.lifelong.episodes import EPISODES, Exchange
 from memjax.lifelong.factory import course_of
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
@@ -85,6 +85,8 @@ CASES = [
     Case("mbpa_pp", MbPA(memory=ALL, every=8, rows=4, num_neighbors=4, steps=2, learning_rate=0.1)),
     Case("mbpa", MbPA(memory=ALL, every=0, num_neighbors=4, steps=2, learning_rate=0.1, weights="inverse_distance")),
     Case("mbpa_random", MbPA(memory=ALL, every=8, rows=4, neighbors="random", num_neighbors=4, steps=2)),
+    Case("replay_host", Replay(memory=dataclasses.replace(MEMORY, place="host"), rows=4)),
+    Case("mbpa_host", MbPA(memory=dataclasses.replace(ALL, place="host"), every=8, rows=4, num_neighbors=4, steps=2)),
     Case("mbpa_first", MbPA(memory=ALL, every=8, rows=4, key="first", num_neighbors=4, steps=2)),
 ]
 CASE = {case.name: case for case in CASES}
@@ -181,6 +183,7 @@ def assert_equal(one: Any, other: Any) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def memory_of(state: Any) -> Any:
-    """The episodic memory of a state, or None."""
-    return state.method.get(EPISODES)
+def memory_of(played: Played) -> Any:
+    """The episodic memory that a stream has left, or None."""
+    kept = played.state.method.get(EPISODES)
+    return played.learner.host.arrays.__self__ if isinstance(kept, Exchange) else kept

@@ -97,7 +97,7 @@ def test_what_stands_in_padding_changes_nothing_and_is_never_kept(whole, name):
         return dataclasses.replace(batch, inputs=inputs, targets=np.where(gone[..., None], 1, batch.targets))
 
     played, noisy = whole(name), play(config_of(CASE[name].method), change=disturbed)
-    memory, other = memory_of(played.state), memory_of(noisy.state)
+    memory, other = memory_of(played), memory_of(noisy)
     assert_equal(played.state.params, noisy.state.params)
     if memory is not None:
         assert int(memory.count) == int(other.count) and int(memory.offered) == SIZE * TASKS
@@ -109,7 +109,7 @@ def test_what_stands_in_padding_changes_nothing_and_is_never_kept(whole, name):
 )
 def test_only_what_was_offered_is_kept_with_its_key_and_within_the_capacity(whole, name):
     played = whole(name)
-    memory = memory_of(played.state)
+    memory = memory_of(played)
     count = int(memory.count)
     assert 0 < count <= memory.capacity and int(memory.written) <= int(memory.offered)
     offered = {}
@@ -194,6 +194,23 @@ def test_mbpa_without_replay_without_steps_and_with_all_of_the_memory():
     sparse = Replay(memory=ALL, mode="sparse", every=8, rows=4)
     np.testing.assert_array_equal(adapted_nats(MbPA(every=8, **{**how, "steps": 0})), adapted_nats(sparse))
     assert adapted_nats(MbPA(every=8, **how)) != adapted_nats(sparse)
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("name", ["replay_uncertain", "agem_sparse", "mbpa_pp", "mbpa_random"])
+def test_a_memory_on_the_host_is_that_of_the_devices(name):
+    method = CASE[name].method
+    device, host = (
+        play(config_of(dataclasses.replace(method, memory=dataclasses.replace(method.memory, place=place))))
+        for place in ("device", "host")
+    )
+    np.testing.assert_allclose(flat(device.state.params), flat(host.state.params), rtol=1e-6, atol=1e-7)
+    one, other = memory_of(device), memory_of(host)
+    assert (int(one.count), int(one.offered), int(one.written)) == (other.count, other.offered, other.written)
+    assert_equal((one.rows, one.groups), (other.rows, other.groups))
+    scores = [played.learner.evaluators[""](played.learner.adapted(played.state, 0)).nats for played in (device, host)]
+    np.testing.assert_allclose(*scores, rtol=1e-6)
+    assert not flat(host.state.method["episodes"]).any()  # nothing is left between updates
 
 
 @pytest.mark.laws

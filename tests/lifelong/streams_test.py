@@ -195,6 +195,11 @@ def test_a_stream_without_borders_is_one_stage_of_all_examples():
             {},
             "memory.policy: given 'diversity', allowed: another one",
         ),
+        (
+            Replay(memory=EpisodicMemory(index="scann")),
+            {},
+            "lifelong.method.memory.index: given 'scann', allowed: 'exact' unless place is 'host'",
+        ),
         (Replay(memory=EpisodicMemory(capacity=0)), {}, "lifelong.method.memory.capacity: given 0, allowed"),
         (Sequential(), {"order": (0, 0, 2)}, "lifelong.order: given .0, 0, 2., allowed: each of .0, 1, 2. once"),
         (Sequential(), {"tasks": 0}, "lifelong.tasks: given .., allowed: at least one task"),
@@ -209,7 +214,9 @@ def test_what_does_not_fit_is_refused_in_one_line(method, fields, line):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mbpa_pp", "replay_balanced", "agem_sparse", "gem", "si", "logit_kd"])
+@pytest.mark.parametrize(
+    "name", ["mbpa_pp", "mbpa_host", "replay_host", "replay_balanced", "agem_sparse", "gem", "si", "logit_kd"]
+)
 @pytest.mark.parametrize("step", [2, 3, 4])
 def test_a_run_killed_within_a_task_or_at_its_border_goes_on_bit_for_bit(tmp_path, name, step):
     """With the memory half full; batches are 3 a task."""
@@ -227,9 +234,12 @@ def test_a_run_killed_within_a_task_or_at_its_border_goes_on_bit_for_bit(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_run_opened_again_is_scored_as_it_was_in_training(tmp_path):
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_a_run_opened_again_is_scored_as_it_was_in_training(tmp_path, place):
     """MbPA++ adapts to the neighbours of each query: also from the directory alone."""
-    method = MbPA(memory=ALL, every=8, rows=4, num_neighbors=4, steps=5, learning_rate=0.5)
+    method = MbPA(
+        memory=dataclasses.replace(ALL, place=place), every=8, rows=4, num_neighbors=4, steps=5, learning_rate=0.5
+    )
     config = dataclasses.replace(config_of(method), workdir=str(tmp_path))
     result = train(config, on_event=lambda event: None)
     lines = [line for line in read_metrics(result.path / "metrics.jsonl") if line.get("name") == "task 1"]
