@@ -1,9 +1,10 @@
 """Episodic memory in the main memory of the host, for more rows than the devices hold; see `memjax.lifelong.memory`."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -215,6 +216,10 @@ class HostMemory:
 
     def _exact(self, queries: np.ndarray, ids: np.ndarray, number: int, metric: Metric) -> Neighbors:
         """Among some slots, on the default device."""
+        with jax.set_mesh(NO_MESH):
+            return self._exact_in_blocks(queries, ids, number, metric)
+
+    def _exact_in_blocks(self, queries: np.ndarray, ids: np.ndarray, number: int, metric: Metric) -> Neighbors:
         none = np.zeros((len(queries), 0))
         found = [Neighbors(none.astype(queries.dtype), none.astype(np.int64), none.astype(bool))]
         for first in range(0, len(ids), BLOCK):
@@ -274,8 +279,14 @@ def _host() -> Any:
         return jax.local_devices()[0]
 
 
-def _on_host() -> Any:
-    return jax.default_device(_host())
+NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
+"""what is worked out here lies on one device, also between updates of a state that is split over several"""
+
+
+@contextlib.contextmanager
+def _on_host() -> Iterator[None]:
+    with jax.set_mesh(NO_MESH), jax.default_device(_host()):
+        yield
 
 
 def _to_host(key: Any) -> Any:
