@@ -17,7 +17,7 @@ def test_flops_are_those_of_the_configuration_and_stand_beside_the_quality(tmp_p
     for row in ("Transformer-XL", "Compressive"):
         run = next(run for run in kept if (run.recipe, run.row) == ("sorting_small", row))
         book.add(run)
-        given = runner.arguments("sorting_small", row, 0, tmp_path, 0.1, 5)
+        given = runner.arguments("sorting_small", row, 0, tmp_path, "")
         config = apply_overrides(load_config("sorting", given[3]), given[4:], prog="memjax train")
         (tmp_path / "runs" / run.name).mkdir(parents=True)
         (tmp_path / "runs" / run.name / "config.json").write_text(json.dumps(config_to_dict(config)))

