@@ -78,8 +78,8 @@ def _texts(size: int, every: int, seeds: Sequence[int]) -> Recipe:
             "for training, 400 to test, 25 of the 33 classes (of Yahoo's ten only two are at hand). A perceptron "
             "384-256-33, batches of 32, one pass, Adam; a replay or a projected update every "
             f"{every} texts, and 32 neighbours, 30 steps, of the head only. Every method has eight trials on "
-            "validation texts of order 1, and is frozen for all orders and seeds. `tools.measurements.vectors five --train "
-            f"{size}` makes MEMJAX_TEXT_VECTORS_{size}."
+            "validation texts of order 1, and is frozen for all orders and seeds. `tools.measurements.vectors five "
+            f"--train {size}` makes MEMJAX_TEXT_VECTORS_{size}."
         ),
         config="lifelong_text",
         variants=_TEXT_ROWS,
