@@ -9,7 +9,7 @@ import pytest
 from memjax.overrides import apply_overrides, load_config
 from memjax.settings.relations import validate
 from memjax.training.runs import config_to_dict
-from tools.results import ledger, pages, runner, speed_tables, tables
+from tools.results import ledger, pages, runner, speed_tables, streams, tables
 from tools.results.ledger import Book, Measurement, Run
 from tools.results.recipes import RECIPES, Recipe
 from tools.results.recipes.recipe import BOTH_SPLITS
@@ -312,3 +312,51 @@ def test_configurations_name_tables_that_exist():
         for name in re.findall(r"tools/results/([\w/.]*\w)", file.read_text())
     }
     assert named and all((ledger.ROOT / name).exists() for name in named)
+
+
+def _stream(row, seed, average):
+    matrix = [[0.5, 0.1], [average - 0.1, average + 0.1]]
+    facts = {"measure": "accuracy", "tasks": ["a", "b"], "scores": matrix, "average": average, "forgetting": 0.25}
+    return dataclasses.replace(RUN, row=row, seed=seed, evaluations={"stream": {**facts, "learning_accuracy": 0.6}})
+
+
+def test_rows_of_streams_are_compared_over_orders_and_seeds():
+    orders = {"order 1": "--lifelong.order 0 1", "order 2": "--lifelong.order 1 0"}
+    recipe = Recipe("", "lifelong_text", {"one": "default", "two": "replay"}, 0, orders=orders, seeds=(0, 1))
+    recipe = dataclasses.replace(recipe, controls={"two": ("one",)})
+    given = {"one": (0.3, 0.5, 0.2, 0.4), "two": (0.5, 0.69, 0.4, 0.6)}
+    runs = [
+        _stream(f"{row}, order {1 + n // 2}", n % 2, value)
+        for row, some in given.items()
+        for n, value in enumerate(some)
+    ]
+    found = streams.methods(runs, recipe)
+    assert "| one | 4 of 4 | 35.0 | 7.1 | 14.1 | 40.0 | 30.0 | 60.0 | 25.0 |  |" in found
+    assert "| two | one | +19.75 ± 0.25 | 4 | gain |" in streams.differences(runs, recipe)
+    assert "| one | 47.5 | 25.0 |" in streams.ages(runs, recipe)
+    assert "| b | 30.0 | 50.0 |" in streams.matrices(runs, recipe)
+    assert "| two | 2 of 4 | 59.5 |" in streams.methods([run for run in runs if "order 1" in run.row], recipe)
+
+
+def test_a_search_of_a_stream_takes_the_best_average(monkeypatch, tmp_path, commands):
+    recipe = Recipe("", "lifelong_text", {"one": "default", "single task": "single_task"}, 0, orders={"order 1": ""})
+    trials = {row: ("--k 1", "--k 2") for row in recipe.variants}
+    monkeypatch.setitem(RECIPES, "r", dataclasses.replace(recipe, trials=trials, search_arguments="--s validation"))
+    average = lambda run: 0.5 if "2" in run.rpartition("search")[2] else 0.25
+    facts = lambda run, _: {"average": average(run), "learning_accuracy": -average(run)}
+    monkeypatch.setattr(runner, "stream_facts", facts)
+    book = Book(tmp_path / "book")
+    book.folder.mkdir()
+    runner.run("r", tmp_path / "runs", "", book)
+    rows = [run.row for run in book.runs()]
+    assert rows == [
+        "one, --k 1",
+        "one, --k 2",
+        "one, order 1",
+        *(f"single task, {k}" for k in ("--k 1", "--k 2")),
+        rows[-1],
+    ]
+    trained = [words for words in commands if words[0] == "train"]
+    assert "--s" in trained[0] and "--s" not in trained[2]
+    chosen = [words[words.index("--k") + 1] for words in trained if "--s" not in words]
+    assert chosen == ["2", "1"]

@@ -65,7 +65,7 @@ def differences(runs: Sequence[Run], recipe: Recipe) -> str:
 
 
 def ages(runs: Sequence[Run], recipe: Recipe) -> str:
-    """Accuracy at the end by how many tasks were learned since."""
+    """Accuracy by how many tasks were learned since, after every task."""
     cells = []
     for row in recipe.variants:
         matrices = [_matrix(run) for run in runs if run.row.rpartition(", ")[0] == row]
@@ -75,8 +75,8 @@ def ages(runs: Sequence[Run], recipe: Recipe) -> str:
             cells.append([row, *map(_cell, found)])
     if not cells:
         return ""
-    heads = ["row", *(f"{age} tasks ago" if age else "last task" for age in range(len(cells[0]) - 1))]
-    return f"By age of the task, all orders and seeds:\n\n{grid(heads, cells)}"
+    heads = ["tasks learned since", *range(len(cells[0]) - 1)]
+    return f"Accuracy of a task by how many were learned since, all stages, orders and seeds:\n\n{grid(heads, cells)}"
 
 
 def matrices(runs: Sequence[Run], recipe: Recipe) -> str:
