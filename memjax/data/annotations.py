@@ -208,10 +208,15 @@ def unlike_neighbors(folder: Path | str, num_neighbors: int) -> str:
     train, validation = (shares[split][:num_neighbors][-1] for split in ("train", "validation"))
     if abs(train - validation) <= MOST_APART:
         return ""
-    return (
+    found = (
         f"data.neighbors: the target is among the neighbours of {train:.1%} of the training tokens and of "
-        f"{validation:.1%} of those of validation: a model learns to trust them as it should not; rather without the "
-        "own article, by halves (`memjax datastore neighbors --other`), or with model.output.neighbor_dropout"
+        f"{validation:.1%} of those of validation: a model learns to trust them"
+    )
+    if train < validation:
+        return f"{found} less than it could; rather search the training split in as large a store"
+    return (
+        f"{found} more than it should; rather without the own article, by halves (`memjax datastore neighbors "
+        "--other`), or with model.output.neighbor_dropout"
     )
 
 

@@ -128,6 +128,9 @@ def test_how_often_targets_are_among_neighbors_is_kept_and_compared(tmp_path):
                 folder, split, np.where(tokens < wrong, tokens + 1, tokens)[:, None], ArrayDocuments([tokens])
             )
         assert bool(unlike_neighbors(folder, 1)) == told
+    assert "more than it should" in unlike_neighbors(folder, 1)
+    write_neighbors(folder, "train", (tokens + 1)[:, None], ArrayDocuments([tokens]))
+    assert "less than it could" in unlike_neighbors(folder, 1)
 
 
 def test_neighbors_of_two_stores_are_not_read_side_by_side(tmp_path):
