@@ -19,13 +19,18 @@ TEXTS = (ROOT.parents[1] / "README.md",)
 LOGS = "b2cbca3"
 """the last commit with a folder of logs for every run"""
 
-TABLES: Mapping[str, Callable[[Measurement], str]] = {**tables.TABLES, **speed_tables.TABLES}
+TABLES: Mapping[str, Callable[[Measurement], str]] = {
+    **tables.TABLES,
+    **speed_tables.TABLES,
+    "avalanche": streams.avalanche,
+}
 MEASURED = {
     "knn_lm": ("knn_lm", "continuous_cache", "both", "spalm", "store_size", "larger_store")
     + ("distances", "key_positions", "domain", "memorization"),
     "wikitext2_spalm": ("neighbor_hits",),
     "memory_added": ("gains",),
     "sorting_small": ("regression",),
+    "lifelong_mnist": ("avalanche",),
     "bench": ("note", "bench", "profile"),
     "replay": ("replay", "rematerialization"),
     "costs": ("costs",),
@@ -44,6 +49,7 @@ TITLES = {
     "decode_speed": "Speed of decoding",
     "product_key_steps": "Product keys",
     "plans": "Plans",
+    "lifelong_mnist": "Split MNIST",
     "learns": "What models learn to use of their memories",
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from memjax.lifelong.metrics import accuracy_by_age, paired_difference, spread
-from tools.results.ledger import Run
+from tools.results.ledger import Measurement, Run
 from tools.results.recipes import Recipe
 from tools.results.speed_tables import grid
 
@@ -101,6 +101,21 @@ def searches(runs: Sequence[Run]) -> str:
         shown = [_cell(100 * found[name]) if name in found else "" for name in (AVERAGE, LEARNED)]
         cells.append([run.row, *shown, run.commit])
     return grid(["row, trial", AVERAGE, MEASURES[LEARNED], "commit"], cells)
+
+
+def avalanche(found: Measurement) -> str:
+    """Accuracy and speed of both sides, a line a method."""
+    cells = []
+    for row in found.facts["rows"]:
+        sides = [row["memjax"], row["Avalanche"]]
+        means = [[100 * float(np.mean(run["accuracies"])) for run in side] for side in sides]
+        shown = [f"{np.mean(side):.1f} ({min(side):.1f} to {max(side):.1f})" for side in means]
+        seconds = [float(np.median([run["seconds"] for run in side])) for side in sides]
+        compiling = float(np.median([run["compile_seconds"] for run in sides[0]]))
+        cells.append([row["method"], *shown, f"{np.mean(means[0]) - np.mean(means[1]):+.1f}"])
+        cells[-1] += [f"{seconds[0]:.2f}", f"{seconds[1]:.2f}", f"{seconds[1] / seconds[0]:.1f}", f"{compiling:.1f}"]
+    heads = ["method", "memjax, %", "Avalanche, %", "points", "memjax, s", "Avalanche, s", "times as fast"]
+    return grid([*heads, "memjax compiles, s"], cells)
 
 
 def _matrix(run: Run) -> np.ndarray:
