@@ -2,11 +2,13 @@
 
     memjax train --config lifelong_text --variant mbpa_pp --lifelong.folder DIR     # DIR/yelp, DIR/ag_news, ...
     memjax train --config lifelong_text --variant encoder_mbpa_pp --lifelong.folder DIR --training.init-from RUN
+    memjax train --config lifelong_text --variant small_mbpa_pp --tasks news.csv reviews.csv  # one's own files
     memjax eval --run runs/lifelong_text_mbpa_pp                                    # accuracies, forgetting, transfer
 
 The plain variants train a perceptron on sentence vectors: each folder of DIR has `train.npy`, `train_labels.npy` and so
 on (`memjax.config.CachedFeatures`; `memjax.lifelong.features` makes them of texts and a frozen encoder). `encoder*`
-train MiniLM itself on the CSV files of Zhang et al.; RUN is what `memjax import` makes of its weights.
+train MiniLM itself on the CSV files of Zhang et al.; RUN is what `memjax import` makes of its weights. `small*` train an
+encoder of 2 layers from fresh parameters, for texts of one's own.
 
 Paper: de Masson d'Autume et al. 2019, https://arxiv.org/abs/1906.01076.
 Paper's number: 70.6 on average over four orders, 18.4 of plain training; BERT-base, 115,000 texts a task.
@@ -91,6 +93,10 @@ VARIANTS = {
     "encoder_multi_task": "all texts shuffled together",
     "encoder_replay": "sparse experience replay of texts",
     "encoder_mbpa_pp": "MbPA++ on texts",
+    "small": "plain training of a small encoder on texts, from fresh parameters",
+    "small_multi_task": "all texts shuffled together",
+    "small_mixed": "32 stored texts beside 32 new ones (`memjax train --tasks` without a config)",
+    "small_mbpa_pp": "MbPA++ on texts",
     "paper": "MbPA++ at the published size: BERT-base twice, 5 x 115,000 texts of 128 tokens",
     "smoke": "seconds: MbPA++ on clouds of points",
 }
@@ -98,8 +104,9 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`."""
-    encoder = variant.startswith("encoder") or variant == "paper"
-    own = variant.removeprefix("encoder").lstrip("_") or "default"
+    small = variant.startswith("small")
+    encoder = small or variant.startswith("encoder") or variant == "paper"
+    own = variant.removeprefix("encoder").removeprefix("small").lstrip("_") or "default"
     method = copy.deepcopy(METHODS.get(own, METHODS["mbpa_pp"]))
     size, tested = (115_000, 7_600) if variant == "paper" else (2000, 1000)
     texts = lambda name: TextClasses(data_set=name, path=name, num_train=size, num_test=tested)
@@ -132,6 +139,9 @@ def get_config(variant: str = "default") -> Config:
         config.data.segment_length, config.training.schedule.learning_rate = 128, 3e-5
         if isinstance(method, MbPA):
             method.key, method.learning_rate, method.queries = "first", 5e-3, 4
+    if small:
+        config.model.dim, config.model.num_layers, config.model.num_heads = 128, 2, 4
+        config.lifelong.epochs, config.training.schedule.learning_rate = 4, 1e-3
     if variant == "paper":
         config.lifelong.method = MbPA(
             memory=EpisodicMemory(policy="all", capacity=575_000), key="first", adapted=(), queries=4

@@ -67,3 +67,34 @@ class Config(Settings):
         config = replace(self, model=self.model.with_memory(length))
         validate(config)
         return config
+
+    def with_task(self, task: TaskData) -> Config:
+        """The same stream with a task more at its end, for a run of it that goes on; the others keep their updates."""
+        stream = self._stream()
+        number, one = len(stream.tasks), replace(self.evaluation, name=task.name, task=task.name)
+        longer = replace(stream, tasks=(*stream.tasks, task), order=(*stream.order, number) if stream.order else ())
+        scored = (*self.evaluations, one) if self.evaluations else ()
+        return replace(self._with_steps(number + 1), lifelong=longer, evaluations=scored)
+
+    def of_first_tasks(self, count: int) -> Config:
+        """The same stream as it was before it took the tasks after the first ones."""
+        first = self._stream().first(count)
+        names = ("", *(task.name for task in first.tasks))
+        scored = tuple(one for one in self.evaluations if one.task in names)
+        return replace(self._with_steps(count), lifelong=first, evaluations=scored)
+
+    def takes_tasks_of(self, other: Config) -> bool:
+        """Whether it is of a stream, and has more tasks than another one."""
+        own, others = self.lifelong, other.lifelong
+        return own is not None and others is not None and len(own.tasks) > len(others.tasks)
+
+    def _stream(self) -> Lifelong:
+        require(self.lifelong is not None, "lifelong", None, "tasks one after the other")
+        assert self.lifelong is not None
+        return self.lifelong
+
+    def _with_steps(self, tasks: int) -> Config:
+        """With the updates of so many tasks, where each has a share of them."""
+        stream, training = self._stream(), self.training
+        steps = training.steps if stream.epochs else training.steps // len(stream.tasks) * tasks
+        return replace(self, training=replace(training, steps=steps))

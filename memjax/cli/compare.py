@@ -25,7 +25,7 @@ def compare_runs(runs: Sequence[str]) -> dict[str, dict[str, Any]]:
     from memjax.training.runs import IGNORED, config_to_dict, flat_settings, load_config, read_finished
 
     settings = {run: flat_settings(config_to_dict(load_config(run))) for run in runs}
-    every = {name: None for fields in settings.values() for name in fields if name not in (*IGNORED, "name")}
+    every = {name: None for fields in settings.values() for name in fields if name not in IGNORED}
     apart = [name for name in every if len({str(fields.get(name)) for fields in settings.values()}) > 1]
     facts: dict[str, dict[str, Any]] = {}
     for run in runs:

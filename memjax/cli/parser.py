@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, verb: str, about: str | None, reads: str = "", json: str | None = None):
         super().__init__(prog=f"memjax {verb}", description=about, allow_abbrev=False)
-        self.set_defaults(run=None, config=None, variant="", own_text=None)
+        self.set_defaults(run=None, config=None, variant="", own_text=None, own_tasks=None)
         if reads == "run":
             self.add_argument("--run", required=True, metavar="DIR", help=RUN)
         if reads == "config":
@@ -68,6 +68,11 @@ class Parser(argparse.ArgumentParser):
                 "your own text: a file, a folder, a glob or JSON lines; its size chooses the config, or give --config"
             )
             self.add_argument("--text", dest="own_text", metavar="PATH", help=texts)
+            tasks = (
+                "your own tasks, one after the other: files with class, title, text (.csv, .tsv, .json), for the model "
+                "and the method of the config"
+            )
+            self.add_argument("--tasks", dest="own_tasks", nargs="+", metavar="FILE", help=tasks)
             self.add_argument("--variant", metavar="NAME", help="a variant that the config file defines")
         if json is not None:
             self.add_argument("--json", action="store_true", help=f"print one JSON object{json}")
@@ -124,6 +129,9 @@ def with_config(parser: Parser, arguments: list[str], only: Sequence[str] = ()) 
         for action in parser._actions:
             action.required = False
     options, rest = parser.split(arguments)
+    given = [f"--{name}" for name, value in _whence(options).items() if value]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]}: given with {given[1]}, allowed: one of the two")
     if options.run is not None:
         from memjax.training.runs import load_config as load_run_config
 
@@ -133,12 +141,27 @@ def with_config(parser: Parser, arguments: list[str], only: Sequence[str] = ()) 
 
         config, why = text_config(options.own_text, options.config or "", options.variant)
         print(why, file=sys.stderr, flush=True)
+    elif options.own_tasks is not None:
+        from memjax.own_tasks import tasks_config
+
+        config, what = tasks_config(options.own_tasks, options.config or "", options.variant)
+        print(what, file=sys.stderr, flush=True)
     else:
         config = load_config(DEFAULT_CONFIG if options.config is None else options.config, options.variant)
     rest, others = ["--help"] if wants_help else rest, tuple(parser._option_string_actions)
     config = apply_overrides(config, rest, prog=parser.prog, only=only, others=others)
     validate(config)
     return options, config
+
+
+def _whence(options: argparse.Namespace) -> dict[str, Any]:
+    """What says which config it is, of which there is one; --text and --tasks fill that of --config."""
+    own = {"text": options.own_text, "tasks": options.own_tasks}
+    return {
+        "run": options.run,
+        **({"config": options.config, "variant": options.variant} if options.run else {}),
+        **own,
+    }
 
 
 def open_run(run: str, config: Config | None, *, step: int | None = None) -> Any:

@@ -1,20 +1,31 @@
 """`memjax train`."""
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 from memjax.cli.parser import Parser, with_config
 from memjax.cli.processes import add_processes, connect
+from memjax.config import Config
+from memjax.overrides import UsageError
 
 
 def run(arguments: list[str]) -> int:
-    """Trains the model of a config, or goes on where its run stopped."""
+    """Trains the model of a config, or goes on where its run stopped; a run over tasks takes another one."""
     parser = Parser("train", run.__doc__, reads="config")
+    parser.add_argument("--run", metavar="DIR", help="go on with a run, with the config that it has")
+    another = "with --run: a task more at the end of its stream, a file as --tasks has them; the head needs room for it"
+    parser.add_argument("--add-task", metavar="FILE", help=another)
     steps = "trace these steps of the log (from 2, both included) with jax.profiler, into the run's folder `profile`"
     parser.add_argument("--profile", metavar="FIRST:LAST", help=steps)
     memories = "go on with empty memories, also with another data.rows; rows begin their next epoch"
     parser.add_argument("--reset-memory", action="store_true", help=memories)
     add_processes(parser)
     options, config = with_config(parser, arguments)
+    if options.run:
+        config = _of_run(config, options.run, options.add_task)
+    elif options.add_task is not None:
+        raise UsageError(f"--add-task: given without a run, allowed: --run DIR --add-task {options.add_task}")
     from memjax.lifelong import train
     from memjax.training import processes
     from memjax.training.profiles import read_steps
@@ -31,6 +42,22 @@ def run(arguments: list[str]) -> int:
             _remove_unstarted(path)
         raise
     return 0
+
+
+def _of_run(config: Config, run: str, file: str | None) -> Config:
+    """The configuration of a run where it lies now, with a task more where one is given."""
+    from memjax.own_tasks import is_task, with_file
+    from memjax.training.runs import read_finished
+
+    path = Path(run).expanduser()
+    path = path if path.name.strip(".") else path.resolve()
+    config = replace(config, workdir=str(path.parent), name=path.name)
+    # The same command goes on with the task where it was stopped.
+    if file is None or (is_task(config, file) and read_finished(path) is None):
+        return config
+    config, what = with_file(config, file)
+    print(what, file=sys.stderr, flush=True)
+    return config
 
 
 def _remove_unstarted(path: Path) -> None:

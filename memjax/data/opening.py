@@ -30,9 +30,12 @@ from memjax.data.squad import squad_questions, tfds_squad_questions
 from memjax.data.synthetic import KeyValueRecall
 from memjax.data.templates import template_dialogues, template_questions, template_texts
 from memjax.data.text_classes import (
+    CL_BENCHMARK,
     CLASSES,
+    TEXT_SETS,
     cl_benchmark_texts,
     class_texts,
+    labelled_texts,
     seqio_class_texts,
     tfds_class_texts,
 )
@@ -59,6 +62,7 @@ from memjax.data.wordpiece import WordPieceTokenizer
 
 __all__ = [
     "Datasets",
+    "class_names",
     "classified_texts",
     "make_datasets",
     "make_examples",
@@ -270,14 +274,20 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source with a reader")
 
 
-def class_names(data: configs.Data) -> tuple[str, ...]:
-    """Names of the classes of labelled texts in their order; () where they are numbers."""
-    match data.source:
+def class_names(source: configs.Source) -> dict[int, str]:
+    """Number -> name of the classes of labelled texts; {} where they are numbers, or not known before they are read."""
+    match source:
         case configs.Glue(name=name):
-            return GLUE[name].classes
-        case configs.TextClasses() | configs.CLBenchmark():
-            return CLASSES
-    return ()
+            return dict(enumerate(GLUE[name].classes))
+        case configs.TextClasses(data_set=name):
+            return {number: CLASSES[number] for number in TEXT_SETS[name]}
+        case configs.CLBenchmark(task=name):
+            return {number: CLASSES[number] for number in CL_BENCHMARK[name][1]}
+        case configs.SeqioClasses(classes=classes, first_class=first):
+            return dict(enumerate(classes, start=first))
+        case configs.LabelledFile(classes=classes, numbers=numbers):
+            return dict(zip(numbers, classes, strict=True))
+    return {}
 
 
 def classified_texts(source: configs.Source) -> TextSplits:
@@ -301,6 +311,8 @@ def classified_texts(source: configs.Source) -> TextSplits:
             return tfds_class_texts(name, title=title, body=body, label=label, **where, **how)
         case configs.SeqioClasses(name=name, classes=classes):
             return seqio_class_texts(name, classes=classes, first_class=source.first_class, **how)
+        case configs.LabelledFile(path=path, classes=classes, numbers=numbers):
+            return labelled_texts(path, dict(zip(classes, numbers, strict=True)), **how)
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source with a reader")
 
 

@@ -23,7 +23,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from memjax.data.seqio import seqio_pairs, seqio_splits
 from memjax.data.sources import SPLITS, find_packed, packed_names, read_text
@@ -37,6 +37,9 @@ __all__ = [
     "TEXT_SETS",
     "cl_benchmark_texts",
     "class_texts",
+    "labelled_texts",
+    "labels_of",
+    "read_rows",
     "read_titled_texts",
     "seqio_class_texts",
     "tfds_class_texts",
@@ -93,6 +96,8 @@ CL_BENCHMARK: Mapping[str, tuple[str, Sequence[int]]] = {
 
 NO_CLASS = "-"
 """what MNLI writes where its annotators did not agree"""
+HEADER = ("class", "label")
+"""how the first row of a file of one's own may call the column of the class"""
 _ENDINGS = (".csv", ".tsv", ".json")
 _OTHER_NAMES = {"scienceortechnology": "scitech"}
 
@@ -232,60 +237,153 @@ def seqio_class_texts(name: str, *, classes: Sequence[str], first_class: int, **
     return split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **how)
 
 
+def labelled_texts(path: str, numbers: Mapping[str, int], **how: Any) -> TextSplits:
+    """The splits of a file or a folder of one's own.
+
+    Args:
+      path: a file that `read_rows` reads, of which shares are held out; or a folder with `train.csv` (`.tsv`, `.json`)
+        and, where there are such, `validation` and `test`.
+      numbers: what the files write for a class -> its number.
+      **how: see `split_texts`.
+
+    Raises:
+      ValueError: no such file, one of another form, a class without number, or nothing to train or to test on.
+    """
+
+    def titled(row: Row) -> TitledText:
+        if row.label and row.label not in numbers:
+            raise ValueError(f"{row.place}: class {row.label!r}, allowed: {', '.join(numbers)}")
+        return TitledText(row.title, row.text, numbers.get(row.label))
+
+    files = {split: {str(file): list(map(titled, read_rows(file)))} for split, file in labelled_files(path).items()}
+    found, rows = split_texts(files, **how), sum(len(rows) for named in files.values() for rows in named.values())
+    for split in ("train", "test"):
+        if not found.texts[split]:
+            allowed = "at least one; more rows, or a folder with train.csv and test.csv"
+            raise ValueError(f"{path}: no examples for the {split} split in its {rows} rows, allowed: {allowed}")
+    return found
+
+
+def labels_of(path: str) -> tuple[str, ...]:
+    """What a file or a folder of one's own writes for its classes, sorted.
+
+    Raises:
+      ValueError: as `labelled_texts`, and where (almost) every row has a class of its own.
+    """
+    rows = [row for file in labelled_files(path).values() for row in read_rows(file) if row.label]
+    found = sorted({row.label for row in rows})
+    if not rows:
+        raise ValueError(f"{path}: no row has a class and a text, allowed: at least one")
+    if len(found) > max(len(rows) // 2, 2):
+        allowed = ".csv with the class in the first column, .tsv with it in the last"
+        raise ValueError(f"{path}: {len(found)} classes in {len(rows)} rows, as {found[0][:20]!r}, allowed: {allowed}")
+    return tuple(found)
+
+
+def labelled_files(path: str) -> dict[str, Path]:
+    """The files of a task of one's own, by their split."""
+    there = Path(path).expanduser()
+    if there.is_file():
+        return {"train": there}
+    found = {split: find_packed(there, *(f"{split}{ending}" for ending in _ENDINGS)) for split in SPLITS}
+    files = {split: file for split, file in found.items() if file is not None}
+    if not files:
+        endings = ", ".join(_ENDINGS)
+        raise ValueError(f"{path}: no such file, allowed: a file ({endings}) or a folder with train{_ENDINGS[0]}")
+    return files
+
+
+class Row(NamedTuple):
+    """A row of a file: its title ('' where it has none), its text, what the file writes for the class, and where."""
+
+    title: str
+    text: str
+    label: str
+    place: str
+
+
 def read_titled_texts(file: Path, classes: Sequence[int], *, spaced: bool = False) -> list[TitledText]:
+    """The rows of a file of `read_rows`, of some of the published classes.
+
+    Args:
+      file: to read.
+      classes: their numbers, in the order in which files number them from 1; a file may name them too.
+      spaced: as in `read_rows`.
+
+    Raises:
+      ValueError: a file of another form, or a class that is none of `classes`.
+    """
+    numbers = _numbers(classes, counted=".json" not in file.suffixes)
+    is_class = lambda given: _name(given) in numbers
+    rows = read_rows(file, is_class, spaced=spaced)
+    return [TitledText(row.title, row.text, _label(row.label, numbers, row.place)) for row in rows]
+
+
+def read_rows(file: Path, is_class: Callable[[str], bool] | None = None, *, spaced: bool = False) -> Iterator[Row]:
     r"""The rows of a file, of the form that its ending says (also `.xz`, `.gz`).
 
-    `.csv`: the class (from 1, or its name) before or after the fields: a text, a title and a text, or a title and
-    several texts (a question and its answer). `.tsv`: a text and the name of its class. `.json`: a list of objects with
-    `sentence` (`Title: ...`, `Text: ...` where it has them) and `label`, as O-LoRA has it.
+    `.csv`: the class before or after the fields: a text, a title and a text, or a title and several texts (a question
+    and its answer). `.tsv`: a text and its class. `.json`: a list of objects with `sentence` (`Title: ...`, `Text: ...`
+    where it has them) and `label`, as O-LoRA has it.
 
     Signs that the files escape are put back: `\n`, `\"`, `\u00e9`; AG News has a backslash where a line was broken.
 
     Args:
       file: to read.
-      classes: numbers of the classes, in the order in which files number them from 1.
+      is_class: tells the column of the class, by the first row; None = the first column of `.csv`, the last of `.tsv`,
+        or the one that a header calls `class` or `label`.
       spaced: backslashes stand for white space (AG News).
 
     Raises:
-      ValueError: a file of another form, or a class that is none of `classes`.
+      ValueError: a file of another form.
     """
     ending = next((end for end in _ENDINGS if end in file.suffixes), "")
     if not ending:
         raise ValueError(f"{file}: given another ending, allowed: {', '.join(packed_names(*_ENDINGS))}")
     content, plain = read_text(file), functools.partial(_plain, spaced=spaced)
     if ending == ".json":
-        return list(_read_json(content, file, classes, plain))
+        yield from _read_json(content, file, plain)
+        return
     dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if ending == ".tsv" else {}
-    return list(_read_table(csv.reader(io.StringIO(content, newline=""), **dialect), file, classes, plain))
+    table = csv.reader(io.StringIO(content, newline=""), **dialect)
+    yield from _read_table(table, file, is_class, -1 if ending == ".tsv" else 0, plain)
 
 
 def _read_table(
-    rows: Iterator[list[str]], file: Path, classes: Sequence[int], plain: Callable[[str], str]
-) -> Iterator[TitledText]:
-    numbers, place = _numbers(classes, counted=True), None
+    rows: Iterator[list[str]],
+    file: Path,
+    is_class: Callable[[str], bool] | None,
+    usual: int,
+    plain: Callable[[str], str],
+) -> Iterator[Row]:
+    place = None
     for line, row in enumerate(rows, start=1):
         if not row:
             continue
-        if place is None:
-            place = 0 if _name(row[0]) in numbers else -1
         if len(row) < 2:
             raise ValueError(f"{file}, row {line}: {len(row)} columns, allowed: a class and at least one text")
+        if place is None and is_class is not None:
+            place = 0 if is_class(row[0]) else -1
+        elif place is None:
+            named = [end for end in (0, -1) if row[end].strip().lower() in HEADER]
+            place = named[0] if named else usual
+            if named:
+                continue
         fields = list(map(plain, row[1:] if place == 0 else row[:-1]))
         title, texts = (fields[0], fields[1:]) if len(fields) > 1 else ("", fields)
-        yield TitledText(title, " ".join(filter(None, texts)), _label(row[place], numbers, f"{file}, row {line}"))
+        yield Row(title, " ".join(filter(None, texts)), row[place or 0].strip(), f"{file}, row {line}")
 
 
-def _read_json(content: str, file: Path, classes: Sequence[int], plain: Callable[[str], str]) -> Iterator[TitledText]:
-    numbers = _numbers(classes)
+def _read_json(content: str, file: Path, plain: Callable[[str], str]) -> Iterator[Row]:
     try:
         entries = [(entry["sentence"], entry["label"]) for entry in json.loads(content)]
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         form = "a list of objects with sentence and label"
         raise ValueError(f"{file}: of another form ({type(error).__name__}: {error}), allowed: {form}") from None
-    for row, (sentence, name) in enumerate(entries, start=1):
+    for number, (sentence, name) in enumerate(entries, start=1):
         found = re.fullmatch(r"(?:Title:(?P<title>[^\n]*)\n)?Text:(?P<text>.*)", sentence, re.DOTALL)
         title, text = (found["title"] or "", found["text"]) if found else ("", sentence)
-        yield TitledText(plain(title), plain(text), _label(name, numbers, f"{file}, row {row}"))
+        yield Row(plain(title), plain(text), str(name).strip(), f"{file}, row {number}")
 
 
 def _numbers(classes: Sequence[int], *, counted: bool = False) -> dict[str, int]:

@@ -154,7 +154,8 @@ def compose(
         return _Composed(rules, memory, replay, method, adapting, experiment, objective).learner(layout)
 
     before, after = phase_of([rule.before for rule in rules]), phase_of([rule.after for rule in rules])
-    method = Method(learner, before, after, scope, schedule, needs)
+    takes_tasks = memory is None or not memory.of_each_task
+    method = Method(learner, before, after, scope, schedule, needs, takes_tasks)
     return method
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from memjax.config import Lifelong
+from memjax.config import Config, Lifelong
 from memjax.data.documents import Examples
 from memjax.lifelong.streams import JoinedExamples, Part, Plan, PlannedStream, Schedule, task_free_order
 from memjax.training.experiment import Experiment
@@ -49,6 +49,7 @@ class Method(NamedTuple):
       scope: whose examples a stage reads.
       schedule: which updates stand between those of the stream.
       needs: what the method must be told; it is told nothing else.
+      takes_tasks: what it keeps has room for tasks that it did not know of when it began.
     """
 
     learner: Callable[[Experiment, Layout | None, MakeObjective], Learner]
@@ -57,6 +58,7 @@ class Method(NamedTuple):
     scope: Scope = "task"
     schedule: Schedule = Schedule()
     needs: Needs = Needs()
+    takes_tasks: bool = True
 
 
 def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -> Sequence[Stage]:
@@ -154,3 +156,24 @@ def check_needs(settings: Lifelong, method: Method) -> None:
     if not settings.epochs and (method.needs.examples or method.scope != "task" or borders != "known"):
         what = kind if borders == "known" else f"borders {borders!r}"
         raise ValueError(f"lifelong.epochs: given 0, allowed: at least 1, {what} counts examples")
+
+
+def check_takes_tasks(config: Config, method: Method) -> None:
+    """Refuses further tasks where a run of all of them at once would have begun otherwise.
+
+    Raises:
+      ValueError: one line with what stands against it.
+    """
+    settings, decay = config.lifelong, config.training.schedule.decay
+    assert settings is not None
+    kind, more = type(settings.method).__name__, "allowed for a run that takes another task: "
+    if not method.takes_tasks:
+        raise ValueError(f"lifelong.method: given {kind}, {more}one whose memory is not divided by the tasks")
+    if settings.borders != "known" or method.scope == "all":
+        what = "lifelong.method" if method.scope == "all" else "lifelong.borders"
+        given = kind if method.scope == "all" else repr(settings.borders)
+        raise ValueError(f"{what}: given {given}, {more}a stage for each task; here all are one")
+    if not settings.epochs and decay in ("cosine", "linear"):
+        raise ValueError(
+            f"training.schedule.decay: given {decay!r}, {more}'constant' or 'rsqrt'; this one ends with the tasks known"
+        )

@@ -8,13 +8,13 @@ from typing import Any, get_args
 
 from memjax import config as configs
 from memjax.config import Config
-from memjax.lifelong.contract import Method, task_stages
+from memjax.lifelong.contract import Method, check_takes_tasks, task_stages
 from memjax.training import loop, restoring
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeLearner, MakeObjective, TrainingResult
 from memjax.training.restoring import LoadedRun
-from memjax.training.runs import load_config
+from memjax.training.runs import load_config, run_path, takes_tasks
 from memjax.training.sharding import Layout
 from memjax.training.stages import Stage
 
@@ -48,10 +48,17 @@ def course_of(
 def train(config: Config, **arguments: Any) -> TrainingResult:
     """Trains a configuration: with one task as `memjax.training.train` does, with several one after the other.
 
-    Without `config.evaluations`, each task is evaluated as `config.evaluation` says, under its name.
+    Without `config.evaluations`, each task is evaluated as `config.evaluation` says, under its name. A run that has
+    learned the first tasks, whether it is through or not, goes on with the others (`Config.with_task`), and ends as one
+    that knew them all from the beginning.
+
+    Raises:
+      ValueError: the tasks of the run do not come first, or its method cannot take others, and as the loop.
     """
     if config.lifelong is None:
         return loop.train(config, **arguments)
+    if takes_tasks(run_path(config), config):
+        check_takes_tasks(config, make_method(config.lifelong.method))
     if not config.evaluations:
         own = lambda name: dataclasses.replace(config.evaluation, name=name, task=name)
         config = dataclasses.replace(config, evaluations=tuple(own(task.name) for task in config.lifelong.in_order))

@@ -37,6 +37,7 @@ __all__ = [
     "CLBenchmark",
     "TfdsClasses",
     "SeqioClasses",
+    "LabelledFile",
     "Squad",
     "Templates",
     "Vectors",
@@ -414,6 +415,25 @@ class SeqioClasses(ClassifiedTexts):
 
 
 @dataclass(slots=True, kw_only=True)
+class LabelledFile(ClassifiedTexts):
+    """Texts with classes of one's own (`memjax train --tasks A.csv B.csv`)."""
+
+    path: str = ""
+    """a file: .csv with class, title and text, .tsv with text and class, .json of O-LoRA (also .xz / .gz), of which
+    shares are held out; or a folder with train.csv, and test.csv where there is one"""
+    classes: tuple[str, ...] = ()
+    """its classes, as it writes them"""
+    numbers: tuple[int, ...] = ()
+    """number of each of them in the head, the same in every order of tasks"""
+
+    def check(self, field: str, config: Config) -> None:
+        fits = len(set(self.numbers)) == len(self.numbers) == len(self.classes)
+        require(
+            fits, f"{field}numbers", self.numbers, f"a number of its own for each of the {len(self.classes)} classes"
+        )
+
+
+@dataclass(slots=True, kw_only=True)
 class Squad(Source):
     """SQuAD 1.1 (Rajpurkar et al. 2016), for QuestionAnswering. Its test set is hidden: `test` is then validation."""
 
@@ -643,6 +663,7 @@ SourceKind = (
     | CLBenchmark
     | TfdsClasses
     | SeqioClasses
+    | LabelledFile
     | Squad
     | Templates
     | Digits

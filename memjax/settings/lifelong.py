@@ -288,6 +288,10 @@ class Lifelong(Settings):
         """The tasks as they are learned."""
         return tuple(self.tasks[number] for number in self.order) or self.tasks
 
+    def first(self, count: int) -> Lifelong:
+        """The first tasks alone."""
+        return replace(self, tasks=self.in_order[:count], order=())
+
     def located(self, source: SourceKind) -> SourceKind:
         """A source whose path, where it has one, lies in the folder."""
         path = getattr(source, "path", None)

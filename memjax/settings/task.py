@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from memjax.settings.data import CLBenchmark, Glue, SeqioClasses, Source, Squad, Templates, TextClasses, TfdsClasses
+from memjax.settings.data import (
+    CLBenchmark,
+    Glue,
+    LabelledFile,
+    SeqioClasses,
+    Source,
+    Squad,
+    Templates,
+    TextClasses,
+    TfdsClasses,
+)
 from memjax.settings.output import Softmax
 from memjax.settings.ranges import Range, Share
 from memjax.settings.relations import Settings, require
@@ -108,7 +118,7 @@ class Classification(TextEncoderTask):
     num_classes: Annotated[int, Range(words="2 or more", least=2)] = 2
     """classes of the data, those of later tasks included"""
 
-    sources = (Glue, Templates, TextClasses, CLBenchmark, TfdsClasses, SeqioClasses)
+    sources = (Glue, Templates, TextClasses, CLBenchmark, TfdsClasses, SeqioClasses, LabelledFile)
 
     def check(self, field: str, config: Config) -> None:
         if config.model.reads != "vectors":

@@ -62,14 +62,22 @@ class Classification(Task):
             raise ValueError("pair: given for some of the texts, allowed: for all or none")
         length, count = self.config.data.segment_length, self.settings.num_classes
         examples = LabelledTexts(texts, data.tokenizer, length=length, num_classes=count)
-        classes = class_names(self.config.data) or [str(number) for number in range(count)]
+        names = self.class_names()
         found: list[dict[str, Any]] = [{} for _ in asked]
         for batch, _, log_probs in read_examples(model, variables, examples, length=length):
             for number, row in zip(batch.extras[EXAMPLE], log_probs[:, 0], strict=True):
                 if number >= 0:
-                    ranked = candidates(row, classes.__getitem__, count)
+                    ranked = candidates(row, lambda number: names.get(number, str(number)), count)
                     found[number] = {"answer": ranked[0]["answer"], "candidates": [ranked]}
         return found
+
+    def class_names(self) -> dict[int, str]:
+        """Number -> name of the classes of all tasks; one that a file numbers is that of its task."""
+        stream = self.config.lifelong
+        if stream is None:
+            return class_names(self.config.data.source)
+        named = [(task.name, *item) for task in reversed(stream.tasks) for item in class_names(task.source).items()]
+        return {number: f"{task}/{name}" if name.isdecimal() else name for task, number, name in named}
 
     def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, Tokens]:
         """Tokens of the texts of each class."""

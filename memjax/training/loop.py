@@ -33,6 +33,7 @@ from memjax.training.runs import (
     open_tokenizer,
     read_finished,
     run_path,
+    takes_tasks,
 )
 from memjax.training.sharding import Layout, check_rows, make_layout
 from memjax.training.signals import Stopped, StopSignal
@@ -179,7 +180,7 @@ def train(
     objective: MakeObjective = make_objective,
     course: Course = one_stage,
 ) -> TrainingResult:
-    """Trains, or goes on training, or reports a run that is through.
+    """Trains, or goes on training, or reports a run that is through; a stream goes on where it has got more tasks.
 
     The start is, in this order: the newest checkpoint of the run directory, `training.init_from`, fresh parameters.
     Where several processes are one run (`memjax.training.processes`), each calls this with the same configuration.
@@ -210,7 +211,7 @@ def train(
         check_directory(path, config, reset_memory=reset_memory)
     processes.check_equal("config", config_to_dict(config))
     report = (on_event or Progress()) if processes.is_first() else lambda event: None
-    finished = processes.first(read_finished(path))
+    finished = processes.first(None if takes_tasks(path, config) else read_finished(path))
     if finished is not None:
         text = f"{path}: finished after {finished['step']} steps; remove the directory to train again"
         report(Event("finished", finished["step"], training.steps, finished["results"], text))

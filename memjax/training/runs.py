@@ -35,10 +35,10 @@ from memjax.training.processes import is_first
 __all__ = ["config_from_dict", "config_to_dict", "load_config", "run_path"]
 
 IGNORED = (
-    *("workdir", "data.cache_dir", "data.neighbors"),
+    *("name", "workdir", "data.cache_dir", "data.neighbors", "lifelong.folder"),
     *("sharding.data", "sharding.fsdp", "sharding.model", "sharding.memory", "sharding.timeout"),
 )
-"""fields that may differ when a run goes on: where things are"""
+"""fields that may differ when a run goes on: where things are, the run itself included"""
 MEMORY_FIELDS = ("data.rows",)
 """fields that may differ besides when a run goes on with empty memories"""
 TOKENIZER = "tokenizer"
@@ -73,6 +73,9 @@ class RunDirectory:
     def __init__(self, config: Config, *, reset_memory: bool = False):
         """Opens the directory of `config` and makes it where it is new.
 
+        A stream takes more tasks than its run has had, whether that is through or not: the configuration replaces the
+        one there.
+
         Args:
           config: of the run.
           reset_memory: `MEMORY_FIELDS` may differ from those there, and replace them.
@@ -82,11 +85,13 @@ class RunDirectory:
         """
         self.path, self._lock, self._writes = run_path(config), None, is_first()
         check_directory(self.path, config, reset_memory=reset_memory)
+        replaces = reset_memory or takes_tasks(self.path, config)
         if self._writes:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path)
         try:
-            if self._writes and (reset_memory or not (self.path / "config.json").exists()):
+            if self._writes and (replaces or not (self.path / "config.json").exists()):
+                (self.path / "finished.json").unlink(missing_ok=True)  # first: what is not through is gone on with
                 write_json(self.path / "config.json", config_to_dict(config))
             self._earlier = read_json(self.path / "versions.json") or []
             if not isinstance(self._earlier, list):
@@ -160,13 +165,30 @@ def check_directory(path: Path, config: Config, *, reset_memory: bool = False) -
                 "give another name or workdir"
             )
         return
-    there, here = config_to_dict(load_config(path)), config_to_dict(config)
+    old, new = load_config(path), config
+    if new.takes_tasks_of(old):
+        old, new = _same_tasks(path, old, new)
+    there, here = config_to_dict(old), config_to_dict(new)
     difference = describe_difference(there, here, (*IGNORED, *MEMORY_FIELDS) if reset_memory else IGNORED)
     if difference:
         hint = "give another name, or remove the directory"
         if not describe_difference(there, here, (*IGNORED, *MEMORY_FIELDS)):
             hint = "its memories belong to those rows; --reset-memory goes on with empty ones"
         raise ValueError(f"{path}: holds a run of another config, {difference}; {hint}")
+
+
+def takes_tasks(path: Path, config: Config) -> bool:
+    """Whether a stream of tasks has a run in `path` that knows less of them."""
+    return (path / "config.json").exists() and config.takes_tasks_of(load_config(path))
+
+
+def _same_tasks(path: Path, old: Config, new: Config) -> tuple[Config, Config]:
+    """Both with the tasks of the old one, which the new one must begin with."""
+    assert old.lifelong is not None and new.lifelong is not None
+    learned, given = ([task.name for task in stream.in_order] for stream in (old.lifelong, new.lifelong))
+    if given[: len(learned)] != learned:
+        raise ValueError(f"lifelong.order: given {given}, allowed: {learned} first, the tasks of the run in {path}")
+    return old.of_first_tasks(len(learned)), new.of_first_tasks(len(learned))
 
 
 def config_to_dict(config: Any) -> Any:
@@ -329,7 +351,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def flat_settings(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Field -> value of a configuration as a dict; the kind of a part stands under the part's own name."""
+    """Field -> value of a configuration as a dict; the kind of a part stands under the part's own name.
+
+    Example:
+      >>> flat_settings({"type": "A", "rows": 2, "parts": [{"type": "B", "size": [1, 2]}]})
+      {'': 'A', 'rows': 2, 'parts.0': 'B', 'parts.0.size': [1, 2]}
+    """
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        value = {str(number): item for number, item in enumerate(value)}
     if not isinstance(value, dict):
         return {prefix.removesuffix("."): value}
     flat: dict[str, Any] = {}

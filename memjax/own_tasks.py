@@ -1,0 +1,202 @@
+"""Files of one's own as tasks: a stream of them, or one more for a run that there is already.
+
+    config, what = tasks_config(["news.csv", "reviews.csv"], "lifelong_text", "small_mbpa_pp")
+    memjax.lifelong.train(config)
+    config, what = with_file(config, "questions.csv")  # tomorrow
+    memjax.lifelong.train(config)
+
+What `memjax train --tasks A.csv B.csv` and `memjax train --run RUN --add-task C.csv` do. A class has the same number in
+every order of the files: they are numbered file by file in the order of their names, equal words being one class. What
+a file writes as a number is a class of its own. Those of a task that comes later follow.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from memjax.config import (
+    CachedFeatures,
+    Classification,
+    Config,
+    LabelledFile,
+    LanguageModeling,
+    Lifelong,
+    QuestionAnswering,
+    SourceKind,
+    Squad,
+    TaskData,
+    TextClasses,
+    TextFiles,
+)
+from memjax.data.opening import class_names
+from memjax.data.sources import SPLITS, find_files, find_packed
+from memjax.data.text_classes import TEXT_SETS, labels_of
+from memjax.overrides import UsageError, load_config
+from memjax.settings.relations import validate
+
+__all__ = ["tasks_config", "with_file"]
+
+CONFIG, VARIANT = "lifelong_text", "small_mixed"
+"""for files without a config"""
+RESERVED = 2
+"""the head has room for so many times the classes that are counted, at least"""
+
+Numbers = dict[tuple[str, str], int]
+"""(task, or '' for a word that any task may use; what its file writes for the class) -> number in the head"""
+
+
+def tasks_config(files: Sequence[str], name: str = "", variant: str = "") -> tuple[Config, str]:
+    """A configuration for a stream of files, and a line that says what is in it.
+
+    Args:
+      files: of the tasks, in the order in which they are learned: as `LabelledFile` for a text encoder, folders of
+        `CachedFeatures` for a perceptron, folders of SQuAD for questions, texts for a language model.
+      name: of a config of a stream, or of one task, which becomes the stream of plain training.
+      variant: of the config, with its model and its method.
+
+    Raises:
+      ValueError: a file that is missing, given twice, of another form, or without examples.
+    """
+    config = load_config(name or CONFIG, variant or ("" if name else VARIANT))
+    paths = [_found(file, "--tasks") for file in files]
+    for number, path in enumerate(paths):
+        if path in paths[:number]:
+            raise UsageError(f"--tasks: given {files[number]} twice, allowed: each file once")
+    names = [_name(path) for path in paths]
+    for number, own in enumerate(names):
+        if own in names[:number]:
+            raise UsageError(f"--tasks: given two files of the name {own!r}, allowed: a name of its own for each")
+    folder = os.path.commonpath([path.parent for path in paths])
+    sources, numbers = {}, Numbers()
+    for own, path in sorted(zip(names, paths, strict=True)):
+        sources[own] = _source(config, own, Path(os.path.relpath(path, folder)), path, numbers)
+    stream = replace(config.lifelong or Lifelong(epochs=1), folder=folder, order=())
+    stream.tasks = tuple(TaskData(name=own, source=sources[own]) for own in names)
+    task = config.task
+    if isinstance(task, Classification) and numbers:
+        counted, last = len(set(numbers.values())), max(numbers.values())
+        task = replace(task, num_classes=max(task.num_classes, RESERVED * counted, last + 1))
+    data = replace(config.data, source=sources[min(names)])
+    own = "_".join(filter(None, [name or "tasks", *names, variant]))[:80]
+    made = replace(config, name=own, data=data, task=task, lifelong=stream, evaluations=())
+    return made, _described(made)
+
+
+def with_file(config: Config, file: str) -> tuple[Config, str]:
+    """The configuration of a stream with a file as a task more at its end, and a line that says what is in it.
+
+    Args:
+      config: of a run over tasks.
+      file: as in `tasks_config`.
+
+    Raises:
+      ValueError: a run of one task, a file that is missing, a task of the run already, or of classes for which the head
+        has no room.
+    """
+    stream = config.lifelong
+    if stream is None:
+        raise UsageError("--add-task: given a run of one task, allowed: a run of a stream (memjax train --tasks ...)")
+    path = _found(file, "--add-task")
+    own, known = _name(path), [task.name for task in stream.tasks]
+    if is_task(config, file):
+        raise UsageError(f"--add-task: given {file}, a task of the run already, allowed: another file")
+    if own in known:
+        raise UsageError(f"--add-task: given a file of the name {own!r}, allowed: another one than {', '.join(known)}")
+    numbers = _numbers(stream.tasks)
+    classes, inside = len(set(numbers.values())), stream.folder and path.is_relative_to(stream.folder)
+    stored, last = path.relative_to(stream.folder) if inside else path, stream.in_order[-1].source
+    if isinstance(last, TextClasses) and own in TEXT_SETS and find_packed(path, *last.train):
+        source: SourceKind = replace(last, data_set=own, path=str(stored))  # another one of the published sets
+        numbers |= {("", name): number for number, name in class_names(source).items()}
+    else:
+        source = _source(config, own, stored, path, numbers)
+    room = getattr(config.task, "num_classes", 0)
+    if numbers and max(numbers.values()) >= room:
+        more = max(numbers.values()) + 1
+        raise ValueError(
+            f"task.num_classes: {own} has {len(set(numbers.values())) - classes} new classes beside {classes}, the head "
+            f"of the run has {room}, allowed: a run begun with --task.num-classes {more} or more"
+        )
+    longer = config.with_task(TaskData(name=own, source=source))
+    validate(longer)
+    return longer, _described(longer)
+
+
+def is_task(config: Config, file: str) -> bool:
+    """Whether a file is the data of a task of the stream."""
+    stream = config.lifelong
+    located = [stream.located(task.source) for task in stream.tasks] if stream else []
+    return any(Path(path).resolve() == Path(file).resolve() for one in located if (path := getattr(one, "path", "")))
+
+
+def _found(file: str, option: str) -> Path:
+    """The file, by its whole path."""
+    path = Path(file).expanduser()
+    if not file or not path.exists():
+        raise UsageError(f"{option}: given {file!r}, which does not exist, allowed: a file or a folder")
+    return path.resolve()
+
+
+def _name(path: Path) -> str:
+    """The name of a task, that of the folder where the file's says only which split it is.
+
+    Example:
+      >>> _name(Path("data/news.csv.xz")), _name(Path("data/yelp/train.csv")), _name(Path("data/yelp"))
+      ('news', 'yelp', 'yelp')
+    """
+    stem = path.name.partition(".")[0]
+    return path.parent.name if stem in SPLITS else stem
+
+
+def _source(config: Config, name: str, stored: Path, path: Path, numbers: Numbers) -> SourceKind:
+    """What a config of this kind reads of a file; its classes get the next numbers.
+
+    Args:
+      config: whose task it is for.
+      name: of the task.
+      stored: the path that the settings name.
+      path: where the file is now.
+      numbers: of the classes so far, to which those of the file are added.
+    """
+    match config.task:
+        case Classification() if config.model.reads == "vectors":
+            return CachedFeatures(path=str(stored))
+        case Classification():
+            labels = labels_of(str(path))
+            for label in labels:
+                numbers.setdefault(_key(name, label), max(numbers.values(), default=-1) + 1)
+            own = tuple(numbers[_key(name, label)] for label in labels)
+            return LabelledFile(path=str(stored), classes=labels, numbers=own)
+        case QuestionAnswering():
+            return Squad(path=str(stored))
+        case LanguageModeling() if "texts" in config.data.source.gives:
+            find_files(str(path))
+            return TextFiles(path=str(stored))
+    task = type(config.task).__name__
+    raise UsageError(
+        f"--tasks: given {path.name} for {task}, allowed: a config that classifies, answers, or reads texts"
+    )
+
+
+def _key(name: str, label: str) -> tuple[str, str]:
+    return (name if label.isdecimal() else "", label)
+
+
+def _numbers(tasks: Iterable[TaskData]) -> Numbers:
+    """The classes of a stream."""
+    known = Numbers()
+    for task in tasks:
+        for number, label in class_names(task.source).items():
+            known.setdefault(_key(task.name, label), number)
+    return known
+
+
+def _described(config: Config) -> str:
+    """The tasks of a stream, and what learns them."""
+    stream = config.lifelong
+    assert stream is not None
+    classes = {number for task in stream.tasks for number in class_names(task.source)}
+    room = f", {len(classes)} classes in a head of {getattr(config.task, 'num_classes', 0)}" if classes else ""
+    names = ", ".join(task.name for task in stream.in_order)
+    return f"{len(stream.tasks)} tasks ({names}){room}; {type(stream.method).__name__}, {type(config.model).__name__}"

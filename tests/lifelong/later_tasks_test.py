@@ -1,0 +1,138 @@
+"""A run that is through takes another task, and ends as one that knew all of them from the beginning."""
+
+import copy
+import dataclasses
+import json
+
+import pytest
+
+from memjax.cli import main
+from memjax.config import GEM, Blobs, Joint, Schedule, Sequential, TaskData
+from memjax.lifelong import train
+from memjax.training import read_metrics
+from memjax.training.runs import load_config
+from tests.lifelong.learner_cases import CASE, DIM, SIZE, TASKS, config_of
+from tests.training.loop_test import Crash, crash_at, final_arrays
+
+METHODS = ("sequential", "replay", "ewc", "mbpa_pp")
+
+
+def stream(workdir, method, *, tasks=TASKS, **fields):
+    config = config_of(method, tasks=tasks, **fields)
+    return dataclasses.replace(config, workdir=str(workdir))
+
+
+def task(number):
+    classes = (2 * number, 2 * number + 1)
+    source = Blobs(classes=classes, num_classes=2 * TASKS, dim=DIM, num_train=SIZE, num_test=8)
+    return TaskData(name=f"task {number}", source=source)
+
+
+def run(config, **arguments):
+    return train(config, on_event=lambda event: None, **arguments)
+
+
+def assert_same_end(path, expected):
+    """Bit for bit everything in the last checkpoint, and the scores of what both have scored."""
+    (step, arrays, extra), (wanted_step, wanted, wanted_extra) = final_arrays(path), final_arrays(expected)
+    assert (step, extra) == (wanted_step, wanted_extra) and arrays.keys() == wanted.keys()
+    assert [name for name, array in arrays.items() if array.tobytes() != wanted[name].tobytes()] == []
+    matrix = lambda path: {
+        (line["stage"] if "stage" in line else 0, line["name"]): line["nats"]
+        for line in read_metrics(path / "metrics.jsonl")
+        if line.get("phase") == "after" and line.get("name")
+    }
+    found, whole = matrix(path), matrix(expected)
+    assert found.items() <= whole.items()
+    assert {(stage, f"task {number}") for stage in range(TASKS) for number in range(min(stage + 1, TASKS))} <= set(
+        found
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.laws) for name in METHODS),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("cumulative", "lwf")),
+    ],
+)
+def test_two_tasks_and_later_a_third_are_three_in_one_go(tmp_path, name):
+    method = CASE[name].method
+    whole = run(stream(tmp_path / "whole", method))
+    config = stream(tmp_path / "later", method, tasks=TASKS - 1)
+    first = run(config)
+    assert not first.finished_before and (first.path / "finished.json").exists()
+    longer = load_config(first.path).with_task(task(TASKS - 1))
+    assert longer.lifelong == stream(tmp_path, method).lifelong
+    with pytest.raises(Crash):  # in the middle of the third task
+        run(longer, hooks=[crash_at(first.step + 2)])
+    assert not (first.path / "finished.json").exists() and load_config(first.path) == longer
+    later = run(longer)
+    assert later.step == whole.step > first.step
+    assert_same_end(later.path, whole.path)
+    assert run(longer).finished_before
+
+
+@pytest.mark.slow
+def test_documents_get_the_same_share_of_updates_for_a_later_task(tmp_path):
+    from tests.lifelong.stages_test import config_of as documents
+
+    constant = {"schedule": Schedule(learning_rate=1e-2, warmup_steps=2, decay="constant")}
+    two = documents(tmp_path / "later", Sequential(), **constant)
+    third = TaskData(name="again", source=two.lifelong.tasks[0].source)
+    whole = run(dataclasses.replace(two.with_task(third), workdir=str(tmp_path / "whole")))
+    run(two)
+    later = run(two.with_task(third))
+    step, arrays, _ = final_arrays(later.path)
+    wanted_step, wanted, _ = final_arrays(whole.path)
+    assert step == wanted_step
+    assert [name for name, array in arrays.items() if array.tobytes() != wanted[name].tobytes()] == []
+
+
+def test_what_a_run_has_learned_comes_first(tmp_path, capsys):
+    config = stream(tmp_path, Sequential(), tasks=2)
+    first = run(config)
+    other = dataclasses.replace(config.with_task(task(2)), evaluations=())
+    other.lifelong.order = (2, 0, 1)
+    with pytest.raises(ValueError, match=r"lifelong.order: given \['task 2', .*allowed: \['task 0', 'task 1'\] first"):
+        run(other)
+    changed = copy.deepcopy(config.with_task(task(2)))
+    changed.lifelong.tasks[0].source.num_train = 4
+    with pytest.raises(
+        ValueError, match="holds a run of another config, lifelong.tasks.0.source.num_train = 10 there and 4"
+    ):
+        run(changed)
+    assert (first.path / "finished.json").exists() and run(config).finished_before
+    later = run(config.with_task(task(2)))
+    assert later.step > first.step
+    # Every verb sees three tasks.
+    capsys.readouterr()
+    assert main(["eval", "--run", str(later.path), "--json"]) == 0
+    seen = json.loads(capsys.readouterr().out)["stream"]
+    assert seen["tasks"] == ["task 0", "task 1", "task 2"] and [len(row) for row in seen["scores"]] == [3, 3, 3]
+    assert main(["compare", str(later.path), "--json"]) == 0
+    assert {"average", "forgetting", "task 2.accuracy"} <= json.loads(capsys.readouterr().out)[str(later.path)].keys()
+
+
+@pytest.mark.parametrize(
+    "method, fields, line",
+    [
+        (GEM(rows=4), {}, "lifelong.method: given GEM, allowed for a run that takes another task: one whose memory"),
+        (Joint(), {}, "lifelong.method: given Joint, allowed for a run that takes another task: a stage for each"),
+        (Sequential(), {"borders": "sharp"}, "lifelong.borders: given 'sharp', allowed for a run that takes another"),
+        (
+            Sequential(),
+            {"epochs": 0, "training": {"schedule": Schedule(warmup_steps=0)}},
+            "training.schedule.decay: given 'cosine', allowed for a run that takes another task: 'constant' or 'rsqrt'",
+        ),
+    ],
+    ids=["memory of tasks", "one stage", "no borders", "decay"],
+)
+def test_a_run_that_had_begun_otherwise_takes_no_other_task(tmp_path, method, fields, line):
+    from memjax.training.runs import config_to_dict, write_json
+
+    config = stream(tmp_path, method, tasks=2, **fields)
+    (tmp_path / "run").mkdir()
+    write_json(tmp_path / "run" / "config.json", config_to_dict(config))
+    with pytest.raises(ValueError, match=line):
+        run(config.with_task(task(2)))

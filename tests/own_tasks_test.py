@@ -1,0 +1,144 @@
+"""Files of one's own as tasks: what becomes of their classes, and a stream of them from the command line."""
+
+import csv
+import json
+import random
+
+import pytest
+
+from memjax.cli import main
+from memjax.config import CachedFeatures, LabelledFile, MbPA, Replay, TextClasses, TextFiles
+from memjax.data.opening import classified_texts
+from memjax.overrides import load_config
+from memjax.own_tasks import tasks_config, with_file
+from memjax.settings.relations import validate
+from memjax.training.runs import load_config as load_run_config
+from tests.training.loop_test import final_arrays
+
+WORDS = {
+    "fruit": {"1": ("apple", "pear", "plum"), "2": ("carrot", "leek", "bean")},
+    "mood": {"good": ("fine", "great", "nice"), "bad": ("poor", "awful", "sad")},
+    "taste": {"good": ("lovely", "tasty", "nice"), "odd": ("weird", "strange", "bland")},
+}
+CONFIG = """
+from memjax.config import *
+VARIANTS = ("default", "mbpa")
+def get_config(variant="default"):
+    model = Model(dim=8, num_layers=1, num_heads=2, attention=Bidirectional(positions=12), feed_forward=Dense(dim=16))
+    data = Data(source=Templates(), tokenizer=WordPiece(vocab_size=64), cache_dir="cache", rows=4, segment_length=12)
+    memory = EpisodicMemory(policy="all", capacity=200)
+    method = MbPA(memory=memory, every=16, rows=4, num_neighbors=3, steps=2, learning_rate=0.1, key="first")
+    return Config(
+        name="tiny", model=model, data=data, task=Classification(num_classes=8),
+        evaluation=Evaluation(rows=4, split="test"),
+        training=Training(schedule=Schedule(warmup_steps=0, decay="constant"), log_every=0),
+        lifelong=Lifelong(method=method if variant == "mbpa" else Sequential(), epochs=1),
+    )
+"""
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The working directory with a file a task and a config `stream.py`."""
+    monkeypatch.chdir(tmp_path)
+    draw = random.Random(0)
+    for name, classes in WORDS.items():
+        with open(f"{name}.csv", "w", newline="") as file:
+            for number in range(40):
+                label = draw.choice([*classes])
+                words = " ".join(draw.choices(classes[label], k=3))
+                csv.writer(file).writerow([label, f"no {number}", words])
+    (tmp_path / "stream.py").write_text(CONFIG)
+    return tmp_path
+
+
+def classes_of(config):
+    return {
+        task.name: dict(zip(task.source.classes, task.source.numbers, strict=True)) for task in config.lifelong.tasks
+    }
+
+
+def test_classes_have_the_same_numbers_in_every_order_and_later_ones_follow(files):
+    config, what = tasks_config(["taste.csv", "fruit.csv"], "stream.py")
+    assert what.startswith("2 tasks (taste, fruit), 4 classes in a head of 8; Sequential")
+    other, _ = tasks_config([str(files / "fruit.csv"), "taste.csv"], "stream.py")
+    wanted = {"fruit": {"1": 0, "2": 1}, "taste": {"good": 2, "odd": 3}}
+    assert classes_of(config) == classes_of(other) == wanted
+    assert [task.name for task in config.lifelong.in_order] == ["taste", "fruit"]
+    assert config.data.source == other.data.source and config.lifelong.folder == str(files)
+    later, what = with_file(config, "mood.csv")
+    validate(later)
+    assert classes_of(later) == {**wanted, "mood": {"bad": 4, "good": 2}} and "5 classes" in what
+    whole, _ = tasks_config(["taste.csv", "fruit.csv", "mood.csv"], "stream.py", "mbpa")
+    # A word is one class wherever it stands; a number is its file's own.
+    assert len({number for own in classes_of(whole).values() for number in own.values()}) == 5
+    assert isinstance(whole.lifelong.method, MbPA) and whole.task.num_classes == 10
+    splits = classified_texts(later.lifelong.located(later.lifelong.tasks[-1].source)).texts
+    assert {example.label for examples in splits.values() for example in examples} == {2, 4}
+    assert sum(map(len, splits.values())) == 40 and all(splits.values())
+    with pytest.raises(ValueError, match=r"mood.csv, row \d+: class 'bad', allowed: good"):
+        classified_texts(LabelledFile(path="mood.csv", classes=("good",), numbers=(0,)))
+
+
+def test_a_file_may_have_a_header_or_be_a_folder_with_splits_or_json(files):
+    folder = files / "news"
+    folder.mkdir()
+    (folder / "train.csv").write_text("title,text,label\n" + "one,first words,yes\ntwo,other words,no\n" * 5)
+    rows = [{"sentence": "Title: three\nText: third words", "label": "no"}]
+    (folder / "test.json").write_text(json.dumps(rows))
+    config, what = tasks_config(["news", "fruit.csv"])
+    assert "4 classes in a head of 33; Replay" in what and isinstance(config.lifelong.method, Replay)
+    assert classes_of(config)["news"] == {"no": 2, "yes": 3}
+    found = classified_texts(config.lifelong.located(config.lifelong.tasks[0].source))
+    assert [example.texts for example in found.texts["test"]] == [("three. third words",)]
+    assert {example.texts[0] for example in found.texts["train"]} <= {"one. first words", "two. other words"}
+    (folder / "train.csv").unlink()
+    with pytest.raises(ValueError, match="no examples for the train split in its 1 rows, allowed: at least one"):
+        classified_texts(LabelledFile(path=str(folder), classes=("no",), numbers=(0,), test_percent=100))
+
+
+def test_other_runs_take_the_kind_of_data_that_they_read(files):
+    (files / "dbpedia").mkdir()
+    (files / "dbpedia" / "train.csv").write_text("1,a title,a text\n")
+    published = load_config("lifelong_text", "encoder")
+    published.lifelong.tasks = tuple(task for task in published.lifelong.tasks if task.name != "dbpedia")
+    source = with_file(published, "dbpedia")[0].lifelong.tasks[-1].source
+    assert isinstance(source, TextClasses) and (source.data_set, source.num_train) == ("dbpedia", 2000)
+    with pytest.raises(
+        ValueError, match="mood has 2 new classes beside 19, the head of the run has 33, allowed: .* 35 or"
+    ):
+        with_file(published, "mood.csv")
+    vectors, _ = tasks_config(["dbpedia"], "lifelong_text")
+    assert isinstance(vectors.lifelong.tasks[0].source, CachedFeatures) and vectors.task.num_classes == 33
+    texts, _ = tasks_config(["mood.csv", "taste.csv"], "transformer_xl_python")
+    assert [type(task.source) for task in texts.lifelong.tasks] == [TextFiles, TextFiles]
+    narrow, _ = tasks_config(["fruit.csv"], "stream.py")
+    narrow.task.num_classes = 2
+    with pytest.raises(
+        ValueError, match="mood has 2 new classes beside 2, the head of the run has 2, allowed: .* 4 or"
+    ):
+        with_file(narrow, "mood.csv")
+
+
+@pytest.mark.slow
+def test_two_files_and_later_a_third_are_three_in_one_go(files, capsys):
+    size = ["--task.num-classes", "8"]
+    both = ["train", "--config", "stream.py", "--variant", "mbpa", *size]
+    assert main([*both, "--name", "whole", "--tasks", "fruit.csv", "mood.csv", "taste.csv"]) == 0
+    assert main([*both, "--name", "later", "--tasks", "fruit.csv", "mood.csv"]) == 0
+    more = ["train", "--run", "runs/later", "--add-task", "taste.csv"]
+    assert main(more) == 0
+    (path := files / "runs" / "later").rename(files / "moved")
+    assert main(["train", "--run", "moved"]) == 0 and not path.exists()
+    assert "finished after" in capsys.readouterr().err
+    assert main(["train", "--run", "moved", "--add-task", "taste.csv"]) == 2
+    assert "--add-task: given taste.csv, a task of the run already" in capsys.readouterr().err
+    assert load_run_config("moved").lifelong == load_run_config("runs/whole").lifelong
+    (step, arrays, extra), (wanted_step, wanted, wanted_extra) = (
+        final_arrays(files / "moved"),
+        final_arrays(files / "runs" / "whole"),
+    )
+    assert (step, extra) == (wanted_step, wanted_extra) and arrays.keys() == wanted.keys()
+    assert [name for name, array in arrays.items() if array.tobytes() != wanted[name].tobytes()] == []
+    assert main(["eval", "--run", "moved"]) == 0
+    assert "accuracy after  fruit" in capsys.readouterr().out
