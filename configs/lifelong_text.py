@@ -7,8 +7,8 @@
 
 The plain variants train a perceptron on sentence vectors: each folder of DIR has `train.npy`, `train_labels.npy` and so
 on (`memjax.config.CachedFeatures`; `memjax.lifelong.features` makes them of texts and a frozen encoder). `encoder*`
-train MiniLM itself on the CSV files of Zhang et al.; RUN is what `memjax import` makes of its weights. `small*` train an
-encoder of 2 layers from fresh parameters, for texts of one's own.
+train MiniLM itself on the CSV files of Zhang et al.; RUN is what `memjax import` makes of its weights. `small*` train
+an encoder of 2 layers from fresh parameters, for texts of one's own.
 
 Paper: de Masson d'Autume et al. 2019, https://arxiv.org/abs/1906.01076.
 Paper's number: 70.6 on average over four orders, 18.4 of plain training; BERT-base, 115,000 texts a task.

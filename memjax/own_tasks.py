@@ -104,7 +104,7 @@ def with_file(config: Config, file: str) -> tuple[Config, str]:
     if own in known:
         raise UsageError(f"--add-task: given a file of the name {own!r}, allowed: another one than {', '.join(known)}")
     numbers = _numbers(stream.tasks)
-    classes, inside = len(set(numbers.values())), stream.folder and path.is_relative_to(stream.folder)
+    classes, inside = _classes(config), stream.folder and path.is_relative_to(stream.folder)
     stored, last = path.relative_to(stream.folder) if inside else path, stream.in_order[-1].source
     if isinstance(last, TextClasses) and own in TEXT_SETS and find_packed(path, *last.train):
         source: SourceKind = replace(last, data_set=own, path=str(stored))  # another one of the published sets
@@ -113,10 +113,10 @@ def with_file(config: Config, file: str) -> tuple[Config, str]:
         source = _source(config, own, stored, path, numbers)
     room = getattr(config.task, "num_classes", 0)
     if numbers and max(numbers.values()) >= room:
-        more = max(numbers.values()) + 1
+        new, more = len(set(numbers.values()) - classes), max(numbers.values()) + 1
         raise ValueError(
-            f"task.num_classes: {own} has {len(set(numbers.values())) - classes} new classes beside {classes}, the head "
-            f"of the run has {room}, allowed: a run begun with --task.num-classes {more} or more"
+            f"task.num_classes: {own} has {new} new classes beside {len(classes)}, the head of the run has {room}, "
+            f"allowed: a run begun with --task.num-classes {more} or more"
         )
     longer = config.with_task(TaskData(name=own, source=source))
     validate(longer)
@@ -192,11 +192,18 @@ def _numbers(tasks: Iterable[TaskData]) -> Numbers:
     return known
 
 
+def _classes(config: Config) -> set[int]:
+    """The numbers that the classes of a stream have."""
+    return (
+        {number for task in config.lifelong.tasks for number in class_names(task.source)} if config.lifelong else set()
+    )
+
+
 def _described(config: Config) -> str:
     """The tasks of a stream, and what learns them."""
     stream = config.lifelong
     assert stream is not None
-    classes = {number for task in stream.tasks for number in class_names(task.source)}
+    classes = _classes(config)
     room = f", {len(classes)} classes in a head of {getattr(config.task, 'num_classes', 0)}" if classes else ""
     names = ", ".join(task.name for task in stream.in_order)
     return f"{len(stream.tasks)} tasks ({names}){room}; {type(stream.method).__name__}, {type(config.model).__name__}"

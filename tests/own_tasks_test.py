@@ -47,7 +47,7 @@ def files(tmp_path, monkeypatch):
             for number in range(40):
                 label = draw.choice([*classes])
                 words = " ".join(draw.choices(classes[label], k=3))
-                csv.writer(file).writerow([label, f"no {number}", words])
+                csv.writer(file).writerow([label, f"no {number}", f"{words} {number}"])
     (tmp_path / "stream.py").write_text(CONFIG)
     return tmp_path
 

@@ -101,6 +101,19 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(f"{alone!r} stands alone, allowed: {option} {alone} (see --help)")
         raise UsageError(f"{option or name}: not given, allowed: {allowed}")
 
+    def apart(self, arguments: list[str]) -> tuple[list[str], list[str]]:
+        """What stands alone, of no option, and the rest; an option that the parser does not know has one value."""
+        alone, rest, values = list[str](), list[str](), 0
+        for argument in arguments:
+            if not argument.startswith("-") and not values:
+                alone.append(argument)
+                continue
+            rest.append(argument)
+            action = self._option_string_actions.get(argument)
+            has_value = argument.startswith("-") and "=" not in argument and (action is None or action.nargs != 0)
+            values = int(has_value)
+        return alone, rest
+
     def refuse(self, name: str) -> NoReturn:
         """Says that something is no option."""
         hint = suggestion(name.partition("=")[0], self._option_string_actions, "; see --help")

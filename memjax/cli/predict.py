@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from memjax.cli.parser import DATA_FIELDS, Parser, open_run, with_config
@@ -22,39 +23,73 @@ def run(arguments: list[str]) -> int:
     add("--pair", default="", metavar="TEXT", help="the second text of a pair (Classification)")
     add("--document", default="", metavar="FILE", help="what a dialogue is about")
     add("--top", type=int, default=5, metavar="K", help="candidates for each [MASK] (default: 5)")
+    parser.epilog = "A FILE by itself is read row by row (.csv, .tsv, .json as of a task, .txt, .npy of vectors)."
+    files, arguments = parser.apart(arguments)
     options, config = with_config(parser, arguments, only=DATA_FIELDS)
     about = _about(config, options)
     if options.top < 1:
         raise ValueError(f"top: given {options.top}, allowed: 1 or more")
-    texts = read_texts(options.text, options.file)
-    answers, facts = predict(options.run, config, [(text, about) for text in texts], top=options.top)
-    for text, found in zip(texts, answers, strict=True):
-        print(json.dumps({"text": text, **found, **facts}) if options.json else describe_answer(found))
+    asked: list[tuple[Any, str]] = _asked(config, files) if files else []
+    if options.text or options.file or not files:
+        asked += [(text, about) for text in read_texts(options.text, options.file)]
+    answers, facts = predict(options.run, config, asked, top=options.top)
+    for number, ((text, _), found) in enumerate(zip(asked, answers, strict=True)):
+        told = {"text": text} if isinstance(text, str) else {"row": number}
+        shown = describe_row(found) if files else describe_answer(found)
+        print(json.dumps({**told, **found, **facts}) if options.json else shown)
     return 0
 
 
 def predict(
-    run: str, config: Config, asked: Sequence[tuple[str, str]], **how: Any
+    run: str, config: Config, asked: Sequence[tuple[Any, str]], **how: Any
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What a run answers, see `Task.predict`, and which checkpoint of it."""
     from memjax.tasks import Asked
 
     loaded = open_run(run, config)
-    experiment, questions = loaded.experiment, [Asked(*one) for one in asked]
-    found = experiment.task.predict(experiment.model, loaded.variables, questions, experiment.datasets, **how)
+    found = loaded.experiment.predict(loaded.variables, [Asked(*one) for one in asked], **how)
     return found, loaded.checkpoint.facts()
 
 
 def describe_answer(found: Mapping[str, Any]) -> str:
-    """The answer, then the candidates for each thing that was asked for, a line each.
+    """The answer, then the candidates for each thing that was asked for, and the examples adapted to, a line each.
 
     Example:
-      >>> print(describe_answer({"answer": "1", "candidates": [[{"answer": "1", "probability": 0.75}]]}))
+      >>> found = {"answer": "1", "candidates": [[{"answer": "1", "probability": 0.75}]], "neighbors": [3, 0]}
+      >>> print(describe_answer(found))
       1
         1 0.7500
+        examples 3, 0
     """
     show = lambda ranked: ", ".join(f"{one['answer']} {one['probability']:.4f}" for one in ranked)
-    return "\n".join([found["answer"], *("  " + show(ranked) for ranked in found.get("candidates", ()))])
+    lines = [found["answer"], *("  " + show(ranked) for ranked in found.get("candidates", ()))]
+    near = found.get("neighbors", ())
+    return "\n".join([*lines, *([f"  examples {', '.join(map(str, near))}"] if near else [])])
+
+
+def describe_row(found: Mapping[str, Any]) -> str:
+    """The answer, its probability and the numbers of the examples adapted to, between tabs.
+
+    Example:
+      >>> describe_row({"answer": "World", "probability": 0.75, "neighbors": [3, 0]})
+      'World\\t0.7500\\t3 0'
+    """
+    near = [" ".join(map(str, found["neighbors"]))] if "neighbors" in found else []
+    return "\t".join([found["answer"], f"{found.get('probability', 0):.4f}", *near])
+
+
+def _asked(config: Config, files: Sequence[str]) -> list[tuple[Any, str]]:
+    """What the rows of files ask."""
+    from memjax.tasks import task_of
+
+    task = task_of(config)
+    for file in files:
+        if not Path(file).is_file():
+            raise ValueError(f"{file}: no such file, allowed: one whose rows are asked")
+    asked = [one for file in files for one in task.ask(file)]
+    if not asked:
+        raise ValueError(f"{files[0]}: no rows, allowed: at least one")
+    return asked
 
 
 def _about(config: Config, options: Any) -> str:
@@ -63,6 +98,9 @@ def _about(config: Config, options: Any) -> str:
 
     task = task_of(config)
     task.require("predict")
+    if not task.texts and (given := next((name for name in ("text", "file") if getattr(options, name)), "")):
+        allowed = "a FILE by itself, .npy, float32 [vectors, width]"
+        raise ValueError(f"--{given}: given with {type(task).__name__}, allowed: {allowed}")
     for name in ABOUT:
         if getattr(options, name) and name != task.about:
             allowed = f"--{task.about}" if task.about else "none"

@@ -12,7 +12,7 @@ from typing import Any
 from memjax.data.sources import SPLITS, find_packed, read_text, split_of
 from memjax.data.tfds import tfds_examples
 
-__all__ = ["Question", "squad_questions", "tfds_squad_questions"]
+__all__ = ["Question", "read_questions", "squad_questions", "tfds_squad_questions"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +60,15 @@ def tfds_squad_questions(*, split: str, data_dir: str) -> list[Question]:
         Question(text(example["question"]), text(example["context"]), answers(example["answers"]))
         for example in tfds_examples("squad", split=part, data_dir=data_dir or None)
     ]
+
+
+def read_questions(file: Path) -> list[Question]:
+    """The questions of a file, article by article.
+
+    Raises:
+      ValueError: a file of another form.
+    """
+    return [question for _, questions in _read_json(file) for question in questions]
 
 
 def _read_json(file: Path) -> list[tuple[str, list[Question]]]:

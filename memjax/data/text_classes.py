@@ -301,6 +301,10 @@ class Row(NamedTuple):
     label: str
     place: str
 
+    def joined(self, titled: bool) -> str:
+        """What is read of it: `title. text`, or the text alone."""
+        return ". ".join(filter(None, (self.title, self.text))) if titled else self.text
+
 
 def read_titled_texts(file: Path, classes: Sequence[int], *, spaced: bool = False) -> list[TitledText]:
     """The rows of a file of `read_rows`, of some of the published classes.

@@ -73,6 +73,7 @@ class Source(Settings):
       counts_words: whether published perplexities are those of words, with one for every line end.
       metrics: what is published for its classes besides accuracy: 'matthews', 'f1'.
       max_length: tokens of each side of its pairs, the end included; 0 = it has none.
+      text: what is read of a row with a title: 'title_and_text', or 'text' alone.
     """
 
     gives = ("texts",)
@@ -81,6 +82,7 @@ class Source(Settings):
     counts_words = False
     metrics = ()
     max_length = 0
+    text = "title_and_text"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,10 +17,12 @@ from memjax.data.documents import Example, Examples, Split
 from memjax.data.examples import EXAMPLE
 from memjax.data.glue import LabelledText
 from memjax.data.opening import Datasets, class_names, make_examples
+from memjax.data.sources import read_text
+from memjax.data.text_classes import read_rows
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts, truncate_texts
 from memjax.models.heads import ClassificationHead
-from memjax.tasks.contract import Asked, Task, Tokens, candidates, read_examples
+from memjax.tasks.contract import Asked, ReadBatch, Task, Tokens, candidates, neighbors_of, read_examples
 from memjax.typing import Batch
 
 __all__ = ["LabelledTexts"]
@@ -53,23 +56,42 @@ class Classification(Task):
         return functools.partial(ClassMeasure, self.config.data.source.metrics)
 
     def predict(
-        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
+        self,
+        model: Any,
+        variables: Mapping[str, Any],
+        asked: Sequence[Asked],
+        data: Datasets,
+        *,
+        read: ReadBatch | None = None,
+        **how: Any,
     ) -> list[dict[str, Any]]:
-        """The class of each text, or pair of texts, with its probability."""
+        """The class of each text, pair of texts, or vector, with its probability."""
         del how
+        examples, length = self.examples_of(asked, data), self.config.data.segment_length
+        names, count = self.class_names(), self.settings.num_classes
+        found: list[dict[str, Any]] = [{} for _ in asked]
+        for part in read_examples(model, variables, examples, length=length, read=read):
+            for row, number in enumerate(part.batch.extras[EXAMPLE]):
+                if number >= 0:
+                    ranked = candidates(part.log_probs[row, 0], lambda number: names.get(number, str(number)), count)
+                    found[number] = {**ranked[0], "candidates": [ranked], **neighbors_of(part, row)}
+        return found
+
+    def ask(self, file: str) -> list[Asked]:
+        """Texts of a file with classes (`memjax.data.text_classes.read_rows`), or the lines of a `.txt`."""
+        path = Path(file)
+        if ".txt" in path.suffixes:
+            return [Asked(line) for line in read_text(path).splitlines() if line.strip()]
+        title = self.config.data.source.text == "title_and_text"
+        return [Asked(row.joined(title)) for row in read_rows(path)]
+
+    def examples_of(self, asked: Sequence[Asked], data: Datasets) -> Examples:
+        """What is asked as examples, whose classes are not known."""
         texts = [LabelledText(tuple(filter(None, one)), 0) for one in asked]
         if len({len(text.texts) for text in texts}) > 1:
             raise ValueError("pair: given for some of the texts, allowed: for all or none")
         length, count = self.config.data.segment_length, self.settings.num_classes
-        examples = LabelledTexts(texts, data.tokenizer, length=length, num_classes=count)
-        names = self.class_names()
-        found: list[dict[str, Any]] = [{} for _ in asked]
-        for batch, _, log_probs in read_examples(model, variables, examples, length=length):
-            for number, row in zip(batch.extras[EXAMPLE], log_probs[:, 0], strict=True):
-                if number >= 0:
-                    ranked = candidates(row, lambda number: names.get(number, str(number)), count)
-                    found[number] = {"answer": ranked[0]["answer"], "candidates": [ranked]}
-        return found
+        return LabelledTexts(texts, data.tokenizer, length=length, num_classes=count)
 
     def class_names(self) -> dict[int, str]:
         """Number -> name of the classes of all tasks; one that a file numbers is that of its task."""

@@ -65,12 +65,33 @@ class Asked(NamedTuple):
     """What a user asks of a task.
 
     Attributes:
-      text: that is classified, translated, filled in, or answered.
+      text: that is classified, translated, filled in, or answered; of a task of vectors its numbers, `[width]`.
       about: what the task wants beside it (`Task.about`); '' = nothing.
     """
 
-    text: str
+    text: Any
     about: str = ""
+
+
+class Read(NamedTuple):
+    """A batch of rows with what a model says of them.
+
+    Attributes:
+      batch: as it was read.
+      output: of the model.
+      log_probs: of all choices for each target.
+      neighbors: int `[rows, neighbors]`, the numbers of the examples that a row was adapted to, -1 = none; None = the
+        run adapts nothing.
+    """
+
+    batch: Batch
+    output: np.ndarray
+    log_probs: np.ndarray
+    neighbors: np.ndarray | None = None
+
+
+ReadBatch = Callable[[Mapping[str, Any], Batch], Read]
+"""`read(variables, batch)`"""
 
 
 class Task:
@@ -83,6 +104,7 @@ class Task:
       headline: names of the numbers that it is about, of those that an evaluation has.
       scored: what the targets of an evaluation are.
       verbs: those of `SHOWN_BY` that show what a run has learned.
+      texts: whether `predict` is given texts; else a file alone.
       about: what `predict` is given beside a text: a `question`, `pair` (another text) or `document`; '' = nothing.
     """
 
@@ -90,6 +112,7 @@ class Task:
     headline: tuple[str, ...] = ("bits_per_byte", "perplexity", "accuracy")
     scored = "tokens"
     verbs: tuple[str, ...] = ("predict",)
+    texts = True
     about = ""
 
     def __init__(self, config: Config):
@@ -164,16 +187,27 @@ class Task:
           variables: of that model.
           asked: one or more.
           data: with the tokenizer.
-          **how: what else the task takes, such as the size of a beam.
+          **how: what else the task takes, such as the size of a beam; of runs that adapt to every row `read`, which
+            says what is made of a batch.
 
         Returns:
           For each a JSON object with `answer`; where there is a choice with `candidates` too: for each thing that was
-          asked for, answers with their probability, the best first.
+          asked for, answers with their probability, the best first. Classes and spans have a `probability`, and
+          `neighbors`, numbers of examples, where the model was adapted to some.
 
         Raises:
           ValueError: a text that is too long, or without what the task asks for.
         """
         raise NotImplementedError(f"{type(self).__name__} answers nothing")
+
+    def ask(self, file: str) -> list[Asked]:
+        """What a file asks of the task, a row after the other; right answers that it has are not read.
+
+        Raises:
+          ValueError: a file of another form, or a task that reads none.
+        """
+        kind = type(self).__name__
+        raise ValueError(f"{file}: given with {kind}, allowed: --text TEXT or --file FILE, which is one text")
 
     def subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, Subset]:
         """Targets that are scored apart too, by name."""
@@ -191,8 +225,14 @@ class Task:
 
 
 def read_examples(
-    model: Model, variables: Mapping[str, Any], examples: Examples, *, length: int, rows: int = 8
-) -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
+    model: Model,
+    variables: Mapping[str, Any],
+    examples: Examples,
+    *,
+    length: int,
+    rows: int = 8,
+    read: ReadBatch | None = None,
+) -> Iterator[Read]:
     """Batches of examples, each with what the model gives for it and its log-probabilities.
 
     Args:
@@ -201,17 +241,26 @@ def read_examples(
       examples: what is read.
       length: tokens of a row.
       rows: read together, at most.
+      read: what is made of a batch; None = what the model says with these variables.
     """
 
     @jax.jit
-    def read(variables: Any, inputs: Any, start: Any, mask: Any, extras: Any) -> Any:
+    def say(variables: Any, inputs: Any, start: Any, mask: Any, extras: Any) -> Any:
         named = {"start_of_document": start, "mask": mask, "extras": extras}
         output = model.apply(variables, inputs, model.init_state(len(inputs)), **named)[0]
         return output, model.apply(variables, output, method="log_probs")
 
-    for batch in Reading(rows=min(rows, len(examples)), segment_length=length).batches(examples):
+    def read_plainly(variables: Mapping[str, Any], batch: Batch) -> Read:
         arrays = batch.inputs, batch.start_of_document, batch.mask, model.choose_extras(batch.extras)
-        yield batch, *jax.device_get(read(variables, *arrays))
+        return Read(batch, *jax.device_get(say(variables, *arrays)))
+
+    for batch in Reading(rows=min(rows, len(examples)), segment_length=length).batches(examples):
+        yield (read or read_plainly)(variables, batch)
+
+
+def neighbors_of(read: Read, row: int) -> dict[str, list[int]]:
+    """What an answer says of the examples that its row was adapted to; {} where nothing is adapted."""
+    return {} if read.neighbors is None else {"neighbors": [int(n) for n in read.neighbors[row] if n >= 0]}
 
 
 def candidates(log_probs: np.ndarray, names: Callable[[int], str], count: int) -> list[dict[str, Any]]:

@@ -57,8 +57,8 @@ class MaskedLanguageModeling(Task):
         length, tokenizer = self.config.data.segment_length, data.tokenizer
         examples = HiddenTexts([text for text, _ in asked], tokenizer, length=length)
         piece, found = lambda number: tokenizer.decode([number]), [{} for _ in asked]
-        for batch, _, log_probs in read_examples(model, variables, examples, length=length):
-            log_probs = np.array(log_probs)
+        for batch, _, said, _ in read_examples(model, variables, examples, length=length):
+            log_probs = np.array(said)
             log_probs[..., tokenizer.special_ids] = -np.inf
             for row, number in enumerate(batch.extras[EXAMPLE]):
                 if number >= 0:

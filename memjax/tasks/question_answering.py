@@ -10,9 +10,11 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -20,11 +22,11 @@ import numpy as np
 
 from memjax.data.documents import Example, Examples
 from memjax.data.opening import Datasets, make_examples
-from memjax.data.squad import Question
+from memjax.data.squad import Question, read_questions
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts
 from memjax.models.heads import SpanHead
-from memjax.tasks.contract import Asked, Task, read_examples
+from memjax.tasks.contract import Asked, ReadBatch, Task, neighbors_of, read_examples
 from memjax.typing import Batch
 
 __all__ = ["QuestionWindows"]
@@ -56,20 +58,40 @@ class QuestionAnswering(Task):
         return functools.partial(AnswerMeasure, split)
 
     def predict(
-        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
+        self,
+        model: Any,
+        variables: Mapping[str, Any],
+        asked: Sequence[Asked],
+        data: Datasets,
+        *,
+        read: ReadBatch | None = None,
+        **how: Any,
     ) -> list[dict[str, Any]]:
-        """The words of each text that answer the question about it, with the sum of the scores of their two ends."""
+        """The words of each text that answer the question about it, with the sum of the scores of their two ends.
+
+        Their probability is that of both ends in their window.
+        """
         del how
         if not all(question for _, question in asked):
             raise ValueError("question: given none, allowed: one about the text")
         length, fields = self.config.data.segment_length, dataclasses.asdict(self.settings)
         questions = [Question(question, text, ()) for text, question in asked]
         windows = QuestionWindows(questions, data.tokenizer, length=length, **fields)
-        measure = AnswerMeasure(windows)
-        for batch, output, _ in read_examples(model, variables, windows, length=length):
-            measure.observe(batch, output)
-        best = [measure.answers[number] for number in range(len(asked))]
-        return [{"answer": words, "score": score if words else None} for score, words in best]
+        best: list[tuple[float, dict[str, Any]]] = [(-math.inf, {"answer": "", "score": None}) for _ in asked]
+        for part in read_examples(model, variables, windows, length=length, read=read):
+            for row in np.flatnonzero(np.asarray(part.batch.weights)[:, 0] > 0):
+                window = int(part.batch.extras["window"][row, 0])
+                number, (scores, log_probs) = windows.windows[window][0], (part.output[row], part.log_probs[row])
+                # A softmax takes the same from every score of an end.
+                above = sum(float(np.max(scores[end]) - np.max(log_probs[end])) for end in (0, 1))
+                for score, words in windows.candidates(window, scores):
+                    told = {"answer": words, "score": score, "probability": round(math.exp(score - above), 6)}
+                    best[number] = max(best[number], (score, told | neighbors_of(part, row)), key=lambda one: one[0])
+        return [told for _, told in best]
+
+    def ask(self, file: str) -> list[Asked]:
+        """The questions of a file in SQuAD's form."""
+        return [Asked(question.context, question.question) for question in read_questions(Path(file))]
 
 
 class _Context(NamedTuple):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
+from memjax.data.documents import Examples
 from memjax.data.opening import Datasets, open_source
 from memjax.data.token_files import Progress
-from memjax.data.vectors import LabelledVectors
+from memjax.data.vectors import LabelledVectors, Vectors
 from memjax.models.heads import ClassificationHead
 from memjax.tasks.classification import Classification
+from memjax.tasks.contract import Asked
 
 __all__ = ["VectorClassification"]
 
@@ -21,7 +26,7 @@ class VectorClassification(Classification):
 
     headline = ("accuracy",)
     scored = "vectors"
-    verbs = ()
+    texts = False
     about = ""
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
@@ -36,6 +41,21 @@ class VectorClassification(Classification):
             return LabelledVectors(open_source(data, split), **named)
 
         return Datasets(documents, None, 0, 0)
+
+    def ask(self, file: str) -> list[Asked]:
+        """The rows of a `.npy`, float32 `[vectors, width]`."""
+        if Path(file).suffix != ".npy":
+            raise ValueError(f"{file}: given with vectors, allowed: a .npy, float32 [vectors, width]")
+        values = np.load(file)
+        if values.ndim != 2 or values.dtype.kind != "f":
+            raise ValueError(f"{file}: given {values.dtype} {list(values.shape)}, allowed: float32 [vectors, width]")
+        return [Asked(row) for row in values.astype(np.float32)]
+
+    def examples_of(self, asked: Sequence[Asked], data: Datasets) -> Examples:
+        del data
+        values, count = np.stack([one.text for one in asked]), self.settings.num_classes
+        vectors = Vectors(values, np.zeros(len(values), np.int32), np.arange(len(values)), tuple(range(count)))
+        return LabelledVectors(vectors, length=self.config.data.segment_length, num_classes=count)
 
     def head(self) -> ClassificationHead:
         """One matrix, begun as those of the hidden layers."""

@@ -19,7 +19,7 @@ from memjax.models.contract import Model
 from memjax.models.factory import make_mixtures
 from memjax.settings.relations import validate
 from memjax.settings.sizes import check_sizes
-from memjax.tasks.contract import Subset, Task, task_of
+from memjax.tasks.contract import Asked, Subset, Task, task_of
 from memjax.training.capacity import available_bytes
 from memjax.training.evaluation import AdaptRows, EvaluationResult, Evaluator
 from memjax.training.interventions import intervention
@@ -200,6 +200,16 @@ class Experiment:
     def datasets(self) -> Datasets:
         """What is read, with its tokenizer."""
         return Datasets(self.documents, self.tokenizer, self.model.vocabulary.vocab_size, self.begin_token)
+
+    def predict(self, variables: Mapping[str, Any], asked: Sequence[Asked], **how: Any) -> list[dict[str, Any]]:
+        """What the model answers to a user, see `memjax.tasks.contract.Task.predict`; adapted as it is for evaluations.
+
+        Args:
+          variables: of `model`.
+          asked: one or more.
+          **how: what the task takes.
+        """
+        return self.task.predict(self.model, variables, asked, self.datasets, **how)
 
     def evaluate(self, variables: Mapping[str, Any], evaluation: configs.Evaluation | None = None) -> EvaluationResult:
         """Scores a split, then measures what the model answers to it by generating, as far as the task does.

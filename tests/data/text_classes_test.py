@@ -207,7 +207,7 @@ def test_a_stream_of_tasks_has_one_head_and_one_tokenizer(tmp_path):
     config.task = configs.Classification(num_classes=22)
     with pytest.raises(ValueError, match=r"task\.num_classes: given 22, allowed: at least 23, as the data have"):
         make_experiment(config, tokenizer=experiment.tokenizer).of_task("dbpedia").documents("train")
-    assert class_names(config.data.source)[22] == "Written Work"
+    assert class_names(sources["dbpedia"])[22] == "Written Work"
 
 
 def test_the_builders_of_tfds_and_the_tasks_of_seqio_have_the_same_splits(monkeypatch):
