@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -140,5 +141,20 @@ def test_two_files_and_later_a_third_are_three_in_one_go(files, capsys):
     )
     assert (step, extra) == (wanted_step, wanted_extra) and arrays.keys() == wanted.keys()
     assert [name for name, array in arrays.items() if array.tobytes() != wanted[name].tobytes()] == []
+    capsys.readouterr()
     assert main(["eval", "--run", "moved"]) == 0
     assert "accuracy after  fruit" in capsys.readouterr().out
+    # Rows of a file: class, probability, and the examples that the answer was adapted to.
+    Path("asked.txt").write_text("apple pear\n\nnice great fine\n")
+    assert main(["predict", "--run", "moved", "asked.txt", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["text"] for row in rows] == ["apple pear", "nice great fine"]
+    for row in rows:
+        assert row["answer"] in ("fruit/1", "fruit/2", "good", "bad", "odd", *"567") and 0 < row["probability"] <= 1
+        assert row["candidates"][0][0] == {name: row[name] for name in ("answer", "probability")}
+        assert len(row["neighbors"]) == 3 and all(0 <= number < 120 for number in row["neighbors"])
+    assert main(["predict", "--run", "moved", "mood.csv"]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 40 and all(len(line) == 3 and len(line[2].split()) == 3 for line in lines)
+    assert main(["predict", "--run", "moved", "nowhere.csv"]) == 2
+    assert "nowhere.csv: no such file" in capsys.readouterr().err

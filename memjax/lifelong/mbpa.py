@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from memjax.config import EpisodicMemory
+from memjax.data.examples import EXAMPLE
 from memjax.lifelong.adaptation import adapted_outputs, neighbor_weights
 from memjax.lifelong.compose import Adapting, Replayed, Rule, compose
 from memjax.lifelong.contract import Method
@@ -94,7 +95,11 @@ def mbpa(
             own, (support, alpha) = model_collections(variables), found
             return adapted_outputs(functools.partial(loss, own), predict, own["params"], rows, support, alpha, **how)
 
-        return AdaptRows(find, score, store.outside)
+        def examples(found: tuple[Batch, Any]) -> Any:
+            support, alpha = found
+            return jnp.where(alpha > 0, support.extras[EXAMPLE], -1)
+
+        return AdaptRows(find, score, store.outside, examples)
 
     adapting = Adapting(adapting_variables, adapting_rows) if steps else None
     return compose(*rules, memory=kept, replay=replayed, adapting=adapting)

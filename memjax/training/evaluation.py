@@ -14,7 +14,7 @@ import numpy as np
 
 from memjax.data.documents import Split
 from memjax.data.reading import Reading
-from memjax.tasks.contract import Measure, Subset
+from memjax.tasks.contract import Measure, Read, ReadBatch, Subset
 from memjax.training.metrics import LN2, count_bytes, perplexity
 from memjax.training.objective import model_collections
 from memjax.training.sharding import Layout, check_rows, put
@@ -35,11 +35,13 @@ class AdaptRows(NamedTuple):
       find: `find(variables, rows) -> support`, what the rows are adapted to.
       score: `score(variables, rows, support, predict)`, with `predict(params, row)`: what `predict` gives, of all rows.
       outside: `find` is called outside of compiled programs.
+      examples: `examples(support)`, int `[rows, number]`, the numbers of the examples in it, -1 = none.
     """
 
     find: Callable[[Mapping[str, Any], Batch], Any]
     score: Callable[[Mapping[str, Any], Batch, Any, Callable[[Any, Batch], Any]], Any]
     outside: bool = False
+    examples: Callable[[Any], Any] = lambda support: None
 
 
 class Interrupted(Exception):  # noqa: N818 (a request, not an error)
@@ -457,6 +459,36 @@ def make_score(
         return memory, scored, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), metrics)
 
     return adapted
+
+
+def make_read(model: Any, adapt_rows: AdaptRows) -> ReadBatch:
+    """What a model says to a user, each row with parameters of its own (see `memjax.tasks.contract.read_examples`).
+
+    Args:
+      model: without a state.
+      adapt_rows: how.
+    """
+
+    def say(variables: Mapping[str, Any], rows: Batch, support: Any) -> Any:
+        own = model_collections(variables)
+
+        def predict(params: Any, row: Batch) -> Any:
+            adapted, one = {**own, "params": params}, jax.tree.map(lambda leaf: leaf[None], row)
+            named = {"start_of_document": one.start_of_document, "mask": one.mask, "extras": one.extras}
+            output = model.apply(adapted, one.inputs, model.init_state(1), **named)[0]
+            return output[0], model.apply(adapted, output, method="log_probs")[0]
+
+        return *adapt_rows.score(variables, rows, support, predict), adapt_rows.examples(support)
+
+    find = adapt_rows.find if adapt_rows.outside else jax.jit(adapt_rows.find)
+    said = jax.jit(say)
+
+    def read(variables: Mapping[str, Any], batch: Batch) -> Read:
+        arrays = (batch.inputs, batch.targets, batch.mask, batch.start_of_document, model.choose_extras(batch.extras))
+        rows = _rows_of(*arrays)
+        return Read(batch, *jax.device_get(said(variables, rows, find(variables, rows))))
+
+    return read
 
 
 def _rows_of(inputs: Any, targets: Any, mask: Any, start: Any, extras: Any) -> Batch:

@@ -21,7 +21,7 @@ from memjax.settings.relations import validate
 from memjax.settings.sizes import check_sizes
 from memjax.tasks.contract import Asked, Subset, Task, task_of
 from memjax.training.capacity import available_bytes
-from memjax.training.evaluation import AdaptRows, EvaluationResult, Evaluator
+from memjax.training.evaluation import AdaptRows, EvaluationResult, Evaluator, make_read
 from memjax.training.interventions import intervention
 from memjax.training.runs import grown
 from memjax.training.sharding import Layout
@@ -209,6 +209,8 @@ class Experiment:
           asked: one or more.
           **how: what the task takes.
         """
+        if self.adapt_rows is not None:
+            how["read"] = make_read(self.model, self.adapt_rows)
         return self.task.predict(self.model, variables, asked, self.datasets, **how)
 
     def evaluate(self, variables: Mapping[str, Any], evaluation: configs.Evaluation | None = None) -> EvaluationResult:

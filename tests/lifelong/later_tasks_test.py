@@ -4,11 +4,13 @@ import copy
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from memjax.cli import main
 from memjax.config import GEM, Blobs, Joint, Schedule, Sequential, TaskData
-from memjax.lifelong import train
+from memjax.lifelong import load_run, train
+from memjax.tasks import Asked
 from memjax.training import read_metrics
 from memjax.training.runs import load_config
 from tests.lifelong.learner_cases import CASE, DIM, SIZE, TASKS, config_of
@@ -71,6 +73,15 @@ def test_two_tasks_and_later_a_third_are_three_in_one_go(tmp_path, name):
     assert later.step == whole.step > first.step
     assert_same_end(later.path, whole.path)
     assert run(longer).finished_before
+    # What a user is told is what is evaluated, adapted likewise.
+    loaded = load_run(later.path)
+    split = loaded.experiment.of_task("task 0").documents("test")
+    examples = [split.example(number) for number in range(len(split))]
+    found = loaded.experiment.predict(loaded.variables, [Asked(example.inputs) for example in examples])
+    right = [int(one["answer"]) == example.targets[0] for one, example in zip(found, examples, strict=True)]
+    assert np.mean(right) == later.results["evaluations"]["task 0"]["accuracy"]
+    assert all(set(one.get("neighbors", ())) <= set(range(SIZE * TASKS)) for one in found)
+    assert [len(one.get("neighbors", ())) for one in found] == [4 if name == "mbpa_pp" else 0] * len(found)
 
 
 @pytest.mark.slow
@@ -106,6 +117,12 @@ def test_what_a_run_has_learned_comes_first(tmp_path, capsys):
     later = run(config.with_task(task(2)))
     assert later.step > first.step
     # Every verb sees three tasks.
+    np.save(tmp_path / "asked.npy", np.zeros((2, DIM), np.float32))
+    capsys.readouterr()
+    assert main(["predict", "--run", str(later.path), str(tmp_path / "asked.npy"), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["row"] for row in rows] == [0, 1] and all(row["answer"] in "012345" for row in rows)
+    assert main(["predict", "--run", str(later.path), "--text", "x"]) == 2
     capsys.readouterr()
     assert main(["eval", "--run", str(later.path), "--json"]) == 0
     seen = json.loads(capsys.readouterr().out)["stream"]

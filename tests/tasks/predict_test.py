@@ -89,6 +89,7 @@ def test_spans_are_those_of_the_evaluation(ask):
     right = [exact_match(one["answer"], q.answers[0][0]) for one, q in zip(found, given, strict=True)]
     assert 100 * np.mean(right) == pytest.approx(experiment.evaluate(variables).measures["exact_match"])
     assert all(one["answer"] in question.context for one, question in zip(found, given, strict=True))
+    assert all(0 < one["probability"] <= 1 for one in found if one["answer"])
     with pytest.raises(ValueError, match="question: given none"):
         predict([Asked("Ada lives in Rome.")], experiment.datasets)
 
