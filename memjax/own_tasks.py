@@ -76,7 +76,7 @@ def tasks_config(files: Sequence[str], name: str = "", variant: str = "") -> tup
     task = config.task
     if isinstance(task, Classification) and numbers:
         counted, last = len(set(numbers.values())), max(numbers.values())
-        task = replace(task, num_classes=max(task.num_classes, RESERVED * counted, last + 1))
+        task = replace(task, num_classes=max(task.num_classes, RESERVED * counted, last + 1), mask_unseen=True)
     data = replace(config.data, source=sources[min(names)])
     own = "_".join(filter(None, [name or "tasks", *names, variant]))[:80]
     made = replace(config, name=own, data=data, task=task, lifelong=stream, evaluations=())

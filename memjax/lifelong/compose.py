@@ -27,6 +27,7 @@ from memjax.lifelong.episodes import (
 )
 from memjax.lifelong.host_memory import HostMemory
 from memjax.lifelong.streams import TASK, Schedule
+from memjax.models.heads import SEEN
 from memjax.training.assembly import make_parts
 from memjax.training.evaluation import AdaptRows
 from memjax.training.experiment import Experiment
@@ -250,6 +251,7 @@ class _Composed:
         assert batch is not None
         # Dropout follows the updates of the stream: replays between them do not move it.
         updates = kept.get(UPDATES, state.step)
+        slim = dataclasses.replace(slim, constants=_seeing(state.constants, batch))
         at = dataclasses.replace(slim, step=updates)
         own = self.model.init_state(batch.inputs.shape[1]) if kind != STREAM else None
         found = self._gradients(self.parts.objective, at, batch, memory=own)
@@ -279,7 +281,8 @@ class _Composed:
         if self.store is not None:
             offered = self._offered(model_variables(state), state.method, batch, ok)
             method[EPISODES] = self.store.write(episodes, purpose_key(state.key, "write", updates), offered)
-        return dataclasses.replace(new, method=method), {**sums, **more}
+        constants = jax.tree.map(lambda now, old: jnp.where(ok, now, old), new.constants, state.constants)
+        return dataclasses.replace(new, method=method, constants=constants), {**sums, **more}
 
     def _gradients(self, objective: Objective, state: TrainState, batch: Batch, *, memory: Any = None) -> Gradients:
         return gradients_of(objective, state, batch, memory=memory, **self.parts.segments)[1]
@@ -383,6 +386,15 @@ class _Composed:
 
 def _no_losses(*_: Any) -> Any:
     raise ValueError("reference: a link asked for more than one gradient, allowed: with replay of mode 'tasks'")
+
+
+def _seeing(constants: Mapping[str, Any], batch: Batch) -> Mapping[str, Any]:
+    """The constants of the model, where the head notes the classes of the batch; where it does not, as they are."""
+    head = constants.get("head", {})
+    if SEEN not in head:
+        return constants
+    classes = jnp.where(batch.weights > 0, batch.targets, len(head[SEEN]))
+    return {**constants, "head": {**head, SEEN: head[SEEN].at[classes].set(True, mode="drop")}}
 
 
 def _rows_of(batch: Batch) -> Batch:

@@ -26,6 +26,10 @@ MASKED_POSITIONS, TOKEN_TYPES = "masked_positions", "token_types"
 """`Batch.extras` of an encoder: places of the hidden tokens, `[batch, targets]`, and the type of each token read."""
 CLASSES = "classes"
 """`Batch.extras` of what is classified: bool `[batch, classes]`, those that may be answered; a row without any: all."""
+SEEN = "seen"
+"""of a classification head, in its constants: bool `[classes]`, those that training has read examples of"""
+UNSEEN_SCORE = -1e4
+"""of the other classes: as if they were not there, but what asks for one is finite"""
 INITS = {
     "normal": matrix_init(INIT_STDDEV),
     "lecun": matrix_init(None),
@@ -185,21 +189,26 @@ class ClassificationHead(TaskHead):
     """The class of a text or a vector: dropout and one matrix over the first token.
 
     Classes that the extra `CLASSES` leaves out score -inf: they are never answered, and learn nothing. So one head
-    serves tasks that know theirs (task-incremental learning), and classes that are yet to come.
+    serves tasks that know theirs (task-incremental learning).
 
     Attributes:
       num_classes: classes.
       dropout: rate.
       dtype: of the computation.
       initializer: of the matrix, one of `INITS`.
+      masks_unseen: classes that training has not read (`SEEN`, which a learner keeps) are not answered, and learn
+        nothing: those of later tasks.
     """
 
     num_classes: int
     dropout: float = 0.0
     dtype: Any = jnp.float32
     initializer: str = "normal"
+    masks_unseen: bool = False
 
     def setup(self) -> None:
+        if self.masks_unseen:
+            self.seen = self.variable("constants", SEEN, jnp.zeros, (self.num_classes,), bool)
         self.classifier = dense(self.num_classes, self.dtype, initializer=self.initializer)
         self.drop = nn.Dropout(self.dropout)
 
@@ -211,6 +220,8 @@ class ClassificationHead(TaskHead):
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
         """Scores of the classes; -inf of those that may not be answered."""
         scores = self.classifier(self.drop(text.first, deterministic=deterministic))
+        if self.masks_unseen:
+            scores = jnp.where(self.seen.value, scores, UNSEEN_SCORE)
         if CLASSES in text.extras:
             allowed = text.extras[CLASSES]
             allowed |= ~allowed.any(axis=1, keepdims=True)  # a softmax over nothing would not be finite

@@ -117,10 +117,14 @@ class Classification(TextEncoderTask):
 
     num_classes: Annotated[int, Range(words="2 or more", least=2)] = 2
     """classes of the data, those of later tasks included"""
+    mask_unseen: bool = False
+    """of a stream: no class is answered before training has read an example of it, nor does one learn till then"""
 
     sources = (Glue, Templates, TextClasses, CLBenchmark, TfdsClasses, SeqioClasses, LabelledFile)
 
     def check(self, field: str, config: Config) -> None:
+        alone = config.lifelong is None
+        require(not (self.mask_unseen and alone), f"{field}mask_unseen", True, "False where lifelong is None")
         if config.model.reads != "vectors":
             TextEncoderTask.check(self, field, config)
             return

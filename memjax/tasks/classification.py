@@ -49,7 +49,8 @@ class Classification(Task):
 
     def head(self) -> ClassificationHead:
         model = self.config.model
-        return ClassificationHead(self.settings.num_classes, model.dropout, jnp.dtype(model.compute_dtype))
+        task, dtype = self.settings, jnp.dtype(model.compute_dtype)
+        return ClassificationHead(task.num_classes, model.dropout, dtype, masks_unseen=task.mask_unseen)
 
     def make_measure(self, split: Split) -> Callable[[], ClassMeasure]:
         del split

@@ -60,6 +60,5 @@ class VectorClassification(Classification):
     def head(self) -> ClassificationHead:
         """One matrix, begun as those of the hidden layers."""
         model = self.config.model
-        return ClassificationHead(
-            self.settings.num_classes, dtype=jnp.dtype(model.compute_dtype), initializer=model.initializer
-        )
+        named = {"dtype": jnp.dtype(model.compute_dtype), "initializer": model.initializer}
+        return ClassificationHead(self.settings.num_classes, masks_unseen=self.settings.mask_unseen, **named)

@@ -173,7 +173,7 @@ def with_distillation(
         after, batch_stats, nll, aux = loss(variables, memory, segment, key)
         arrays = dict(aux.arrays)
         student, own = arrays.pop("output"), model_collections(variables)
-        frozen = jax.lax.stop_gradient(teacher(variables.get("method", {})))
+        frozen = jax.lax.stop_gradient({**own, **teacher(variables.get("method", {}))})
         output, _, _ = read_segment(model, frozen, jax.lax.stop_gradient(memory), segment, deterministic=True)
         flat = lambda scores: jax.nn.log_softmax(scores / temperature)
         ours = flat(model.apply(own, student, method="log_probs"))

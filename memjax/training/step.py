@@ -45,7 +45,7 @@ class TrainState:
       tables: row-sparse value tables with their moments; they never have a dense gradient.
       opt_state: of the optax optimiser, float32.
       batch_stats: running statistics; only training writes them.
-      constants: random features and the like; never written.
+      constants: random features and the like; no update writes them, a learner may (classes that were seen).
       memory: the memory of every row, `[batch, ...]`.
       key: of dropout and sampling; each step folds in its number.
       totals: name -> `Sum` since they were last pulled: `nll`, `tokens` (read), `gradient_norm`, `skipped`, `bytes`

@@ -13,15 +13,17 @@ from memjax.lifelong import load_run, train
 from memjax.tasks import Asked
 from memjax.training import read_metrics
 from memjax.training.runs import load_config
-from tests.lifelong.learner_cases import CASE, DIM, SIZE, TASKS, config_of
+from memjax.typing import EmptyState
+from tests.lifelong.learner_cases import CASE, DIM, SIZE, TASKS, assert_equal, config_of, play
 from tests.training.loop_test import Crash, crash_at, final_arrays
 
-METHODS = ("sequential", "replay", "ewc", "mbpa_pp")
+METHODS = ("sequential", "replay", "ewc", "mbpa_pp, masked")
 
 
-def stream(workdir, method, *, tasks=TASKS, **fields):
+def stream(workdir, method, *, tasks=TASKS, masked=False, **fields):
     config = config_of(method, tasks=tasks, **fields)
-    return dataclasses.replace(config, workdir=str(workdir))
+    task = dataclasses.replace(config.task, mask_unseen=masked)
+    return dataclasses.replace(config, workdir=str(workdir), task=task)
 
 
 def task(number):
@@ -59,9 +61,10 @@ def assert_same_end(path, expected):
     ],
 )
 def test_two_tasks_and_later_a_third_are_three_in_one_go(tmp_path, name):
+    name, _, masked = name.partition(", ")
     method = CASE[name].method
-    whole = run(stream(tmp_path / "whole", method))
-    config = stream(tmp_path / "later", method, tasks=TASKS - 1)
+    whole = run(stream(tmp_path / "whole", method, masked=bool(masked)))
+    config = stream(tmp_path / "later", method, tasks=TASKS - 1, masked=bool(masked))
     first = run(config)
     assert not first.finished_before and (first.path / "finished.json").exists()
     longer = load_config(first.path).with_task(task(TASKS - 1))
@@ -82,6 +85,21 @@ def test_two_tasks_and_later_a_third_are_three_in_one_go(tmp_path, name):
     assert np.mean(right) == later.results["evaluations"]["task 0"]["accuracy"]
     assert all(set(one.get("neighbors", ())) <= set(range(SIZE * TASKS)) for one in found)
     assert [len(one.get("neighbors", ())) for one in found] == [4 if name == "mbpa_pp" else 0] * len(found)
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("name", ["replay", "lwf"])
+def test_classes_of_later_tasks_are_neither_answered_nor_trained(tmp_path, name):
+    played = play(stream(tmp_path, CASE[name].method, masked=True), stages=2)
+    assert played.state.constants["head"]["seen"].tolist() == [True] * 4 + [False] * 2
+    now, fresh = played.state.params["head"]["classifier"], played.places.fresh()["params"]["head"]["classifier"]
+    assert_equal(now["kernel"][:, 4:], fresh["kernel"][:, 4:])
+    assert_equal(now["bias"][4:], fresh["bias"][4:])
+    assert not np.any(now["bias"][:4] == fresh["bias"][:4])
+    variables = played.learner.adapted(played.state, 0)
+    output, *_ = played.learner.model.apply(variables, 9 * np.ones((3, DIM), np.float32), EmptyState())
+    log_probs = played.learner.model.apply(variables, output, method="log_probs")
+    assert np.all(log_probs[..., 4:] < -1000) and np.all(np.isfinite(log_probs))
 
 
 @pytest.mark.slow
