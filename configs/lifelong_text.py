@@ -20,7 +20,8 @@ Where the values come from
               orders (`memjax.lifelong.orders`; this is the first)
   recalled    of the paper, not verified: its rate 3e-5, the 5e-3 and the 1e-3 of the adaptation
   ours        on vectors: 384-256-33 where only the head is adapted, all texts of the folders, Adam at 1e-3, and
-              replays every 400 examples, so that few texts have some at all (1 % of 10,000 is none in 2,000)
+              replays every 400 examples, so that few texts have some at all (1 % of 10,000 is none in 2,000);
+              `small*`: not searched
 """
 
 import copy

@@ -29,7 +29,7 @@ def run(arguments: list[str]) -> int:
     about = _about(config, options)
     if options.top < 1:
         raise ValueError(f"top: given {options.top}, allowed: 1 or more")
-    asked: list[tuple[Any, str]] = _asked(config, files) if files else []
+    asked: list[tuple[Any, str]] = [*_asked(config, files)] if files else []
     if options.text or options.file or not files:
         asked += [(text, about) for text in read_texts(options.text, options.file)]
     answers, facts = predict(options.run, config, asked, top=options.top)
@@ -78,7 +78,7 @@ def describe_row(found: Mapping[str, Any]) -> str:
     return "\t".join([found["answer"], f"{found.get('probability', 0):.4f}", *near])
 
 
-def _asked(config: Config, files: Sequence[str]) -> list[tuple[Any, str]]:
+def _asked(config: Config, files: Sequence[str]) -> Sequence[tuple[Any, str]]:
     """What the rows of files ask."""
     from memjax.tasks import task_of
 

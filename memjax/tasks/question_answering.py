@@ -86,7 +86,8 @@ class QuestionAnswering(Task):
                 above = sum(float(np.max(scores[end]) - np.max(log_probs[end])) for end in (0, 1))
                 for score, words in windows.candidates(window, scores):
                     told = {"answer": words, "score": score, "probability": round(math.exp(score - above), 6)}
-                    best[number] = max(best[number], (score, told | neighbors_of(part, row)), key=lambda one: one[0])
+                    told |= neighbors_of(part, int(row))
+                    best[number] = max(best[number], (score, told), key=lambda one: one[0])
         return [told for _, told in best]
 
     def ask(self, file: str) -> list[Asked]:
