@@ -7,12 +7,15 @@ from memjax.overrides import UsageError
 
 
 def run(arguments: list[str]) -> int:
-    """Compiles one step for TPUs that are not here: memory per device, work, collectives, an estimate of the time."""
-    parser = Parser("plan", run.__doc__, reads="config", json=" per case")
+    """Compiles steps for TPUs that are not here: memory per device, work, collectives, an estimate of the time."""
+    parser = Parser("plan", run.__doc__, reads="config", json=" per step")
     named = "v5e:4x4 or v5p-128; several separated by commas"
     parser.add_argument("--topology", required=True, metavar="NAME", help=named)
     steps = ["train", "eval", "decode"]
-    parser.add_argument("--what", default="train", choices=steps, help="the step (default: train)")
+    what = "train (the default): every kind of update, and pieces of it that count"
+    parser.add_argument("--what", default="train", choices=steps, help=what)
+    copies = "also find how many queries with adapted parameters fit side by side (compiles several times)"
+    parser.add_argument("--widest", action="store_true", help=copies)
     values = "FIELD=A,B: a row for each value; FIELD in full or by its last part"
     parser.add_argument("--sweep", default="", metavar="FIELD=A,B", help=values)
     ids = "ids, where only the data knows how many"
@@ -24,5 +27,6 @@ def run(arguments: list[str]) -> int:
     from memjax.planning.report import make_cases, report
 
     cases = make_cases(config, options.topology.split(","), options.what, options.sweep)
-    facts_of, command = lambda case: plan(case, vocab_size=options.vocab_size), ["memjax", "plan", *arguments]
+    facts_of = lambda case: plan(case, vocab_size=options.vocab_size, widest=options.widest)
+    command = ["memjax", "plan", *arguments]
     return 0 if report(cases, facts_of, as_json=options.json, command=shlex.join(command)) else 3

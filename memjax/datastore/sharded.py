@@ -202,14 +202,26 @@ class ShardedIndex(DeviceIndex):
 def _centre_and_norms(keys: Array, counts: np.ndarray, mesh: Mesh, axis: Axis) -> tuple[Array, Array]:
     """For `nearest_entries`: a centre of all shards, and the norms split as the keys."""
 
-    def on_shard(keys: Array, count: Array) -> tuple[Array, Array]:
-        total, number = lax.psum(middle(keys, count[0]), axis)
-        centre = total / number
-        return centre, half_squared_norms(keys, centre)
+    def prepare(keys: Array, counts: Array) -> tuple[Array, Array]:
+        centre = centre_sharded(keys, counts, axis=axis, mesh=mesh)
+        split, whole = PartitionSpec(axis), PartitionSpec()
+        norms = jax.shard_map(half_squared_norms, mesh=mesh, in_specs=(split, whole), out_specs=split, check_vma=False)
+        return centre, norms(keys, centre)
 
-    split, whole = PartitionSpec(axis), PartitionSpec()
-    prepare = jax.shard_map(on_shard, mesh=mesh, in_specs=(split, split), out_specs=(whole, split), check_vma=False)
     return jax.jit(prepare)(keys, counts)
+
+
+def centre_sharded(keys: Array, counts: Int[Array, " shards"], *, axis: Axis, mesh: Mesh | None = None) -> Array:
+    """A point in the middle of the keys of all shards, on every device, for `nearest_entries_sharded`."""
+
+    def on_shard(keys: Array, count: Array) -> Array:
+        total, number = lax.psum(middle(keys, count[0]), axis)
+        return total / jnp.maximum(number, 1)
+
+    split = PartitionSpec(axis)
+    return jax.shard_map(on_shard, mesh=mesh, in_specs=(split, split), out_specs=PartitionSpec(), check_vma=False)(
+        keys, counts
+    )
 
 
 def num_devices(mesh: Mesh, axis: Axis) -> int:

@@ -107,13 +107,11 @@ def adapt(
     """
     if steps < 0:
         raise ValueError(f"steps: given {steps}, allowed: 0 or more")
-    chosen = jax.tree_util.tree_map_with_path(lambda path, _: select is None or bool(select(_name(path))), params)
-    if not any(jax.tree.leaves(chosen)):
+    merge = lambda some, tree: jax.tree.map(lambda leaf, new: leaf if _is_masked(new) else new, tree, some)
+    base, link = selected(params, select), rule(learning_rate)
+    if not jax.tree.leaves(base):
         names = [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
         raise ValueError(f"select: given what takes none of {names}, allowed: at least one")
-    part = lambda tree: jax.tree.map(lambda take, leaf: leaf if take else optax.MaskedNode(), chosen, tree)
-    merge = lambda some, tree: jax.tree.map(lambda leaf, new: leaf if _is_masked(new) else new, tree, some)
-    base, link = part(params), rule(learning_rate)
 
     def objective(some: Any) -> Array:
         losses = loss(merge(some, params), support)
@@ -131,6 +129,17 @@ def adapt(
     (adapted, _), _ = jax.lax.scan(step, (base, link.init(base)), None, length=steps)
     moves = jnp.any(weights != 0)
     return merge(jax.tree.map(lambda new, old: jnp.where(moves, new, old), adapted, base), params)
+
+
+def selected(params: Any, select: Callable[[str], bool] | None = None) -> Any:
+    """What of the parameters is adapted, with `optax.MaskedNode` in the place of all else (see `adapt`).
+
+    Example:
+      >>> selected({"head": 1.0, "layers": 2.0}, lambda path: path == "head")
+      {'head': 1.0, 'layers': MaskedNode()}
+    """
+    chosen = lambda path: select is None or select(_name(path))
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf if chosen(path) else optax.MaskedNode(), params)
 
 
 def adapted_outputs(

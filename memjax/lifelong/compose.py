@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from memjax.axes import constrain
 from memjax.lifelong.contract import Method, Phase, Scope, TaskInfo, settings_of, stage_examples
 from memjax.lifelong.episodes import (
     EPISODES,
@@ -34,8 +35,8 @@ from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective, plain_learner
 from memjax.training.objective import Objective
 from memjax.training.optimizers import Reference, make_reference
-from memjax.training.sharding import Layout
-from memjax.training.stages import STREAM, Change, Context, Learner, Needs, keep
+from memjax.training.sharding import Layout, row_shards
+from memjax.training.stages import STREAM, Change, Context, Learner, Needs, Part, Sizes, keep
 from memjax.training.step import Gradients, TrainState, apply_gradients, gradients_of, model_variables
 from memjax.typing import Batch, Sum
 
@@ -111,10 +112,14 @@ class Adapting(NamedTuple):
     Attributes:
       variables: `variables(state, support, key)`, as in `Learner.adapt`.
       rows: `rows(model, store)`, as in `Learner.adapt_rows`.
+      width: as in `Sizes`.
+      copied: likewise.
     """
 
     variables: Callable[[TrainState, Any, Any], dict[str, Any]]
     rows: Callable[[Any, Store], AdaptRows]
+    width: str
+    copied: Callable[[Any], Any]
 
 
 def compose(
@@ -214,12 +219,18 @@ class _Composed:
         if self.method.schedule.every:
             kinds[self.method.schedule.kind] = example if self.method.schedule.reads else None
         made = plain._replace(init=init, observe=self.observe, kinds=kinds, needs=self.method.needs)
-        made = made if self.store is None else made._replace(host=self.store.host)
-        if self.adapting is None or self.store is None:
+        if self.memory is None or self.store is None:
             return made
-        rows = self.adapting.rows(self.model, self.store)
-        scored = dataclasses.replace(self.experiment, adapt_rows=rows)
-        return made._replace(adapt=self.adapting.variables, adapt_rows=rows, evaluators=scored.evaluators(layout))
+        made, parts = made._replace(host=self.store.host), {"write": Part(self._write, writes=True)}
+        sizes = Sizes(kept=EPISODES, capacity=self.memory.setting)
+        if self.adapting is not None:
+            variables, rows = self.adapting.variables, self.adapting.rows(self.model, self.store)
+            scored = dataclasses.replace(self.experiment, adapt_rows=rows)
+            made = made._replace(adapt=variables, adapt_rows=rows, evaluators=scored.evaluators(layout))
+            parts["search"] = Part(lambda state, batch: rows.find(variables(state, None, state.key), batch))
+            sizes = sizes._replace(width=self.adapting.width, copied=self.adapting.copied)
+        # What the host keeps and searches is no matter of a device.
+        return made if self.store.outside else made._replace(sizes=sizes._replace(parts=parts))
 
     def _init_rules(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {rule.name: rule.init(values["params"]) for rule in self.rules if rule.init is not None}
@@ -233,9 +244,8 @@ class _Composed:
     def _example(self) -> Batch:
         """A batch of the stream."""
         if not self.settings.epochs:
-            return jax.tree.map(jnp.asarray, next(self.experiment.stream()))
-        split = stage_examples(self.experiment, self.method)[0]
-        return jax.tree.map(jnp.asarray, next(self.experiment.stream(split=split, epochs=1)))
+            return self.experiment.example()
+        return self.experiment.example(stage_examples(self.experiment, self.method)[0])
 
     # One update
 
@@ -275,7 +285,8 @@ class _Composed:
             )
         new, sums = self._apply(slim, found, reference)
         ok, method = sums["skipped"].total == 0, dict(new.method)
-        more = {name: jax.tree.map(lambda leaf: jnp.where(ok, leaf, 0), value) for name, value in more.items()}
+        counted = lambda leaf: jnp.where(ok, leaf, 0).astype(jnp.float32)
+        more = {name: jax.tree.map(counted, value) for name, value in more.items()}
         if UPDATES in kept:
             method[UPDATES] = updates + ok
         if self.store is not None:
@@ -318,13 +329,14 @@ class _Composed:
         if self.memory is None:
             return None
         values: Any = jax.eval_shape(plain.variables)
-        shapes = lambda values: self._offered(values, self._init_rules(values), example, jnp.ones((), bool))
-        offered = jax.eval_shape(shapes, values)
-        row, keys = jax.tree.map(lambda leaf: leaf[0, 0], example), offered["keys"]
+        shapes = lambda values, batch: self._offered(values, self._init_rules(values), batch, jnp.ones((), bool))
+        offered = jax.eval_shape(shapes, values, example)
+        of_one = lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype)
+        row, keys = jax.tree.map(of_one, example), offered["keys"]
         capacity = self.memory.capacity * (len(self.settings.tasks) if self.memory.of_each_task else 1)
         sizes = (row, capacity, 0 if keys is None else keys.shape[-1])
         if self.memory.place == "device":
-            return InState(*sizes, self.memory.policy)
+            return InState(*sizes, self.memory.policy, layout)
         return OnHost(
             HostMemory(*sizes, index=self.memory.index),
             self.memory.policy,
@@ -339,7 +351,15 @@ class _Composed:
         """Rows to replay, with the axis of segments; those that are not there weigh nothing."""
         assert self.replay is not None and self.store is not None
         rows = self.store.sample(episodes, drawing_key(state), self.replay.rows, replace=self.replay.replace)
-        return jax.tree.map(lambda leaf: leaf[None], rows)
+        return _over_devices(jax.tree.map(lambda leaf: leaf[None], rows))
+
+    def _write(self, state: TrainState, rows: Batch) -> TrainState:
+        """The state with rows of the stream offered to its memory, and nothing else of an update."""
+        assert self.store is not None
+        batch, key = jax.tree.map(lambda leaf: leaf[None], rows), purpose_key(state.key, "write", state.step)
+        offered = self._offered(model_variables(state), state.method, batch, jnp.ones((), bool))
+        written = self.store.write(state.method[EPISODES], key, offered)
+        return dataclasses.replace(state, method={**state.method, EPISODES: written})
 
     def _offered(
         self, variables: Mapping[str, Any], method: Mapping[str, Any], batch: Batch, ok: Any
@@ -368,8 +388,8 @@ class _Composed:
             mine = used & (episodes.groups == task) & (task != current)
             return take(episodes, jnp.nonzero(mine, size=number, fill_value=-1)[0])
 
-        rows, key = jax.vmap(of_task)(jnp.arange(tasks)), purpose_key(state.key, "replay", state.step)
-        start = self.model.init_state(number)
+        rows = _over_devices(jax.vmap(of_task)(jnp.arange(tasks)))
+        start, key = self.model.init_state(rows.inputs.shape[1]), purpose_key(state.key, "replay", state.step)
 
         def losses(params: Any) -> dict[str, Any]:
             variables = {**model_variables(state), "method": state.method, "params": params}
@@ -395,6 +415,13 @@ def _seeing(constants: Mapping[str, Any], batch: Batch) -> Mapping[str, Any]:
         return constants
     classes = jnp.where(batch.weights > 0, batch.targets, len(head[SEEN]))
     return {**constants, "head": {**head, SEEN: head[SEEN].at[classes].set(True, mode="drop")}}
+
+
+def _over_devices(rows: Batch) -> Batch:
+    """`[some, rows, ...]` with the rows split over devices as those of the stream are; padding fills the last ones."""
+    missing = -rows.inputs.shape[1] % row_shards(jax.sharding.get_abstract_mesh())
+    fill = lambda leaf: jnp.pad(leaf, ((0, 0), (0, missing), *((0, 0),) * (leaf.ndim - 2))) if missing else leaf
+    return jax.tree.map(lambda leaf: constrain(fill(leaf), None, "batch", *(None,) * (leaf.ndim - 2)), rows)
 
 
 def _rows_of(batch: Batch) -> Batch:

@@ -19,6 +19,7 @@ from memjax.lifelong import memory as episodic
 from memjax.lifelong.host_memory import HostMemory
 from memjax.lifelong.memory import Nearest
 from memjax.lifelong.policies import Policy
+from memjax.training.sharding import Layout
 from memjax.training.stages import Host
 from memjax.training.step import TrainState
 from memjax.typing import Batch, tree_dataclass
@@ -59,6 +60,7 @@ class Episodes(NamedTuple):
       of_each_task: the capacity is that of each task of the stream.
       place: in the train state, on the devices, or in the memory of the host.
       index: how a memory on the host searches its keys.
+      setting: the field that says the capacity.
     """
 
     capacity: int
@@ -69,6 +71,7 @@ class Episodes(NamedTuple):
     of_each_task: bool = False
     place: Literal["device", "host"] = "device"
     index: Literal["exact", "scann"] = "exact"
+    setting: str = "lifelong.method.memory.capacity"
 
 
 class InState:
@@ -81,8 +84,11 @@ class InState:
 
     host, outside = Host(), False
 
-    def __init__(self, row: Batch, capacity: int, key_dim: int, policy: Policy):
+    def __init__(self, row: Batch, capacity: int, key_dim: int, policy: Policy, layout: Layout | None = None):
         self._sizes, self._policy = (row, capacity, key_dim), policy
+        # As the rows lie: those of a capacity that the devices do not divide are whole on each.
+        split = layout.axes("entries", capacity) if layout else ()
+        self._where: dict[str, Any] = {"axis": split, "mesh": layout.mesh} if layout and split else {}
 
     def init(self) -> episodic.EpisodicMemory:
         return episodic.init_memory(*self._sizes)
@@ -99,7 +105,7 @@ class InState:
         return _draws(kept.count, kept.capacity, keys, number)
 
     def nearest(self, kept: Any, queries: Any, number: int, *, metric: Any) -> Nearest:
-        return episodic.nearest(kept, queries, number, metric=metric)
+        return episodic.nearest(kept, queries, number, metric=metric, **self._where)
 
     def take(self, kept: Any, ids: Any) -> Batch:
         return episodic.take(kept, ids)

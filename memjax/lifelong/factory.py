@@ -16,9 +16,9 @@ from memjax.training.loop import MakeLearner, MakeObjective, TrainingResult
 from memjax.training.restoring import LoadedRun
 from memjax.training.runs import load_config, run_path, takes_tasks
 from memjax.training.sharding import Layout
-from memjax.training.stages import Stage
+from memjax.training.stages import Learner, Stage
 
-__all__ = ["course_of", "load_run", "train"]
+__all__ = ["course_of", "load_run", "make_learner", "train"]
 
 
 def make_method(settings: Any) -> Method:
@@ -33,6 +33,15 @@ def make_method(settings: Any) -> Method:
     file, name = settings.made_by.split(".")
     make = getattr(importlib.import_module(f"memjax.lifelong.{file}"), name)
     return make(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)})
+
+
+def make_learner(
+    experiment: Experiment, layout: Layout | None = None, objective: MakeObjective = make_objective
+) -> Learner:
+    """The learner of any configuration: that of its method, where it has one."""
+    if experiment.config.lifelong is None:
+        return loop.plain_learner(experiment, layout, objective)
+    return make_method(experiment.config.lifelong.method).learner(experiment, layout, objective)
 
 
 def course_of(
@@ -70,6 +79,4 @@ def load_run(run: Path | str, config: Config | None = None, *, step: int | None 
     config = load_config(run) if config is None else config
     if config.lifelong is None:
         return restoring.load_run(run, config, step=step)
-    method = make_method(config.lifelong.method)
-    learner = lambda experiment: method.learner(experiment, None, make_objective)
-    return restoring.load_run(run, config, step=step, learner=learner)
+    return restoring.load_run(run, config, step=step, learner=make_learner)

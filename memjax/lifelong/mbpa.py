@@ -21,22 +21,25 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from memjax.axes import constrain
 from memjax.config import EpisodicMemory
 from memjax.data.examples import EXAMPLE
-from memjax.lifelong.adaptation import adapted_outputs, neighbor_weights
+from memjax.lifelong.adaptation import adapted_outputs, neighbor_weights, selected
 from memjax.lifelong.compose import Adapting, Replayed, Rule, compose
 from memjax.lifelong.contract import Method
 from memjax.lifelong.episodes import EPISODES, PURPOSES, OfRows, Store
 from memjax.lifelong.methods import episodes
 from memjax.training.evaluation import AdaptRows
 from memjax.training.objective import model_collections, read_segment
+from memjax.training.sharding import row_shards
 from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch
 
 __all__ = ["key_of", "mbpa"]
 
 KEY_NETWORK = "key_network"
-"""the frozen parameters that keys come from, in `TrainState.method`"""
+"""the frozen parameters that keys come from, in `TrainState.method`; not in `constants`, a collection of the model,
+which goes wherever its parameters go: weights that a run begins with, exports, models of other sizes"""
 KEYS = ("inputs", "first", "question", "mean")
 
 
@@ -65,7 +68,7 @@ def mbpa(
     kept = episodes(memory, keys=key_of(key) if keyed else None)
     select = (lambda path: any(part in path for part in adapted)) if adapted else None
     how: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "penalty": penalty, "select": select}
-    how |= {"rule": functools.partial(optax.sgd, momentum=momentum or None), "batch_size": queries}
+    how |= {"rule": functools.partial(optax.sgd, momentum=momentum or None)}
 
     def adapting_rows(model: Any, store: Store) -> AdaptRows:
         keys = jax.jit(functools.partial(key_of(key), model))
@@ -92,8 +95,12 @@ def mbpa(
             return jnp.sum(nats, axis=1) / jnp.maximum(jnp.sum(support.weights > 0, axis=1), 1)
 
         def score(variables: Mapping[str, Any], rows: Batch, found: Any, predict: Callable[[Any, Batch], Any]) -> Any:
-            own, (support, alpha) = model_collections(variables), found
-            return adapted_outputs(functools.partial(loss, own), predict, own["params"], rows, support, alpha, **how)
+            own = model_collections(variables)
+            # Beside their queries, so that devices adapt without a word to each other.
+            beside = lambda leaf: constrain(leaf, "batch", *(None,) * (leaf.ndim - 1))
+            given = (own["params"], rows, *jax.tree.map(beside, found))
+            at_once = queries * row_shards(jax.sharding.get_abstract_mesh())
+            return adapted_outputs(functools.partial(loss, own), predict, *given, batch_size=at_once, **how)
 
         def examples(found: tuple[Batch, Any]) -> Any:
             support, alpha = found
@@ -101,7 +108,8 @@ def mbpa(
 
         return AdaptRows(find, score, store.outside, examples)
 
-    adapting = Adapting(adapting_variables, adapting_rows) if steps else None
+    copied = functools.partial(selected, select=select)
+    adapting = Adapting(adapting_variables, adapting_rows, "lifelong.method.queries", copied) if steps else None
     return compose(*rules, memory=kept, replay=replayed, adapting=adapting)
 
 

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int, Shaped
 from memjax.axes import axes_of
 from memjax.datastore.exact import middle, nearest_entries
 from memjax.datastore.index import Metric
-from memjax.datastore.sharded import nearest_entries_sharded, num_devices
+from memjax.datastore.sharded import Axis, centre_sharded, nearest_entries_sharded, num_devices
 from memjax.functional.scopes import operation
 from memjax.lifelong.policies import Entries, Offered, Policy
 from memjax.typing import Batch, Leaf, tree_dataclass
@@ -224,7 +224,7 @@ def nearest(
     number: int,
     *,
     metric: Metric = "squared_l2",
-    axis: str | None = None,
+    axis: Axis | None = None,
     mesh: Mesh | None = None,
 ) -> Nearest:
     """The rows whose keys are nearest to each query, exactly; no gradient flows from here.
@@ -234,7 +234,7 @@ def nearest(
       queries: `[queries, key_dim]`.
       number: of rows; may be more than there are.
       metric: "squared_l2" or "inner_product".
-      axis: of a mesh over which the memory is split (`entries`), else None.
+      axis: of a mesh over which the memory is split (`entries`), or several, else None.
       mesh: with the axis; None = the one that is set.
 
     Raises:
@@ -399,17 +399,19 @@ def search(
     queries: Any, keys: Any, count: Any, number: int, *, metric: Metric, axis: Any = None, mesh: Any = None
 ) -> Nearest:
     """The nearest of the first `count` keys."""
-    centre = None
-    if metric == "squared_l2":
-        total, some = middle(keys, count)
-        centre = total / jnp.maximum(some, 1)
+    centre, distances = None, metric == "squared_l2"
     if axis is None:
+        if distances:
+            total, some = middle(keys, count)
+            centre = total / jnp.maximum(some, 1)
         found = nearest_entries(queries, keys, number, metric=metric, count=count, centre=centre)
     else:
         over: Any = mesh or jax.sharding.get_abstract_mesh()
         shards = num_devices(over, axis)
         rows = keys.shape[0] // shards
         counts = jnp.clip(count - rows * jnp.arange(shards), 0, rows).astype(jnp.int32)
+        if distances:
+            centre = centre_sharded(keys, counts, axis=axis, mesh=mesh)
         found = nearest_entries_sharded(
             queries, keys, number, axis=axis, counts=counts, metric=metric, centre=centre, mesh=mesh
         )

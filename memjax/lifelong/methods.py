@@ -81,7 +81,8 @@ def agem(*, memory: EpisodicMemory, rows: int, every: int) -> Method:
 def gem(*, rows: int, margin: float, epsilon: float) -> Method:
     """No update against the gradient of the rows of any earlier task; the memory is shared equally by the tasks."""
     rule = Rule("gem", link=projection.gem(margin=margin, epsilon=epsilon), needs=Needs(tasks_in_training=True))
-    memory = Episodes(rows, policies.balanced_reservoir(), groups="task", of_each_task=True)
+    of_tasks: dict[str, Any] = {"groups": "task", "of_each_task": True, "setting": "lifelong.method.rows"}
+    memory = Episodes(rows, policies.balanced_reservoir(), **of_tasks)
     return compose(rule, memory=memory, replay=Replayed(rows, "tasks"))
 
 

@@ -86,17 +86,18 @@ class Estimate:
     tokens_per_second: float
 
 
-def plan(case: Case, *, vocab_size: int = 0) -> dict[str, Any]:
-    """Compiles one case in a process of its own.
+def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[str, Any]]:
+    """Compiles the steps of one case in a process of its own.
 
     Args:
       case: what to plan.
       vocab_size: ids; 0 = what the configuration says.
+      widest: as in `memjax.planning.aot.measure`.
 
     Returns:
-      The facts as JSON values: those of `memjax.planning.aot.Measurement`, and `name`, `what`, `value`, `topology`,
-      `chips`, `devices`, `rows`, `rematerialize`, `estimate` (of `Estimate`, None where it does not fit), `tips` (of
-      `Tip`, where it does not fit), `assumptions` and `versions` of the compiler.
+      For each step the facts as JSON values: those of `memjax.planning.aot.Measurement`, and `name`, `what`, `value`,
+      `topology`, `chips`, `devices`, `rows`, `rematerialize`, `estimate` (of `Estimate`, None where it does not fit),
+      `tips` (of `Tip`, where it does not fit), `assumptions` and `versions` of the compiler.
 
     Raises:
       ModuleNotFoundError: libtpu is not installed.
@@ -117,11 +118,17 @@ def plan(case: Case, *, vocab_size: int = 0) -> dict[str, Any]:
         "rows": (case.config.data if case.what == "train" else case.config.evaluation).rows,
         "rematerialize": case.config.training.rematerialize,
     }
-    facts |= _compile({**facts, "config": config_to_dict(case.config), "vocab_size": vocab_size})
-    facts["estimate"] = dataclasses.asdict(estimate(facts, case.topology)) if facts["fits"] else None
-    facts["tips"] = [] if facts["fits"] else [dataclasses.asdict(tip) for tip in advise(case.config, facts)]
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")}
-    return {**facts, "assumptions": assumptions(case.topology), "versions": versions}
+    known = {"assumptions": assumptions(case.topology), "versions": versions}
+
+    def explained(step: dict[str, Any]) -> dict[str, Any]:
+        found = {**facts, **step}
+        found["estimate"] = dataclasses.asdict(estimate(found, case.topology)) if found["fits"] else None
+        found["tips"] = [] if found["fits"] else [dataclasses.asdict(tip) for tip in advise(case.config, found)]
+        return {**found, **known}
+
+    request = {"config": config_to_dict(case.config), "vocab_size": vocab_size, "widest": widest}
+    return [explained(step) for step in _compile({**facts, **request})]
 
 
 def assumptions(topology: Topology) -> str:
@@ -176,8 +183,8 @@ def environment(folder: str) -> dict[str, str]:
     }
 
 
-def _compile(request: dict[str, Any]) -> dict[str, Any]:
-    """Runs the compiling process."""
+def _compile(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Runs the compiling process: what it says of each step."""
     with tempfile.TemporaryDirectory(prefix="memjax-plan-") as folder:
         done = subprocess.run(
             [sys.executable, "-m", "memjax.planning.aot"],
@@ -190,7 +197,7 @@ def _compile(request: dict[str, Any]) -> dict[str, Any]:
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         raise RuntimeError(f"the compiler ended with code {done.returncode}:\n{done.stderr[-4000:]}")
-    answer = json.loads(lines[-1])
-    if "mistake" in answer:
-        raise ValueError(answer["mistake"])
-    return answer
+    answers = [json.loads(line) for line in lines]
+    if "mistake" in answers[-1]:
+        raise ValueError(answers[-1]["mistake"])
+    return answers

@@ -12,6 +12,7 @@ from memjax.planning.advice import bytes_needed
 from memjax.planning.cases import Case
 from memjax.planning.topologies import GIB, parse_topology
 from memjax.settings.relations import validate
+from memjax.training.stages import STREAM
 
 COLUMNS = (
     "chips",
@@ -57,7 +58,7 @@ def make_cases(config: Config, topologies: Sequence[str], what: str = "train", s
 
 def report(
     cases: Sequence[Case],
-    plan: Callable[[Case], Mapping[str, Any]],
+    plan: Callable[[Case], Sequence[Mapping[str, Any]]],
     *,
     as_json: bool = False,
     command: str = "",
@@ -67,8 +68,9 @@ def report(
 
     Args:
       cases: what to plan.
-      plan: gives the facts of a case, as `memjax.planning.cases.plan`; standard error is told about which it is asked.
-      as_json: print one JSON object per case, as soon as it is known.
+      plan: gives the facts of the steps of a case, as `memjax.planning.cases.plan`; standard error is told about which
+        it is asked.
+      as_json: print one JSON object per step, as soon as its case is known.
       command: that asked for it, for the JSON objects.
       stream: where to print; None = standard output.
 
@@ -79,17 +81,18 @@ def report(
     for number, case in enumerate(cases, start=1):
         what = f"{case.config.name}, {case.what}, {case.topology.name}{', ' * bool(case.value)}{case.value}"
         print(f"compiling {number} of {len(cases)}: {what}", file=sys.stderr, flush=True)
-        facts = plan(case)
-        known.append(facts)
+        steps = plan(case)
+        known += steps
         if as_json:
             started = {"command": command, "date": datetime.date.today().isoformat()}
-            print(json.dumps({**started, **facts}), file=out, flush=True)
+            for facts in steps:
+                print(json.dumps({**started, **facts}), file=out, flush=True)
     if not as_json:
         alone = len(known) == 1
         header, rows = full_table(known[0]) if alone else comparison(known)
         print_table(header, rows, out)
         for facts in known:
-            for line in explain(facts, name=not alone):
+            for line in [*held(facts), *explain(facts, name=not alone)]:
                 print(line, file=out)
         for text in dict.fromkeys(facts["assumptions"] for facts in known):
             print(f"Estimate: {text}.", file=out)
@@ -101,9 +104,27 @@ def comparison(facts: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list
     """Header and rows of a table with a row for each case."""
     field = facts[0]["value"].partition(" = ")[0].rpartition(".")[2]
     swept = lambda one: [one["value"].partition(" = ")[2]] if field else []
-    return ["topology", *([field] if field else []), *COLUMNS], [
-        [one["topology"], *swept(one), *_cells(one)] for one in facts
+    several = len({one["program"] for one in facts}) > 1
+    step = lambda one: [one["program"]] if several else []
+    return ["topology", *([field] if field else []), *(["step"] if several else []), *COLUMNS], [
+        [one["topology"], *swept(one), *step(one), *_cells(one)] for one in facts
     ]
+
+
+def held(facts: Mapping[str, Any]) -> list[str]:
+    """What a learner keeps beside the model, on a device: its state, and copies of parameters while it scores."""
+    lines, where = [], f"{facts['topology']} {facts['value']}".strip()
+    if facts["kept"] and facts["program"] == STREAM:
+        kept = facts["kept"]
+        parts = ", ".join(f"{name} {_gib(size)}" for name, size in facts["parts"].items() if name != "batch")
+        lines.append(f"{where}: on a device {parts}; {kept['capacity']:,} rows on all of them ({kept['field']})")
+    if facts["copies"]:
+        copies = facts["copies"]
+        size = copies["at_once"] * copies["bytes"]
+        line = f"{where}: adapted copies of parameters {copies['at_once']} x {_gib(copies['bytes'])} = {_gib(size)}"
+        widest = f"; at most {copies['widest']} fit side by side" if "widest" in copies else "; see --widest"
+        lines.append(f"{line} on a device ({copies['field']}){widest}")
+    return lines
 
 
 def full_table(facts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -150,7 +171,8 @@ def full_table(facts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
             rows.append([kind if index == 0 else "", _gib(size), f"{where or 'unknown'} {shape}"])
     rows += [["rules left out" if i == 0 else "", "", text] for i, text in enumerate(facts["skipped"])]
     rows += [["note", "", text] for text in facts["notes"]]
-    return [f"{facts['name']}: {facts['what']}", facts["topology"], ""], rows
+    step = "" if facts["program"] in (STREAM, facts["what"]) else f", {facts['program']}"
+    return [f"{facts['name']}: {facts['what']}{step}", facts["topology"], ""], rows
 
 
 def explain(facts: Mapping[str, Any], *, name: bool = False) -> list[str]:
@@ -158,7 +180,8 @@ def explain(facts: Mapping[str, Any], *, name: bool = False) -> list[str]:
     if facts["fits"]:
         return []
     needed, limit = bytes_needed(facts), facts["limit"]
-    which = f"{facts['topology']} {facts['value']}".strip() + ": " if name else ""
+    step = "" if facts["program"] in (STREAM, facts["what"]) else facts["program"]
+    which = " ".join(filter(None, (facts["topology"], facts["value"], step))) + ": " if name else ""
     much = f"{_gib(needed)} of {_gib(limit)}, {_gib(needed - limit)} too much"
     largest = sorted([*facts["arguments"], *facts["temporaries"]], key=lambda buffer: -buffer[2])[:3]
     buffers = ", ".join(f"{where or 'unknown'} {shape} {_gib(size)}" for where, shape, size in largest)

@@ -242,7 +242,7 @@ class MbPA(Method):
     adapted: tuple[str, ...] = ()
     """parts of the paths of the parameters that are adapted; () = all"""
     queries: Count = 16
-    """adapted side by side: each has its own copy of the adapted parameters"""
+    """adapted side by side on a device: each has its own copy of the adapted parameters"""
 
 
 MethodKind = Sequential | SingleTask | Joint | Replay | AGEM | GEM | EWC | MAS | SI | LwF | LogitKD | MbPA

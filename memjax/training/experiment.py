@@ -7,6 +7,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from memjax import config as configs
 from memjax.config import Config
 from memjax.data.annotations import open_neighbors, unlike_neighbors
@@ -26,6 +29,7 @@ from memjax.training.interventions import intervention
 from memjax.training.runs import grown
 from memjax.training.sharding import Layout
 from memjax.training.variables import fitting
+from memjax.typing import Batch
 
 __all__ = ["Experiment", "make_experiment"]
 
@@ -83,6 +87,11 @@ class Experiment:
         return self._reading(self.config.data).stream(
             given, host_rows=host_rows, position=position, **named, **arguments
         )
+
+    def example(self, split: Split | None = None) -> Batch:
+        """A batch of the training stream, or of such a stream of another split: its shapes are those of all."""
+        read = self.stream() if split is None else self.stream(split=split, epochs=1)
+        return jax.tree.map(jnp.asarray, next(read))
 
     def reading(self, evaluation: configs.Evaluation | None = None) -> Reading:
         """How an evaluation reads its split."""

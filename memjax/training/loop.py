@@ -141,7 +141,7 @@ def plain_learner(
     """
     config, model = experiment.config, experiment.model
     parts, rows = make_parts(config, model, objective=objective, **arguments), config.data.rows
-    example = jax.tree.map(jnp.asarray, next(experiment.stream()))
+    example = experiment.example()
     key = jax.random.key(config.training.seed)
 
     def variables() -> Any:

@@ -51,8 +51,8 @@ class Places:
         """The state with all totals at zero."""
         return dataclasses.replace(state, totals={name: Sum.zero() for name in self._sums})
 
-    def compile(self, kind: str) -> Callable[..., Any]:
-        """One update of a kind, which donates the state."""
+    def update(self, kind: str) -> Callable[..., Any]:
+        """One update of a kind: `update(state, batch) -> (state, sums)`, not compiled."""
 
         def train_step(state: TrainState, batch: Any) -> Any:
             new, sums = self._observe[kind](dataclasses.replace(state, totals={}), batch)
@@ -60,8 +60,13 @@ class Places:
             totals = {name: total + sums[name] if name in sums else total for name, total in state.totals.items()}
             return dataclasses.replace(new, totals=totals), sums
 
+        return train_step
+
+    def compile(self, kind: str) -> Callable[..., Any]:
+        """One update of a kind, which donates the state."""
         out = None if self.layout is None else (self.state, self.layout.replicated)
-        return jax.jit(train_step, donate_argnums=0, in_shardings=(self.state, self.batches[kind]), out_shardings=out)
+        places = (self.state, self.batches[kind])
+        return jax.jit(self.update(kind), donate_argnums=0, in_shardings=places, out_shardings=out)
 
     def observe(self, state: TrainState, update: tuple[str, Any]) -> Any:
         """One update `(kind, batch)`, compiled once for each kind, with what the host does around it."""

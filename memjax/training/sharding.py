@@ -86,9 +86,15 @@ def check_rows(rows: int, mesh: Any, *, what: str = "data.rows") -> None:
     Raises:
       ValueError: they do not; the line lists what would.
     """
-    parts = math.prod(dict(mesh.shape)[axis] for axis in ROWS)
+    parts = row_shards(mesh)
     if rows % parts:
         raise ValueError(f"{what}: given {rows}, allowed: a multiple of {parts} (data x fsdp of the mesh)")
+
+
+def row_shards(mesh: Any) -> int:
+    """Parts into which batch rows are split; 1 where no mesh is."""
+    sizes = dict(mesh.shape)
+    return math.prod(sizes.get(axis, 1) for axis in ROWS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +117,11 @@ class Layout:
     def rows(self, axis: int = 0) -> NamedSharding:
         """Batch rows at `axis` split, nothing else."""
         return NamedSharding(self.mesh, PartitionSpec(*(None,) * axis, ROWS))
+
+    def axes(self, name: str, size: int) -> tuple[str, ...]:
+        """The mesh axes over which an axis of this logical name and size is split; () = it is whole everywhere."""
+        place = Names((name,)).spec((size,), self.mesh, self.rules)[0]
+        return () if place is None else (place,) if isinstance(place, str) else tuple(place)
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

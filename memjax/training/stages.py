@@ -86,6 +86,37 @@ def own_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:
     return model_variables(state)
 
 
+class Part(NamedTuple):
+    """A piece of what a learner does, for a plan, which compiles it by itself.
+
+    Attributes:
+      run: `run(state, rows)`, of rows `[rows, ...]`.
+      writes: it gives a state, which takes the place of the one given.
+    """
+
+    run: Callable[[TrainState, Batch], Any]
+    writes: bool = False
+
+
+class Sizes(NamedTuple):
+    """What a plan must know of a learner beside its updates.
+
+    Attributes:
+      parts: name -> a piece of them.
+      kept: the name in `TrainState.method` of the rows that it keeps; '' = it keeps none.
+      capacity: the setting that says how many.
+      width: the setting that says how many rows are scored side by side on a device, each with parameters of its own;
+        '' = none.
+      copied: `copied(params)`, what of them each of those rows has a copy of.
+    """
+
+    parts: Mapping[str, Part] = {}
+    kept: str = ""
+    capacity: str = ""
+    width: str = ""
+    copied: Callable[[Any], Any] = lambda params: {}
+
+
 class Learner(NamedTuple):
     """How a model learns, as an optax transformation is (init, update). It is made anew when the lineage changes.
 
@@ -101,6 +132,7 @@ class Learner(NamedTuple):
       adapt_rows: every row is scored with parameters of its own, made of these variables; None = all with them.
       needs: what the method must be told.
       host: arrays on the host.
+      sizes: for a plan.
     """
 
     model: Any
@@ -113,6 +145,7 @@ class Learner(NamedTuple):
     adapt_rows: AdaptRows | None = None
     needs: Needs = Needs()
     host: Host = Host()
+    sizes: Sizes = Sizes()
 
     def adapted(self, state: TrainState, seed: int) -> Mapping[str, Any]:
         """The variables that a split is scored with, and answered: of every evaluation, in the loop and after it."""

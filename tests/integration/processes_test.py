@@ -24,7 +24,14 @@ TIMED = ("seconds", "tokens_per_second", "attempt")
 
 
 def start(
-    workdir, index=0, address="", num_processes=1, devices=4, command=("-m", "memjax.cli", "train"), arguments=()
+    workdir,
+    index=0,
+    address="",
+    num_processes=1,
+    devices=4,
+    command=("-m", "memjax.cli", "train"),
+    arguments=(),
+    config=CONFIG,
 ):
     """One process; its output goes to a file beside the runs."""
     environment = {
@@ -34,7 +41,7 @@ def start(
         "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",
     }
-    line = [sys.executable, *command, "--config", str(CONFIG), "--workdir", str(workdir), *map(str, arguments)]
+    line = [sys.executable, *command, "--config", str(config), "--workdir", str(workdir), *map(str, arguments)]
     if address:
         line += ["--coordinator", address, "--num-processes", str(num_processes), "--process-id", str(index)]
     workdir.mkdir(exist_ok=True, parents=True)
@@ -45,11 +52,12 @@ def start(
     return process
 
 
-def start_both(workdir, arguments=((), ())):
+def start_both(workdir, arguments=((), ()), config=CONFIG):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    return [start(workdir, i, address, num_processes=2, devices=2, arguments=arguments[i]) for i in range(2)]
+    common = {"num_processes": 2, "devices": 2, "config": config}
+    return [start(workdir, i, address, arguments=arguments[i], **common) for i in range(2)]
 
 
 def end(processes, seconds=300):

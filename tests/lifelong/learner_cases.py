@@ -130,7 +130,15 @@ class Played:
     traced: Counter
 
 
-def play(config: Config, *, change: Any = lambda batch: batch, stages: int | None = None, start: Any = None) -> Played:
+def play(
+    config: Config,
+    *,
+    change: Any = lambda batch: batch,
+    stages: int | None = None,
+    start: Any = None,
+    layout: Any = None,
+    float64: bool = False,
+) -> Played:
     """Runs a stream as the loop does, without a directory.
 
     Args:
@@ -138,15 +146,24 @@ def play(config: Config, *, change: Any = lambda batch: batch, stages: int | Non
       change: of every batch, before the learner has it.
       stages: how many of them; None = all.
       start: of the parameters, instead of fresh ones.
+      layout: of arrays on several devices, which is active.
+      float64: parameters, and all that is computed of them, in this precision (where JAX has it switched on).
     """
-    make_learner, course = course_of(make_experiment(config), None, make_objective)
-    learner, traced = make_learner(()), Counter()
+    experiment, cast = make_experiment(config), lambda leaf: leaf
+    if float64:
+        model = experiment.model
+        model = model.clone(dtype=jnp.float64, head=model.head.clone(dtype=jnp.float64))
+        experiment = dataclasses.replace(experiment, model=model)
+        cast = lambda leaf: leaf.astype(jnp.float64)
+    make_learner, course = course_of(experiment, layout, make_objective)
+    plain, traced = make_learner(()), Counter()
+    learner = plain._replace(variables=lambda: jax.tree.map(cast, plain.variables()))
 
     def observe(state: Any, batch: Any, kind: str) -> Any:
         traced[kind] += 1
         return learner.observe(state, batch, kind)
 
-    places = Places(None, learner._replace(observe=observe))
+    places = Places(layout, learner._replace(observe=observe))
     state = places.init(places.fresh() if start is None else start)
     played = Played(learner, places, state, [], [], traced)
     for number, stage in enumerate(course[:stages]):
@@ -155,12 +172,12 @@ def play(config: Config, *, change: Any = lambda batch: batch, stages: int | Non
             return map(places.put_update, stage.open(played.state, None))
 
         key = jax.random.fold_in(jax.random.key(0), number)
-        context = Context(key, data, (), lambda: None, lambda line: None, None)
+        context = Context(key, data, (), lambda: None, lambda line: None, layout)
         played.state = places.take(stage.before(played.state, context).state, grown=False)
         for kind, batch in stage.open(played.state, None):
             given = None if batch is None else change(batch)
             played.updates.append((kind, given))
-            played.state, sums = places.observe(played.state, (kind, given))
+            played.state, sums = places.observe(played.state, places.put_update((kind, given)))
             played.sums.append(sums)
         played.state = places.take(stage.after(played.state, context).state, grown=False)
     return played

@@ -151,6 +151,12 @@ def test_frozen_parameters_stay_under_weight_decay(name):
     assert not np.array_equal(flat(played.state.params["head"]), flat(fresh["head"]))
 
 
+@pytest.mark.laws
+def test_the_network_that_keys_come_from_never_changes(whole):
+    played = whole("mbpa_first")
+    assert_equal(played.state.method["key_network"], played.places.fresh()["params"])
+
+
 @pytest.mark.parametrize("name", cases())
 def test_phases_stand_only_around_tasks_whose_borders_are_known(name):
     config = config_of(CASE[name].method)

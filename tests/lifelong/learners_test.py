@@ -14,18 +14,21 @@ import numpy as np
 import pytest
 
 from memjax.cli import main
-from memjax.config import MethodKind, Sequential, Sharding
+from memjax.config import EpisodicMemory, MbPA, MethodKind, Replay, Sequential, Sharding
 from memjax.lifelong import factory
 from memjax.lifelong.contract import Method
 from memjax.training import read_metrics
 from memjax.training.assembly import make_parts
 from memjax.training.experiment import make_experiment as make_real_experiment
 from memjax.training.loop import every, plain_learner, train
+from memjax.training.metrics import count_bytes
+from memjax.training.places import Places
 from memjax.training.stages import Change, Host, Stage
 from memjax.training.step import apply_gradients, gradients_of, model_variables
 from memjax.typing import Sum
 from tests.compiling import FAST_FLAGS
 from tests.lifelong import stages_test
+from tests.lifelong.learner_cases import ALL, config_of, play
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays, make_experiment
 
 KINDS = ("stream", "replay", "pull")
@@ -209,3 +212,26 @@ def test_every_kind_of_method_is_made_of_its_settings():
         ValueError, match="lifelong.method: given int, allowed: Sequential, SingleTask, Joint, Replay, AGEM"
     ):
         factory.make_method(1)
+
+
+@pytest.mark.laws
+def test_an_update_that_writes_and_replays_copies_no_memory():
+    """In the compiled update with 100,000 rows."""
+    method = Replay(memory=EpisodicMemory(capacity=100_000), rows=4)
+    learner = factory.make_learner(make_real_experiment(config_of(method)))
+    places = Places(None, learner)
+    size = count_bytes(places.shapes.method["episodes"])
+    used = places.compile("stream").lower(places.shapes, learner.kinds["stream"]).compile().memory_analysis()
+    assert used.alias_size_in_bytes > size and used.temp_size_in_bytes < 0.2 * size
+
+
+@pytest.mark.laws
+def test_all_rows_of_a_batch_adapt_in_one_call():
+    config = config_of(MbPA(memory=ALL, num_neighbors=4, steps=2, queries=16), tasks=1)
+    config.evaluation.rows = config.data.source.num_test = 64
+    played = play(config)
+    evaluator, calls = played.learner.evaluators[""], []
+    score = evaluator._score
+    evaluator._score = lambda *given: calls.append(1) or score(*given)
+    assert evaluator(played.learner.adapted(played.state, 0)).targets == 64
+    assert len(calls) == 1 and score._cache_size() == 1

@@ -297,7 +297,7 @@ def test_checkpoint_roundtrip(tmp_path):
         other.restore(found["host"][1])
 
 
-def test_a_write_copies_no_memory():
+def test_a_write_and_a_draw_copy_no_memory():
     """In the compiled program for 100,000 rows: all of the memory is updated in place."""
     shapes = jax.eval_shape(lambda: memory.init_memory(row_of(128), 100_000, 64))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
@@ -306,6 +306,8 @@ def test_a_write_copies_no_memory():
     for name in ("reservoir", "diverse"):
         used = write.lower(shapes, rows, key, POLICIES[name], keys=keys).compile().memory_analysis()
         assert used.alias_size_in_bytes == size and used.temp_size_in_bytes < 0.05 * size
+    read = jax.jit(lambda *given: memory.sample(*given, 32)).lower(shapes, key).compile().memory_analysis()
+    assert read.temp_size_in_bytes < 0.01 * size
 
 
 def test_entries_are_split_over_the_data_axis():

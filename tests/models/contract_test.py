@@ -19,7 +19,7 @@ from memjax.config import (
     Training,
 )
 from memjax.models import make_encoder_decoder, make_language_model, make_memformer, make_text_encoder
-from memjax.planning.programs import WHATS, make_program
+from memjax.planning.programs import WHATS, make_programs
 from memjax.tasks import task_of
 from memjax.training.experiment import make_evaluation_model, make_experiment
 from memjax.training.sharding import Layout, make_mesh
@@ -79,7 +79,7 @@ def test_a_text_has_as_many_targets_as_its_head(task, targets):
 @pytest.mark.parametrize("what", WHATS)
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_model_can_be_planned(kind, what):
-    program = make_program(config_of(kind), what, VOCAB, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))
+    (program,) = make_programs(config_of(kind), what, VOCAB, Layout(make_mesh((1, 1, 1), jax.devices()[:1]))).values()
     result = jax.eval_shape(program.function, *program.arguments.values())
     state = result[0]
     held = program.arguments["memory" if what != "train" else "state"]
@@ -112,7 +112,7 @@ def test_a_cache_over_a_model_that_takes_none_is_refused(kind):
     config = config_of(kind)
     config.evaluation = evaluation
     with pytest.raises(ValueError, match="--evaluation.cache: given "):
-        make_program(config, "eval", VOCAB, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))
+        make_programs(config, "eval", VOCAB, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))
     if kind == "Memformer":
         experiment = make_experiment(config_of(kind))
         with pytest.raises(ValueError, match="--evaluation.cache: given Memformer"):

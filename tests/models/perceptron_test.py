@@ -13,7 +13,7 @@ from memjax.config import Blobs, Classification, Config, Data, Evaluation, Model
 from memjax.models.factory import make_text_encoder
 from memjax.models.heads import CLASSES, INITS, ClassificationHead
 from memjax.models.perceptron import Perceptron
-from memjax.planning.programs import make_program
+from memjax.planning.programs import make_programs
 from memjax.settings.relations import validate
 from memjax.tasks import task_of
 from memjax.training.objective import model_loss
@@ -182,7 +182,7 @@ def test_dropout_is_of_training_alone(perceptron, batch):
 
 @pytest.mark.parametrize("what", ["train", "eval"])
 def test_it_can_be_planned(what):
-    program = make_program(config_of(), what, 0, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))
+    (program,) = make_programs(config_of(), what, 0, Layout(make_mesh((1, 1, 1), jax.devices()[:1]))).values()
     result = jax.eval_shape(program.function, *program.arguments.values())
     held = program.arguments["memory" if what != "train" else "state"]
     assert jax.tree.map(lambda leaf: leaf.shape, result[0]) == jax.tree.map(lambda leaf: leaf.shape, held)

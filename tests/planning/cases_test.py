@@ -27,7 +27,7 @@ from memjax.planning import cases as plans
 from memjax.planning.advice import advise
 from memjax.planning.aot import out_of_memory
 from memjax.planning.cases import Case, assumptions, environment, estimate, plan
-from memjax.planning.programs import make_program
+from memjax.planning.programs import make_programs
 from memjax.planning.topologies import GIB, parse_topology
 from memjax.training.costs import jaxpr_flops
 from memjax.training.sharding import Layout, make_mesh
@@ -50,7 +50,8 @@ def compiled():
     """A train step for four devices, parameters split over two."""
     config = tiny()
     config.sharding = Sharding(fsdp=2)
-    return plan(Case(config, parse_topology("v5e:2x2")))
+    (facts,) = plan(Case(config, parse_topology("v5e:2x2")))
+    return facts
 
 
 @needs_libtpu
@@ -99,7 +100,7 @@ def test_rows_that_do_not_divide_are_a_mistake():
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["eval", "decode"])
 def test_other_steps_compile(what):
-    facts = plan(Case(tiny(), parse_topology("v5e:2x2"), what))
+    (facts,) = plan(Case(tiny(), parse_topology("v5e:2x2"), what))
     assert facts["fits"] and facts["peak"] > 0 and facts["code"] > 0
     assert facts["tokens"] == (4 * 8 if what == "eval" else 4)
     assert set(facts["parts"]) == {"parameters", "memory", "batch"}
@@ -108,7 +109,7 @@ def test_other_steps_compile(what):
 def test_operations_are_those_of_a_count_by_hand():
     config = load_config("memorizing_scale")
     config.data.rows, config.model.attention.memory_length = 4, 8192
-    program = make_program(config, "train", 32_000, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))
+    program = make_programs(config, "train", 32_000, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))["stream"]
     flops = jaxpr_flops(jax.make_jaxpr(program.function)(*program.arguments.values()))
     dim, layers, tokens = 1024, 12, 4 * 512
     weights = layers * (4 * dim**2 + 2 * dim * 4096) + 32_000 * dim  # forward 2 operations for each, backward 4
@@ -125,7 +126,7 @@ def test_memories_at_the_output_are_in_the_program(what):
     config = tiny()
     config.model.output = Spalm(num_neighbors=3)
     config.evaluation.cache.memory_length = 10
-    program = make_program(config, what, 50, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))
+    (program,) = make_programs(config, what, 50, Layout(make_mesh((1, 1, 1), jax.devices()[:1]))).values()
     shapes = {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
         for path, leaf in jax.tree_util.tree_flatten_with_path(dict(program.arguments))[0]

@@ -44,6 +44,9 @@ def facts(value: str = "", *, fits: bool = True) -> dict:
     return {
         "name": "tiny",
         "what": "train",
+        "program": "stream",
+        "kept": None,
+        "copies": None,
         "value": value,
         "topology": "v5e:2x2",
         "chips": 4,
@@ -79,7 +82,7 @@ def facts(value: str = "", *, fits: bool = True) -> dict:
 def printed(*cases: dict, as_json: bool = False) -> tuple[str, bool]:
     out, found = io.StringIO(), iter(cases)
     whole = make_cases(tiny(), ["v5e:2x2"]) * len(cases)
-    fits = report(whole, lambda case: next(found), as_json=as_json, command="memjax plan", stream=out)
+    fits = report(whole, lambda case: [next(found)], as_json=as_json, command="memjax plan", stream=out)
     return out.getvalue(), fits
 
 
@@ -110,7 +113,7 @@ def test_on_a_terminal_it_is_a_table_with_lines():
             return True
 
     out = Terminal()
-    report(make_cases(tiny(), ["v5e:2x2"]), lambda case: facts(), stream=out)
+    report(make_cases(tiny(), ["v5e:2x2"]), lambda case: [facts()], stream=out)
     assert "│" in out.getvalue() and "bfloat16[4,8]" in out.getvalue()
 
 

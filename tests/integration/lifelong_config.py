@@ -1,0 +1,31 @@
+"""A stream of two tasks that several processes train in seconds; a variant for each method."""
+
+from memjax import config as configs
+
+MEMORY = configs.EpisodicMemory(policy="all", capacity=64)
+VARIANTS = {
+    "replay": configs.Replay(memory=MEMORY, mode="sparse", every=16, rows=6),
+    "mbpa_pp": configs.MbPA(
+        memory=MEMORY, every=16, rows=6, key="first", num_neighbors=4, steps=2, learning_rate=0.1, queries=1
+    ),
+}
+
+
+def get_config(variant: str = "replay") -> configs.Config:
+    blobs = [
+        configs.Blobs(classes=(2 * i, 2 * i + 1), num_classes=4, dim=8, num_train=40, num_test=16) for i in range(2)
+    ]
+    return configs.Config(
+        name="run",
+        model=configs.Perceptron(widths=(16,)),
+        task=configs.Classification(num_classes=4),
+        data=configs.Data(source=blobs[0], rows=8, segment_length=8),
+        training=configs.Training(log_every=1, checkpoint_every=2, evaluate_every=0),
+        evaluation=configs.Evaluation(rows=8, split="test", accuracy=True),
+        lifelong=configs.Lifelong(
+            method=VARIANTS[variant],
+            tasks=tuple(configs.TaskData(name=f"task_{i}", source=source) for i, source in enumerate(blobs)),
+            epochs=1,
+        ),
+        sharding=configs.Sharding(timeout=60),
+    )

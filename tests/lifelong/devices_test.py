@@ -1,0 +1,42 @@
+"""Streams with an episodic memory on eight virtual devices, in one process of their own."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def found():
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_ENABLE_X64": "1",
+    }
+    command = [sys.executable, "-m", "tests.lifelong.devices_worker"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+NAMES = ("replay", "replay_sparse", "agem", "agem_whole", "gem", "logit_kd", "mbpa_pp", "mbpa_random")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_on_eight_devices_equals_that_of_one(found, name):
+    for mesh in found[name].values():
+        assert mesh["params"] < 1e-9 and mesh["memory"] < 1e-9
+        assert mesh["sums"] < 1e-5 and mesh["nats"] < 1e-5  # in float32
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_devices_share_a_memory_that_they_divide(found, name):
+    whole = {"agem_whole": 1.0, "gem": 1.0}
+    for mesh, run in found[name].items():
+        wanted = whole.get(name, 1 / json.loads(mesh.replace("(", "[").replace(")", "]"))[0])
+        assert run["held"] == pytest.approx(wanted, rel=0.1)

@@ -1,0 +1,75 @@
+"""Streams with an episodic memory on one device and on eight: run in a process of its own, prints one JSON object."""
+
+import contextlib
+import dataclasses
+import json
+
+import jax
+import numpy as np
+
+from memjax.config import AGEM, GEM, EpisodicMemory, LogitKD, MbPA, Replay
+from memjax.training.metrics import count_bytes
+from memjax.training.sharding import Layout, make_mesh
+from tests.integration.sharding_worker import difference
+from tests.lifelong.learner_cases import config_of, memory_of, play
+
+ROWS = 8
+ALL = EpisodicMemory(policy="all", capacity=32)
+SOME = EpisodicMemory(capacity=12)  # the devices do not divide it: each has all of it
+METHODS = {
+    "replay": Replay(memory=EpisodicMemory(capacity=16), rows=8),
+    "replay_sparse": Replay(memory=ALL, mode="sparse", every=8, rows=5),
+    "agem": AGEM(memory=ALL, rows=8),
+    "agem_whole": AGEM(memory=SOME, rows=5, every=8),
+    "gem": GEM(rows=3),
+    "logit_kd": LogitKD(memory=ALL, rows=8),
+    "mbpa_pp": MbPA(memory=ALL, every=8, rows=5, key="first", num_neighbors=4, steps=3, learning_rate=0.1, queries=1),
+    "mbpa_random": MbPA(memory=ALL, every=8, rows=5, neighbors="random", num_neighbors=4, steps=3, queries=2),
+}
+MESHES = {"replay": [(8, 1, 1), (2, 4, 1)], "mbpa_pp": [(8, 1, 1), (2, 4, 1)]}
+
+
+def outcome(method, shape):
+    """What a stream has left on a mesh, or on one device: its state, its sums, its score, bytes of the memory."""
+    config = config_of(method)
+    config.data.rows = config.evaluation.rows = ROWS
+    config.evaluations = tuple(
+        dataclasses.replace(config.evaluation, name=task.name, task=task.name) for task in config.lifelong.tasks
+    )
+    layout = Layout(make_mesh(shape)) if shape else None
+    with layout.active() if layout else contextlib.nullcontext():
+        # In float64, since the choice of neighbours and of a projection is not continuous.
+        played = play(config, layout=layout, float64=True)
+        variables = played.learner.adapted(played.state, 0)
+        scores = [evaluator(variables) for evaluator in played.learner.evaluators.values()]
+    first = jax.devices()[0]
+    held = sum(
+        shard.data.nbytes
+        for leaf in jax.tree.leaves(memory_of(played.state))
+        for shard in leaf.addressable_shards
+        if shard.device == first
+    )
+    return {
+        "params": played.state.params,
+        "memory": memory_of(played.state),
+        "sums": [{name: value.total for name, value in one.items()} for one in played.sums],
+        "nats": [score.nats for score in scores],
+        "held": held / count_bytes(memory_of(played.state)),
+    }
+
+
+def compare(name):
+    """On every mesh, how far from one device."""
+    one, found = outcome(METHODS[name], None), {}
+    assert all(np.isfinite(one["nats"]))
+    for shape in MESHES.get(name, [(8, 1, 1)]):
+        mesh = outcome(METHODS[name], shape)
+        found[str(shape)] = {
+            **{part: difference(mesh[part], one[part]) for part in ("params", "memory", "sums", "nats")},
+            "held": mesh["held"],
+        }
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: compare(name) for name in METHODS}))
