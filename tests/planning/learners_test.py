@@ -38,7 +38,8 @@ def test_every_kind_of_update_is_planned_and_its_memory_written_and_searched():
         assert shapes(jax.eval_shape(found[name].function, *found[name].arguments.values())[0]) == shapes(state)
     write, search, adapt = (found[name] for name in ("write", "search", "adapt"))
     assert shapes(jax.eval_shape(write.function, *write.arguments.values())) == shapes(state) and write.donated == (0,)
-    assert jax.eval_shape(search.function, *search.arguments.values()).ids.shape == (ROWS, 4)
+    support, weights = jax.eval_shape(search.function, *search.arguments.values())
+    assert support.inputs.shape == (ROWS, 4, DIM) and weights.shape == (ROWS, 4)
     assert jax.eval_shape(adapt.function, *adapt.arguments.values())[0].nats.shape == (4, 1)
     assert adapt.copies.field == "lifelong.method.queries"
     assert adapt.copies.bytes == count_bytes(state.params["head"]) < count_bytes(state.params)
@@ -51,7 +52,7 @@ def test_a_learner_says_what_it_does():
     assert list(programs_of(Sequential())) == ["stream"]
     assert list(programs_of(AGEM(memory=memory, rows=8, every=8))) == ["stream", "projected", "write"]
     random = MbPA(memory=memory, every=0, neighbors="random", steps=2)
-    assert list(programs_of(random)) == ["stream", "write", "adapt"]
+    assert list(programs_of(random)) == ["stream", "write", "search", "adapt"]
     assert list(programs_of(random, "eval")) == ["adapt"]
     assert list(programs_of(Sequential(), "eval")) == ["eval"]
 
