@@ -45,16 +45,16 @@ def outcome(method, shape):
     first = jax.devices()[0]
     held = sum(
         shard.data.nbytes
-        for leaf in jax.tree.leaves(memory_of(played.state))
+        for leaf in jax.tree.leaves(memory_of(played))
         for shard in leaf.addressable_shards
         if shard.device == first
     )
     return {
         "params": played.state.params,
-        "memory": memory_of(played.state),
+        "memory": memory_of(played),
         "sums": [{name: value.total for name, value in one.items()} for one in played.sums],
         "nats": [score.nats for score in scores],
-        "held": held / count_bytes(memory_of(played.state)),
+        "held": held / count_bytes(memory_of(played)),
     }
 
 
