@@ -18,11 +18,13 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     """The matrix of a run over tasks, and its summary; {} for other runs, and where no task is through.
 
     Returns:
-      `measure`, `tasks` (names), `scores` (a row for each task that is through, a column for each task), and what
-      `memjax.lifelong.metrics.summary` says; numbers that are not there are None.
+      `measure`, `tasks` (names), `scores` (a row for each task that is through, a column for each task), what
+      `memjax.lifelong.metrics.summary` says, and `kept_bytes`, what the method keeps beside the model, by kind; numbers
+      that are not there are None.
     """
-    from memjax.lifelong.metrics import matrix_from_lines, summary
+    from memjax.lifelong.metrics import kept_bytes, matrix_from_lines, summary
     from memjax.training import read_metrics
+    from memjax.training.restoring import saved_shapes
 
     file = Path(run).expanduser() / "metrics.jsonl"
     if config.lifelong is None or not file.exists():
@@ -44,7 +46,9 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     number = lambda value: None if math.isnan(value) else value
     rows = [[number(float(value)) for value in row] for row in scores]
     said = {name: number(value) for name, value in said.items()}
-    return {"measure": measure, "tasks": names, "scores": rows, **{k: v for k, v in said.items() if v is not None}}
+    said = {name: value for name, value in said.items() if value is not None}
+    kept = {"kept_bytes": kept_bytes(saved_shapes(run))}
+    return {"measure": measure, "tasks": names, "scores": rows, **said, **kept}
 
 
 def describe_stream(facts: Mapping[str, Any]) -> str:
@@ -52,11 +56,13 @@ def describe_stream(facts: Mapping[str, Any]) -> str:
 
     Example:
       >>> facts = {"measure": "accuracy", "tasks": ["a", "b"], "scores": [[1.0, 0.0], [0.25, 0.75]]}
-      >>> print(describe_stream({**facts, "average": 0.5, "forgetting": 0.75}))
+      >>> facts |= {"average": 0.5, "forgetting": 0.75, "kept_bytes": {"keys": 2048, "total": 2048}}
+      >>> print(describe_stream(facts))
       accuracy after  a       b
       a               1.0000  0.0000
       b               0.2500  0.7500
       average 0.5000, forgetting 0.7500
+      kept beside the model: keys 2,048, total 2,048 bytes
     """
     tasks, scores = facts["tasks"], facts["scores"]
     show = lambda value: "" if value is None else f"{value:.4f}"
@@ -65,4 +71,5 @@ def describe_stream(facts: Mapping[str, Any]) -> str:
     table += [[name, *map(show, row)] for name, row in zip(names, scores, strict=True)]
     said = {name: value for name, value in facts.items() if isinstance(value, float)}
     words = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in said.items())
-    return "\n".join([*align(table), words])
+    kept = ", ".join(f"{kind} {count:,}" for kind, count in facts.get("kept_bytes", {}).items() if count)
+    return "\n".join([*align(table), words, *([f"kept beside the model: {kept} bytes"] if kept else [])])

@@ -9,6 +9,7 @@ be equal, nothing can tell.
 from memjax.functional.attention import *
 from memjax.functional.basis import *
 from memjax.functional.compression import *
+from memjax.functional.divergence import *
 from memjax.functional.fifo import *
 from memjax.functional.linear_attention import *
 from memjax.functional.losses import *

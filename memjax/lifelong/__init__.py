@@ -1,7 +1,7 @@
 """Lifelong learning: tasks that are learned one after the other, and methods against forgetting.
 
 A method is a `Learner` and what happens between tasks; `train` runs a configuration of any kind. Names are loaded when
-they are asked for, so that the mathematics (`memjax.lifelong.projection`, `penalties`, `distillation`, `policies`,
+they are asked for, so that the mathematics (`memjax.lifelong.projection`, `penalties`, `policies`,
 `kmeans`, `adaptation`, `metrics`) can be taken into another loop without what only this one needs.
 """
 
@@ -12,7 +12,6 @@ ROOMS = {
     "adaptation": ("PRESETS", "adapt", "adapted_outputs", "neighbor_weights"),
     "compose": ("Replayed", "Rule", "compose"),
     "contract": ("Method", "Scope", "TaskInfo", "task_stages"),
-    "distillation": ("learning_without_forgetting", "logit_kd"),
     "episodes": ("Episodes",),
     "factory": ("course_of", "load_run", "make_method", "train"),
     "memory": ("EpisodicMemory", "init_memory", "nearest", "sample", "write"),

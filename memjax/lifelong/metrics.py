@@ -33,6 +33,7 @@ __all__ = [
     "forward_transfer",
     "increased_perplexity",
     "intransigence",
+    "kept_bytes",
     "last_task_accuracy",
     "learning_accuracy",
     "linear_probe",
@@ -324,6 +325,36 @@ def bytes_by_kind(**trees: Any) -> dict[str, int]:
     count = lambda tree: sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
     found = {kind: count(tree) for kind, tree in trees.items()}
     return found | {"total": sum(found.values())}
+
+
+def kept_bytes(saved: Mapping[str, Any]) -> dict[str, int]:
+    """The bytes of what a method keeps beside the model, by kind, of the arrays of a checkpoint.
+
+    Args:
+      saved: name -> array or shape, as checkpoints name them.
+
+    Returns:
+      `memory`: rows of an episodic memory, on devices or the host. `keys`: theirs, and the network that they come from.
+      `teachers`: models that teach. `anchors`: earlier parameters and importances. And their `total`.
+
+    Example:
+      >>> importance, key = np.zeros((4, 2), np.float32), np.zeros((8, 3), np.float32)
+      >>> kept_bytes({"params/w": importance, "method/ewc/around/w": importance, "host/keys": key})
+      {'memory': 0, 'keys': 96, 'teachers': 0, 'anchors': 32, 'total': 128}
+    """
+    kinds: dict[str, dict[str, Any]] = {kind: {} for kind in ("memory", "keys", "teachers", "anchors")}
+    for name, leaf in saved.items():
+        place, *path = name.split("/")
+        if place not in ("method", "host") or not leaf.shape:  # counters are none of them
+            continue
+        if path[-1] == "keys" or "key_network" in path:
+            kind = "keys"
+        elif place == "host" or path[0] == "episodes":
+            kind = "memory"
+        else:
+            kind = "teachers" if "teacher" in path else "anchors"
+        kinds[kind][name] = leaf
+    return bytes_by_kind(**kinds)
 
 
 def linear_probe(

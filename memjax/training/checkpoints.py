@@ -167,6 +167,11 @@ class Checkpoints:
         step, arrays, manifest = found
         return Restored(step, unflatten(tree, {**arrays, **lacking}, manifest["keys"]), manifest["extra"])
 
+    def shapes(self, step: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Name -> shape of every array of a checkpoint, which are not read."""
+        described = self._read_manifest(step)["arrays"]
+        return {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, (dtype, shape, _) in described.items()}
+
     def load(
         self, prefix: str | tuple[str, ...] = "params/", *, step: int | None = None
     ) -> tuple[int, dict[str, np.ndarray], Any]:

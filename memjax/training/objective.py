@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from memjax.functional.divergence import divergence_sum
 from memjax.typing import Aux, Batch, SegmentLoss, Sum
 
 __all__ = ["Objective", "model_loss", "with_distillation", "with_penalty"]
@@ -175,12 +176,9 @@ def with_distillation(
         student, own = arrays.pop("output"), model_collections(variables)
         frozen = jax.lax.stop_gradient({**own, **teacher(variables.get("method", {}))})
         output, _, _ = read_segment(model, frozen, jax.lax.stop_gradient(memory), segment, deterministic=True)
-        flat = lambda scores: jax.nn.log_softmax(scores / temperature)
-        ours = flat(model.apply(own, student, method="log_probs"))
-        theirs = flat(jax.lax.stop_gradient(model.apply(frozen, output, method="log_probs")))
-        each = jnp.sum(jnp.where(theirs > -jnp.inf, jnp.exp(theirs) * (theirs - ours), 0), axis=-1)
-        weights = segment.weights
-        divergence = Sum(temperature**2 * jnp.sum(jnp.where(weights > 0, each * weights, 0)), jnp.sum(weights))
-        return after, batch_stats, nll, Aux(aux.losses, aux.metrics, arrays) + Aux({name: divergence})
+        ours = model.apply(own, student, method="log_probs")
+        theirs = model.apply(frozen, output, method="log_probs")
+        found = divergence_sum(theirs, ours, segment.weights, temperature=temperature)
+        return after, batch_stats, nll, Aux(aux.losses, aux.metrics, arrays) + Aux({name: found})
 
     return distilled

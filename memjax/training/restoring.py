@@ -184,6 +184,13 @@ def checkpoint_steps(run: Path | str) -> list[int]:
         return checkpoints.steps()
 
 
+def saved_shapes(run: Path | str) -> dict[str, jax.ShapeDtypeStruct]:
+    """Name -> shape of every array of the newest checkpoint of a run; {} without one."""
+    with _checkpoints(run) as checkpoints:
+        steps = checkpoints.steps()
+        return checkpoints.shapes(steps[-1]) if steps else {}
+
+
 def load_arrays(run: Path | str, step: int | None = None) -> tuple[Checkpoint, dict[str, Any], Mapping[str, Any]]:
     """A checkpoint, the newest intact one if None: name -> array of all collections, and what was saved beside."""
     with _checkpoints(run) as checkpoints:

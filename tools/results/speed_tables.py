@@ -91,6 +91,19 @@ def search(found: Measurement) -> str:
     return f"Load {found.facts['load']:.1f} when rounds began.\n\n{grid(heads, rows)}"
 
 
+def episodes(found: Measurement) -> str:
+    """One row per index of an episodic memory."""
+    rows = [
+        [
+            *(r["index"], f"{r['recall']:.4f}", f"{100 * r['accuracy']:.1f} %"),
+            f"{r['queries_per_second']['median']:,.0f} ({statistics.median(r['cpu_seconds']):.2f})",
+            f"{r['first']['seconds']:.1f} ({r['first']['cpu_seconds']:.1f})",
+        ]
+        for r in found.facts["indices"]
+    ]
+    return grid(["index", "recall@32", "accuracy of MbPA++", "queries/s", "first search, s"], rows)
+
+
 def decode_speed(found: Measurement) -> str:
     """Medians with the smallest and largest, a row per length; then bytes, operations and programs."""
     records = apart(found.facts)
@@ -407,6 +420,7 @@ TABLES: dict[str, Callable[[Measurement], str]] = {
     "bench": bench,
     "profile": profile,
     "search": search,
+    "episodes": episodes,
     "decode_speed": decode_speed,
     "product_key_steps": product_key_steps,
     "costs": costs,

@@ -1,23 +1,21 @@
-"""Losses that keep the answers of a model near those of a frozen copy of it, made before the task.
+"""The divergence of what a student says from what a teacher says (distillation), also among some classes alone.
 
-Learning without forgetting (LwF), Li and Hoiem 2016, https://arxiv.org/abs/1606.09282, asks the copy about the new
-examples, over the old classes: nothing is stored but the copy. Logit-KD, a baseline of ELLE (Qin et al. 2022,
-https://arxiv.org/abs/2203.06311), asks it about remembered examples. Both are the divergence of Hinton et al. 2015
-(https://arxiv.org/abs/1503.02531).
-
-The teacher is the caller's: keep a copy of the parameters (`jnp.copy` of each, since an update donates its own), apply
-the model without dropout, and let no gradient through. Scores are logits or log-probabilities, which give the same.
+Hinton, Vinyals and Dean 2015, https://arxiv.org/abs/1503.02531. The teacher is the caller's: keep a copy of the
+parameters (`jnp.copy` of each, since an update donates its own), and apply the model without dropout. Scores are logits
+or log-probabilities, which give the same.
 """
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
+from memjax.functional.scopes import operation
 from memjax.typing import Sum
 
-__all__ = ["annealed_ratio", "divergence", "divergence_sum", "learning_without_forgetting", "logit_kd", "seen_classes"]
+__all__ = ["divergence", "divergence_sum"]
 
 
+@operation
 def divergence(
     teacher: Float[Array, "*positions classes"],
     student: Float[Array, "*positions classes"],
@@ -61,6 +59,7 @@ def divergence(
     return temperature**2 * jnp.sum(chances * apart, axis=-1)
 
 
+@operation
 def divergence_sum(
     teacher: Float[Array, "*positions classes"],
     student: Float[Array, "*positions classes"],
@@ -82,75 +81,6 @@ def divergence_sum(
     kept = lambda scores: jnp.where(counts[..., None], scores, 0)
     each = divergence(kept(teacher), kept(student), temperature=temperature, classes=classes)
     return Sum(jnp.sum(jnp.where(counts, weights * each, 0)), jnp.sum(weights))
-
-
-def learning_without_forgetting(
-    teacher: Float[Array, "*positions classes"],
-    student: Float[Array, "*positions classes"],
-    weights: Float[Array, "*positions"],
-    old: Bool[Array, " classes"],
-    *,
-    temperature: float = 2.0,
-) -> Sum:
-    """LwF: the divergence on new examples, over the classes of earlier tasks.
-
-    Differs from the paper: the divergence for the cross-entropy, which is larger by the teacher's entropy, without
-    gradient; and `temperature^2`, by which its strength (lambda_o) is to be divided.
-
-    Args:
-      teacher: scores of the new examples by the model before the task.
-      student: theirs by the model.
-      weights: of each position.
-      old: classes of earlier tasks (`seen_classes`, before the task); before the second task there is none, and the
-        loss is 0.
-      temperature: 2 in the paper.
-    """
-    return divergence_sum(teacher, student, weights, temperature=temperature, classes=old)
-
-
-def logit_kd(
-    teacher: Float[Array, "*positions classes"],
-    student: Float[Array, "*positions classes"],
-    weights: Float[Array, "*positions"],
-    remembered: Bool[Array, "*positions"],
-    *,
-    temperature: float = 2.0,
-) -> Sum:
-    """Logit-KD: the divergence on remembered examples alone, of a batch of these and new ones.
-
-    Args:
-      teacher: scores by the model before the task.
-      student: scores by the model.
-      weights: of each position.
-      remembered: True = of an example from the memory.
-      temperature: divides the scores of both.
-    """
-    return divergence_sum(teacher, student, jnp.where(remembered, weights, 0), temperature=temperature)
-
-
-def seen_classes(
-    seen: Bool[Array, " classes"], labels: Int[Array, "*positions"], weights: Float[Array, "*positions"]
-) -> Bool[Array, " classes"]:
-    """The classes seen so far, with those of more labels; one of weight 0, or outside of the classes, is none.
-
-    Example:
-      >>> seen_classes(jnp.array([True, False, False]), jnp.array([1, 2]), jnp.array([1.0, 0.0])).tolist()
-      [True, True, False]
-    """
-    number = seen.shape[0]
-    counts = (weights > 0) & (labels >= 0) & (labels < number)
-    return seen.at[jnp.where(counts, labels, number)].set(True, mode="drop")
-
-
-def annealed_ratio(step: Array | int, steps: int, *, first: float = 1.0, last: float = 0.0) -> Float[Array, ""]:
-    """The strength of distillation at a step of a task: from `first` at step 0 in a line to `last` at `steps`, then on.
-
-    Example:
-      >>> [float(annealed_ratio(step, 4)) for step in (0, 1, 4, 9)]
-      [1.0, 0.75, 0.0, 0.0]
-    """
-    done = jnp.clip(jnp.asarray(step, jnp.float32) / max(steps, 1), 0.0, 1.0)
-    return first + (last - first) * done
 
 
 def _log_softmax(scores: Array, allowed: Array, temperature: float) -> tuple[Array, Array]:

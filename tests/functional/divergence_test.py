@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import rel_entr, softmax
 
-from memjax.lifelong.distillation import (
-    annealed_ratio,
-    divergence,
-    divergence_sum,
-    learning_without_forgetting,
-    logit_kd,
-    seen_classes,
-)
+from memjax.functional.divergence import divergence, divergence_sum
 
 CLASSES = 5
 
@@ -45,9 +38,6 @@ def sum_and_slope(function):
         return function(teacher, student, *others), jax.grad(total)(student)
 
     return jax.jit(both)
-
-
-SEEN = jax.jit(seen_classes)
 
 
 def wanted(teacher, student, temperature):
@@ -148,43 +138,6 @@ def test_half_precision_is_not_lost():
     np.testing.assert_allclose(
         found, wanted(teacher.astype(jnp.float32), student.astype(jnp.float32), 1.0)[0], rtol=1e-5
     )
-
-
-def test_learning_without_forgetting_asks_about_classes_of_before():
-    """New classes may go where they like; before the second task there is nothing to keep."""
-    teacher, student = scores()
-    weights, labels = jnp.ones(3), jnp.array([0, 1, 3])
-    old = SEEN(jnp.zeros(CLASSES, bool), labels, weights)
-    assert old.tolist() == [True, True, False, True, False]
-    ask = sum_and_slope(learning_without_forgetting)
-    found, slope = ask(teacher, student, weights, old)
-    np.testing.assert_array_equal(slope[:, np.array([2, 4])], 0)
-    kept = np.flatnonzero(old)
-    np.testing.assert_allclose(found.mean(), wanted(teacher[:, kept], student[:, kept], 2.0)[0].mean(), rtol=1e-5)
-    assert float(ask(teacher, student, weights, ~ALL)[0].mean()) == 0
-
-
-def test_logit_kd_asks_about_remembered_examples_alone():
-    teacher, student = scores()
-    weights, remembered = jnp.array([1.0, 1.0, 0.5]), jnp.array([False, True, True])
-    ask = sum_and_slope(logit_kd)
-    found, slope = ask(teacher, student, weights, remembered)
-    each = wanted(teacher, student, 2.0)[0]
-    np.testing.assert_allclose(found.mean(), (each[1] + 0.5 * each[2]) / 1.5, rtol=1e-5)
-    assert not np.any(slope[0]) and np.all(slope[1:] != 0)
-    nothing, _ = ask(teacher, student, weights, jnp.zeros(3, bool))
-    assert float(nothing.mean()) == 0 and float(nothing.weight) == 0
-
-
-def test_seen_classes_grow():
-    seen, ones = jnp.array([False, True, False]), jnp.ones((1, 3))
-    assert SEEN(seen, jnp.array([[2, 7, -1]]), ones).tolist() == [False, True, True]
-    assert SEEN(seen, jnp.array([[2, 0, 0]]), 0 * ones).tolist() == seen.tolist()
-
-
-def test_the_ratio_falls_in_a_line():
-    found = [float(annealed_ratio(jnp.asarray(step), 10, first=0.8, last=0.2)) for step in (0, 5, 10, 20)]
-    np.testing.assert_allclose(found, [0.8, 0.5, 0.2, 0.2], rtol=1e-6)
 
 
 def test_a_temperature_is_above_zero():

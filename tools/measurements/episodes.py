@@ -1,0 +1,162 @@
+"""MbPA++ with an episodic memory on the host, searched exactly and with ScaNN: recall, accuracy, queries a second.
+
+    python -m tools.measurements.episodes /tmp/episodes
+
+A perceptron learns five tasks of 4,000 vectors one after the other, in one pass; all rows are kept. The same memory and
+parameters are then read with both indices, in alternation. The vectors are drawn: 33 classes in 384 dimensions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memjax.config import CachedFeatures, Config, EpisodicMemory, MbPA, TaskData
+from memjax.data.examples import EXAMPLE
+from memjax.data.vectors import write_features
+from memjax.lifelong import load_run, train
+from memjax.overrides import load_config
+from memjax.training.runs import versions
+from memjax.typing import Batch
+from tools.bench.harness import quartiles
+from tools.results import pages
+from tools.results.ledger import measured
+
+CLASSES, DIM, INNER = 33, 384, 48
+"""classes, width of a vector, dimensions in which the vectors of all classes spread"""
+TASKS, SIZE, TESTS = 5, 4000, 200
+"""tasks, examples of each, test examples of each"""
+NEIGHBORS, QUERIES, STEPS = 32, 1000, 30
+INDICES = ("exact", "scann")
+
+
+def make_data(folder: Path) -> list[Path]:
+    """A folder of vectors for each task: centre of the class, spread in a space of few dimensions, a little noise."""
+    rng = np.random.default_rng(0)
+    centres, basis = rng.normal(size=(CLASSES, INNER)), rng.normal(size=(INNER, DIM)) / INNER**0.5
+
+    def some(classes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = rng.choice(classes, size)
+        inner = centres[labels] + 1.2 * rng.normal(size=(size, INNER))
+        vectors = inner @ basis + 0.1 * rng.normal(size=(size, DIM))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors.astype(np.float32), labels.astype(np.int32)
+
+    paths = [folder / f"task_{task}" for task in range(TASKS)]
+    for path, classes in zip(paths, np.array_split(np.arange(CLASSES), TASKS), strict=True):
+        splits = {"train": SIZE, "validation": TESTS, "test": TESTS}
+        write_features(path, {name: some(classes, size) for name, size in splits.items()}, {"about": "drawn"})
+    return paths
+
+
+def config_of(folder: Path, paths: list[Path]) -> Config:
+    """The stream, with all rows on the host."""
+    config = load_config("lifelong_text", "mbpa_pp")
+    sources = [CachedFeatures(path=str(path)) for path in paths]
+    memory = EpisodicMemory(policy="all", capacity=TASKS * SIZE, place="host")
+    assert config.lifelong is not None and isinstance(config.lifelong.method, MbPA)
+    method = dataclasses.replace(config.lifelong.method, memory=memory, num_neighbors=NEIGHBORS)
+    tasks = tuple(TaskData(name=path.name, source=source) for path, source in zip(paths, sources, strict=True))
+    lifelong = dataclasses.replace(config.lifelong, method=method, tasks=tasks)
+    data = dataclasses.replace(config.data, source=sources[0])
+    return dataclasses.replace(config, name="episodes", workdir=str(folder), data=data, lifelong=lifelong)
+
+
+def with_index(config: Config, index: str, steps: int) -> Config:
+    """The same memory, searched in another way; 0 steps = not searched."""
+    lifelong: Any = config.lifelong
+    memory = dataclasses.replace(lifelong.method.memory, index=index)
+    method = dataclasses.replace(lifelong.method, memory=memory, steps=steps)
+    return dataclasses.replace(config, lifelong=dataclasses.replace(lifelong, method=method))
+
+
+def timed(action: Any) -> tuple[Any, float, float]:
+    """What it returns, its seconds and its CPU seconds."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    result = action()
+    return result, time.perf_counter() - wall, time.process_time() - cpu
+
+
+def measure(folder: Path, rounds: int) -> dict[str, Any]:
+    """Every number."""
+    paths = make_data(folder)
+    plain = with_index(config_of(folder, paths), "exact", 0)  # training searches for nothing
+    run = train(plain, on_event=lambda event: None)
+    loaded = {index: load_run(run.path, with_index(plain, index, STEPS)) for index in INDICES}
+    tests = [np.load(path / "test.npy") for path in paths]
+    queries = np.concatenate(tests)[:QUERIES]
+    ones = np.ones((len(queries), 1), np.float32)
+    some = Batch(queries, ones.astype(np.int32), queries == queries, ones, ones[:, 0] > 0)
+
+    def search(index: str) -> Any:
+        one = loaded[index]
+        assert one.experiment.adapt_rows is not None
+        support, _ = one.experiment.adapt_rows.find(one.variables, some)
+        return np.asarray(support.extras[EXAMPLE])
+
+    found, first, costs = {}, {}, {index: [] for index in INDICES}
+    for index in INDICES:
+        found[index], seconds, cpu = timed(functools.partial(search, index))
+        first[index] = {"seconds": seconds, "cpu_seconds": cpu}  # ScaNN builds its index
+    for _ in range(rounds):
+        for index in INDICES:
+            _, seconds, cpu = timed(functools.partial(search, index))
+            costs[index].append((seconds, cpu))
+    shared = [len(set(a) & set(b)) / NEIGHBORS for a, b in zip(found["exact"], found["scann"], strict=True)]
+    rows = []
+    for index in INDICES:
+        one, accuracies = loaded[index], []
+        for task in one.experiment.config.lifelong.tasks:  # type: ignore[union-attr]
+            evaluation = dataclasses.replace(one.experiment.config.evaluation, task=task.name)
+            accuracies.append(one.experiment.evaluate(one.variables, evaluation).accuracy)
+        pace = quartiles([seconds for seconds, _ in costs[index]])
+        rows.append(
+            {
+                "index": index,
+                "recall": float(np.mean(shared)) if index == "scann" else 1.0,
+                "accuracy": float(np.mean(accuracies)),
+                "accuracies": accuracies,
+                "queries_per_second": {name: QUERIES / value for name, value in pace.items()},
+                "seconds": [seconds for seconds, _ in costs[index]],
+                "cpu_seconds": [cpu for _, cpu in costs[index]],
+                "first": first[index],
+            }
+        )
+    without = load_run(run.path, plain)
+    named = [dataclasses.replace(plain.evaluation, task=path.name) for path in paths]
+    plain_accuracy = [without.experiment.evaluate(without.variables, one).accuracy for one in named]
+    known = {"rows": TASKS * SIZE, "dim": DIM, "classes": CLASSES, "neighbors": NEIGHBORS, "queries": QUERIES}
+    return {**known, "versions": versions(), "steps": STEPS, "without": float(np.mean(plain_accuracy)), "indices": rows}
+
+
+def about(facts: dict[str, Any]) -> str:
+    """What is measured and how."""
+    return (
+        f"{facts['rows']:,} rows of {facts['dim']} numbers with {facts['classes']} classes, drawn (a cloud a class in "
+        f"{INNER} dimensions, projected, of length 1), learned as {TASKS} tasks one after the other in one pass, all "
+        f"kept on the host. {facts['queries']:,} queries at a time, {facts['neighbors']} neighbours; recall: share of "
+        "the exact neighbours that are found. Queries a second: search and reading of the rows, median of alternating "
+        "rounds (CPU seconds of 1,000 queries); first search: seconds, with what is built (CPU seconds). Accuracy: mean "
+        f"over the test examples of the tasks, the head adapted in {facts['steps']} steps; without adaptation it is "
+        f"{100 * facts['without']:.1f} %."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, help="of the vectors and the run")
+    parser.add_argument("--rounds", type=int, default=8, help="measured searches of each index")
+    options = parser.parse_args()
+    facts = measure(options.folder, options.rounds)
+    command, title = "python -m tools.measurements.episodes DIR", "Episodic memory on the host, exact and ScaNN"
+    pages.record(measured("episodes", "host", facts, command=command, title=title, about=about(facts)))
+
+
+if __name__ == "__main__":
+    main()
