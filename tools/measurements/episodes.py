@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,8 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
         support, _ = one.experiment.adapt_rows.find(one.variables, some)
         return np.asarray(support.extras[EXAMPLE])
 
-    found, first, costs = {}, {}, {index: [] for index in INDICES}
+    load, found, first = os.getloadavg()[0], {}, {}
+    costs: dict[str, list[tuple[float, float]]] = {index: [] for index in INDICES}
     for index in INDICES:
         found[index], seconds, cpu = timed(functools.partial(search, index))
         first[index] = {"seconds": seconds, "cpu_seconds": cpu}  # ScaNN builds its index
@@ -132,6 +134,7 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
     named = [dataclasses.replace(plain.evaluation, task=path.name) for path in paths]
     plain_accuracy = [without.experiment.evaluate(without.variables, one).accuracy for one in named]
     known = {"rows": TASKS * SIZE, "dim": DIM, "classes": CLASSES, "neighbors": NEIGHBORS, "queries": QUERIES}
+    known["load"] = load
     return {**known, "versions": versions(), "steps": STEPS, "without": float(np.mean(plain_accuracy)), "indices": rows}
 
 
@@ -142,7 +145,8 @@ def about(facts: dict[str, Any]) -> str:
         f"{INNER} dimensions, projected, of length 1), learned as {TASKS} tasks one after the other in one pass, all "
         f"kept on the host. {facts['queries']:,} queries at a time, {facts['neighbors']} neighbours; recall: share of "
         "the exact neighbours that are found. Queries a second: search and reading of the rows, median of alternating "
-        "rounds (CPU seconds of 1,000 queries); first search: seconds, with what is built (CPU seconds). Accuracy: mean "
+        f"rounds by the clock, at a load of {facts['load']:.1f} (CPU seconds of all queries); first search: seconds, "
+        "with what is compiled and built (CPU seconds). Accuracy: mean "
         f"over the test examples of the tasks, the head adapted in {facts['steps']} steps; without adaptation it is "
         f"{100 * facts['without']:.1f} %."
     )
