@@ -8,7 +8,8 @@
 The plain variants train a perceptron on sentence vectors: each folder of DIR has `train.npy`, `train_labels.npy` and so
 on (`memjax.config.CachedFeatures`; `memjax.lifelong.features` makes them of texts and a frozen encoder). `encoder*`
 train MiniLM itself on the CSV files of Zhang et al.; RUN is what `memjax import` makes of its weights. `small*` train
-an encoder of 2 layers from fresh parameters, for texts of one's own.
+an encoder of 2 layers from fresh parameters, for texts of one's own. `last_two*` train the last two layers of MiniLM, on
+what the others give of each text: computed once, and kept in the folder `--data.states`.
 
 Paper: de Masson d'Autume et al. 2019, https://arxiv.org/abs/1906.01076.
 Paper's number: 70.6 on average over four orders, 18.4 of plain training; BERT-base, 115,000 texts a task.
@@ -98,6 +99,10 @@ VARIANTS = {
     "small_multi_task": "all texts shuffled together",
     "small_mixed": "32 stored texts beside 32 new ones (`memjax train --tasks` without a config)",
     "small_mbpa_pp": "MbPA++ on texts",
+    "last_two": "plain training of the last two layers of MiniLM, on kept outputs of the others",
+    "last_two_multi_task": "all texts shuffled together",
+    "last_two_mixed": "32 stored rows beside 32 new ones",
+    "last_two_mbpa_pp": "MbPA++",
     "paper": "MbPA++ at the published size: BERT-base twice, 5 x 115,000 texts of 128 tokens",
     "smoke": "seconds: MbPA++ on clouds of points",
 }
@@ -105,9 +110,9 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`."""
-    small = variant.startswith("small")
-    encoder = small or variant.startswith("encoder") or variant == "paper"
-    own = variant.removeprefix("encoder").removeprefix("small").lstrip("_") or "default"
+    small, last = variant.startswith("small"), variant.startswith("last_two")
+    encoder = small or last or variant.startswith("encoder") or variant == "paper"
+    own = variant.removeprefix("encoder").removeprefix("small").removeprefix("last_two").lstrip("_") or "default"
     method = copy.deepcopy(METHODS.get(own, METHODS["mbpa_pp"]))
     size, tested = (115_000, 7_600) if variant == "paper" else (2000, 1000)
     texts = lambda name: TextClasses(data_set=name, path=name, num_train=size, num_test=tested)
@@ -143,6 +148,8 @@ def get_config(variant: str = "default") -> Config:
     if small:
         config.model.dim, config.model.num_layers, config.model.num_heads = 128, 2, 4
         config.lifelong.epochs, config.training.schedule.learning_rate = 4, 1e-3
+    if last:
+        config.model.first_layer, config.data.states = 4, "states"
     if variant == "paper":
         config.lifelong.method = MbPA(
             memory=EpisodicMemory(policy="all", capacity=575_000), key="first", adapted=(), queries=4

@@ -9,6 +9,7 @@ from typing import Any, get_args
 from memjax import config as configs
 from memjax.config import Config
 from memjax.lifelong.contract import Method, check_takes_tasks, task_stages
+from memjax.lifelong.features import cache_states
 from memjax.training import loop, restoring
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import Experiment
@@ -59,11 +60,13 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
 
     Without `config.evaluations`, each task is evaluated as `config.evaluation` says, under its name. A run that has
     learned the first tasks, whether it is through or not, goes on with the others (`Config.with_task`), and ends as one
-    that knew them all from the beginning.
+    that knew them all from the beginning. What `data.states` lacks is computed first.
 
     Raises:
       ValueError: the tasks of the run do not come first, or its method cannot take others, and as the loop.
     """
+    if config.data.states:
+        cache_states(config)
     if config.lifelong is None:
         return loop.train(config, **arguments)
     if takes_tasks(run_path(config), config):

@@ -4,6 +4,7 @@ A learner that trains only what lies above need not run the encoder: its inputs 
 what it was made of (weights, tokenizer, length and texts), and is refused for anything else.
 """
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -16,18 +17,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memjax.config import Config
+from memjax.data.documents import Examples
 from memjax.data.glue import LabelledText
 from memjax.data.sources import digest
+from memjax.data.states import has_states, write_states
 from memjax.data.tokenizers import replaced
 from memjax.data.wordpiece import join_texts, truncate_texts
 from memjax.models.features import add_features, regroup
 from memjax.models.text_encoder import TextEncoder, mean_pooling
 from memjax.training.experiment import make_experiment
-from memjax.training.restoring import load_arrays
+from memjax.training.restoring import check_start, load_arrays
 from memjax.training.runs import check_tokenizer, grown, load_config, open_tokenizer
-from memjax.training.variables import COLLECTIONS, join_arrays
+from memjax.training.variables import COLLECTIONS, join_arrays, name_arrays
 
-__all__ = ["FrozenEncoder", "cached_features", "cached_splits", "encode_texts", "encoder_fingerprint", "open_encoder"]
+__all__ = [
+    "FrozenEncoder",
+    "cache_states",
+    "cached_features",
+    "cached_splits",
+    "encode_texts",
+    "encoder_fingerprint",
+    "open_encoder",
+    "token_states",
+]
 
 POOLINGS = ("first", "mean", "unit_mean")
 STEP = 16
@@ -119,6 +132,68 @@ def encode_texts(
         found = found if len(found) else np.empty((len(joined), vectors.shape[1]), np.float32)
         found[chosen] = vectors
     return found
+
+
+def token_states(encoder: FrozenEncoder, examples: Examples, first: int, *, rows: int = 32) -> Callable[..., None]:
+    """Writes into an array `[tokens, dim]` what layer `first` reads of each token, one example after the other.
+
+    Args:
+      encoder: what computes it, in evaluation mode.
+      examples: texts, with their `token_types`.
+      first: the layer, above 0.
+      rows: texts in a batch.
+    """
+    feature = f"layer_{first - 1:02d}/output"
+    reader = add_features(encoder.model, feature)
+    variables = regroup(encoder.variables, encoder.model, reader)
+    sizes = np.array([examples.num_tokens(index) for index in range(len(examples))])
+    ends = np.cumsum(sizes)
+
+    def fill(array: np.ndarray) -> None:
+        order = np.argsort(sizes, kind="stable")
+        for start in range(0, len(order), rows):
+            chosen = order[start : start + rows]
+            width = -(-int(sizes[chosen].max()) // STEP) * STEP
+            tokens, types, mask = np.zeros((3, rows, width), np.int32)
+            for row, index in enumerate(chosen):
+                found, size = examples.example(int(index)), sizes[index]
+                tokens[row, :size], types[row, :size] = found.inputs, found.annotations["token_types"]
+                mask[row, :size] = 1
+            states = np.asarray(_encode(reader, variables, tokens, types, mask.astype(bool), feature, None))
+            for row, index in enumerate(chosen):
+                array[ends[index] - sizes[index] : ends[index]] = states[row, : sizes[index]]
+
+    return fill
+
+
+def cache_states(config: Config) -> None:
+    """Computes what `data.states` lacks, of every split that a run reads, with the encoder of `training.init_from`.
+
+    Raises:
+      ValueError: no such run, of another model or tokenizer, or a folder with states of another one.
+    """
+    first, folder = config.model.first_layer, config.data.states
+    whole = dataclasses.replace(config.model, first_layer=0)
+    plain = dataclasses.replace(config, model=whole, data=dataclasses.replace(config.data, states=""))
+    if not config.training.init_from:
+        raise ValueError("training.init_from: given '', allowed: a run of the encoder that gives data.states")
+    encoder, experiment = open_encoder(config.training.init_from), make_experiment(plain)
+    check_start(config.training, experiment.tokenizer)
+    if len(encoder.model.stack.layers) <= first:
+        allowed = f"up to {len(encoder.model.stack.layers) - 1}, layers of {config.training.init_from}"
+        raise ValueError(f"model.first_layer: given {first}, allowed: {allowed}")
+    names = [task.name for task in config.lifelong.in_order] if config.lifelong else []
+    splits = dict.fromkeys(["train", *(one.split for one in (config.evaluation, *config.evaluations))])
+    above = tuple(f"params/stack/layer_{index:02d}/" for index in range(first, len(encoder.model.stack.layers)))
+    named = name_arrays(encoder.variables, encoder.model.groups())
+    below = {name: leaf for name, leaf in named.items() if not name.startswith(above)}
+    made = encoder_fingerprint(encoder._replace(variables=below), first_layer=first)
+    for one in [experiment, *map(experiment.of_task, names)]:
+        for split in splits:
+            examples = one.documents(split)
+            if not has_states(examples, folder, first, made):
+                fill = token_states(encoder, examples, first)
+                write_states(examples, folder, first, made, encoder.model.vocabulary.dim, fill)
 
 
 def encoder_fingerprint(encoder: FrozenEncoder, **how: Any) -> str:
@@ -220,11 +295,13 @@ def _joined(tokenizer: Any, texts: Sequence[Text], length: int) -> list[tuple[np
 
 @functools.partial(jax.jit, static_argnames=("reader", "feature", "pooling"))
 def _encode(
-    reader: TextEncoder, variables: Any, tokens: Any, types: Any, mask: Any, feature: str, pooling: str
+    reader: TextEncoder, variables: Any, tokens: Any, types: Any, mask: Any, feature: str, pooling: str | None
 ) -> jax.Array:
-    """The vectors of a batch; compiled once for all batches of a width, of whatever texts."""
+    """The vectors of a batch, or where nothing is pooled the states of its tokens; compiled once for all of a width."""
     found: Any = reader.apply(variables, tokens, token_types=types, mask=mask, method="encode")
     own = 0 if feature == "output" else reader.memory_tokens  # rows of a memory, which lead what layers give
+    if pooling is None:
+        return found[1].arrays[feature][:, own:]
     return _pool(found[1].arrays[feature][:, own:], mask, pooling)
 
 

@@ -110,7 +110,7 @@ def make_stack(
         )
         for index in range(model.num_layers)
     )
-    return Stack(layers, **_of_all_layers(model, rematerialize), features=features)
+    return Stack(layers, **_of_all_layers(model, rematerialize), features=features, first=model.first_layer)
 
 
 def _of_all_layers(model: settings.LayeredModel, rematerialize: str) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from memjax.typing import Activations, Mask
 INIT_STDDEV = 0.02
 MASKED_POSITIONS, TOKEN_TYPES = "masked_positions", "token_types"
 """`Batch.extras` of an encoder: places of the hidden tokens, `[batch, targets]`, and the type of each token read."""
+STATES = "states"
+"""`Batch.extras` of an encoder without embeddings: `[batch, length, dim]`, what its first layer reads."""
 CLASSES = "classes"
 """`Batch.extras` of what is classified: bool `[batch, classes]`, those that may be answered; a row without any: all."""
 SEEN = "seen"

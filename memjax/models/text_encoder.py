@@ -27,6 +27,7 @@ from memjax.models.heads import (
     CLASSES,
     INIT_STDDEV,
     MASKED_POSITIONS,
+    STATES,
     TOKEN_TYPES,
     ChoiceScores,
     EncodedText,
@@ -41,6 +42,10 @@ from memjax.typing import Activations, Aux, Batch, EmptyState, Mask, Rows
 __all__ = ["TextEncoder", "mean_pooling"]
 
 
+EMBEDDINGS = ("vocabulary/", "position_embedding", "token_type_embedding", "layer_norm/")
+"""beginnings of the paths of the parameters below the first layer"""
+
+
 class TextEncoder(Model):
     """BERT: embeddings, post-norm layers that see the whole text, a pooler, and the head of a task.
 
@@ -48,7 +53,8 @@ class TextEncoder(Model):
     is never the start or end of an answer.
 
     Attributes:
-      stack: the layers.
+      stack: the layers. Where it does not begin with layer 0, there are no embeddings: texts come with the states that
+        its first layer reads.
       vocabulary: token embeddings, and the output weights tied to them.
       head: of the task; None = the output is the last hidden states.
       max_length: learned positions.
@@ -80,7 +86,12 @@ class TextEncoder(Model):
     """Parameters of one task: an encoder that goes on with another task need not have, or find, them."""
 
     def setup(self) -> None:
-        init, dim = named(matrix_init(INIT_STDDEV), None, "embed"), self.vocabulary.dim
+        dim = self.vocabulary.dim
+        if self.pooler:
+            self.pooler_dense = dense(dim, self.dtype, name="pooler")
+        if self.stack.first:
+            return
+        init = named(matrix_init(INIT_STDDEV), None, "embed")
         self.position_embedding = self.param("position_embedding", init, (self.max_length, dim))
         if self.token_types:
             self.token_type_embedding = self.param("token_type_embedding", init, (self.token_types, dim))
@@ -89,8 +100,6 @@ class TextEncoder(Model):
             self.memory_rows = self.param("memory_tokens", rows, (self.memory_tokens, dim))
         self.layer_norm = make_norm("layer_exact", self.dtype)
         self.drop = nn.Dropout(self.dropout)
-        if self.pooler:
-            self.pooler_dense = dense(dim, self.dtype, name="pooler")
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> EmptyState:
@@ -112,13 +121,32 @@ class TextEncoder(Model):
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """The types of tokens, where it has any."""
+        """The types of tokens, where it has any; what the layers below its first one give of them."""
+        if self.stack.first:
+            return {STATES: jax.ShapeDtypeStruct((batch_size, length, self.vocabulary.dim), jnp.float32)}
         return {TOKEN_TYPES: jax.ShapeDtypeStruct((batch_size, length), jnp.int32)} if self.token_types else {}
+
+    @nn.nowrap
+    def padding(self) -> int:
+        """Parameters that are padding of its vocabulary."""
+        return 0 if self.stack.first else super().padding()
+
+    @nn.nowrap
+    def replaced_parameters(self) -> tuple[str, ...]:
+        """Also those of what stands below its first layer."""
+        below = tuple(f"stack/layer_{index:02d}/" for index in range(self.stack.first))
+        return (*super().replaced_parameters(), *(EMBEDDINGS if below else ()), *below)
+
+    @nn.nowrap
+    def parameters_below(self, layers: int) -> tuple[str, ...]:
+        """Beginnings of the paths of all parameters below the last `layers`, each of which stands alone."""
+        numbers = range(len(self.stack.layers) - layers)
+        return (*EMBEDDINGS, *(f"stack/layers_{number}/" for number in numbers))
 
     @nn.nowrap
     def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         """Those of a batch's extras that the encoder takes."""
-        names = ((TOKEN_TYPES,) if self.token_types else ()) + (MASKED_POSITIONS, CLASSES)
+        names = ((TOKEN_TYPES,) if self.token_types else ()) + (MASKED_POSITIONS, CLASSES, STATES)
         return {name: extras[name] for name in names if name in extras}
 
     def __call__(
@@ -149,7 +177,8 @@ class TextEncoder(Model):
         """
         del start_of_document
         extras, mask = extras or {}, jnp.ones(tokens.shape, bool) if mask is None else mask
-        hidden, aux = self.encode(tokens, mask=mask, token_types=extras.get(TOKEN_TYPES), deterministic=deterministic)
+        read = {"token_types": extras.get(TOKEN_TYPES), "states": extras.get(STATES)}
+        hidden, aux = self.encode(tokens, mask=mask, **read, deterministic=deterministic)
         first = jnp.tanh(self.pooler_dense(hidden[:, 0])) if self.pooler else hidden[:, 0]
         if self.head is None:
             return hidden, state, aux
@@ -164,19 +193,18 @@ class TextEncoder(Model):
         *,
         mask: Mask | None = None,
         token_types: Int[Array, "batch length"] | None = None,
+        states: Activations | None = None,
         deterministic: bool = True,
     ) -> tuple[Activations, Aux]:
-        """The last hidden states, and sums and requested features."""
+        """The last hidden states, and sums and requested features; `states` are what the first layer reads."""
         batch, length = tokens.shape
-        if length > self.max_length:
-            raise ValueError(
-                f"tokens: a text of {length} tokens given, allowed: up to {self.max_length}, the positions of the model"
-            )
-        x = self.vocabulary.embed(tokens) + self.position_embedding[None, :length].astype(self.dtype)
-        if self.token_types:
-            types = jnp.zeros_like(tokens) if token_types is None else token_types
-            x += jnp.take(self.token_type_embedding, types, axis=0, mode="clip").astype(self.dtype)
-        x = self.drop(self.layer_norm(x), deterministic=deterministic)
+        if self.stack.first:
+            if states is None and not self.is_initializing():
+                raise ValueError("model.first_layer: given texts alone, allowed: texts whose states are in data.states")
+            states = jnp.zeros((batch, length, self.vocabulary.dim)) if states is None else states
+            x = states.astype(self.dtype)
+        else:
+            x = self._embed(tokens, token_types, deterministic)
         texts = broadcast_mask(mask, batch, length).any(axis=1)
         if own := self.memory_tokens:
             x, mask = prepend_memory(self.memory_rows, x, mask)
@@ -187,6 +215,19 @@ class TextEncoder(Model):
             aux += memory_aux(hidden[:, :own], texts)
         hidden = hidden[:, own:]
         return hidden, aux + Aux(arrays={name: hidden for name in self.features})
+
+    def _embed(self, tokens: Array, token_types: Array | None, deterministic: bool) -> Activations:
+        """Embeddings of tokens, their positions and their types, normed."""
+        length = tokens.shape[1]
+        if length > self.max_length:
+            raise ValueError(
+                f"tokens: a text of {length} tokens given, allowed: up to {self.max_length}, the positions of the model"
+            )
+        x = self.vocabulary.embed(tokens) + self.position_embedding[None, :length].astype(self.dtype)
+        if self.token_types:
+            types = jnp.zeros_like(tokens) if token_types is None else token_types
+            x += jnp.take(self.token_type_embedding, types, axis=0, mode="clip").astype(self.dtype)
+        return self.drop(self.layer_norm(x), deterministic=deterministic)
 
     def embed_texts(
         self,

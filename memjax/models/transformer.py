@@ -219,12 +219,14 @@ class Stack(Memory):
       rematerialize: recompute each layer in the backward pass.
       features: `layer_<index>/<tap>` of inner tensors to return in `Aux.arrays`, taps as in `TAPS`; negative indices
         count from the end. A layer with a tap leaves its group.
+      first: index of the first layer that runs; those below have no parameters, and `x` is what they would give.
     """
 
     layers: tuple[Layer, ...]
     scan_layers: bool = True
     rematerialize: bool = False
     features: tuple[str, ...] = ()
+    first: int = 0
 
     def setup(self) -> None:
         modules = [layer.attention.shared_module() for layer in self.layers]
@@ -250,7 +252,9 @@ class Stack(Memory):
     def groups(self) -> tuple[tuple[int, int], ...]:
         """(first layer, number of layers) of each group; a layer that stands alone has the number 0."""
         alone = [index for index, layer in enumerate(self.layers) if layer.feed_forward.stands_alone()]
-        return group_layers(self.layers, scan_layers=self.scan_layers, alone=(*self.taps(), *alone))
+        alone = tuple(index - self.first for index in (*self.taps(), *alone))
+        groups = group_layers(self.layers[self.first :], scan_layers=self.scan_layers, alone=alone)
+        return tuple((self.first + index, size) for index, size in groups)
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> StackState:

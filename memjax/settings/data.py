@@ -687,7 +687,7 @@ class Data(Settings):
       places: beginnings of the fields that say where data is, not what: they may differ wherever a run is read.
     """
 
-    places = ("source.", "cache_dir", "neighbors", "tokenizer.vocab")
+    places = ("source.", "cache_dir", "neighbors", "states", "tokenizer.vocab")
 
     source: SourceKind = field(default_factory=PythonLibrary)
     """where documents come from"""
@@ -708,5 +708,8 @@ class Data(Settings):
     from there on; a model of each half makes keys of text that it has not learned (`memjax datastore neighbors`)"""
     neighbors: str = ""
     """folder with the neighbours of every token of each split, which Spalm needs (`memjax datastore neighbors`)"""
+    states: str = ""
+    """folder with what the layers below `model.first_layer` give of each text; what it lacks is computed once, by the
+    encoder of `training.init_from`"""
     seed: Seed = 0
     """order of the documents"""

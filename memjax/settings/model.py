@@ -125,6 +125,9 @@ class ModelSettings(LayeredModel):
     markers: Annotated[int, zero_or_more("none", "ids")] = 0
     """last ids of the vocabulary that mark what follows them, as the speakers of a dialogue do: every token gets a
     learned embedding of the last mark before it; 0 = none"""
+    first_layer: Number = 0
+    """of a text encoder without embeddings and without the layers below: what those give of each text is trained no
+    more, and read from `data.states`"""
     memory_tokens: MemoryTokens | None = None
     """memory tokens: of the encoder, or before every segment of a Transformer-XL; None = no memory tokens"""
 
@@ -142,6 +145,12 @@ class ModelSettings(LayeredModel):
         require(fits, "model.dim", self.dim, "an even number (sines and cosines of model.positions)")
         decodes = not self.translates and not config.task.encodes
         require(decodes or not self.markers, "model.markers", self.markers, "0 but in a decoder-only language model")
+        first, task = self.first_layer, type(config.task).__name__
+        require(first < self.num_layers, "model.first_layer", first, f"up to {self.num_layers - 1}, the last layer")
+        allowed = "a folder, where model.first_layer is above 0, and nowhere else"
+        require(bool(first) == bool(config.data.states), "data.states", config.data.states, allowed)
+        require(not first or task == "Classification", "model.first_layer", first, "0 but for Classification")
+        require(not first or not self.memory_tokens, "model.first_layer", first, "0 with model.memory_tokens")
         tokens = self.memory_tokens
         if tokens is not None and not self.translates:
             allowed = f"None with {self.attention_kind}, or TransformerXL or Bidirectional"

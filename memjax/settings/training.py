@@ -107,6 +107,9 @@ class Training(Settings):
     """learning rate"""
     memory_learning_rate: Annotated[float, zero_or_more("that of all others")] = 0.0
     """peak for the parameters that a memory adds to its host, on the same schedule; 0 = that of all others"""
+    train_layers: Number | None = None
+    """of a text encoder: the last layers that are trained, with pooler and head; 0 = these alone, None = everything.
+    Layers of a scan are one array, so that it needs `model.scan_layers` False"""
     frozen: tuple[str, ...] = ()
     """parts of the paths of parameters and tables that stay as they are, such as feed_forward/memory/"""
     clip_norm: Annotated[float, zero_or_more("off")] = 1.0
@@ -138,6 +141,12 @@ class Training(Settings):
         require(fits, f"{field}accumulate", self.accumulate, f"a divisor of data.rows = {rows}")
         fits = bool(self.init_from) or not self.reinitialized
         require(fits, f"{field}reinitialized", self.reinitialized, f"() without {field}init_from")
+        if self.train_layers is not None:
+            encodes = config.task.encodes and config.model.reads == "tokens"
+            require(encodes, f"{field}train_layers", self.train_layers, "None but for a text encoder")
+            most, scans = config.model.num_layers, config.model.scans
+            allowed = f"0 to {most} with model.scan_layers False: layers of a scan are one array"
+            require(self.train_layers <= most and not scans, f"{field}train_layers", self.train_layers, allowed)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from memjax.data.examples import EXAMPLE
 from memjax.data.glue import LabelledText
 from memjax.data.opening import Datasets, class_names, make_examples
 from memjax.data.sources import read_text
+from memjax.data.states import with_states
 from memjax.data.text_classes import read_rows
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts, truncate_texts
@@ -37,12 +38,17 @@ class Classification(Task):
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Labelled texts with the tokenizer of those to train on."""
-        data, classes = self.config.data, self.settings.num_classes
+        data, classes, first = self.config.data, self.settings.num_classes, self.config.model.first_layer
+
+        def question(found: Sequence[LabelledText], tokenizer: WordPieceTokenizer) -> Examples:
+            texts = LabelledTexts(found, tokenizer, length=data.segment_length, num_classes=classes)
+            return with_states(texts, data.states, first) if data.states else texts
+
         return make_examples(
             data,
             "labelled",
             lambda example: example.texts,
-            lambda found, tokenizer: LabelledTexts(found, tokenizer, length=data.segment_length, num_classes=classes),
+            question,
             tokenizer=tokenizer,
             progress=progress,
         )

@@ -103,7 +103,8 @@ def make_optimizer(
         factor = training.memory_learning_rate / training.schedule.learning_rate
         chain = optax.chain(chain, optimizers.scale_updates(config.model.carrier.added_parameters, factor))
     rule = optimizers.make_optimizer(chain, clip_norm=training.clip_norm, apply_every=training.apply_every, links=links)
-    return optimizers.freeze(rule, training.frozen) if training.frozen else rule
+    below = () if training.train_layers is None else model.parameters_below(training.train_layers)
+    return optimizers.freeze(rule, training.frozen, below) if training.frozen or below else rule
 
 
 def make_table_optimizer(config: Config) -> TableOptimizer:

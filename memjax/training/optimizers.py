@@ -200,8 +200,10 @@ def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransf
     return optax.masked(optax.scale(factor), lambda params: jax.tree_util.tree_map_with_path(chosen, params))
 
 
-def freeze(rule: optax.GradientTransformation, names: Collection[str]) -> optax.GradientTransformation:
-    """A rule for all parameters but those whose path contains one of `names`.
+def freeze(
+    rule: optax.GradientTransformation, names: Collection[str], beginnings: tuple[str, ...] = ()
+) -> optax.GradientTransformation:
+    """A rule for all parameters but those whose path contains one of `names`, or begins with one of `beginnings`.
 
     These stay as they are, bit for bit: no decay, no moments, no part in the norm that is clipped, nor in what a link
     of the rule sees of updates and `Reference`.
@@ -209,11 +211,13 @@ def freeze(rule: optax.GradientTransformation, names: Collection[str]) -> optax.
     Args:
       rule: of the other parameters.
       names: parts of paths, such as `feed_forward/memory/`.
+      beginnings: of paths.
     """
 
     def labels(params: Any) -> Any:
         where = lambda path: jax.tree_util.keystr(path, simple=True, separator="/")
-        label = lambda path, _: "frozen" if is_named(where(path), names) else "trained"
+        stays = lambda name: is_named(name, names) or name.startswith(beginnings)
+        label = lambda path, _: "frozen" if stays(where(path)) else "trained"
         return jax.tree_util.tree_map_with_path(label, params)
 
     split: Any = optax.multi_transform({"trained": rule, "frozen": optax.set_to_zero()}, labels)
