@@ -134,8 +134,14 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
     named = [dataclasses.replace(plain.evaluation, task=path.name) for path in paths]
     plain_accuracy = [without.experiment.evaluate(without.variables, one).accuracy for one in named]
     known = {"rows": TASKS * SIZE, "dim": DIM, "classes": CLASSES, "neighbors": NEIGHBORS, "queries": QUERIES}
-    known["load"] = load
-    return {**known, "versions": versions(), "steps": STEPS, "without": float(np.mean(plain_accuracy)), "indices": rows}
+    return {
+        **known,
+        "load": load,
+        "versions": versions(),
+        "steps": STEPS,
+        "without": float(np.mean(plain_accuracy)),
+        "indices": rows,
+    }
 
 
 def about(facts: dict[str, Any]) -> str:
