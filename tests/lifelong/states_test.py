@@ -54,9 +54,7 @@ def test_the_last_layer_learns_the_same_from_tokens_and_from_kept_states(tmp_pat
     assert json.loads(capsys.readouterr().out)["nats"] == pytest.approx(nats[1], rel=1e-6)
     other = config_of(tmp_path, "other", init_from=str(tokens.path), first=1)
     assert run(dataclasses.replace(other, name="again"))[0].step == 4  # the layers below are those of the encoder
-    texts = tmp_path / "texts.txt"
-    texts.write_text("a claim\n")
-    assert main(["predict", "--run", str(states.path), str(texts)]) == 2
+    assert main(["predict", "--run", str(states.path), "--text", "a claim"]) == 2
     assert "model.first_layer: given texts alone" in capsys.readouterr().err
 
 
