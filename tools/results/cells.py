@@ -75,11 +75,11 @@ def _transformer_xl(known: Known) -> str:
 
 
 def _compressive(known: Known) -> str:
-    reached = known.mean("wikitext2_memories", "Compressive", "test perplexity")
-    speed = known.speed("compressive", "memjax Compressive", "train")
+    recipe, own, name = "wikitext2_compressive", "Compressive, 32 and 32 slots", "test perplexity"
+    short, long = (known.against(recipe, own, f"Transformer-XL, {slots} slots", name, 1) for slots in (32, 160))
     return (
-        f"WikiText-2, small: test perplexity {reached:.1f} ({_table('wikitext2_memories')}); training {speed:.2f} "
-        f"times as fast as a peer ({_table('bench')})"
+        f"recall from compressed slots: against none {known.learned('Compressive', 'not_compressed')} ({_LEARNED}); "
+        f"WikiText-2, 32 + 32 slots, short: against Transformer-XL with 32 {short}, with 160 {long} ({_table(recipe)})"
     )
 
 
@@ -143,19 +143,26 @@ def _linear(row: str, contender: str) -> Callable[[Known], str]:
         longest = max(r["length"] for r in records)
         rates = {r["contender"]: r["tokens_per_second"] for r in records if r["length"] == longest}
         times = statistics.median(rates[contender]) / statistics.median(rates["softmax"])
-        reached = known.mean("linear_states_wikitext2", row, "test perplexity")
+        recipe, alone = "associative_recall", "softmax, one segment"
+        over, text = known.against(recipe, row, alone, "test accuracy"), "linear_states_wikitext2"
+        reached, without = (known.mean(text, name, "test perplexity") for name in (row, alone))
         return (
-            f"WikiText-2, small: test perplexity {reached:.1f} ({_table('linear_states_wikitext2')}); decodes "
-            f"{times:.0f} times as fast as a cache at {longest:,} ({_table('decode_speed')})"
+            f"24 pairs: against one segment {over} ({_table(recipe)}); WikiText-2, one seed: {reached:.1f}, softmax "
+            f"{without:.1f} ({_table(text)}); decodes {times:.0f} times as fast at {longest:,} "
+            f"({_table('decode_speed')})"
         )
 
     return cell
 
 
 def _memory_tokens(known: Known) -> str:
-    tokens, without = (known.mean("multi30k_translation", row, "test BLEU") for row in ("10 memory tokens", "softmax"))
+    recipe, own, name = "multi30k_memory_tokens", "10 memory tokens", "test perplexity"
+    over = known.against(recipe, own, "no memory tokens", name)
+    narrow = known.against(recipe, f"{own}, bottleneck", f"{own}, bottleneck, short at first", name)
     return (
-        f"Multi30k, small: BLEU {tokens:.1f} with 10 tokens, {without:.1f} without ({_table('multi30k_translation')})"
+        f"copy through ten tokens: against none {known.learned('memory tokens, bottleneck', 'cleared')} ({_LEARNED}); "
+        f"Multi30k, small, perplexity: against none {over}; bottleneck, against tokens that start short {narrow} "
+        f"({_table(recipe)})"
     )
 
 
@@ -164,21 +171,27 @@ def _memformer(known: Known) -> str:
     most = max(r["segments"] for r in records)
     form = {r["form"]: r for r in records if r["segments"] == most}
     share = form["mrbp"]["temp_size"] / form["none"]["temp_size"]
-    own, recipe = "16 slots", "memformer_recall"
+    own, recipe, text = "16 slots", "memformer_recall", "memformer_slots"
     over = {row: known.against(recipe, own, row, "accuracy") for row in ("no slots", "16 slots, as published")}
+    words = known.against(text, own, "no slots", "test bits per byte", 3)
     return (
-        f"recall, 32 wide: against no slots {over['no slots']}, as published {over['16 slots, as published']} "
-        f"({_table(recipe)}); {most} segments in {share:.3f} of the temporaries ({_table('replay')})"
+        f"recall: against no slots {over['no slots']}, as published {over['16 slots, as published']} "
+        f"({_table(recipe)}); WikiText-2, short, bits per byte: {words} ({_table(text)}); {most} segments in "
+        f"{share:.3f} of the temporaries ({_table('replay')})"
     )
 
 
 def _infinity_former(known: Known) -> str:
-    recipe, own, name = "events_signals", "infinity-former", "test accuracy"
-    over = known.against(recipe, own, "no signal", name)
-    sticky = known.against(recipe, "infinity-former, sticky", own, name)
+    recipe, own, sticky = "events_signals", "infinity-former", "infinity-former, sticky"
+    over = {
+        (recipe, row, control): known.against(recipe, row, control, name)
+        for recipe, name in (("events_signals", "test accuracy"), ("sorting_signals", "test, 1,000 accuracy"))
+        for row, control in ((own, "no signal"), (sticky, own))
+    }
+    said = lambda recipe: f"{over[recipe, own, 'no signal']}, sticky against even {over[recipe, sticky, own]}"
     return (
-        f"events, 64 wide: against no signal {over}, sticky against even {sticky} ({_table(recipe)}, "
-        f"{_table('sorting_small', 'sorting')}, {_table('gpt2_memories', 'GPT-2')})"
+        f"against no signal: events {said(recipe)} ({_table(recipe)}); sorting {said('sorting_signals')} "
+        f"({_table('sorting_signals')}, {_table('gpt2_memories', 'GPT-2')})"
     )
 
 

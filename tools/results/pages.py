@@ -12,8 +12,8 @@ from tools.results.recipes import RECIPES
 
 MOST_FILES = 80
 """under `tools/results`"""
-MOST_CHARACTERS = 240
-"""of a cell of a table in the top-level README: two lines"""
+MOST_CHARACTERS = 200
+"""of a cell of a table in the top-level README, as it is shown: two lines"""
 TEXTS = (ROOT.parents[1] / "README.md",)
 """files that have results between markers"""
 LOGS = "b2cbca3"
@@ -76,7 +76,8 @@ ABOUT_LEARNING = (
     "finding it `cleared`, or that of another row (`shuffled`); and the `parent`, the same model trained without. "
     "`make test-slow` trains them again, and its bounds are made of these numbers."
 )
-_MARKS = re.compile(r"<!--.*?-->")
+_MARKS = re.compile(r"<!--.*?-->|\]\([^)]*\)")
+"""what stands in a cell and is not shown: markers, and where links lead"""
 _MARKED = re.compile(r"<!-- result: (\w+) -->(.*?)<!-- end -->", re.DOTALL)
 
 
