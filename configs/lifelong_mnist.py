@@ -62,6 +62,7 @@ VARIANTS = {
     "permuted_ewc": "elastic weight consolidation on these",
     "permuted_replay": "a reservoir of 500 on these",
     "by_task": "plain training where the classes of a task are told",
+    "by_task_ewc": "elastic weight consolidation where they are",
     "smoke": "seconds: clouds of points instead of digits",
 }
 METHODS = {
@@ -81,7 +82,7 @@ METHODS = {
 
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`."""
-    permuted = variant.startswith("permuted")
+    permuted, own = variant.startswith("permuted"), variant.removeprefix("permuted_").removeprefix("by_task_")
     pairs = [(2 * i, 2 * i + 1) for i in range(5)]
     sources = [
         Digits(num_train=2000, permutation=i) if permuted else Digits(classes=pair, num_train=2000)
@@ -102,12 +103,12 @@ def get_config(variant: str = "default") -> Config:
         ),
         evaluation=Evaluation(rows=256, split="test", accuracy=True),
         lifelong=Lifelong(
-            method=copy.deepcopy(METHODS.get(variant.removeprefix("permuted_"), Sequential())),
+            method=copy.deepcopy(METHODS.get(own, Sequential())),
             tasks=tuple(TaskData(name=f"task_{i}", source=source) for i, source in enumerate(sources)),
             epochs=1,
         ),
     )
-    if variant == "by_task":
+    if variant.startswith("by_task"):
         for source in sources:
             source.mask_classes = True
     assert config.lifelong is not None

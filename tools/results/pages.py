@@ -51,7 +51,6 @@ TITLES = {
     "episodes": "Episodic memory",
     "product_key_steps": "Product keys",
     "plans": "Plans",
-    "lifelong_mnist": "Split MNIST",
     "learns": "What models learn to use of their memories",
 }
 

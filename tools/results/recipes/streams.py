@@ -70,6 +70,10 @@ _TEXT_CONTROLS = {
 }
 
 
+_ORDERS = {f"order {number}": _order(names) for number, names in enumerate(MBPA_ORDERS, 1)}
+_KEPT = "--lifelong.method.memory.policy random"
+
+
 def _texts(size: int, every: int, seeds: Sequence[int]) -> Recipe:
     """The five tasks of MbPA++ on sentence vectors."""
     return Recipe(
@@ -86,14 +90,76 @@ def _texts(size: int, every: int, seeds: Sequence[int]) -> Recipe:
         steps=0,
         trials=_TEXT_TRIALS,
         search_arguments=VALIDATED,
-        orders={f"order {number}": _order(names) for number, names in enumerate(MBPA_ORDERS, 1)},
+        orders=_ORDERS,
         seeds=tuple(seeds),
         arguments=f"--lifelong.folder $MEMJAX_TEXT_VECTORS_{size}",
         controls=_TEXT_CONTROLS,
     )
 
 
+_DIGITS = {
+    "single task": "single_task",
+    "SEQ": "default",
+    "multi-task": "multi_task",
+    "cumulative": "cumulative",
+    "replay 500": "replay",
+    "A-GEM": "agem",
+    "GEM": "gem",
+    "EWC": "ewc",
+    "MAS": "mas",
+    "SI": "si",
+    "LwF": "lwf",
+    "Logit-KD": "logit_kd",
+    "SEQ, classes told": "by_task",
+    "EWC, classes told": "by_task_ewc",
+}
+
 RECIPES = {
+    "lifelong_mnist": Recipe(
+        description=(
+            "Split MNIST: five tasks of two digits each, 10,000 images, one head of ten classes, perceptron "
+            "784-256-10, plain gradient descent at 0.1, batches of 32, one epoch; settings as in the configuration, "
+            "not searched. In the last rows the two classes of a task are told, in training and in the test."
+        ),
+        config="lifelong_mnist",
+        variants=_DIGITS,
+        steps=0,
+        orders={"order 1": ""},
+        seeds=(0, 1, 2),
+        arguments="--lifelong.folder $MEMJAX_MNIST",
+        controls={
+            **{row: ("SEQ",) for row in _DIGITS if row not in ("single task", "SEQ") and "told" not in row},
+            "EWC, classes told": ("SEQ, classes told",),
+        },
+    ),
     "lifelong_vectors_500": _texts(500, 400, range(5)),
+    "lifelong_vectors_sweeps": Recipe(
+        description=(
+            "MbPA++ as in `lifelong_vectors_500`, at the settings that its search has found (the variant of the "
+            "configuration), with one thing changed: steps of the adaptation (L, 30 elsewhere), neighbours (K, 32), "
+            "the share of the texts that is kept (all), texts from one replay of 32 rows to the next (400: a rate of "
+            "8 %). Two orders, three seeds."
+        ),
+        config="lifelong_text",
+        variants={
+            "MbPA++": "mbpa_pp",
+            **{f"L = {steps}": f"mbpa_pp --lifelong.method.steps {steps}" for steps in (0, 1, 5, 15)},
+            **{f"K = {number}": f"mbpa_pp --lifelong.method.num-neighbors {number}" for number in (8, 128)},
+            **{
+                f"{share:.0%} kept": f"mbpa_pp {_KEPT} --lifelong.method.memory.probability {share:g}"
+                for share in (0.5, 0.1, 0.01)
+            },
+            **{f"replay of {rate:.0%}": f"mbpa_pp --lifelong.method.every {round(32 / rate)}" for rate in (0.01, 0.04)},
+        },
+        steps=0,
+        orders=dict(list(_ORDERS.items())[:2]),
+        seeds=(0, 1, 2),
+        arguments="--lifelong.folder $MEMJAX_TEXT_VECTORS_500",
+        controls=dict.fromkeys(
+            (*(f"L = {steps}" for steps in (0, 1, 5, 15)), "K = 8", "K = 128", "50% kept", "10% kept", "1% kept")
+            + ("replay of 1%", "replay of 4%"),
+            ("MbPA++",),
+        ),
+    ),
     "lifelong_vectors_2000": _texts(2000, 400, range(5)),
 }
