@@ -109,7 +109,7 @@ RECIPES = {
         description=(
             "Multi30k, English to German: 10 memory tokens in the encoder, against the same model without them; "
             "perplexity per subword of the 2016 test set and BLEU of its first 300 pairs as in `multi30k_translation`, "
-            "sizes as there. Equal pairs, steps and learning rate, the best of three for the model without them on validation."
+            "sizes as there. Equal pairs, steps and learning rate, the best of three on validation without them."
         ),
         config="multi30k",
         variants={
