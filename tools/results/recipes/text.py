@@ -128,22 +128,22 @@ RECIPES = {
     ),
     "wikitext2_compressive": Recipe(
         description=(
-            "WikiText-2 at word level, perplexity per token of the whole test split; contiguous streams, every token "
+            "WikiText-2 in 1,000 subwords, bits per byte of the whole test split; separate documents, every token "
             "scored once. Segments of 32, as long as the memory of Compressive, whose 32 compressed slots stand for "
             "128 tokens more. Transformer-XL remembers as many tokens as are not compressed, and as many as all slots "
-            "stand for. Equal text, learning rate and steps: a fifth of the text is read once, where a comparison at "
-            "length would have 4,000 updates. Not run yet but for a search of 80 updates."
+            "stand for. Equal text, updates and learning rate, that of Transformer-XL's search in `memformer_slots`; a "
+            "comparison at length would have 4,000 updates."
         ),
-        config="wikitext2_memories",
+        config="recurrent_memories",
         variants={
             "Compressive, 32 and 32 slots": "compressive",
-            "Transformer-XL, 32 slots": "short",
-            "Transformer-XL, 160 slots": "long",
+            "Transformer-XL, 32 slots": "transformer_xl --model.attention.memory-length 32",
+            "Transformer-XL, 160 slots": "transformer_xl --model.attention.memory-length 160",
         },
-        steps=400,
-        learning_rates=(8e-3,),
+        steps=300,
+        learning_rates=(1.2e-2,),
         seeds=(0, 1, 2),
-        arguments="--training.schedule.warmup-steps 40 --evaluation.max-segments 64",
+        arguments="--data.segment-length 32 --data.rows 64 --evaluation.max-segments 64",
         data_path="MEMJAX_WIKITEXT2",
         evaluations={"test": f"{BOTH_SPLITS['test']} --evaluation.max-segments 0"},
         own_evaluations={
@@ -153,7 +153,7 @@ RECIPES = {
                 )
             }
         },
-        measures=("perplexity",),
+        measures=("bits_per_byte",),
         controls={
             "Compressive, 32 and 32 slots": ("Transformer-XL, 32 slots", "Transformer-XL, 160 slots"),
             "Transformer-XL, 160 slots": ("Transformer-XL, 32 slots",),
