@@ -18,7 +18,7 @@ from tools.results.tables import numbers, spread
 
 MORE_IS_BETTER = ("accuracy", "BLEU", "F1", "ROUGE", "METEOR", "exact match")
 LEAST_SEEDS = 3
-NOT_COMPARED = ("parameters", "memory bytes per row", "targets")
+NOT_COMPARED = ("parameters", "memory bytes per row", "targets", "pairs", "pairs too long")
 
 
 class Difference(NamedTuple):
