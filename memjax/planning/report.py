@@ -104,11 +104,16 @@ def comparison(facts: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list
     """Header and rows of a table with a row for each case."""
     field = facts[0]["value"].partition(" = ")[0].rpartition(".")[2]
     swept = lambda one: [one["value"].partition(" = ")[2]] if field else []
-    several = len({one["program"] for one in facts}) > 1
-    step = lambda one: [one["program"]] if several else []
+    several = len({_program(one) for one in facts}) > 1
+    step = lambda one: [_program(one)] if several else []
     return ["topology", *([field] if field else []), *(["step"] if several else []), *COLUMNS], [
         [one["topology"], *swept(one), *step(one), *_cells(one)] for one in facts
     ]
+
+
+def _program(facts: Mapping[str, Any]) -> str:
+    """Which step it is; plans that were recorded before there were several say only of what."""
+    return facts.get("program", facts["what"])
 
 
 def held(facts: Mapping[str, Any]) -> list[str]:
@@ -171,7 +176,7 @@ def full_table(facts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
             rows.append([kind if index == 0 else "", _gib(size), f"{where or 'unknown'} {shape}"])
     rows += [["rules left out" if i == 0 else "", "", text] for i, text in enumerate(facts["skipped"])]
     rows += [["note", "", text] for text in facts["notes"]]
-    step = "" if facts["program"] in (STREAM, facts["what"]) else f", {facts['program']}"
+    step = "" if _program(facts) in (STREAM, facts["what"]) else f", {_program(facts)}"
     return [f"{facts['name']}: {facts['what']}{step}", facts["topology"], ""], rows
 
 
@@ -180,7 +185,7 @@ def explain(facts: Mapping[str, Any], *, name: bool = False) -> list[str]:
     if facts["fits"]:
         return []
     needed, limit = bytes_needed(facts), facts["limit"]
-    step = "" if facts["program"] in (STREAM, facts["what"]) else facts["program"]
+    step = "" if _program(facts) in (STREAM, facts["what"]) else _program(facts)
     which = " ".join(filter(None, (facts["topology"], facts["value"], step))) + ": " if name else ""
     much = f"{_gib(needed)} of {_gib(limit)}, {_gib(needed - limit)} too much"
     largest = sorted([*facts["arguments"], *facts["temporaries"]], key=lambda buffer: -buffer[2])[:3]
