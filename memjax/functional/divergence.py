@@ -29,8 +29,8 @@ def divergence(
     the scores less their means, over the number of classes.
 
     Args:
-      teacher: scores; no gradient reaches them.
-      student: scores.
+      teacher: `[*positions, classes]`, scores; no gradient reaches them.
+      student: `[*positions, classes]`, scores.
       temperature: divides the scores of both (tau).
       classes: True = counts; both distributions are over these alone, and no value or gradient of another gets in, not
         even a NaN. None = all. Without any, the divergence is 0.
@@ -71,11 +71,17 @@ def divergence_sum(
     """The divergences of all positions by their weights, with the sum of the weights.
 
     Args:
-      teacher: as in `divergence`.
-      student: as in `divergence`.
-      weights: of each position; what stands where it is 0 gets nowhere, not even a NaN.
+      teacher: `[*positions, classes]`, as in `divergence`.
+      student: `[*positions, classes]`, likewise.
+      weights: `[*positions]`; what stands where it is 0 gets nowhere, not even a NaN.
       temperature: as in `divergence`.
       classes: as in `divergence`.
+
+    Example:
+      >>> teacher, student = jnp.array([[0.5, 0.5], [0.9, 0.1]]), jnp.array([[0.25, 0.75], [0.1, 0.9]])
+      >>> found = divergence_sum(jnp.log(teacher), jnp.log(student), jnp.array([1.0, 0.0]))
+      >>> print(f"{found.total:.4f} of {found.weight:g}")
+      0.1438 of 1
     """
     counts = weights > 0
     kept = lambda scores: jnp.where(counts[..., None], scores, 0)

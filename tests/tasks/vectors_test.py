@@ -67,7 +67,7 @@ def test_clouds_are_learned_and_a_run_is_evaluated_from_its_directory(tmp_path, 
     assert main(["eval", "--run", str(result.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["accuracy"] == found["accuracy"]
     assert main(["predict", "--run", str(result.path), "--text", "one"]) == 2
-    assert "given VectorClassification, allowed" in capsys.readouterr().err
+    assert "given with VectorClassification, allowed: a FILE" in capsys.readouterr().err
 
 
 def test_tasks_one_after_the_other_killed_in_the_second(tmp_path):
