@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -97,7 +98,7 @@ def test_classes_of_later_tasks_are_neither_answered_nor_trained(tmp_path, name)
     assert_equal(now["bias"][4:], fresh["bias"][4:])
     assert not np.any(now["bias"][:4] == fresh["bias"][:4])
     variables = played.learner.adapted(played.state, 0)
-    output, *_ = played.learner.model.apply(variables, 9 * np.ones((3, DIM), np.float32), EmptyState())
+    output, *_ = played.learner.model.apply(variables, jnp.full((3, DIM), 9.0), EmptyState())
     log_probs = played.learner.model.apply(variables, output, method="log_probs")
     assert np.all(log_probs[..., 4:] < -1000) and np.all(np.isfinite(log_probs))
 

@@ -193,7 +193,7 @@ def test_a_search_takes_the_best_rate_and_is_kept_beside_its_recipe(tmp_path, mo
 )
 def test_rows_are_valid_and_have_a_directory_each(name, monkeypatch, tmp_path):
     recipe = RECIPES[name]
-    for file in ("", *recipe.variants.values()):
+    for file in ("", recipe.arguments, *recipe.variants.values()):
         for word in (f"${recipe.data_path}", *file.split()):
             if word.startswith("$") and len(word) > 1:
                 monkeypatch.setenv(word[1:].partition("/")[0], str(tmp_path))
