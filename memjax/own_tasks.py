@@ -17,14 +17,10 @@ from pathlib import Path
 
 from memjax.config import (
     CachedFeatures,
-    Classification,
     Config,
     LabelledFile,
-    LanguageModeling,
     Lifelong,
-    QuestionAnswering,
     SourceKind,
-    Squad,
     TaskData,
     TextClasses,
     TextFiles,
@@ -74,9 +70,9 @@ def tasks_config(files: Sequence[str], name: str = "", variant: str = "") -> tup
     stream = replace(config.lifelong or Lifelong(epochs=1), folder=folder, order=())
     stream.tasks = tuple(TaskData(name=own, source=sources[own]) for own in names)
     task = config.task
-    if isinstance(task, Classification) and numbers:
-        counted, last = len(set(numbers.values())), max(numbers.values())
-        task = replace(task, num_classes=max(task.num_classes, RESERVED * counted, last + 1), mask_unseen=True)
+    if numbers:
+        room = max(task.num_classes, RESERVED * len(set(numbers.values())), max(numbers.values()) + 1)
+        task = replace(task, num_classes=room, mask_unseen=True)
     data = replace(config.data, source=sources[min(names)])
     own = "_".join(filter(None, [name or "tasks", *names, variant]))[:80]
     made = replace(config, name=own, data=data, task=task, lifelong=stream, evaluations=())
@@ -111,7 +107,7 @@ def with_file(config: Config, file: str) -> tuple[Config, str]:
         numbers |= {("", name): number for number, name in class_names(source).items()}
     else:
         source = _source(config, own, stored, path, numbers)
-    room = getattr(config.task, "num_classes", 0)
+    room = config.task.num_classes
     if numbers and max(numbers.values()) >= room:
         new, more = len(set(numbers.values()) - classes), max(numbers.values()) + 1
         raise ValueError(
@@ -159,24 +155,18 @@ def _source(config: Config, name: str, stored: Path, path: Path, numbers: Number
       path: where the file is now.
       numbers: of the classes so far, to which those of the file are added.
     """
-    match config.task:
-        case Classification() if config.model.reads == "vectors":
-            return CachedFeatures(path=str(stored))
-        case Classification():
-            labels = labels_of(str(path))
-            for label in labels:
-                numbers.setdefault(_key(name, label), max(numbers.values(), default=-1) + 1)
-            own = tuple(numbers[_key(name, label)] for label in labels)
-            return LabelledFile(path=str(stored), classes=labels, numbers=own)
-        case QuestionAnswering():
-            return Squad(path=str(stored))
-        case LanguageModeling() if "texts" in config.data.source.gives:
-            find_files(str(path))
-            return TextFiles(path=str(stored))
-    task = type(config.task).__name__
-    raise UsageError(
-        f"--tasks: given {path.name} for {task}, allowed: a config that classifies, answers, or reads texts"
-    )
+    kind = CachedFeatures if config.model.reads == "vectors" else config.task.files
+    if kind is None or kind.gives[0] not in config.data.source.gives:
+        allowed = "a config that classifies, answers, or reads texts"
+        raise UsageError(f"--tasks: given {path.name} for {type(config.task).__name__}, allowed: {allowed}")
+    if kind is TextFiles:
+        find_files(str(path))
+    if kind is not LabelledFile:
+        return kind(path=str(stored))
+    labels = labels_of(str(path))
+    for label in labels:
+        numbers.setdefault(_key(name, label), max(numbers.values(), default=-1) + 1)
+    return LabelledFile(path=str(stored), classes=labels, numbers=tuple(numbers[_key(name, label)] for label in labels))
 
 
 def _key(name: str, label: str) -> tuple[str, str]:
@@ -204,6 +194,6 @@ def _described(config: Config) -> str:
     stream = config.lifelong
     assert stream is not None
     classes = _classes(config)
-    room = f", {len(classes)} classes in a head of {getattr(config.task, 'num_classes', 0)}" if classes else ""
+    room = f", {len(classes)} classes in a head of {config.task.num_classes}" if classes else ""
     names = ", ".join(task.name for task in stream.in_order)
     return f"{len(stream.tasks)} tasks ({names}){room}; {type(stream.method).__name__}, {type(config.model).__name__}"

@@ -14,6 +14,7 @@ from memjax.settings.data import (
     Squad,
     Templates,
     TextClasses,
+    TextFiles,
     TfdsClasses,
 )
 from memjax.settings.output import Softmax
@@ -37,9 +38,13 @@ class Task(Settings):
     Attributes:
       encodes: whether a text encoder learns it, which sees whole texts.
       sources: kinds of sources that hold its examples; () = it reads documents.
+      files: kind of source that a file of one's own becomes; None = it takes none.
+      num_classes: that its head tells apart; 0 = it has no classes.
     """
 
     encodes = False
+    files: ClassVar[type[LabelledFile] | type[Squad] | type[TextFiles] | None] = None
+    num_classes = 0
     sources: ClassVar[tuple[type[Source], ...]] = ()
 
     def check(self, field: str, config: Config) -> None:
@@ -50,6 +55,8 @@ class Task(Settings):
 @dataclass(slots=True, kw_only=True)
 class LanguageModeling(Task):
     """Predict every next token."""
+
+    files = TextFiles
 
     def check(self, field: str, config: Config) -> None:
         Task.check(self, field, config)
@@ -121,6 +128,7 @@ class Classification(TextEncoderTask):
     """of a stream: no class is answered before training has read an example of it, nor does one learn till then"""
 
     sources = (Glue, Templates, TextClasses, CLBenchmark, TfdsClasses, SeqioClasses, LabelledFile)
+    files = LabelledFile
 
     def check(self, field: str, config: Config) -> None:
         alone = config.lifelong is None
@@ -148,6 +156,7 @@ class QuestionAnswering(TextEncoderTask):
     """most probable starts and ends of each window that are combined"""
 
     sources = (Squad, Templates)
+    files = Squad
 
     def check(self, field: str, config: Config) -> None:
         TextEncoderTask.check(self, field, config)
