@@ -360,3 +360,19 @@ def test_a_search_of_a_stream_takes_the_best_average(monkeypatch, tmp_path, comm
     assert "--s" in trained[0] and "--s" not in trained[2]
     chosen = [words[words.index("--k") + 1] for words in trained if "--s" not in words]
     assert chosen == ["2", "1"]
+
+
+def test_both_sides_of_a_method_stand_side_by_side():
+    ours = [{"accuracies": [0.5, 0.7], "seconds": 2.0, "compile_seconds": 4.0}] * 2
+    theirs = [{"accuracies": [0.5, 0.5], "seconds": seconds} for seconds in (6.0, 8.0)]
+    facts = {"rows": [{"method": "SEQ", "memjax": ours, "Avalanche": theirs}]}
+    shown = streams.avalanche(dataclasses.replace(FOUND, kind="avalanche", facts=facts))
+    assert shown.endswith("| SEQ | 60.0 (60.0 to 60.0) | 50.0 (50.0 to 50.0) | +10.0 | 2.00 | 7.00 | 3.5 | 4.0 |")
+
+
+def test_searches_and_contenders_of_a_recipe():
+    rates = Recipe("", "sorting", {"one": "default"}, 5, 2, (0.1, 0.2))
+    assert rates.contenders() == {"one": ("one", "")}
+    assert rates.searches("one")["0.1"] == "--training.schedule.learning-rate 0.1"
+    recipe = dataclasses.replace(rates, orders={"a": "", "b": ""}, trials={"one": ("--k 1",)})
+    assert list(recipe.contenders()) == ["one, a", "one, b"] and recipe.searches("one") == {"--k 1": "--k 1"}

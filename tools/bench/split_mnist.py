@@ -27,6 +27,7 @@ from memjax.data.vectors import digits
 from memjax.lifelong.factory import train
 from memjax.overrides import apply_overrides, load_config
 from memjax.training import read_metrics
+from memjax.training.runs import load_config as load_run_config
 from tools.results import pages
 from tools.results.ledger import measured
 
@@ -77,7 +78,7 @@ def own(method: str, seed: int, data: Path, workdir: Path) -> dict[str, Any]:
     run = workdir / f"{method}-{seed}"
     lines = [line for line in read_metrics(run / "metrics.jsonl") if line["kind"] == "train"]
     seconds = sum(line["tokens"] / line["tokens_per_second"] for line in lines)
-    scores = stream_facts(str(run), config)["scores"][-1]
+    scores = stream_facts(str(run), load_run_config(run))["scores"][-1]
     return {"accuracies": scores, "seconds": seconds, "compile_seconds": sum(compiling)}
 
 
