@@ -1,11 +1,8 @@
 """Runs on eight virtual devices, in one process of their own."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.programs import found_on_eight_devices
 
 pytestmark = pytest.mark.slow
 
@@ -15,16 +12,7 @@ ATTENTION = ("memorizing", "transformer_xl", "compressive")
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "JAX_PLATFORMS": "cpu",
-        "JAX_ENABLE_X64": "1",
-    }
-    command = [sys.executable, "-m", "tests.integration.sharding_worker", str(tmp_path_factory.mktemp("runs"))]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return found_on_eight_devices("tests.integration.sharding_worker", tmp_path_factory.mktemp("runs"))
 
 
 @pytest.mark.parametrize("attention", ATTENTION)

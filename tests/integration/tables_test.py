@@ -1,11 +1,8 @@
 """Value tables whose rows or columns are split over eight virtual devices, and batches that are: as on one device."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.programs import found_on_eight_devices
 
 pytestmark = pytest.mark.slow
 
@@ -22,16 +19,7 @@ PARTS = {
 
 @pytest.fixture(scope="module")
 def found():
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "JAX_PLATFORMS": "cpu",
-        "JAX_ENABLE_X64": "1",
-    }
-    command = [sys.executable, "-m", "tests.integration.tables_worker"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return found_on_eight_devices("tests.integration.tables_worker")
 
 
 @pytest.mark.parametrize("case", PARTS)

@@ -1,27 +1,17 @@
 """Streams with an episodic memory on eight virtual devices, in one process of their own."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.programs import found_on_eight_devices
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def found():
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "JAX_PLATFORMS": "cpu",
-        "JAX_ENABLE_X64": "1",
-    }
-    command = [sys.executable, "-m", "tests.lifelong.devices_worker"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return found_on_eight_devices("tests.lifelong.devices_worker")
 
 
 NAMES = ("replay", "replay_sparse", "agem", "agem_whole", "gem", "logit_kd", "mbpa_pp", "mbpa_random")
