@@ -77,7 +77,10 @@ def own(method: str, seed: int, data: Path, workdir: Path) -> dict[str, Any]:
     train(config)
     run = workdir / f"{method}-{seed}"
     lines = [line for line in read_metrics(run / "metrics.jsonl") if line["kind"] == "train"]
-    seconds = sum(line["tokens"] / line["tokens_per_second"] for line in lines)
+    # A line that stands right behind an evaluation has no pace; its updates take what the others do.
+    paced = [line for line in lines if line["tokens_per_second"]]
+    pace = sum(line["tokens"] / line["tokens_per_second"] for line in paced) / sum(line["tokens"] for line in paced)
+    seconds = pace * sum(line["tokens"] for line in lines)
     scores = stream_facts(str(run), load_run_config(run))["scores"][-1]
     return {"accuracies": scores, "seconds": seconds, "compile_seconds": sum(compiling)}
 
