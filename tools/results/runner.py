@@ -15,13 +15,12 @@ from memjax.cli.streams import stream_facts
 from memjax.training.runs import load_config
 from tools.results.ledger import Book, Run, finished_run, without_paths
 from tools.results.recipes import RECIPES, Recipe
+from tools.results.streams import ALONE
 
 SEARCH_SEED = 100
 """the search has a seed that no result has"""
 SEARCHED = "nats_per_token"
 """what a search makes least; of a stream it makes the average accuracy most"""
-ALONE = "single task"
-"""row of tasks that are learned apart"""
 
 
 def run(name: str, workdir: Path, only: str = "", book: Book | None = None) -> None:

@@ -10,11 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from memjax.lifelong.metrics import accuracy_by_age, paired_difference, spread
+from memjax.lifelong.metrics import accuracy_by_age, forgetting, paired_difference, spread
 from tools.results.ledger import Measurement, Run
 from tools.results.recipes import Recipe
 from tools.results.speed_tables import grid
 
+ALONE = "single task"
+"""row of tasks that are learned apart"""
+MARGIN = 0.05
+"""a task that, learned alone, is not by so much above its largest class is left out of every mean"""
 AVERAGE, LEARNED = "average", "learning_accuracy"
 MEASURES = {LEARNED: "after its own task", "forgetting": "forgetting", "last_task_accuracy": "last task"}
 ABOUT = (
@@ -25,19 +29,57 @@ ABOUT = (
 )
 
 
-def scores(runs: Sequence[Run], recipe: Recipe, row: str, measure: str) -> np.ndarray:
-    """A number of a row's runs `[orders, seeds]`, in percent; NaN where a run or its number is not there."""
-    found = {run.key[1:]: run.evaluations["stream"].get(measure) for run in runs}
+def scores(
+    runs: Sequence[Run], recipe: Recipe, row: str, measure: str, kept: Sequence[str] | None = None
+) -> np.ndarray:
+    """A number of a row's runs `[orders, seeds]`, in percent, of the tasks that are `kept` (None = all).
+
+    NaN where a run or its number is not there.
+    """
+    found = {run.key[1:]: _measures(run, kept).get(measure) for run in runs}
     given = [[found.get((f"{row}, {order}", seed)) for seed in recipe.seeds] for order in recipe.orders]
     return 100 * np.array(given, np.float64)
 
 
-def methods(runs: Sequence[Run], recipe: Recipe) -> str:
+def alone(runs: Sequence[Run], texts: Measurement) -> dict[str, tuple[float, float]]:
+    """Task -> its accuracy where it is learned alone, mean over orders and seeds, and the share of its largest class."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        if run.row.rpartition(", ")[0] == ALONE:
+            for name, value in zip(run.evaluations["stream"]["tasks"], np.diag(_matrix(run)), strict=True):
+                found.setdefault(name, []).append(float(value))
+    largest = {task["task"]: task["largest_class"] for task in texts.facts["tasks"]}
+    return {name: (float(np.mean(values)), largest[name]) for name, values in found.items()}
+
+
+def kept_tasks(runs: Sequence[Run], texts: Measurement | None) -> list[str] | None:
+    """The tasks that are clearly above their largest class where they are learned alone; None = all, nothing known."""
+    found = alone(runs, texts) if texts else {}
+    return [name for name, (value, largest) in found.items() if value >= largest + MARGIN] or None
+
+
+def tasks_alone(runs: Sequence[Run], texts: Measurement) -> str:
+    """Each task learned alone beside its largest class, and which are left out of every mean."""
+    found, kept = alone(runs, texts), kept_tasks(runs, texts) or []
+    if not found:
+        return ""
+    cells = [
+        [name, _cell(100 * value), _cell(100 * largest), "yes" if name in kept else "no"]
+        for name, (value, largest) in found.items()
+    ]
+    about = (
+        f"A task counts where its accuracy, learned alone, is at least {100 * MARGIN:g} points above the share of its "
+        "largest class in the test; the others are in the matrices and in no mean."
+    )
+    return f"{about}\n\n{grid(['task', 'learned alone', 'largest class', 'counts'], cells)}"
+
+
+def methods(runs: Sequence[Run], recipe: Recipe, kept: Sequence[str] | None = None) -> str:
     """A line a method."""
     cells = []
     for row in recipe.variants:
-        average = scores(runs, recipe, row, AVERAGE)
-        others = [scores(runs, recipe, row, measure) for measure in MEASURES]
+        average = scores(runs, recipe, row, AVERAGE, kept)
+        others = [scores(runs, recipe, row, measure, kept) for measure in MEASURES]
         if np.isnan(others[0]).all() and np.isnan(average).all():
             continue
         found, orders = spread(average), [_mean(one) for one in average]
@@ -48,12 +90,12 @@ def methods(runs: Sequence[Run], recipe: Recipe) -> str:
     return f"{ABOUT}\n\n{grid(heads, cells)}"
 
 
-def differences(runs: Sequence[Run], recipe: Recipe) -> str:
+def differences(runs: Sequence[Run], recipe: Recipe, kept: Sequence[str] | None = None) -> str:
     """Every row against its controls, run by run of the same order and seed; '' where the recipe names none."""
     cells = []
     for row, controls in recipe.controls.items():
         for control in controls:
-            pair = [scores(runs, recipe, name, AVERAGE).reshape(-1) for name in (row, control)]
+            pair = [scores(runs, recipe, name, AVERAGE, kept).reshape(-1) for name in (row, control)]
             if number := int(np.sum(~np.isnan(pair[0] - pair[1]))):
                 found = paired_difference(*pair)
                 verdict = found.verdict if number > 2 else "too few runs"
@@ -103,6 +145,16 @@ def searches(runs: Sequence[Run]) -> str:
     return grid(["row, trial", AVERAGE, MEASURES[LEARNED], "commit"], cells)
 
 
+def texts(found: Measurement) -> str:
+    """What the texts of each task are."""
+    heads = ["task", "train", "validation", "test", "classes", "largest class of the test, %", "left out"]
+    cells = [
+        [*(task[name] for name in (*heads[:5],)), _cell(100 * task["largest_class"]), "; ".join(task["notes"])]
+        for task in found.facts["tasks"]
+    ]
+    return grid(heads, cells)
+
+
 def avalanche(found: Measurement) -> str:
     """Accuracy and speed of both sides, a line a method."""
     cells = []
@@ -120,6 +172,22 @@ def avalanche(found: Measurement) -> str:
 
 def _matrix(run: Run) -> np.ndarray:
     return np.array(run.evaluations["stream"]["scores"], np.float64)
+
+
+def _measures(run: Run, kept: Sequence[str] | None) -> Mapping[str, Any]:
+    """The numbers of a run, of the tasks that are kept."""
+    facts: Mapping[str, Any] = run.evaluations["stream"]
+    if kept is None or set(kept) == set(facts["tasks"]):
+        return facts
+    columns, matrix = [facts["tasks"].index(name) for name in kept], _matrix(run)
+    found = {AVERAGE: float(np.mean(matrix[-1, columns]))}
+    if len(matrix) > 1:
+        lost = [*forgetting(matrix), np.nan]
+        found[LEARNED] = float(np.nanmean(np.diag(matrix)[columns]))
+        found["forgetting"] = float(np.nanmean([lost[column] for column in columns]))
+    if facts["tasks"][-1] in kept and "last_task_accuracy" in facts:
+        found["last_task_accuracy"] = facts["last_task_accuracy"]
+    return found
 
 
 def _mean(values: np.ndarray) -> float:

@@ -22,6 +22,8 @@ class Recipe:
         configuration.
       trials: row -> further arguments of each run of its search, instead of `learning_rates`.
       search_arguments: further arguments of all runs of the search.
+      texts: of streams, name of the measurement of their texts (`tools.measurements.vectors`): tasks that, learned alone,
+        are hardly above their largest class are marked and left out of every mean.
       orders: name -> further arguments, for streams of tasks: each seed of a row is run in every order, `ROW, ORDER`.
       seeds: recorded runs of each contender.
       arguments: further arguments of all runs.
@@ -45,6 +47,7 @@ class Recipe:
     learning_rates: tuple[float, ...] = ()
     trials: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     search_arguments: str = ""
+    texts: str = ""
     orders: dict[str, str] = dataclasses.field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
     arguments: str = ""

@@ -1,6 +1,6 @@
 """Tasks one after the other: what is done against forgetting, over orders and seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from memjax.lifelong.orders import MBPA_ORDERS
 from tools.results.recipes.recipe import Recipe
@@ -74,22 +74,22 @@ _ORDERS = {f"order {number}": _order(names) for number, names in enumerate(MBPA_
 _KEPT = "--lifelong.method.memory.policy random"
 
 
-def _texts(size: int, every: int, seeds: Sequence[int]) -> Recipe:
-    """The five tasks of MbPA++ on sentence vectors."""
+def _texts(size: int, seeds: Sequence[int], chosen: str, trials: Mapping[str, tuple[str, ...]]) -> Recipe:
+    """The five tasks of MbPA++ on sentence vectors; `chosen` says how its settings were."""
     return Recipe(
         description=(
             f"The five tasks of MbPA++ in its four orders on sentence vectors of MiniLM, frozen: {size:,} texts a task "
             "for training, 400 to test, 25 of the 33 classes (of Yahoo's ten only two are at hand). A perceptron "
             "384-256-33, batches of 32, one pass, Adam; a replay or a projected update every "
-            f"{every} texts, and 32 neighbours, 30 steps, of the head only. Every method has eight trials on "
-            "validation texts of order 1, and is frozen for all orders and seeds. `tools.measurements.vectors five "
+            f"400 texts, and 32 neighbours, 30 steps, of the head only. {chosen} `tools.measurements.vectors five "
             f"--train {size}` makes MEMJAX_TEXT_VECTORS_{size}."
         ),
         config="lifelong_text",
         variants=_TEXT_ROWS,
         steps=0,
-        trials=_TEXT_TRIALS,
-        search_arguments=VALIDATED,
+        texts=f"five_{size}",
+        trials=dict(trials),
+        search_arguments=VALIDATED if trials else "",
         orders=_ORDERS,
         seeds=tuple(seeds),
         arguments=f"--lifelong.folder $MEMJAX_TEXT_VECTORS_{size}",
@@ -132,7 +132,12 @@ RECIPES = {
             "EWC, classes told": ("SEQ, classes told",),
         },
     ),
-    "lifelong_vectors_500": _texts(500, 400, range(5)),
+    "lifelong_vectors_500": _texts(
+        500,
+        range(5),
+        "Every method has eight trials on validation texts of order 1, and is frozen for all orders and seeds.",
+        _TEXT_TRIALS,
+    ),
     "lifelong_vectors_sweeps": Recipe(
         description=(
             "MbPA++ as in `lifelong_vectors_500`, at the settings that its search has found (the variant of the "
@@ -161,5 +166,35 @@ RECIPES = {
             ("MbPA++",),
         ),
     ),
-    "lifelong_vectors_2000": _texts(2000, 400, range(5)),
+    "lifelong_vectors_2000": _texts(
+        2000, range(3), "Settings as `lifelong_vectors_500` has found them, without a search of their own.", {}
+    ),
+    "lifelong_vectors_fourteen": Recipe(
+        description=(
+            "Fourteen of the fifteen tasks of the longer order of O-LoRA (Yahoo's files are not at hand) on sentence "
+            "vectors of MiniLM, frozen: at most 500 texts a task, 200 to test, 42 classes; else as "
+            "`lifelong_vectors_500`, whose settings it takes, without a search of its own. One order, three seeds. "
+            "`tools.measurements.vectors fourteen` makes MEMJAX_TEXT_VECTORS_FOURTEEN."
+        ),
+        config="lifelong_text",
+        variants={
+            "single task": "fourteen_single_task",
+            "SEQ": "fourteen",
+            "multi-task": "fourteen_multi_task",
+            "replay": "fourteen_replay",
+            "mixed 1:1": "fourteen_mixed",
+            "MbPA++": "fourteen_mbpa_pp",
+        },
+        steps=0,
+        texts="fourteen_500",
+        orders={"order 1": ""},
+        seeds=(0, 1, 2),
+        arguments="--lifelong.folder $MEMJAX_TEXT_VECTORS_FOURTEEN",
+        controls={
+            "multi-task": ("MbPA++",),
+            "replay": ("SEQ",),
+            "mixed 1:1": ("SEQ", "MbPA++"),
+            "MbPA++": ("SEQ", "replay"),
+        },
+    ),
 }
