@@ -71,7 +71,7 @@ METHODS = {
     "cumulative": Joint(stages="cumulative"),
     "replay": Replay(memory=EpisodicMemory(capacity=500)),
     "agem": AGEM(memory=EpisodicMemory(capacity=500), rows=256),
-    "gem": GEM(),
+    "gem": GEM(stored=True),
     "ewc": EWC(weight=100.0),
     "mas": MAS(weight=1.0),
     "si": SI(weight=1.0),

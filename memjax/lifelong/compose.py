@@ -277,7 +277,7 @@ class _Composed:
                 if self.replay.mode == "mixed":
                     found, present, rows = _mixed(found, again), present + there, rows + there
                 else:
-                    reference = Reference(lambda name: again.params, _no_losses, _no_losses)
+                    reference = Reference(lambda name: again.params, *[_no_losses] * 3)
         if self.settings.epochs and self.settings.last_batch == "share":
             share = present / rows
             found = dataclasses.replace(
@@ -391,17 +391,19 @@ class _Composed:
         rows = _over_devices(jax.vmap(of_task)(jnp.arange(tasks)))
         start, key = self.model.init_state(rows.inputs.shape[1]), purpose_key(state.key, "replay", state.step)
 
-        def losses(params: Any) -> dict[str, Any]:
+        def loss(params: Any, rows: Batch) -> Any:
             variables = {**model_variables(state), "method": state.method, "params": params}
+            return self.replayed.loss(variables, start, rows, key)[2].mean()
 
-            def of_rows(rows: Batch) -> Any:
-                _, _, nll, _ = self.replayed.loss(variables, start, rows, key)
-                return nll.mean()
-
-            each = jax.vmap(of_rows)(rows)
+        def losses(params: Any) -> dict[str, Any]:
+            each = jax.vmap(loss, in_axes=(None, 0))(params, rows)
             return {f"task_{index}": each[index] for index in range(tasks)}
 
-        return make_reference(losses, state.params)
+        def gradient(rows: Batch) -> Any:  # of a task that is not there yet, for nothing
+            none = lambda: jax.tree.map(jnp.zeros_like, state.params)
+            return jax.lax.cond(jnp.any(rows.weights > 0), lambda: jax.grad(loss)(state.params, rows), none)
+
+        return make_reference(losses, state.params, lambda: jax.lax.map(gradient, rows))
 
 
 def _no_losses(*_: Any) -> Any:

@@ -78,9 +78,10 @@ def agem(*, memory: EpisodicMemory, rows: int, every: int) -> Method:
     return compose(rule, memory=episodes(memory), replay=Replayed(rows, "reference", every))
 
 
-def gem(*, rows: int, margin: float, epsilon: float) -> Method:
+def gem(*, rows: int, margin: float, epsilon: float, stored: bool) -> Method:
     """No update against the gradient of the rows of any earlier task; the memory is shared equally by the tasks."""
-    rule = Rule("gem", link=projection.gem(margin=margin, epsilon=epsilon), needs=Needs(tasks_in_training=True))
+    link = projection.gem(margin=margin, epsilon=epsilon, stored=stored)
+    rule = Rule("gem", link=link, needs=Needs(tasks_in_training=True))
     of_tasks: dict[str, Any] = {"groups": "task", "of_each_task": True, "setting": "lifelong.method.rows"}
     memory = Episodes(rows, policies.balanced_reservoir(), **of_tasks)
     return compose(rule, memory=memory, replay=Replayed(rows, "tasks"))

@@ -137,6 +137,8 @@ class GEM(Method):
     the paper's program"""
     epsilon: Annotated[float, zero_or_more()] = 1e-3
     """added to the diagonal of the dual program"""
+    stored: bool = False
+    """hold the gradients of all tasks at once: many times faster, and as many gradients in memory as tasks"""
 
 
 @dataclass(slots=True, kw_only=True)

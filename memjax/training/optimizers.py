@@ -19,27 +19,33 @@ Schedule = Callable[[Any], Any]
 class Reference(NamedTuple):
     """Gradients of other losses, for links that project a gradient: worked out when a link asks.
 
-    Functions instead of arrays, so that as many gradients as there are losses need never be held at once. All speak of
-    trees of the structure of the updates that the link gets: of the trained parameters alone.
+    Functions instead of arrays, so that as many gradients as there are losses need be held at once only where a link
+    asks for all. They speak of trees of the structure of the updates that the link gets: of the trained parameters
+    alone.
 
     Attributes:
       gradient: `gradient(name)`, that of one loss.
       dots: `dots(direction) -> [losses]`, the inner product of each gradient with a direction, in one forward pass.
       weighted_gradient: `weighted_gradient(weights)`, the gradients times `[losses]` weights, added, in one backward
         pass.
+      gradients: `gradients()`, all of them, with an axis of losses in front of each leaf.
     """
 
     gradient: Callable[[str], Any]
     dots: Callable[[Any], Array]
     weighted_gradient: Callable[[Array], Any]
+    gradients: Callable[[], Any]
 
 
-def make_reference(losses: Callable[[Any], Mapping[str, Array]], params: Any) -> Reference:
+def make_reference(
+    losses: Callable[[Any], Mapping[str, Array]], params: Any, gradients: Callable[[], Any] | None = None
+) -> Reference:
     """The reference to some losses at these parameters.
 
     Args:
       losses: `losses(params) -> {name: scalar}`.
       params: the parameters.
+      gradients: of the reference, where there is a cheaper way than through all losses for each.
 
     Example:
       >>> losses = lambda params: {"a": 3 * params["x"], "b": params["x"] ** 2}
@@ -54,6 +60,7 @@ def make_reference(losses: Callable[[Any], Mapping[str, Array]], params: Any) ->
         gradient=lambda name: jax.grad(lambda params: losses(params)[name])(params),
         dots=lambda direction: jax.jvp(stacked, (params,), (direction,))[1],
         weighted_gradient=lambda weights: jax.grad(lambda params: jnp.dot(weights, stacked(params)))(params),
+        gradients=gradients or (lambda: jax.jacrev(stacked)(params)),
     )
 
 
@@ -241,6 +248,7 @@ def _trained_part(reference: Reference, labels: Any, updates: Any) -> Reference:
         gradient=lambda name: cut(reference.gradient(name)),
         dots=lambda direction: reference.dots(whole(direction)),
         weighted_gradient=lambda weights: cut(reference.weighted_gradient(weights)),
+        gradients=lambda: cut(reference.gradients()),
     )
 
 

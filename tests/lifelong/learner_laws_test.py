@@ -220,7 +220,14 @@ def test_a_memory_on_the_host_is_that_of_the_devices(name):
 
 
 @pytest.mark.laws
-@pytest.mark.parametrize("method", [EWC(), MAS(), SI(), LwF(), GEM(rows=4)], ids=lambda method: type(method).__name__)
+def test_gem_comes_to_the_same_with_all_gradients_at_once():
+    found = [params_of(GEM(rows=4, stored=stored)) for stored in (False, True)]
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(found[0], params_of(Sequential()), atol=1e-3)
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("method", [EWC(), MAS(), SI(), LwF(), GEM(rows=4), GEM(rows=4, stored=True)], ids=lambda method: type(method).__name__)
 def test_on_one_task_they_are_plain_training(method):
     plain = params_of(Sequential(), tasks=1)
     np.testing.assert_allclose(params_of(method, tasks=1), plain, atol=1e-6)

@@ -136,31 +136,38 @@ def flat(tree):
     return jnp.concatenate([tree["kernel"].ravel(), tree["bias"]])
 
 
-def test_the_link_adds_the_weighted_gradients():
+STORED = pytest.mark.parametrize("stored", [False, True])
+
+
+@STORED
+def test_the_link_adds_the_weighted_gradients(stored):
     """One backward pass through the weighted losses is `g + G' v`."""
     g, others = opposed(2, 3)
     v = exact((others @ others.T).astype(float), (others @ g).astype(float), 0.5, 1e-3)
-    np.testing.assert_allclose(updated(gem(), g, others), g + v @ others, atol=1e-5)
+    np.testing.assert_allclose(updated(gem(stored=stored), g, others), g + v @ others, atol=1e-5)
     absent = np.concatenate([others, np.zeros((2, 12), np.float32)])
-    np.testing.assert_allclose(updated(gem(), g, absent), g + v @ others, atol=1e-5)
+    np.testing.assert_allclose(updated(gem(stored=stored), g, absent), g + v @ others, atol=1e-5)
 
 
-def test_gem_without_conflict_keeps_every_bit():
+@STORED
+def test_gem_without_conflict_keeps_every_bit(stored):
     g, others = opposed(2, 3)
     agreeing = others * np.sign(others @ g)[:, None]
-    np.testing.assert_array_equal(updated(gem(), g, agreeing), g)
+    np.testing.assert_array_equal(updated(gem(stored=stored), g, agreeing), g)
 
 
-def test_gem_passes_on_what_is_not_finite():
+@STORED
+def test_gem_passes_on_what_is_not_finite(stored):
     """A step with it is left out; one in which it is ignored would break constraints in silence."""
     g, others = opposed(2, 3)
     broken = np.where(np.arange(3)[:, None] == 1, np.nan, others * np.sign(others @ g)[:, None]).astype(np.float32)
-    assert not np.isfinite(updated(gem(), g, broken)).any()
+    assert not np.isfinite(updated(gem(stored=stored), g, broken)).any()
 
 
-def test_gem_with_one_task_and_no_margin_is_agem():
+@STORED
+def test_gem_with_one_task_and_no_margin_is_agem(stored):
     g, others = opposed(0)
-    found = updated(gem(margin=0.0, epsilon=0.0), g, others)
+    found = updated(gem(margin=0.0, epsilon=0.0, stored=stored), g, others)
     np.testing.assert_allclose(found, updated(agem("0"), g, others), atol=5e-7)
     np.testing.assert_allclose(found, average(g, others[0]), atol=5e-7)
 
