@@ -126,8 +126,8 @@ class Unread(Examples):
         return 0
 
 
-def planned_learner(config: Config, vocab_size: int, layout: Layout) -> Learner:
-    """The learner of a configuration, for its shapes and programs."""
+def planned_learner(config: Config, vocab_size: int, layout: Layout | None) -> Learner:
+    """The learner of a configuration, for its shapes and programs; it reads no data."""
     documents = lambda split: Unread()
     return make_learner(Planned(config, task_of(config).model(vocab_size), documents, begin_token=0), layout)
 

@@ -227,7 +227,11 @@ def test_gem_comes_to_the_same_with_all_gradients_at_once():
 
 
 @pytest.mark.laws
-@pytest.mark.parametrize("method", [EWC(), MAS(), SI(), LwF(), GEM(rows=4), GEM(rows=4, stored=True)], ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize(
+    "method",
+    [EWC(), MAS(), SI(), LwF(), GEM(rows=4), GEM(rows=4, stored=True)],
+    ids=lambda method: type(method).__name__,
+)
 def test_on_one_task_they_are_plain_training(method):
     plain = params_of(Sequential(), tasks=1)
     np.testing.assert_allclose(params_of(method, tasks=1), plain, atol=1e-6)

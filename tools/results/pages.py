@@ -217,9 +217,7 @@ def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measuremen
     return parts
 
 
-def _of_streams(
-    runs: Sequence[Run], searched: Sequence[Run], recipe: Recipe, texts: Measurement | None
-) -> list[str]:
+def _of_streams(runs: Sequence[Run], searched: Sequence[Run], recipe: Recipe, texts: Measurement | None) -> list[str]:
     """Rows over orders and seeds; of the commands, those of the first order and seed."""
     kept = streams.kept_tasks(runs, texts)
     parts = [streams.methods(runs, recipe, kept), streams.differences(runs, recipe, kept), recipe.findings]

@@ -1,0 +1,85 @@
+"""memjax contenders: the kinds of update of a learner of tasks, each by itself.
+
+python -m tools.bench.updates KIND SETTINGS
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from memjax.config import Config, EpisodicMemory, Replay, Sequential
+from memjax.overrides import load_config
+from memjax.planning.programs import planned_learner
+from memjax.training.metrics import count_parameters
+from memjax.training.places import Places
+from memjax.training.stages import STREAM
+from tools.bench import worker
+
+KINDS = ("plain", "kept", "replay")
+
+
+def config_of(kind: str, settings: dict[str, Any]) -> Config:
+    """MiniLM, trained plainly, or with sparse replay from a memory of every text."""
+    config = load_config("lifelong_text", "encoder")
+    assert config.lifelong is not None
+    memory = EpisodicMemory(policy="all", capacity=settings["capacity"])
+    method = Replay(memory=memory, mode="sparse", every=settings["every"], rows=settings["replayed"])
+    lifelong = dataclasses.replace(config.lifelong, method=Sequential() if kind == "plain" else method)
+    data = dataclasses.replace(config.data, rows=settings["rows"], segment_length=settings["length"])
+    return dataclasses.replace(config, data=data, lifelong=lifelong)
+
+
+class Updates:
+    """One kind of update: of the stream, of the stream with its rows written to the memory, or of replayed rows."""
+
+    def __init__(self, kind: str, settings: dict[str, Any]):
+        self.kind, self.settings = kind, settings
+        learner = planned_learner(config_of(kind, settings), settings["vocab"], None)
+        self.places = Places(None, learner)
+        rng = np.random.default_rng(0)
+        full: Any = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), learner.kinds[STREAM])
+        tokens = rng.integers(1, settings["vocab"], full.inputs.shape, full.inputs.dtype)
+        self.batch = dataclasses.replace(full, inputs=tokens, extras={**full.extras, "token_types": 0 * tokens})
+        values = self.places.fresh()
+        self.parameters = count_parameters(values["params"])
+        self.state = self.places.init(values)
+        if kind == "replay":  # as many rows as it draws
+            for _ in range(-(-settings["replayed"] // settings["rows"])):
+                self.state, _ = self.places.observe(self.state, (STREAM, self.batch))
+        self.prepare("train")
+
+    def describe(self) -> dict[str, Any]:
+        rows = self.settings["replayed" if self.kind == "replay" else "rows"]
+        return {
+            "parameters": self.parameters,
+            "tokens_per_step": rows * self.settings["length"],
+            "versions": worker.versions_of("jax", "jaxlib", "flax", "optax"),
+            "settings": self.settings,
+        }
+
+    def prepare(self, mode: str) -> None:
+        jax.block_until_ready(jax.tree.map(jnp.asarray, self.batch))
+
+    def step(self, mode: str) -> None:
+        update = ("replay", None) if self.kind == "replay" else (STREAM, self.batch)
+        self.state, _ = self.places.observe(self.state, update)
+        jax.block_until_ready(self.state)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serves one kind of update."""
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.updates", description=__doc__.splitlines()[0])
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("settings", help="JSON object")
+    arguments = parser.parse_args(argv)
+    return worker.serve(lambda: Updates(arguments.kind, json.loads(arguments.settings)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
