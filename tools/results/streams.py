@@ -42,7 +42,7 @@ def scores(
 
 
 def alone(runs: Sequence[Run], texts: Measurement) -> dict[str, tuple[float, float]]:
-    """Task -> its accuracy where it is learned alone, mean over orders and seeds, and the share of its largest class."""
+    """Task -> its accuracy learned alone, mean over orders and seeds, and the share of its largest class."""
     found: dict[str, list[float]] = {}
     for run in runs:
         if run.row.rpartition(", ")[0] == ALONE:

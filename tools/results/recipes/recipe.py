@@ -22,8 +22,8 @@ class Recipe:
         configuration.
       trials: row -> further arguments of each run of its search, instead of `learning_rates`.
       search_arguments: further arguments of all runs of the search.
-      texts: of streams, name of the measurement of their texts (`tools.measurements.vectors`): tasks that, learned alone,
-        are hardly above their largest class are marked and left out of every mean.
+      texts: of streams, name of the measurement of their texts (`tools.measurements.vectors`): tasks that are hardly
+        above their largest class where they are learned alone are marked, and left out of every mean.
       orders: name -> further arguments, for streams of tasks: each seed of a row is run in every order, `ROW, ORDER`.
       seeds: recorded runs of each contender.
       arguments: further arguments of all runs.
