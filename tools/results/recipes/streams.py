@@ -134,7 +134,7 @@ RECIPES = {
     ),
     "lifelong_vectors_500": _texts(
         500,
-        range(5),
+        range(3),
         "Every method has eight trials on validation texts of order 1, and is frozen for all orders and seeds.",
         _TEXT_TRIALS,
     ),
