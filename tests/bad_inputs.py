@@ -41,6 +41,8 @@ OPTIONS = {
     "train --config tiny.py --model.dim": "model.dim: given no value, allowed",
     "train --config tiny.py --model.dim 8 9": "model.dim: given '8 9', allowed",
     "eval --run runs/tiny_default --json=yes": "--json: given 'yes', allowed",
+    "eval --run runs/tiny_default --probe": "--probe: given a run of one task, allowed: a run over tasks with classes",
+    "eval --run runs/tiny_default --probe --memory off": "--probe: given with --memory, allowed: one of the two",
     "train --config tiny.py --training.tensorboard maybe": "training.tensorboard: given 'maybe', allowed",
     "generate --run runs/tiny_default --seed x": "--seed: given 'x', allowed",
     "generate --run runs/tiny_default --temperature hot": "--temperature: given 'hot', allowed",

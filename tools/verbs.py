@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import os
 import random
@@ -64,6 +65,7 @@ from memjax.config import (
     TransformerXL,
     WordPiece,
 )
+from memjax.overrides import load_config
 
 TABLE = Path(__file__).parent / "verbs.md"
 WIDTH = {"dim": 8, "num_heads": 2, "feed_forward": Dense(dim=16)}
@@ -110,8 +112,10 @@ SOURCES: dict[str, Any] = {
     "images": Mnist(path="data/images"),
     "synthetic": KeyValueRecall(num_pairs=2, num_keys=4, num_values=4, filler_length=16, num_documents=16),
 }
-RUNS = (*DECODERS, *HEADS, "EncoderDecoder", "Memformer", "Perceptron")
-"""kinds of runs: what stands in the place of the attention, the feed-forward part, the output, the data or the head"""
+STREAM = "stream of tasks"
+RUNS = (*DECODERS, *HEADS, "EncoderDecoder", "Memformer", "Perceptron", STREAM)
+"""kinds of runs: what stands in the place of the attention, the feed-forward part, the output, the data or the head; last,
+MbPA++ on several tasks"""
 
 
 class Verb(NamedTuple):
@@ -133,6 +137,7 @@ VERBS = {
     "eval, memory 0": Verb("eval --evaluation.memory-length 0"),
     "eval, memories": Verb("eval --memory off,16"),
     "eval, cache": Verb("eval --evaluation.cache.memory-length 8"),
+    "eval, probe": Verb("eval --probe"),
     "compare": Verb("compare runs/{name}", ""),
     "generate": Verb("generate --prompt Ada --max-tokens 4 --greedy"),
     "translate": Verb("translate --text one"),
@@ -169,6 +174,8 @@ class Outcome(NamedTuple):
 
 def make_config(kind: str) -> Config:
     """A tiny run of a kind; its data is what `write_data` writes, or synthetic."""
+    if kind == STREAM:
+        return dataclasses.replace(load_config("lifelong_text", "smoke"), name=kind)
     length, task = (24 if kind in HEADS else 64 if kind == "EncoderDecoder" else 8), HEADS.get(kind, LanguageModeling())
     data = Data(source=TextFiles(path="data/texts", validation_percent=20), tokenizer=Bytes(), segment_length=length)
     if kind == "EncoderDecoder":

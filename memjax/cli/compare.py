@@ -38,9 +38,11 @@ def compare_runs(runs: Sequence[str]) -> dict[str, dict[str, Any]]:
         facts[run] |= {name: results[name] for name in ("parameters", "memory_bytes")}
         stream = stream_facts(run, load_config(run))
         facts[run] |= {name: value for name, value in stream.items() if isinstance(value, float)}
+        facts[run] |= {name: value for name, value in stream.get("cost", {}).items() if isinstance(value, float)}
+        facts[run] |= {"kept_bytes": stream["kept_bytes"]["total"]} if stream else {}
         for name, score in scores.items():
             plain = {key: value for key, value in score.items() if isinstance(value, float) and key != "nats"}
-            facts[run] |= {f"{name}.{key}": value for key, value in plain.items() if key != "tokens_per_second"}
+            facts[run] |= {f"{name}.{key}": value for key, value in plain.items() if not key.endswith("_per_second")}
     return facts
 
 

@@ -13,8 +13,16 @@ def run(arguments: list[str]) -> int:
     # Not an argument of argparse, which would take the value of a field for it.
     _, config = with_config(parser, arguments[1:] if arguments[:1] == ["prepare"] else arguments)
     from memjax.tasks import task_of
+    from memjax.training.experiment import with_source
 
-    print(describe_data(config, task_of(config).data(preparation())))
+    own = with_source(config, config.data.source)
+    datasets = task_of(own).data(preparation())
+    if config.lifelong is None:
+        print(describe_data(own, datasets))
+    for task in config.lifelong.in_order if config.lifelong else ():
+        one = with_source(config, task.source)
+        of_task = task_of(one).data(preparation(), tokenizer=datasets.tokenizer)
+        print(f"{task.name}: {describe_data(one, of_task)}")
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from memjax.cli.parser import EVALUATION_FIELDS, Parser, open_run, tell, with_config
 from memjax.cli.stores import add_store, check_store_options, describe_store, score_store
-from memjax.cli.streams import describe_stream, stream_facts
+from memjax.cli.streams import check_probe, describe_stream, probe_stream, stream_facts
 from memjax.config import Config
 from memjax.console import ANY_SIZE, align, check_serves, describe_facts, waiting
 from memjax.overrides import UsageError
@@ -20,6 +20,7 @@ PLURAL = {
     "words": "{:,}",
     "memory_bytes": "{:,}",
     "tokens_per_second": "{:,.0f}",
+    "examples_per_second": "{:,.0f}",
 }
 
 
@@ -28,12 +29,19 @@ def run(arguments: list[str]) -> int:
     parser = Parser("eval", run.__doc__, reads="run", json="; with --memory a list")
     sizes = "sizes of the memory side by side, with that of training, a row each: off,512,2048"
     parser.add_argument("--memory", default="", metavar="SIZES", help=sizes)
+    probe = "of a run over tasks with classes: a linear classifier learns each task anew from what the head reads"
+    parser.add_argument("--probe", action="store_true", help=probe)
     add_store(parser, "the best of a grid on the validation split")
     options, config = with_config(parser, arguments, only=EVALUATION_FIELDS)
     check_store_options(options)
     lengths = read_sizes(options.memory)
     if lengths and options.datastore:
         raise UsageError("--memory: given with --datastore, allowed: one of the two: keys are of one memory")
+    if options.probe and (lengths or options.datastore):
+        other = "--memory" if lengths else "--datastore"
+        raise UsageError(f"--probe: given with {other}, allowed: one of the two")
+    if options.probe:
+        check_probe(config)
     if options.datastore:
         check_serves(config, "stores_keys")
     from memjax.training.experiment import evaluation_model
@@ -53,6 +61,9 @@ def run(arguments: list[str]) -> int:
             result = loaded.experiment.evaluate(loaded.variables)
         values = {**facts, **values_of(config, result)}
         stream = {} if config.evaluation.task else stream_facts(options.run, config)
+        if options.probe:
+            with waiting("eval: probing what the head reads of every task"):
+                stream |= {"probe": probe_stream(stream, loaded)}
         values |= {"stream": stream} if stream else {}
     else:
         wanted = _with_trained(config, wanted)

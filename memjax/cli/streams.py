@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from memjax.config import Config
 from memjax.console import align
+from memjax.overrides import UsageError
 
 MEASURES = ("accuracy", "nats_per_token")
 """what the matrix is of: the first that its evaluations have"""
@@ -19,8 +21,8 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
 
     Returns:
       `measure`, `tasks` (names), `scores` (a row for each task that is through, a column for each task), what
-      `memjax.lifelong.metrics.summary` says, and `kept_bytes`, what the method keeps beside the model, by kind; numbers
-      that are not there are None.
+      `memjax.lifelong.metrics.summary` says, `kept_bytes`, what the method keeps beside the model, by kind, and `cost`,
+      times (`stream_cost`); numbers that are not there are None.
     """
     from memjax.lifelong.metrics import kept_bytes, matrix_from_lines, summary
     from memjax.training import read_metrics
@@ -29,7 +31,8 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     file = Path(run).expanduser() / "metrics.jsonl"
     if config.lifelong is None or not file.exists():
         return {}
-    every = [line for line in read_metrics(file) if line["kind"] == "evaluation"]
+    logged = read_metrics(file)
+    every = [line for line in logged if line["kind"] == "evaluation"]
     lines = [line for line in every if line.get("phase") == "after"]
     named = {line["name"]: line for line in lines if line.get("name")}
     task_of = {one.name: one.task for one in config.evaluations}
@@ -47,8 +50,77 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     rows = [[number(float(value)) for value in row] for row in scores]
     said = {name: number(value) for name, value in said.items()}
     said = {name: value for name, value in said.items() if value is not None}
-    kept = {"kept_bytes": kept_bytes(saved_shapes(run))}
+    cost = stream_cost(config, [line for line in logged if line["kind"] == "train"], [named[name] for name in names])
+    kept = {"kept_bytes": kept_bytes(saved_shapes(run)), "cost": cost}
     return {"measure": measure, "tasks": names, "scores": rows, **said, **kept}
+
+
+def stream_cost(
+    config: Config, training: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The times of a run over examples, as its lines say them; what they do not say is left out.
+
+    Args:
+      config: of the run.
+      training: lines of updates.
+      evaluations: the newest line of each task.
+
+    Returns:
+      `examples_per_second`: of the stream, in training; the time of updates on replayed rows counts, that of
+      evaluations, checkpoints and what happens between tasks does not. The median of the lines, so that what compiles in
+      one of them is left out. `seconds_per_test_example`: the mean over the tasks, without the first batch of each,
+      which compiles. `adapts`: whether it contains an adaptation, with the search for the rows adapted to.
+    """
+    from memjax.tasks import task_of
+
+    assert config.lifelong is not None
+    head, cost = task_of(config).head(), dict[str, Any]()
+    paced = [line for line in training if line["tokens_per_second"] and line["tokens"]]
+    if paced and head is not None and not head.scores_vocabulary:  # else an example has any number of targets
+        targets = sum(line["targets"] + line.get("projected/targets", 0) for line in paced)
+        examples_per_token = targets / head.num_targets(1) / sum(line["tokens"] for line in paced)
+        pace = statistics.median(line["tokens_per_second"] for line in paced)
+        cost["examples_per_second"] = pace * examples_per_token
+    rates = [line["examples_per_second"] for line in evaluations if line.get("examples_per_second")]
+    if rates:
+        cost["seconds_per_test_example"] = statistics.fmean(1 / rate for rate in rates)
+        cost["adapts"] = config.lifelong.method.adapts
+    return cost
+
+
+def check_probe(config: Config) -> None:
+    """Refuses in one line, before anything is read, a run whose tasks have no classes.
+
+    Raises:
+      UsageError: such a run, or one task of several.
+      ModuleNotFoundError: scikit-learn is not installed.
+    """
+    from memjax.lifelong.metrics import check_linear_probe
+    from memjax.tasks import task_of
+
+    task, allowed = task_of(config), "a run over tasks with classes"
+    if config.lifelong is None:
+        raise UsageError(f"--probe: given a run of one task, allowed: {allowed}")
+    if not task.classifies:
+        raise UsageError(f"--probe: given tasks of {type(task).__name__}, allowed: {allowed}")
+    if config.evaluation.task:
+        raise UsageError("--probe: given with --evaluation.task, allowed: one of the two; every task is probed")
+    check_linear_probe()
+
+
+def probe_stream(stream: Mapping[str, Any], loaded: Any) -> dict[str, Any]:
+    """The linear probes of the tasks of `stream_facts`, by the opened run: `accuracies`, in their order, and `average`.
+
+    Raises:
+      UsageError: no task is through.
+    """
+    from memjax.lifelong.probe import probe_tasks
+
+    if not stream:
+        raise UsageError("--probe: given a run before the end of its first task, allowed: after it")
+    found = probe_tasks(loaded.experiment, loaded.variables)
+    accuracies = [found[name] for name in stream["tasks"]]
+    return {"accuracies": accuracies, "average": statistics.fmean(accuracies)}
 
 
 def describe_stream(facts: Mapping[str, Any]) -> str:
@@ -56,20 +128,44 @@ def describe_stream(facts: Mapping[str, Any]) -> str:
 
     Example:
       >>> facts = {"measure": "accuracy", "tasks": ["a", "b"], "scores": [[1.0, 0.0], [0.25, 0.75]]}
-      >>> facts |= {"average": 0.5, "forgetting": 0.75, "kept_bytes": {"keys": 2048, "total": 2048}}
+      >>> facts |= {"average": 0.5, "forgetting": 0.75, "probe": {"accuracies": [1.0, 0.5], "average": 0.75}}
+      >>> facts |= {"kept_bytes": {"keys": 2048, "total": 2048}}
+      >>> facts |= {"cost": {"examples_per_second": 1500.0, "seconds_per_test_example": 0.002, "adapts": True}}
       >>> print(describe_stream(facts))
       accuracy after  a       b
       a               1.0000  0.0000
       b               0.2500  0.7500
+      linear probe    1.0000  0.5000
       average 0.5000, forgetting 0.7500
+      linear probe on what the head reads: average 0.7500
       kept beside the model: keys 2,048, total 2,048 bytes
+      training 1,500 examples/s, evaluation 2.000 ms an example with its adaptation
     """
-    tasks, scores = facts["tasks"], facts["scores"]
+    tasks, scores, probe = facts["tasks"], facts["scores"], facts.get("probe")
     show = lambda value: "" if value is None else f"{value:.4f}"
     names = ["all tasks"] if len(scores) == 1 < len(tasks) else tasks[: len(scores)]
     table = [[f"{facts['measure']} after", *tasks]]
     table += [[name, *map(show, row)] for name, row in zip(names, scores, strict=True)]
+    table += [["linear probe", *map(show, probe["accuracies"])]] if probe else []
     said = {name: value for name, value in facts.items() if isinstance(value, float)}
     words = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in said.items())
+    probed = f"linear probe on what the head reads: average {probe['average']:.4f}" if probe else ""
     kept = ", ".join(f"{kind} {count:,}" for kind, count in facts.get("kept_bytes", {}).items() if count)
-    return "\n".join([*align(table), words, *([f"kept beside the model: {kept} bytes"] if kept else [])])
+    kept = f"kept beside the model: {kept} bytes" if kept else ""
+    return "\n".join([*align(table), *filter(None, [words, probed, kept, describe_cost(facts.get("cost", {}))])])
+
+
+def describe_cost(cost: Mapping[str, Any]) -> str:
+    """The times of `stream_cost` in a line, '' where there are none.
+
+    Example:
+      >>> describe_cost({"seconds_per_test_example": 0.0005, "adapts": False})
+      'evaluation 0.500 ms an example'
+    """
+    names, told = ("examples_per_second", "seconds_per_test_example"), list[str]()
+    if names[0] in cost:
+        told.append(f"training {cost[names[0]]:,.0f} examples/s")
+    if names[1] in cost:
+        adapted = " with its adaptation" if cost["adapts"] else ""
+        told.append(f"evaluation {1000 * cost[names[1]]:,.3f} ms an example{adapted}")
+    return ", ".join(told)

@@ -22,8 +22,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--reset-memory", action="store_true", help=memories)
     add_processes(parser)
     options, config = with_config(parser, arguments)
+    what = ""
     if options.run:
-        config = _of_run(config, options.run, options.add_task)
+        config, what = _of_run(config, options.run, options.add_task)
     elif options.add_task is not None:
         raise UsageError(f"--add-task: given without a run, allowed: --run DIR --add-task {options.add_task}")
     from memjax.lifelong import train
@@ -33,6 +34,8 @@ def run(arguments: list[str]) -> int:
 
     profile = read_steps(options.profile) if options.profile else None
     connect(options, config)
+    if what and processes.is_first():
+        print(what, file=sys.stderr, flush=True)
     path = run_path(config)
     is_new = not path.exists()
     try:
@@ -44,8 +47,8 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _of_run(config: Config, run: str, file: str | None) -> Config:
-    """The configuration of a run where it lies now, with a task more where one is given."""
+def _of_run(config: Config, run: str, file: str | None) -> tuple[Config, str]:
+    """The configuration of a run where it lies now, with a task more where one is given, and a line about that."""
     from memjax.own_tasks import is_task, with_file
     from memjax.training.runs import read_finished
 
@@ -54,10 +57,8 @@ def _of_run(config: Config, run: str, file: str | None) -> Config:
     config = replace(config, workdir=str(path.parent), name=path.name)
     # The same command goes on with the task where it was stopped.
     if file is None or (is_task(config, file) and read_finished(path) is None):
-        return config
-    config, what = with_file(config, file)
-    print(what, file=sys.stderr, flush=True)
-    return config
+        return config, ""
+    return with_file(config, file)
 
 
 def _remove_unstarted(path: Path) -> None:

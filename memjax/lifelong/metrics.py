@@ -29,6 +29,7 @@ __all__ = [
     "average_perplexity",
     "backward_transfer",
     "bytes_by_kind",
+    "check_linear_probe",
     "forgetting",
     "forward_transfer",
     "increased_perplexity",
@@ -381,8 +382,7 @@ def linear_probe(
       ModuleNotFoundError: scikit-learn is not installed.
       ValueError: labels of one class.
     """
-    if importlib.util.find_spec("sklearn") is None:
-        raise ModuleNotFoundError("scikit-learn is not installed (linear_probe); memjax[eval] has it", name="sklearn")
+    check_linear_probe()
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -391,6 +391,12 @@ def linear_probe(
         raise ValueError(f"labels: given those of {len(classes)} class, allowed: 2 or more")
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=1 / strength, max_iter=1000))
     return float(probe.fit(features, labels).score(test_features, test_labels))
+
+
+def check_linear_probe() -> None:
+    """Raises `ModuleNotFoundError` where scikit-learn is not installed."""
+    if importlib.util.find_spec("sklearn") is None:
+        raise ModuleNotFoundError("scikit-learn is not installed (linear_probe); memjax[eval] has it", name="sklearn")
 
 
 def _matrix(scores: npt.ArrayLike) -> np.ndarray:

@@ -231,6 +231,19 @@ class ClassificationHead(TaskHead):
         return scores[:, None]
 
 
+class FeatureHead(TaskHead):
+    """No head: the output is what a head of classes reads of a text or a vector, for a probe of it."""
+
+    @nn.nowrap
+    def num_targets(self, length: int) -> int:
+        """As many as a head of classes has."""
+        return 1
+
+    def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 dim"]:
+        """The first token, behind the pooler where there is one."""
+        return text.first[:, None]
+
+
 class SpanHead(TaskHead):
     """Where an answer begins and ends: one matrix over every token, and two softmaxes over the tokens.
 

@@ -41,6 +41,7 @@ class Method(Settings):
 
     made_by = ""  # file of memjax/lifelong and its function: fields -> the method
     every = 0  # examples from one replay, or projection, to the next; 0 = none is counted
+    adapts = False  # every row is scored with parameters that have been adapted to it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -245,6 +246,11 @@ class MbPA(Method):
     """parts of the paths of the parameters that are adapted; () = all"""
     queries: Count = 16
     """adapted side by side on a device: each has its own copy of the adapted parameters"""
+
+    @property
+    def adapts(self) -> bool:
+        """Unless there are no steps."""
+        return self.steps > 0
 
 
 MethodKind = Sequential | SingleTask | Joint | Replay | AGEM | GEM | EWC | MAS | SI | LwF | LogitKD | MbPA

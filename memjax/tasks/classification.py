@@ -35,6 +35,7 @@ class Classification(Task):
     headline = ("accuracy", "matthews", "f1")
     scored = "texts"
     about = "pair"
+    classifies = True
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Labelled texts with the tokenizer of those to train on."""

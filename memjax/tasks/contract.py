@@ -106,6 +106,7 @@ class Task:
       verbs: those of `SHOWN_BY` that show what a run has learned.
       texts: whether `predict` is given texts; else a file alone.
       about: what `predict` is given beside a text: a `question`, `pair` (another text) or `document`; '' = nothing.
+      classifies: every example has one target, the class that its head gives.
     """
 
     protocol = "separate"
@@ -114,6 +115,7 @@ class Task:
     verbs: tuple[str, ...] = ("predict",)
     texts = True
     about = ""
+    classifies = False
 
     def __init__(self, config: Config):
         self.config = config

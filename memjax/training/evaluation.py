@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.data.documents import Split
+from memjax.data.examples import EXAMPLE
 from memjax.data.reading import Reading
 from memjax.tasks.contract import Measure, Read, ReadBatch, Subset
 from memjax.training.metrics import LN2, count_bytes, perplexity
@@ -153,6 +154,7 @@ class EvaluationResult(Score):
       notes: on measures, a line each.
       tokens_per_second: tokens read (for `sliding_window` tokens scored), without the first batch, which compiles; 0
         for a single batch.
+      examples_per_second: likewise, where examples are read: with all that is done for them, an adaptation too.
       memory_bytes: of the memory state of one row.
     """
 
@@ -168,6 +170,7 @@ class EvaluationResult(Score):
     measures: Mapping[str, float] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     tokens_per_second: float = 0.0
+    examples_per_second: float = 0.0
     memory_bytes: int = 0
 
     @property
@@ -186,15 +189,18 @@ class EvaluationResult(Score):
             **vars(both),
             subsets={name: score.plus(other.subsets[name]) for name, score in self.subsets.items()},
             tokens_per_second=self.tokens_per_second + other.tokens_per_second,
+            examples_per_second=self.examples_per_second + other.examples_per_second,
         )
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as JSON values; subsets under `subsets`, measures beside the sums."""
-        own = vars(self).keys() - vars(Score()).keys() - {"words", "subsets", "metrics", "measures", "notes"}
+        apart = {"words", "subsets", "metrics", "measures", "notes", "examples_per_second"}
+        own = vars(self).keys() - vars(Score()).keys() - apart
         values = {name: getattr(self, name) for name in sorted(own)}
         subsets = {name: score.as_dict() for name, score in self.subsets.items()}
         values |= {"metrics": dict(self.metrics), "subsets": subsets, **({"notes": self.notes} if self.notes else {})}
         words = {"words": self.words, "word_perplexity": self.word_perplexity} if self.words else {}
+        words |= {"examples_per_second": self.examples_per_second} if self.examples_per_second else {}
         return {**super().as_dict(), **words, **self.measures, **values}
 
 
@@ -324,7 +330,7 @@ class Evaluator:
         measure = self._make_measure() if self._make_measure else None
         sums: Any = {}
         pending: tuple[Batch, Any] | None = None
-        complete, seconds, timed, started = True, 0.0, 0, 0.0
+        complete, seconds, timed, examples, started = True, 0.0, 0, 0, 0.0
 
         def take(batch: Batch, scored: Scored) -> None:
             nonlocal total
@@ -358,6 +364,7 @@ class Evaluator:
                 started = time.perf_counter()
             else:
                 timed += int((batch.weights > 0).sum() if self.reading.stride else batch.mask.sum())
+                examples += int((batch.extras[EXAMPLE] >= 0).sum()) if EXAMPLE in batch.extras else 0
         if pending is not None:
             take(*pending)
             seconds = time.perf_counter() - started
@@ -375,6 +382,7 @@ class Evaluator:
             metrics={name: float(jax.device_get(value.mean())) for name, value in sums.items()},
             measures={} if measure is None or pending is None else measure.result(),
             tokens_per_second=timed / seconds if timed else 0.0,
+            examples_per_second=examples / seconds if examples else 0.0,
             memory_bytes=memory_bytes,
         )
 

@@ -54,7 +54,8 @@ def describe_totals(totals: Mapping[str, Sum]) -> dict[str, float | None]:
 
     Returns:
       `nats_per_token`, `perplexity`, `bits_per_byte` where the batches count bytes, `tokens` (read), `targets`
-      (scored), `gradient_norm`, `skipped` (steps), and the mean of every other sum; None where nothing was summed.
+      (scored; of other kinds of update `KIND/targets`), `gradient_norm`, `skipped` (steps), and the mean of every other
+      sum; None where nothing was summed.
     """
     values = {name: (float(s.total), float(s.weight)) for name, s in totals.items()}
     means = {name: total / weight if weight else None for name, (total, weight) in values.items()}
@@ -64,6 +65,8 @@ def describe_totals(totals: Mapping[str, Sum]) -> dict[str, float | None]:
     if "bytes" in values:
         line["bits_per_byte"] = bits_per_byte(nats, values["bytes"][0])
     line |= {"tokens": values["tokens"][0], "targets": targets}
+    others = [name for name in values if name.endswith("/nll")]
+    line |= {f"{name.removesuffix('nll')}targets": values[name][1] for name in others}
     line |= {"gradient_norm": means["gradient_norm"], "skipped": values["skipped"][0]}
     return line | {name: means[name] for name in sorted(means) if name not in ("nll", "bytes", *line)}
 

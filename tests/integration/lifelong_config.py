@@ -5,6 +5,7 @@ from memjax import config as configs
 MEMORY = configs.EpisodicMemory(policy="all", capacity=64)
 VARIANTS = {
     "replay": configs.Replay(memory=MEMORY, mode="sparse", every=16, rows=6),
+    "host": configs.Replay(memory=configs.EpisodicMemory(capacity=64, place="host"), rows=6),
     "mbpa_pp": configs.MbPA(
         memory=MEMORY, every=16, rows=6, key="first", num_neighbors=4, steps=2, learning_rate=0.1, queries=1
     ),

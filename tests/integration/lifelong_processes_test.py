@@ -4,8 +4,10 @@ import re
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from memjax.data.vectors import write_features
 from tests.integration.processes_test import assert_same_run, copy_of, end, start, start_both, wait_for
 
 pytestmark = pytest.mark.slow
@@ -50,3 +52,36 @@ def test_two_processes_adapt_as_one_does(tmp_path):
     ((code, told),) = end([start(tmp_path / "one" / "runs", devices=1, arguments=variant, config=CONFIG)])
     assert code == 0, told
     assert_same_run(tmp_path / "two" / "runs", tmp_path / "one" / "runs")
+
+
+def another_task(workdir):
+    """The arguments with which the run there takes another task."""
+    rng, folder = np.random.default_rng(0), workdir.parent / "third"
+    labels = {split: rng.integers(4, size=size) for split, size in (("train", 40), ("test", 16))}
+    vectors = {split: rng.normal(size=(len(own), 8)) + own[:, None] for split, own in labels.items()}
+    write_features(folder, {split: (vectors[split], own) for split, own in labels.items()}, {})
+    return ("--run", workdir / "run", "--add-task", folder)
+
+
+def test_two_processes_take_another_task_as_one_does(reference, tmp_path):
+    one, two = (copy_of(reference, tmp_path / name) for name in ("one", "two"))
+    arguments = [another_task(workdir) for workdir in (one, two)]
+    (first, told), (second, silence) = end(start_both(two, (arguments[1],) * 2, config=None))
+    assert (first, second) == (0, 0) and "3 tasks (task_0, task_1, third)" in told, told + silence
+    assert silence == ""
+    ((code, told),) = end([start(one, devices=1, arguments=arguments[0], config=None)])
+    assert code == 0, told
+    assert_same_run(two, one)
+
+
+def test_a_memory_of_the_host_takes_another_task_in_one_process_alone(tmp_path):
+    workdir = tmp_path / "runs"
+    ((code, told),) = end([start(workdir, devices=1, arguments=("--variant", "host"), config=CONFIG)])
+    assert code == 0, told
+    arguments = another_task(workdir)
+    (first, told), (second, _) = end(start_both(workdir, (arguments, arguments), config=None))
+    line = "lifelong.method.memory.place: given 'host' in a run of 2 processes, allowed: 'device', or one process"
+    assert (first, second) == (2, 2) and f"memjax train: {line}" in told, told
+    assert (workdir / "run" / "finished.json").exists()
+    ((code, told),) = end([start(workdir, devices=1, arguments=arguments, config=None)])
+    assert code == 0 and "going on after step" in told, told

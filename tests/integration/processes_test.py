@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 CONFIG = Path(__file__).with_name("processes_config.py")
 ROOT = CONFIG.parents[2]
-TIMED = ("seconds", "tokens_per_second", "attempt")
+TIMED = ("seconds", "tokens_per_second", "examples_per_second", "attempt")
 
 
 def start(
@@ -33,7 +33,7 @@ def start(
     arguments=(),
     config=CONFIG,
 ):
-    """One process; its output goes to a file beside the runs."""
+    """One process; its output goes to a file beside the runs. Without a config, `arguments` name the run."""
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
@@ -41,7 +41,8 @@ def start(
         "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",
     }
-    line = [sys.executable, *command, "--config", str(config), "--workdir", str(workdir), *map(str, arguments)]
+    whence = [] if config is None else ["--config", str(config), "--workdir", str(workdir)]
+    line = [sys.executable, *command, *whence, *map(str, arguments)]
     if address:
         line += ["--coordinator", address, "--num-processes", str(num_processes), "--process-id", str(index)]
     workdir.mkdir(exist_ok=True, parents=True)

@@ -58,7 +58,7 @@ def assert_same_end(path, expected):
     "name",
     [
         *(pytest.param(name, marks=pytest.mark.laws) for name in METHODS),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("cumulative", "lwf")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("cumulative", "lwf", "replay_host", "mbpa_host")),
     ],
 )
 def test_two_tasks_and_later_a_third_are_three_in_one_go(tmp_path, name):
@@ -85,7 +85,7 @@ def test_two_tasks_and_later_a_third_are_three_in_one_go(tmp_path, name):
     right = [int(one["answer"]) == example.targets[0] for one, example in zip(found, examples, strict=True)]
     assert np.mean(right) == later.results["evaluations"]["task 0"]["accuracy"]
     assert all(set(one.get("neighbors", ())) <= set(range(SIZE * TASKS)) for one in found)
-    assert [len(one.get("neighbors", ())) for one in found] == [4 if name == "mbpa_pp" else 0] * len(found)
+    assert [len(one.get("neighbors", ())) for one in found] == [4 if name.startswith("mbpa") else 0] * len(found)
 
 
 @pytest.mark.laws
@@ -146,8 +146,10 @@ def test_what_a_run_has_learned_comes_first(tmp_path, capsys):
     assert main(["eval", "--run", str(later.path), "--json"]) == 0
     seen = json.loads(capsys.readouterr().out)["stream"]
     assert seen["tasks"] == ["task 0", "task 1", "task 2"] and [len(row) for row in seen["scores"]] == [3, 3, 3]
+    assert seen["cost"]["seconds_per_test_example"] > 0 and not seen["cost"]["adapts"]
     assert main(["compare", str(later.path), "--json"]) == 0
-    assert {"average", "forgetting", "task 2.accuracy"} <= json.loads(capsys.readouterr().out)[str(later.path)].keys()
+    compared = json.loads(capsys.readouterr().out)[str(later.path)]
+    assert {"average", "forgetting", "task 2.accuracy", "seconds_per_test_example", "kept_bytes"} <= compared.keys()
 
 
 @pytest.mark.parametrize(

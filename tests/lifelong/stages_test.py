@@ -91,6 +91,8 @@ def test_two_tasks_killed_in_the_second_go_on_bit_for_bit(tmp_path, method, caps
     assert main(["eval", "--run", str(again.path), "--evaluation.task", "long", "--json"]) == 0
     assert main(["eval", "--run", str(again.path), "--evaluation.task", "other"]) == 2
     capsys.readouterr()
+    assert main(["eval", "--run", str(again.path), "--probe"]) == 2
+    assert "--probe: given tasks of LanguageModeling, allowed: a run over tasks with classes" in capsys.readouterr().err
     runs = [str(again.path), str(whole.path)]
     assert main(["compare", *runs, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)

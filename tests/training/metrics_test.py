@@ -22,11 +22,13 @@ def test_totals_become_a_line():
         "skipped": number(1.0, 3),
         "tokens": number(12.0, 2),
         "layer_00/gate": number(0.5, 2),
+        "replay/nll": number(9.0, 6),
     }
     line = describe_totals(totals)
     assert line["nats_per_token"] == 2.0 and line["perplexity"] == pytest.approx(math.e**2)
     assert line["bits_per_byte"] == pytest.approx(20 / math.log(2) / 25)
     assert line["tokens"] == 12.0
+    assert (line["replay/nll"], line["replay/targets"]) == (1.5, 6.0)
     assert (line["targets"], line["gradient_norm"], line["skipped"], line["layer_00/gate"]) == (10.0, 1.5, 1.0, 0.25)
     nothing = describe_totals({name: number(0, 0) for name in totals})
     assert nothing["nats_per_token"] is None and nothing["bits_per_byte"] is None
