@@ -12,11 +12,14 @@ from dataclasses import dataclass, field, replace
 from memjax.settings.attention import *
 from memjax.settings.data import *
 from memjax.settings.evaluation import *
+from memjax.settings.examples import *
 from memjax.settings.feed_forward import *
 from memjax.settings.lifelong import *
 from memjax.settings.model import *
 from memjax.settings.output import *
+from memjax.settings.pairs import *
 from memjax.settings.relations import Settings, require, validate
+from memjax.settings.sources import *
 from memjax.settings.task import *
 from memjax.settings.tokenizers import *
 from memjax.settings.training import *

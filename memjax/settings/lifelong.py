@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from memjax.settings.data import KeyValueRecall, SourceKind
+from memjax.settings.data import SourceKind
 from memjax.settings.ranges import Count, Number, Positive, Share, zero_or_more
 from memjax.settings.relations import Settings, require
+from memjax.settings.sources import KeyValueRecall
 
 if TYPE_CHECKING:
     from memjax.config import Config

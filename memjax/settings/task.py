@@ -5,21 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from memjax.settings.data import (
+from memjax.settings.examples import (
     CLBenchmark,
     Glue,
     LabelledFile,
     SeqioClasses,
-    Source,
     Squad,
     Templates,
     TextClasses,
-    TextFiles,
     TfdsClasses,
 )
 from memjax.settings.output import Softmax
 from memjax.settings.ranges import Range, Share
 from memjax.settings.relations import Settings, require
+from memjax.settings.sources import Source, TextFiles
 from memjax.settings.tokenizers import WordPiece
 
 if TYPE_CHECKING:
