@@ -114,8 +114,8 @@ SOURCES: dict[str, Any] = {
 }
 STREAM = "stream of tasks"
 RUNS = (*DECODERS, *HEADS, "EncoderDecoder", "Memformer", "Perceptron", STREAM)
-"""kinds of runs: what stands in the place of the attention, the feed-forward part, the output, the data or the head; last,
-MbPA++ on several tasks"""
+"""kinds of runs: what stands in the place of the attention, the feed-forward part, the output, the data or the head;
+last MbPA++ on several tasks"""
 
 
 class Verb(NamedTuple):

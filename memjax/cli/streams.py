@@ -66,9 +66,9 @@ def stream_cost(
       evaluations: the newest line of each task.
 
     Returns:
-      `examples_per_second`: of the stream, in training; the time of updates on replayed rows counts, that of
-      evaluations, checkpoints and what happens between tasks does not. The median of the lines, so that what compiles in
-      one of them is left out. `seconds_per_test_example`: the mean over the tasks, without the first batch of each,
+      `examples_per_second`: of the stream, in training. The time of updates on replayed rows counts, that of
+      evaluations, checkpoints and what happens between tasks does not; the median of the lines, so that what compiles
+      in one of them is left out. `seconds_per_test_example`: the mean over the tasks, without the first batch of each,
       which compiles. `adapts`: whether it contains an adaptation, with the search for the rows adapted to.
     """
     from memjax.tasks import task_of

@@ -41,7 +41,7 @@ def test_every_task_is_probed_on_the_last_hidden_layer_as_it_is_without_dropout(
     experiment = make_experiment(stream(tmp_path, Sequential()))
     variables = fresh(experiment)
     found = probe_tasks(experiment, {**variables, "method": {"random": jax.random.key(1)}})
-    layer = variables["params"]["layers_0"]
+    layer = jax.tree.map(np.asarray, variables["params"]["layers_0"])
     for name, accuracy in found.items():
         documents, splits = experiment.of_task(name).documents, []
         for split in ("train", "test"):
@@ -60,8 +60,8 @@ def test_a_probe_reads_what_the_head_reads(tmp_path):
     model, variables = experiment.model, fresh(experiment)
     batch = jax.tree.map(lambda leaf: leaf[0], experiment.example())
     read = lambda model: read_segment(model, variables, model.init_state(4), batch, deterministic=True)[0]
-    head = variables["params"]["head"]["classifier"]
-    features, scores = read(model.clone(head=FeatureHead())), read(model)
+    head = jax.tree.map(np.asarray, variables["params"]["head"]["classifier"])
+    features, scores = np.asarray(read(model.clone(head=FeatureHead()))), read(model)
     assert model.pooler and features.shape == (4, 1, model.vocabulary.dim)
     np.testing.assert_allclose(features @ head["kernel"] + head["bias"], scores, atol=1e-6)
 
