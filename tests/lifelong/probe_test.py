@@ -36,6 +36,7 @@ def fresh(experiment):
     return jax.jit(lambda: init_variables(experiment.model, jax.random.key(0), length))()
 
 
+@pytest.mark.laws
 def test_every_task_is_probed_on_the_last_hidden_layer_as_it_is_without_dropout(tmp_path):
     pytest.importorskip("sklearn")
     experiment = make_experiment(stream(tmp_path, Sequential()))
