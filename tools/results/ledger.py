@@ -128,12 +128,15 @@ class Book:
 
         Args:
           run: to add.
-          metrics: all lines that it logged.
+          metrics: all lines that it logged; none = it has no curve.
         """
         others = [dataclasses.asdict(other) for other in self.runs() if other.key != run.key]
         _write(self.folder / "ledger.jsonl", [*others, dataclasses.asdict(run)])
         curves = {key: points for key, points in self.curves(run.recipe).items() if key != run.key}
-        self._write_curves(self._curves(run.recipe), {**curves, run.key: thinned(metrics)})
+        if metrics:
+            curves[run.key] = thinned(metrics)
+        if curves or self._curves(run.recipe).exists():
+            self._write_curves(self._curves(run.recipe), curves)
 
     def measure(self, measurement: Measurement) -> None:
         """Adds a measurement; an older one of the same kind and name goes."""
