@@ -79,9 +79,9 @@ def _texts(size: int, orders: int, seeds: Sequence[int], chosen: str, trials: Ma
     number = ("one", "two", "three", "all four")[orders - 1]
     return Recipe(
         description=(
-            f"The five tasks of MbPA++ in {number} of its orders on sentence vectors of MiniLM, frozen: {size:,} texts a task "
-            "for training, 400 to test, 25 of the 33 classes (of Yahoo's ten only two are at hand). A perceptron "
-            "384-256-33, batches of 32, one pass, Adam; a replay or a projected update every "
+            f"The five tasks of MbPA++ in {number} of its orders on sentence vectors of MiniLM, frozen: {size:,} texts "
+            "a task for training, 400 to test, 25 of the 33 classes (of Yahoo's ten only two are at hand). A "
+            "perceptron 384-256-33, batches of 32, one pass, Adam; a replay or a projected update every "
             f"400 texts, and 32 neighbours, 30 steps, of the head only. {chosen} `tools.measurements.vectors five "
             f"--train {size}` makes MEMJAX_TEXT_VECTORS_{size}."
         ),
