@@ -7,6 +7,9 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from tools.results import streams
 from tools.results.comparisons import LEAST_SEEDS, compare, difference
 from tools.results.ledger import Measurement, Run, apart
 from tools.results.recipes import RECIPES
@@ -29,8 +32,7 @@ class Known:
 
     def against(self, recipe: str, row: str, control: str, name: str, digits: int = 2) -> str:
         """What a contender is to its control: verdict, difference and standard error; its table has the seeds."""
-        found = [run for key, run in self._runs.items() if key[0] == recipe]
-        one = compare(found, row, control, name, RECIPES.get(recipe))
+        one = compare(self.runs(recipe), row, control, name, RECIPES.get(recipe))
         return f"{one.verdict} {one.mean:+.{digits}f} ± {one.error:.{digits}f}"
 
     def learned(self, memory: str, without: str = "parent") -> str:
@@ -44,9 +46,17 @@ class Known:
         """How many runs a contender has."""
         return sum(key[:2] == (recipe, row) for key in self._runs)
 
+    def runs(self, recipe: str) -> list[Run]:
+        """All of a recipe."""
+        return [run for key, run in self._runs.items() if key[0] == recipe]
+
     def facts(self, kind: str, name: str) -> dict[str, Any]:
         """Of a measurement."""
         return self._measured[kind, name].facts
+
+    def measured(self, kind: str, name: str) -> Measurement | None:
+        """A measurement, where there is one."""
+        return self._measured.get((kind, name))
 
     def row(self, kind: str, name: str, key: str, value: Any) -> dict[str, Any]:
         """The row of a measurement that has this value."""
@@ -234,6 +244,35 @@ def _rematerialization(known: Known) -> str:
     )
 
 
+def _streams(known: Known) -> str:
+    """Average accuracy of each method at the end, and right after each task; a blank where it was not run."""
+    tables = {
+        "lifelong_mnist": "split MNIST",
+        "lifelong_vectors_500": "five sets, 500 texts each",
+        "lifelong_vectors_2000": "2,000 texts each",
+        "lifelong_vectors_fourteen": "fourteen tasks",
+    }
+    found: dict[str, dict[str, str]] = {}
+    for name in tables:
+        recipe, runs = RECIPES[name], known.runs(name)
+        texts = known.measured("texts", recipe.texts)
+        kept = streams.kept_tasks(runs, texts)
+        for row in recipe.variants:
+            average, learned = (
+                np.nanmean(scores) if (~np.isnan(scores)).any() else np.nan
+                for scores in (streams.scores(runs, recipe, row, of, kept) for of in (streams.AVERAGE, streams.LEARNED))
+            )
+            if not np.isnan(average):
+                average = learned if row == streams.ALONE else average
+                beside = "" if np.isnan(learned) or row == streams.ALONE else f" ({learned:.1f})"
+                found.setdefault(row, {})[name] = f"{average:.1f}{beside}"
+    heads = [
+        "accuracy in % at the end (after its own task)",
+        *(f"{_table(name, text)}" for name, text in tables.items()),
+    ]
+    return f"\n{grid(heads, [[row, *(cells.get(name, '') for name in tables)] for row, cells in found.items()])}\n"
+
+
 _MAKERS: dict[str, Callable[[Known], str]] = {
     "transformer_xl": _transformer_xl,
     "compressive": _compressive,
@@ -254,6 +293,7 @@ _MAKERS: dict[str, Callable[[Known], str]] = {
     "searches": _searches("memjax ScaNN", 0.99),
     "exact_searches": _searches("memjax exact", None),
     "rematerialization": _rematerialization,
+    "streams": _streams,
 }
 
 
