@@ -51,8 +51,8 @@ FIVE = {
 }
 
 
-def sources(tasks: str, data: Path, train: int) -> dict[str, TextClasses | CLBenchmark]:
-    """Task -> its texts, of the sizes of `SIZES`; `train` of training, 0 = as there."""
+def sources(tasks: str, data: Path, train: int, test: int) -> dict[str, TextClasses | CLBenchmark]:
+    """Task -> its texts, of the sizes of `SIZES`; `train` of training and `test` to test, 0 = as there."""
     if tasks == "five":
         found: dict[str, TextClasses | CLBenchmark] = {**FIVE}
     else:
@@ -60,7 +60,7 @@ def sources(tasks: str, data: Path, train: int) -> dict[str, TextClasses | CLBen
     for source in found.values():
         source.path = str(data if tasks == "five" else data / "cl-benchmark")
         source.num_train, source.num_validation, source.num_test = SIZES[tasks]
-        source.num_train = train or source.num_train
+        source.num_train, source.num_test = train or source.num_train, test or source.num_test
     return found
 
 
@@ -88,13 +88,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--out", type=Path, required=True, help="folder to write, with a folder a task")
     parser.add_argument("--train", type=int, default=0, help="texts of training of a task (default: 2000, or 500)")
+    parser.add_argument("--test", type=int, default=0, help="texts of the test of a task (default: 400, or 200)")
     parser.add_argument("--files", action="store_true", help="write the texts of the five as .csv, instead of vectors")
     parser.add_argument("--record", action="store_true", help="add to the ledger what the texts of each task are")
     args = parser.parse_args(arguments)
     if args.files and args.tasks != "five":
         parser.error("--files: given fourteen, allowed: five")
     if args.files:
-        for name, source in sources(args.tasks, args.data, args.train).items():
+        for name, source in sources(args.tasks, args.data, args.train, args.test).items():
             write_files(classified_texts(source), TEXT_SETS[name][0], args.out / name)
         return 0
     if not args.run:
@@ -102,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
     encoder = open_encoder(args.run)
     fingerprint, encode = encoder_fingerprint(encoder, **HOW), functools.partial(encode_texts, encoder, **HOW)
     tasks = []
-    for name, source in sources(args.tasks, args.data, args.train).items():
+    for name, source in sources(args.tasks, args.data, args.train, args.test).items():
         found = classified_texts(source)
         tasks.append(counts(name, found))
         print(*(f"{key}: {value}" for key, value in tasks[-1].items()), sep="\n  ", flush=True)
