@@ -104,6 +104,7 @@ VARIANTS = {
     "small_mbpa_pp": "MbPA++ on texts",
     "last_two": "plain training of the last two layers of MiniLM, on kept outputs of the others",
     "last_two_multi_task": "all texts shuffled together",
+    "last_two_replay": "sparse experience replay",
     "last_two_mixed": "32 stored rows beside 32 new ones",
     "last_two_mbpa_pp": "MbPA++",
     "fourteen": "plain training, fourteen of the fifteen tasks of O-LoRA's longer order, on sentence vectors",

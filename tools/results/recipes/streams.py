@@ -171,6 +171,31 @@ RECIPES = {
     "lifelong_vectors_2000": _texts(
         2000, 2, range(3), "Settings as `lifelong_vectors_500` has found them, without a search of their own.", {}
     ),
+    "lifelong_last_two": Recipe(
+        description=(
+            "The last two of MiniLM's six layers and the head, trained on what the others give of each text: 500 texts "
+            "a task of at most 48 tokens, 100 to test, batches of 8, one pass, Adam at 3e-4; 100 rows replayed every "
+            "400 texts, 8 stored rows beside 8 new ones, 32 neighbours and 5 steps of the head. Settings not searched. "
+            "`tools.measurements.vectors five --train 560 --test 100 --files` makes MEMJAX_TEXTS_500, `memjax import` "
+            "MEMJAX_MINILM; MEMJAX_STATES is a folder for what is computed once."
+        ),
+        config="lifelong_text",
+        variants={
+            "SEQ": "last_two",
+            "multi-task": "last_two_multi_task",
+            "replay": "last_two_replay",
+            "mixed 1:1": "last_two_mixed --lifelong.method.rows 8",
+            "MbPA++": "last_two_mbpa_pp --lifelong.method.adapted head/ --lifelong.method.steps 5",
+        },
+        steps=0,
+        orders=dict(list(_ORDERS.items())[:2]),
+        seeds=(0, 1, 2),
+        arguments=(
+            "--lifelong.folder $MEMJAX_TEXTS_500 --training.init-from $MEMJAX_MINILM --data.states $MEMJAX_STATES "
+            "--data.rows 8 --data.segment-length 48 --training.schedule.learning-rate 3e-4"
+        ),
+        controls={"mixed 1:1": ("SEQ",), "replay": ("SEQ",), "MbPA++": ("SEQ", "replay"), "multi-task": ("MbPA++",)},
+    ),
     "lifelong_vectors_fourteen": Recipe(
         description=(
             "Fourteen of the fifteen tasks of the longer order of O-LoRA (Yahoo's files are not at hand) on sentence "
