@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -157,13 +158,19 @@ def named(arguments: list[str], part: str, capsys) -> None:
     assert line.startswith(f"memjax {arguments[0]}: ") and part in line, line
 
 
-@pytest.mark.parametrize("command", [*bad_inputs.OPTIONS, *bad_inputs.RUNS, *bad_inputs.OTHERS])
+def sample(*tables: Iterable[str]) -> list:
+    """Every fourth of each table in `make test`, all in `make test-laws`."""
+    marks = lambda number: [pytest.mark.laws] if number % 4 else []
+    return [pytest.param(row, marks=marks(number)) for table in tables for number, row in enumerate(table)]
+
+
+@pytest.mark.parametrize("command", sample(bad_inputs.OPTIONS, bad_inputs.RUNS, bad_inputs.OTHERS))
 def test_a_bad_command_is_one_line(here, wrong, capsys, command):
     part = {**bad_inputs.OPTIONS, **bad_inputs.RUNS, **bad_inputs.OTHERS}[command]
     named(shlex.split(command), part, capsys)
 
 
-@pytest.mark.parametrize("fields", bad_inputs.VALUES)
+@pytest.mark.parametrize("fields", sample(bad_inputs.VALUES))
 def test_a_bad_value_is_one_line(here, wrong, capsys, fields):
     named([*TRAIN, "--name", "new", *shlex.split(fields)], bad_inputs.VALUES[fields], capsys)
 

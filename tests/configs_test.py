@@ -155,14 +155,8 @@ def test_published_models_have_the_published_size(name, variant):
     assert count_parameters(config, DICTIONARIES.get(name, 0)) == pytest.approx(expected, rel=tolerance)
 
 
-@pytest.mark.parametrize(
-    "name, variant",
-    [
-        pytest.param(*case, marks=[] if case[1] == "default" else pytest.mark.laws)
-        for case in CASES
-        if case not in PUBLISHED
-    ],
-)
+@pytest.mark.laws
+@pytest.mark.parametrize("name, variant", [case for case in CASES if case not in PUBLISHED])
 def test_every_model_can_be_built(name, variant):
     config = load_config(name, variant)
     if not isinstance(config.data.source, KeyValueRecall | FactTable | Sorting):

@@ -1,6 +1,7 @@
 """The laws of the memory contract, for every memory. A new memory is one `Case` in `tests/contract/cases.py`.
 
-`make test` runs all laws of a memory in float32; `make test-laws` the rest, and every change has to pass both.
+`make test` runs the laws of a memory in float32, compiled fast; `make test-laws` runs them once more, compiled as users
+do, and the rest. Every change has to pass both.
 """
 
 import contextlib
@@ -48,13 +49,24 @@ def laws_of(case: Case) -> list[tuple[str, str]]:
     return [(law, dtype) for law in LAWS if law not in case.exemptions() for dtype in dtypes_of(law)]
 
 
-IN_EVERY_CASE = ("reset", "decode")
-"""What `make test` runs of a variant, a whole model or a toy too, compiled fast; as users do, `make test-laws`."""
+IN_EVERY_CASE = ("reset",)
+"""What `make test` runs of a variant, a whole model or a toy too."""
+CONTAINED = ("scan",)
+"""What `make test` leaves out: `replay` is a scan too."""
 
 
-def marks_of(case: Case, law: str, dtype: str) -> list[pytest.MarkDecorator]:
-    is_chosen = dtype == "float32" and (law in IN_EVERY_CASE or not case.is_variant)
-    return [] if is_chosen else [pytest.mark.laws]
+def programs_of(case: Case) -> list:
+    """(case, law, dtype, as users), each of the fast ones a second time as users compile it."""
+    # One worker compiles a case for all its laws: `tests/scheduling.py` finds it in the id.
+    fast, others = [], []
+    for law, dtype in laws_of(case):
+        name = f"{case.name}-{law}-{dtype}"
+        laws = law in IN_EVERY_CASE if case.is_variant else law not in CONTAINED
+        if dtype == "float32" and laws:
+            fast.append(pytest.param(case, law, dtype, False, id=name))
+            name += "_as_users"
+        others.append(pytest.param(case, law, dtype, True, id=name, marks=pytest.mark.laws))
+    return fast + others
 
 
 @pytest.fixture(scope="module")
@@ -73,17 +85,9 @@ def run_of():
     return get
 
 
-@pytest.mark.parametrize(
-    "case, law, dtype",
-    [
-        # One worker compiles a case for all its laws: `tests/scheduling.py` finds it in the id.
-        pytest.param(case, law, dtype, id=f"{case.name}-{law}-{dtype}", marks=marks_of(case, law, dtype))
-        for case in CASES
-        for law, dtype in laws_of(case)
-    ],
-)
-def test_law(case, law, dtype, run_of):
-    run = run_of(case, dtype, as_users=not case.is_variant or law not in IN_EVERY_CASE)
+@pytest.mark.parametrize("case, law, dtype, as_users", [one for case in CASES for one in programs_of(case)])
+def test_law(case, law, dtype, as_users, run_of):
+    run = run_of(case, dtype, as_users)
     with run.precision():
         LAWS[law](run)
 

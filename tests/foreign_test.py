@@ -19,6 +19,7 @@ ROWS, KEYS, DIM, STEPS = 16, 8, 32, 150
 CHANCE = 2.08
 
 
+@jax.jit
 def batch(step):
     """Keys and values of the first segment, and keys and values asked for in the second."""
     order, values, asked = jax.random.split(jax.random.key(step), 3)

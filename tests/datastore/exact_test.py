@@ -38,7 +38,9 @@ def compare(found, expected, num_neighbors: int, metric: str, entries: int, tole
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("block_entries", [1000, 256, 77])
+@pytest.mark.parametrize(
+    "block_entries", [77, *(pytest.param(entries, marks=pytest.mark.laws) for entries in (1000, 256))]
+)
 @pytest.mark.parametrize("kind", ["exact", "streamed"])
 def test_neighbors_are_those_of_faiss(golden, tmp_path, metric, block_entries, kind):
     if kind == "exact":

@@ -154,9 +154,12 @@ def test_prompts_need_a_token(prompts):
     "attention",
     [
         Memorizing(layers=(0,), memory_length=8, num_neighbors=2, cache_length=3),
-        TransformerXL(memory_length=5),
-        Compressive(memory_length=3, compressed_memory_length=2, compression_rate=2, loss="none"),
-        FullAttention(),
+        pytest.param(TransformerXL(memory_length=5), marks=pytest.mark.laws),
+        pytest.param(
+            Compressive(memory_length=3, compressed_memory_length=2, compression_rate=2, loss="none"),
+            marks=pytest.mark.laws,
+        ),
+        pytest.param(FullAttention(), marks=pytest.mark.laws),
     ],
     ids=lambda attention: type(attention).__name__,
 )

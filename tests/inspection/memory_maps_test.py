@@ -60,10 +60,10 @@ def test_a_slot_map_is_what_the_memory_did():
     counts = found.type_counts()
     assert (counts.sum(axis=-1) == SLOTS).all()
     assert (counts[0] == [SLOTS, 0, 0]).all()  # the begin token is not written
-    state = model.init_state(ROWS)
+    state, apply = model.init_state(ROWS), jax.jit(model.apply)
     for segment in range(2):
         given = {"start_of_document": STARTS[segment]}
-        _, state, aux = model.apply({"params": params}, tokens()[segment], state, **given)
+        _, state, aux = apply({"params": params}, tokens()[segment], state, **given)
     for name, count in zip(("retaining", "aggregating", "rewriting"), counts[1].sum(axis=0), strict=True):
         assert float(aux.metrics[f"memformer/{name}"].total) == count
 

@@ -72,7 +72,7 @@ def reference(written, positions, num_basis):
     return np.stack([(one - tokens) ** 2 for one, tokens in zip(found, written, strict=True)][::-1])
 
 
-@pytest.mark.parametrize("sticky", ["none", "quantile"])
+@pytest.mark.parametrize("sticky", ["none", pytest.param("quantile", marks=pytest.mark.laws)])
 def test_errors_are_those_of_the_reference(sticky):
     model, params = made(sticky)
     tokens = TOKENS[:, :1]
@@ -96,7 +96,10 @@ def test_errors_are_those_of_the_reference(sticky):
         assert (np.diff(errors.squares.mean(axis=2), axis=1) < 0).all()  # more functions, smaller error
 
 
-@pytest.mark.parametrize("sticky, memory_length", [("none", 0), ("none", LENGTH), ("quantile", 0)])
+@pytest.mark.parametrize(
+    "sticky, memory_length",
+    [("none", 0), *(pytest.param(*c, marks=pytest.mark.laws) for c in (("none", LENGTH), ("quantile", 0)))],
+)
 def test_the_signal_is_that_of_the_model(sticky, memory_length):
     """The error of the coefficients in the state that the model itself ends with."""
     model, params = made(sticky, memory_length)

@@ -29,6 +29,7 @@ def reference(tmp_path_factory):
     return run(make_experiment(tmp_path_factory.mktemp("reference")))[0]
 
 
+@pytest.mark.laws
 def test_killed_once_and_resumed(reference, tmp_path):
     # The first evaluation compiles after step 6, so that the signal cannot come too late.
     code = train_until_signal(tmp_path, random.randrange(1, 7), 0.0)

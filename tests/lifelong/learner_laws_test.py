@@ -176,6 +176,7 @@ def params_of(method, **fields):
     return flat(play(config_of(method, **fields)).state.params)
 
 
+@pytest.mark.laws
 def test_without_replay_sparse_replay_is_plain_training():
     plain = params_of(Sequential())
     np.testing.assert_array_equal(params_of(Replay(memory=ALL, mode="sparse", every=10**6)), plain)
@@ -191,6 +192,7 @@ def adapted_nats(method):
     )
 
 
+@pytest.mark.laws
 def test_mbpa_without_replay_without_steps_and_with_all_of_the_memory():
     how = {"memory": ALL, "rows": 4, "num_neighbors": 40, "steps": 3, "learning_rate": 0.1}
     np.testing.assert_array_equal(adapted_nats(MbPA(every=10**6, **how)), adapted_nats(MbPA(every=0, **how)))

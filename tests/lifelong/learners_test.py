@@ -126,6 +126,7 @@ def run(experiment, hooks=(), **given):
     return train(experiment.config, experiment=experiment, hooks=hooks, on_event=lambda event: None, course=course)
 
 
+@pytest.mark.laws
 def test_kinds_of_update_and_arrays_of_the_host_go_on_bit_for_bit(tmp_path):
     traced, seen = Counter(), []
     hook = lambda info: seen.append(jax.device_get((info.state.memory, info.state.restart)))
@@ -192,6 +193,7 @@ def adapting(experiment, layout, objective):
     return plain_learner(experiment, layout, objective, method=kept)._replace(adapt=adapt)
 
 
+@pytest.mark.laws
 def test_a_run_is_evaluated_with_what_its_learner_adapts(tmp_path, monkeypatch, capsys):
     config = stages_test.config_of(tmp_path, Sequential())
     plain, _ = stages_test.run(config)

@@ -113,7 +113,24 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
+FAST = (
+    "convolution",
+    "max, contiguous",
+    "dilated, auto-encoding, pre-norm",
+    "convolution, normed memory",
+    "most used, short memory",
+    "a memory shorter than the segment",
+)
+"""Each option at least once; `make test-laws` runs all."""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param(fields, id=name, marks=[] if name in FAST else pytest.mark.laws)
+        for name, fields in VARIANTS.items()
+    ],
+)
 def test_equals_the_float64_reference(fields):
     """Outputs, both memories slot by slot and the loss, before, at and after the compressed memory is full."""
     part, x = make(**fields), document()

@@ -98,11 +98,18 @@ def expected_scores(memory_length: int, hidden=None, tokens=None, **settings):
     [
         (3, 4, False),
         (2, 5, True),
-        (5, 1, True),
-        (40, 3, False),
         *(
             pytest.param(*sizes, marks=pytest.mark.laws)
-            for sizes in ((3, 4, True), (6, 4, False), (6, 4, True), (2, 5, False), (5, 1, False), (40, 3, True))
+            for sizes in (
+                (5, 1, True),
+                (40, 3, False),
+                (3, 4, True),
+                (6, 4, False),
+                (6, 4, True),
+                (2, 5, False),
+                (5, 1, False),
+                (40, 3, True),
+            )
         ),
     ],
 )
@@ -307,8 +314,8 @@ FIELDS = [
 
 @pytest.mark.parametrize(
     "fields",
-    # One of each mixing here: the similarities alone are compared above.
-    [pytest.param(fields, marks=[pytest.mark.laws] if fields in (FIELDS[0], FIELDS[3]) else []) for fields in FIELDS],
+    # Global mixing here; generation below has the linear one, and similarities alone are compared above.
+    [pytest.param(fields, marks=[] if fields is FIELDS[2] else [pytest.mark.laws]) for fields in FIELDS],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
 def test_a_model_with_a_cache_equals_the_reference(fields):

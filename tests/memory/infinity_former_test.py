@@ -77,8 +77,14 @@ def read_segments(module, queries, hidden, params=None, key=None):
     return np.stack(outputs), np.array(losses), state
 
 
-@pytest.mark.parametrize("begin", ["prior", "published"])
-@pytest.mark.parametrize("sticky", ["none", "quantile"])
+@pytest.mark.parametrize(
+    "sticky, begin",
+    [
+        ("none", "published"),
+        ("quantile", "prior"),
+        *(pytest.param(*case, marks=pytest.mark.laws) for case in (("none", "prior"), ("quantile", "published"))),
+    ],
+)
 def test_equals_the_float64_reference(sticky, begin):
     queries, hidden = random(0, SEGMENTS, ROWS, LENGTH, HEADS, HEAD_DIM), random(1, SEGMENTS, ROWS, LENGTH, DIM)
     found, losses, _ = read_segments(memory(sticky=sticky, contraction=0.75, first_densities=begin), queries, hidden)

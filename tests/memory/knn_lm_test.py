@@ -118,7 +118,7 @@ def forward(model, variables, extras):
     return hidden, model.apply(variables, hidden, method="log_probs"), nats, parts, aux
 
 
-@pytest.mark.parametrize("weight, temperature", [(0.25, 1.0), (0.7, 5.0)])
+@pytest.mark.parametrize("weight, temperature", [pytest.param(0.25, 1.0, marks=pytest.mark.laws), (0.7, 5.0)])
 def test_a_model_with_neighbors_equals_the_reference(weight, temperature):
     """N2, N10, and the parts that are tuned."""
     plain, variables = plain_model()

@@ -49,7 +49,9 @@ def step(**fields):
     return jax.jit(lambda p, x, s: module.apply({"params": p}, x, s, start_of_document=NONE))
 
 
-@pytest.mark.parametrize("fields", [{}, {"unit_values": False, "retain_bias": 0.0}])
+@pytest.mark.parametrize(
+    "fields", [{}, pytest.param({"unit_values": False, "retain_bias": 0.0}, marks=pytest.mark.laws)]
+)
 def test_the_memory_equals_loops(fields):
     p, x = jax.tree.map(np.asarray, params()), random(0, ROWS, LENGTH, DIM)
     state = MemformerState(random(1, ROWS, SLOTS, DIM), jnp.ones(ROWS, bool))
@@ -86,9 +88,9 @@ def test_the_memory_equals_loops(fields):
 def test_rows_that_are_not_written_keep_what_they_read():
     state, x = MemformerState(random(1, ROWS, SLOTS, DIM), jnp.array([True, False])), random(0, ROWS, LENGTH, DIM)
     given = {"start_of_document": NONE, "writes": jnp.array([True, False])}
-    named = {**given, "method": "encode"}
-    encoded, new, aux = encoder().apply({"params": params()}, x, state, **named)
-    written, other, _ = encoder().apply({"params": params()}, x, state, **{**named, "writes": None})
+    encode = jax.jit(functools.partial(encoder().apply, method="encode"))
+    encoded, new, aux = encode({"params": params()}, x, state, **given)
+    written, other, _ = encode({"params": params()}, x, state, **{**given, "writes": None})
     np.testing.assert_array_equal(encoded.hidden, written.hidden)
     np.testing.assert_array_equal(new.slots[0], other.slots[0])
     bias = params()["forgetting"]
@@ -148,7 +150,7 @@ def test_a_reader_without_output_is_no_reader():
     assert not jax.tree.leaves(new)
 
 
-@pytest.mark.parametrize("slots_per_chunk", [1, 2])
+@pytest.mark.parametrize("slots_per_chunk", [pytest.param(1, marks=pytest.mark.laws), 2])
 def test_slots_that_are_written_in_chunks_are_the_same(slots_per_chunk):
     xs, real = random(3, 3, ROWS, LENGTH, DIM), jnp.array([[True] * LENGTH, [True] + [False] * (LENGTH - 1)])
 

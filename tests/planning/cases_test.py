@@ -121,7 +121,9 @@ def test_operations_are_those_of_a_count_by_hand():
     assert flops == pytest.approx(by_hand, rel=1e-3)
 
 
-@pytest.mark.parametrize("what", ["train", "eval", "decode"])
+@pytest.mark.parametrize(
+    "what", ["train", *(pytest.param(what, marks=pytest.mark.laws) for what in ("eval", "decode"))]
+)
 def test_memories_at_the_output_are_in_the_program(what):
     config = tiny()
     config.model.output = Spalm(num_neighbors=3)

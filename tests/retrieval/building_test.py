@@ -278,6 +278,7 @@ def test_recall_at_what_the_model_asks(source, store, run, capsys):
     assert found["queries"] == "validation split" and found["sample"] == held_out < 30 and found["recall@32"] == 1
 
 
+@pytest.mark.laws
 def test_a_full_disk_by_the_command_line(source, store, run, tmp_path, capsys, monkeypatch):
     """One line that says what is there and what to do, exit code 1; the same command goes on."""
     line = ["datastore", "build", "--run", str(run), "--path", str(tmp_path / "store"), "--json"]
@@ -422,6 +423,7 @@ def test_neighbors_of_the_stores_own_split_and_of_another(source, tmp_path):
         neighbors_of_split(source, "validation", store, index, 2, exclude=near(1))
 
 
+@pytest.mark.laws
 def test_neighbors_are_of_the_rows_that_the_store_was_read_in(run, source, tmp_path):
     """A run that is opened with other rows, or shards, numbers the entries as the store has them."""
     store = build_datastore(source, tmp_path / "store")
@@ -437,6 +439,7 @@ def test_neighbors_are_of_the_rows_that_the_store_was_read_in(run, source, tmp_p
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.laws
 def test_neighbors_by_halves_are_of_the_other_half(run, tmp_path):
     """The model of each half reads the other one, and finds its own."""
     halves = []

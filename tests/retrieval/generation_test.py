@@ -130,6 +130,7 @@ def next_of_spalm(tokens: list[int]) -> int:
     return int(log_probs[0, len(piece) - 1].argmax())
 
 
+@pytest.mark.laws
 def test_spalm_generates_with_a_frozen_model_beside_it():
     model, variables, key_model, key_variables = spalm_models()
     settings = {"segment_length": SEGMENT, "max_tokens": 5, "sampling": Sampling(temperature=0)}

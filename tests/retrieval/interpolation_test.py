@@ -112,7 +112,8 @@ def test_a_store_of_what_is_scored_or_of_another_model_is_refused(source, store,
         make_key_source(run)
 
 
-@pytest.mark.parametrize("cache", [pytest.param(0, marks=pytest.mark.laws), 6], ids=["alone", "over a cache"])
+@pytest.mark.laws
+@pytest.mark.parametrize("cache", [0, 6], ids=["alone", "over a cache"])
 def test_generation_without_weight_is_plain(source, store, cache):
     source = with_evaluation(source, cache=ContinuousCache(memory_length=cache))
     run, config = source.run, source.run.experiment.config

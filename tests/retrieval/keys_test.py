@@ -149,6 +149,7 @@ def test_taps_and_protocols_that_are_refused(source):
         make_key_source(load_run(result.path), "layer_7/output")
 
 
+@pytest.mark.laws
 def test_keys_of_sliding_windows_as_the_paper_makes_them(source, tmp_path):
     """Every token once, going on included; a store of them is searched in the same way of reading only."""
     _, result = source

@@ -48,7 +48,7 @@ def continued(dialogue, start):
     return generate(*small(), [prompt], sampling=sampling, **settings)[0]
 
 
-@pytest.mark.parametrize("rows", [2, 4])
+@pytest.mark.parametrize("rows", [2, pytest.param(4, marks=pytest.mark.laws)])
 def test_answers_are_what_follows_all_that_was_said(rows):
     model, variables = small()
     settings = {"segment_length": LENGTH, "max_tokens": MAX_TOKENS}

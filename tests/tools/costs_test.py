@@ -21,6 +21,7 @@ def small(monkeypatch):
         monkeypatch.setattr(module, "MEMORY_OF_LENGTHS", 8)
 
 
+@pytest.mark.laws
 def test_operations_are_affine_in_memory_and_quadratic_in_length(tmp_path, capsys):
     assert costs.main(["--out", str(tmp_path)]) == 0
     content = Book(tmp_path).measurements()[0].facts

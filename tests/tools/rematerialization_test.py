@@ -46,7 +46,7 @@ def test_gradients_of_the_slot_model_cross_segments_and_are_those_of_plain():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), plain, nested)
 
 
-@pytest.mark.parametrize("model", ["slots", "transformer_xl"])
+@pytest.mark.parametrize("model", ["slots", pytest.param("transformer_xl", marks=pytest.mark.laws)])
 def test_operations_by_policy(model):
     def flops(policy, segments_per_checkpoint=0):
         gradient, arguments = bench.program(bench.Cell(model, policy, 4, segments_per_checkpoint), TINY)
@@ -60,6 +60,7 @@ def test_operations_by_policy(model):
     assert nested < flops("segment_nested", 2) <= plain + 3 * once
 
 
+@pytest.mark.laws
 def test_operations_of_memformer():
     sizes = {**TINY, "encoder_layers": 1, "decoder_layers": 3, "dtype": "float32"}
 

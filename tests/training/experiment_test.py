@@ -80,7 +80,7 @@ def long_memory(layers=(-1,), **kwargs):
     return Memorizing(layers=layers, memory_length=16, num_neighbors=2, cache_length=8, **kwargs)
 
 
-@pytest.mark.parametrize("dense_scale", [0.0, 1.0])
+@pytest.mark.parametrize("dense_scale", [pytest.param(0.0, marks=pytest.mark.laws), 1.0])
 def test_a_model_without_memory_goes_on_with_product_keys(tmp_path, dense_scale):
     _, variables = save_run(make_config(tmp_path, name="old"))
     part = ProductKey(layers=(1,), num_keys=4, memory_heads=2, num_neighbors=2, key_dim=4, dense_scale=dense_scale)

@@ -168,7 +168,7 @@ def test_a_crashed_run_goes_on_as_if_nothing_had_happened(reference, tmp_path):
     assert [attempt["step"] for attempt in attempts] == [0, 4, 8]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.laws)])
 def test_a_signal_saves_and_stops(reference, tmp_path, number):
     def send(info):
         if info.step == 6:
@@ -185,6 +185,7 @@ def test_a_signal_saves_and_stops(reference, tmp_path, number):
     assert_same_run(result.path, reference[0].path)
 
 
+@pytest.mark.laws
 def test_an_evaluation_that_a_signal_ended_is_made_up_for(reference, tmp_path, monkeypatch):
     experiment = make_experiment(tmp_path)
     score = Evaluator.__call__
@@ -248,6 +249,7 @@ def test_init_from_starts_another_run(reference, tmp_path):
     assert "no new parameters" in [event.text for event in events]
 
 
+@pytest.mark.laws
 def test_a_run_goes_on_with_empty_memories_and_other_rows(tmp_path):
     experiment, seen = make_experiment(tmp_path), []
     with pytest.raises(Crash):

@@ -32,7 +32,7 @@ def gradients(objective, state, batch, **kwargs):
     return jax.jit(lambda state, batch: gradients_of(objective, state, batch, **kwargs)[1])(state, batch)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"accumulate": 2}])
+@pytest.mark.parametrize("arguments", [pytest.param({}, marks=pytest.mark.laws), {"accumulate": 2}])
 def test_penalties_add_their_gradient_and_lie_over_one_another(arguments):
     model, batch = ToyModel(detach=False), batch_of(segments=2)
     state = toy_state(model, batch=batch)
@@ -102,8 +102,10 @@ def project(strength=1.0):
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
-@pytest.mark.parametrize("frozen", [(), ("mix/",)])
-@pytest.mark.parametrize("apply_every", [1, 2])
+@pytest.mark.parametrize(
+    "apply_every, frozen",
+    [(2, ("mix/",)), *(pytest.param(*case, marks=pytest.mark.laws) for case in ((1, ()), (1, ("mix/",)), (2, ())))],
+)
 def test_links_see_the_reference_before_clipping_and_inside_freeze(frozen, apply_every):
     model, batch = ToyModel(), batch_of()
     rule = make_optimizer(optax.sgd(1.0), clip_norm=0.01, apply_every=apply_every, links=[project()])

@@ -69,7 +69,9 @@ def gradient(rematerialize, segments_per_checkpoint, num_segments):
     return jax.jit(jax.grad(loss, (0, 1)))(weights, jnp.ones((2, 3)))
 
 
-@pytest.mark.parametrize("segments_per_checkpoint", [0, 2, 4])
+@pytest.mark.parametrize(
+    "segments_per_checkpoint", [2, *(pytest.param(number, marks=pytest.mark.laws) for number in (0, 4))]
+)
 def test_recomputation_changes_no_gradient(segments_per_checkpoint):
     with jax.enable_x64(True):
         plain = gradient("none", 0, 8)
@@ -161,10 +163,15 @@ MEMORIZING = config.Memorizing(layers=(-2,), memory_length=8, num_neighbors=2, c
 @pytest.mark.parametrize(
     "attention, numbers, options",
     [
-        (TRANSFORMER_XL, (4, 16), {"rematerialize": "none"}),
+        pytest.param(TRANSFORMER_XL, (4, 16), {"rematerialize": "none"}, marks=pytest.mark.laws),
         (TRANSFORMER_XL, (4, 16), {"rematerialize": "segment_nested"}),
         # Inner functions of equal shapes are written once, so no size here equals another one.
-        (TRANSFORMER_XL, (10, 30), {"rematerialize": "segment_nested", "segments_per_checkpoint": 2}),
+        pytest.param(
+            TRANSFORMER_XL,
+            (10, 30),
+            {"rematerialize": "segment_nested", "segments_per_checkpoint": 2},
+            marks=pytest.mark.laws,
+        ),
         pytest.param(MEMORIZING, (5, 17), {"rematerialize": "segment_nested"}, marks=pytest.mark.slow),
     ],
     ids=["plain", "nested", "chunks", "memorizing"],

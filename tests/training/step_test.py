@@ -95,7 +95,7 @@ def test_recomputation_with_dropout_gives_equal_gradients():
         chex.assert_trees_all_close(plain, recomputed, rtol=1e-12)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("groups", [pytest.param(1, marks=pytest.mark.laws), 2])
 def test_segments_without_gradient_write_the_memory_and_nothing_else(groups):
     with jax.enable_x64(True):
         data = batches(1, segments=3)
@@ -162,10 +162,10 @@ def compressive_batches(number: int, segments: int) -> list[Batch]:
     "loss, segments, weight, learns",
     [
         ("attention", 1, 1.0, True),
-        ("auto_encoding", 1, 1.0, True),
-        ("attention", 1, 0.0, False),  # logged only
+        pytest.param("auto_encoding", 1, 1.0, True, marks=pytest.mark.laws),
+        pytest.param("attention", 1, 0.0, False, marks=pytest.mark.laws),  # logged only
         ("none", 1, 1.0, False),  # no later segment in the update reads what is compressed
-        ("none", 2, 1.0, True),
+        pytest.param("none", 2, 1.0, True, marks=pytest.mark.laws),
     ],
 )
 def test_a_compression_learns_from_what_its_configuration_says(loss, segments, weight, learns):

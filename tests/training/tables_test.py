@@ -246,7 +246,11 @@ def model_steps(optimizer, data, *, accumulate=1, clip_norm=0.0, **fields):
 
 
 @pytest.mark.parametrize(
-    "accumulate, fields", [(2, {"dense_scale": 1.0, "memory_scale": 0.5}), pytest.param(1, {}, marks=pytest.mark.slow)]
+    "accumulate, fields",
+    [
+        pytest.param(2, {"dense_scale": 1.0, "memory_scale": 0.5}, marks=pytest.mark.laws),
+        pytest.param(1, {}, marks=pytest.mark.slow),
+    ],
 )
 def test_training_a_model_changes_tables_and_moments_as_the_dense_mask_form_does(accumulate, fields):
     with jax.enable_x64(True):
