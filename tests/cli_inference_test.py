@@ -26,6 +26,7 @@ def test_eval_begins_with_a_sentence(here, capsys):  # noqa: F811
     assert any(line.split()[0] == "nats" for line in rest) and not any(line.startswith("perplexity") for line in rest)
 
 
+@pytest.mark.laws
 def test_memories_side_by_side(here, capsys):  # noqa: F811
     rows = json.loads(answer(["eval", *RUN, "--memory", "64,off", "--json"], capsys))
     assert [row["memory_length"] for row in rows] == [0, 16, 64]

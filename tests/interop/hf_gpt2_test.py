@@ -154,7 +154,7 @@ def with_memory(kind: str) -> config.Model:
     return model
 
 
-@pytest.mark.parametrize("kind", ["infinity_former", "compressive"])
+@pytest.mark.parametrize("kind", ["compressive", pytest.param("infinity_former", marks=pytest.mark.laws)])
 def test_memories_are_added_to_imported_weights(kind):
     described = with_memory(kind)
     model = make_language_model(described, 61, segment_length=4)

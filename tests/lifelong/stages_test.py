@@ -67,7 +67,7 @@ def run(config, **arguments):
     "method",
     [
         pytest.param(Sequential(), id="sequential", marks=pytest.mark.slow),
-        pytest.param(EWC(weight=10.0, batches=2), id="ewc"),
+        pytest.param(EWC(weight=10.0, batches=2), id="ewc", marks=pytest.mark.laws),
     ],
 )
 def test_two_tasks_killed_in_the_second_go_on_bit_for_bit(tmp_path, method, capsys):

@@ -85,7 +85,7 @@ def test_linear_transformer_equals_a_loop():
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize("gate", [pytest.param(False, marks=pytest.mark.laws), True])
 def test_rfa_equals_a_loop(gate):
     x = random(0, ROWS, LENGTH, DIM)
     y, variables = run(RFAAttention(**SIZES, num_directions=6, temperature=0.8, gate=gate), x)
@@ -121,7 +121,7 @@ def reference_params(params) -> dict:
     return {**params, **{name: params[module][leaf] for name, (module, leaf) in names.items()}}
 
 
-@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("heads", [pytest.param(1, marks=pytest.mark.laws), 3])
 def test_memsizer_equals_a_loop_over_heads(heads):
     # One vector of weights per token, whatever the number of heads: the mean over heads commutes with reading.
     x = random(0, ROWS, LENGTH, DIM)

@@ -87,7 +87,14 @@ def test_the_order_of_memory_tokens_has_no_effect():
     assert_same(other, (memory[:, order], x))
 
 
-@pytest.mark.parametrize("own_layers, kind", [(0, "transformer"), (1, "control"), (2, "control"), (1, "bottleneck")])
+@pytest.mark.parametrize(
+    "own_layers, kind",
+    [
+        (2, "control"),
+        (1, "bottleneck"),
+        *(pytest.param(*case, marks=pytest.mark.laws) for case in ((0, "transformer"), (1, "control"))),
+    ],
+)
 def test_memory_rows_are_returned_by_name_and_learn(own_layers, kind):
     module, params = make(own_layers, kind=kind)
     names = {name for name in params if name.startswith("memory_layers")}
@@ -103,7 +110,9 @@ def test_memory_rows_are_returned_by_name_and_learn(own_layers, kind):
     assert np.abs(np.asarray(gradient["memory_tokens"])).sum(axis=-1).all()
 
 
-@pytest.mark.parametrize("own_layers, kind", [(0, "transformer"), (2, "control"), (1, "bottleneck")])
+@pytest.mark.parametrize(
+    "own_layers, kind", [(2, "control"), (1, "bottleneck"), pytest.param(0, "transformer", marks=pytest.mark.laws)]
+)
 def test_attention_maps_have_memory_rows_and_columns_first(own_layers, kind):
     module, params = make(own_layers, kind=kind)
     mask = jnp.arange(LENGTH)[None, :] < jnp.array([LENGTH, 2])[:, None]

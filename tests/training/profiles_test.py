@@ -53,6 +53,7 @@ def test_an_attempt_traces_what_is_left_but_not_its_first_step(tmp_path):
     assert "trace of steps 6 to 6" in notes(events)[0]
 
 
+@pytest.mark.laws
 def test_steps_that_are_over_are_told(tmp_path):
     experiment = make_experiment(tmp_path, **STEPS)
     with pytest.raises(Crash):

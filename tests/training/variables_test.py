@@ -25,6 +25,7 @@ def make_run(tmp_path, layers=(-2,), memory_length=8, **model):
     return experiment, jax.tree.map(draw, shapes)
 
 
+@pytest.mark.laws
 def test_an_evaluation_without_memory_joins_the_layers_of_a_scanned_model_anew(tmp_path):
     experiment, variables = make_run(tmp_path)
     assert experiment.model.groups() == ((0, 4), (4, 0), (5, 0))
