@@ -51,6 +51,9 @@ def laws_of(case: Case) -> list[tuple[str, str]]:
 
 IN_EVERY_CASE = ("reset",)
 """What `make test` runs of a variant, a whole model or a toy too."""
+KIN = ("full_attention", "rfa", "t2r", "memsizer", "linear_transformer_cross")
+OF_KIN = ("reset", "not_finite", "shape")
+"""What `make test` runs of a memory that shares its state and its forms with `memorizing` or `linear_transformer`."""
 CONTAINED = ("scan",)
 """What `make test` leaves out: `replay` is a scan too."""
 
@@ -61,8 +64,11 @@ def programs_of(case: Case) -> list:
     fast, others = [], []
     for law, dtype in laws_of(case):
         name = f"{case.name}-{law}-{dtype}"
-        laws = law in IN_EVERY_CASE if case.is_variant else law not in CONTAINED
-        if dtype == "float32" and laws:
+        if case.is_variant:
+            is_fast = law in IN_EVERY_CASE
+        else:
+            is_fast = law in OF_KIN if case.name in KIN else law not in CONTAINED
+        if dtype == "float32" and is_fast:
             fast.append(pytest.param(case, law, dtype, False, id=name))
             name += "_as_users"
         others.append(pytest.param(case, law, dtype, True, id=name, marks=pytest.mark.laws))
@@ -114,6 +120,7 @@ def test_every_fault_has_a_law_and_every_exemption_a_reason():
     assert set(FAULTS.values()) == set(LAWS) - {"round_trip"}
     for case in CASES:
         assert set(case.exemptions()) <= set(LAWS) and all(case.exemptions().values())
+    assert set(KIN) <= {case.name for case in CASES if not case.is_variant}
     assert len(CASE) == len(CASES)
 
 

@@ -59,15 +59,14 @@ def test_neighbors_are_those_of_faiss(golden, tmp_path, metric, block_entries, k
 @pytest.mark.parametrize(
     "entries, num_neighbors, block_entries",
     [
-        (1, 1, 8),
         (1, 5, 8),
-        (7, 3, 2),
         (7, 7, 3),
-        (7, 12, 3),
         (300, 2, 256),
-        (300, 3, 128),
         (300, 40, 64),
-        (300, 290, 64),
+        *(
+            pytest.param(*sizes, marks=pytest.mark.laws)
+            for sizes in ((1, 1, 8), (7, 3, 2), (7, 12, 3), (300, 3, 128), (300, 290, 64))
+        ),
     ],
 )
 def test_neighbors_are_those_of_sorting(metric, entries, num_neighbors, block_entries):
@@ -102,7 +101,7 @@ def test_only_the_first_entries_count(metric, count):
     assert not empty.valid.any() and np.all(empty.ids == -1)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.laws), "bfloat16"])
 @pytest.mark.parametrize("metric", METRICS)
 def test_sums_of_short_keys_are_float32(dtype, metric, tmp_path):
     keys = RNG.normal(size=(200, 300)).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
@@ -156,7 +155,14 @@ def temporaries(entries: int, *, block_entries=512, num_queries=64, num_neighbor
     return search.lower(*arguments, **half).compile().memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.parametrize("options", [{}, {"norms": False}, {"dtype": jnp.float32}, {"num_neighbors": 300}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norms": False},
+        *(pytest.param(o, marks=pytest.mark.laws) for o in ({"dtype": jnp.float32}, {"num_neighbors": 300})),
+    ],
+)
 def test_memory_does_not_grow_with_the_store(options):
     """And is that of a few blocks, not of queries x entries."""
     sizes = [temporaries(entries, **options) for entries in (1 << 13, 1 << 17, 1 << 21)]

@@ -88,6 +88,7 @@ def test_a_model_without_a_memory_has_no_map():
         signal_map(short, {}, tokens(), start_of_document=STARTS)
 
 
+@pytest.mark.laws
 def test_the_histogram_is_that_of_the_state():
     model, params = infinity_former()
     apply = jax.jit(lambda ids, state, start: model.apply({"params": params}, ids, state, start_of_document=start)[1])

@@ -59,18 +59,24 @@ def store(state, hidden, rows=True):
     return dataclasses.replace(state, previous=hidden, previous_valid=valid)
 
 
+@functools.cache
+def stepper(module):
+    """One segment, compiled once for all tests that ask for this memory."""
+
+    @jax.jit
+    def step(params, queries, state, key):
+        noise = {} if key is None else {"deterministic": False, "rngs": {"memory": key}}
+        return module.apply({"params": params}, queries, state, mask=jnp.ones((ROWS, LENGTH), bool), **noise)
+
+    return step
+
+
 def read_segments(module, queries, hidden, params=None, key=None):
     """The memory over segments: outputs, divergences and the last state."""
     params = memory_params() if params is None else params
     state, outputs, losses = module.init_state(ROWS, jnp.float64), [], []
-    noise = {} if key is None else {"deterministic": False, "rngs": {"memory": key}}
-
-    @jax.jit
-    def step(params, queries, state):
-        return module.apply({"params": params}, queries, state, mask=jnp.ones((ROWS, LENGTH), bool), **noise)
-
     for q, x in zip(queries, hidden, strict=True):
-        y, state, aux = step(params, q, state)
+        y, state, aux = stepper(module)(params, q, state, key)
         state = store(state, x)
         outputs.append(y)
         losses.append(aux.losses[LOSS].mean())
@@ -183,8 +189,8 @@ def test_the_gate_changes_new_tokens_only():
     state = read_segments(module, random(5, 3, ROWS, LENGTH, HEADS, HEAD_DIM), random(6, 3, ROWS, LENGTH, DIM))[2]
     state = store(state, jnp.zeros_like(state.previous))
     opened = {**params, "gate_bias": params["gate_bias"] + 3.0}
-    weights = [module.bind({"params": p}).weights() for p in (params, opened)]
-    new, other = (module.updated(w, state, None).coefficients for w in weights)
+    updated = jax.jit(lambda p: module.updated(module.bind({"params": p}).weights(), state, None).coefficients)
+    new, other = (updated(p) for p in (params, opened))
     np.testing.assert_array_equal(new, other)
 
 
@@ -230,11 +236,12 @@ def test_sticky_updates_read_where_queries_looked():
     module, params = memory(sticky="quantile", num_bins=4, num_samples=64), memory_params()
     state = read_segments(module, random(5, 3, ROWS, LENGTH, HEADS, HEAD_DIM), random(6, 3, ROWS, LENGTH, DIM))[2]
     weights = module.bind({"params": params}).weights()
+    updated = jax.jit(lambda state: module.updated(weights, state, None).coefficients)
     at = lambda *masses: dataclasses.replace(state, histogram=jnp.asarray([masses] * ROWS))
-    early, late = (module.updated(weights, at(*m), None).coefficients for m in ((1.0, 0, 0, 0), (0, 0, 0, 1.0)))
+    early, late = (updated(at(*masses)) for masses in ((1.0, 0, 0, 0), (0, 0, 0, 1.0)))
     assert not np.allclose(early, late)
     even = memory(num_samples=64).updated(weights, state, None).coefficients
-    spread = module.updated(weights, at(1.0, 1.0, 1.0, 1.0), None).coefficients
+    spread = updated(at(1.0, 1.0, 1.0, 1.0))
     difference = lambda a, b: float(np.abs(a - b).max())
     assert difference(spread, even) < 0.1 * difference(early, even)
 

@@ -161,6 +161,7 @@ def test_weights_at_the_ends_and_no_neighbors_are_exact():
         np.testing.assert_allclose(probs, knn, atol=1e-6)
 
 
+@pytest.mark.laws
 def test_a_cache_comes_before_the_neighbors():
     plain, variables = plain_model()
     cache = ContinuousCache(dim=8, memory_length=6, interpolation_weight=0.2)

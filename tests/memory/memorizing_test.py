@@ -204,7 +204,9 @@ def test_joint_merge_over_everything_is_plain_causal_attention():
 # M6
 
 
-@pytest.mark.parametrize("name", ("paper", "joint, evicted, window", "stop forward, long memory"))
+@pytest.mark.parametrize(
+    "name", ("paper", "joint, evicted, window", pytest.param("stop forward, long memory", marks=pytest.mark.laws))
+)
 def test_the_memory_is_the_last_keys_and_values(name):
     x, fields = document(), VARIANTS[name]
     mask = np.ones((ROWS, TOKENS), bool)
@@ -245,7 +247,9 @@ def test_a_document_start_clears_its_row_only():
 # M8
 
 
-@pytest.mark.parametrize("name", ("paper", "joint, evicted, window", "gate by threshold", "meliad"))
+@pytest.mark.parametrize(
+    "name", ("paper", "joint, evicted, window", "gate by threshold", pytest.param("meliad", marks=pytest.mark.laws))
+)
 def test_outputs_do_not_depend_on_later_tokens(name):
     x, fields = document(), VARIANTS[name]
     y = run(x, **fields)[0]

@@ -51,12 +51,12 @@ def texts():
     return jax.device_put((tokens, np.array([[True] * 6, [True] * 4 + [False] * 2])))
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def apply(encoder, variables, tokens, mask, **extras):
-    return jax.jit(lambda v, t: encoder.apply(v, t, encoder.init_state(2), mask=mask, extras=extras)[0])(
-        variables, tokens
-    )
+    return encoder.apply(variables, tokens, encoder.init_state(2), mask=mask, extras=extras)[0]
 
 
+@functools.cache
 def call(encoder, method):
     """A method of the encoder, compiled as one program."""
     return jax.jit(functools.partial(encoder.apply, method=method))

@@ -54,6 +54,7 @@ def compiled():
     return facts
 
 
+@pytest.mark.laws
 @needs_libtpu
 def test_a_tiny_model_compiles(compiled):
     assert compiled["fits"] and compiled["tips"] == []
@@ -65,6 +66,7 @@ def test_a_tiny_model_compiles(compiled):
     assert sum(compiled["parts"].values()) <= memory["arguments"] < compiled["limit"] == 15.75 * GIB
 
 
+@pytest.mark.laws
 @needs_libtpu
 def test_parameters_are_split_and_gathered(compiled):
     # Parameters in float32 over two devices; Adam has two moments of them. Scales and biases are whole.
@@ -77,6 +79,7 @@ def test_parameters_are_split_and_gathered(compiled):
     assert any("embedding" in name for name, _, _ in compiled["arguments"])
 
 
+@pytest.mark.laws
 @needs_libtpu
 def test_work_is_that_of_the_model(compiled):
     # Without recomputation: 2 FLOPs a parameter and token forward, 4 backward, and attention.

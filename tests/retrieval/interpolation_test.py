@@ -17,6 +17,7 @@ from memjax.training.loop import train
 from memjax.training.restoring import load_run
 from tests.retrieval.keys_test import make_config
 
+pytestmark = pytest.mark.laws
 GRID = {"weights": (0.0, 0.5, 0.9), "temperatures": (0.25, 16.0)}
 
 
@@ -54,7 +55,7 @@ def find(source, store, split, count, *mixtures):
     return find_neighbors(*arguments, count, feature=source.feature)
 
 
-@pytest.mark.parametrize("cache", [pytest.param(0, marks=pytest.mark.laws), 6], ids=["alone", "over a cache"])
+@pytest.mark.parametrize("cache", [0, 6], ids=["alone", "over a cache"])
 def test_scores_are_those_of_finding_tuning_and_mixing(source, store, cache):
     source = with_evaluation(source, cache=ContinuousCache(memory_length=cache), split="test")
     config = source.run.experiment.config
@@ -112,7 +113,6 @@ def test_a_store_of_what_is_scored_or_of_another_model_is_refused(source, store,
         make_key_source(run)
 
 
-@pytest.mark.laws
 @pytest.mark.parametrize("cache", [0, 6], ids=["alone", "over a cache"])
 def test_generation_without_weight_is_plain(source, store, cache):
     source = with_evaluation(source, cache=ContinuousCache(memory_length=cache))

@@ -361,6 +361,7 @@ def test_setup_copies_the_commit_and_installs_lock_and_tpu_version(cloud):
     assert cloud.steps == ["scp", "setup"]
 
 
+@pytest.mark.laws
 def test_setup_again_installs_what_has_changed(cloud):
     assert cloud.launch("setup", *NODE).returncode == 0
     assert cloud.launch("setup", *NODE).returncode == 0
@@ -370,6 +371,7 @@ def test_setup_again_installs_what_has_changed(cloud):
     assert [installed.count("pip install") for installed in cloud.read("installed")] == [1, 2]
 
 
+@pytest.mark.laws
 def test_setup_clones_a_repository(cloud):
     result = cloud.launch("setup", *NODE, "--repository", str(cloud.checkout))
     assert result.returncode == 0, result.stderr
@@ -379,6 +381,7 @@ def test_setup_clones_a_repository(cloud):
     assert cloud.steps == ["setup"]
 
 
+@pytest.mark.laws
 def test_setup_installs_python_where_it_is_missing(cloud):
     cloud.fake("python3.11", "exit 1")
     assert cloud.launch("setup", *NODE).returncode == 0
@@ -388,6 +391,7 @@ def test_setup_installs_python_where_it_is_missing(cloud):
         assert install.endswith(" install python3.11 python3.11-venv make tmux git")
 
 
+@pytest.mark.laws
 def test_setup_leaves_the_source_of_a_run_alone(cloud):
     cloud.file("worker-1/session", "held")
     result = cloud.launch("setup", *NODE)
@@ -396,6 +400,7 @@ def test_setup_leaves_the_source_of_a_run_alone(cloud):
     assert cloud.launch("setup", *NODE, "--force").returncode == 0
 
 
+@pytest.mark.laws
 def test_the_words_of_a_command_survive(cloud):
     cloud.set_up()
     words = ["it's", 'a "b"', "$HOME `date` \\", "two\nlines", "", "*", "--flag=x y", "é"]
@@ -421,6 +426,7 @@ def test_run_starts_on_all_workers_or_none(cloud):
     assert cloud.steps == ["check", "stop", "start"] and cloud.read("memjax-run/exit") == ["0\n", "0\n"]
 
 
+@pytest.mark.laws
 def test_run_needs_setup(cloud):
     result = cloud.launch("run", *NODE, "--", "true")
     assert result.returncode == 1 and "w-0: not set up: tools/tpu_vm.sh setup" in result.stderr
@@ -439,6 +445,7 @@ def mounts(cloud):
     return [text.replace(f"{home}/memjax-bucket", "{}") for text, home in zip(texts, found, strict=True)]
 
 
+@pytest.mark.laws
 def test_setup_and_run_mount_the_bucket_where_it_is_not_mounted(cloud):
     result = cloud.launch("setup", *NODE, *BUCKET)
     assert result.returncode == 0, result.stderr
@@ -453,6 +460,7 @@ def test_setup_and_run_mount_the_bucket_where_it_is_not_mounted(cloud):
         assert f"\nat {cloud.path}/worker-{worker}/memjax-bucket\n" in log
 
 
+@pytest.mark.laws
 def test_a_run_goes_on_without_a_bucket(cloud):
     cloud.set_up()
     assert cloud.launch("run", *NODE, "--", "env").returncode == 0
@@ -460,6 +468,7 @@ def test_a_run_goes_on_without_a_bucket(cloud):
     assert all("PYTHONUNBUFFERED=1" in log and "BUCKET" not in log for log in cloud.read("memjax-run/log.txt"))
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("gcsfuse", ["exit 127", "[[ $1 == --help ]] && echo --stat-cache-ttl"])
 def test_gcsfuse_is_installed_where_it_is_missing_or_old(cloud, gcsfuse):
     cloud.set_up()
@@ -483,6 +492,7 @@ def test_gcsfuse_is_installed_where_it_is_missing_or_old(cloud, gcsfuse):
     assert update.endswith(" update\n") and install.endswith(" install gcsfuse\n")
 
 
+@pytest.mark.laws
 def test_a_key_that_does_not_come_replaces_none(cloud):
     cloud.set_up()
     cloud.fake("gcsfuse", "exit 127")
@@ -493,6 +503,7 @@ def test_a_key_that_does_not_come_replaces_none(cloud):
     assert not (cloud.path / "worker-0/installed").exists()
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
@@ -511,6 +522,7 @@ def test_a_mount_that_fails_is_one_line_and_nothing_runs(cloud, said, reason):
     assert not list(cloud.path.glob("worker-*/memjax-run/command.sh"))
 
 
+@pytest.mark.laws
 def test_another_bucket_or_a_dead_mount_is_mounted_anew(cloud):
     cloud.set_up()
     for worker, bucket in enumerate(["other", "lab-runs"]):  # the latter without its folder: it cannot be listed
@@ -520,6 +532,7 @@ def test_another_bucket_or_a_dead_mount_is_mounted_anew(cloud):
     assert mounts(cloud) == ["fusermount -u {}\n" + MOUNT] * 2
 
 
+@pytest.mark.laws
 def test_files_in_the_folder_are_not_hidden_by_a_mount(cloud):
     cloud.set_up()
     cloud.file("worker-1/memjax-bucket/runs.txt")
@@ -556,6 +569,7 @@ def test_kill_lets_the_command_save(cloud):
     assert cloud.launch("status", *NODE).stdout.count(" stopped\n") == 2
 
 
+@pytest.mark.laws
 def test_kill_ends_what_does_not_listen(cloud):
     run_in_background(cloud, "trap '' TERM")
     assert cloud.launch("kill", *NODE, TPU_GRACE_SECONDS="0").returncode == 0
@@ -563,6 +577,7 @@ def test_kill_ends_what_does_not_listen(cloud):
     assert cloud.read("memjax-run/exit") == ["137\n", "137\n"]
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize(
     ("files", "state"),
     [
@@ -585,6 +600,7 @@ def test_status_names_the_state_of_every_worker(cloud, files, state):
     ]
 
 
+@pytest.mark.laws
 def test_logs_of_all_workers_have_their_numbers(cloud):
     cloud.fake("tail", 'cat "${*: -1}"')
     for worker in (0, 1):
@@ -613,6 +629,7 @@ def test_babysit_creates_runs_and_stops_when_finished(cloud):
     assert HINT in result.stderr
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize(
     ("bucket", "command", "is_said"),
     [
@@ -635,6 +652,7 @@ def test_babysit_says_when_checkpoints_would_go_with_the_node(cloud, bucket, com
     assert result.returncode == 0 and (HINT in result.stderr) == is_said, result.stderr
 
 
+@pytest.mark.laws
 def test_babysit_mounts_the_bucket_on_every_new_node(cloud):
     cloud.file("hold")
     cloud.states("READY", "READY", "PREEMPTED", "READY")
@@ -646,6 +664,7 @@ def test_babysit_mounts_the_bucket_on_every_new_node(cloud):
     assert mounts(cloud) == [MOUNT] * 2
 
 
+@pytest.mark.laws
 @pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "STOPPED", "MISSING"])
 def test_babysit_recreates_a_node_that_was_taken_away(cloud, state):
     cloud.file("hold")  # the first run goes on until its node is gone
@@ -667,6 +686,7 @@ def test_babysit_starts_a_lost_run_again_on_the_same_node(cloud):
     assert cloud.sleeps == [120, 240]
 
 
+@pytest.mark.laws
 def test_babysit_leaves_a_node_alone_that_it_cannot_see(cloud):
     cloud.states("BROKEN", "BROKEN", "REPAIRING", "READY")
     result = babysit(cloud)
@@ -681,6 +701,7 @@ def test_babysit_ends_with_the_exit_code_of_a_command_that_fails(cloud):
     assert cloud.steps == ["describe", "report", *START, *["describe", "report"] * 2]
 
 
+@pytest.mark.laws
 def test_babysit_forgives_a_failure_when_the_node_was_being_taken_away(cloud):
     cloud.states("READY", "READY", "PREEMPTED", "READY")
     result = babysit(cloud, command=("sh", "-c", '[ -e "$FAKE/been" ] || { touch "$FAKE/been"; exit 1; }'))
@@ -688,6 +709,7 @@ def test_babysit_forgives_a_failure_when_the_node_was_being_taken_away(cloud):
     assert cloud.steps.count("create") == 1
 
 
+@pytest.mark.laws
 def test_babysit_ends_when_somebody_kills_the_run(cloud):
     cloud.states("READY")
     cloud.file("worker-0/memjax-run/stopped")
@@ -697,6 +719,7 @@ def test_babysit_ends_when_somebody_kills_the_run(cloud):
     assert cloud.steps == ["describe", "report"]
 
 
+@pytest.mark.laws
 def test_babysit_backs_off_and_gives_up(cloud):
     cloud.states("PREEMPTED", "MISSING")
     cloud.file("create_fails", "always")
@@ -707,6 +730,7 @@ def test_babysit_backs_off_and_gives_up(cloud):
     assert cloud.sleeps == [20, 40, 80, 100, 100]
 
 
+@pytest.mark.laws
 def test_babysit_backs_off_from_the_start_after_a_run_that_went_well(cloud):
     cloud.file("hold")
     cloud.states("READY", "READY", "PREEMPTED", "READY")
@@ -714,6 +738,7 @@ def test_babysit_backs_off_from_the_start_after_a_run_that_went_well(cloud):
     assert cloud.sleeps == [120, 60, 120]
 
 
+@pytest.mark.laws
 def test_babysit_waits_in_line(cloud):
     cloud.states(
         "MISSING", "WAITING_FOR_RESOURCES", "ACTIVE", "SUSPENDED", "PROVISIONING", "ACTIVE", kind="queued-resources"
@@ -729,6 +754,7 @@ def test_babysit_waits_in_line(cloud):
     assert creations == ["create", "start", "delete", "create", "start"]
 
 
+@pytest.mark.laws
 def test_babysit_deletes_the_request_of_a_node_that_is_gone(cloud):
     cloud.states("ACTIVE", "MISSING", "ACTIVE", kind="queued-resources")
     cloud.states("MISSING", "READY")
@@ -736,6 +762,7 @@ def test_babysit_deletes_the_request_of_a_node_that_is_gone(cloud):
     assert cloud.steps[:4] == ["describe", "describe", "delete", "create"]
 
 
+@pytest.mark.laws
 def test_babysit_dry_run_prints_one_cycle_of_each_branch(cloud):
     result = babysit(cloud, "--dry-run", TPU_POLL_SECONDS="7")
     assert result.returncode == 0 and cloud.calls == []

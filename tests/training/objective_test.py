@@ -59,13 +59,14 @@ def test_distillation_is_zero_at_the_teacher_and_pulls_towards_it():
         *loss(*arguments)
     )
     objective = Objective(alone, {"teacher": 1.0})
-    at = gradients(objective, dataclasses.replace(state, method=state.params), batch)
+    found = jax.jit(lambda state, batch: gradients_of(objective, state, batch)[1])
+    at = found(dataclasses.replace(state, method=state.params), batch)
     np.testing.assert_allclose(at.objective, 0, atol=1e-6)
     chex.assert_trees_all_close(at.params, jax.tree.map(jnp.zeros_like, at.params), atol=1e-6)
     state = dataclasses.replace(state, method=jax.tree.map(lambda leaf: leaf * 1.5, state.params))
     step, values = jax.jit(make_train_step(objective, optax.sgd(0.5), jit=False)), []
     for _ in range(3):
-        values.append(float(gradients(objective, state, batch).objective))
+        values.append(float(found(state, batch).objective))
         state = step(state, batch)[0]
         state = dataclasses.replace(state, memory=model.init_state(ROWS))
     assert values[0] > values[1] > values[2] > 0
@@ -161,7 +162,12 @@ def found():
     return state, found
 
 
-@pytest.mark.parametrize("failure", FAILURES)
+SOME = ("NaN in Adam's first moment", "b1 of 1000", "what is gathered")
+
+
+@pytest.mark.parametrize(
+    "failure", [pytest.param(failure, marks=[] if failure in SOME else pytest.mark.laws) for failure in FAILURES]
+)
 def test_an_update_that_is_not_finite_changes_nothing_and_counts_as_skipped(found, failure):
     optimizer, filling, gathered = FAILURES[failure]
     state, gradients = found

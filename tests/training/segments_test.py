@@ -81,6 +81,7 @@ def test_recomputation_changes_no_gradient(segments_per_checkpoint):
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14), plain, again)
 
 
+@pytest.mark.laws
 def test_recomputing_one_segment_changes_no_gradient():
     with jax.enable_x64(True):
         plain = gradient("none", 0, 1)
