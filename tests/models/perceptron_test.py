@@ -33,7 +33,7 @@ def config_of(**fields) -> Config:
 @pytest.fixture(scope="module")
 def perceptron():
     model = Perceptron(ClassificationHead(NUM_CLASSES), widths=(7, 6), features=("output",))
-    variables = init_variables(model, jax.random.key(0), DIM)
+    variables = jax.jit(lambda: init_variables(model, jax.random.key(0), DIM))()
     jiggle = lambda leaf: leaf + 0.2 * np.random.RandomState(leaf.size).standard_normal(leaf.shape).astype(np.float32)
     return model, jax.tree.map(jiggle, variables)
 

@@ -18,12 +18,17 @@ def expected_nats(variables, find):  # noqa: F811
     """A loop over the segments: `find(state, number of the segment)` is what each finds."""
     model, reading = ToyModel(), read(rows=3)
     state, total, differs = model.init_state(3), 0.0, False
+
+    @jax.jit
+    def step(inputs, found, targets, arguments):
+        hidden, state, _ = model.apply(variables, inputs, found, **arguments)
+        return state, model.apply(variables, hidden, targets, method="token_nll")
+
     for batch in reading.batches(DOCUMENTS, (0, 3)):
         found = find(state)
         differs |= any(not np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (found, state)), strict=True))
         arguments = {"start_of_document": batch.start_of_document, "mask": batch.mask}
-        hidden, state, _ = model.apply(variables, batch.inputs, found, **arguments)
-        nats = model.apply(variables, hidden, jnp.asarray(batch.targets), method="token_nll")
+        state, nats = step(batch.inputs, found, batch.targets, arguments)
         total += float(np.where(batch.weights > 0, nats, 0).sum())
     assert differs
     return total

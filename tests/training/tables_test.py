@@ -57,7 +57,8 @@ def test_a_frozen_table_stays():
     both = {"first": {"values": jnp.zeros((ROWS, DIM))}, "second": {"values": jnp.zeros((ROWS, DIM))}}
     touched = {(name, "values"): rows for name in both}
     optimizer = freeze_tables(sparse_sgd(lambda step: 0.5), ["first/"])
-    new, _ = optimizer.update(both, {}, touched, step=jnp.int32(0), ok=jnp.bool_(True))
+    update = jax.jit(lambda both, ok: optimizer.update(both, {}, touched, step=jnp.int32(0), ok=ok)[0])
+    new = update(both, True)
     assert (new["first"]["values"] == 0).all()
     assert new["second"]["values"].sum(axis=1).tolist() == [0, -DIM / 2, 0, -DIM / 2, 0]
 
@@ -69,7 +70,8 @@ def test_a_row_whose_update_is_not_finite_stays(form):
     optimizer = table_adam(lambda step: 0.5, form=form, eps=0.0)  # where no gradient has been, 0 / 0
     moments = optimizer.init(values)
     moments["mu"]["values"] = moments["mu"]["values"].at[3, 0].set(np.nan)
-    new, after = optimizer.update(values, moments, {("values",): rows}, step=jnp.int32(0), ok=jnp.bool_(True))
+    update = jax.jit(lambda v, m, ok: optimizer.update(v, m, {("values",): rows}, step=jnp.int32(0), ok=ok))
+    new, after = update(values, moments, True)
     changed = np.any(np.asarray(new["values"] != values["values"]), axis=1)
     assert changed.tolist() == [False, True, False, False, False]
     chex.assert_trees_all_equal(after["mu"]["values"][3], moments["mu"]["values"][3])
@@ -90,10 +92,14 @@ def test_ids_and_gradients_of_every_layer_meet():
             "layers_2": {"feed_forward": {"values": generator.normal(size=(groups, segments, 3, 4, DIM))}},
         }
     }
-    touched = touched_rows(TABLES, gradients, ids)
-    update = sparse_sgd(lambda step: 0.5).update
+
+    @jax.jit
+    def update(values, ok):
+        touched = touched_rows(TABLES, gradients, ids)
+        return sparse_sgd(lambda step: 0.5).update(values, {}, touched, step=jnp.zeros((), jnp.int32), ok=ok)[0]
+
     values = jax.tree.map(jnp.asarray, TABLES)
-    new, _ = update(values, {}, touched, step=jnp.zeros((), jnp.int32), ok=jnp.asarray(True))
+    new = update(values, True)
     expected = np.zeros((3, ROWS, DIM))
     scanned, alone = (gradients["stack"][f"layers_{i}"]["feed_forward"]["values"] for i in (0, 2))
     for layer in range(3):
@@ -102,7 +108,7 @@ def test_ids_and_gradients_of_every_layer_meet():
     np.testing.assert_allclose(new["stack"]["layers_0"]["feed_forward"]["values"], expected[:2], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(new["stack"]["layers_2"]["feed_forward"]["values"], expected[2], rtol=1e-5, atol=1e-6)
 
-    same, _ = update(values, {}, touched, step=jnp.zeros((), jnp.int32), ok=jnp.asarray(False))
+    same = update(values, False)
     assert not np.any(same["stack"]["layers_0"]["feed_forward"]["values"])
 
 
