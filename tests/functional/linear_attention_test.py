@@ -159,6 +159,7 @@ def test_golden_numbers_of_fast_transformers():
     golden = np.load(GOLDEN)
     parts = tuple(jnp.asarray(golden[name], jnp.float64) for name in ("q", "k", "v"))
 
+    @functools.partial(jax.jit, static_argnames="chunk_length")
     def run(parts, chunk_length=0):
         queries, keys, values = parts
         features = (linear.elu_features(queries), linear.elu_features(keys), values)
@@ -170,7 +171,7 @@ def test_golden_numbers_of_fast_transformers():
         np.testing.assert_allclose(state.products, golden["state_S_float64"], rtol=0, atol=1e-8)
         np.testing.assert_allclose(state.normalizer, golden["state_Z_float64"], rtol=0, atol=1e-8)
         np.testing.assert_allclose(out, golden["out_fast_transformers_recurrent"], rtol=0, atol=2e-6)
-    gradients = jax.grad(lambda parts: (run(parts)[0] ** 2).sum())(parts)
+    gradients = jax.jit(jax.grad(lambda parts: (run(parts)[0] ** 2).sum()))(parts)
     for name, gradient in zip("qkv", gradients, strict=True):
         np.testing.assert_allclose(gradient, golden[f"grad_{name}"], rtol=0, atol=2e-6)
     mask = padded_mask(11, 7)

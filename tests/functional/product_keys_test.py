@@ -166,16 +166,16 @@ def test_one_neighbor_gives_the_sum_of_the_best_values_of_all_heads():
 def test_the_table_has_the_gradient_where_no_sink_takes_it():
     queries, keys = (jnp.asarray(x, jnp.float32) for x in random_inputs(4, 2))
     table = jnp.asarray(np.random.default_rng(2).normal(size=(16, 3)), jnp.float32)
-    y, ids, weights = read(queries, keys, table)
+    y, ids, weights = jax.jit(read)(queries, keys, table)
     loss = lambda queries, table, sink: (read(queries, keys, table, sink)[0] ** 2).sum()
     gradients = jax.jit(jax.grad(loss, argnums=(0, 1)))
     to_queries, to_table = gradients(queries, table, None)
-    by_hand = jax.grad(lambda table: (jnp.einsum("nl,nld->nd", weights, table[ids]) ** 2).sum())(table)
+    by_hand = jax.jit(jax.grad(lambda table: (jnp.einsum("nl,nld->nd", weights, table[ids]) ** 2).sum()))(table)
     np.testing.assert_allclose(to_table, by_hand, rtol=1e-5, atol=1e-5)
     with_sink = gradients(queries, table, jnp.zeros_like(y))
     assert not np.asarray(with_sink[1]).any()
     np.testing.assert_array_equal(to_queries, with_sink[0])
-    to_rows = jax.grad(lambda table, sink: lookup_rows(table, jnp.array([2, 2]), sink).sum(), argnums=0)
+    to_rows = jax.jit(jax.grad(lambda table, sink: lookup_rows(table, jnp.array([2, 2]), sink).sum(), argnums=0))
     assert to_rows(table, None)[:, 0].tolist() == [0, 0, 2, *[0] * 13]
     assert not to_rows(table, jnp.zeros((2, 3))).any()
 

@@ -85,6 +85,7 @@ def assert_close(a, b, tolerance=1e-10):
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
 
 
+MRBP = jax.jit(functools.partial(mrbp_value_and_grad, encode, head))
 HORIZONS = [2, *(pytest.param(horizon, marks=pytest.mark.laws) for horizon in (None, 1, 4))]
 
 
@@ -111,6 +112,7 @@ def test_mrbp_has_the_gradients_of_bptt(horizon):
     assert np.asarray(to_slots)[0].any() and not np.asarray(to_slots)[1].any()  # row 1 began with the learned memory
 
 
+@pytest.mark.laws
 def test_a_shorter_horizon_is_another_gradient():
     gradients = [expected(horizon)[1][0]["loop"] for horizon in (None, 1, 4)]
     assert not np.allclose(gradients[0], gradients[1]) and not np.allclose(gradients[0], gradients[2])
@@ -118,23 +120,22 @@ def test_a_shorter_horizon_is_another_gradient():
 
 def test_a_step_that_is_not_split():
     params, memory, segments = problem()
-    whole = mrbp_value_and_grad(step, lambda params, out, segment: out, params, memory, segments)
-    split = mrbp_value_and_grad(encode, head, params, memory, segments)
-    assert_close(whole, split)
+    whole = jax.jit(functools.partial(mrbp_value_and_grad, step, lambda params, out, segment: out))
+    assert_close(whole(params, memory, segments), MRBP(params, memory, segments))
 
 
 def test_overlapping_rollouts_take_the_memories_that_are_known():
     params, memory, segments = problem()
     part = lambda first, end: jax.tree.map(lambda leaf: leaf[first:end], segments)
-    before = mrbp_value_and_grad(encode, head, params, memory, part(0, 4))
+    before = MRBP(params, memory, part(0, 4))
     known = before.known(2)  # before segments 2, 3 and 4
-    found = mrbp_value_and_grad(encode, head, params, None, part(2, 6), memories=known)
-    alone = mrbp_value_and_grad(encode, head, params, jax.tree.map(lambda leaf: leaf[2], before.memories), part(2, 6))
+    found = MRBP(params, None, part(2, 6), memories=known)
+    alone = MRBP(params, jax.tree.map(lambda leaf: leaf[2], before.memories), part(2, 6))
     assert_close(found, alone)
 
     # They are taken as they are: other parameters do not change those that are given.
     moved = {**params, "write": 2 * params["write"]}
-    again = mrbp_value_and_grad(encode, head, moved, None, part(2, 6), memories=known)
+    again = MRBP(moved, None, part(2, 6), memories=known)
     np.testing.assert_array_equal(again.memories.slots[:3], known.slots)
     assert not np.allclose(again.memories.slots[3], found.memories.slots[3])
 
