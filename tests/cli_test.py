@@ -175,6 +175,7 @@ def test_a_bad_value_is_one_line(here, wrong, capsys, fields):
     named([*TRAIN, "--name", "new", *shlex.split(fields)], bad_inputs.VALUES[fields], capsys)
 
 
+@pytest.mark.laws
 def test_a_mistake_in_an_own_config_is_one_line_with_its_number(here, wrong):
     """In a process of its own: where the tests check types at run time, a wrong type would be another error."""
     asked = {("train", "--config", f"own_{name}.py"): part for name, (_, part) in bad_inputs.OWN.items()}
@@ -323,6 +324,7 @@ def test_eval_with_other_memories(here, capsys):
     assert "memory: what the gate lets through of memories that hold something  0.0000" in text
 
 
+@pytest.mark.laws
 def test_eval_and_generate_with_a_cache(here, capsys):
     cache = ["--evaluation.cache.memory-length", "20", "--evaluation.cache.interpolation-weight", "0.9"]
     found = []

@@ -15,7 +15,9 @@ NEEDS_TENSORFLOW = {"memjax.data.seqio", "memjax.data.tfds"}
 """Modules that import TensorFlow when they are imported: their examples run with the tests marked `tensorflow`."""
 
 
-MARKS = {"memjax.functional": [pytest.mark.laws], "memjax.memory": [pytest.mark.laws]}
+MARKS = {
+    f"memjax.{name}": [pytest.mark.laws] for name in ("functional", "memory", "lifelong", "inspection", "inference")
+}
 """Packages whose examples compute: every operation of an example is compiled. `make test-laws` runs them."""
 
 

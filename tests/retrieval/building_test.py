@@ -361,6 +361,7 @@ def test_a_plan_measures_and_leaves_nothing(source, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.laws
 def test_the_command_line(run, tmp_path, capsys):
     path = str(tmp_path / "store")
     assert main(["datastore", "plan", "--run", str(run), "--path", path, "--json"]) == 0

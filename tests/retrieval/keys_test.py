@@ -116,6 +116,7 @@ def test_a_reader_of_some_rows_needs_no_others(source):
         np.testing.assert_array_equal(one.targets, other.targets)
 
 
+@pytest.mark.laws
 def test_the_tap_is_the_input_of_the_last_feed_forward_part(source):
     source, result = source
     other = make_key_source(load_run(result.path), "layer_-1/feed_forward_input")

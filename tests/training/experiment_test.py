@@ -193,6 +193,7 @@ def test_neighbors_come_with_the_documents(tmp_path):
     assert line.startswith("data.neighbors: the target is among the neighbours of 100.0% of the training tokens")
 
 
+@pytest.mark.laws
 def test_a_compressive_run_is_loaded_with_other_memories(tmp_path):
     attention = Compressive(memory_length=8, compressed_memory_length=4, compression_rate=2, loss="auto_encoding")
     config = make_config(tmp_path, attention)

@@ -198,6 +198,7 @@ def test_another_task_begins_with_what_it_shares(tmp_path):
         init_from(run, random_variables(make_experiment(two)), make_experiment(two).model)
 
 
+@pytest.mark.laws
 def test_a_memory_joins_a_trained_encoder_and_is_counted_by_class(tmp_path):
     run, old = save_run(make_config(tmp_path, Classification(), "old"))
     config = make_config(tmp_path, Classification(), "new")
