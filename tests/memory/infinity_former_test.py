@@ -149,9 +149,14 @@ def test_without_its_output_matrix_the_layer_is_its_host():
     host = TransformerXLAttention(DIM, HEADS, HEAD_DIM, 4, norm="pre", dtype=jnp.float64)
     own = {name: value for name, value in params.items() if name != "long_term"}
     state, other = part(4).init_state(ROWS, jnp.float64), host.init_state(ROWS, jnp.float64)
+
+    @jax.jit
+    def both(x, state, other):
+        ours = part(4).apply({"params": closed}, x, state, start_of_document=STARTS)
+        return ours, host.apply({"params": own}, x, other, start_of_document=STARTS)
+
     for x in random(3, 3, ROWS, LENGTH, DIM):
-        y, state, _ = part(4).apply({"params": closed}, x, state, start_of_document=STARTS)
-        expected, other, _ = host.apply({"params": own}, x, other, start_of_document=STARTS)
+        (y, state, _), (expected, other, _) = both(x, state, other)
         np.testing.assert_array_equal(y, expected)
         np.testing.assert_array_equal(state.short.hidden, other.hidden)
 
