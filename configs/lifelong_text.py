@@ -1,7 +1,8 @@
 """MbPA++ and its baselines: five data sets of labelled texts one after the other, one pass, 33 classes in one head.
 
     memjax train --config lifelong_text --variant mbpa_pp --lifelong.folder DIR     # DIR/yelp, DIR/ag_news, ...
-    memjax train --config lifelong_text --variant encoder_mbpa_pp --lifelong.folder DIR --training.init-from RUN
+    memjax train --config lifelong_text --variant encoder_mbpa_pp --lifelong.folder DIR --training.init-from RUN \\
+        --data.tokenizer.vocab RUN/tokenizer/tokenizer.json
     memjax train --config lifelong_text --variant small_mbpa_pp --tasks news.csv reviews.csv  # one's own files
     memjax eval --run runs/lifelong_text_mbpa_pp                                    # accuracies, forgetting, transfer
 
