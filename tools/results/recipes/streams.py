@@ -192,7 +192,8 @@ RECIPES = {
         seeds=(0, 1, 2),
         arguments=(
             "--lifelong.folder $MEMJAX_TEXTS_500 --training.init-from $MEMJAX_MINILM --data.states $MEMJAX_STATES "
-            "--data.tokenizer.vocab $MEMJAX_MINILM/tokenizer/tokenizer.json --data.rows 8 --data.segment-length 48 --training.schedule.learning-rate 3e-4"
+            "--data.tokenizer.vocab $MEMJAX_MINILM/tokenizer/tokenizer.json --data.rows 8 "
+            "--data.segment-length 48 --training.schedule.learning-rate 3e-4"
         ),
         controls={"mixed 1:1": ("SEQ",), "replay": ("SEQ",), "MbPA++": ("SEQ", "replay"), "multi-task": ("MbPA++",)},
     ),
