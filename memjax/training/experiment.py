@@ -108,8 +108,9 @@ class Experiment:
         """Lines about its data that are allowed but rarely meant."""
         folder, output = self.config.data.neighbors, self.config.model.output
         line = unlike_neighbors(folder, output.num_neighbors) if folder and output.needs_neighbors else ""
-        tasks = self.config.lifelong.tasks if self.config.lifelong else ()
-        left_out = {"": self.config.data.source} if not tasks else {f"{task.name}: ": task.source for task in tasks}
+        stream = self.config.lifelong
+        tasks = {f"{task.name}: ": stream.located(task.source) for task in stream.tasks} if stream else {}
+        left_out = tasks or {"": self.config.data.source}
         lines = [f"{name}{note}" for name, source in left_out.items() for note in source_notes(source)]
         return ([line] if line else []) + lines
 

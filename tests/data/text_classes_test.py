@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import json
 import lzma
@@ -194,6 +195,10 @@ def test_a_stream_of_tasks_has_one_head_and_one_tokenizer(tmp_path):
     experiment = make_experiment(config)
     left_out = "1 rows are left out, so that no text is read twice"
     assert experiment.notes() == ["yelp: 1 rows of yelp.csv repeat another", f"yelp: {left_out}"]
+    inside = configs.TaskData(name="yelp", source=dataclasses.replace(sources["yelp"], path="."))
+    stream = configs.Lifelong(tasks=(inside,), folder=str(tmp_path))
+    located = dataclasses.replace(experiment, config=dataclasses.replace(config, lifelong=stream))
+    assert located.notes() == experiment.notes()
     for name, source in sources.items():
         own, expected = experiment.of_task(name), classified_texts(source).texts["train"]
         assert own.tokenizer is experiment.tokenizer and len(own.documents("train")) == len(expected) == 20
