@@ -71,26 +71,17 @@ METHODS = {
     "replay": Replay(memory=ALL, mode="sparse", every=400, rows=32),
     "mixed": Replay(memory=ALL, rows=32),
     "agem": AGEM(memory=ALL, rows=100, every=400),
-    "ewc": EWC(weight=100.0),
-    "mas": MAS(weight=1.0),
-    "si": SI(weight=1.0),
-    "lwf": LwF(),
-    "logit_kd": LogitKD(memory=ALL),
-    "mbpa_random": MbPA(memory=ALL, every=400, rows=32, neighbors="random", adapted=("head/",), learning_rate=0.1),
+    "ewc": EWC(weight=1.0),
+    "mas": MAS(weight=0.1),
+    "si": SI(weight=100.0),
+    "lwf": LwF(weight=0.3),
+    "logit_kd": LogitKD(memory=ALL, weight=3.0),
+    "mbpa_random": MbPA(memory=ALL, every=400, rows=32, neighbors="random", adapted=("head/",), learning_rate=0.2),
     "mbpa": MbPA(memory=ALL, every=0, weights="inverse_distance", adapted=("head/",), learning_rate=0.2),
     "mbpa_pp": MbPA(memory=ALL, every=400, rows=32, adapted=("head/",), learning_rate=0.2),
 }
-RATES = {
-    "default": 4e-3,
-    "single_task": 1.6e-2,
-    "multi_task": 1.6e-2,
-    "replay": 8e-3,
-    "mixed": 1.6e-2,
-    "agem": 4e-3,
-    "mbpa": 4e-3,
-    "mbpa_pp": 4e-3,
-}
-"""of training on vectors, where it is not 1e-3"""
+RATES = {"single_task": 1.6e-2, "multi_task": 1.6e-2, "mixed": 1.6e-2, "replay": 8e-3}
+"""of training on vectors, where it is not 4e-3"""
 WORDS = {
     "default": "plain training, one task after the other (ENC-DEC)",
     "single_task": "every task by itself",
@@ -150,7 +141,7 @@ def get_config(variant: str = "default") -> Config:
         task=Classification(num_classes=classes),
         data=Data(source=sources[0], rows=32, segment_length=384),
         training=Training(
-            schedule=Schedule(learning_rate=RATES.get(own, 1e-3), warmup_steps=0, decay="constant"),
+            schedule=Schedule(learning_rate=RATES.get(own, 4e-3), warmup_steps=0, decay="constant"),
             log_every=50,
             evaluate_every=0,
             checkpoint_every=0,
