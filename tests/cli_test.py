@@ -388,6 +388,7 @@ def test_the_command_line_starts_without_jax():
     assert result.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.laws
 def test_the_first_line_comes_within_two_seconds(here):
     """In CPU time: the command that is asked shares its cores with other tests."""
     code = (

@@ -109,6 +109,7 @@ def test_decoding_token_by_token_gives_the_published_logits():
     np.testing.assert_allclose(found[:, -5:], golden()["logits_chunk2_with_cache"], atol=5e-6, rtol=0)
 
 
+@pytest.mark.laws
 def test_greedy_generation_follows_the_logits():
     model, params = make_language_model(description(), 61), imported()[1]
     prompt = [int(token) for token in golden()["ids"][0, :6]]

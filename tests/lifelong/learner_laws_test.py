@@ -1,6 +1,6 @@
 """The laws of learners, for every method. A new method is one `Case` in `learner_cases.py`.
 
-`make test` runs them for three methods, `make test-laws` for all.
+`make test` runs them for two methods, `make test-laws` for all.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from tests.lifelong.learner_cases import (
     play,
 )
 
-FAST = ("replay", "ewc", "mbpa_pp")
+FAST = ("replay", "mbpa_pp")
 
 
 def cases() -> list:

@@ -178,6 +178,7 @@ def test_a_cache_comes_before_the_neighbors():
 FEATURES = (*(f"layer_-1/{tap}" for tap in TAPS), "output", "output_normed")
 
 
+@pytest.mark.laws
 def test_decoding_gives_the_features_of_the_segment():
     """All six positions of keys, one token at a time."""
     plain, variables = plain_model()

@@ -170,7 +170,7 @@ def test_slots_that_are_written_in_chunks_are_the_same(slots_per_chunk):
     chex.assert_trees_all_close(chunks, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("horizon", [1, 2])
+@pytest.mark.parametrize("horizon", [pytest.param(1, marks=pytest.mark.laws), 2])
 def test_a_writer_learns_from_later_segments_only(horizon):
     module, xs = encoder(), random(3, 2, ROWS, LENGTH, DIM)
 

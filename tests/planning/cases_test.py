@@ -109,6 +109,7 @@ def test_other_steps_compile(what):
     assert set(facts["parts"]) == {"parameters", "memory", "batch"}
 
 
+@pytest.mark.laws
 def test_operations_are_those_of_a_count_by_hand():
     config = load_config("memorizing_scale")
     config.data.rows, config.model.attention.memory_length = 4, 8192

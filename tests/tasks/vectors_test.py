@@ -82,6 +82,7 @@ def test_tasks_one_after_the_other_killed_in_the_second(tmp_path):
     assert unseen == 0 and left < first - 0.3  # classes of the first task are taken for those of the second
 
 
+@pytest.mark.laws
 def test_a_head_that_knows_its_task_keeps_the_first(tmp_path):
     (first, unseen), (left, second) = accuracies(run(config_of(tmp_path, masked=True, tasks=2)).path)
     assert min(first, second, left) > 0.9 and unseen > 0

@@ -26,6 +26,7 @@ def test_linear_states_cost_the_same_at_every_length(name):
     assert min(flops) > 0
 
 
+@pytest.mark.laws
 def test_one_program_serves_all_positions_and_lengths():
     decoder = Decoder(config.MemSizer(num_slots=4), **SMALL)
     state, token = decoder.run(decoder.variables, decoder.start(3), jnp.asarray(3))

@@ -270,6 +270,7 @@ def test_training_a_model_changes_tables_and_moments_as_the_dense_mask_form_does
         assert np.any(table(state) != table(start)) and table(state).shape == (16, DIM_OF_MODEL)
 
 
+@pytest.mark.laws
 def test_the_gradient_of_a_step_is_that_of_the_table():
     with jax.enable_x64(True):
         data = batches_of(1, segments=2)
