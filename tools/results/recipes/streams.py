@@ -186,8 +186,8 @@ RECIPES = {
         {},
         "With four times the texts every task is learned (right after it the plain rows are level with the tasks "
         "learned apart), so what is missing at the end was forgotten. MbPA++ and MbPA are level with each other, and "
-        "above one pass over all tasks together and dense mixing by little; sparse replay gains, most where sentiment "
-        "comes last; A-GEM at every 400 texts is level with plain training, below replay, where the paper has it "
+        "above one pass over all tasks together and dense mixing by little; sparse replay gains in the order that ends "
+        "with sentiment; A-GEM at every 400 texts is level with plain training, below replay, where the paper has it "
         "above.",
     ),
     "lifelong_last_two": Recipe(
