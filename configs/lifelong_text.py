@@ -15,7 +15,7 @@ order of Progressive Prompts and O-LoRA without Yahoo, whose files are not at ha
 
 Paper: de Masson d'Autume et al. 2019, https://arxiv.org/abs/1906.01076.
 Paper's number: 70.6 on average over four orders, 18.4 of plain training; BERT-base, 115,000 texts a task.
-Our number: tools/results/tables/lifelong_vectors_500.md and those of 2,000 texts and of fourteen tasks.
+Our number: tools/results/tables/lifelong_vectors.md, five and fourteen tasks on vectors.
 Hardware: 2 CPU cores, minutes a run on vectors.
 
 Where the values come from
@@ -24,7 +24,7 @@ Where the values come from
   recalled    of the paper, not verified: its rate 3e-5, the 5e-3 and the 1e-3 of the adaptation
   searched    on vectors: the rate of every method, the rows of replay and A-GEM, the rate of the adaptation, the
               weights of penalties and distillation: eight trials each on validation texts, 500 texts a task
-              (tools/results/tables/lifelong_vectors_500.md)
+              (tools/results/tables/lifelong_vectors.md)
   ours        on vectors: 384-256-33 where only the head is adapted, all texts of the folders, Adam, and replays
               every 400 examples, so that few texts have some at all (1 % of 10,000 is none in 2,000);
               `small*`: not searched; of `last_two*` 64 tokens a text and a memory of 2,000 texts, whose states take

@@ -12,7 +12,7 @@ import numpy as np
 from tools.results import streams
 from tools.results.comparisons import LEAST_SEEDS, compare, difference
 from tools.results.ledger import Measurement, Run, apart
-from tools.results.recipes import RECIPES
+from tools.results.recipes import RECIPES, page_of
 from tools.results.speed_tables import grid, plan_cells
 from tools.results.tables import numbers
 
@@ -71,7 +71,7 @@ class Known:
 
 
 def _table(name: str, text: str = "table") -> str:
-    return f"[{text}](tools/results/tables/{name}.md)"
+    return f"[{text}](tools/results/tables/{page_of(name)}.md)"
 
 
 _GOLDEN = "outputs as of [another implementation](tests/golden/README.md)"

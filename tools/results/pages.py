@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tools.results import comparisons, speed_tables, streams, tables
 from tools.results.cells import cell
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run
-from tools.results.recipes import RECIPES
+from tools.results.recipes import RECIPES, page_of
 
 MOST_FILES = 80
 """under `tools/results`"""
@@ -86,12 +86,12 @@ _MARKED = re.compile(r"<!-- result: (\w+) -->(.*?)<!-- end -->", re.DOTALL)
 def pages(book: Book) -> dict[str, str]:
     """File in the folder of the book -> its text."""
     runs, measurements = book.runs(), book.measurements()
-    names = dict.fromkeys([*(run.recipe.partition(":")[0] for run in runs), *MEASURED])
+    names = dict.fromkeys([*(page_of(run.recipe.partition(":")[0]) for run in runs), *MEASURED])
     found: dict[str, str] = {}
     lines = []
     for name in names:
         own = [one for kind in MEASURED.get(name, ()) for one in measurements if one.kind == kind]
-        shown = [run for run in runs if run.recipe.partition(":")[0] == name]
+        shown = [run for run in runs if page_of(run.recipe.partition(":")[0]) == name]
         if shown or own:
             found[f"tables/{name}.md"] = page(name, shown, own, book)
             count = f"{len(shown)} runs" if shown else ""
@@ -102,10 +102,12 @@ def pages(book: Book) -> dict[str, str]:
 
 
 def page(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], book: Book) -> str:
-    """The runs of a recipe, and the measurements that belong to them."""
-    parts = [f"# {TITLES.get(name, name)}"]
-    if runs:
-        parts += _of_recipe(name, runs, measurements, book)
+    """The runs of a recipe, or of those that share the page, and the measurements that belong to them."""
+    recipes = dict.fromkeys(run.recipe.partition(":")[0] for run in runs)
+    parts = [] if recipes else [f"# {TITLES.get(name, name)}"]
+    for recipe in recipes:
+        own = [run for run in runs if run.recipe.partition(":")[0] == recipe]
+        parts += [f"# {TITLES.get(recipe, recipe)}", *_of_recipe(recipe, own, measurements, book)]
     plans = [one for one in measurements if one.kind == "plan"]
     if plans:
         parts.append(speed_tables.plans(plans))

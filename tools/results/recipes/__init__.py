@@ -3,6 +3,11 @@
 from tools.results.recipes import streams, synthetic, tasks, text
 from tools.results.recipes.recipe import Recipe
 
-__all__ = ["RECIPES", "Recipe"]
+__all__ = ["RECIPES", "Recipe", "page_of"]
 
 RECIPES = text.RECIPES | synthetic.RECIPES | tasks.RECIPES | streams.RECIPES
+
+
+def page_of(name: str) -> str:
+    """The page of a recipe, or of what is none."""
+    return RECIPES[name].page or name if name in RECIPES else name

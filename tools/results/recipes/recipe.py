@@ -24,6 +24,7 @@ class Recipe:
       search_arguments: further arguments of all runs of the search.
       texts: of streams, name of the measurement of their texts (`tools.measurements.vectors`): tasks that are hardly
         above their largest class where they are learned alone are marked, and left out of every mean.
+      page: of its tables, where it shares one with others.
       orders: name -> further arguments, for streams of tasks: each seed of a row is run in every order, `ROW, ORDER`.
       seeds: recorded runs of each contender.
       arguments: further arguments of all runs.
@@ -48,6 +49,7 @@ class Recipe:
     trials: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     search_arguments: str = ""
     texts: str = ""
+    page: str = ""
     orders: dict[str, str] = dataclasses.field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
     arguments: str = ""

@@ -6,6 +6,8 @@ from memjax.lifelong.orders import MBPA_ORDERS
 from tools.results.recipes.recipe import Recipe
 
 RATE, ADAPTED = "--training.schedule.learning-rate", "--lifelong.method.learning-rate"
+VECTORS = "lifelong_vectors"
+"""page of what is trained on sentence vectors"""
 VALIDATED = "--evaluation.split validation"
 
 
@@ -91,6 +93,7 @@ def _texts(
         variants=_TEXT_ROWS,
         steps=0,
         texts=f"five_{size}",
+        page=VECTORS,
         trials=dict(trials),
         search_arguments=VALIDATED if trials else "",
         orders=dict(list(_ORDERS.items())[:orders]),
@@ -169,6 +172,7 @@ RECIPES = {
             **{f"replay of {rate:.0%}": f"mbpa_pp --lifelong.method.every {round(32 / rate)}" for rate in (0.01, 0.04)},
         },
         steps=0,
+        page=VECTORS,
         orders=dict(list(_ORDERS.items())[:1]),
         seeds=(0, 1, 2),
         arguments="--lifelong.folder $MEMJAX_TEXT_VECTORS_500",
@@ -234,6 +238,7 @@ RECIPES = {
         },
         steps=0,
         texts="fourteen_500",
+        page=VECTORS,
         orders={"order 1": ""},
         seeds=(0, 1, 2),
         arguments="--lifelong.folder $MEMJAX_TEXT_VECTORS_FOURTEEN",
