@@ -69,11 +69,11 @@ def test_seeds_are_shown_as_mean_and_range():
 
 
 def test_too_many_files_and_too_long_cells_are_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "MOST_FILES", 3)
+    monkeypatch.setattr(pages, "MOST_FILES", 2)
     book = Book(tmp_path)
     book.add(RUN)
     pages.write(book)
-    assert pages.check(book) == [f"{tmp_path.name}: given 4 files, allowed: at most 3"]
+    assert pages.check(book) == [f"{tmp_path.name}: given 3 files, allowed: at most 2"]
     monkeypatch.setattr(pages, "MOST_FILES", 80)
     text = tmp_path.parent / "TEXT.md"
     text.write_text("| short | " + "long " * 60 + "|\n")
