@@ -74,7 +74,7 @@ class Updates:
 
 def main(argv: list[str] | None = None) -> int:
     """Serves one kind of update."""
-    parser = argparse.ArgumentParser(prog="python -m tools.bench.updates", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.updates", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("settings", help="JSON object")
     arguments = parser.parse_args(argv)

@@ -29,30 +29,41 @@ PLANS: dict[str, list[str]] = {
     "8b": ["--variant", "8b", "--topology", "v5p-128,v6e-256", "--sweep", "memory_length=65536"],
 }
 """name -> options of `memjax plan`"""
+LEARNERS: dict[str, list[str]] = {
+    "mbpa_pp": [
+        *("--config", "lifelong_text", "--variant", "paper", "--topology", "v5e-8,v5p-16"),
+        *("--vocab-size", "30522", "--widest"),
+    ],
+}
+"""likewise of learners of tasks: every kind of update, and the parts that count by themselves"""
 
 
 def run(names: Sequence[str] = (), book: Book | None = None) -> None:
     """Compiles the plans that are named, or those that the measurements do not have; one is added when it is whole."""
     book = book or Book()
-    known = {one.name for one in book.measurements() if one.kind == "plan"}
-    for name in names or [name for name in PLANS if name not in known]:
+    known = {one.name for one in book.measurements() if one.kind in ("plan", "learner_plan")}
+    plans = {name: ("plan", [*BASE, *options]) for name, options in PLANS.items()}
+    plans |= {name: ("learner_plan", ["plan", *options]) for name, options in LEARNERS.items()}
+    for name in names or [name for name in plans if name not in known]:
+        kind, options = plans[name]
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            code = memjax([*BASE, *PLANS[name], "--json"])
+            code = memjax([*options, "--json"])
         if code not in (0, 3):
             raise SystemExit(code)
         facts = together([json.loads(line) for line in out.getvalue().splitlines()])
-        command = shlex.join(["memjax", *BASE, *PLANS[name], "--json"])
+        command = shlex.join(["memjax", *options, "--json"])
         facts.pop("command", None)
-        pages.record(measured("plan", name, facts, command=command, title=f"Plan: {name}"), book)
+        pages.record(measured(kind, name, facts, command=command, title=f"Plan: {name}"), book)
 
 
 def main(arguments: list[str] | None = None) -> int:
+    allowed = [*PLANS, *LEARNERS]
     parser = argparse.ArgumentParser(prog="python -m tools.measurements.plans", description="Plans of large models.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PLANS)}; none = what is missing")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(allowed)}; none = what is missing")
     names = parser.parse_args(arguments).names
-    if unknown := [name for name in names if name not in PLANS]:
-        parser.error(f"names: given {', '.join(unknown)}, allowed: {', '.join(PLANS)}")
+    if unknown := [name for name in names if name not in allowed]:
+        parser.error(f"names: given {', '.join(unknown)}, allowed: {', '.join(allowed)}")
     run(names)
     return 0
 

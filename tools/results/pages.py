@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tools.results import comparisons, speed_tables, streams, tables
 from tools.results.cells import cell
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run
-from tools.results.recipes import RECIPES, page_of
+from tools.results.recipes import RECIPES, Recipe, page_of
 
 MOST_FILES = 80
 """under `tools/results`"""
@@ -40,7 +40,7 @@ MEASURED = {
     "decode_speed": ("decode_speed",),
     "episodes": ("episodes",),
     "product_key_steps": ("product_key_steps",),
-    "plans": ("plan",),
+    "plans": ("plan", "learner_plan"),
     "learns": ("learns",),
 }
 """page -> kinds of measurements that stand on it, after the runs of the recipe of that name"""

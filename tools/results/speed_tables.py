@@ -200,6 +200,29 @@ def plan_cells(records: Sequence[Record]) -> list[list[str]]:
     return rows
 
 
+def learner_plans(found: Measurement) -> str:
+    """A row per compiled program of a learner."""
+    heads = ["slice", "program", "GiB of a device", "limit", "TFLOPs", "estimate, ms", "copies at once, at most"]
+    rows = []
+    for one in apart(found.facts):
+        estimate, copies = one.get("estimate"), one.get("copies") or {}
+        rows.append(
+            [
+                *(f"{one['topology']} ({one['chips']} chips)", one["program"]),
+                f"{one['memory']['total'] / 2**30:.2f}" + ("" if one["fits"] else ", does not fit"),
+                *(f"{one['limit'] / 2**30:.1f}", f"{one['flops'] / 1e12:,.1f}"),
+                f"{1e3 * estimate['step']:,.1f}" if estimate else "",
+                f"{copies['at_once']}, {copies['widest']}" if copies else "",
+            ]
+        )
+    about = (
+        "Compiled for a slice that is not there, and not run. Every kind of update, the write into the memory, the "
+        "search in it, and the scoring of test texts with parameters of their own: how many copies are adapted at once "
+        "as configured, and the most that the compiler finds room for."
+    )
+    return f"{about}\n\n{grid(heads, rows)}"
+
+
 COSTED = {"memformer": "Memformer", "transformer_xl": "Transformer-XL", "transformer": "Transformer"}
 TEMPORARIES = {"temp_bytes": "", "row_temp_bytes": " row by row"}
 MEMORY_OF_LENGTHS = 1024
@@ -424,6 +447,7 @@ TABLES: dict[str, Callable[[Measurement], str]] = {
     "decode_speed": decode_speed,
     "product_key_steps": product_key_steps,
     "costs": costs,
+    "learner_plan": learner_plans,
     "replay": replay,
     "rematerialization": rematerialization,
 }
