@@ -27,6 +27,7 @@ Where the values come from
               (tools/results/tables/lifelong_vectors.md)
   ours        on vectors: 384-256-33 where only the head is adapted, all texts of the folders, Adam, and replays
               every 400 examples, so that few texts have some at all (1 % of 10,000 is none in 2,000);
+              of `paper` two queries at once, three are the most that a chip of a v5e has room for;
               `small*`: not searched; of `last_two*` 64 tokens a text and a memory of 2,000 texts, whose states take
               98 kB each
 """
@@ -169,7 +170,7 @@ def get_config(variant: str = "default") -> Config:
             method.memory = EpisodicMemory(capacity=2000, place="host")
     if variant == "paper":
         config.lifelong.method = MbPA(
-            memory=EpisodicMemory(policy="all", capacity=575_000), key="first", adapted=(), queries=4
+            memory=EpisodicMemory(policy="all", capacity=575_000), key="first", adapted=(), queries=2
         )
     if variant == "smoke":
         blobs = [Blobs(classes=(2 * i, 2 * i + 1), dim=8, num_train=32, num_test=16) for i in range(2)]

@@ -3,15 +3,27 @@
 import pytest
 
 from tools.measurements import plans
+from tools.results import speed_tables
 from tools.results.ledger import Book, apart
 
-KNOWN = {one.name: one for one in Book().measurements() if one.kind == "plan"}
+MADE = Book().measurements()
+KNOWN = {one.name: one for one in MADE if one.kind == "plan"}
 
 
 def test_every_command_has_its_measurement():
     assert {name: one.command for name, one in KNOWN.items()} == {
         name: " ".join(["memjax", *plans.BASE, *options, "--json"]) for name, options in plans.PLANS.items()
     }
+
+
+def test_every_learner_has_its_measurement_and_a_line_for_each_program():
+    made = {one.name: one for one in MADE if one.kind == "learner_plan"}
+    assert {name: one.command for name, one in made.items()} == {
+        name: " ".join(["memjax", "plan", *options, "--json"]) for name, options in plans.LEARNERS.items()
+    }
+    table = speed_tables.learner_plans(made["mbpa_pp"])
+    programs = ("stream", "replay", "write", "search", "adapt")
+    assert [name for name in programs if f"(8 chips) | {name} |" in table] == [*programs]
 
 
 def test_what_does_not_fit_fits_when_it_is_changed_as_advised():

@@ -31,7 +31,7 @@ PLANS: dict[str, list[str]] = {
 """name -> options of `memjax plan`"""
 LEARNERS: dict[str, list[str]] = {
     "mbpa_pp": [
-        *("--config", "lifelong_text", "--variant", "paper", "--topology", "v5e-8,v5p-16"),
+        *("--config", "lifelong_text", "--variant", "paper", "--topology", "v5e-8"),
         *("--vocab-size", "30522", "--widest"),
     ],
 }
