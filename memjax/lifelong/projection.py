@@ -124,8 +124,8 @@ def gem(
     A step without conflict changes no bit and costs one forward pass more, `reference.dots`. One with a conflict also
     costs a backward and a forward pass for each task, through the losses of all, for the Gram matrix, and one backward
     pass for their weighted sum: no more than one gradient beside the new one is held at a time. `stored` ones are
-    worked out once in every step, a forward and a backward pass through the rows of each task there is: a tenth of the
-    arithmetic of five tasks in conflict, and as many gradients in memory as tasks.
+    worked out once in every step, a forward and a backward pass through the rows of each task there is, and need as
+    much memory as there are tasks.
 
     Args:
       margin: of `solve_gem`, as are the others; a loss whose gradient is 0 (a task that is not there yet, with a finite

@@ -140,7 +140,7 @@ class GEM(Method):
     epsilon: Annotated[float, zero_or_more()] = 1e-3
     """added to the diagonal of the dual program"""
     stored: bool = False
-    """hold the gradients of all tasks at once: many times faster, and as many gradients in memory as tasks"""
+    """hold the gradients of all tasks at once: less arithmetic, and as many gradients in memory as tasks"""
 
 
 @dataclass(slots=True, kw_only=True)
