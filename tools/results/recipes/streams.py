@@ -151,7 +151,8 @@ RECIPES = {
         "have not learned their tasks (compare what they reach right after a task with the tasks learned apart), and "
         "nothing is said of what they forget. Dense mixing, Logit-KD, SI and, by little, LwF are above "
         "plain training. Of MbPA, MbPA++ and random neighbours the best trial has the highest rate of "
-        "adaptation that was tried, of Logit-KD, EWC, MAS, SI and LwF the higher of two rates of training: more might be found beyond.",
+        "adaptation that was tried, of Logit-KD, EWC, MAS, SI and LwF the higher of two rates of "
+        "training: more might be found beyond.",
     ),
     "lifelong_vectors_sweeps": Recipe(
         description=(
