@@ -18,7 +18,7 @@ _METHODS = {
     "Meta-MbPA": "meta_mbpa",
     "multi-task": "multi_task",
 }
-_EPISODES = trials(RATE, (1e-3, 4e-3), INNER, (0.03, 0.1, 0.3, 1.0))
+_EPISODES = trials(RATE, (2e-3, 8e-3), INNER, (0.1, 0.3, 1.0, 3.0))
 _NEIGHBORS = tuple(
     f"{RATE} {rate:g} {INNER} {inner:g} {ADAPTED} {inner:g}" for rate in (5e-4, 2e-3) for inner in (0.03, 0.1, 0.3, 1.0)
 )
