@@ -26,10 +26,15 @@ BEFORE = {
     "EMAR, code": ("EA-EMR", "EMAR"),
     "upper bound": ("EMAR",),
 }
-ORDERS = {
-    f"order {number}": f"--lifelong.order {' '.join(map(str, order))}"
-    for number, order in enumerate(task_orders(10, 5), 1)
-}
+
+
+def _orders(num_tasks: int, number: int) -> dict[str, str]:
+    """The first orders of so many tasks."""
+    orders = enumerate(task_orders(num_tasks, number), 1)
+    return {f"order {one}": f"--lifelong.order {' '.join(map(str, order))}" for one, order in orders}
+
+
+ORDERS = _orders(10, 5)
 DATA = "--lifelong.folder $MEMJAX_FEWREL --data.tokenizer.path $MEMJAX_GLOVE"
 ABOUT = (
     "Lifelong FewRel in ten tasks, clusters of the names of its 80 relations, {orders}; {size} sentences of each task "
@@ -48,6 +53,7 @@ def _rows(names: tuple[str, ...], size: int) -> dict[str, str]:
     return {name: f"{ROWS[name]} {option(name)}" for name in names}
 
 
+QUESTION_ROWS = ("lower bound", "EMR", "EA-EMR", "EMAR", "upper bound")
 SMALLER = ("GEM", "A-GEM", "EMR", "EA-EMR", "EMAR")
 RECIPES = {
     "lifelong_relations": Recipe(
@@ -74,4 +80,29 @@ RECIPES = {
         )
         for size in (10, 25)
     },
+    "lifelong_relations_questions": Recipe(
+        description=(
+            "SimpleQuestions in twenty tasks, clusters of the names of the 1,185 relations that have a question in the "
+            "files of validation and test, three orders; 50 questions of each task in the memory. These files, of "
+            "which the papers test on the second, are all that is at hand: of 17,672 different questions 12,314 are "
+            "trained on and 3,554 tested, split by a hash of the question; a BiLSTM of 200 units each way on frozen "
+            "GloVe vectors of 50 numbers, 20,000 words (the papers: 300). So no number here is comparable with a "
+            "published one. A question to train on has at most 15 candidates, one to test all of its own. EMAR has a "
+            "vector of each relation, and softmax; the others compare with names, by a ranking loss, three epochs. "
+            "Settings not searched. MEMJAX_SIMPLE_QUESTIONS is the folder of the files, MEMJAX_GLOVE a file of word "
+            "vectors."
+        ),
+        config="lifelong_relations",
+        variants={row: f"questions_{ROWS[row]}" for row in QUESTION_ROWS},
+        steps=0,
+        orders=_orders(20, 3),
+        seeds=(0,),
+        arguments="--lifelong.folder $MEMJAX_SIMPLE_QUESTIONS --data.tokenizer.path $MEMJAX_GLOVE",
+        controls={
+            "EMR": ("lower bound",),
+            "EA-EMR": ("EMR",),
+            "EMAR": ("EMR", "EA-EMR"),
+            "upper bound": ("EMAR",),
+        },
+    ),
 }
