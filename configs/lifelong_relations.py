@@ -8,6 +8,14 @@ vectors of 50 numbers. Each sentence has candidates of its own, about ten. `whol
 the accuracy on the test sentences of all relations, each with all of its candidates; the average over the tasks learned
 so far compares with candidates that were seen.
 
+`pairs_*` are another protocol, of Holla et al. 2020 (https://arxiv.org/abs/2009.04891): a pair of a sentence and the
+name of a relation is an example, each is read once, and no border between tasks is told. Here a perceptron reads
+vectors of pairs, which `python -m tools.measurements.vectors pairs` makes with a frozen MiniLM in a folder:
+
+    memjax train --config lifelong_relations --variant pairs_oml --lifelong.folder PAIRS
+
+Accuracy is that of sentences: the pair with the right name scores higher than those with the candidates.
+
 Papers: EMAR, Han et al. 2020, https://aclanthology.org/2020.acl-main.573; EA-EMR and EMR, Wang et al. 2019,
 https://arxiv.org/abs/1903.02588.
 Paper's number: on FewRel whole / average 66.0 / 77.9 of EMAR, 56.6 / 67.3 of EA-EMR, 51.0 / 62.0 of EMR (recalled, not
@@ -24,7 +32,12 @@ Where the values come from
   code        `emar_code`: flat k-means, names as relation embeddings, first pass over memory and task, two rounds,
               batches of 5 in reconsolidation, a new Adam in every pass, softmax over all relations; the alignment's
               Adam at 1e-4 for 20 epochs
-  ours        passes and rounds of `emar` as in its code; four sentences of a relation are drawn for a prototype or a
+              of `paper_pairs_oml` 4 sentences a batch, 5 batches before a query, 1,600 sentences from one replay to the
+              next, a hundredth of them replayed, 64 tokens
+  ours        a batch of `paper_pairs_oml` is 44 pairs, and a replay comes every 17,600: as many as 4 and 1,600
+              sentences have with ten candidates; the pairs of a sentence do not stand together. `pairs_*`: batches of
+              16 pairs, a replay or a projected update about every 1,600, not searched
+              passes and rounds of `emar` as in its code; four sentences of a relation are drawn for a prototype or a
               reconsolidation; the weight of EWC; the tasks (`memjax.lifelong.relation_orders`)
 """
 
@@ -34,12 +47,16 @@ from typing import Any
 
 from memjax.config import (
     AGEM,
+    ANML,
     EAEMR,
     EMAR,
     EMR,
     EWC,
     GEM,
+    OML,
     BiLSTM,
+    CachedPairs,
+    Classification,
     Config,
     Data,
     EpisodicMemory,
@@ -47,8 +64,10 @@ from memjax.config import (
     Joint,
     Lifelong,
     MadeRelations,
+    Perceptron,
     RelationExtraction,
     RelationFiles,
+    Replay,
     Schedule,
     Sequential,
     TaskData,
@@ -57,6 +76,7 @@ from memjax.config import (
     Words,
 )
 from memjax.lifelong.relation_orders import FEWREL_TASKS, SIMPLE_QUESTIONS_TASKS
+from memjax.overrides import load_config
 
 MADE_TASKS = ((1, 2, 3), (4, 5), (6, 7, 8))
 METHODS = {
@@ -81,9 +101,29 @@ WORDS = {
     "emar": "EMAR as the paper has it",
     "emar_code": "EMAR as its code has it",
 }
+ALL_PAIRS = EpisodicMemory(policy="all", capacity=100_000)
+EPISODE = {"memory": ALL_PAIRS, "every": 1600, "rate": 0.04, "inner_learning_rate": 0.1}
+PAIRS = {
+    "default": Sequential(),
+    "replay": Replay(memory=ALL_PAIRS, mode="sparse", every=1600, rows=64),
+    "agem": AGEM(memory=ALL_PAIRS, every=1600, rows=64),
+    "oml": OML(**EPISODE),
+    "anml": ANML(**EPISODE),
+    "multi_task": Joint(),
+}
+PAIR_WORDS = {
+    "default": "plain training, one task after the other",
+    "replay": "sparse experience replay",
+    "agem": "sparse A-GEM",
+    "oml": "OML-ER",
+    "anml": "ANML-ER",
+    "multi_task": "all tasks shuffled together, with all candidates",
+}
 VARIANTS = {
     **WORDS,
     **{f"questions_{name}": f"SimpleQuestions, {words}" for name, words in WORDS.items()},
+    **{f"pairs_{name}": f"vectors of pairs, one pass, {words}" for name, words in PAIR_WORDS.items()},
+    "paper_pairs_oml": "OML-ER on pairs at the published size: BERT-base, 64 tokens",
     "paper": "EMAR at the published size: GloVe of 300 numbers, 44,800 sentences to train on",
     "smoke": "seconds: EMAR on made sentences",
 }
@@ -91,6 +131,8 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`."""
+    if "pairs_" in variant:
+        return _pairs(variant)
     questions, own = variant.startswith("questions_"), variant.removeprefix("questions_")
     source, parts, count, rows, length = RelationFiles(), FEWREL_TASKS, 80, 50, 40
     tokenizer, model = VectorWords(), BiLSTM(dim=300 if variant == "paper" else 50)
@@ -112,13 +154,46 @@ def get_config(variant: str = "default") -> Config:
         task, epochs = dataclasses.replace(task, learned=learned, **similar), 1
     if variant == "smoke":
         method = EMAR(size=4, instances=2)
-    named = tuple(TaskData(name=f"task_{number}", source=one) for number, one in enumerate(tasks))
-    scored = Evaluation(rows=rows, split="test", accuracy=True)
-    return Config(
-        name=f"lifelong_relations_{variant}",
+    return _config(
+        variant,
+        tasks,
+        Lifelong(method=method, epochs=epochs),
         model=model,
         task=task,
         data=Data(source=source, tokenizer=tokenizer, rows=rows, segment_length=length),
+    )
+
+
+def _pairs(variant: str) -> Config:
+    """A variant whose examples are pairs of a sentence and the name of a relation."""
+    method = copy.deepcopy(PAIRS[variant.removeprefix("paper_").removeprefix("pairs_")])
+    parts: dict[str, Any] = {"model": Perceptron(), "task": Classification()}
+    source: Any = CachedPairs()
+    parts["data"] = Data(source=source, rows=16, segment_length=384)
+    if isinstance(method, ANML):
+        parts["model"].gate = 256
+    rate = 4e-3
+    if variant.startswith("paper"):
+        like = load_config("bert_glue", "default")
+        every = EpisodicMemory(policy="all", capacity=500_000)
+        method, rate = OML(memory=every, every=17_600, rate=0.01, reduction="sum"), 3e-5
+        source = RelationFiles(train=("training_data.txt",), test=("val_data.txt",))
+        parts["model"] = like.model
+        parts["data"] = Data(source=source, tokenizer=like.data.tokenizer, rows=44, segment_length=64)
+    tasks = [dataclasses.replace(source, relations=one) for one in FEWREL_TASKS]
+    config = _config(variant, tasks, Lifelong(method=method, epochs=1), **parts)
+    config.training.schedule.learning_rate = rate
+    return config
+
+
+def _config(variant: str, sources: list[Any], lifelong: Lifelong, *, data: Data, **parts: Any) -> Config:
+    """The experiment, whose tasks and whole data are scored after every task."""
+    named = tuple(TaskData(name=f"task_{number}", source=one) for number, one in enumerate(sources))
+    scored = Evaluation(rows=data.rows, split="test", accuracy=True)
+    return Config(
+        name=f"lifelong_relations_{variant}",
+        data=data,
+        **parts,
         training=Training(
             schedule=Schedule(learning_rate=1e-3, warmup_steps=0, decay="constant"),
             clip_norm=1.0,
@@ -131,5 +206,5 @@ def get_config(variant: str = "default") -> Config:
             *(dataclasses.replace(scored, name=one.name, task=one.name) for one in named),
             dataclasses.replace(scored, name="whole"),
         ),
-        lifelong=Lifelong(method=method, tasks=named, epochs=epochs),
+        lifelong=dataclasses.replace(lifelong, tasks=named),
     )

@@ -256,11 +256,14 @@ class Examples(abc.ABC):
     Attributes:
       fingerprint: what they are; a position of others is then refused.
       skipped: of the source that were left out.
+      groups: int `[examples]`, those of one group are choices, of which that of class 1 is right; None = all stand
+        alone.
       every_token: False, targets are others than the tokens read.
     """
 
     fingerprint: str | None = None
     skipped = 0
+    groups: np.ndarray | None = None
     every_token = False
 
     @property

@@ -17,10 +17,17 @@ __all__ = ["LabelledText", "glue_texts", "tfds_glue_texts"]
 
 @dataclasses.dataclass(frozen=True)
 class LabelledText:
-    """One example: a text or a pair of texts, and its class."""
+    """One example: a text or a pair of texts, and its class.
+
+    Attributes:
+      texts: one or two.
+      label: number of the class.
+      group: those of one group are choices, of which that of class 1 is right; -1 = it stands alone.
+    """
 
     texts: tuple[str, ...]
     label: int
+    group: int = -1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,6 +26,7 @@ from memjax.data.python_sources import python_sources
 from memjax.data.qa_srl import qa_srl_questions
 from memjax.data.quac import quac_questions, tfds_quac_questions
 from memjax.data.questions import QuestionSplit, select_questions
+from memjax.data.relation_pairs import cached_pairs, relation_pairs
 from memjax.data.relation_sentences import RelationSplits, made_relations, relation_files, tacred_sentences
 from memjax.data.seqio import register_tasks, seqio_documents, seqio_tokenizer
 from memjax.data.sorting import Sorting
@@ -260,8 +261,12 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
             return tfds_glue_texts(source.name, split=split, data_dir=source.data_dir)
         case configs.ClassifiedTexts():
             return classified_texts(source).texts[split]
-        case configs.Relations():
-            return relation_splits(source).of(source.relations).sentences[split]
+        case configs.Relations(relations=relations) if wanted == "labelled":
+            return relation_pairs(relation_splits(source).of(relations), split, known=source.known)
+        case configs.Relations(relations=relations):
+            return relation_splits(source).of(relations).sentences[split]
+        case configs.CachedPairs(relations=relations):
+            return cached_pairs(source.path, split, relations=relations, known=source.known)
         case configs.AskedTexts():
             count = getattr(source, f"num_{split}")
             return select_questions(asked_questions(source, split).questions, count, seed=source.sampling_seed)
@@ -295,6 +300,8 @@ def class_names(source: configs.Source) -> dict[int, str]:
             return dict(enumerate(classes, start=first))
         case configs.LabelledFile(classes=classes, numbers=numbers):
             return dict(zip(numbers, classes, strict=True))
+        case configs.Relations() | configs.CachedPairs():
+            return {0: "another relation", 1: "this relation"}
     return {}
 
 

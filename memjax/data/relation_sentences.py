@@ -20,12 +20,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from memjax.data.sources import SPLITS, find_packed, packed_names, read_text, split_of
 from memjax.data.vectors import random_of
 
 __all__ = [
     "RelationSentence",
     "RelationSplits",
+    "drawn_candidates",
     "made_relations",
     "name_words",
     "relation_files",
@@ -242,6 +245,15 @@ def check_entities(spans: Sequence[int], words: int, place: str) -> None:
     for first, last in zip(spans[::2], spans[1::2], strict=True):
         if not 0 <= first <= last < words:
             raise ValueError(f"{place}: given an entity from word {first} to {last}, allowed: within 0 to {words - 1}")
+
+
+def drawn_candidates(sentence: RelationSentence, most: int) -> tuple[int, ...]:
+    """At most so many of the candidates, in their order, drawn by a hash of the sentence; 0 = all."""
+    count = len(sentence.candidates)
+    if not most or count <= most:
+        return sentence.candidates
+    kept = np.sort(random_of(f"candidates/{sentence.label}/{sentence.text}").permutation(count)[:most])
+    return tuple(sentence.candidates[place] for place in kept)
 
 
 def made_relations(

@@ -37,6 +37,7 @@ class Vectors(NamedTuple):
       classes: all that the examples of the task may have, whatever this split has.
       columns: int `[width]`, the order in which the numbers of a vector are read; None = theirs.
       divisor: of every number.
+      groups: as in `memjax.data.documents.Examples`.
     """
 
     values: np.ndarray
@@ -45,6 +46,7 @@ class Vectors(NamedTuple):
     classes: tuple[int, ...]
     columns: np.ndarray | None = None
     divisor: float = 1.0
+    groups: np.ndarray | None = None
 
     def read(self, rows: Any) -> np.ndarray:
         """The numbers of some entries, float32 `[..., width]`."""
@@ -87,7 +89,7 @@ class LabelledVectors(Examples):
                 f"task.num_classes: given {num_classes}, allowed: at least {largest + 1}, as the data have"
             )
         self._vectors, self._labels = vectors, vectors.labels.astype(np.int32)
-        self._weights = np.ones(1, np.float32)
+        self._weights, self.groups = np.ones(1, np.float32), vectors.groups
         own = np.isin(np.arange(num_classes), vectors.classes)
         self._context: Mapping[str, np.ndarray] = {CLASSES: own} if masked else {}
         self.fingerprint = f"vectors-{self._digest(own if masked else b'')}"
@@ -234,8 +236,8 @@ def cached_features(
     """
     folder = Path(folder).expanduser()
     holds_out = split != "test" and not (folder / "validation.npy").is_file()
-    values, labels = _feature_files(folder, "train" if holds_out else split)
-    own = _check_classes(classes, labels if split == "train" or holds_out else _feature_files(folder, "train")[1])
+    values, labels = feature_files(folder, "train" if holds_out else split)
+    own = _check_classes(classes, labels if split == "train" or holds_out else feature_files(folder, "train")[1])
     rows = np.flatnonzero(np.isin(labels, own))
     if holds_out:
         rows = np.array([r for r in rows if split_of(str(r), validation=HELD_OUT, test=0) == split], np.int64)
@@ -306,7 +308,7 @@ def _read_digits(images: tuple[str, int], labels: tuple[str, int]) -> tuple[np.n
     return pixels.reshape(len(pixels), -1), classes
 
 
-def _feature_files(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+def feature_files(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     """The vectors and classes of a split, as they are in their files."""
     found = []
     for name, axes, kind, what in (

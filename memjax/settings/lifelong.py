@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from memjax.settings.data import SourceKind
 from memjax.settings.meta import ANML, MAML, OML, MetaMbPA
@@ -75,6 +75,12 @@ class Lifelong(Settings):
     def in_order(self) -> tuple[TaskData, ...]:
         """The tasks as they are learned."""
         return tuple(self.tasks[number] for number in self.order) or self.tasks
+
+    def source_of(self, name: str) -> SourceKind:
+        """The source of a task as one of the stream: some depend on what was learned before."""
+        sources: list[Any] = [task.source for task in self.in_order]
+        place = [task.name for task in self.in_order].index(name)
+        return sources[place].after(sources if self.method.joins else sources[:place])
 
     def first(self, count: int) -> Lifelong:
         """The first tasks alone."""

@@ -39,6 +39,7 @@ class Method(Settings):
     every = 0  # examples from one replay, or projection, to the next; 0 = none is counted
     aligns = False  # a linear map stands before the similarities of the head
     batches = 1  # of the stream, that an update reads
+    joins = False  # the examples of all tasks are read in one stage
     adapts = False  # every row is scored with parameters that have been adapted to it
 
     def arguments(self) -> dict[str, Any]:
@@ -106,6 +107,10 @@ class Joint(Method):
     stages: Literal["one", "cumulative", "anew"] = "one"
     """all tasks shuffled in one stage (multi-task); all up to each task, going on (cumulative), or from the first
     parameters again (joint re-training at every step)"""
+
+    @property
+    def joins(self) -> bool:
+        return self.stages == "one"
 
 
 @dataclass(slots=True, kw_only=True)

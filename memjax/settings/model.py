@@ -286,7 +286,7 @@ class Perceptron(AnyModel, Carrier):
 
     def check(self, field: str, config: Config) -> None:
         source = config.data.source
-        allowed = "Digits, Blobs, PermutedBags or CachedFeatures with a Perceptron"
+        allowed = "Digits, Blobs, PermutedBags, CachedFeatures or CachedPairs with a Perceptron"
         require("vectors" in source.gives, "data.source", type(source).__name__, allowed)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
+from memjax.settings.examples import Vectors
 from memjax.settings.ranges import Count, Number, Percent, Range, Seed
 from memjax.settings.relations import require
 from memjax.settings.sources import Source
@@ -12,25 +14,38 @@ from memjax.settings.sources import Source
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = ["MadeRelations", "RelationFiles", "RelationKind", "Relations", "Tacred"]
+__all__ = ["CachedPairs", "MadeRelations", "RelationFiles", "RelationKind", "Relations", "Tacred"]
 
 Numbers = Annotated[tuple[int, ...], Range(words="numbers of relations, from 1 on", least=1)]
 
 
 @dataclass(slots=True, kw_only=True)
 class Relations(Source):
-    """Sentences that each tell one relation of two things, for RelationExtraction. Relations are numbered from 1."""
+    """Sentences that each tell one relation of two things, for RelationExtraction. Relations are numbered from 1.
 
-    gives = ("relations",)
+    For Classification pairs of a sentence and the name of a relation, which it tells (class 1) or not (class 0).
+    """
+
+    gives = ("relations", "labelled")
 
     relations: Numbers = ()
     """whose sentences are read: those of one task of several; () = all"""
+    known: Numbers = ()
+    """Classification: the relations whose names a sentence to train on is paired with beside its own; () = all. A
+    stream gives each task those of the tasks so far, and Joint with one stage those of all"""
+
+    def after(self, earlier: Sequence[Any]) -> Source:
+        return replace(self, known=_known(self, earlier))
 
     def check(self, field: str, config: Config) -> None:
         count, largest = config.task.num_classes, max(self.relations, default=1)
         task = type(config.task).__name__
-        require(task == "RelationExtraction", "task", task, f"RelationExtraction with {type(self).__name__}")
-        require(largest <= count, f"{field}relations", largest, f"1 to task.num_classes = {count}")
+        allowed = f"RelationExtraction or Classification with {type(self).__name__}"
+        require(task in ("RelationExtraction", "Classification"), "task", task, allowed)
+        if config.task.numbers_relations:
+            require(largest <= count, f"{field}relations", largest, f"1 to task.num_classes = {count}")
+        else:
+            require(count == 2, "task.num_classes", count, f"2 with pairs of {type(self).__name__}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,8 +93,41 @@ class MadeRelations(Relations):
 
     def check(self, field: str, config: Config) -> None:
         Relations.check(self, field, config)
+        if not config.task.numbers_relations:
+            return
         count = config.task.num_classes
         require(count == self.num_relations, f"{field}num_relations", self.num_relations, f"task.num_classes = {count}")
 
 
-RelationKind = RelationFiles | Tacred | MadeRelations
+@dataclass(slots=True, kw_only=True)
+class CachedPairs(Vectors):
+    """Pairs of a sentence and the name of a relation as vectors that a model made before, for Classification.
+
+    As CachedFeatures, with `validation.npy`, and for every split `SPLIT_pairs.npy`, int32 [pairs, 3]: number of the
+    sentence, relation that it tells, relation of the name (`python -m tools.measurements.vectors pairs`).
+    """
+
+    path: str = ""
+    """the folder"""
+    relations: Numbers = ()
+    """as in RelationFiles"""
+    known: Numbers = ()
+    """as in RelationFiles"""
+
+    def after(self, earlier: Sequence[Any]) -> Source:
+        return replace(self, known=_known(self, earlier))
+
+    def check(self, field: str, config: Config) -> None:
+        Vectors.check(self, field, config)
+        count, kind = config.task.num_classes, type(self).__name__
+        require(not self.classes, f"{field}classes", self.classes, f"() with {kind}")
+        require(count == 2, "task.num_classes", count, f"2 with {kind}")
+
+
+def _known(own: Any, earlier: Sequence[Any]) -> tuple[int, ...]:
+    """The relations of some tasks; () = all, where one of them has all."""
+    of_each = [one.relations for one in (*earlier, own)]
+    return tuple(sorted({number for some in of_each for number in some})) if all(of_each) else ()
+
+
+RelationKind = RelationFiles | Tacred | MadeRelations | CachedPairs

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from memjax.settings.ranges import Count, Number, Percent, Range, zero_or_more
 from memjax.settings.relations import Settings, require
@@ -48,6 +49,7 @@ class Source(Settings):
       metrics: what is published for its classes besides accuracy: 'matthews', 'f1'.
       max_length: tokens of each side of its pairs, the end included; 0 = it has none.
       text: what is read of a row with a title: 'title_and_text', or 'text' alone.
+      relations: whose sentences are read; () = all, or it has no relations.
     """
 
     gives = ("texts",)
@@ -57,6 +59,12 @@ class Source(Settings):
     metrics = ()
     max_length = 0
     text = "title_and_text"
+    relations = ()
+
+    def after(self, earlier: Sequence[Any]) -> Source:
+        """The same as a task of a stream, after sources of earlier tasks."""
+        del earlier
+        return self
 
 
 @dataclass(slots=True, kw_only=True)

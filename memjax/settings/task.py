@@ -48,6 +48,7 @@ class Task(Settings):
       sources: kinds of sources that hold its examples; () = it reads documents.
       files: kind of source that a file of one's own becomes; None = it takes none.
       num_classes: that its head tells apart; 0 = it has no classes.
+      numbers_relations: whether its classes are relations.
       similarity: of what its head compares, and `vectors` with what; '' = it does not compare.
       margin: of a ranking loss; 0 = it has none.
       takes_states: whether its texts may come with what frozen layers give of them (`model.first_layer`).
@@ -56,6 +57,7 @@ class Task(Settings):
     encodes = False
     files: ClassVar[type[LabelledFile] | type[Squad] | type[TextFiles] | None] = None
     num_classes = 0
+    numbers_relations = False
     similarity, vectors, margin = "", "learned", 0.0
     takes_states = False
     sources: ClassVar[tuple[type[Source], ...]] = ()
@@ -149,7 +151,8 @@ class Classification(TextEncoderTask):
     """of a ranking loss: by so much a class is to be more similar than each other one; 0 = softmax"""
 
     takes_states = True
-    sources = (Glue, Templates, TextClasses, CLBenchmark, TfdsClasses, SeqioClasses, LabelledFile)
+    sources = (Glue, Templates, TextClasses, CLBenchmark, TfdsClasses, SeqioClasses, LabelledFile, RelationFiles)
+    sources += (Tacred, MadeRelations)
     files = LabelledFile
 
     def check(self, field: str, config: Config) -> None:
@@ -194,6 +197,7 @@ class RelationExtraction(Classification):
     """other relations that a sentence to train on is compared with, at most; 0 = all of its own"""
 
     sources = (RelationFiles, Tacred, MadeRelations)
+    numbers_relations = True
     files = None
 
     def check(self, field: str, config: Config) -> None:

@@ -24,7 +24,8 @@ from memjax.data.token_files import Progress
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts, truncate_texts
 from memjax.models.heads import ClassificationHead, TaskHead
 from memjax.models.similarity_head import SimilarityHead
-from memjax.tasks.contract import Asked, ReadBatch, Task, Tokens, candidates, neighbors_of, read_examples
+from memjax.tasks.choices import GroupMeasure
+from memjax.tasks.contract import Asked, Measure, ReadBatch, Task, Tokens, candidates, neighbors_of, read_examples
 from memjax.typing import Batch
 
 __all__ = ["LabelledTexts"]
@@ -69,8 +70,10 @@ class Classification(Task):
         named |= {"masks_unseen": task.mask_unseen, "aligned": stream is not None and stream.method.aligns}
         return SimilarityHead(**named, dtype=jnp.dtype(model.compute_dtype), **fields)
 
-    def make_measure(self, split: Split) -> Callable[[], ClassMeasure]:
-        del split
+    def make_measure(self, split: Split) -> Callable[[], Measure]:
+        groups = split.plain.groups if isinstance(split, Examples) else None
+        if groups is not None:
+            return functools.partial(GroupMeasure, groups)
         return functools.partial(ClassMeasure, self.config.data.source.metrics)
 
     def predict(
@@ -157,6 +160,8 @@ class LabelledTexts(Examples):
                 f"task.num_classes: given {num_classes}, allowed: at least {largest + 1}, as the data have"
             )
         self._labels = np.array([example.label for example in examples], np.int32)
+        groups = np.array([example.group for example in examples])
+        self.groups = groups if (groups >= 0).all() else None
         columns = [tokenizer.encode_many(list(texts)) for texts in zip(*(e.texts for e in examples), strict=True)]
         self._texts = [join_texts(tokenizer, *truncate_texts(parts, length)) for parts in zip(*columns, strict=True)]
         special = 1 + len(columns)

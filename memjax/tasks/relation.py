@@ -12,10 +12,9 @@ import numpy as np
 
 from memjax.data.documents import Example, Examples, Split
 from memjax.data.opening import Datasets, cache_folder, make_tokenizer, open_source, relation_splits
-from memjax.data.relation_sentences import RelationSentence, name_words
+from memjax.data.relation_sentences import RelationSentence, drawn_candidates, name_words
 from memjax.data.sources import Texts, read_text
 from memjax.data.token_files import Progress
-from memjax.data.vectors import random_of
 from memjax.data.word_vectors import WordVectors, read_word_vectors, table_of
 from memjax.models.bilstm import Fixed
 from memjax.models.contract import Model
@@ -220,7 +219,7 @@ class LabelledSentences(Examples):
             )
         whole = [words_of(tokenizer, one.text) for one in sentences]
         self._texts = [words[:length] for words in whole]
-        self._sentences = [one._replace(candidates=_drawn(one, most)) for one in sentences]
+        self._sentences = [one._replace(candidates=drawn_candidates(one, most)) for one in sentences]
         self._count, self._candidates, self._fallback = num_classes, candidates, fallback
         self._seen_only = np.array(seen_only)
         self.truncated = sum(len(words) > length for words in whole)
@@ -255,15 +254,6 @@ class LabelledSentences(Examples):
 
     def num_bytes(self, index: int, /) -> int:
         return len(self._sentences[index].text.encode("utf-8"))
-
-
-def _drawn(sentence: RelationSentence, most: int) -> tuple[int, ...]:
-    """At most so many of the candidates, in their order."""
-    count = len(sentence.candidates)
-    if not most or count <= most:
-        return sentence.candidates
-    kept = np.sort(random_of(f"candidates/{sentence.label}/{sentence.text}").permutation(count)[:most])
-    return tuple(sentence.candidates[place] for place in kept)
 
 
 class RelationMeasure:

@@ -137,10 +137,10 @@ class Experiment:
           ValueError: there is no such task, or its documents have another vocabulary.
         """
         settings = self.config.lifelong
-        sources = {one.name: one.source for one in (settings.tasks if settings else ())}
-        if name not in sources:
-            raise ValueError(f"evaluation.task: given {name!r}, allowed: one of {list(sources)}")
-        config = with_source(self.config, sources[name])
+        names = [one.name for one in (settings.tasks if settings else ())]
+        if settings is None or name not in names:
+            raise ValueError(f"evaluation.task: given {name!r}, allowed: one of {names}")
+        config = with_source(self.config, settings.source_of(name))
         theirs, ours = task_of(config).data(tokenizer=self.tokenizer), self.model.vocabulary.vocab_size
         if theirs.vocab_size != ours:
             raise ValueError(

@@ -7,8 +7,11 @@ python -m tools.measurements.vectors fourteen --run MINILM --data DATA --out vec
 
 python -m tools.measurements.vectors five --data DATA --out texts --files              # its `encoder*`, `last_two*`
 
+python -m tools.measurements.vectors pairs --run MINILM --data DATA --out pairs    # configs/lifelong_relations.py
+
 DATA has the folders `cl-benchmark` (of O-LoRA), `ag-news`, `dbpedia` and `yahoo-answers`. Of the five sets of MbPA++
-only two of Yahoo's ten classes are there, so 25 of 33 classes.
+only two of Yahoo's ten classes are there, so 25 of 33 classes. `pairs` are those of a sentence of Lifelong FewRel
+(`lifelong-fewrel`) and the name of a relation, its own or one of its candidates: about 123,000.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from memjax.config import CLBenchmark, TextClasses
-from memjax.data.opening import classified_texts
+from memjax.config import CLBenchmark, RelationFiles, TextClasses
+from memjax.data.opening import classified_texts, relation_splits
+from memjax.data.relation_pairs import PAIRS, RelationPair, pair_numbers, relation_pairs
+from memjax.data.sources import SPLITS
 from memjax.data.text_classes import DHIM_CLASSES, TEXT_SETS
 from memjax.data.text_splits import TextSplits
 from memjax.lifelong.features import cached_splits, encode_texts, encoder_fingerprint, open_encoder
@@ -73,6 +78,13 @@ def counts(name: str, found: TextSplits) -> dict[str, Any]:
     return {"task": name, **sizes, "classes": classes, "largest_class": largest, "notes": list(found.notes())}
 
 
+def pairs_of(data: Path, train: int, test: int, candidates: int) -> dict[str, list[RelationPair]]:
+    """Split -> pairs of Lifelong FewRel: so many sentences of each relation and candidates of each; 0 = all."""
+    found = relation_splits(RelationFiles(path=str(data / "lifelong-fewrel")))
+    sizes = {split: train if split == "train" else test for split in SPLITS}
+    return {split: relation_pairs(found, split, sentences=sizes[split], candidates=candidates) for split in SPLITS}
+
+
 def write_files(found: TextSplits, first: int, folder: Path) -> None:
     """Writes `train.csv` and `test.csv` as Zhang et al. have them, classes from 1."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,17 +95,30 @@ def write_files(found: TextSplits, first: int, folder: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.measurements.vectors", description="Vectors of texts.")
-    parser.add_argument("tasks", choices=list(SIZES), help="the five of MbPA++, or fourteen of O-LoRA's fifteen")
+    kinds = "the five of MbPA++, fourteen of O-LoRA's fifteen, or pairs of sentences and relations"
+    parser.add_argument("tasks", choices=[*SIZES, "pairs"], help=kinds)
     parser.add_argument("--run", default="", help="run directory of a text encoder")
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--out", type=Path, required=True, help="folder to write, with a folder a task")
-    parser.add_argument("--train", type=int, default=0, help="texts of training of a task (default: 2000, or 500)")
-    parser.add_argument("--test", type=int, default=0, help="texts of the test of a task (default: 400, or 200)")
+    parser.add_argument(
+        "--train",
+        type=int,
+        default=0,
+        help="texts of training of a task (default: 2000, or 500); of pairs sentences of each relation (default: all)",
+    )
+    parser.add_argument(
+        "--test", type=int, default=0, help="texts of the test of a task (default: 400, or 200), or likewise"
+    )
+    parser.add_argument("--candidates", type=int, default=0, help="of pairs, other relations of a sentence, at most")
     parser.add_argument("--files", action="store_true", help="write the texts of the five as .csv, instead of vectors")
     parser.add_argument("--record", action="store_true", help="add to the ledger what the texts of each task are")
     args = parser.parse_args(arguments)
+    if args.tasks == "pairs" and args.record:
+        parser.error("--record: given pairs, allowed: five or fourteen")
+    if args.tasks != "pairs" and args.candidates:
+        parser.error(f"--candidates: given {args.tasks}, allowed: pairs")
     if args.files and args.tasks != "five":
-        parser.error("--files: given fourteen, allowed: five")
+        parser.error(f"--files: given {args.tasks}, allowed: five")
     if args.files:
         for name, source in sources(args.tasks, args.data, args.train, args.test).items():
             write_files(classified_texts(source), TEXT_SETS[name][0], args.out / name)
@@ -102,6 +127,13 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--run: given none, allowed: a run of a text encoder, or --files")
     encoder = open_encoder(args.run)
     fingerprint, encode = encoder_fingerprint(encoder, **HOW), functools.partial(encode_texts, encoder, **HOW)
+    if args.tasks == "pairs":
+        found = pairs_of(args.data, args.train, args.test, args.candidates)
+        print(*(f"{split}: {len(pairs):,} pairs" for split, pairs in found.items()), sep="\n", flush=True)
+        cached_splits(found, encode, path=args.out, fingerprint=fingerprint, about=f"pairs, {args.run}")
+        for split, pairs in found.items():
+            np.save(args.out / PAIRS.format(split), pair_numbers(pairs))
+        return 0
     tasks = []
     for name, source in sources(args.tasks, args.data, args.train, args.test).items():
         found = classified_texts(source)

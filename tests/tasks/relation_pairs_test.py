@@ -1,0 +1,70 @@
+"""Pairs of sentences and relations as examples of Classification: accuracy is that of sentences."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from memjax.config import AGEM, OML, Classification, EpisodicMemory, Joint, Lifelong, MadeRelations, TaskData, WordPiece
+from memjax.lifelong import load_run, train
+from memjax.overrides import load_config
+from memjax.tasks.choices import GroupMeasure
+from memjax.training.experiment import make_experiment
+
+MEMORY = EpisodicMemory(policy="all", capacity=200)
+
+
+def test_a_group_is_right_where_its_right_one_is_above_all_others_and_only_whole_groups_count():
+    groups = np.array([4, 4, 4, 2, 2, 9, 7, 7])
+    labels, scores = np.array([1, 0, 0, 0, 1, 1, 1, 0]), np.array([0.3, 0.1, 0.2, 1.0, 1.0, -5.0, 2.0, 1.0])
+    measure = GroupMeasure(groups)
+    order = np.random.default_rng(0).permutation(7)  # the last one is not read
+    for part in np.split(order, 3 * np.arange(1, 3)):
+        measure.add(part, scores[part], labels[part])
+    # Right; a tie, which is wrong; one without others; not whole.
+    assert measure.result()["accuracy"] == 2 / 3 and measure.result()["pair_accuracy"] == 3 / 7
+    measure.add(np.array([0]), np.array([np.nan]), np.array([1]))
+    assert measure.result()["accuracy"] == 1 / 3
+
+
+def config_of(method, **fields):
+    """Sentences of made relations with a tiny text encoder."""
+    config = load_config("bert_glue", "smoke")
+    made = MadeRelations(num_relations=4, num_train=6)
+    tasks = tuple(
+        TaskData(name=f"task_{first}", source=dataclasses.replace(made, relations=(first, first + 1)))
+        for first in (1, 3)
+    )
+    config.task, config.lifelong = Classification(), Lifelong(tasks=tasks, method=method, epochs=1)
+    config.data = dataclasses.replace(
+        config.data, source=made, tokenizer=WordPiece(vocab_size=120), rows=4, segment_length=16
+    )
+    scored = dataclasses.replace(config.evaluation, rows=8, split="test", accuracy=True)
+    config.evaluation, config.evaluations = scored, (dataclasses.replace(scored, name="whole"),)
+    config.training = dataclasses.replace(config.training, evaluate_every=0, checkpoint_every=0)
+    return dataclasses.replace(config, **fields)
+
+
+def test_what_does_not_fit_is_refused():
+    config = config_of(Joint(), task=Classification(num_classes=4))
+    with pytest.raises(ValueError, match=r"^task.num_classes: given 4, allowed: 2 with pairs of MadeRelations$"):
+        make_experiment(config)
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize(
+    "method", [OML(memory=MEMORY, steps=2, every=24, rate=0.2), AGEM(memory=MEMORY, rows=4, every=8)]
+)
+def test_a_text_encoder_learns_pairs_and_is_scored_by_sentences(method, tmp_path):
+    config = config_of(method, workdir=str(tmp_path))
+    assert config.lifelong is not None
+    result = train(config, on_event=lambda event: None)
+    experiment = make_experiment(config)
+    tasks = [experiment.of_task(task.name).documents("train") for task in config.lifelong.tasks]
+    assert len(tasks[0]) < len(tasks[1])  # of the first task fewer candidates are known
+    measure = experiment.task.make_measure(experiment.documents("test"))()
+    assert isinstance(measure, GroupMeasure)
+    run = load_run(result.path)
+    values = run.experiment.evaluate(run.variables, config.evaluation).as_dict()
+    assert 0 <= values["accuracy"] <= 1 and values["targets"] == 4 * 3 * 4
+    assert values["accuracy"] * 12 == pytest.approx(round(values["accuracy"] * 12))  # of twelve sentences
