@@ -154,7 +154,7 @@ def get_config(variant: str = "default") -> Config:
         task, epochs = dataclasses.replace(task, learned=learned, **similar), 1
     if variant == "smoke":
         method = EMAR(size=4, instances=2)
-    return _config(
+    config = _config(
         variant,
         tasks,
         Lifelong(method=method, epochs=epochs),
@@ -162,6 +162,8 @@ def get_config(variant: str = "default") -> Config:
         task=task,
         data=Data(source=source, tokenizer=tokenizer, rows=rows, segment_length=length),
     )
+    config.training.log_every = 1 if variant == "smoke" else 50
+    return config
 
 
 def _pairs(variant: str) -> Config:

@@ -44,12 +44,12 @@ _rules: contextvars.ContextVar[Mapping[str, tuple[str, ...]]] = contextvars.Cont
 
 
 def named(init: Callable[..., Any], *names: str | None) -> Callable[..., Any]:
-    """An initialiser whose parameter has named axes.
+    """An initialiser whose parameter, or constant, has named axes.
 
-    The parameter is a plain array; only inside `parameter_names` the names are attached to it.
+    It is a plain array; only inside `parameter_names` the names are attached to it.
 
     Args:
-      init: `init(key, shape, dtype)`.
+      init: `init(key, shape, dtype)`, or of any other arguments.
       *names: one for each axis; None = never split.
 
     Example:
@@ -60,8 +60,8 @@ def named(init: Callable[..., Any], *names: str | None) -> Callable[..., Any]:
     return functools.partial(_initialize, init, names)
 
 
-def _initialize(init: Callable[..., Any], names: tuple[str | None, ...], key: Any, shape: Any, *rest: Any) -> Any:
-    value = init(key, shape, *rest)
+def _initialize(init: Callable[..., Any], names: tuple[str | None, ...], *arguments: Any) -> Any:
+    value = init(*arguments)
     if not _naming.get():
         return value
     if len(names) != value.ndim:

@@ -27,6 +27,7 @@ from memjax import cli
 from memjax.config import (
     GPT2,
     LSTM,
+    OML,
     RFA,
     T2R,
     AdaptiveSoftmax,
@@ -112,10 +113,15 @@ SOURCES: dict[str, Any] = {
     "images": Mnist(path="data/images"),
     "synthetic": KeyValueRecall(num_pairs=2, num_keys=4, num_values=4, filler_length=16, num_documents=16),
 }
-STREAM = "stream of tasks"
-RUNS = (*DECODERS, *HEADS, "EncoderDecoder", "Memformer", "Perceptron", STREAM)
-"""kinds of runs: what stands in the place of the attention, the feed-forward part, the output, the data or the head;
-last MbPA++ on several tasks"""
+STREAMS = {
+    "stream of tasks": "lifelong_text",
+    "stream of episodes": "lifelong_text",
+    "stream of questions": "lifelong_questions",
+    "stream of relations": "lifelong_relations",
+}
+"""kind -> its configuration, whose `smoke` it is: MbPA++, OML-ER, MbPA++ on windows of texts, EMAR"""
+RUNS = (*DECODERS, *HEADS, "EncoderDecoder", "Memformer", "Perceptron", *STREAMS)
+"""kinds of runs: what stands in the place of the attention, the feed-forward part, the output, the data or the head"""
 
 
 class Verb(NamedTuple):
@@ -154,7 +160,7 @@ VERBS = {
     "plan decode": Verb("plan --topology v5e:1x1 --what decode --vocab-size 260", "config"),
 }
 """column -> what is asked"""
-MORE = {("predict", "QuestionAnswering"): ["--question", "Where?"]}
+MORE = {("predict", kind): ["--question", "Where?"] for kind in ("QuestionAnswering", "stream of questions")}
 """what a cell needs besides"""
 
 
@@ -174,8 +180,12 @@ class Outcome(NamedTuple):
 
 def make_config(kind: str) -> Config:
     """A tiny run of a kind; its data is what `write_data` writes, or synthetic."""
-    if kind == STREAM:
-        return dataclasses.replace(load_config("lifelong_text", "smoke"), name=kind)
+    if kind in STREAMS:
+        stream = dataclasses.replace(load_config(STREAMS[kind], "smoke"), name=kind)
+        if kind == "stream of episodes":
+            assert stream.lifelong is not None
+            stream.lifelong.method = OML(steps=1, every=16, rate=0.5)
+        return stream
     length, task = (24 if kind in HEADS else 64 if kind == "EncoderDecoder" else 8), HEADS.get(kind, LanguageModeling())
     data = Data(source=TextFiles(path="data/texts", validation_percent=20), tokenizer=Bytes(), segment_length=length)
     if kind == "EncoderDecoder":

@@ -82,10 +82,17 @@ class BiLSTM(Model):
             init = lambda key, shape: self._vectors(key)
             self.table = self.param("vectors", named(init, None, "embed"), shape)
         else:
-            self.held = self.variable("constants", "vectors", lambda: self._vectors(self.make_rng("params")))
+            self.held = self.variable(
+                "constants", "vectors", named(lambda: self._vectors(self.make_rng("params")), None, None)
+            )
         if self.names is not None:
-            self.words = self.variable("constants", NAMES, self.names.value)
-        cell = lambda: nn.RNN(nn.OptimizedLSTMCell(self.hidden, dtype=self.dtype))
+            self.words = self.variable("constants", NAMES, named(self.names.value, None, None))
+        inits = {  # flax's own; a recurrence that is split would speak to other devices at every word
+            "kernel_init": named(nn.initializers.lecun_normal(), None, None),
+            "recurrent_kernel_init": named(nn.initializers.orthogonal(), None, None),
+            "bias_init": named(nn.initializers.zeros, None),
+        }
+        cell = lambda: nn.RNN(nn.OptimizedLSTMCell(self.hidden, dtype=self.dtype, **inits))
         self.lstm = nn.Bidirectional(cell(), cell())
 
     @nn.nowrap

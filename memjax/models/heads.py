@@ -218,7 +218,7 @@ class ClassificationHead(TaskHead):
 
     def setup(self) -> None:
         if self.masks_unseen:
-            self.seen = self.variable("constants", SEEN, jnp.zeros, (self.num_classes,), bool)
+            self.seen = self.variable("constants", SEEN, named(jnp.zeros, None), (self.num_classes,), bool)
         self.classifier = dense(self.num_classes, self.dtype, initializer=self.initializer)
         self.drop = nn.Dropout(self.dropout)
 

@@ -116,12 +116,13 @@ class SimilarityHead(TaskHead):
             init = named(nn.initializers.normal(dim**-0.5), None, "embed")
             vectors = self.param(VECTORS, init, (self.num_classes, dim))
         if self.aligned:
-            start = lambda: {"kernel": jnp.eye(dim), "bias": jnp.zeros(dim)}
+            kernel, bias = named(jnp.eye, None, None), named(jnp.zeros, None)
+            start = lambda: {"kernel": kernel(dim), "bias": bias(dim)}
             held = self.variable("constants", ALIGNMENT, start).value
             read, vectors = align(held, read), align(held, vectors)
         scores = self.scale * similarities(read.astype(self.dtype), vectors.astype(self.dtype), self.similarity)
         if self.keeps_seen or self.masks_unseen:
-            seen = self.variable("constants", SEEN, jnp.zeros, (self.num_classes,), bool).value
+            seen = self.variable("constants", SEEN, named(jnp.zeros, None), (self.num_classes,), bool).value
         else:
             seen = jnp.ones(self.num_classes, bool)
         allowed = may_be_answered(text.extras, seen, self.masks_unseen, scores.shape)

@@ -183,14 +183,14 @@ def _with_copies(
 
 
 STRIDE = 64
-"""times the width that fits is the most that is tried next"""
+"""times the width that fits is the most that is tried next, and the share of a width that is not searched for"""
 
 
 def largest_width(total: Callable[[int], int | None], limit: int) -> int:
-    """The largest number that fits, where what is needed grows about linearly.
+    """The largest number that fits, to a 64th of it, where what is needed grows about linearly.
 
     Args:
-      total: `total(number)`, bytes that so many need; None = more than there are.
+      total: `total(number)`, bytes that so many need; None = more than there are. Wide ones take minutes to compile.
       limit: bytes that there are.
 
     Example:
@@ -201,10 +201,11 @@ def largest_width(total: Callable[[int], int | None], limit: int) -> int:
     """
     known: dict[int, int] = {}
     lower, upper, guess, back, strided = 0, None, 1, 1, False
-    while upper is None or upper - lower > 1:
+    while upper is None or upper - lower > max(1, lower // STRIDE):
         needed = total(guess)
         if needed is None:  # the line promised too much: back from there, by more and more
             upper = guess
+            back = max(back, upper // STRIDE)
             guess, back = ((lower + upper) // 2, back) if strided else (upper - back, 2 * back)
         else:
             lower, known[guess] = guess, needed

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from memjax.cli import main
-from memjax.config import AGEM, ANML, MAML, OML, EpisodicMemory, MbPA, MetaMbPA, Sequential
+from memjax.config import AGEM, ANML, EAEMR, EMAR, MAML, OML, EpisodicMemory, MbPA, MetaMbPA, Sequential
 from memjax.overrides import load_config
 from memjax.planning.aot import check_kept, largest_width
 from memjax.planning.programs import RowsKept, make_programs
@@ -106,7 +106,7 @@ def test_widths_that_need_nothing_at_first_are_tried_by_strides():
         asked.append(width)
         return None if width > 50_000 else max(10_000, width)
 
-    assert largest_width(total, 50_000) == 50_000
+    assert 50_000 * 63 // 64 <= largest_width(total, 50_000) <= 50_000
     assert len(asked) < 30 and max(asked) < 10**6
 
 
@@ -138,6 +138,19 @@ def test_learning_to_adapt_is_planned_at_the_published_size(name):
     assert (count_bytes(state.params) > 800e6) == (name == "anml")
 
 
+@pytest.mark.laws
+@pytest.mark.parametrize("method", [EMAR(size=4), EAEMR(size=4)])
+def test_methods_that_rehearse_relations_are_planned(method):
+    config = load_config("lifelong_relations", "smoke")
+    config.task.vectors = "learned" if isinstance(method, EMAR) else "names"
+    config.lifelong.method = method
+    programs = make_programs(config, "train", 50, Layout(make_mesh((1, 1, 1), jax.devices()[:1])))
+    aligned = [] if isinstance(method, EMAR) else ["align"]
+    assert {*programs} >= {"stream", *aligned}
+    constants = programs["stream"].arguments["state"].constants
+    assert constants["head"]["seen"].shape == (8,) and ("alignment" in constants["head"]) == bool(aligned)
+
+
 @pytest.mark.slow
 def test_the_published_size_is_planned_without_an_array_of_it():
     config = load_config("lifelong_text", "paper")
@@ -167,7 +180,7 @@ def get_config(variant="default"):
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra `plan`")
 def test_a_stream_is_compiled_for_a_slice_without_a_copy_of_its_memory(tmp_path, capsys):
     (tmp_path / "tiny.py").write_text(CONFIG)
-    command = ["plan", "--config", str(tmp_path / "tiny.py"), "--topology", "v5e:2x2"]
+    command = ["plan", "--config", str(tmp_path / "tiny.py"), "--topology", "v5e:2x2", "--model.widths", "4096", "4096"]
     assert main([*command, "--widest", "--json", "--lifelong.method.memory.capacity", "4194304"]) == 0
     found = {one["program"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}
     assert list(found) == ["stream", "replay", "write", "search", "adapt"]

@@ -48,6 +48,23 @@ _CONTROLS = {
     "multi-task": ("MbPA++", "Meta-MbPA"),
 }
 
+_FOUND = {
+    "SEQ": "--training.schedule.learning-rate 0.002",
+    "A-GEM": "--training.schedule.learning-rate 0.002 --lifelong.method.rows 100",
+    "replay": "--training.schedule.learning-rate 0.002 --lifelong.method.rows 100",
+    "MbPA++": f"--training.schedule.learning-rate 0.0005 {ADAPTED} 0.1",
+    "OML-ER": f"--training.schedule.learning-rate 0.008 {INNER} 3",
+    "ANML-ER": f"--training.schedule.learning-rate 0.008 {INNER} 0.3",
+    "MAML-ER": f"--training.schedule.learning-rate 0.008 {INNER} 0.3",
+    "Meta-MbPA": f"--training.schedule.learning-rate 0.002 {INNER} 0.3 {ADAPTED} 0.3",
+    "multi-task": "--training.schedule.learning-rate 0.001",
+}
+"""what the search of `lifelong_meta` has found, for recipes that change one thing"""
+_OML, _META = (f"{_METHODS[row]} {BATCH} {_FOUND[row]}" for row in ("OML-ER", "Meta-MbPA"))
+PASSES, _PLAIN = 15, ("SEQ", "multi-task", "Meta-MbPA")
+_ONE_OF_ALL = f"--lifelong.method.memory.policy random --lifelong.method.memory.probability {1 / PASSES:.6f}"
+"""what is kept of many passes: about as many texts as there are"""
+
 _KEPT = "--lifelong.method.memory.policy random --lifelong.method.memory.probability"
 _HUNDRED = "--lifelong.method.memory.capacity 100 --lifelong.method.memory.policy"
 _SELECTIONS = {
@@ -82,22 +99,22 @@ RECIPES = {
     ),
     "lifelong_meta_ablations": Recipe(
         description=(
-            "As `lifelong_meta`, at the settings that its search has found (the variants of the configuration), with "
-            "one thing changed. One order, three seeds. Of Meta-MbPA 100 texts are kept: by diversity, at random, "
+            "As `lifelong_meta`, at the settings that its search has found, with one thing changed. One order, three "
+            "seeds. Of Meta-MbPA 100 texts are kept: by diversity, at random, "
             "those that the model is least sure of, or those that it has forgotten most often; with what is learned "
             "for the adaptation or without (MbPA++ with one adaptation for a test set), and answered with an "
             "adaptation or without."
         ),
         config="lifelong_text",
         variants={
-            "OML-ER": f"oml {BATCH}",
-            "OML-ER, no replay": f"oml {BATCH} --lifelong.method.every 0",
-            "OML-ER, no meta-test": f"oml {BATCH} --lifelong.method.no-adapts-at-test",
-            "OML-ER, replay of 1%": f"oml {BATCH} --lifelong.method.rate 0.01",
-            "OML-ER, second order": f"oml {BATCH} --lifelong.method.order 2",
-            **{f"OML-ER, {share:.0%} kept": f"oml {BATCH} {_KEPT} {share:g}" for share in (0.05, 0.01)},
+            "OML-ER": f"{_OML}",
+            "OML-ER, no replay": f"{_OML} --lifelong.method.every 0",
+            "OML-ER, no meta-test": f"{_OML} --lifelong.method.no-adapts-at-test",
+            "OML-ER, replay of 1%": f"{_OML} --lifelong.method.rate 0.01",
+            "OML-ER, second order": f"{_OML} --lifelong.method.order 2",
+            **{f"OML-ER, {share:.0%} kept": f"{_OML} {_KEPT} {share:g}" for share in (0.05, 0.01)},
             **{
-                f"{name}, {policy}{words}": f"meta_mbpa {BATCH} {kept} {learned} {answers}".rstrip()
+                f"{name}, {policy}{words}": f"{_META} {kept} {learned} {answers}".rstrip()
                 for policy, kept in _SELECTIONS.items()
                 for name, learned in (("Meta-MbPA", ""), ("MbPA++", "--lifelong.method.no-meta"))
                 for words, answers in (("", ""), (", not adapted", "--lifelong.method.steps 0"))
@@ -120,6 +137,28 @@ RECIPES = {
                 for policy in _SELECTIONS
             },
             **{f"Meta-MbPA, {policy}, not adapted": (f"MbPA++, {policy}, not adapted",) for policy in _SELECTIONS},
+        },
+    ),
+    "lifelong_meta_passes": Recipe(
+        description=(
+            f"As `lifelong_meta`, at the settings that its search has found, with {PASSES} passes over each task: "
+            "OML-ER has about as many outer steps as are published (5,999). No row of it is one pass. It says whether "
+            "the number of outer steps is what episodes lack in one pass. One order, three seeds; Meta-MbPA keeps a "
+            f"hundredth of what it reads, in a memory of 1,000 texts, the others one text in {PASSES}."
+        ),
+        config="lifelong_text",
+        variants={
+            row: f"{_METHODS[row]} {BATCH} {found} {'' if row in _PLAIN else _ONE_OF_ALL}".rstrip()
+            for row, found in _FOUND.items()
+        },
+        steps=0,
+        texts="five_2000",
+        page=PAGE,
+        orders=dict(list(ORDERS.items())[:1]),
+        seeds=(0, 1, 2),
+        arguments=f"--lifelong.folder $MEMJAX_TEXT_VECTORS_2000 --lifelong.epochs {PASSES}",
+        controls={
+            row: tuple(one for one in before if one in _FOUND) for row, before in _CONTROLS.items() if row in _FOUND
         },
     ),
 }
