@@ -14,6 +14,12 @@ vectors of pairs, which `python -m tools.measurements.vectors pairs` makes with 
 
     memjax train --config lifelong_relations --variant pairs_oml --lifelong.folder PAIRS
 
+`encoder_*` train MiniLM (RUN is what `memjax import` makes of its weights); the files that say where the two things of
+a sentence stand are those of CFRL in the same folder, and sentences that they lack are read without markers:
+
+    memjax train --config lifelong_relations --variant encoder_emar --lifelong.folder DIR --training.init-from RUN \\
+        --data.tokenizer.vocab RUN/tokenizer/tokenizer.json
+
 Accuracy is that of sentences: the pair with the right name scores higher than those with the candidates.
 
 Papers: EMAR, Han et al. 2020, https://aclanthology.org/2020.acl-main.573; EA-EMR and EMR, Wang et al. 2019,
@@ -43,6 +49,7 @@ Where the values come from
 
 import copy
 import dataclasses
+import re
 from typing import Any
 
 from memjax.config import (
@@ -124,6 +131,8 @@ VARIANTS = {
     **{f"questions_{name}": f"SimpleQuestions, {words}" for name, words in WORDS.items()},
     **{f"pairs_{name}": f"vectors of pairs, one pass, {words}" for name, words in PAIR_WORDS.items()},
     "paper_pairs_oml": "OML-ER on pairs at the published size: BERT-base, 64 tokens",
+    "encoder_emar": "EMAR with MiniLM, which reads markers around the two things of a sentence",
+    "encoder_emr": "EMR with MiniLM, likewise, and with vectors of relations that are learned",
     "paper": "EMAR at the published size: GloVe of 300 numbers, 44,800 sentences to train on",
     "smoke": "seconds: EMAR on made sentences",
 }
@@ -133,7 +142,7 @@ def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`."""
     if "pairs_" in variant:
         return _pairs(variant)
-    questions, own = variant.startswith("questions_"), variant.removeprefix("questions_")
+    questions, own = variant.startswith("questions_"), re.sub("^(questions|encoder)_", "", variant)
     source, parts, count, rows, length = RelationFiles(), FEWREL_TASKS, 80, 50, 40
     tokenizer, model = VectorWords(), BiLSTM(dim=300 if variant == "paper" else 50)
     if questions:
@@ -154,6 +163,14 @@ def get_config(variant: str = "default") -> Config:
         task, epochs = dataclasses.replace(task, learned=learned, **similar), 1
     if variant == "smoke":
         method = EMAR(size=4, instances=2)
+    if variant.startswith("encoder"):
+        like = load_config("bert_glue", "sst2")
+        model, tokenizer, length = like.model, like.data.tokenizer, 96
+        folder = "CFRLdata_10_100_10_5"
+        files = (f"{folder}/train_0.txt", f"{folder}/test_0.txt")
+        tasks = [dataclasses.replace(one, entities=files) for one in tasks]
+        source = dataclasses.replace(source, entities=files)
+        task = dataclasses.replace(task, vectors="learned")
     config = _config(
         variant,
         tasks,
@@ -163,6 +180,8 @@ def get_config(variant: str = "default") -> Config:
         data=Data(source=source, tokenizer=tokenizer, rows=rows, segment_length=length),
     )
     config.training.log_every = 1 if variant == "smoke" else 50
+    if variant.startswith("encoder"):
+        config.training.schedule.learning_rate = 3e-5
     return config
 
 

@@ -342,7 +342,8 @@ def relation_splits(source: configs.Source) -> RelationSplits:
             if not path:
                 raise ValueError(f"data.source.path: given '', allowed: the folder of {source.names}")
             shares = {f"{name}_share": share for name, share in _shares(source).items()}
-            return relation_files(path, names=source.names, train=source.train, test=source.test, **shares)
+            files = {name: getattr(source, name) for name in ("names", "train", "test", "entities")}
+            return relation_files(path, **files, **shares)
         case configs.Tacred(path=path):
             return tacred_sentences(path, num_candidates=source.num_candidates, seed=source.seed)
         case configs.MadeRelations():

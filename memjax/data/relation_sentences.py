@@ -111,6 +111,7 @@ def relation_files(
     names: str,
     train: Sequence[str],
     test: Sequence[str] = (),
+    entities: Sequence[str] = (),
     validation_share: float = 0.1,
     test_share: float = 0.2,
 ) -> RelationSplits:
@@ -121,6 +122,7 @@ def relation_files(
       names: the file of the names (also `.xz`, `.gz`).
       train: files to train on (also packed).
       test: files to test on; () = a share of the others.
+      entities: files that say where the two things of a sentence stand (`entity_places`).
       validation_share: held out of those to train on, by a hash of the sentence.
       test_share: likewise, where no file is the test split.
 
@@ -129,13 +131,15 @@ def relation_files(
         without its relation.
     """
     found = []
-    for file in (names, *train, *test):
+    for file in (names, *train, *test, *entities):
         there = find_packed(Path(path).expanduser(), file)
         if there is None:
             allowed = f"a folder with {' or '.join(packed_names(file))}"
             raise ValueError(f"data.source.path: given {path!r}, allowed: {allowed}")
         found.append((str(there), there.stat().st_mtime_ns))
-    return _read_files(tuple(found), len(train), validation_share, test_share)
+    count = len(found) - len(entities)
+    splits = _read_files(tuple(found[:count]), len(train), validation_share, test_share)
+    return _with_entities(splits, tuple(found[count:])) if entities else splits
 
 
 @functools.lru_cache(maxsize=4)  # the tasks of one run read the same files
@@ -162,6 +166,50 @@ def _read_files(
             shares = {"validation": validation_share, "test": 0.0 if tested else test_share}
             sentences["test" if part == "test" else split_of(one.text, **shares)].append(one)
     return RelationSplits(names, sentences, repeated, without)
+
+
+def _with_entities(splits: RelationSplits, files: tuple[tuple[str, int], ...]) -> RelationSplits:
+    """With the places of the two things of each sentence that the files have."""
+    places: dict[str, tuple[int, int, int, int]] = {}
+    for file, _ in files:
+        places = entity_places(file) | places
+    placed = lambda one: one._replace(entities=places.get(_same(one.text), one.entities))
+    return splits._replace(sentences={split: [*map(placed, some)] for split, some in splits.sentences.items()})
+
+
+def _same(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+def entity_places(file: str | Path) -> dict[str, tuple[int, int, int, int]]:
+    """Sentence, in lower case and single spaces -> first and last word of its two things.
+
+    Args:
+      file: of CFRL, whose lines have words and places of each thing behind the sentence, or `.json` of FewRel.
+
+    Raises:
+      ValueError: another form, or things beyond their sentence.
+    """
+    read: list[tuple[str, list[list[int]]]] = []
+    try:
+        if ".json" in Path(file).suffixes:
+            for rows in json.loads(read_text(file)).values():
+                read += [(" ".join(row["tokens"]), [row[one][2][0] for one in "ht"]) for row in rows]
+        else:
+            for line in filter(str.strip, read_text(file).splitlines()):
+                fields = line.split("\t")
+                read.append((fields[2], [[int(place) for place in fields[one].split()] for one in (4, 6)]))
+        found = {}
+        for number, (text, both) in enumerate(read, start=1):
+            spans = (both[0][0], both[0][-1], both[1][0], both[1][-1])
+            words = text.split()
+            if len(words) == len(text.strip().split(" ")):  # else places count words that are white space
+                check_entities(spans, len(words), f"{file}, sentence {number}")
+                found.setdefault(_same(text), spans)
+    except (KeyError, IndexError, TypeError, json.JSONDecodeError):
+        allowed = "a file of CFRL with places of the things, or .json of FewRel"
+        raise ValueError(f"{file}: given without places, allowed: {allowed}") from None
+    return found
 
 
 def _read_rows(file: Path, names: Sequence[str], of_names: str) -> tuple[list[RelationSentence], int]:

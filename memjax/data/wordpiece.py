@@ -120,6 +120,11 @@ class WordPieceTokenizer:
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
+    def markers(self, count: int) -> np.ndarray:
+        """int32 ids of so many pieces that stand for nothing: [unused0] and so on; [SEP] where there are none."""
+        found = [self._tokenizer.token_to_id(f"[unused{number}]") for number in range(count)]
+        return np.array([self.end_id if one is None else one for one in found], np.int32)
+
     def decode(self, ids: Ids) -> str:
         """Words with single spaces; special tokens are left out."""
         return self._tokenizer.decode([int(i) for i in np.asarray(ids)], skip_special_tokens=True)

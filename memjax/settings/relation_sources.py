@@ -60,6 +60,10 @@ class RelationFiles(Relations):
     """files to train on"""
     test: tuple[str, ...] = ()
     """files to test on; () = a share of the others"""
+    entities: tuple[str, ...] = ()
+    """files of the folder that say where the two things of a sentence stand, for a text encoder: of CFRL (Qin and Joty
+    2022: relation, candidates, sentence, then words and places of each thing) or .json of FewRel; sentences are the
+    same but for case and white space"""
     validation_percent: Percent = 10
     """share of the sentences to train on that is held out, by a hash of the sentence"""
     test_percent: Percent = 20

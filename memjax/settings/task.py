@@ -202,16 +202,21 @@ class RelationExtraction(Classification):
 
     def check(self, field: str, config: Config) -> None:
         require(self.similarity != "", f"{field}similarity", self.similarity, "'dot' or 'cosine'")
-        model = type(config.model).__name__
-        require(config.model.reads == "words", "model", model, "BiLSTM with RelationExtraction")
-        Task.check(self, field, config)
+        reads, kind = config.model.reads, type(config.model).__name__
+        require(reads in ("words", "tokens"), "model", kind, "BiLSTM or a text encoder with RelationExtraction")
+        if reads == "tokens":
+            TextEncoderTask.check(self, field, config)
+            require(self.vectors == "learned", f"{field}vectors", self.vectors, "'learned' but with a BiLSTM")
+            require(not config.data.states, "data.states", config.data.states, "'' with RelationExtraction")
+        else:
+            Task.check(self, field, config)
+            words, tokenizer = isinstance(config.data.tokenizer, Words | VectorWords), type(config.data.tokenizer)
+            require(words, "data.tokenizer", tokenizer.__name__, "Words or VectorWords with a BiLSTM")
         alone, data = config.lifelong is None, config.data
         require(not (self.mask_unseen and alone), f"{field}mask_unseen", True, "False where lifelong is None")
-        source, tokenizer = type(data.source).__name__, type(data.tokenizer).__name__
+        source = type(data.source).__name__
         allowed = f"{' or '.join(source.__name__ for source in self.sources)} (RelationExtraction)"
         require(isinstance(data.source, self.sources), "data.source", source, allowed)
-        words = isinstance(data.tokenizer, Words | VectorWords)
-        require(words, "data.tokenizer", tokenizer, "Words or VectorWords with a BiLSTM")
         require(data.protocol == "separate", "data.protocol", data.protocol, "'separate' (RelationExtraction)")
         self.check_evaluation(config)
 

@@ -16,6 +16,7 @@ from memjax.data.relation_sentences import RelationSentence, drawn_candidates, n
 from memjax.data.sources import Texts, read_text
 from memjax.data.token_files import Progress
 from memjax.data.word_vectors import WordVectors, read_word_vectors, table_of
+from memjax.data.wordpiece import WordPieceTokenizer, join_texts
 from memjax.models.bilstm import Fixed
 from memjax.models.contract import Model
 from memjax.models.heads import CLASSES, FALLBACK, SEEN_ONLY
@@ -137,9 +138,12 @@ class RelationExtraction(Classification):
         """How many words have no vector of their own."""
         lines = relation_splits(self._source()).notes()
         unknown, words = getattr(split, "unknown", 0), getattr(split, "words", 0)
+        unmarked, cut = getattr(split, "unmarked", 0), getattr(split, "truncated", 0)
         return [
             *lines,
             *([f"{unknown} of {words} words of the training split are not in the vocabulary"] if unknown else []),
+            *([f"{unmarked} of {len(split)} sentences are read without markers"] if unmarked else []),
+            *([f"{cut} sentences are longer than a row and lose their end, with the markers in it"] if cut else []),
         ]
 
     def ask(self, file: str) -> list[Asked]:
@@ -171,6 +175,21 @@ def words_of(tokenizer: Any, text: str) -> np.ndarray:
     return tokenizer.encode(text)[:-1]
 
 
+def marked(tokenizer: WordPieceTokenizer, sentence: RelationSentence) -> np.ndarray:
+    """The ids of a sentence with a marker before and behind each of its two things, where their places are known."""
+    if not sentence.entities:
+        return tokenizer.encode(sentence.text)
+    words, marks = sentence.text.split(), tokenizer.markers(4)
+    first, last, other, end = sentence.entities
+    # Of two marks at one place the closing one comes first.
+    places = sorted([(first, 1, 0), (last + 1, 0, 1), (other, 1, 2), (end + 1, 0, 3)])
+    found, begin = [], 0
+    for place, _, mark in places:
+        found += [tokenizer.encode(" ".join(words[begin:place])), marks[mark : mark + 1]]
+        begin = place
+    return np.concatenate([*found, tokenizer.encode(" ".join(words[begin:]))]).astype(np.int32)
+
+
 class LabelledSentences(Examples):
     """Sentences as examples that ask for their relation, one target each.
 
@@ -181,6 +200,7 @@ class LabelledSentences(Examples):
       truncated: sentences that were longer than `length` and lost their end.
       words: of all sentences.
       unknown: of them those that the tokenizer does not know.
+      unmarked: sentences that a text encoder reads without markers, since the places of their things are not known.
     """
 
     def __init__(
@@ -217,13 +237,18 @@ class LabelledSentences(Examples):
             raise ValueError(
                 f"task.num_classes: given {num_classes}, allowed: at least {largest + 1}, as the data have"
             )
-        whole = [words_of(tokenizer, one.text) for one in sentences]
-        self._texts = [words[:length] for words in whole]
+        marks = isinstance(tokenizer, WordPieceTokenizer)
+        whole = [marked(tokenizer, one) if marks else words_of(tokenizer, one.text) for one in sentences]
+        room = length - 2 if marks else length
+        close = (lambda ids: join_texts(tokenizer, ids)[0]) if marks else (lambda ids: ids)
+        self._texts = [close(words[:room]) for words in whole]
+        self.unmarked = sum(not one.entities for one in sentences) if marks else 0
+        length = room
         self._sentences = [one._replace(candidates=drawn_candidates(one, most)) for one in sentences]
         self._count, self._candidates, self._fallback = num_classes, candidates, fallback
         self._seen_only = np.array(seen_only)
         self.truncated = sum(len(words) > length for words in whole)
-        unknown = words_of(tokenizer, "\x00")[0]
+        unknown = tokenizer.unknown_id if marks else words_of(tokenizer, "\x00")[0]
         self.words = sum(map(len, self._texts))
         self.unknown = int(sum(np.sum(words == unknown) for words in self._texts))
         digest = hashlib.sha256(f"{length}/{num_classes}/{candidates}/{seen_only}/{fallback}".encode())

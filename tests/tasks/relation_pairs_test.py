@@ -5,10 +5,27 @@ import dataclasses
 import numpy as np
 import pytest
 
-from memjax.config import AGEM, OML, Classification, EpisodicMemory, Joint, Lifelong, MadeRelations, TaskData, WordPiece
+from memjax.config import (
+    AGEM,
+    EMAR,
+    EMR,
+    OML,
+    Classification,
+    EpisodicMemory,
+    Joint,
+    Lifelong,
+    MadeRelations,
+    RelationExtraction,
+    TaskData,
+    WordPiece,
+)
+from memjax.data.relation_sentences import RelationSentence
+from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.lifelong import load_run, train
 from memjax.overrides import load_config
+from memjax.tasks import LabelledSentences
 from memjax.tasks.choices import GroupMeasure
+from memjax.tasks.relation import marked
 from memjax.training.experiment import make_experiment
 
 MEMORY = EpisodicMemory(policy="all", capacity=200)
@@ -68,3 +85,27 @@ def test_a_text_encoder_learns_pairs_and_is_scored_by_sentences(method, tmp_path
     values = run.experiment.evaluate(run.variables, config.evaluation).as_dict()
     assert 0 <= values["accuracy"] <= 1 and values["targets"] == 4 * 3 * 4
     assert values["accuracy"] * 12 == pytest.approx(round(values["accuracy"] * 12))  # of twelve sentences
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("method", [EMAR(size=4, instances=2), EMR(size=4)], ids=lambda one: type(one).__name__)
+def test_a_text_encoder_learns_relations_with_markers(method, tmp_path):
+    similar = {"similarity": "dot", "margin": 0.0} if isinstance(method, EMAR) else {}
+    task = RelationExtraction(num_classes=4, vectors="learned", **similar)
+    config = config_of(method, workdir=str(tmp_path), task=task)
+    found = train(config, on_event=lambda event: None)
+    assert found.step > 0 and np.isfinite(load_run(found.path).experiment.evaluate(load_run(found.path).variables).nats)
+
+
+def test_markers_stand_around_the_two_things_and_nowhere_where_these_are_not_known():
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"[unused{one}]" for one in range(4)), *"abcd"]
+    tokenizer = WordPieceTokenizer(content="\n".join(pieces))
+    read = lambda *entities: [pieces[one] for one in marked(tokenizer, RelationSentence("a b c d", 0, (), entities))]
+    zero, one, two, three = pieces[5:9]
+    assert read() == ["a", "b", "c", "d"]
+    assert read(0, 1, 3, 3) == [zero, "a", "b", one, "c", two, "d", three]
+    assert read(2, 2, 0, 1) == [two, "a", "b", three, zero, "c", one, "d"]
+    sentences = [RelationSentence("a b c d", 0, (1,), (0, 1, 3, 3)), RelationSentence("a b", 1, (0,))]
+    found = LabelledSentences(sentences, tokenizer, length=7, num_classes=2, candidates=True)
+    assert [pieces[one] for one in found.example(0).inputs] == ["[CLS]", zero, "a", "b", one, "c", "[SEP]"]
+    assert found.unmarked == 1 and found.truncated == 1
