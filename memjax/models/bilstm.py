@@ -87,7 +87,7 @@ class BiLSTM(Model):
             )
         if self.names is not None:
             self.words = self.variable("constants", NAMES, named(self.names.value, None, None))
-        inits = {  # flax's own; a recurrence that is split would speak to other devices at every word
+        inits: Any = {  # flax's own; a recurrence that is split would speak to other devices at every word
             "kernel_init": named(nn.initializers.lecun_normal(), None, None),
             "recurrent_kernel_init": named(nn.initializers.orthogonal(), None, None),
             "bias_init": named(nn.initializers.zeros, None),
