@@ -313,9 +313,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.verbs", description="Every verb with every kind of run.")
     parser.add_argument("--runs", nargs="*", default=RUNS, choices=RUNS, metavar="KIND", help="only these")
     parser.add_argument("--verbs", nargs="*", default=tuple(VERBS), choices=tuple(VERBS), metavar="VERB")
-    parser.add_argument("--write", action="store_true", help=f"the table, to {TABLE.name}")
+    parser.add_argument("--write", action="store_true", help=f"the table, to {TABLE.name}; what is not asked for stays")
     options = parser.parse_args(argv)
-    cells: dict[tuple[str, str], Outcome] = {}
+    kept = read_table(TABLE.read_text(encoding="utf-8")) if options.write else {}
+    cells = {cell: Outcome(2 if line else 0, line) for cell, line in kept.items()}  # of what is not asked for
     origin = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="memjax-verbs-") as folder:
         write_data(Path(folder))
@@ -329,7 +330,7 @@ def main(argv: list[str] | None = None) -> int:
                     print(outcome.trace, file=sys.stderr)
         finally:
             os.chdir(origin)
-    text = describe(cells)
+    text = describe({(kind, verb): cells[kind, verb] for kind in RUNS for verb in VERBS if (kind, verb) in cells})
     print(text)
     if options.write:
         TABLE.write_text(HEADER + text, encoding="utf-8")

@@ -179,7 +179,9 @@ class _Stages:
         how = self.how
         if not how.size:
             return state
-        read = read_examples(self.experiment, state, self.chosen.joined(self.chosen.of_task(self.index)))
+        read = read_examples(
+            self.experiment, model_variables(state), self.chosen.joined(self.chosen.of_task(self.index))
+        )
         numbers = select(read, how.size, context.key, how.selection, normalized=how.normalized)
         context.report(f"emr: {len(numbers)} examples of task {self.index} are kept")
         state = with_chosen(state, self.index, numbers)
@@ -203,7 +205,7 @@ class _Stages:
         vectors = align(held, class_vectors(self.experiment.model, variables, None))
         for task in tasks:
             numbers = chosen_numbers(state, task)
-            read = read_examples(self.experiment, state, self.chosen.joined(numbers))
+            read = read_examples(self.experiment, model_variables(state), self.chosen.joined(numbers))
             sentences[task, : len(numbers)] = align(held, jnp.asarray(read.features))
             own = np.unique(read.labels)
             classes[own] = np.asarray(vectors)[own]

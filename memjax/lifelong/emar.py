@@ -194,7 +194,9 @@ class _Stages:
     def _keep_some(self, state: TrainState, context: Context) -> TrainState:
         if not self.how.size:
             return state
-        read = read_examples(self.experiment, state, self.chosen.joined(self.chosen.of_task(self.index)))
+        read = read_examples(
+            self.experiment, model_variables(state), self.chosen.joined(self.chosen.of_task(self.index))
+        )
         numbers = select(read, self.how.size, context.key, self.how.selection)
         context.report(f"emar: {len(numbers)} examples of task {self.index} are kept")
         return with_chosen(state, self.index, numbers)
@@ -219,7 +221,7 @@ class _Stages:
         classes, dim = head_vectors(state.params).shape
         if not len(numbers):
             return np.zeros((classes, dim), np.float32), np.zeros(classes, np.float32)
-        read = read_examples(self.experiment, state, self.chosen.joined(numbers))
+        read = read_examples(self.experiment, model_variables(state), self.chosen.joined(numbers))
         return class_sums(read.features, read.labels, classes)
 
     def _relations(self, state: TrainState) -> np.ndarray:

@@ -18,8 +18,10 @@ import jax
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float
+from scipy.spatial.distance import cdist
 
 __all__ = [
+    "ClassDistances",
     "Comparison",
     "Evaluations",
     "Spread",
@@ -30,6 +32,7 @@ __all__ = [
     "backward_transfer",
     "bytes_by_kind",
     "check_linear_probe",
+    "class_distances",
     "forgetting",
     "forward_transfer",
     "increased_perplexity",
@@ -359,6 +362,51 @@ def kept_bytes(saved: Mapping[str, Any]) -> dict[str, int]:
             kind = "teachers" if "teacher" in path else "anchors"
         kinds[kind][name] = leaf
     return bytes_by_kind(**kinds)
+
+
+class ClassDistances(NamedTuple):
+    """How far apart features lie.
+
+    Attributes:
+      within: the mean Euclidean distance of two examples of one class, of every class `[classes]`; NaN of one example.
+      between: of two examples of two classes `[classes, classes]`; NaN on the diagonal.
+    """
+
+    within: np.ndarray
+    between: np.ndarray
+
+    def means(self) -> dict[str, float]:
+        """The mean of the classes, and that of their pairs; where the first is far below, classes stand apart."""
+        return {"within": float(np.nanmean(self.within)), "between": float(np.nanmean(self.between))}
+
+
+def class_distances(features: npt.ArrayLike, labels: npt.ArrayLike) -> ClassDistances:
+    """How far apart features of one class lie, and those of two.
+
+    Args:
+      features: `[examples, dim]`.
+      labels: `[examples]`, integers, of at least two classes, one of which has two examples.
+
+    Raises:
+      ValueError: labels of one class, or no class with two examples.
+
+    Example:
+      >>> found = class_distances([[0.0], [2.0], [9.0]], [0, 0, 1])
+      >>> found.within.tolist(), found.means()
+      ([2.0, nan], {'within': 2.0, 'between': 8.0})
+    """
+    points, labels = np.asarray(features, np.float64), np.asarray(labels)
+    classes, counts = np.unique(labels, return_counts=True)
+    if len(classes) < 2 or counts.max() < 2:
+        given = f"those of {len(classes)} classes, at most {counts.max()} examples each"
+        raise ValueError(f"labels: given {given}, allowed: 2 or more classes, one of them with 2 or more examples")
+    some = [points[labels == one] for one in classes]
+    sums = np.array([[cdist(one, other).sum() for other in some] for one in some])
+    pairs = np.outer(counts, counts).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        within = np.diag(sums) / (counts * (counts - 1.0))
+    np.fill_diagonal(pairs, np.nan)
+    return ClassDistances(within, sums / pairs)
 
 
 def linear_probe(

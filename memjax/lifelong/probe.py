@@ -6,16 +6,9 @@ Where the probe of a task stays and its accuracy falls, the task is forgotten by
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import numpy as np
-from jaxtyping import Float, Int
-
-from memjax.config import Evaluation
-from memjax.data.documents import Examples
 from memjax.lifelong.metrics import linear_probe
-from memjax.models.heads import FeatureHead
+from memjax.lifelong.rehearsal import read_examples
 from memjax.training.experiment import Experiment
-from memjax.training.objective import model_collections, read_segment
 
 __all__ = ["probe_tasks"]
 
@@ -34,27 +27,11 @@ def probe_tasks(experiment: Experiment, variables: Mapping[str, Any]) -> dict[st
       ModuleNotFoundError: scikit-learn is not installed.
       ValueError: a task of one class.
     """
-    model, own = experiment.model.clone(head=FeatureHead()), model_collections(variables)
-
-    @jax.jit
-    def features(variables: Any, rows: Any) -> Any:
-        return read_segment(model, variables, model.init_state(len(rows.inputs)), rows, deterministic=True)[0][:, 0]
-
-    def of_split(
-        examples: Examples, task: Experiment, evaluation: Evaluation
-    ) -> tuple[Float[np.ndarray, "examples dim"], Int[np.ndarray, " examples"]]:
-        found = []
-        for batch in task.reading(evaluation).batches(examples):
-            there = batch.weights[:, 0] > 0
-            found.append((np.asarray(features(own, batch), np.float32)[there], batch.targets[there, 0]))
-        read, labels = zip(*found, strict=True)
-        return np.concatenate(read), np.concatenate(labels)
-
     accuracies = {}
     for evaluation in experiment.config.evaluations:
         if evaluation.task:
             task = experiment.of_task(evaluation.task)
             splits = (task.documents(split) for split in ("train", evaluation.split))
-            train, test = (of_split(examples, task, evaluation) for examples in splits)
-            accuracies[evaluation.name] = linear_probe(*train, *test)
+            train, test = (read_examples(task, variables, examples, evaluation) for examples in splits)
+            accuracies[evaluation.name] = linear_probe(*train[:2], *test[:2])
     return accuracies

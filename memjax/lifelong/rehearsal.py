@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from memjax.config import Evaluation
 from memjax.data.documents import Examples
 from memjax.data.examples import EXAMPLE
 from memjax.data.rows import RowStream, epoch_order
@@ -27,7 +28,7 @@ from memjax.models.heads import SEEN, FeatureHead
 from memjax.training.assembly import make_parts
 from memjax.training.experiment import Experiment
 from memjax.training.objective import model_collections, read_segment
-from memjax.training.step import TrainState, model_variables
+from memjax.training.step import TrainState
 
 __all__ = ["CHOSEN", "Chosen", "Read", "chosen_numbers", "quotas", "read_examples", "select", "selection"]
 
@@ -50,19 +51,27 @@ class Read(NamedTuple):
     numbers: np.ndarray
 
 
-def read_examples(experiment: Experiment, state: TrainState, examples: Examples) -> Read:
+def read_examples(
+    experiment: Experiment, variables: Mapping[str, Any], examples: Examples, evaluation: Evaluation | None = None
+) -> Read:
     """What the head reads of examples, in evaluation mode.
+
+    Args:
+      experiment: of the run, or of a task of it.
+      variables: of its model.
+      examples: that are read.
+      evaluation: how; None = as `Config.evaluation`.
 
     Raises:
       ValueError: several processes.
     """
     if (count := jax.process_count()) > 1:
         raise ValueError(f"lifelong.method: given in a run of {count} processes, allowed: one process")
-    features, variables = _features(experiment.model), model_collections(model_variables(state))
+    features, own = _features(experiment.model), model_collections(variables)
     found: list[tuple[np.ndarray, ...]] = []
-    for batch in experiment.reading().batches(examples):
+    for batch in experiment.reading(evaluation).batches(examples):
         there = batch.weights[:, 0] > 0
-        read = np.asarray(features(variables, batch), np.float32)
+        read = np.asarray(features(own, batch), np.float32)
         found.append((read[there], batch.targets[there, 0], batch.extras[EXAMPLE][there]))
     return Read(*(np.concatenate(part) for part in zip(*found, strict=True)))
 

@@ -7,7 +7,7 @@ import json
 import jax
 import numpy as np
 
-from memjax.config import AGEM, GEM, EpisodicMemory, LogitKD, MbPA, Replay
+from memjax.config import AGEM, GEM, MAML, OML, EpisodicMemory, LogitKD, MbPA, MetaMbPA, Replay
 from memjax.training.metrics import count_bytes
 from memjax.training.sharding import Layout, make_mesh
 from tests.integration.sharding_worker import difference
@@ -25,6 +25,14 @@ METHODS = {
     "logit_kd": LogitKD(memory=ALL, rows=8),
     "mbpa_pp": MbPA(memory=ALL, every=8, rows=5, key="first", num_neighbors=4, steps=3, learning_rate=0.1, queries=1),
     "mbpa_random": MbPA(memory=ALL, every=8, rows=5, neighbors="random", num_neighbors=4, steps=3, queries=2),
+}
+EPISODE = {"memory": ALL, "every": 16, "rate": 0.5, "steps": 1, "inner_learning_rate": 0.1}
+METHODS |= {
+    "oml": OML(**EPISODE, last_episode="kept"),
+    "maml_second": MAML(**EPISODE, order=2, last_episode="kept"),
+    "meta_mbpa": MetaMbPA(
+        memory=ALL, every=8, rows=5, num_neighbors=4, inner_learning_rate=0.1, steps=2, learning_rate=0.1
+    ),
 }
 MESHES = {"replay": [(8, 1, 1), (2, 4, 1)], "mbpa_pp": [(8, 1, 1), (2, 4, 1)]}
 

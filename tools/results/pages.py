@@ -40,6 +40,7 @@ MEASURED = {
     "decode_speed": ("decode_speed",),
     "episodes": ("episodes",),
     "lifelong_meta": ("coarse", "neighbor_tasks"),
+    "lifelong_relations": ("relation_spread",),
     "product_key_steps": ("product_key_steps",),
     "plans": ("plan", "learner_plan"),
     "learns": ("learns",),

@@ -98,6 +98,15 @@ def neighbor_tasks(found: Measurement) -> str:
     return grid(["neighbours of, in % of", *tasks], cells)
 
 
+def relation_spread(found: Measurement) -> str:
+    """Mean distances within a relation and between two, after each task."""
+    cells = []
+    for number, one in enumerate(found.facts["tasks"], start=1):
+        ratio = one["between"] / one["within"]
+        cells.append([str(number), f"{one['within']:.3f}", f"{one['between']:.3f}", f"{ratio:.3f}"])
+    return grid(["tasks learned", "within a relation", "between two", "ratio"], cells)
+
+
 def coarse(found: Measurement) -> str:
     """One adaptation for a test set, and one for each text."""
     cells = []
@@ -461,6 +470,7 @@ TABLES: dict[str, Callable[[Measurement], str]] = {
     "search": search,
     "episodes": episodes,
     "coarse": coarse,
+    "relation_spread": relation_spread,
     "neighbor_tasks": neighbor_tasks,
     "decode_speed": decode_speed,
     "product_key_steps": product_key_steps,

@@ -1,0 +1,40 @@
+"""The spread of what is read of relations, from the checkpoints of a run."""
+
+import numpy as np
+import pytest
+
+from memjax.lifelong import train
+from memjax.lifelong.metrics import class_distances
+from memjax.overrides import load_config
+from tools.measurements.relation_spread import ends, measure
+
+
+def test_distances_are_those_of_all_pairs_of_examples():
+    points, labels = np.random.RandomState(0).randn(9, 3), np.array([4, 4, 7, 7, 7, 9, 4, 9, 4])
+    found = class_distances(points, labels)
+    far = lambda one, other: np.linalg.norm(points[one] - points[other])
+    pairs = lambda one, other: [
+        far(i, j) for i in range(9) for j in range(9) if i != j and (labels[i], labels[j]) == (one, other)
+    ]
+    for place, one in enumerate((4, 7, 9)):
+        np.testing.assert_allclose(found.within[place], np.mean(pairs(one, one)))
+        for second, other in enumerate((4, 7, 9)):
+            if one != other:
+                np.testing.assert_allclose(found.between[place, second], np.mean(pairs(one, other)))
+    with pytest.raises(ValueError, match="given those of 1 classes"):
+        class_distances(points, np.zeros(9))
+
+
+@pytest.mark.laws
+def test_the_spread_is_read_after_each_task(tmp_path):
+    config = load_config("lifelong_relations", "smoke")
+    config.workdir, config.name, config.training.keep_checkpoints = str(tmp_path), "run", 99
+    run = train(config, on_event=lambda event: None).path
+    facts, found, relations = measure(run)
+    assert len(ends(run)) == len(facts["tasks"]) == 3 and relations.tolist() == [*range(8)]
+    assert all(one.between.shape == (8, 8) for one in found)
+    within = [one["within"] for one in facts["tasks"]]
+    assert len({*within}) == 3  # another model after each task
+    config.name, config.training.keep_checkpoints = "short", 1
+    with pytest.raises(ValueError, match="no checkpoint of stage"):
+        ends(train(config, on_event=lambda event: None).path)

@@ -1,0 +1,82 @@
+"""How far apart what an encoder reads of relations lies, after each task of a run: within a relation and between two.
+
+python -m tools.measurements.relation_spread RUN --name "EMAR" --to spread.npz
+
+RUN is of `configs/lifelong_relations.py`, with `--training.keep-checkpoints 99` (one stays of every stage). Of EA-EMR
+what is read goes through the map that is fitted after each task, as in scoring. The arrays of every task go to a file:
+`within` `[tasks, relations]`, `between` `[tasks, relations, relations]`, `relations` `[relations]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memjax.lifelong import load_run
+from memjax.lifelong.metrics import ClassDistances, class_distances
+from memjax.lifelong.rehearsal import read_examples
+from memjax.models.similarity_head import ALIGNMENT, align
+from memjax.training.metrics import read_metrics
+from memjax.training.restoring import checkpoint_steps
+from memjax.training.runs import versions
+from memjax.training.stages import PHASES, Position
+from tools.results import pages
+from tools.results.ledger import measured
+
+
+def ends(run: Path) -> list[int]:
+    """The checkpoint of each task of a run, when it was learned.
+
+    Raises:
+      ValueError: a task without one.
+    """
+    lines = [
+        line
+        for line in read_metrics(run / "metrics.jsonl")
+        if line["kind"] == "evaluation" and line.get("phase") == "after"
+    ]
+    kept, found = checkpoint_steps(run), []
+    for stage, step in sorted({line.get("stage", 0): line["step"] for line in lines}.items()):
+        start = Position(step, stage).number
+        there = [one for one in kept if start < one <= start + len(PHASES)]
+        if not there:
+            raise ValueError(f"{run}: no checkpoint of stage {stage}, allowed: a run with keep-checkpoints 99")
+        found.append(there[-1])
+    return found
+
+
+def measure(run: Path) -> tuple[dict[str, Any], list[ClassDistances], np.ndarray]:
+    """Facts, the distances after every task, and the relations that they are of: all of the test split."""
+    found: list[ClassDistances] = []
+    relations = np.zeros(0, np.int32)
+    for step in ends(run):
+        loaded = load_run(run, step=step)
+        read = read_examples(loaded.experiment, loaded.variables, loaded.experiment.documents("test"))
+        held = loaded.variables.get("constants", {}).get("head", {}).get(ALIGNMENT)
+        features = read.features if held is None else np.asarray(align(held, read.features))
+        found.append(class_distances(features, read.labels))
+        relations = np.unique(read.labels)
+    means = [one.means() for one in found]
+    return {"versions": versions(), "tasks": means, "relations": len(relations)}, found, relations
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run", type=Path, help="directory of a run with a checkpoint of every stage")
+    parser.add_argument("--name", required=True, help="of the method, for the table")
+    parser.add_argument("--to", type=Path, required=True, help="file of the arrays, .npz")
+    options = parser.parse_args()
+    facts, found, relations = measure(options.run)
+    arrays = {name: np.stack([getattr(one, name) for one in found]) for name in ("within", "between")}
+    np.savez_compressed(options.to, relations=relations, **arrays)
+    command = f"python -m tools.measurements.relation_spread RUN --name {options.name!r} --to FILE"
+    about = f"Test sentences of {facts['relations']} relations, those of tasks to come included."
+    title = f"Spread of what is read: {options.name}"
+    pages.record(measured("relation_spread", options.name, facts, command=command, title=title, about=about))
+
+
+if __name__ == "__main__":
+    main()
