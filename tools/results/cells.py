@@ -251,6 +251,8 @@ def _streams(known: Known) -> str:
         "lifelong_vectors_500": "five sets, 500 texts each",
         "lifelong_vectors_2000": "2,000 texts each",
         "lifelong_vectors_fourteen": "fourteen tasks",
+        "lifelong_meta": "2,000 texts each, batches of 4",
+        "lifelong_relations": "relations",
     }
     found: dict[str, dict[str, str]] = {}
     for name in tables:
