@@ -38,6 +38,8 @@ from tools.results import pages
 from tools.results.ledger import measured
 
 HOW = {"pooling": "unit_mean", "layer": None, "length": 128}
+OF_PAIRS = {**HOW, "length": 64}
+"""as published for pairs"""
 SIZES = {"five": (2000, 400, 400), "fourteen": (500, 200, 200)}
 """texts of training, validation and test of a task"""
 FIVE = {
@@ -126,7 +128,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not args.run:
         parser.error("--run: given none, allowed: a run of a text encoder, or --files")
     encoder = open_encoder(args.run)
-    fingerprint, encode = encoder_fingerprint(encoder, **HOW), functools.partial(encode_texts, encoder, **HOW)
+    how = OF_PAIRS if args.tasks == "pairs" else HOW
+    fingerprint, encode = encoder_fingerprint(encoder, **how), functools.partial(encode_texts, encoder, **how)
     if args.tasks == "pairs":
         found = pairs_of(args.data, args.train, args.test, args.candidates)
         print(*(f"{split}: {len(pairs):,} pairs" for split, pairs in found.items()), sep="\n", flush=True)

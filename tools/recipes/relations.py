@@ -106,9 +106,10 @@ RECIPES = {
             "of the tasks so far (multi-task: all of its own), one to test with all of its own. Each pair is an "
             "example of one of two classes; a sentence is answered rightly where its own name scores higher than each "
             "other. A perceptron 384-256-2, batches of 16 pairs, Adam; a replay or a projected update of 64 pairs "
-            "about every 1,600. Of the 11,200 sentences that the papers test on, 7,708 are trained on and 2,292 "
-            "tested, split by a hash of the sentence: no number here is comparable with a published one. Settings not "
-            "searched. `tools.measurements.vectors pairs` makes MEMJAX_PAIRS."
+            "about every 1,600. Of each relation 16 sentences are trained on and 6 tested, with five candidates "
+            "each, of the 11,200 that the papers test on, split by a hash of the sentence: no number here is "
+            "comparable with a published one. Settings not searched. `tools.measurements.vectors pairs --train 16 "
+            "--test 6 --candidates 5` makes MEMJAX_PAIRS."
         ),
         config="lifelong_relations",
         variants={
