@@ -200,7 +200,10 @@ def test_it_can_be_planned(what):
             {"task": configs.QuestionAnswering()},
             "task: given 'QuestionAnswering', allowed: Classification with Perceptron",
         ),
-        ({"data": Data(source=Templates())}, "data.source: given 'Templates', allowed: Digits, Blobs, PermutedBags or"),
+        (
+            {"data": Data(source=Templates())},
+            "data.source: given 'Templates', allowed: Digits, Blobs, PermutedBags, CachedFeatures or",
+        ),
         ({"data": Data(source=Blobs(), protocol="contiguous")}, "data.protocol: given 'contiguous', allowed: 'separa"),
         ({"data": Data(source=Blobs(), half="first")}, "data.half: given 'first', allowed: '' "),
         (
