@@ -180,7 +180,8 @@ def get_config(variant="default"):
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra `plan`")
 def test_a_stream_is_compiled_for_a_slice_without_a_copy_of_its_memory(tmp_path, capsys):
     (tmp_path / "tiny.py").write_text(CONFIG)
-    command = ["plan", "--config", str(tmp_path / "tiny.py"), "--topology", "v5e:2x2", "--model.widths", "4096", "4096"]
+    command = ["plan", "--config", str(tmp_path / "tiny.py"), "--topology", "v5e:2x2"]
+    command += ["--model.widths", "4096", "512"]
     assert main([*command, "--widest", "--json", "--lifelong.method.memory.capacity", "4194304"]) == 0
     found = {one["program"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}
     assert list(found) == ["stream", "replay", "write", "search", "adapt"]
