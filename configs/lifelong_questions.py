@@ -15,7 +15,7 @@ Paper: de Masson d'Autume et al. 2019, https://arxiv.org/abs/1906.01076; Wang et
 https://arxiv.org/abs/2010.02500.
 Paper's number: recalled and not verified: F1 62.0 of MbPA++ on average over four orders, 53.1 of plain training.
 Our number: not run at full size.
-Hardware: 2 CPU cores, 2 minutes for plain training.
+Hardware: 2 CPU cores, 2.3 minutes for plain training.
 
 Where the values come from
   paper       K = 32, L = 30, uniform weights, 1 % replayed, batches of 32, one pass, keys of the first token of the

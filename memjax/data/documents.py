@@ -266,6 +266,10 @@ class Examples(abc.ABC):
     groups: np.ndarray | None = None
     every_token = False
 
+    def notes(self) -> list[str]:
+        """Lines about what was cut or is not known, worth knowing before training."""
+        return []
+
     @property
     def plain(self) -> "Examples":
         """Those that others were laid over, such as states of frozen layers; themselves where none were."""

@@ -138,13 +138,16 @@ def relation_files(
             raise ValueError(f"data.source.path: given {path!r}, allowed: {allowed}")
         found.append((str(there), there.stat().st_mtime_ns))
     count = len(found) - len(entities)
-    splits = _read_files(tuple(found[:count]), len(train), validation_share, test_share)
-    return _with_entities(splits, tuple(found[count:])) if entities else splits
+    return _read_files(tuple(found[:count]), tuple(found[count:]), len(train), validation_share, test_share)
 
 
 @functools.lru_cache(maxsize=4)  # the tasks of one run read the same files
 def _read_files(
-    files: tuple[tuple[str, int], ...], num_train: int, validation_share: float, test_share: float
+    files: tuple[tuple[str, int], ...],
+    entities: tuple[tuple[str, int], ...],
+    num_train: int,
+    validation_share: float,
+    test_share: float,
 ) -> RelationSplits:
     names = tuple(line.strip() for line in read_text(files[0][0]).splitlines() if line.strip())
     parts: dict[str, list[RelationSentence]] = {"train": [], "test": []}
@@ -165,16 +168,12 @@ def _read_files(
             known.add((one.text, one.label))
             shares = {"validation": validation_share, "test": 0.0 if tested else test_share}
             sentences["test" if part == "test" else split_of(one.text, **shares)].append(one)
-    return RelationSplits(names, sentences, repeated, without)
-
-
-def _with_entities(splits: RelationSplits, files: tuple[tuple[str, int], ...]) -> RelationSplits:
-    """With the places of the two things of each sentence that the files have."""
     places: dict[str, tuple[int, int, int, int]] = {}
-    for file, _ in files:
+    for file, _ in entities:
         places = entity_places(file) | places
     placed = lambda one: one._replace(entities=places.get(_same(one.text), one.entities))
-    return splits._replace(sentences={split: [*map(placed, some)] for split, some in splits.sentences.items()})
+    sentences = {split: [*map(placed, some)] for split, some in sentences.items()}
+    return RelationSplits(names, sentences, repeated, without)
 
 
 def _same(text: str) -> str:

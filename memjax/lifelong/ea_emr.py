@@ -28,12 +28,11 @@ from memjax.data.examples import EXAMPLE
 from memjax.data.vectors import random_of
 from memjax.lifelong.compose import Rule, compose
 from memjax.lifelong.contract import Method, TaskInfo, phase_of, settings_of
+from memjax.lifelong.head_features import features_of, read_features
 from memjax.lifelong.rehearsal import (
     CHOSEN,
     Chosen,
     chosen_numbers,
-    features_of,
-    read_examples,
     rows_like,
     select,
     with_chosen,
@@ -179,7 +178,7 @@ class _Stages:
         how = self.how
         if not how.size:
             return state
-        read = read_examples(
+        read = read_features(
             self.experiment, model_variables(state), self.chosen.joined(self.chosen.of_task(self.index))
         )
         numbers = select(read, how.size, context.key, how.selection, normalized=how.normalized)
@@ -205,7 +204,7 @@ class _Stages:
         vectors = align(held, class_vectors(self.experiment.model, variables, None))
         for task in tasks:
             numbers = chosen_numbers(state, task)
-            read = read_examples(self.experiment, model_variables(state), self.chosen.joined(numbers))
+            read = read_features(self.experiment, model_variables(state), self.chosen.joined(numbers))
             sentences[task, : len(numbers)] = align(held, jnp.asarray(read.features))
             own = np.unique(read.labels)
             classes[own] = np.asarray(vectors)[own]

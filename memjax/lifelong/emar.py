@@ -38,11 +38,11 @@ from jaxtyping import Float, Int
 from memjax.data.vectors import random_of
 from memjax.lifelong.compose import Rule, compose, updating
 from memjax.lifelong.contract import Method, TaskInfo, phase_of, settings_of
+from memjax.lifelong.head_features import read_features
 from memjax.lifelong.rehearsal import (
     Chosen,
     Selection,
     chosen_numbers,
-    read_examples,
     rows_like,
     select,
     with_chosen,
@@ -194,7 +194,7 @@ class _Stages:
     def _keep_some(self, state: TrainState, context: Context) -> TrainState:
         if not self.how.size:
             return state
-        read = read_examples(
+        read = read_features(
             self.experiment, model_variables(state), self.chosen.joined(self.chosen.of_task(self.index))
         )
         numbers = select(read, self.how.size, context.key, self.how.selection)
@@ -221,7 +221,7 @@ class _Stages:
         classes, dim = head_vectors(state.params).shape
         if not len(numbers):
             return np.zeros((classes, dim), np.float32), np.zeros(classes, np.float32)
-        read = read_examples(self.experiment, model_variables(state), self.chosen.joined(numbers))
+        read = read_features(self.experiment, model_variables(state), self.chosen.joined(numbers))
         return class_sums(read.features, read.labels, classes)
 
     def _relations(self, state: TrainState) -> np.ndarray:

@@ -6,8 +6,8 @@ Where the probe of a task stays and its accuracy falls, the task is forgotten by
 from collections.abc import Mapping
 from typing import Any
 
+from memjax.lifelong.head_features import read_features
 from memjax.lifelong.metrics import linear_probe
-from memjax.lifelong.rehearsal import read_examples
 from memjax.training.experiment import Experiment
 
 __all__ = ["probe_tasks"]
@@ -32,6 +32,6 @@ def probe_tasks(experiment: Experiment, variables: Mapping[str, Any]) -> dict[st
         if evaluation.task:
             task = experiment.of_task(evaluation.task)
             splits = (task.documents(split) for split in ("train", evaluation.split))
-            train, test = (read_examples(task, variables, examples, evaluation) for examples in splits)
+            train, test = (read_features(task, variables, examples, evaluation) for examples in splits)
             accuracies[evaluation.name] = linear_probe(*train[:2], *test[:2])
     return accuracies

@@ -135,16 +135,9 @@ class RelationExtraction(Classification):
         return RelationMeasure
 
     def notes(self, split: Split) -> list[str]:
-        """How many words have no vector of their own."""
-        lines = relation_splits(self._source()).notes()
-        unknown, words = getattr(split, "unknown", 0), getattr(split, "words", 0)
-        unmarked, cut = getattr(split, "unmarked", 0), getattr(split, "truncated", 0)
-        return [
-            *lines,
-            *([f"{unknown} of {words} words of the training split are not in the vocabulary"] if unknown else []),
-            *([f"{unmarked} of {len(split)} sentences are read without markers"] if unmarked else []),
-            *([f"{cut} sentences are longer than a row and lose their end, with the markers in it"] if cut else []),
-        ]
+        """What was left out of the whole data, of which a stream's tasks are parts, and what is lost of the rest."""
+        lines = relation_splits(self._source()).notes() if self.config.lifelong else []
+        return lines + (split.notes() if isinstance(split, Examples) else [])
 
     def ask(self, file: str) -> list[Asked]:
         """The lines of a `.txt`."""
@@ -173,6 +166,22 @@ class RelationExtraction(Classification):
 def words_of(tokenizer: Any, text: str) -> np.ndarray:
     """The ids of the words of a line, without that of its end."""
     return tokenizer.encode(text)[:-1]
+
+
+def read_words(tokenizer: Any, sentences: Sequence[RelationSentence], length: int) -> tuple[list[np.ndarray], int, int]:
+    """The rows of sentences for a BiLSTM; how many were longer than `length` words; the id of unknown words."""
+    whole = [words_of(tokenizer, one.text) for one in sentences]
+    cut = sum(len(words) > length for words in whole)
+    return [words[:length] for words in whole], cut, int(words_of(tokenizer, "\x00")[0])
+
+
+def read_pieces(
+    tokenizer: WordPieceTokenizer, sentences: Sequence[RelationSentence], length: int
+) -> tuple[list[np.ndarray], int, int]:
+    """The same for a text encoder, with markers, [CLS] and [SEP]."""
+    whole, room = [marked(tokenizer, one) for one in sentences], length - 2
+    rows = [join_texts(tokenizer, pieces[:room])[0] for pieces in whole]
+    return rows, sum(len(pieces) > room for pieces in whole), tokenizer.unknown_id
 
 
 def marked(tokenizer: WordPieceTokenizer, sentence: RelationSentence) -> np.ndarray:
@@ -238,23 +247,25 @@ class LabelledSentences(Examples):
                 f"task.num_classes: given {num_classes}, allowed: at least {largest + 1}, as the data have"
             )
         marks = isinstance(tokenizer, WordPieceTokenizer)
-        whole = [marked(tokenizer, one) if marks else words_of(tokenizer, one.text) for one in sentences]
-        room = length - 2 if marks else length
-        close = (lambda ids: join_texts(tokenizer, ids)[0]) if marks else (lambda ids: ids)
-        self._texts = [close(words[:room]) for words in whole]
+        self._texts, self.truncated, unknown = (read_pieces if marks else read_words)(tokenizer, sentences, length)
         self.unmarked = sum(not one.entities for one in sentences) if marks else 0
-        length = room
         self._sentences = [one._replace(candidates=drawn_candidates(one, most)) for one in sentences]
         self._count, self._candidates, self._fallback = num_classes, candidates, fallback
         self._seen_only = np.array(seen_only)
-        self.truncated = sum(len(words) > length for words in whole)
-        unknown = tokenizer.unknown_id if marks else words_of(tokenizer, "\x00")[0]
         self.words = sum(map(len, self._texts))
         self.unknown = int(sum(np.sum(words == unknown) for words in self._texts))
         digest = hashlib.sha256(f"{length}/{num_classes}/{candidates}/{seen_only}/{fallback}".encode())
         for words, one in zip(self._texts, self._sentences, strict=True):
             digest.update(words.astype("<i4").tobytes() + repr((one.label, one.candidates)).encode())
         self.fingerprint = "relations-" + digest.hexdigest()[:16]
+
+    def notes(self) -> list[str]:
+        told = {
+            f"{self.unknown} of {self.words} words of the training split are not in the vocabulary": self.unknown,
+            f"{self.unmarked} of {len(self)} sentences are read without markers": self.unmarked,
+            f"{self.truncated} sentences are longer than a row and lose their end": self.truncated,
+        }
+        return [line for line, count in told.items() if count]
 
     def __len__(self) -> int:
         return len(self._texts)

@@ -88,6 +88,36 @@ def test_an_entity_beyond_its_sentence_is_refused(tmp_path):
         tacred_sentences(tacred(tmp_path, obj_end=3))
 
 
+PLACES = "2\t1 2\tAda , queen of  Bath .\tada\t0\tbath\t{}\tQ1\tQ2\n"
+TREE = {"P1": [{"tokens": "a sentence , number 7 .".split(), "h": ["", "", [[3, 4]]], "t": ["", "", [[0]]]}]}
+
+
+def test_the_places_of_things_are_those_of_the_files_that_have_the_sentence(tmp_path):
+    rows = "2\t1 2\tada , queen of bath .\n" + "".join(ROW.format(1, "1 2", i) for i in range(9))
+    path = folder(tmp_path, rows)
+    (tmp_path / "places.txt").write_text(PLACES.replace("  ", " ").format("3 4"))
+    (tmp_path / "places.json").write_text(json.dumps(TREE))
+    found = read(path, entities=("places.txt", "places.json"))
+    placed = {one.text: one.entities for some in found.sentences.values() for one in some if one.entities}
+    assert placed == {"ada , queen of bath .": (0, 0, 3, 4), "a sentence , number 7 .": (3, 4, 0, 0)}
+    assert not any(one.entities for some in read(path).sentences.values() for one in some)
+    (tmp_path / "places.txt").write_text(PLACES.format("5"))  # the places count an empty word
+    assert not any(one.entities for some in read(path, entities=("places.txt",)).sentences.values() for one in some)
+
+
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        (PLACES.replace("  ", " ").format("9"), "1: given an entity from word 9 to 9, allowed: within 0 to 5$"),
+        ("2\t1 2\tada is queen\n", "places.txt: given without places, allowed: a file of CFRL with places"),
+    ],
+)
+def test_places_that_do_not_fit_are_refused_in_one_line(tmp_path, text, line):
+    (tmp_path / "places.txt").write_text(text)
+    with pytest.raises(ValueError, match=line):
+        read(folder(tmp_path, ROW.format(1, "1 2", 0)), entities=("places.txt",))
+
+
 def test_made_sentences_are_the_same_for_ever():
     made = made_relations()
     assert made == made_relations() != made_relations(seed=1)

@@ -13,7 +13,8 @@ from memjax.lifelong import train
 from memjax.lifelong.ea_emr import InTurn, alignment_loss
 from memjax.lifelong.emar import class_sums, drawn_instances, final_prototypes, head_vectors, on_prototypes
 from memjax.lifelong.factory import course_of
-from memjax.lifelong.rehearsal import Read, quotas, select
+from memjax.lifelong.head_features import Read
+from memjax.lifelong.rehearsal import quotas, select
 from memjax.models.heads import ALLOWED, EncodedText
 from memjax.models.similarity_head import SimilarityHead
 from memjax.training.assembly import make_objective

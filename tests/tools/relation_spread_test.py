@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from memjax.lifelong import train
+from memjax.config import EAEMR
+from memjax.lifelong import load_run, train
+from memjax.lifelong.head_features import read_features
 from memjax.lifelong.metrics import class_distances
 from memjax.overrides import load_config
 from tools.measurements.relation_spread import ends, measure
@@ -38,3 +40,18 @@ def test_the_spread_is_read_after_each_task(tmp_path):
     config.name, config.training.keep_checkpoints = "short", 1
     with pytest.raises(ValueError, match="no checkpoint of stage"):
         ends(train(config, on_event=lambda event: None).path)
+
+
+@pytest.mark.laws
+def test_the_spread_of_ea_emr_is_that_of_aligned_features(tmp_path):
+    config = load_config("lifelong_relations", "smoke")
+    config.workdir, config.name, config.training.keep_checkpoints = str(tmp_path), "run", 99
+    config.lifelong.method = EAEMR(size=4, alignments=3, learning_rate=0.1)
+    config.task.vectors, config.task.similarity = "names", "cosine"
+    run = train(config, on_event=lambda event: None).path
+    last, loaded = measure(run)[1][-1], load_run(run)
+    read = read_features(loaded.experiment, loaded.variables, loaded.experiment.documents("test"))
+    held = loaded.variables["constants"]["head"]["alignment"]
+    moved = class_distances(read.features @ np.asarray(held["kernel"]) + np.asarray(held["bias"]), read.labels)
+    np.testing.assert_allclose(last.within, moved.within, rtol=1e-4)
+    assert abs(moved.within - class_distances(*read[:2]).within).max() > 1e-3  # the map is no identity any more

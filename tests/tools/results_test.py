@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from memjax.overrides import apply_overrides, load_config
 from memjax.settings.relations import validate
 from memjax.training.runs import config_to_dict
-from tools.recipes import RECIPES, Recipe
+from tools.recipes import RECIPES, Recipe, meta
 from tools.recipes.recipe import BOTH_SPLITS
 from tools.results import ledger, pages, runner, speed_tables, streams, tables
 from tools.results.ledger import Book, Measurement, Run
@@ -61,6 +62,20 @@ def test_a_run_or_measurement_made_again_replaces_the_older_one(tmp_path):
     assert [(run.seed, run.step) for run in book.runs()] == [(0, 6), (1, 5)]
     assert book.curves("r")[RUN.key] == [{"kind": "train", "step": 6}]
     assert [one.commit for one in book.measurements()] == ["6"]
+
+
+def test_writers_side_by_side_lose_no_line(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda seed: Book(tmp_path).add(dataclasses.replace(RUN, seed=seed)), range(24)))
+    assert sorted(run.seed for run in Book(tmp_path).runs()) == [*range(24)]
+
+
+def test_what_the_search_has_found_stands_in_the_recipes_that_change_one_thing():
+    runs, best = Book().runs(), {}
+    for row in meta.FOUND:
+        tried = [run for run in runs if run.recipe == "lifelong_meta: search" and run.row.startswith(f"{row}, ")]
+        best[row] = max(tried, key=lambda run: run.evaluations["stream"]["average"]).row.partition(", ")[2]
+    assert best == meta.FOUND
 
 
 def test_seeds_are_shown_as_mean_and_range():

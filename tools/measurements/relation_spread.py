@@ -13,11 +13,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from memjax.lifelong import load_run
+from memjax.lifelong.head_features import read_features
 from memjax.lifelong.metrics import ClassDistances, class_distances
-from memjax.lifelong.rehearsal import read_examples
 from memjax.models.similarity_head import ALIGNMENT, align
 from memjax.training.metrics import read_metrics
 from memjax.training.restoring import checkpoint_steps
@@ -54,9 +55,9 @@ def measure(run: Path) -> tuple[dict[str, Any], list[ClassDistances], np.ndarray
     relations = np.zeros(0, np.int32)
     for step in ends(run):
         loaded = load_run(run, step=step)
-        read = read_examples(loaded.experiment, loaded.variables, loaded.experiment.documents("test"))
+        read = read_features(loaded.experiment, loaded.variables, loaded.experiment.documents("test"))
         held = loaded.variables.get("constants", {}).get("head", {}).get(ALIGNMENT)
-        features = read.features if held is None else np.asarray(align(held, read.features))
+        features = read.features if held is None else np.asarray(align(held, jnp.asarray(read.features)))
         found.append(class_distances(features, read.labels))
         relations = np.unique(read.labels)
     means = [one.means() for one in found]

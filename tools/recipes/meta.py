@@ -48,7 +48,7 @@ _CONTROLS = {
     "multi-task": ("MbPA++", "Meta-MbPA"),
 }
 
-_FOUND = {
+FOUND = {
     "SEQ": "--training.schedule.learning-rate 0.002",
     "A-GEM": "--training.schedule.learning-rate 0.002 --lifelong.method.rows 100",
     "replay": "--training.schedule.learning-rate 0.002 --lifelong.method.rows 100",
@@ -57,11 +57,14 @@ _FOUND = {
     "ANML-ER": f"--training.schedule.learning-rate 0.008 {INNER} 0.3",
     "MAML-ER": f"--training.schedule.learning-rate 0.008 {INNER} 0.3",
     "Meta-MbPA": f"--training.schedule.learning-rate 0.002 {INNER} 0.3 {ADAPTED} 0.3",
+    "online EWC": "--training.schedule.learning-rate 0.001 --lifelong.method.weight 100",
     "multi-task": "--training.schedule.learning-rate 0.001",
 }
-"""what the search of `lifelong_meta` has found, for recipes that change one thing"""
-_OML, _META = (f"{_METHODS[row]} {BATCH} {_FOUND[row]}" for row in ("OML-ER", "Meta-MbPA"))
-PASSES, _PLAIN = 15, ("SEQ", "multi-task", "Meta-MbPA")
+"""what the search of `lifelong_meta` has found, for recipes that change one thing; a test holds it to the ledger"""
+_OML, _META = (f"{_METHODS[row]} {BATCH} {FOUND[row]}" for row in ("OML-ER", "Meta-MbPA"))
+PASSES = 15
+_PLAIN = ("SEQ", "multi-task", "online EWC", "Meta-MbPA")
+"""rows without a memory of all texts"""
 _ONE_OF_ALL = f"--lifelong.method.memory.policy random --lifelong.method.memory.probability {1 / PASSES:.6f}"
 """what is kept of many passes: about as many texts as there are"""
 
@@ -107,7 +110,7 @@ RECIPES = {
         ),
         config="lifelong_text",
         variants={
-            "OML-ER": f"{_OML}",
+            "OML-ER": _OML,
             "OML-ER, no replay": f"{_OML} --lifelong.method.every 0",
             "OML-ER, no meta-test": f"{_OML} --lifelong.method.no-adapts-at-test",
             "OML-ER, replay of 1%": f"{_OML} --lifelong.method.rate 0.01",
@@ -149,7 +152,7 @@ RECIPES = {
         config="lifelong_text",
         variants={
             row: f"{_METHODS[row]} {BATCH} {found} {'' if row in _PLAIN else _ONE_OF_ALL}".rstrip()
-            for row, found in _FOUND.items()
+            for row, found in FOUND.items()
         },
         steps=0,
         texts="five_2000",
@@ -158,7 +161,7 @@ RECIPES = {
         seeds=(0, 1, 2),
         arguments=f"--lifelong.folder $MEMJAX_TEXT_VECTORS_2000 --lifelong.epochs {PASSES}",
         controls={
-            row: tuple(one for one in before if one in _FOUND) for row, before in _CONTROLS.items() if row in _FOUND
+            row: tuple(one for one in before if one in FOUND) for row, before in _CONTROLS.items() if row in FOUND
         },
     ),
 }

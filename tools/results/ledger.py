@@ -6,14 +6,16 @@ logged, `measurements.jsonl` a line for everything that is no run: rounds of a b
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import lzma
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,19 +132,31 @@ class Book:
           run: to add.
           metrics: all lines that it logged; none = it has no curve.
         """
-        others = [dataclasses.asdict(other) for other in self.runs() if other.key != run.key]
-        _write(self.folder / "ledger.jsonl", [*others, dataclasses.asdict(run)])
-        curves = {key: points for key, points in self.curves(run.recipe).items() if key != run.key}
-        if metrics:
-            curves[run.key] = thinned(metrics)
-        if curves or self._curves(run.recipe).exists():
-            self._write_curves(self._curves(run.recipe), curves)
+        with self._alone():
+            others = [dataclasses.asdict(other) for other in self.runs() if other.key != run.key]
+            _write(self.folder / "ledger.jsonl", [*others, dataclasses.asdict(run)])
+            curves = {key: points for key, points in self.curves(run.recipe).items() if key != run.key}
+            if metrics:
+                curves[run.key] = thinned(metrics)
+            if curves or self._curves(run.recipe).exists():
+                self._write_curves(self._curves(run.recipe), curves)
 
     def measure(self, measurement: Measurement) -> None:
         """Adds a measurement; an older one of the same kind and name goes."""
         key = (measurement.kind, measurement.name)
-        others = [dataclasses.asdict(other) for other in self.measurements() if (other.kind, other.name) != key]
-        _write(self.folder / "measurements.jsonl", [*others, dataclasses.asdict(measurement)])
+        with self._alone():
+            others = [dataclasses.asdict(other) for other in self.measurements() if (other.kind, other.name) != key]
+            _write(self.folder / "measurements.jsonl", [*others, dataclasses.asdict(measurement)])
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One writer at a time: recipes that run side by side would lose each other's lines."""
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
     def _write_curves(self, file: Path, curves: Mapping[tuple[str, str, int], Sequence[Mapping[str, Any]]]) -> None:
         lines = [
