@@ -2,7 +2,7 @@
 
 python -m tools.measurements.relation_spread RUN --name "EMAR" --to spread.npz
 
-RUN is of `configs/lifelong_relations.py`, with `--training.keep-checkpoints 99` (one stays of every stage). Of EA-EMR
+RUN is of `configs/lifelong_relations.py`, with `--training.keep-checkpoints 999` (one stays of every stage). Of EA-EMR
 what is read goes through the map that is fitted after each task, as in scoring. The arrays of every task go to a file:
 `within` `[tasks, relations]`, `between` `[tasks, relations, relations]`, `relations` `[relations]`.
 """
@@ -44,7 +44,7 @@ def ends(run: Path) -> list[int]:
         start = Position(step, stage).number
         there = [one for one in kept if start < one <= start + len(PHASES)]
         if not there:
-            raise ValueError(f"{run}: no checkpoint of stage {stage}, allowed: a run with keep-checkpoints 99")
+            raise ValueError(f"{run}: no checkpoint of stage {stage}, allowed: a run with keep-checkpoints 999")
         found.append(there[-1])
     return found
 
