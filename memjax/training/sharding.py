@@ -166,8 +166,13 @@ class Layout:
         return self.of(train_state_names(state, names), state)
 
     def batch(self, batch: Any, *, segments: bool = True) -> Any:
-        """The shardings of a batch `[segments, batch, ...]`, or of one segment `[batch, ...]`."""
-        return jax.tree.map(lambda leaf: self.rows(axis=int(segments)), batch)
+        """The shardings of a batch `[segments, batch, ...]`, or of one segment `[batch, ...]`.
+
+        Rows that the mesh does not divide are whole on every device, as those that a method keeps of a task may be.
+        """
+        axis, parts = int(segments), row_shards(self.mesh)
+        split, whole = self.rows(axis), self.replicated
+        return jax.tree.map(lambda leaf: whole if leaf.shape[axis] % parts else split, batch)
 
     def skipped(self, names: Any, shapes: Any) -> list[str]:
         """The rules that do not divide an axis and are left out, as `name of the array: axis = size over axes`."""

@@ -16,9 +16,10 @@ def found():
 
 NAMES = ("replay", "replay_sparse", "agem", "agem_whole", "gem", "logit_kd", "mbpa_pp", "mbpa_random")
 NAMES += ("oml", "maml_second", "meta_mbpa")
+RELATIONS = ("emar", "emr", "ea_emr")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + RELATIONS)
 def test_a_stream_on_eight_devices_equals_that_of_one(found, name):
     for mesh in found[name].values():
         assert mesh["params"] < 1e-9 and mesh["memory"] < 1e-9

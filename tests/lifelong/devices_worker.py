@@ -7,7 +7,7 @@ import json
 import jax
 import numpy as np
 
-from memjax.config import AGEM, GEM, MAML, OML, EpisodicMemory, LogitKD, MbPA, MetaMbPA, Replay
+from memjax.config import AGEM, EAEMR, EMAR, EMR, GEM, MAML, OML, EpisodicMemory, LogitKD, MbPA, MetaMbPA, Replay
 from memjax.training.metrics import count_bytes
 from memjax.training.sharding import Layout, make_mesh
 from tests.integration.sharding_worker import difference
@@ -34,6 +34,11 @@ METHODS |= {
         memory=ALL, every=8, rows=5, num_neighbors=4, inner_learning_rate=0.1, steps=2, learning_rate=0.1
     ),
 }
+METHODS |= {
+    "emar": EMAR(size=4, rows=8, instances=2),
+    "emr": EMR(size=4),
+    "ea_emr": EAEMR(size=4, alignments=2, learning_rate=1e-3),
+}
 MESHES = {"replay": [(8, 1, 1), (2, 4, 1)], "mbpa_pp": [(8, 1, 1), (2, 4, 1)]}
 
 
@@ -51,18 +56,19 @@ def outcome(method, shape):
         variables = played.learner.adapted(played.state, 0)
         scores = [evaluator(variables) for evaluator in played.learner.evaluators.values()]
     first = jax.devices()[0]
+    kept = memory_of(played) or played.state.method  # methods without an episodic memory keep numbers of examples
     held = sum(
         shard.data.nbytes
-        for leaf in jax.tree.leaves(memory_of(played))
+        for leaf in jax.tree.leaves(kept)
         for shard in leaf.addressable_shards
         if shard.device == first
     )
     return {
         "params": played.state.params,
-        "memory": memory_of(played),
+        "memory": kept,
         "sums": [{name: value.total for name, value in one.items()} for one in played.sums],
         "nats": [score.nats for score in scores],
-        "held": held / count_bytes(memory_of(played)),
+        "held": held / count_bytes(kept),
     }
 
 
