@@ -12,8 +12,48 @@ from jaxtyping import Array
 from memjax.axes import named
 from memjax.typing import Activations
 
+NORM_WEIGHTS = "norm_weights"
+"""what the means of a norm weigh entries with, among the constants"""
+EPSILON = {"layer": 1e-5, "layer_exact": 1e-12, "rms": 1e-6}
+"""of the kinds of norms"""
 
-def make_norm(kind: str, dtype: Any, *, exact_variance: bool = False) -> nn.Module:
+
+class WeightedNorm(nn.Module):
+    """A norm whose means over the residual stream weigh its entries, as a model that grew in width needs.
+
+    The copies of one entry share its weight (`memjax.lifelong.expansion`), so that mean and variance are those of the
+    model before it grew, whatever the number of copies of each. Equal weights, `1 / dim`, give the ordinary norm.
+
+    Parameters have the names of the ordinary norms; the weights are `constants`, which nothing trains.
+
+    Attributes:
+      epsilon: added to the variance.
+      center: subtract the mean, and add a bias; False = the norm of root mean squares.
+      dtype: of the result; statistics in float32 or more.
+    """
+
+    epsilon: float
+    center: bool = True
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """The normed entries of the last axis."""
+        dim, axis, zeros = x.shape[-1], "embed", nn.initializers.zeros
+        last = lambda values: values.reshape((1,) * (x.ndim - 1) + (dim,))
+        scale = last(self.param("scale", named(nn.initializers.ones, axis), (dim,)))
+        equal = named(lambda: jnp.full((dim,), 1 / dim, jnp.float32), axis)
+        weights = last(self.variable("constants", NORM_WEIGHTS, equal).value)
+        y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        if self.center:
+            y = y - jnp.sum(y * weights, axis=-1, keepdims=True)
+        y = y * jax.lax.rsqrt(jnp.sum(jnp.square(y) * weights, axis=-1, keepdims=True) + self.epsilon) * scale
+        if self.center:
+            y = y + last(self.param("bias", named(zeros, axis), (dim,)))
+        return y.astype(self.dtype)
+
+
+def make_norm(kind: str, dtype: Any, *, exact_variance: bool = False, weighted: bool = False) -> nn.Module:
     """The norm of a part; statistics in float32.
 
     Args:
@@ -21,25 +61,32 @@ def make_norm(kind: str, dtype: Any, *, exact_variance: bool = False) -> nn.Modu
       dtype: of the result.
       exact_variance: the mean of squared distances, and not the difference of two means, which cancels where the
         mean is large against the spread; 'layer_exact' always has it, 'rms' needs none.
+      weighted: means weigh the entries (`WeightedNorm`).
     """
+    if weighted:
+        return WeightedNorm(EPSILON[kind], center=kind != "rms", dtype=dtype)
     ones = named(nn.initializers.ones, "embed")
     if kind.startswith("layer"):
-        zeros, tiny = named(nn.initializers.zeros, "embed"), kind == "layer_exact"
-        epsilon = 1e-12 if tiny else 1e-5
+        zeros, epsilon = named(nn.initializers.zeros, "embed"), EPSILON[kind]
         # So small an epsilon needs a variance that cannot come out negative.
-        fast = not (tiny or exact_variance)
+        fast = not (kind == "layer_exact" or exact_variance)
         return nn.LayerNorm(epsilon, dtype=dtype, scale_init=ones, bias_init=zeros, use_fast_variance=fast)
-    return nn.RMSNorm(epsilon=1e-6, dtype=dtype, scale_init=ones)
+    return nn.RMSNorm(epsilon=EPSILON[kind], dtype=dtype, scale_init=ones)
 
 
-class Residual(nn.Module):
+class Residual(nn.Module, kw_only=True):
     """What a part of a layer with one norm and a residual connection does.
 
     A subclass has the fields `norm` ('post', or in front of the part), `norm_kind`, `dropout` and `dtype`.
+
+    Attributes:
+      weighted_norms: as in `make_norm`.
     """
 
+    weighted_norms: bool = False
+
     def setup(self) -> None:
-        self.layer_norm = make_norm(self.norm_kind, self.dtype)
+        self.layer_norm = make_norm(self.norm_kind, self.dtype, weighted=self.weighted_norms)
         self.drop = nn.Dropout(self.dropout)
 
     def normed(self, x: Activations) -> Activations:

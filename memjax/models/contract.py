@@ -86,6 +86,11 @@ class Model(nn.Module):
         return tuple(f"{part(i)}{name}/" for i, layer in enumerate(layers) for name in layer.feed_forward.replaced())
 
     @nn.nowrap
+    def output_norm(self) -> str:
+        """Beginning of the path of the norm whose result its tied vocabulary scores; '' = it scores none."""
+        return ""
+
+    @nn.nowrap
     def padding(self) -> int:
         """Parameters that are padding of its vocabulary."""
         return num_padding(self.vocabulary)

@@ -83,6 +83,7 @@ def make_language_model(
         vocabulary=vocabulary,
         output_memory=_make_output_memory(model, dtype),
         final_norm=attention.norm_kind if has_final_norm else "",
+        weighted_norms=model.weighted_norms,
         num_positions=attention.learned_positions,
         positions=model.positions,
         markers=tuple(range(vocab_size - model.markers, vocab_size)),
@@ -230,6 +231,7 @@ def _make_feed_forward(
         return NoFeedForward()
     fields: dict[str, Any] = {"norm": attention.norm_place, "norm_kind": attention.norm_kind}
     fields |= {"hidden_dropout": attention.hidden_dropout, "init_stddev": attention.init_stddev}
+    fields |= {"weighted_norms": model.weighted_norms}
     if isinstance(part, settings.ProductKey) and _is_chosen(
         index, part.chosen_layers(model.num_layers), model.num_layers
     ):
@@ -392,6 +394,7 @@ def make_text_encoder(
         pooler=part.pooler,
         pooling=part.pooling,
         gate=gate,
+        weighted_norms=model.weighted_norms,
         dropout=model.dropout,
         **memory_fields(model.memory_tokens, beside=1.0),  # embeddings behind a layer norm
         features=tuple(name for name in features if name not in inner),

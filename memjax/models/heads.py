@@ -170,17 +170,19 @@ class MaskedTokenHead(TaskHead):
 
     Attributes:
       dim: width of the encoder.
+      weighted_norms: as in `make_norm`.
       dtype: of the computation.
     """
 
     dim: int
+    weighted_norms: bool = False
     dtype: Any = jnp.float32
 
     scores_vocabulary = True
 
     def setup(self) -> None:
-        self.dense = dense(self.dim, self.dtype)
-        self.layer_norm = make_norm("layer_exact", self.dtype)
+        self.dense = dense(self.dim, self.dtype, outer="embed")
+        self.layer_norm = make_norm("layer_exact", self.dtype, weighted=self.weighted_norms)
 
     @nn.nowrap
     def scores(self, vocabulary: Any) -> VocabularyScores:
@@ -287,9 +289,11 @@ class SpanHead(TaskHead):
         return jnp.where(allowed[:, None], scores, -jnp.inf)
 
 
-def dense(features: int, dtype: Any, name: str | None = None, initializer: str = "normal") -> nn.Dense:
-    """A dense layer with the initial values of a text encoder's, or others of `INITS`."""
-    matrix, zeros = named(INITS[initializer], "embed", None), named(nn.initializers.zeros, None)
+def dense(
+    features: int, dtype: Any, name: str | None = None, initializer: str = "normal", outer: str | None = None
+) -> nn.Dense:
+    """A dense layer with the initial values of a text encoder's, or others of `INITS`; `outer` names what it gives."""
+    matrix, zeros = named(INITS[initializer], "embed", outer), named(nn.initializers.zeros, outer)
     return nn.Dense(features, kernel_init=matrix, bias_init=zeros, dtype=dtype, name=name)
 
 

@@ -58,6 +58,7 @@ class LanguageModel(Model):
       mixtures: memories at the output site that propose tokens (`Recalled`); their distributions are mixed in one after
         the other.
       final_norm: norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
+      weighted_norms: as in `make_norm`.
       num_positions: learned positions of the tokens in their segment, added to the embeddings; 0 = none.
       positions: 'sinusoids' of the place in the document are added to the embeddings, or 'none'.
       markers: ids that mark what follows them in the document, such as the speakers of a dialogue: every token gets a
@@ -77,6 +78,7 @@ class LanguageModel(Model):
     output_memory: OutputMemory | None = None
     mixtures: tuple[OutputMemory, ...] = ()
     final_norm: str = "rms"
+    weighted_norms: bool = False
     num_positions: int = 0
     positions: str = "none"
     markers: tuple[int, ...] = ()
@@ -96,7 +98,7 @@ class LanguageModel(Model):
 
     def setup(self) -> None:
         if self.final_norm:
-            self.layer_norm = make_norm(self.final_norm, self.dtype)
+            self.layer_norm = make_norm(self.final_norm, self.dtype, weighted=self.weighted_norms)
         self.drop = nn.Dropout(self.dropout)
         if self.num_positions:
             init, dim = named(nn.initializers.normal(0.02), None, "embed"), self.stack.layers[0].attention.dim
@@ -109,6 +111,11 @@ class LanguageModel(Model):
                 raise ValueError("features: given with memory_tokens, allowed: none (they have rows of their own)")
             init = named(nn.initializers.normal(self.memory_stddev), None, "embed")
             self.memory_rows = self.param("memory_tokens", init, (self.memory_tokens, self.vocabulary.dim))
+
+    @nn.nowrap
+    def output_norm(self) -> str:
+        """The final norm; post-norm layers have none of which the vocabulary alone reads the result."""
+        return "layer_norm/" if self.final_norm else ""
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> LanguageModelState:

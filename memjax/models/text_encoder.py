@@ -63,6 +63,7 @@ class TextEncoder(Model):
       pooling: what a head of classes reads: the first token, behind the pooler where there is one, or the mean over
         all tokens.
       gate: on that, or None.
+      weighted_norms: as in `make_norm`.
       dropout: rate on embeddings.
       memory_tokens: learned rows before every text, which all layers read and write, as in a MemTransformer; they come
         out as `memory` in `Aux.arrays`, have no positions, types or norm of embeddings, and no head reads them.
@@ -80,6 +81,7 @@ class TextEncoder(Model):
     pooler: bool = True
     pooling: str = "first"
     gate: Gate | None = None
+    weighted_norms: bool = False
     dropout: float = 0.0
     memory_tokens: int = 0
     memory_stddev: float = 1.0
@@ -94,7 +96,7 @@ class TextEncoder(Model):
     def setup(self) -> None:
         dim = self.vocabulary.dim
         if self.pooler:
-            self.pooler_dense = dense(dim, self.dtype, name="pooler")
+            self.pooler_dense = dense(dim, self.dtype, name="pooler", outer="embed")
         if self.stack.first:
             return
         init = named(matrix_init(INIT_STDDEV), None, "embed")
@@ -104,7 +106,7 @@ class TextEncoder(Model):
         if self.memory_tokens:
             rows = named(matrix_init(self.memory_stddev), None, "embed")
             self.memory_rows = self.param("memory_tokens", rows, (self.memory_tokens, dim))
-        self.layer_norm = make_norm("layer_exact", self.dtype)
+        self.layer_norm = make_norm("layer_exact", self.dtype, weighted=self.weighted_norms)
         self.drop = nn.Dropout(self.dropout)
 
     @nn.nowrap
@@ -116,6 +118,11 @@ class TextEncoder(Model):
     def scores(self) -> VocabularyScores | ChoiceScores:
         """What the head says of its targets."""
         return ChoiceScores() if self.head is None else self.head.scores(self.vocabulary)
+
+    @nn.nowrap
+    def output_norm(self) -> str:
+        """That of a head whose result the vocabulary scores."""
+        return "head/layer_norm/" if self.head is not None and self.head.scores_vocabulary else ""
 
     @nn.nowrap
     def num_targets(self, length: int) -> int:

@@ -128,6 +128,8 @@ class ModelSettings(LayeredModel):
     markers: Annotated[int, zero_or_more("none", "ids")] = 0
     """last ids of the vocabulary that mark what follows them, as the speakers of a dialogue do: every token gets a
     learned embedding of the last mark before it; 0 = none"""
+    weighted_norms: bool = False
+    """means of norms weigh the entries of the residual stream, equally at first: a model that is to grow in width"""
     first_layer: Number = 0
     """of a text encoder without embeddings and without the layers below: what those give of each text is trained no
     more, and read from `data.states`"""

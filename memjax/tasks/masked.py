@@ -40,7 +40,7 @@ class MaskedLanguageModeling(Task):
 
     def head(self) -> MaskedTokenHead:
         model = self.config.model
-        return MaskedTokenHead(model.dim, jnp.dtype(model.compute_dtype))
+        return MaskedTokenHead(model.dim, model.weighted_norms, jnp.dtype(model.compute_dtype))
 
     def predict(
         self,
