@@ -71,14 +71,14 @@ def settings(attention, sizes, layers, weighted, tied, scan, dtype, activation):
 
 
 def made(model):
-    return jax.jit(lambda: model.init(jax.random.key(0), TOKENS, model.init_state(ROWS), **START))()
+    return model.init(jax.random.key(0), TOKENS, model.init_state(ROWS), **START)
 
 
 def started(model, dtype="float64"):
-    """Variables far from their initial values: no bias is 0, no scale is 1."""
-    leaves, tree = jax.tree.flatten(made(model))
+    """Variables that are no initial values: no bias is 0, no scale is 1, nothing is short."""
     random = np.random.default_rng(0)
-    return tree.unflatten([jnp.asarray(leaf + 0.2 * random.normal(size=leaf.shape), dtype) for leaf in leaves])
+    draw = lambda leaf: jnp.asarray(0.3 * random.normal(size=leaf.shape) + 0.5 * (leaf.ndim == 1), dtype)
+    return jax.tree.map(draw, jax.eval_shape(lambda: made(model)))
 
 
 def said(model, variables):
