@@ -17,18 +17,20 @@ norms, noise on every row that has copies, and plain copies of layers, and its e
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import unflatten_dict
 from jaxtyping import Array
 
 from memjax.axes import Names, parameter_names
 from memjax.memory.projections import NORM_WEIGHTS
 from memjax.models.transformer import join_collection, split_collection
+from memjax.training.checkpoints import flatten
 
 __all__ = [
     "Growth",
@@ -276,7 +278,7 @@ def _map_widths(
     wide: bool = False,
 ) -> dict[str, Any]:
     """`change(path, leaf, plan)` of every leaf of a collection by layer, of the old widths or (`wide`) of the new."""
-    flat, axes = flatten_dict(dict(tree), sep="/"), flatten_dict(dict(names), sep="/")
+    flat, axes = flatten(tree), flatten(names)
     found = {}
     for path, leaf in flat.items():
         widths = growth.widths(_layer_of(path))
@@ -378,7 +380,7 @@ def copy_layers(layers: Mapping[str, Any], growth: Growth, depth: Depth = "copy"
 def _silent(layer: Mapping[str, Any]) -> dict[str, Any]:
     """A layer that adds nothing to the residual stream."""
     zeroed = ("attention/output", "attention/output_bias", "feed_forward/narrow/kernel", "feed_forward/narrow/bias")
-    flat = flatten_dict(layer, sep="/")
+    flat = flatten(layer)
     return unflatten_dict(
         {path: jnp.zeros_like(leaf) if path in zeroed else leaf for path, leaf in flat.items()}, sep="/"
     )
@@ -436,47 +438,33 @@ def expand(
     Raises:
       ValueError: arrays that do not become those of the bigger one; the line names the first.
     """
-    names = {
-        part: split_collection(tree, model.groups()) for part, tree in parameter_names(lambda: make(model)).items()
-    }
-    split = {part: split_collection(tree, model.groups()) for part, tree in variables.items()}
-    head_dim = model.stack.layers[0].attention.head_dim
-    shapes = jax.eval_shape(lambda: make(bigger))
-    tied = ENTRIES in flatten_dict(split["params"], sep="/") and TRANSPOSED[0] not in flatten_dict(
-        split["params"], sep="/"
-    )
-    unties = tied and TRANSPOSED[0] in flatten_dict(shapes["params"], sep="/")
+    by_layer = lambda variables: {part: split_collection(tree, model.groups()) for part, tree in variables.items()}
+    names, split = by_layer(parameter_names(lambda: make(model))), by_layer(variables)
+    shapes, head_dim = jax.eval_shape(lambda: make(bigger)), model.stack.layers[0].attention.head_dim
+    tied, untied = TRANSPOSED[0] not in flatten(split["params"]), TRANSPOSED[0] in flatten(shapes["params"])
     own: dict[str, Any] = {"noise": noise, "stddev": stddev, "seed": seed, "factor": factor}
-    if tied and not unties:
+    if tied and not untied:
         own["divided"] = model.output_norm()
     params = expand_params(split["params"], names["params"], growth, head_dim=head_dim, **own)
-    if unties:
+    if tied and untied:
         params["vocabulary"]["output"] = params["vocabulary"]["embedding"] / factor / counts(growth.embed)[None]
     found = {"params": copy_layers(params, growth, depth)}
-    widened = {part: tree for part, tree in split.items() if part != "params"}
-    for part, tree in widened.items():
-        flat, axes = flatten_dict(tree, sep="/"), flatten_dict(names[part], sep="/")
-        found[part] = copy_layers(
-            unflatten_dict(
-                {path: _constant(path, leaf, axes[path], growth, head_dim) for path, leaf in flat.items()}, sep="/"
-            ),
-            growth,
-        )
+    for part in split.keys() - found.keys():
+        constant = functools.partial(_constant, sources=growth.embed)
+        found[part] = copy_layers(_map_widths(split[part], names[part], growth, head_dim, constant), growth)
     found = {part: join_collection(tree, bigger.groups()) for part, tree in found.items()}
     return _with_norm_weights(found, shapes, growth)
 
 
-def _constant(path: str, leaf: Any, names: Names, growth: Growth, head_dim: int) -> Any:
+def _constant(path: str, leaf: Any, plan: _Leaf, *, sources: Sources) -> Any:
     """An array that is no parameter: weights of norms are shared by copies, the rest is copied."""
-    if path.endswith(NORM_WEIGHTS):
-        return norm_weights(leaf, growth.embed)
-    return _plan(path, leaf.shape, names, growth.widths(_layer_of(path)), head_dim).copied(leaf)
+    return norm_weights(leaf, sources) if path.endswith(NORM_WEIGHTS) else plan.copied(leaf)
 
 
 def _with_norm_weights(found: dict[str, Any], shapes: Mapping[str, Any], growth: Growth) -> dict[str, Any]:
     """With the weights of norms that were ordinary ones, and all arrays of the shapes of the bigger model."""
-    wanted = flatten_dict(dict(shapes), sep="/")
-    arrays = flatten_dict(found, sep="/")
+    wanted = flatten(shapes)
+    arrays = flatten(found)
     old, dtype = int(growth.embed.max()) + 1, next(iter(arrays.values())).dtype
     for path, shape in wanted.items():
         if path.endswith(NORM_WEIGHTS) and path not in arrays:

@@ -114,8 +114,14 @@ class LanguageModel(Model):
 
     @nn.nowrap
     def output_norm(self) -> str:
-        """The final norm; post-norm layers have none of which the vocabulary alone reads the result."""
-        return "layer_norm/" if self.final_norm else ""
+        """The final norm.
+
+        Raises:
+          ValueError: there is none; the next layer too would read what the last norm of post-norm layers gives.
+        """
+        if not self.final_norm:
+            raise ValueError("output_norm: given a model that ends without a norm, allowed: untied output weights")
+        return "layer_norm/"
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = None) -> LanguageModelState:
