@@ -108,8 +108,8 @@ RECIPES = {
             "other. A perceptron 384-256-2, batches of 16 pairs, Adam; a replay or a projected update of 64 pairs "
             "about every 1,600. Of each relation 16 sentences are trained on and 6 tested, with five candidates "
             "each, of the 11,200 that the papers test on, split by a hash of the sentence: no number here is "
-            "comparable with a published one. Episodes have batches of 4 pairs, since the smallest task has 32 where it "
-            "comes first. Settings not searched. `tools.measurements.vectors pairs --train 16 "
+            "comparable with a published one. Episodes have batches of 4 pairs, since the smallest task has 32 where "
+            "it comes first. Settings not searched. `tools.measurements.vectors pairs --train 16 "
             "--test 6 --candidates 5` makes MEMJAX_PAIRS."
         ),
         config="lifelong_relations",
