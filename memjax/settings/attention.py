@@ -93,6 +93,7 @@ class Attention(Carrier):
       has_heads: whether `num_heads` and `head_dim` of the model have an effect.
       has_feed_forward: whether a layer has a feed-forward part.
       takes_memory_tokens: whether memory tokens may stand before its segments.
+      grows: whether a model of it can become wider and deeper and compute the same.
     """
 
     norm_place = "pre"
@@ -104,6 +105,7 @@ class Attention(Carrier):
     has_heads = True
     has_feed_forward = True
     takes_memory_tokens = False
+    grows = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,6 +165,8 @@ class FullAttention(BucketAttention):
     """kind of the norm, in the feed-forward part too"""
     final_norm: bool = True
     """a norm after the last layer; the published language models beside MemSizer have none"""
+
+    grows = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -434,6 +438,11 @@ class GPT2(Attention):
     norm_kind = "layer"
     init_stddev = 0.02
     exports_as = "gpt2"
+
+    @property
+    def grows(self) -> bool:
+        return not self.compressed_memory_length
+
     over_layers = "mean"
     added_parameters = ("compression_kernel",)
 
@@ -475,6 +484,7 @@ class Bidirectional(Attention):
     hidden_dropout = False
     is_causal = False
     takes_memory_tokens = True
+    grows = True
 
     @property
     def exports_as(self) -> str:

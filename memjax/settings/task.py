@@ -72,6 +72,10 @@ class Task(Settings):
 class LanguageModeling(Task):
     """Predict every next token."""
 
+    pieces: bool = False
+    """documents are cut into pieces of a segment that stand alone, examples that are counted and kept, as methods of
+    lifelong learning need them; joined first where data.protocol is 'contiguous'"""
+
     files = TextFiles
 
     def check(self, field: str, config: Config) -> None:

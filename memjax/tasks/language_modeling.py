@@ -1,5 +1,6 @@
 """Language modelling: every next token of documents."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from memjax import config as configs
 from memjax.config import Config
 from memjax.data.identifiers import ANNOTATION
 from memjax.data.opening import Datasets, make_datasets
+from memjax.data.pieces import TextPieces
 from memjax.data.token_files import Progress
 from memjax.tasks.contract import Subset, Task, Tokens
 from memjax.typing import Batch
@@ -20,16 +22,24 @@ class LanguageModeling(Task):
 
     def __init__(self, config: Config):
         super().__init__(config)
-        self.protocol = config.data.protocol
+        self.protocol = "separate" if self.settings.pieces else config.data.protocol
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        return make_datasets(self.config.data, tokenizer=tokenizer, progress=progress)
+        data = self.config.data
+        texts = make_datasets(data, tokenizer=tokenizer, progress=progress)
+        if not self.settings.pieces:
+            return texts
+        cut = {"length": data.segment_length, "packed": data.protocol == "contiguous"}
+        pieces = lambda split: TextPieces(texts.documents(split), texts.tokenizer, **cut)
+        return dataclasses.replace(texts, documents=pieces)
 
     def subsets(self, split: Any, evaluation: configs.Evaluation) -> dict[str, Subset]:
         """The targets where a boolean annotation holds, and distant identifiers of code.
 
         A distant identifier was last seen in the document more than `evaluation.distance` tokens before.
         """
+        if self.settings.pieces:
+            return {}
         annotations = split.annotate(0)
         names = [name for name, array in annotations.items() if array.dtype == bool]
         subsets: dict[str, Subset] = {name: lambda extras, name=name: extras[name] for name in names}

@@ -11,6 +11,7 @@ import numpy as np
 from memjax.data.documents import Documents, Example, Examples
 from memjax.data.examples import EXAMPLE
 from memjax.data.opening import Datasets, make_datasets
+from memjax.data.pieces import Pieces
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts
 from memjax.models.heads import MaskedTokenHead
@@ -106,7 +107,7 @@ class HiddenTexts(Examples):
         return 0
 
 
-class MaskedTexts(Examples):
+class MaskedTexts(Pieces):
     """Documents cut into frames `[CLS] text [SEP]`, each an example, of which some tokens are to be found.
 
     A frame of n tokens asks for `rate * n` of them, rounded, at least one (as the published code of BERT, and not each
@@ -142,24 +143,16 @@ class MaskedTexts(Examples):
           random: share of these that read as a random id.
           seed: of what is asked for.
         """
-        self._documents, self._tokenizer, self._packed = documents, tokenizer, packed
-        self._rate, self._masked, self._random, self._seed = rate, masked, random, seed
-        self._room = length - 2
-        sizes = np.array([documents.num_tokens(index) for index in range(len(documents))], np.int64)
-        self._ends = np.cumsum(sizes)
-        frames = -(-sizes // self._room) if not packed else np.array([-(-int(sizes.sum()) // self._room)])
-        self._frame_ends = np.cumsum(frames)
-        self.num_targets = max(1, round(rate * self._room))
+        super().__init__(documents, room=length - 2, packed=packed)
+        self._tokenizer, self._rate, self._masked, self._random, self._seed = tokenizer, rate, masked, random, seed
+        self.num_targets = max(1, round(rate * self.room))
         settings = f"{documents.fingerprint}/{length}/{packed}"
         self.fingerprint = "masked-" + hashlib.sha256(settings.encode()).hexdigest()[:16]
-
-    def __len__(self) -> int:
-        return int(self._frame_ends[-1])
 
     def frame(self, index: int, /) -> np.ndarray:
         """int32 tokens of a frame, [CLS] and [SEP] included, nothing hidden."""
         first, last = [self._tokenizer.begin_id], [self._tokenizer.end_id]
-        return np.concatenate([first, *self._parts(index), last]).astype(np.int32)
+        return np.concatenate([first, *self.parts(*self.bounds(index)[:2]), last]).astype(np.int32)
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
         frame = self.frame(index)
@@ -171,11 +164,11 @@ class MaskedTexts(Examples):
         return Example(inputs, targets, weights, context={"masked_positions": positions})
 
     def num_tokens(self, index: int, /) -> int:
-        begin, end = self._bounds(index)
+        begin, end, _ = self.bounds(index)
         return end - begin + 2
 
     def num_bytes(self, index: int, /) -> int:
-        return int(sum(self._tokenizer.token_bytes(part).sum() for part in self._parts(index)))
+        return int(sum(self._tokenizer.token_bytes(part).sum() for part in self.parts(*self.bounds(index)[:2])))
 
     def hide(self, frame: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Positions that are asked for, ascending, and what reads there instead."""
@@ -189,24 +182,3 @@ class MaskedTexts(Examples):
         others = random.randint(self._tokenizer.vocab_size, size=number)
         read = np.where(fate < self._masked + self._random, others, frame[chosen])
         return chosen, np.where(fate < self._masked, self._tokenizer.mask_id, read)
-
-    def _bounds(self, index: int) -> tuple[int, int]:
-        """First token of a frame in the joined corpus, and the one after its last."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"frame {index} of {len(self)}")
-        if self._packed:
-            return index * self._room, min((index + 1) * self._room, int(self._ends[-1]))
-        document = int(np.searchsorted(self._frame_ends, index, side="right"))
-        start = int(self._ends[document - 1]) if document else 0
-        before = int(self._frame_ends[document - 1]) if document else 0
-        begin = start + (index - before) * self._room
-        return begin, min(begin + self._room, int(self._ends[document]))
-
-    def _parts(self, index: int) -> list[np.ndarray]:
-        begin, end = self._bounds(index)
-        parts, document = [], int(np.searchsorted(self._ends, begin, side="right"))
-        while begin < end:
-            until, start = min(end, int(self._ends[document])), int(self._ends[document - 1]) if document else 0
-            parts.append(self._documents.window(document, begin - start, until - start)[0])
-            begin, document = until, document + 1
-        return parts

@@ -31,6 +31,7 @@ from memjax.config import Config
 from memjax.data.saved_tokenizers import load_tokenizer, save_tokenizer
 from memjax.settings.relations import check_fields
 from memjax.training.processes import is_first
+from memjax.training.stages import GROWTH
 
 __all__ = ["config_from_dict", "config_to_dict", "load_config", "run_path"]
 
@@ -279,13 +280,13 @@ def grown(config: Config, lineage: Sequence[Mapping[str, Any]]) -> Config:
 
     Args:
       config: as the run began.
-      lineage: field -> value, in the order of growth, as `{"model.feed_forward.dim": 512}`.
+      lineage: field -> value, in the order of growth, as `{"model.feed_forward.dim": 512}`; `GROWTH` is no field.
 
     Raises:
       ValueError: a field that the configuration does not have.
     """
     config = copy.deepcopy(config)
-    for path, value in (item for fields in lineage for item in fields.items()):
+    for path, value in (item for fields in lineage for item in fields.items() if item[0] != GROWTH):
         part, _, name = path.rpartition(".")
         try:
             setattr(attrgetter(part)(config) if part else config, name, value)

@@ -16,7 +16,10 @@ from memjax.training.step import TrainState, model_variables
 from memjax.typing import Batch, Sum
 
 Lineage = tuple[Mapping[str, Any], ...]
-"""How the model has grown: for each time, field of the configuration -> its value from then on (JSON values)."""
+"""How the model has grown: for each time, field of the configuration -> its value from then on (JSON values), and under
+`GROWTH` what became of what was there."""
+GROWTH = "growth"
+"""no field of the configuration: what is copied of what (`memjax.lifelong.expansion.Growth`)"""
 
 PHASES = ("before", "steps", "after")
 STREAM = "stream"

@@ -1,0 +1,86 @@
+"""Documents cut into pieces of fixed length, each an example that stands alone."""
+
+import hashlib
+
+import numpy as np
+
+from memjax.data.documents import Documents, Example, Examples
+
+__all__ = ["Pieces", "TextPieces"]
+
+
+class Pieces(Examples):
+    """Documents cut into pieces, in order; a subclass says what a piece asks for (`example`).
+
+    Attributes:
+      room: tokens of a piece; the last one of a document, or of all, may have fewer.
+    """
+
+    def __init__(self, documents: Documents, *, room: int, packed: bool = False):
+        """Cuts the documents.
+
+        Args:
+          documents: tokenised texts.
+          room: tokens of a piece.
+          packed: join all documents first; otherwise a piece never straddles two.
+        """
+        self._documents, self._packed, self.room = documents, packed, room
+        sizes = np.array([documents.num_tokens(index) for index in range(len(documents))], np.int64)
+        self._ends = np.cumsum(sizes)
+        pieces = -(-sizes // room) if not packed else np.array([-(-int(sizes.sum()) // room)])
+        self._piece_ends = np.cumsum(pieces)
+
+    def __len__(self) -> int:
+        return int(self._piece_ends[-1])
+
+    def bounds(self, index: int, /) -> tuple[int, int, int]:
+        """Of the joined corpus: first token of a piece, the one after its last, the one after its document's last."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"piece {index} of {len(self)}")
+        if self._packed:
+            end = int(self._ends[-1])
+            return index * self.room, min((index + 1) * self.room, end), end
+        document = int(np.searchsorted(self._piece_ends, index, side="right"))
+        start, end = int(self._ends[document - 1]) if document else 0, int(self._ends[document])
+        before = int(self._piece_ends[document - 1]) if document else 0
+        begin = start + (index - before) * self.room
+        return begin, min(begin + self.room, end), end
+
+    def parts(self, begin: int, end: int) -> list[np.ndarray]:
+        """Tokens of the joined corpus from `begin` to `end`, of one document after the other."""
+        parts, document = [], int(np.searchsorted(self._ends, begin, side="right"))
+        while begin < end:
+            until, start = min(end, int(self._ends[document])), int(self._ends[document - 1]) if document else 0
+            parts.append(self._documents.window(document, begin - start, until - start)[0])
+            begin, document = until, document + 1
+        return parts
+
+
+class TextPieces(Pieces):
+    """Pieces whose every next token is asked for, the one after the piece included; the first of all is not."""
+
+    def __init__(self, documents: Documents, tokenizer: object, *, length: int, packed: bool = False):
+        """Cuts the documents; arguments as in `Pieces`, `length` tokens a piece."""
+        super().__init__(documents, room=length, packed=packed)
+        self._tokenizer = tokenizer
+        settings = f"{documents.fingerprint}/{length}/{packed}"
+        self.fingerprint = "pieces-" + hashlib.sha256(settings.encode()).hexdigest()[:16]
+
+    def example(self, index: int, /, epoch: int = 0) -> Example:
+        del epoch
+        begin, end, last = self.bounds(index)
+        tokens = np.concatenate([*self.parts(begin, min(end + 1, last))]).astype(np.int32)
+        targets, weights = np.zeros(self.room, np.int32), np.zeros(self.room, np.float32)
+        count = len(tokens) - 1
+        targets[:count], weights[:count] = tokens[1:], 1
+        return Example(tokens[: end - begin], targets, weights)
+
+    def num_tokens(self, index: int, /) -> int:
+        begin, end, _ = self.bounds(index)
+        return end - begin
+
+    def num_bytes(self, index: int, /) -> int:
+        """Of the targets."""
+        begin, end, last = self.bounds(index)
+        asked = self.parts(begin + 1, min(end + 1, last))
+        return int(sum(self._tokenizer.token_bytes(part).sum() for part in asked))  # type: ignore[attr-defined]

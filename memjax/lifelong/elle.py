@@ -1,0 +1,204 @@
+"""ELLE: a model that grows before every task, recovers on a memory of earlier ones, and learns beside rows of it.
+
+Qin et al. 2022, https://arxiv.org/abs/2203.06311. What a model becomes is `memjax.lifelong.expansion`'s; here stand the
+stages. A task has two: the warm-up, before which the model grows, with updates on the memory alone, and its own.
+
+Differs from the paper: the expansion is exact (`ELLE.as_published` is the paper's), and the memory is one of rows, as
+of every method, and not a share of each domain's text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from memjax.axes import parameter_names
+from memjax.config import Config, EpisodicMemory
+from memjax.lifelong.compose import Replayed, compose
+from memjax.lifelong.contract import Method, TaskInfo
+from memjax.lifelong.expansion import (
+    Depth,
+    Growth,
+    Noise,
+    copied_layers,
+    copies,
+    copy_layers,
+    expand,
+    expand_gradients,
+    expand_moments,
+)
+from memjax.lifelong.methods import TOLD_BORDERS, episodes
+from memjax.models.transformer import join_collection, split_collection
+from memjax.training.assembly import make_objective
+from memjax.training.experiment import Experiment
+from memjax.training.loop import MakeObjective
+from memjax.training.sharding import Layout
+from memjax.training.stages import GROWTH, Change, Context, Learner, Lineage, Stage
+from memjax.training.step import TrainState, init_variables, model_variables
+from memjax.typing import Batch
+
+__all__ = ["WARM_UP", "elle"]
+
+WARM_UP = "warm_up"
+"""kind of update: of rows of the memory alone, after the model has grown"""
+
+
+class How(NamedTuple):
+    """The fields of `memjax.config.ELLE`, which says what they mean."""
+
+    dims: tuple[int, ...]
+    layers: tuple[int, ...]
+    copies: Literal["random", "cyclic"]
+    norms: Literal["weighted", "plain"]
+    noise: Noise
+    noise_stddev: float
+    depth: Depth
+    moments: Literal["fresh", "mapped"]
+    memory: EpisodicMemory
+    rows: int
+    warm_up: int
+    warm_up_rows: int
+
+
+class Repeated:
+    """The same update so many times: a stream of updates that read nothing of the task."""
+
+    def __init__(self, kind: str, steps: int, position: Any):
+        self._kind, self._steps, self.position = kind, steps, position or 0
+
+    def __iter__(self) -> Iterator[tuple[str, Batch | None]]:
+        return self
+
+    def __next__(self) -> tuple[str, Batch | None]:
+        if self.position == self._steps:
+            raise StopIteration
+        self.position += 1
+        return self._kind, None
+
+
+def elle(**fields: Any) -> Method:
+    """The method; `fields` are those of `How`."""
+    how = How(**fields)
+    memory = episodes(how.memory)
+    base = compose(memory=memory, replay=Replayed(how.rows)) if how.rows else compose()
+    recovering = compose(memory=memory, replay=Replayed(how.warm_up_rows))
+
+    def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
+        made = base.learner(experiment, layout, objective)
+        if not how.warm_up:
+            return made
+        recover = recovering.learner(experiment, layout, objective)
+        observe = lambda state, batch, kind: (recover if kind == WARM_UP else made).observe(state, batch, kind)
+        return made._replace(observe=observe, kinds={**made.kinds, WARM_UP: None})
+
+    def stages(task: TaskInfo, own: Stage) -> list[Stage]:
+        if not task.index or not (how.dims or how.layers or how.warm_up):
+            return [own]
+        grow = lambda state, context: grown(how, learner, task, state, context)
+        if not how.warm_up:
+            return [own._replace(before=grow)]
+        opened = lambda state, position: Repeated(WARM_UP, how.warm_up, position)
+        return [Stage(f"{own.name}, warm-up", opened, how.warm_up, before=grow, task=own.task), own]
+
+    return base._replace(
+        learner=learner, stages=stages, needs=base.needs._replace(boundaries=TOLD_BORDERS.boundaries), takes_tasks=False
+    )
+
+
+def grown(how: How, learner: Any, task: TaskInfo, state: TrainState, context: Context) -> Change:
+    """The state of the model that is to learn a task, and the lineage that it has then."""
+    small = task.experiment.grown(context.lineage)
+    step = next_growth(how, small.config, task.index, context.lineage, context.key)
+    if step is None:
+        return Change(_with_fresh_optimizer(state, learner(small, context.layout, make_objective)), context.lineage)
+    fields, growth = step
+    lineage = (*context.lineage, fields)
+    big = task.experiment.grown(lineage)
+    length, seed = small.config.data.segment_length, _seed(context.key)
+    make = lambda model: init_variables(model, jax.random.key(0), length)
+    old, new = small.config.model, big.config.model
+    variables = expand(
+        model_variables(state),
+        small.model,
+        big.model,
+        growth,
+        make=make,
+        noise=how.noise,
+        stddev=how.noise_stddev,
+        seed=seed,
+        depth=how.depth,
+        factor=(old.dim / new.dim) ** 0.5 if old.scale_embeddings else 1.0,
+    )
+    fresh = learner(big, context.layout, make_objective).init(variables)
+    context.report(f"grown to {new.num_layers} layers of width {new.dim}")
+    kept = {name: state.method.get(name, value) for name, value in fresh.method.items()}
+    changed = dataclasses.replace(fresh, step=state.step, key=state.key, method=kept)
+    if how.moments == "mapped":
+        moments = _moments(state, small.model, big.model, growth, make, fresh.opt_state)
+        changed = dataclasses.replace(changed, opt_state=moments)
+    return Change(changed, lineage)
+
+
+def next_growth(
+    how: How, config: Config, index: int, lineage: Lineage, key: Any
+) -> tuple[Mapping[str, Any], Growth] | None:
+    """What changes in the configuration before a task, with what is copied of what; None = nothing.
+
+    Args:
+      how: the fields of the method.
+      config: of the model so far.
+      index: of the task, from 1.
+      lineage: so far.
+      key: of what is drawn.
+    """
+    model, head = config.model, config.model.head_dim or config.model.dim // config.model.num_heads
+    dim = how.dims[index - 1] if how.dims else model.dim
+    layers = how.layers[index - 1] if how.layers else model.num_layers
+    if (dim, layers) == (model.dim, model.num_layers):
+        return None
+    old_heads, old_mlp = model.num_heads, model.feed_forward.dim or 4 * model.dim
+    # Heads and feed-forward units grow as the width does.
+    heads, mlp = max(old_heads, old_heads * dim // model.dim), old_mlp * dim // model.dim
+    seed, left = _seed(key), lineage[-1][GROWTH]["left"] if lineage else ()
+    sources, left = copied_layers(model.num_layers, layers - model.num_layers, left, [*seed, 0])
+    each = lambda old, new, what: tuple(
+        copies(old, new, how.copies, [*seed, what, layer]) for layer in range(model.num_layers)
+    )
+    growth = Growth(
+        copies(model.dim, dim, how.copies, [*seed, 1]), each(old_heads, heads, 2), each(old_mlp, mlp, 3), sources
+    )
+    fields: dict[str, Any] = {
+        "model.dim": dim,
+        "model.num_heads": heads,
+        "model.head_dim": head,
+        "model.num_layers": layers,
+        "model.feed_forward.dim": mlp,
+    }
+    if how.norms == "weighted" and dim != model.dim:
+        fields["model.weighted_norms"] = True
+    return {**fields, GROWTH: {**growth.to_json(), "left": list(left)}}, growth
+
+
+def _seed(key: Any) -> list[int]:
+    return [int(word) for word in np.asarray(jax.random.key_data(key)).reshape(-1)]
+
+
+def _with_fresh_optimizer(state: TrainState, learner: Learner) -> TrainState:
+    """With an optimiser at its beginning, for a model that stays as it is."""
+    return dataclasses.replace(state, opt_state=learner.init(model_variables(state)).opt_state)
+
+
+def _moments(state: TrainState, model: Any, bigger: Any, growth: Growth, make: Any, fresh: Any) -> Any:
+    """The moments of an optimiser as those of the bigger model."""
+    names = split_collection(parameter_names(lambda: make(model))["params"], model.groups())
+    fields = {"head_dim": model.stack.layers[0].attention.head_dim, "divided": model.output_norm()}
+
+    def grow(tree: Any, power: int) -> Any:
+        wide = expand_gradients(split_collection(tree, model.groups()), names, growth, power=power, **fields)
+        return join_collection(copy_layers(wide, growth), bigger.groups())
+
+    return expand_moments(state.opt_state, state.params, grow, fresh)

@@ -1,0 +1,94 @@
+"""Networks that grow from task to task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from memjax.settings.methods import EpisodicMemory, Method
+from memjax.settings.ranges import Count, Number, zero_or_more
+from memjax.settings.relations import require
+
+if TYPE_CHECKING:
+    from memjax.config import Config
+
+__all__ = ["ELLE"]
+
+
+@dataclass(slots=True, kw_only=True)
+class ELLE(Method):
+    """ELLE (Qin et al. 2022): before every task but the first the model grows, recovers on a memory, and then learns
+    the task beside rows of the memory.
+    """
+
+    made_by = "elle.elle"
+
+    dims: tuple[Count, ...] = ()
+    """width of the residual stream from the second task on, one each, in heads of the same width and with a
+    feed-forward part in proportion; () = it stays"""
+    layers: tuple[Count, ...] = ()
+    """layers from the second task on, one each; () = they stay"""
+    copies: Literal["random", "cyclic"] = "random"
+    """which entries new ones are copies of"""
+    norms: Literal["weighted", "plain"] = "weighted"
+    """'weighted': norms count copies, so that any width computes the same; 'plain' (the paper): only one in which every
+    entry has equally many copies does"""
+    noise: Literal["zero_sum", "paper", "code", "none"] = "zero_sum"
+    """on rows of matrices that read copies: it adds up to nothing; on all of these rows; on the copies; none"""
+    noise_stddev: Annotated[float, zero_or_more("none")] = 0.01
+    """of it"""
+    depth: Literal["identity", "copy"] = "identity"
+    """new layers are copies that at first give what they get (of pre-norm layers), or plain copies (the paper)"""
+    moments: Literal["fresh", "mapped"] = "fresh"
+    """the optimiser begins anew, or its moments go on with the copies"""
+    memory: EpisodicMemory = field(default_factory=EpisodicMemory)
+    """of earlier tasks"""
+    rows: Number = 3
+    """from the memory beside every batch; published is one for nine of the stream; 0 = there is no memory"""
+    warm_up: Number = 0
+    """updates on the memory alone after the model has grown (function-recovering warm-up); 0 = none"""
+    warm_up_rows: Count = 32
+    """of each of them"""
+
+    @classmethod
+    def as_published(cls, **fields: Any) -> ELLE:
+        """The expansion of the paper, which changes what the model computes."""
+        return cls(**{"norms": "plain", "noise": "paper", "depth": "copy", **fields})
+
+    def check(self, field: str, config: Config) -> None:
+        model, stream = config.model, config.lifelong
+        fits = self.rows > 0 or not self.warm_up
+        require(fits, f"{field}warm_up", self.warm_up, f"0 without a memory ({field}rows = 0)")
+        if not self.dims and not self.layers:
+            return
+        kind = model.attention_kind
+        grows = getattr(model.carrier, "grows", False) and model.memory_tokens is None
+        require(grows, f"{field}dims", self.dims, f"() with {kind}; GPT2, Bidirectional and FullAttention grow")
+        require(model.positions == "none", "model.positions", model.positions, "'none' in a model that grows")
+        later = len(stream.tasks) - 1 if stream else 0
+        for name, sizes, first in (("dims", self.dims, model.dim), ("layers", self.layers, model.num_layers)):
+            fits = len(sizes) in (0, later)
+            require(fits, f"{field}{name}", sizes, f"(), or {later} numbers, one for every task but the first")
+            for before, after in pairwise((first, *sizes)):
+                most = 2 * before if name == "layers" else after
+                require(before <= after <= most, f"{field}{name}", sizes, self._range(name, before))
+        head = model.head_dim or model.dim // model.num_heads
+        mlp = model.feed_forward.dim
+        for dim in self.dims:
+            require(dim % head == 0, f"{field}dims", self.dims, f"multiples of {head}, the width of a head")
+            fits = mlp * dim % model.dim == 0
+            require(
+                fits,
+                f"{field}dims",
+                self.dims,
+                f"widths with whole numbers of {mlp} / {model.dim} feed-forward units each",
+            )
+        fits = self.depth == "copy" or not self.layers or model.attention.norm_place == "pre"
+        require(fits, f"{field}depth", self.depth, f"'copy' with {kind}: post-norm layers cannot be identities")
+
+    @staticmethod
+    def _range(name: str, before: int) -> str:
+        return (
+            f"from {before} to {2 * before} after {before}" if name == "layers" else f"at least {before} after {before}"
+        )

@@ -1,0 +1,141 @@
+"""ELLE through `train`: degenerate cases, growth between tasks, recovery, resume, and refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from memjax.config import (
+    ELLE,
+    GPT2,
+    Config,
+    Data,
+    Dense,
+    EpisodicMemory,
+    Evaluation,
+    KeyValueRecall,
+    LanguageModeling,
+    Lifelong,
+    Model,
+    Replay,
+    Schedule,
+    Sequential,
+    TaskData,
+    Training,
+    TransformerXL,
+    validate,
+)
+from memjax.data.documents import ArrayDocuments
+from memjax.data.pieces import TextPieces
+from memjax.lifelong import load_run, train
+from memjax.lifelong.contract import TaskInfo
+from memjax.lifelong.elle import WARM_UP
+from memjax.lifelong.factory import make_method
+from memjax.training import read_metrics
+from memjax.training.assembly import make_objective
+from memjax.training.experiment import make_experiment
+from memjax.training.stages import Context, Stage
+from memjax.training.step import init_variables, model_variables
+from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
+
+pytestmark = pytest.mark.laws
+MEMORY = EpisodicMemory(capacity=12)
+GROWN = ELLE(dims=(10, 12), layers=(1, 2), memory=MEMORY, rows=2, warm_up=2, warm_up_rows=4)
+
+
+def config_of(workdir, method, *, tasks=3, **model):
+    pairs = {"num_keys": 4, "num_values": 4, "num_documents": 6, "num_pairs": 2}
+    source = lambda length: KeyValueRecall(filler_length=length, **pairs)
+    sizes = {"dim": 8, "num_layers": 1, "num_heads": 4, "feed_forward": Dense(dim=8, activation="gelu")}
+    return Config(
+        name="run",
+        workdir=str(workdir),
+        model=Model(**{**sizes, "attention": GPT2(num_positions=6), "scale_embeddings": False, **model}),
+        task=LanguageModeling(pieces=True),
+        data=Data(source=source(2), rows=4, segment_length=6),
+        training=Training(
+            log_every=1, checkpoint_every=3, schedule=Schedule(learning_rate=1e-2, warmup_steps=0, decay="constant")
+        ),
+        evaluation=Evaluation(rows=4),
+        lifelong=Lifelong(
+            method=method, tasks=tuple(TaskData(name=f"task {i}", source=source(2 + i)) for i in range(tasks)), epochs=1
+        ),
+    )
+
+
+def test_a_piece_asks_for_every_next_token_and_no_token_twice():
+    documents = ArrayDocuments([[1, 2, 3, 4, 5], [6, 7], [8, 9, 10]])
+    for packed, wanted in ((True, [2, 3, 4, 5, 6, 7, 8, 9, 10]), (False, [2, 3, 4, 5, 7, 9, 10])):
+        pieces = TextPieces(documents, None, length=4, packed=packed)
+        examples = [pieces.example(index) for index in range(len(pieces))]
+        assert [int(t) for one in examples for t in one.targets[one.weights > 0]] == wanted
+        assert sum(pieces.num_tokens(index) for index in range(len(pieces))) == 10
+
+
+@pytest.mark.parametrize("method", [Sequential(), Replay(memory=MEMORY, rows=2)], ids=["no_memory", "no_growth"])
+def test_without_growth_elle_is_replay_and_without_a_memory_plain_training(tmp_path, method):
+    own = ELLE(memory=MEMORY, rows=0 if isinstance(method, Sequential) else 2)
+    plain, elle = (config_of(tmp_path / name, one, tasks=2) for name, one in (("plain", method), ("elle", own)))
+    arrays = [final_arrays(train(config).path) for config in (plain, elle)]
+    named = [{name: value for name, value in one.items() if name.startswith("params/")} for one in arrays]
+    for name, value in named[0].items():
+        np.testing.assert_array_equal(value, named[1][name])
+
+
+@pytest.mark.slow
+def test_a_run_grows_recovers_and_is_opened_with_its_lineage(tmp_path):
+    result = train(config_of(tmp_path, GROWN))
+    lines = read_metrics(result.path / "metrics.jsonl")
+    assert any(key.startswith(f"{WARM_UP}/") for line in lines for key in line)
+    loaded = load_run(result.path)
+    model = loaded.experiment.config.model
+    assert (model.dim, model.num_layers, model.num_heads, model.weighted_norms) == (12, 2, 6, True)
+
+
+@pytest.mark.parametrize(("method", "moved"), [(GROWN, False), (ELLE.as_published(dims=(10, 12), memory=MEMORY), True)])
+def test_what_growth_changes_of_what_a_model_computes(tmp_path, method, moved):
+    """Nothing where it is exact; the expansion of the paper changes it."""
+    config = config_of(tmp_path, method)
+    made = make_method(method)
+    experiment = make_experiment(config)
+    learner = made.learner(experiment, None, make_objective)
+    state = learner.init(init_variables(experiment.model, jax.random.key(1), 6))
+    task = TaskInfo(1, experiment.of_task("task 1"))
+    [first, *_] = made.stages(task, Stage("task 1", lambda state, position: None, 0))
+    context = Context(jax.random.key(2), lambda: iter(()), (), lambda: None, lambda line: None, None)
+    change = first.before(state, context)
+    big = experiment.grown(change.lineage).model
+    tokens = jnp.arange(6)[None] % experiment.model.vocabulary.vocab_size
+    said = []
+    for model, one in ((experiment.model, state), (big, change.state)):
+        start = {"start_of_document": jnp.ones(1, bool)}
+        output, _, _ = model.apply(model_variables(one), tokens, model.init_state(1), **start)
+        said.append(model.apply(model_variables(one), output, method="log_probs"))
+    assert bool(jnp.abs(said[0] - said[1]).max() > 1e-4) is moved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [2, 3, 5])
+def test_a_run_killed_anywhere_goes_on_bit_for_bit(tmp_path, step):
+    whole = train(config_of(tmp_path / "whole", GROWN))
+    config = config_of(tmp_path / "again", GROWN)
+    with pytest.raises(Crash):
+        train(config, hooks=[crash_at(step)])
+    assert_same_run(train(config).path, whole.path)
+
+
+BAD = {
+    "heads": (ELLE(dims=(9, 12)), {}, "dims: given .9, 12., allowed: multiples of 2"),
+    "narrower": (ELLE(dims=(6, 12)), {}, "dims: given .6, 12., allowed: at least 8"),
+    "deeper": (ELLE(layers=(3, 3)), {}, "layers: given .3, 3., allowed: from 1 to 2"),
+    "number": (ELLE(dims=(12,)), {}, "dims: given .12,., allowed: .., or 2 numbers"),
+    "attention": (ELLE(dims=(12, 12)), {"attention": TransformerXL(memory_length=4)}, "with TransformerXL"),
+    "warm_up": (ELLE(rows=0, warm_up=3), {}, "warm_up: given 3, allowed: 0 without a memory"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_grow_is_refused_in_one_line(tmp_path, name):
+    method, model, line = BAD[name]
+    with pytest.raises(ValueError, match=line):
+        validate(config_of(tmp_path, method, **model))
