@@ -70,7 +70,8 @@ class ELLE(Method):
         for name, sizes, first in (("dims", self.dims, model.dim), ("layers", self.layers, model.num_layers)):
             fits = len(sizes) in (0, later)
             require(fits, f"{field}{name}", sizes, f"(), or {later} numbers, one for every task but the first")
-            for before, after in pairwise((first, *sizes)):
+            # A model that has grown, whose configuration is checked too, has one of the sizes.
+            for before, after in pairwise((*(() if first in sizes else (first,)), *sizes)):
                 most = 2 * before if name == "layers" else after
                 require(before <= after <= most, f"{field}{name}", sizes, self._range(name, before))
         head = model.head_dim or model.dim // model.num_heads

@@ -108,8 +108,9 @@ RECIPES = {
             "other. A perceptron 384-256-2, batches of 16 pairs, Adam; a replay or a projected update of 64 pairs "
             "about every 1,600. Of each relation 16 sentences are trained on and 6 tested, with five candidates "
             "each, of the 11,200 that the papers test on, split by a hash of the sentence: no number here is "
-            "comparable with a published one. Episodes have batches of 4 pairs, since the smallest task has 32 where "
-            "it comes first. Settings not searched. `tools.measurements.vectors pairs --train 16 "
+            "comparable with a published one. Episodes have batches of 4 pairs, and the last of a task fewer of "
+            "them, since a task has no more than 16 pairs where it comes first. Settings not searched. "
+            "`tools.measurements.vectors pairs --train 16 "
             "--test 6 --candidates 5` makes MEMJAX_PAIRS."
         ),
         config="lifelong_relations",
@@ -117,8 +118,8 @@ RECIPES = {
             "SEQ": "pairs_default",
             "A-GEM": "pairs_agem",
             "replay": "pairs_replay",
-            "OML-ER": "pairs_oml --data.rows 4",
-            "ANML-ER": "pairs_anml --data.rows 4",
+            "OML-ER": "pairs_oml --data.rows 4 --lifelong.method.last-episode kept",
+            "ANML-ER": "pairs_anml --data.rows 4 --lifelong.method.last-episode kept",
             "multi-task": "pairs_multi_task",
         },
         steps=0,
