@@ -118,8 +118,9 @@ STREAMS = {
     "stream of episodes": "lifelong_text",
     "stream of questions": "lifelong_questions",
     "stream of relations": "lifelong_relations",
+    "stream that grows": "lifelong_pretraining",
 }
-"""kind -> its configuration, whose `smoke` it is: MbPA++, OML-ER, MbPA++ on windows of texts, EMAR"""
+"""kind -> its configuration, whose `smoke` it is: MbPA++, OML-ER, MbPA++ on windows of texts, EMAR, ELLE"""
 RUNS = (*DECODERS, *HEADS, "EncoderDecoder", "Memformer", "Perceptron", *STREAMS)
 """kinds of runs: what stands in the place of the attention, the feed-forward part, the output, the data or the head"""
 

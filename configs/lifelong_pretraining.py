@@ -1,0 +1,153 @@
+"""ELLE and its baselines: a language model learns domains of text one after the other, and grows before each.
+
+    memjax train --config lifelong_pretraining --variant elle --lifelong.folder DIR    # DIR/encyclopedia.jsonl, ...
+    memjax eval --run runs/lifelong_pretraining_elle                                  # nats of every domain, forgetting
+
+DIR has a file of JSON lines with the field `text` for each domain: `encyclopedia`, `news` and `reviews`, in this
+order. Texts are joined and cut into pieces of a segment, each of which stands alone and is read once; the tokenizer,
+byte-level pairs, is trained on the first domain. A memory keeps pieces. The first model has two layers of width 64, the
+last four of 128.
+
+Paper: Qin et al. 2022, https://arxiv.org/abs/2203.06311.
+Paper's number: its domains (Wikipedia, news, reviews, biomedicine, computer science; 3.4 GB each) are not at hand.
+Our number: not run at full size.
+Hardware: not measured.
+
+Where the values come from
+  paper       rows of the memory to rows of the domain, about 1 to 9; noise of 0.01; Adam (0.9, 0.98), 1e-6, decay
+              0.01; `paper`: rate 5e-4, its five models from 6 layers of 384 to 12 of 768, 512 tokens, 5,000 updates to
+              recover
+  ours        not searched: sizes of the small model, 128 tokens, batches of 28, 1,000 pieces in the memory, 60 updates
+              to recover; weights of EWC and MAS, and of distillation
+"""
+
+import copy
+
+from memjax.config import (
+    AGEM,
+    ELLE,
+    EWC,
+    GPT2,
+    MAS,
+    Adam,
+    BytePairs,
+    Config,
+    Data,
+    Dense,
+    EpisodicMemory,
+    Evaluation,
+    JsonLines,
+    KeyValueRecall,
+    LanguageModeling,
+    Lifelong,
+    LogitKD,
+    Model,
+    Replay,
+    Schedule,
+    Sequential,
+    TaskData,
+    Training,
+)
+
+DOMAINS = ("encyclopedia", "news", "reviews")
+MEMORY = EpisodicMemory(capacity=1000)
+SIZES = {"dims": (96, 128), "layers": (3, 4)}
+RECOVERS = {"memory": MEMORY, "rows": 3, "warm_up": 60, "warm_up_rows": 28}
+METHODS = {
+    "default": Sequential(),
+    "replay": Replay(memory=MEMORY, rows=3),
+    "agem": AGEM(memory=MEMORY, rows=28),
+    "ewc": EWC(weight=1.0),
+    "mas": MAS(weight=0.1),
+    "logit_kd": LogitKD(memory=MEMORY, rows=3),
+    "elle": ELLE(**SIZES, **RECOVERS),
+    "elle_paper": ELLE.as_published(**SIZES, **RECOVERS),
+    "wider": ELLE(dims=SIZES["dims"], **RECOVERS),
+    "deeper": ELLE(layers=SIZES["layers"], **RECOVERS),
+    "no_warm_up": ELLE(**SIZES, **{**RECOVERS, "warm_up": 0}),
+    "no_noise": ELLE(**SIZES, noise="none", **RECOVERS),
+}
+VARIANTS = {
+    "default": "plain training of the first model, one domain after the other",
+    "replay": "3 stored pieces beside 28 new ones",
+    "agem": "A-GEM",
+    "ewc": "elastic weight consolidation",
+    "mas": "memory aware synapses",
+    "logit_kd": "3 stored pieces beside 28 new ones, with the model before the domain as teacher",
+    "elle": "ELLE, whose expansion is exact",
+    "elle_paper": "ELLE with the expansion of the paper, which changes what the model computes",
+    "wider": "ELLE that grows in width alone",
+    "deeper": "ELLE that grows in depth alone",
+    "no_warm_up": "ELLE without updates to recover",
+    "no_noise": "ELLE without noise: copies stay equal",
+    "paper": "ELLE at the published sizes: five models from 6 layers of 384 to 12 of 768",
+    "smoke": "seconds: ELLE on keys and values",
+}
+
+
+def get_config(variant: str = "default") -> Config:
+    """The experiment; `variant` is a key of `VARIANTS`."""
+    sources = {name: JsonLines(path=f"{name}.jsonl") for name in DOMAINS}
+    config = Config(
+        name=f"lifelong_pretraining_{variant}",
+        model=Model(
+            dim=64,
+            num_layers=2,
+            num_heads=4,
+            scale_embeddings=False,
+            attention=GPT2(num_positions=128),
+            feed_forward=Dense(dim=256, activation="gelu"),
+        ),
+        task=LanguageModeling(pieces=True),
+        data=Data(
+            source=sources[DOMAINS[0]],
+            tokenizer=BytePairs(vocab_size=4096),
+            protocol="contiguous",
+            rows=28,
+            segment_length=128,
+        ),
+        training=Training(
+            optimizer=Adam(b2=0.98, eps=1e-6, weight_decay=0.01),
+            schedule=Schedule(learning_rate=1e-3, warmup_steps=0, decay="constant"),
+            log_every=50,
+            checkpoint_every=0,
+        ),
+        evaluation=Evaluation(rows=64),
+        lifelong=Lifelong(
+            method=copy.deepcopy(METHODS.get(variant, METHODS["elle"])),
+            tasks=tuple(TaskData(name=name, source=source) for name, source in sources.items()),
+            epochs=1,
+        ),
+    )
+    assert config.lifelong is not None
+    if variant == "paper":
+        config.model.dim, config.model.num_layers, config.model.num_heads = 384, 6, 6
+        config.model.attention, config.model.feed_forward.dim = GPT2(num_positions=512), 1536
+        config.data.tokenizer, config.data.rows, config.data.segment_length = BytePairs(vocab_size=50_257), 1840, 512
+        config.training.schedule = Schedule(learning_rate=5e-4, warmup_steps=5000)
+        config.lifelong.tasks = tuple(
+            TaskData(name=f"domain_{number}", source=JsonLines(path=f"domain_{number}.jsonl")) for number in range(5)
+        )
+        config.data.source = config.lifelong.tasks[0].source
+        config.lifelong.method = ELLE.as_published(
+            dims=(512, 640, 704, 768),
+            layers=(8, 10, 11, 12),
+            memory=EpisodicMemory(capacity=400_000),
+            rows=208,
+            warm_up=5000,
+            warm_up_rows=2048,
+        )
+    if variant == "smoke":
+        tables = [
+            KeyValueRecall(num_keys=4, num_values=4, num_pairs=2, filler_length=2 + i, num_documents=8)
+            for i in range(2)
+        ]
+        config.model.dim, config.model.num_layers, config.model.num_heads = 8, 1, 2
+        config.model.feed_forward.dim, config.data.source, config.data.segment_length = 16, tables[0], 8
+        config.data.protocol, config.data.rows = "separate", 4
+        config.evaluation.rows, config.training.log_every = 4, 1
+        config.lifelong.tasks = tuple(TaskData(name=f"task_{i}", source=one) for i, one in enumerate(tables))
+        config.lifelong.method = ELLE(
+            dims=(12,), layers=(2,), memory=EpisodicMemory(capacity=16), rows=2, warm_up=2, warm_up_rows=4
+        )
+    return config
