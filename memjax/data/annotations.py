@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.data.documents import Documents
+from memjax.data.documents import Documents, Examples
 
 __all__ = ["AnnotatedDocuments", "open_neighbors", "target_shares", "unlike_neighbors", "write_neighbors"]
 
@@ -47,6 +47,9 @@ class AnnotatedDocuments(Documents):
           ValueError: an array of another length, or a name that the documents have already.
         """
         self.documents, self._arrays, self._numbers = documents, dict(arrays or {}), numbers
+        if isinstance(documents, Examples):
+            kind = type(documents).__name__
+            raise ValueError(f"neighbours: given {kind}, allowed: documents, of which every token is a target")
         self.sliced = documents.sliced
         sizes = [documents.num_tokens(index) for index in range(len(documents))]
         self.offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])

@@ -1,6 +1,7 @@
 """Documents cut into pieces of fixed length, each an example that stands alone."""
 
 import hashlib
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,7 @@ class Pieces(Examples):
 class TextPieces(Pieces):
     """Pieces whose every next token is asked for, the one after the piece included; the first of all is not."""
 
-    def __init__(self, documents: Documents, tokenizer: object, *, length: int, packed: bool = False):
+    def __init__(self, documents: Documents, tokenizer: Any, *, length: int, packed: bool = False):
         """Cuts the documents; arguments as in `Pieces`, `length` tokens a piece."""
         super().__init__(documents, room=length, packed=packed)
         self._tokenizer = tokenizer
@@ -80,7 +81,9 @@ class TextPieces(Pieces):
         return end - begin
 
     def num_bytes(self, index: int, /) -> int:
-        """Of the targets."""
+        """Of the targets; one a token where there is no tokenizer."""
         begin, end, last = self.bounds(index)
         asked = self.parts(begin + 1, min(end + 1, last))
-        return int(sum(self._tokenizer.token_bytes(part).sum() for part in asked))  # type: ignore[attr-defined]
+        return int(
+            sum(len(part) if self._tokenizer is None else self._tokenizer.token_bytes(part).sum() for part in asked)
+        )
