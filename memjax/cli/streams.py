@@ -15,18 +15,22 @@ from memjax.overrides import UsageError
 WHOLE = "whole"
 """the evaluation of a stream that is of the data of all tasks; beside it stands the mean over those learned so far"""
 
+NATS = "nats_per_token"
+"""the measure of a matrix of which lower is better"""
+
 
 def stream_facts(run: str, config: Config) -> dict[str, Any]:
     """The matrix of a run over tasks, and its summary; {} for other runs, and where no task is through.
 
     Returns:
       `measure`, `tasks` (names), `scores` (a row for each task that is through, a column for each task), what
-      `memjax.lifelong.metrics.summary` says, means over the tasks in the end of what else the task measures, `whole`
-      and `after_each` where the data of all tasks is scored after every task (that score, and the mean over the tasks
-      learned so far), `kept_bytes`, what the method keeps beside the model, by kind, and `cost`, times (`stream_cost`);
+      `memjax.lifelong.metrics.summary` says, of nats `perplexity_summary`, means over the tasks in the end of what else
+      the task measures, `whole` and `after_each` where the data of all tasks is scored after every task (that score,
+      and the mean over the tasks learned so far), `kept_bytes`, what the method keeps beside the model, by kind, and
+      `cost`, times (`stream_cost`);
       numbers that are not there are None.
     """
-    from memjax.lifelong.metrics import kept_bytes, matrix_from_lines, summary
+    from memjax.lifelong.metrics import kept_bytes, matrix_from_lines, perplexity_summary, summary
     from memjax.tasks import task_of
     from memjax.training import read_metrics
     from memjax.training.restoring import saved_shapes
@@ -49,7 +53,8 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     through = len({line.get("stage", 0) for line in lines if line.get("name") in names})
     scores = found.scores[:through]
     at_once = through == 1 < len(names)
-    said = {"average": float(scores[-1].mean())} if at_once else summary(found.scores, found.before)
+    summed = summary(found.scores, found.before) if measure != NATS else perplexity_summary(found.scores)
+    said = {"average": float(scores[-1].mean())} if at_once else summed
     end = 0 if at_once else -1
     said |= {name: float(matrix_from_lines(every, name, names).scores[end].mean()) for name in task.beside}
     number = lambda value: None if math.isnan(value) else value

@@ -43,6 +43,7 @@ __all__ = [
     "linear_probe",
     "matrix_from_lines",
     "paired_difference",
+    "perplexity_summary",
     "spread",
     "summary",
 ]
@@ -195,6 +196,21 @@ def average_perplexity(perplexities: npt.ArrayLike) -> float:
 def increased_perplexity(perplexities: npt.ArrayLike) -> float:
     """By how much the perplexities of the tasks but the last have grown since they were learned (AP+ of ELLE)."""
     return backward_transfer(perplexities)
+
+
+def perplexity_summary(nats: npt.ArrayLike) -> dict[str, float]:
+    """Every scalar of a matrix of nats, of which lower is better: their mean in the end, AP and AP+ of ELLE.
+
+    Example:
+      >>> print({name: round(value, 3) for name, value in perplexity_summary([[1.0, 9.0], [2.0, 1.0]]).items()})
+      {'average': 1.5, 'average_perplexity': 4.482, 'increased_perplexity': 4.671}
+    """
+    perplexities = np.exp(_matrix(nats))
+    return {
+        "average": average(nats),
+        "average_perplexity": average_perplexity(perplexities),
+        "increased_perplexity": increased_perplexity(perplexities),
+    }
 
 
 def summary(scores: npt.ArrayLike, before: npt.ArrayLike | None = None) -> dict[str, float]:

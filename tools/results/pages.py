@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from tools.recipes import RECIPES, Recipe, page_of
-from tools.results import comparisons, speed_tables, streams, tables
+from tools.results import comparisons, perplexities, speed_tables, streams, tables
 from tools.results.cells import cell
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run
 
@@ -224,6 +224,10 @@ def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measuremen
 
 def _of_streams(runs: Sequence[Run], searched: Sequence[Run], recipe: Recipe, texts: Measurement | None) -> list[str]:
     """Rows over orders and seeds; of the commands, those of the first order and seed."""
+    if perplexities.is_of_nats(runs):
+        own = [perplexities.methods(runs, recipe), perplexities.differences(runs, recipe), recipe.findings]
+        own += ["## Where the runs come from", tables.origins([run for run in runs if run.seed == recipe.seeds[0]])]
+        return [part for part in own if part]
     kept = streams.kept_tasks(runs, texts)
     parts = [
         streams.methods(runs, recipe, kept),

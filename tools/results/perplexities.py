@@ -1,0 +1,65 @@
+"""Tables of streams of texts, whose matrices are of nats: what every method has come to, lower is better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from memjax.lifelong.metrics import average_perplexity, increased_perplexity, paired_difference
+from tools.recipes import Recipe
+from tools.results.ledger import Run
+from tools.results.speed_tables import grid
+
+NATS = "nats_per_token"
+ABOUT = (
+    "AP, the geometric mean of the perplexities of all domains in the end, and AP+, by how much those of the domains "
+    "but the last have grown since they were learned: means over seeds and their deviations. Beside them the nats a "
+    "token of each domain in the end (and right after it was learned)."
+)
+
+
+def is_of_nats(runs: Sequence[Run]) -> bool:
+    """Whether the matrices of some runs are of nats."""
+    return bool(runs) and runs[0].evaluations.get("stream", {}).get("measure") == NATS
+
+
+def methods(runs: Sequence[Run], recipe: Recipe) -> str:
+    """A line a method."""
+    cells, names = [], runs[0].evaluations["stream"]["tasks"]
+    for row in recipe.variants:
+        own = [run for run in runs if run.row.rpartition(", ")[0] == row]
+        if not own:
+            continue
+        nats = np.array([run.evaluations["stream"]["scores"] for run in own])
+        in_words = lambda values: (
+            f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+        )
+        found = [
+            in_words([measure(np.exp(one)) for one in nats]) for measure in (average_perplexity, increased_perplexity)
+        ]
+        mean = nats.mean(axis=0)
+        domains = [f"{mean[-1, i]:.3f} ({mean[i, i]:.3f})" for i in range(len(names))]
+        cells.append([row, str(len(own)), *found, *domains, f"{np.mean([run.step for run in own]):,.0f}"])
+    return f"{ABOUT}\n\n{grid(['row', 'runs', 'AP', 'AP+', *names, 'updates'], cells)}"
+
+
+def differences(runs: Sequence[Run], recipe: Recipe) -> str:
+    """Every row against its controls, seed by seed, in the mean nats of all domains in the end."""
+    ends = {
+        (run.row.rpartition(", ")[0], run.seed): float(np.mean(run.evaluations["stream"]["scores"][-1])) for run in runs
+    }
+    cells = []
+    for row, controls in recipe.controls.items():
+        for control in controls:
+            pair = [np.array([ends.get((name, seed), np.nan) for seed in recipe.seeds]) for name in (row, control)]
+            number = int(np.sum(~np.isnan(pair[0] - pair[1])))
+            if number:
+                found = paired_difference(*pair, more_is_better=False)
+                verdict = found.verdict if number > 2 else "too few runs"
+                cells.append([row, control, f"{found.difference:+.4f} ± {found.error:.4f}", str(number), verdict])
+    if not cells:
+        return ""
+    heads = ["row", "against", "difference ± standard error, nats", "pairs", "verdict"]
+    about = "Nats a token, the mean of all domains in the end, seed by seed; level within two errors, less is a gain:"
+    return f"{about}\n\n{grid(heads, cells)}"
