@@ -27,11 +27,13 @@ from memjax.lifelong.expansion import (
     copied_layers,
     copies,
     copy_layers,
+    divided_norm,
     expand,
     expand_gradients,
     expand_moments,
 )
 from memjax.lifelong.methods import TOLD_BORDERS, episodes
+from memjax.lifelong.rehearsal import with_fresh_optimizer
 from memjax.models.transformer import join_collection, split_collection
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import Experiment
@@ -114,7 +116,7 @@ def grown(how: How, learner: Any, task: TaskInfo, state: TrainState, context: Co
     small = task.experiment.grown(context.lineage)
     step = next_growth(how, small.config, task.index, context.lineage, context.key)
     if step is None:
-        return Change(_with_fresh_optimizer(state, learner(small, context.layout, make_objective)), context.lineage)
+        return Change(with_fresh_optimizer(state, task._replace(experiment=small)), context.lineage)
     fields, growth = step
     lineage = (*context.lineage, fields)
     big = task.experiment.grown(lineage)
@@ -138,7 +140,7 @@ def grown(how: How, learner: Any, task: TaskInfo, state: TrainState, context: Co
     kept = {name: state.method.get(name, value) for name, value in fresh.method.items()}
     changed = dataclasses.replace(fresh, step=state.step, key=state.key, method=kept)
     if how.moments == "mapped":
-        moments = _moments(state, small.model, big.model, growth, make, fresh.opt_state)
+        moments = _moments(state, small.model, big.model, growth, make, fresh)
         changed = dataclasses.replace(changed, opt_state=moments)
     return Change(changed, lineage)
 
@@ -187,18 +189,14 @@ def _seed(key: Any) -> list[int]:
     return [int(word) for word in np.asarray(jax.random.key_data(key)).reshape(-1)]
 
 
-def _with_fresh_optimizer(state: TrainState, learner: Learner) -> TrainState:
-    """With an optimiser at its beginning, for a model that stays as it is."""
-    return dataclasses.replace(state, opt_state=learner.init(model_variables(state)).opt_state)
-
-
-def _moments(state: TrainState, model: Any, bigger: Any, growth: Growth, make: Any, fresh: Any) -> Any:
+def _moments(state: TrainState, model: Any, bigger: Any, growth: Growth, make: Any, fresh: TrainState) -> Any:
     """The moments of an optimiser as those of the bigger model."""
     names = split_collection(parameter_names(lambda: make(model))["params"], model.groups())
-    fields = {"head_dim": model.stack.layers[0].attention.head_dim, "divided": model.output_norm()}
+    divided = divided_norm(state.params, model, fresh.params)
+    fields = {"head_dim": model.stack.layers[0].attention.head_dim, "divided": divided}
 
     def grow(tree: Any, power: int) -> Any:
         wide = expand_gradients(split_collection(tree, model.groups()), names, growth, power=power, **fields)
         return join_collection(copy_layers(wide, growth), bigger.groups())
 
-    return expand_moments(state.opt_state, state.params, grow, fresh)
+    return expand_moments(state.opt_state, state.params, grow, fresh.opt_state)

@@ -41,6 +41,7 @@ __all__ = [
     "copies",
     "copy_layers",
     "counts",
+    "divided_norm",
     "expand",
     "expand_gradients",
     "expand_moments",
@@ -205,17 +206,13 @@ class _Leaf(NamedTuple):
 
     Attributes:
       axes: axis -> index of each new entry in it.
-      read: axis that is read, so that its rows are divided by `counts`; None = everything is copied.
-      counts: copies of what each row reads.
-      groups: source of each row.
-      all_counts: axis -> copies of each of its entries.
+      counts: axis -> copies of each of its entries.
+      read: axis that is read, so that its rows are divided by their number of copies; None = everything is copied.
     """
 
     axes: dict[int, np.ndarray]
+    counts: dict[int, np.ndarray]
     read: int | None
-    counts: np.ndarray | None
-    groups: np.ndarray | None
-    all_counts: dict[int, np.ndarray]
 
     def copied(self, leaf: Any) -> Any:
         for axis, index in self.axes.items():
@@ -229,7 +226,7 @@ class _Leaf(NamedTuple):
 
 def _plan(path: str, shape: tuple[int, ...], names: Names, widths: Mapping[str, Sources], head_dim: int) -> _Leaf:
     """How an array grows."""
-    axes, all_counts, groups = {}, {}, {}
+    axes, numbers = {}, {}
     grown = [axis for axis, name in enumerate(names.axes) if name in widths]
     for axis in grown:
         name = names.axes[axis]
@@ -240,28 +237,27 @@ def _plan(path: str, shape: tuple[int, ...], names: Names, widths: Mapping[str, 
             raise ValueError(f"{path}: given {shape[axis]} entries of {name}, allowed: a multiple of {old * inner}")
         blocks = np.arange(outer)[:, None, None] * old * inner
         axes[axis] = (blocks + sources[None, :, None] * inner + np.arange(inner)).reshape(-1)
-        all_counts[axis] = np.tile(np.repeat(counts(sources), inner), outer)
-        groups[axis] = axes[axis]
+        numbers[axis] = np.tile(np.repeat(counts(sources), inner), outer)
     read = None
     if path in TRANSPOSED:
         read = len(shape) - 1
     elif 0 in grown and (len(grown) > 1 or (len(shape) > 1 and names.axes[0] != HEADS)):  # a bias of heads has two axes
         read = 0
-    return _Leaf(axes, read, all_counts.get(read), groups.get(read), all_counts)  # type: ignore[arg-type]
+    return _Leaf(axes, numbers, read)
 
 
 def _noise(leaf: Any, plan: _Leaf, how: Noise, stddev: float, random: np.random.Generator) -> Any:
     """What is added to the rows of a matrix whose inputs have copies."""
-    assert plan.read is not None and plan.groups is not None and plan.counts is not None
+    assert plan.read is not None
+    sources, numbers = plan.axes[plan.read], plan.counts[plan.read]
     drawn = np.moveaxis(random.normal(scale=stddev, size=leaf.shape), plan.read, 0)
     if how == "zero_sum":
-        sums = np.zeros((int(plan.groups.max()) + 1, *drawn.shape[1:]))
-        np.add.at(sums, plan.groups, drawn)
-        drawn -= sums[plan.groups] / plan.counts.reshape((-1,) + (1,) * (drawn.ndim - 1))
-    firsts = np.zeros(len(plan.groups), bool)
-    firsts[np.unique(plan.groups, return_index=True)[1]] = True
-    quiet = (plan.counts == 1) | (firsts if how == "code" else False)
-    drawn[quiet] = 0
+        sums = np.zeros((int(sources.max()) + 1, *drawn.shape[1:]))
+        np.add.at(sums, sources, drawn)
+        drawn -= sums[sources] / numbers.reshape((-1,) + (1,) * (drawn.ndim - 1))
+    firsts = np.zeros(len(sources), bool)
+    firsts[np.unique(sources, return_index=True)[1]] = True
+    drawn[(numbers == 1) | (firsts if how == "code" else False)] = 0
     return leaf + jnp.asarray(np.moveaxis(drawn, 0, plan.read), leaf.dtype)
 
 
@@ -329,12 +325,12 @@ def expand_params(
     def change(path: str, leaf: Any, plan: _Leaf) -> Any:
         new = plan.copied(leaf)
         if plan.read is not None:
-            assert plan.counts is not None
-            new = new / plan.shaped(plan.counts, plan.read, new)
-            if noise != "none" and (plan.counts > 1).any():
+            numbers = plan.counts[plan.read]
+            new = new / plan.shaped(numbers, plan.read, new)
+            if noise != "none" and (numbers > 1).any():
                 new = _noise(new, plan, noise, stddev, random)
         elif divided and path.startswith(divided):
-            new = new / plan.shaped(plan.all_counts[0], 0, new) / factor
+            new = new / plan.shaped(plan.counts[0], 0, new) / factor
         return new * factor if path == ENTRIES and factor != 1 else new
 
     return _map_widths(params, names, growth, head_dim, change)
@@ -443,8 +439,7 @@ def expand(
     shapes, head_dim = jax.eval_shape(lambda: make(bigger)), model.stack.layers[0].attention.head_dim
     tied, untied = TRANSPOSED[0] not in flatten(split["params"]), TRANSPOSED[0] in flatten(shapes["params"])
     own: dict[str, Any] = {"noise": noise, "stddev": stddev, "seed": seed, "factor": factor}
-    if tied and not untied:
-        own["divided"] = model.output_norm()
+    own["divided"] = divided_norm(variables["params"], model, shapes["params"])
     params = expand_params(split["params"], names["params"], growth, head_dim=head_dim, **own)
     if tied and untied:
         params["vocabulary"]["output"] = params["vocabulary"]["embedding"] / factor / counts(growth.embed)[None]
@@ -454,6 +449,21 @@ def expand(
         found[part] = copy_layers(_map_widths(split[part], names[part], growth, head_dim, constant), growth)
     found = {part: join_collection(tree, bigger.groups()) for part, tree in found.items()}
     return _with_norm_weights(found, shapes, growth)
+
+
+def divided_norm(params: Mapping[str, Any], model: Any, bigger: Mapping[str, Any]) -> str:
+    """Beginning of the path of the norm that is divided where tied output weights stay tied; '' = none is.
+
+    Args:
+      params: of the smaller model.
+      model: the smaller one.
+      bigger: parameters of the bigger one, or their shapes.
+
+    Raises:
+      ValueError: a tied model that ends without a norm.
+    """
+    tied = all(name not in flatten(tree) for tree in (params, bigger) for name in TRANSPOSED)
+    return model.output_norm() if tied else ""
 
 
 def _constant(path: str, leaf: Any, plan: _Leaf, *, sources: Sources) -> Any:
@@ -528,12 +538,13 @@ def expand_gradients(
 ) -> dict[str, Any]:
     """Gradients (to a power) of a wider model that computes the same, from those of the narrower one.
 
-    Arguments as in `expand_params`; rows that are read are copied, entries that are given are divided.
+    Arguments as in `expand_params`; rows that are read are copied, entries that are given are divided. Those of tied
+    embeddings are not exact: as input and as output weights they grow in two ways, of which this is the first.
     """
 
     def change(path: str, leaf: Any, plan: _Leaf) -> Any:
         new = plan.copied(leaf)
-        for axis, number in plan.all_counts.items():
+        for axis, number in plan.counts.items():
             if axis != plan.read and not (divided and path.startswith(divided)):
                 new = new / plan.shaped(number.astype(np.float64) ** power, axis, new)
         return new

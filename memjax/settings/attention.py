@@ -48,6 +48,7 @@ class Carrier(Settings):
       sorts_all_scores: whether a TPU sorts the scores of all slots to find the nearest.
       exports_as: what transformers calls the model without its memory (`model_type`); '' = it has no such model.
       gate: width of the hidden layer of a gate on what its head reads; 0 = it has none.
+      grows: whether a model of it can become wider and deeper and compute the same.
     """
 
     is_causal = True
@@ -59,6 +60,7 @@ class Carrier(Settings):
     sorts_all_scores = False
     exports_as = ""
     gate = 0
+    grows = False
 
     def local_window(self, segment_length: int) -> int:
         """Tokens that one layer sees without its long or compressed memory, the query included."""
@@ -93,7 +95,6 @@ class Attention(Carrier):
       has_heads: whether `num_heads` and `head_dim` of the model have an effect.
       has_feed_forward: whether a layer has a feed-forward part.
       takes_memory_tokens: whether memory tokens may stand before its segments.
-      grows: whether a model of it can become wider and deeper and compute the same.
     """
 
     norm_place = "pre"
@@ -105,7 +106,6 @@ class Attention(Carrier):
     has_heads = True
     has_feed_forward = True
     takes_memory_tokens = False
-    grows = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -438,13 +438,12 @@ class GPT2(Attention):
     norm_kind = "layer"
     init_stddev = 0.02
     exports_as = "gpt2"
+    over_layers = "mean"
+    added_parameters = ("compression_kernel",)
 
     @property
     def grows(self) -> bool:
         return not self.compressed_memory_length
-
-    over_layers = "mean"
-    added_parameters = ("compression_kernel",)
 
     @property
     def learned_positions(self) -> int:

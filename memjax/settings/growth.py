@@ -58,12 +58,14 @@ class ELLE(Method):
 
     def check(self, field: str, config: Config) -> None:
         model, stream = config.model, config.lifelong
+        place, allowed = self.memory.place, "'device' with ELLE, whose models each have a learner of their own"
+        require(place == "device" or not self.rows, f"{field}memory.place", place, allowed)
         fits = self.rows > 0 or not self.warm_up
         require(fits, f"{field}warm_up", self.warm_up, f"0 without a memory ({field}rows = 0)")
         if not self.dims and not self.layers:
             return
         kind = model.attention_kind
-        grows = getattr(model.carrier, "grows", False) and model.memory_tokens is None
+        grows = model.carrier.grows and model.memory_tokens is None
         require(grows, f"{field}dims", self.dims, f"() with {kind}; GPT2, Bidirectional and FullAttention grow")
         require(model.positions == "none", "model.positions", model.positions, "'none' in a model that grows")
         later = len(stream.tasks) - 1 if stream else 0
@@ -72,24 +74,16 @@ class ELLE(Method):
             require(fits, f"{field}{name}", sizes, f"(), or {later} numbers, one for every task but the first")
             # A model that has grown, whose configuration is checked too, has one of the sizes.
             for before, after in pairwise((*(() if first in sizes else (first,)), *sizes)):
-                most = 2 * before if name == "layers" else after
-                require(before <= after <= most, f"{field}{name}", sizes, self._range(name, before))
+                deeper = name == "layers"
+                most = 2 * before if deeper else after
+                allowed = f"from {before} to {most} after {before}" if deeper else f"at least {before} after {before}"
+                require(before <= after <= most, f"{field}{name}", sizes, allowed)
         head = model.head_dim or model.dim // model.num_heads
         mlp = model.feed_forward.dim
         for dim in self.dims:
             require(dim % head == 0, f"{field}dims", self.dims, f"multiples of {head}, the width of a head")
             fits = mlp * dim % model.dim == 0
-            require(
-                fits,
-                f"{field}dims",
-                self.dims,
-                f"widths with whole numbers of {mlp} / {model.dim} feed-forward units each",
-            )
+            allowed = f"widths of which {mlp} / {model.dim} feed-forward units each make whole numbers"
+            require(fits, f"{field}dims", self.dims, allowed)
         fits = self.depth == "copy" or not self.layers or model.attention.norm_place == "pre"
         require(fits, f"{field}depth", self.depth, f"'copy' with {kind}: post-norm layers cannot be identities")
-
-    @staticmethod
-    def _range(name: str, before: int) -> str:
-        return (
-            f"from {before} to {2 * before} after {before}" if name == "layers" else f"at least {before} after {before}"
-        )

@@ -67,6 +67,17 @@ class Task(Settings):
         learned = config.model.learns or task
         require(task == learned, "task", task, f"{learned} with {model}")
 
+    def check_evaluation(self, config: Config) -> None:
+        """Refuses what an evaluation may say of segments and memories: examples have neither."""
+        kind, evaluation = type(self).__name__, config.evaluation
+        unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first": True, "memory_length": None}
+        unset |= {"memory_state": "kept"}
+        for name, default in unset.items():
+            value = getattr(evaluation, name)
+            require(value == default, f"evaluation.{name}", value, f"{default!r} ({kind})")
+        slots = evaluation.cache.memory_length
+        require(not slots, "evaluation.cache.memory_length", slots, "0")
+
 
 @dataclass(slots=True, kw_only=True)
 class LanguageModeling(Task):
@@ -85,6 +96,8 @@ class LanguageModeling(Task):
         require(model.carrier.is_causal, "model.attention", model.attention_kind, allowed)
         holds_examples = {"labelled", "questions", "relations", "vectors"} & set(source.gives)
         require(not holds_examples, "data.source", type(source).__name__, "a source of documents")
+        if self.pieces:
+            self.check_evaluation(config)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,17 +120,6 @@ class TextEncoderTask(Task):
         else:
             require("texts" in data.source.gives, "data.source", source, f"a source of texts ({kind})")
         self.check_evaluation(config)
-
-    def check_evaluation(self, config: Config) -> None:
-        """Refuses what an evaluation may say of segments and memories: examples have neither."""
-        kind, evaluation = type(self).__name__, config.evaluation
-        unset = {"segment_length": 0, "stride": 0, "protocol": "", "score_first": True, "memory_length": None}
-        unset |= {"memory_state": "kept"}
-        for name, default in unset.items():
-            value = getattr(evaluation, name)
-            require(value == default, f"evaluation.{name}", value, f"{default!r} ({kind})")
-        slots = evaluation.cache.memory_length
-        require(not slots, "evaluation.cache.memory_length", slots, "0")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -92,7 +92,14 @@ def test_a_run_grows_recovers_and_is_opened_with_its_lineage(tmp_path):
     assert (model.dim, model.num_layers, model.num_heads, model.weighted_norms) == (12, 2, 6, True)
 
 
-@pytest.mark.parametrize(("method", "moved"), [(GROWN, False), (ELLE.as_published(dims=(10, 12), memory=MEMORY), True)])
+@pytest.mark.parametrize(
+    ("method", "moved"),
+    [
+        (GROWN, False),
+        (ELLE(dims=(10, 12), memory=MEMORY, rows=2, moments="mapped"), False),
+        (ELLE.as_published(dims=(10, 12), memory=MEMORY), True),
+    ],
+)
 def test_what_growth_changes_of_what_a_model_computes(tmp_path, method, moved):
     """Nothing where it is exact; the expansion of the paper changes it."""
     config = config_of(tmp_path, method)
@@ -130,6 +137,7 @@ BAD = {
     "deeper": (ELLE(layers=(3, 3)), {}, "layers: given .3, 3., allowed: from 1 to 2"),
     "number": (ELLE(dims=(12,)), {}, "dims: given .12,., allowed: .., or 2 numbers"),
     "attention": (ELLE(dims=(12, 12)), {"attention": TransformerXL(memory_length=4)}, "with TransformerXL"),
+    "host": (ELLE(memory=EpisodicMemory(place="host")), {}, "memory.place: given 'host', allowed: 'device'"),
     "warm_up": (ELLE(rows=0, warm_up=3), {}, "warm_up: given 3, allowed: 0 without a memory"),
 }
 
@@ -139,3 +147,11 @@ def test_what_cannot_grow_is_refused_in_one_line(tmp_path, name):
     method, model, line = BAD[name]
     with pytest.raises(ValueError, match=line):
         validate(config_of(tmp_path, method, **model))
+
+
+@pytest.mark.parametrize("field", ["stride", "memory_length"])
+def test_an_evaluation_of_pieces_has_neither_strides_nor_memories(tmp_path, field):
+    config = config_of(tmp_path, Sequential())
+    setattr(config.evaluation, field, 4)
+    with pytest.raises(ValueError, match=rf"evaluation\.{field}: given 4, allowed"):
+        validate(config)

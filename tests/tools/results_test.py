@@ -12,7 +12,7 @@ from memjax.settings.relations import validate
 from memjax.training.runs import config_to_dict
 from tools.recipes import RECIPES, Recipe, meta
 from tools.recipes.recipe import BOTH_SPLITS
-from tools.results import ledger, pages, runner, speed_tables, streams, tables
+from tools.results import ledger, pages, perplexities, runner, speed_tables, streams, tables
 from tools.results.ledger import Book, Measurement, Run
 
 SCORE = {"bits_per_byte": 1.25, "nats_per_token": 2.0, "targets": 3, "memory_bytes": 4, "subsets": {}}
@@ -410,3 +410,21 @@ def test_searches_and_contenders_of_a_recipe():
     assert rates.searches("one")["0.1"] == "--training.schedule.learning-rate 0.1"
     recipe = dataclasses.replace(rates, orders={"a": "", "b": ""}, trials={"one": ("--k 1",)})
     assert list(recipe.contenders()) == ["one, a", "one, b"] and recipe.searches("one") == {"--k 1": "--k 1"}
+
+
+def test_a_stream_of_texts_has_perplexities_of_which_less_is_better():
+    stream = lambda last: {"stream": {"measure": "nats_per_token", "tasks": ["a", "b"], "scores": [[1.0, 3.0], last]}}
+    rows = {"plain": [2.0, 1.0], "method": [1.0, 1.0]}
+    runs = [
+        dataclasses.replace(RUN, row=f"{row}, order 1", seed=seed, evaluations=stream(last))
+        for row, last in rows.items()
+        for seed in range(3)
+    ]
+    variants = dict.fromkeys(rows, "default")
+    recipe = Recipe("", "x", variants, steps=0, seeds=(0, 1, 2), controls={"method": ("plain",)})
+    assert perplexities.is_of_nats(runs)
+    lines = perplexities.methods(runs, recipe).splitlines()
+    # exp(1.5) in the end; the first task has grown from e to e squared.
+    assert lines[-2].startswith("| plain | 3 | 4.5 ± 0.0 | 4.7 ± 0.0 | 2.000 (1.000) |")
+    assert lines[-1].startswith("| method | 3 | 2.7 ± 0.0 | 0.0 ± 0.0 |")
+    assert "| method | plain | -0.5000 ± 0.0000 | 3 | gain |" in perplexities.differences(runs, recipe)

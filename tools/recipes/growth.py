@@ -22,12 +22,12 @@ RECIPES = {
     "lifelong_pretraining": Recipe(
         description=(
             "Domains of text one after the other: encyclopedia (WikiText-2), news (test texts of AG News) and reviews "
-            "(Yelp, Amazon, IMDB), about 1.8 to 2 million characters each, none of the domains of the paper. GPT-2 of "
+            "(Yelp, Amazon, IMDB), about 1.8 to 2 million characters each, not the corpora of the paper. GPT-2 of "
             "two layers of width 64, which ELLE makes four of 128; pieces of 128 tokens of 4,096 byte-level pairs, "
             "trained on the first domain; one pass, batches of 28 pieces, Adam at 1e-3; 1,000 pieces in the memory. "
             "Not at equal "
             "work: a model that has grown does more of it in a step, and its warm-up is 60 updates. Settings not "
-            "searched. Lower is better. MEMJAX_DOMAINS is a folder with a file of JSON lines for each domain."
+            "searched. Lower is better. `tools.measurements.domains` makes MEMJAX_DOMAINS."
         ),
         config="lifelong_pretraining",
         variants=ROWS,

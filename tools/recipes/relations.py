@@ -123,6 +123,7 @@ RECIPES = {
             "multi-task": "pairs_multi_task",
         },
         steps=0,
+        page="lifelong_relations",
         orders=ORDERS,
         seeds=(0,),
         arguments="--lifelong.folder $MEMJAX_PAIRS",

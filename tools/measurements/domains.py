@@ -1,0 +1,66 @@
+"""The domains of `lifelong_pretraining`, a file of JSON lines each, from public texts: about two million characters.
+
+python -m tools.measurements.domains --data DIR --out DOMAINS     # DIR/wikitext-2, DIR/ag-news, DIR/cl-benchmark
+"""
+
+import argparse
+import csv
+import io
+import json
+import lzma
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+CHARACTERS = 2_000_000
+REVIEWS = ("yelp", "amazon", "IMDB")
+
+
+def articles(file: Path) -> Iterator[str]:
+    """The articles of WikiText-2's training split."""
+    lines: list[str] = []
+    for line in (line.strip() for line in lzma.open(file, "rt", encoding="utf-8")):
+        if line.startswith("= ") and not line.startswith("= =") and lines:
+            yield "\n".join(lines)
+            lines = []
+        if line:
+            lines.append(line)
+    yield "\n".join(lines)
+
+
+def news(file: Path) -> Iterator[str]:
+    """Title and text of AG News."""
+    for row in csv.reader(io.TextIOWrapper(lzma.open(file), encoding="utf-8")):
+        yield " ".join(row[1:])
+
+
+def reviews(folder: Path) -> Iterator[str]:
+    """The training texts of the sets of reviews, one set after the other."""
+    for name in REVIEWS:
+        with lzma.open(folder / name / "train.json.xz", "rt", encoding="utf-8") as file:
+            yield from (row["sentence"] for row in json.load(file))
+
+
+def write(texts: Iterable[str], file: Path) -> None:
+    """As many of the first texts as have `CHARACTERS`, the last one whole."""
+    total = 0
+    with file.open("w", encoding="utf-8") as out:
+        for number, text in enumerate(texts):
+            if total >= CHARACTERS:
+                return
+            total += len(text)
+            out.write(json.dumps({"text": text, "name": str(number)}) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.measurements.domains", description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    write(articles(given.data / "wikitext-2" / "train.txt.xz"), given.out / "encyclopedia.jsonl")
+    write(news(given.data / "ag-news" / "test.csv.xz"), given.out / "news.jsonl")
+    write(reviews(given.data / "cl-benchmark" / "SC"), given.out / "reviews.jsonl")
+
+
+if __name__ == "__main__":
+    main()
