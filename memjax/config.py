@@ -14,7 +14,9 @@ from memjax.settings.data import *
 from memjax.settings.evaluation import *
 from memjax.settings.examples import *
 from memjax.settings.feed_forward import *
+from memjax.settings.generation import *
 from memjax.settings.growth import *
+from memjax.settings.instructions import *
 from memjax.settings.lifelong import *
 from memjax.settings.meta import *
 from memjax.settings.methods import *

@@ -22,6 +22,15 @@ from memjax.data.facts import FactTable
 from memjax.data.glue import GLUE, glue_texts, tfds_glue_texts
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments, mnist
+from memjax.data.instructions import (
+    Instruction,
+    select_instructions,
+    seqio_instructions,
+    sst_instructions,
+    toy_instructions,
+    wikisql_instructions,
+    woz_instructions,
+)
 from memjax.data.python_sources import python_sources
 from memjax.data.qa_srl import qa_srl_questions
 from memjax.data.quac import quac_questions, tfds_quac_questions
@@ -100,6 +109,9 @@ class Datasets:
     num_words: Callable[[str], int] | None = None
 
 
+CLASS_QUESTION = "Which class is this text of?"
+"""asked of a text with a class, where the answer is written"""
+
 Read = Callable[[str], Any]
 """Split -> what the reader of a source gives for it, kept."""
 TokenizerOf = Callable[[Callable[[], Any]], Any]
@@ -134,7 +146,7 @@ def make_examples(
     data: configs.Data,
     wanted: str,
     texts_of: Callable[[Any], Sequence[str]],
-    question: Callable[[Sequence[Any], Any], Examples],
+    question: Callable[[Sequence[Any], Any], Any],
     *,
     tokenizer: Any = None,
     progress: Progress | None = None,
@@ -145,7 +157,7 @@ def make_examples(
       data: the configuration.
       wanted: what the task asks of the source: 'labelled' texts, or 'questions'.
       texts_of: the texts of what the reader gives as one entry.
-      question: from the entries of a split and the tokenizer to the task's examples.
+      question: from the entries of a split and the tokenizer to the task's examples, or what they are made of.
       tokenizer: as in `make_datasets`, like `progress`.
       progress: told what is prepared.
     """
@@ -204,6 +216,8 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
       the texts of two languages, labelled texts, questions, or vectors, as `source.gives` says.
     """
     source, part = data.source, SPLITS.index(split)
+    if wanted == "instructions":
+        return instructions_of(data, split)
     held_out = lambda count, share=8: count if split == "train" else max(count // share, 1)
     match source:
         case configs.PythonLibrary():
@@ -285,6 +299,34 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
             count = train if split == "train" else test
             return cached_features(source.path, split, classes=source.classes, count=count, seed=source.seed)
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source with a reader")
+
+
+def instructions_of(data: configs.Data, split: str) -> list[Instruction]:
+    """One split of a source as contexts with questions and answers.
+
+    Raises:
+      ValueError: a source without such, labelled texts whose classes have no names, or what its reader refuses.
+    """
+    source: Any = data.source
+    readers = {configs.Sst: sst_instructions, configs.Woz: woz_instructions, configs.WikiSql: wikisql_instructions}
+    match source:
+        case configs.Sst() | configs.Woz() | configs.WikiSql():
+            read = readers[type(source)](source.path, split)
+            return select_instructions(read, getattr(source, f"num_{split}"), seed=source.sampling_seed)
+        case configs.ToyInstructions():
+            return toy_instructions(split, **dataclasses.asdict(source))
+        case configs.SeqioInstructions(name=name):
+            return seqio_instructions(name, split)
+        case configs.AskedTexts():
+            asked = open_source(data, split)
+            return [Instruction(one.context, one.question, tuple(text for text, _ in one.answers)) for one in asked]
+    names = class_names(source)
+    if not names or "labelled" not in source.gives:
+        allowed = "a source of instructions, of questions, or of texts whose classes have names"
+        raise ValueError(f"data.source: given {type(source).__name__}, allowed: {allowed}")
+    labelled = open_source(data, split, wanted="labelled")
+    text = lambda one: " ".join(part for part in one.texts if part)
+    return [Instruction(text(one), CLASS_QUESTION, (names[one.label],)) for one in labelled]
 
 
 def class_names(source: configs.Source) -> dict[int, str]:

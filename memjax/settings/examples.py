@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from memjax.settings.instructions import InstructionKind
 from memjax.settings.questions import QuestionKind
 from memjax.settings.ranges import Count, Number, Percent, Positive, Range, Seed, zero_or_more
 from memjax.settings.relations import require
@@ -35,7 +36,8 @@ __all__ = [
 class Glue(Source):
     """A task of GLUE (Wang et al. 2019), for Classification. Where test has no labels it is the validation split."""
 
-    gives = ("labelled",)
+    gives = ("labelled", "instructions")
+    answered_by = "class"
 
     name: Literal["cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli"] = "sst2"
     """which task; 'mnli' is scored on matched genres"""
@@ -57,7 +59,8 @@ class Glue(Source):
 class ClassifiedTexts(Source):
     """Texts with classes that have the same numbers in every order of tasks, for Classification."""
 
-    gives = ("labelled",)
+    gives = ("labelled", "instructions")
+    answered_by = "class"
 
     text: Literal["title_and_text", "text"] = "title_and_text"
     """what is read of a row: `title. text`, or its text alone"""
@@ -271,7 +274,8 @@ class CachedFeatures(Vectors):
 
 
 ExampleKind = (
-    Glue
+    InstructionKind
+    | Glue
     | TextClasses
     | CLBenchmark
     | TfdsClasses

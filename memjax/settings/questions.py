@@ -19,7 +19,7 @@ __all__ = ["AskedTexts", "QaSrl", "Quac", "QuestionKind", "Squad", "TriviaQa"]
 class AskedTexts(Source):
     """Questions about texts, for QuestionAnswering."""
 
-    gives = ("questions",)
+    gives = ("questions", "instructions")
 
     path: str = ""
     """the folder of the published files (also .xz / .gz); '' = the builder of TensorFlow Datasets, where there is one

@@ -42,7 +42,9 @@ class Source(Settings):
     Attributes:
       gives: what its reader gives, the first where nothing else is wanted: 'texts', 'tokens', 'seqio', 'dialogues',
         'pairs' (the texts of two languages), 'labelled' (texts with classes), 'questions', or 'vectors' (of numbers,
-        with classes).
+        with classes), or 'instructions' (contexts with questions and answers).
+      answered_by: what counts as right in an answer that is written: 'words' (shared ones), the very name of a 'class',
+        a 'logical_form', a 'dialogue_state'.
       is_code: whether its texts are source code.
       is_images: whether its documents are images.
       counts_words: whether published perplexities are those of words, with one for every line end.
@@ -53,6 +55,7 @@ class Source(Settings):
     """
 
     gives = ("texts",)
+    answered_by = "words"
     is_code = False
     is_images = False
     counts_words = False

@@ -32,6 +32,7 @@ __all__ = [
     "Classification",
     "RelationExtraction",
     "QuestionAnswering",
+    "Instructions",
     "TaskKind",
 ]
 
@@ -256,4 +257,35 @@ class QuestionAnswering(TextEncoderTask):
         require(self.stride <= room, f"{field}stride", self.stride, f"at most {room}: windows must not leave gaps")
 
 
-TaskKind = LanguageModeling | MaskedLanguageModeling | Classification | RelationExtraction | QuestionAnswering
+@dataclass(slots=True, kw_only=True)
+class Instructions(Task):
+    """Write the answer to a question about a context: any task as language modelling (decaNLP, LAMOL)."""
+
+    max_tasks: Count = 8
+    """tasks with a mark of their own, which the vocabulary has room for from the start"""
+    max_answer_length: Count = 32
+    """tokens of an answer that is written, and that a prompt leaves room for"""
+
+    def check(self, field: str, config: Config) -> None:
+        Task.check(self, field, config)
+        model, data, stream = config.model, config.data, config.lifelong
+        kind = type(self).__name__
+        require(model.carrier.is_causal, "model.attention", model.attention_kind, f"a decoder's ({kind})")
+        named = [("data.source", data.source)]
+        named += [(f"lifelong.tasks.{i}.source", one.source) for i, one in enumerate(stream.tasks if stream else ())]
+        for name, source in named:
+            allowed = "a source of instructions, of questions about texts, or of texts with classes"
+            require("instructions" in source.gives, name, type(source).__name__, f"{allowed} ({kind})")
+        words = isinstance(data.tokenizer, WordPiece | VectorWords)
+        require(not words, "data.tokenizer", type(data.tokenizer).__name__, f"one that spells every text ({kind})")
+        require(data.protocol == "separate", "data.protocol", data.protocol, f"'separate' ({kind})")
+        longest, allowed = self.max_answer_length, "less than data.segment_length - 1, which a prompt shares"
+        require(longest < data.segment_length - 1, f"{field}max_answer_length", longest, allowed)
+        tasks = len(stream.tasks) if stream else 0
+        require(tasks <= self.max_tasks, f"{field}max_tasks", self.max_tasks, f"at least {tasks}, the tasks")
+        self.check_evaluation(config)
+
+
+TaskKind = (
+    LanguageModeling | MaskedLanguageModeling | Classification | RelationExtraction | QuestionAnswering | Instructions
+)

@@ -107,6 +107,7 @@ class Task:
       texts: whether `predict` is given texts; else a file alone.
       about: what `predict` is given beside a text: a `question`, `pair` (another text) or `document`; '' = nothing.
       classifies: every example has one target, the class that its head gives.
+      writes_answers: every evaluation lets the model write, since that is what is scored; else the verb `eval` alone.
       matrix: what the matrix of a stream of such tasks is of: the first of these that its evaluations have.
       beside: numbers of evaluations whose mean over the tasks in the end stands beside the matrix.
     """
@@ -118,6 +119,7 @@ class Task:
     texts = True
     about = ""
     classifies = False
+    writes_answers = False
     matrix: tuple[str, ...] = ("accuracy", "nats_per_token")
     beside: tuple[str, ...] = ()
 
@@ -292,6 +294,7 @@ def task_of(config: Config) -> Task:
         classification,
         dialogue,
         images,
+        instructions,
         language_modeling,
         masked,
         question_answering,
@@ -301,6 +304,8 @@ def task_of(config: Config) -> Task:
     )
 
     match config.task, config.data.source.gives[0]:
+        case configs.Instructions(), _:
+            return instructions.Instructions(config)
         case configs.MaskedLanguageModeling(), _:
             return masked.MaskedLanguageModeling(config)
         case configs.RelationExtraction(), _:

@@ -15,7 +15,7 @@ import numpy as np
 from memjax.data.documents import Split
 from memjax.data.examples import EXAMPLE
 from memjax.data.reading import Reading
-from memjax.tasks.contract import Measure, Read, ReadBatch, Subset
+from memjax.tasks.contract import Answers, Measure, Read, ReadBatch, Subset
 from memjax.training.metrics import LN2, count_bytes, perplexity
 from memjax.training.objective import model_collections
 from memjax.training.sharding import Layout, check_rows, put
@@ -236,6 +236,7 @@ class Evaluator:
         change: Callable[[Any], Any] | None = None,
         num_words: Callable[[], int] | None = None,
         adapt_rows: AdaptRows | None = None,
+        answer: Callable[[Mapping[str, Any]], Answers] | None = None,
     ):
         """Prepares an evaluation.
 
@@ -256,6 +257,7 @@ class Evaluator:
           change: of the memory that a segment finds (`memjax.training.interventions`).
           num_words: counts the words of the text of the documents; None = they are not counted in words.
           adapt_rows: every row is scored with parameters of its own (`make_score`).
+          answer: what the model with some variables writes, measured, for tasks whose score that is.
 
         Raises:
           ValueError: arguments that do not fit each other, the documents or the mesh.
@@ -264,6 +266,7 @@ class Evaluator:
         self.subsets, self.max_segments, self._make_measure = subsets, max_segments, make_measure
         self.host_rows, self._num_words = host_rows or (0, reading.rows), num_words
         self._accuracy, self._layout, self._held, self.fit = accuracy, layout, None, fit
+        self._answer = answer
         self._find = adapt_rows.find if adapt_rows and adapt_rows.outside else None
         shown = {"parts": parts, "features": tuple(features), "output": make_measure is not None}
         options = {"accuracy": accuracy, "change": change, "adapt_rows": adapt_rows, **shown}
@@ -373,6 +376,8 @@ class Evaluator:
             if total.targets == sum(split.num_tokens(i) for i in numbers):
                 num_bytes = total.bytes or sum(split.num_bytes(i) for i in numbers)
                 total, words = dataclasses.replace(total, bytes=num_bytes), self._num_words() if self._num_words else 0
+        measures = {} if measure is None or pending is None else measure.result()
+        answered = self._answer(variables) if self._answer and complete else Answers({})
         return EvaluationResult(
             **dataclasses.asdict(total),
             **{name: getattr(self.reading, name) for name in READING},
@@ -380,7 +385,8 @@ class Evaluator:
             words=words,
             subsets=subsets,
             metrics={name: float(jax.device_get(value.mean())) for name, value in sums.items()},
-            measures={} if measure is None or pending is None else measure.result(),
+            measures={**measures, **answered.measures},
+            notes=answered.notes,
             tokens_per_second=timed / seconds if timed else 0.0,
             examples_per_second=examples / seconds if examples else 0.0,
             memory_bytes=memory_bytes,

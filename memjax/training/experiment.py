@@ -191,6 +191,9 @@ class Experiment:
                 fit = fitting(self.model, model, length, added=self.config.model.carrier.added_parameters, what=what)
         change = intervention(evaluation.memory_state, model, part=evaluation.memory_part, rows=evaluation.rows)
         split, counted = documents or self.documents(evaluation.split), self.num_words
+        answer = None
+        if self.task.writes_answers and evaluation.answers:
+            answer = lambda variables: self.task.answers(model, variables, split, self.datasets, evaluation)
         return Evaluator(
             model,
             split,
@@ -203,6 +206,7 @@ class Experiment:
             fit=fit,
             num_words=functools.partial(counted, evaluation.split) if counted and documents is None else None,
             adapt_rows=self.adapt_rows,
+            answer=answer,
             **shown,
         )
 
@@ -237,7 +241,7 @@ class Experiment:
             return self.of_task(evaluation.task).evaluate(variables, dataclasses.replace(evaluation, task=""))
         evaluator = self.evaluator(evaluation)
         result = evaluator(variables)
-        if not evaluation.answers or evaluation.memory_state != "kept":
+        if not evaluation.answers or evaluation.memory_state != "kept" or self.task.writes_answers:
             return result
         split = self.documents(evaluation.split)
         found = self.task.answers(evaluator.model, evaluator.fit(variables), split, self.datasets, evaluation)

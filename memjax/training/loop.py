@@ -455,8 +455,13 @@ class _Run:
 
         data = lambda: self._updates(stage.open(info.state, None))
         tell = lambda line: self.record.tell("note", info.step, line)
+        # What a phase has measured stands behind it: one that is repeated writes it anew.
+        place = {"stage": self.position.stage, "phase": {"before": "steps"}.get(self.position.phase, "after")}
+        measure = lambda kind, values: self.record.write(kind, info.step, {**place, **values})
         try:
-            state, lineage = phase(info.state, Context(key, data, self.lineage, stop, tell, self.record.layout))
+            state, lineage = phase(
+                info.state, Context(key, data, self.lineage, stop, tell, self.record.layout, measure)
+            )
         except Interrupted:
             raise self.record.stopped(info.step) from None
         grown = tuple(lineage) != self.lineage

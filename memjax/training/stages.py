@@ -180,6 +180,7 @@ class Context(NamedTuple):
       stop: called now and then; ends the phase where a signal wants the run to end.
       report: tells one line.
       layout: of arrays on several devices, or None.
+      measure: `measure(kind, values)`, a line of the metrics of the run.
     """
 
     key: Any
@@ -188,6 +189,7 @@ class Context(NamedTuple):
     stop: Callable[[], None]
     report: Callable[[str], None]
     layout: Any
+    measure: Callable[[str, Mapping[str, Any]], None] = lambda kind, values: None
 
 
 def keep(state: TrainState, context: Context) -> Change:

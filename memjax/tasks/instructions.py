@@ -1,0 +1,168 @@
+"""Instructions: a language model writes the answer to a question about a context, and the words are scored.
+
+McCann et al. 2018 (decaNLP), https://arxiv.org/abs/1806.08730; Sun, Ho and Lee 2020, https://arxiv.org/abs/1909.03329.
+Every task has the measure that was published for it (`Source.answered_by`). Answers are written greedily; how long one
+may be is a setting.
+
+Differs from the published code of LAMOL: it draws answers unless it is told otherwise, and takes the longest right
+answer of the test set as their length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from memjax import config as configs
+from memjax.config import Config
+from memjax.data.instructions import (
+    Instruction,
+    InstructionExamples,
+    InstructionTokenizer,
+    prompt_of,
+    read_query,
+    read_state,
+)
+from memjax.data.opening import Datasets, make_examples
+from memjax.data.token_files import Progress
+from memjax.inference.decoding import generate
+from memjax.inference.sampling import Sampling
+from memjax.tasks.contract import Answers, Asked, Task
+from memjax.tasks.question_answering import exact_match, f1
+
+__all__ = ["Instructions", "score_written"]
+
+
+class Instructions(Task):
+    """Contexts with questions; measured by what the model writes."""
+
+    headline = ("score", "nats_per_token")
+    matrix, beside = ("score", "nats_per_token"), ("exact_match", "f1")
+    scored = "tokens of answers"
+    about = "question"
+    writes_answers = True
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self._length, self._longest = config.data.segment_length, self.settings.max_answer_length
+
+    def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
+        """Rows of instructions, with the tokenizer of those to train on and its marks."""
+        base = tokenizer and tokenizer.base
+        named: dict[str, Any] = {"tokenizer": base, "progress": progress}
+        texts = lambda one: (one.context, one.question, *one.answers)
+        found = make_examples(self.config.data, "instructions", texts, lambda read, tokenizer: read, **named)
+        marked = InstructionTokenizer(found.tokenizer, self.settings.max_tasks)
+        documents = lambda split: InstructionExamples(found.documents(split), marked, length=self._length)
+        return dataclasses.replace(found, documents=documents, tokenizer=marked, vocab_size=marked.vocab_size)
+
+    def notes(self, split: Any) -> list[str]:
+        return split.notes()
+
+    def answers(
+        self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
+    ) -> Answers:
+        """Writes the answers to the first questions of a split."""
+        count, room = min(evaluation.answers, len(split)), self._length - self._longest
+        prompts = [split.prompt(index, room) for index in range(count)]
+        given = self.write(model, variables, prompts, data, rows=evaluation.rows)
+        return Answers(score_written(split.instructions[:count], given, self.config.data.source.answered_by))
+
+    def write(
+        self, model: Any, variables: Mapping[str, Any], prompts: Sequence[Sequence[int]], data: Datasets, *, rows: int
+    ) -> list[str]:
+        """The answer to every prompt, the most probable token after the other.
+
+        Args:
+          model: a language model.
+          variables: its variables.
+          prompts: each ends with ANS.
+          data: with the tokenizer.
+          rows: written side by side.
+        """
+        tokenizer, answers = data.tokenizer, list[str]()
+        greedy = Sampling(temperature=0, forbidden=tokenizer.marks)
+        named: dict[str, Any] = {"segment_length": self._length, "max_tokens": self._longest, "sampling": greedy}
+        for first in range(0, len(prompts), rows):
+            some = [prompts[min(first + row, len(prompts) - 1)] for row in range(rows)]  # one shape for all
+            found = generate(model, variables, some, stop_tokens=[tokenizer.end_id], **named)
+            answers += [tokenizer.decode(ids) for ids in found[: len(prompts) - first]]
+        return answers
+
+    def predict(
+        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
+    ) -> list[dict[str, Any]]:
+        """Writes an answer to each question about a text."""
+        del how
+        if not all(question for _, question in asked):
+            raise ValueError("question: given none, allowed: one about the text")
+        tokenizer, room = data.tokenizer, self._length - self._longest
+        parts = [[tokenizer.encode(text).tolist() for text in one] for one in asked]
+        prompts = [prompt_of(context, question, tokenizer.answer_id, room) for context, question in parts]
+        given = self.write(model, variables, prompts, data, rows=min(len(prompts), 8))
+        return [{"answer": text} for text in given]
+
+
+def score_written(instructions: Sequence[Instruction], given: Sequence[str], answered_by: str) -> dict[str, float]:
+    """Measures of written answers, in percent, each the best over the right ones.
+
+    Args:
+      instructions: what was asked.
+      given: an answer to each.
+      answered_by: the measure that is the `score`: 'words' is the normalised F1 of SQuAD, 'class' whether an answer is
+        the very name, 'logical_form' whether a query has the same parts, 'dialogue_state' whether a turn changes the
+        state as it should.
+
+    Returns:
+      `score`; normalised `exact_match` and `f1`; of classes `no_class`, answers that are none of those that were seen;
+      of queries `no_query`; of dialogues `joint_goal` (all that was said so far is right) and `turn_requests`.
+
+    Example:
+      >>> asked = [Instruction("", "", ("The cat",)), Instruction("", "", ("a dog", "dog"))]
+      >>> score_written(asked, ["cat", "a dog"], "words")["score"]
+      100.0
+      >>> score_written(asked, ["cat", "dog"], "class")
+      {'score': 50.0, 'exact_match': 100.0, 'f1': 100.0, 'no_class': 50.0}
+    """
+    both = list(zip(instructions, given, strict=True))
+
+    def mean(measure: Callable[[str, str], float]) -> float:
+        return 100 * float(np.mean([max(measure(text, right) for right in one.answers) for one, text in both]))
+
+    measured = {"exact_match": mean(exact_match), "f1": mean(f1)}
+    match answered_by:
+        case "words":
+            return {"score": measured["f1"], **measured}
+        case "class":
+            known = {right for one in instructions for right in one.answers}
+            none = 100 * float(np.mean([text.strip() not in known for _, text in both]))
+            return {"score": mean(lambda text, right: text.strip() == right), **measured, "no_class": none}
+        case "logical_form":
+            none = 100 * float(np.mean([read_query(text) is None for _, text in both]))
+            return {"score": mean(_same_query), **measured, "no_query": none}
+        case "dialogue_state":
+            turns = mean(lambda text, right: read_state(text) == read_state(right))
+            requests = mean(lambda text, right: read_state(text)[1] == read_state(right)[1])
+            return {"score": turns, **measured, "joint_goal": _joint_goal(both), "turn_requests": requests}
+    allowed = "'words', 'class', 'logical_form', 'dialogue_state'"
+    raise ValueError(f"answered_by: given {answered_by!r}, allowed: {allowed}")
+
+
+def _same_query(text: str, right: str) -> bool:
+    wanted = read_query(right)
+    return text.split() == right.split() if wanted is None else read_query(text) == wanted
+
+
+def _joint_goal(both: Sequence[tuple[Instruction, str]]) -> float:
+    """Percent of turns after which every slot that was given so far has its last value, and no other slot has one."""
+    right: list[bool] = []
+    group, said, wanted = None, dict[str, str](), dict[str, str]()
+    for one, text in both:
+        if one.group != group:
+            group, said, wanted = one.group, {}, {}
+        said, wanted = {**said, **read_state(text)[0]}, {**wanted, **read_state(one.answers[0])[0]}
+        right.append(said == wanted)
+    return 100 * float(np.mean(right))
