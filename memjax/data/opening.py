@@ -16,7 +16,7 @@ from memjax import config as configs
 from memjax.data import sources
 from memjax.data.byte_pairs import BytePairTokenizer, train_byte_pairs
 from memjax.data.dialogue import NUM_MARKS, Dialogues, MarkingTokenizer, cmu_dog, dialogue_texts
-from memjax.data.documents import Documents, Examples, half_of
+from memjax.data.documents import Documents, half_of
 from memjax.data.events import MarkedEvents
 from memjax.data.facts import FactTable
 from memjax.data.glue import GLUE, glue_texts, tfds_glue_texts

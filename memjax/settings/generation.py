@@ -18,7 +18,7 @@ __all__ = ["LAMOL"]
 
 @dataclass(slots=True, kw_only=True)
 class LAMOL(Method):
-    """LAMOL (Sun et al. 2020): a language model learns tasks as text, and writes examples of earlier ones to learn from.
+    """LAMOL (Sun et al. 2020): a language model learns tasks as text, and beside each what it writes of earlier ones.
 
     Needs task Instructions.
     """
@@ -28,7 +28,8 @@ class LAMOL(Method):
     share: Annotated[float, Range(words="a share of 0 (nothing is replayed) or more", least=0)] = 0.2
     """of the examples of a task, as many are replayed of earlier ones beside them (gamma)"""
     samples: Literal["generated", "real"] = "generated"
-    """what is replayed: what the model writes before a task, or examples that it has read, with replacement (a bound)"""
+    """what is replayed: what the model writes before a task, or, as a bound, examples that it has read, with
+    replacement"""
     tokens: Literal["task", "shared"] = "task"
     """in front of a text that is to be written: a mark of its task, or one for all"""
     language_weight: Annotated[float, zero_or_more("answers alone")] = 0.25

@@ -1,0 +1,180 @@
+"""LAMOL and what it is measured against: a small GPT-2 learns tasks as text, one after the other.
+
+    python -m tools.measurements.domains --data DATA --out DOMAINS
+    memjax train --config lifelong_lamol --variant pretrained --lifelong.folder DOMAINS
+    memjax train --config lifelong_lamol --variant lamol --lifelong.folder DATA \\
+        --training.init-from runs/lifelong_lamol_pretrained \\
+        --data.tokenizer.path runs/lifelong_lamol_pretrained/tokenizer/tokenizer.json
+    memjax eval --run runs/lifelong_lamol_lamol          # the score of every task after each, forgetting
+
+DATA has the folders `sst`, `qa-srl`, `woz`, `wikisql` and `squad`. No public weights are needed: `pretrained` is a
+language model of the texts of `lifelong_pretraining`, from which every variant begins. 500 examples a task are trained
+on, five times, in batches of 16; answers are written greedily.
+
+Paper: Sun et al. 2020, https://arxiv.org/abs/1909.03329.
+Paper's number: SST, QA-SRL and WOZ, mean over six orders, GPT-2 small: fine-tuning 54.3, LAMOL (task marks, 0.2) 81.3,
+multi-task 82.5.
+Our number: scores of the small model (tools/results/tables/lifelong_lamol.md); not run at full size.
+Hardware: 2 CPU cores.
+
+Where the values come from
+  paper       share 0.2, lambda 0.25, top-k 20; `paper`: GPT-2 small, 9 epochs, rate 6.25e-5
+  code        `paper`: Adam's epsilon 1e-4, decay 0.01, clipping at 1, ANS weighs 5
+  ours        not searched: the model, 96 tokens a row, five passes, rate 1e-3, weights of EWC and MAS, GEM's rows; the
+              gold standard of QA-SRL of 2020 in the place of that of 2015; queries of WikiSQL without table headers
+"""
+
+import copy
+import dataclasses
+
+from memjax.config import (
+    EWC,
+    GEM,
+    GPT2,
+    LAMOL,
+    MAS,
+    Adam,
+    BytePairs,
+    Bytes,
+    Config,
+    Data,
+    Dense,
+    Evaluation,
+    Instructions,
+    Joint,
+    JsonLines,
+    LanguageModeling,
+    Lifelong,
+    Model,
+    QaSrl,
+    Schedule,
+    Sequential,
+    SingleTask,
+    Squad,
+    Sst,
+    TaskData,
+    ToyInstructions,
+    Training,
+    WikiSql,
+    Woz,
+)
+
+DOMAINS = ("encyclopedia", "news", "reviews")
+SIZES = {"num_train": 500, "num_validation": 100, "num_test": 200}
+SOURCES = {
+    "sst": Sst(path="sst", **SIZES),
+    "qa_srl": QaSrl(path="qa-srl", domain="wikinews", **SIZES),
+    "woz": Woz(path="woz", **SIZES),
+    "wikisql": WikiSql(path="wikisql", **SIZES),
+    "squad": Squad(path="squad", **SIZES),
+}
+STREAMS = {
+    "three": ("sst", "qa_srl", "woz"),
+    "four": ("wikisql", "sst", "qa_srl", "woz"),
+    "five": ("squad", "wikisql", "sst", "qa_srl", "woz"),
+}
+METHODS = {
+    "default": Sequential(),
+    "single_task": SingleTask(),
+    "multi_task": Joint(),
+    "ewc": EWC(weight=1.0),
+    "ewc_online": EWC(weight=1.0, form="online"),
+    "mas": MAS(weight=0.1),
+    "gem": GEM(rows=25),
+    "lamol": LAMOL(),
+    "shared": LAMOL(tokens="shared"),
+    "real": LAMOL(samples="real"),
+    "no_replay": LAMOL(share=0.0),
+}
+VARIANTS = {
+    "default": "fine-tuning: answers alone, one task after the other",
+    "single_task": "every task from the pretrained model",
+    "multi_task": "all tasks at once",
+    "ewc": "elastic weight consolidation",
+    "ewc_online": "likewise, with one running estimate",
+    "mas": "memory aware synapses",
+    "gem": "GEM with 25 stored examples a task, 5 %",
+    "lamol": "LAMOL with a mark for each task and 0.2 of a task's examples written of earlier ones",
+    "shared": "LAMOL with one mark for all tasks",
+    "real": "LAMOL's bound: real examples instead of written ones",
+    "no_replay": "LAMOL that writes nothing: the loss of whole texts alone is left",
+    "four": "LAMOL on WikiSQL, SST, QA-SRL, WOZ",
+    "five": "LAMOL on SQuAD, WikiSQL, SST, QA-SRL, WOZ",
+    "pretrained": "the language model that all others begin with",
+    "paper": "LAMOL at the published size: GPT-2 small, nine epochs",
+    "smoke": "seconds: copying and reversing three letters",
+}
+
+
+def get_config(variant: str = "default") -> Config:
+    """The experiment; `variant` is a key of `VARIANTS`."""
+    stream = STREAMS.get(variant, STREAMS["five"] if variant == "paper" else STREAMS["three"])
+    config = Config(
+        name=f"lifelong_lamol_{variant}",
+        model=Model(
+            dim=128,
+            num_layers=3,
+            num_heads=4,
+            scale_embeddings=False,
+            attention=GPT2(num_positions=96),
+            feed_forward=Dense(dim=512, activation="gelu"),
+        ),
+        task=Instructions(max_tasks=8, max_answer_length=32),
+        data=Data(
+            source=SOURCES[stream[0]],
+            # With the marks of eight tasks 4,096 rows of the table, as those of the pretrained model.
+            tokenizer=BytePairs(vocab_size=4086),
+            rows=16,
+            segment_length=96,
+        ),
+        training=Training(
+            optimizer=Adam(weight_decay=0.01),
+            schedule=Schedule(learning_rate=1e-3, warmup_steps=0, decay="constant"),
+            log_every=50,
+            checkpoint_every=0,
+        ),
+        evaluation=Evaluation(split="test", rows=50, answers=200),
+        lifelong=Lifelong(
+            method=copy.deepcopy(METHODS.get(variant, METHODS["lamol"])),
+            tasks=tuple(TaskData(name=name, source=SOURCES[name]) for name in stream),
+            epochs=5,
+        ),
+    )
+    assert config.lifelong is not None
+    if variant == "pretrained":
+        # One stage with all domains: plain language modelling of their pieces.
+        config.task, config.data.protocol = LanguageModeling(pieces=True), "contiguous"
+        config.data.rows, config.evaluation = 32, Evaluation(rows=64, max_segments=20)
+        config.data.source = JsonLines(path=f"{DOMAINS[0]}.jsonl")
+        config.training.schedule = Schedule(learning_rate=2e-3, warmup_steps=100, decay="cosine")
+        config.lifelong.tasks = tuple(TaskData(name=name, source=JsonLines(path=f"{name}.jsonl")) for name in DOMAINS)
+        config.lifelong.method, config.lifelong.epochs = Joint(), 2
+    if variant == "paper":
+        config.model = Model(
+            dim=768,
+            num_layers=12,
+            num_heads=12,
+            scale_embeddings=False,
+            attention=GPT2(num_positions=1024),
+            feed_forward=Dense(dim=3072, activation="gelu"),
+        )
+        config.data.tokenizer, config.data.rows, config.data.segment_length = BytePairs(vocab_size=50_257), 32, 1024
+        config.task.max_answer_length = 128
+        config.training.optimizer = Adam(weight_decay=0.01, eps=1e-4)
+        config.training.schedule = Schedule(learning_rate=6.25e-5, warmup_steps=100, decay="linear")
+        config.training.clip_norm = 1.0
+        config.lifelong.epochs, config.lifelong.method = 9, LAMOL.as_published(capacity=20_000, rows=8)
+        config.lifelong.tasks = tuple(
+            TaskData(name=name, source=dataclasses.replace(SOURCES[name], num_train=0, num_validation=0, num_test=0))
+            for name in stream
+        )
+    if variant == "smoke":
+        toys = [ToyInstructions(change=change, num_examples=32) for change in ("copy", "reverse")]
+        config.model.dim, config.model.num_layers, config.model.num_heads = 16, 1, 2
+        config.model.feed_forward.dim, config.model.attention = 32, GPT2(num_positions=24)
+        config.task = Instructions(max_tasks=2, max_answer_length=6)
+        config.data = Data(source=toys[0], tokenizer=Bytes(), rows=8, segment_length=24)
+        config.evaluation, config.training.log_every = Evaluation(split="test", rows=4, answers=4), 1
+        config.lifelong.tasks = tuple(TaskData(name=toy.change, source=toy) for toy in toys)
+        config.lifelong.method, config.lifelong.epochs = LAMOL(capacity=16, rows=2, written_at_once=8), 1
+    return config
