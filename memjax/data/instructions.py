@@ -321,17 +321,20 @@ def wikisql_instructions(path: str, split: str) -> list[Instruction]:
             for sentence in query["sentences"]:
                 if sentence["question-split"] == part:
                     answer = query["sql"][0].replace("TABLEalias0.", "").replace(" AS TABLEalias0", "")
-                    for name, value in sorted(sentence["variables"].items(), key=lambda item: -len(item[0])):
-                        answer = answer.replace(f'"{name}"', f'"{value}"')
+                    values = sentence["variables"]
+                    fill = lambda found, values=values: values.get(found[0], found[0])
+                    answer = re.sub(r"\bvar\d+\b", fill, answer).removesuffix(" ;")
                     words = "What is the translation from English to SQL?"
-                    found.append(Instruction(sentence["text"], words, (answer.removesuffix(" ;"),)))
+                    found.append(Instruction(sentence["original"].strip(), words, (answer,)))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file}: not of the form of text2sql-data ({type(error).__name__}: {error})") from None
     return found
 
 
-_QUERY = re.compile(r"select\s+(?:(\w+)\s*\(\s*(.+?)\s*\)|(\S+))\s+from\s+table(?:\s+where\s+(.+?))?\s*;?", re.I | re.S)
-_CONDITION = re.compile(r'(\S+)\s*(=|>|<|!=)\s*"([^"]*)"')
+_QUERY = re.compile(
+    r"select\s+(?:(max|min|count|sum|avg)\s+)?(\S+)\s+from\s+table(?:\s+where\s+(.+?))?\s*;?", re.I | re.S
+)
+_CONDITION = re.compile(r'(\S+)\s*(!=|=|>|<)\s*(?:"([^"]*)"|(.+?))(?:\s+and\s+|$)')
 
 Query = tuple[str, str, frozenset[tuple[str, str, str]]]
 """aggregate ('' = none), column, and conditions: column, operator, value"""
@@ -341,7 +344,7 @@ def read_query(text: str) -> Query | None:
     """The parts of a query, in lower case, without an order; None = it is none.
 
     Example:
-      >>> read_query('SELECT COUNT( NAME ) FROM TABLE WHERE AGE > "3" AND NAME = "Jo"') == (
+      >>> read_query('SELECT COUNT NAME FROM TABLE WHERE AGE > 3 AND NAME = "Jo"') == (
       ...     "count", "name", frozenset({("name", "=", "jo"), ("age", ">", "3")}))
       True
       >>> read_query("SELECT")
@@ -349,11 +352,11 @@ def read_query(text: str) -> Query | None:
     found = _QUERY.fullmatch(text.strip())
     if found is None:
         return None
-    aggregate, inner, plain, where = found.groups()
-    conditions = _CONDITION.findall((where or "").lower())
-    if bool(where) != bool(conditions):
+    aggregate, column, where = found.groups()
+    parts = _CONDITION.findall((where or "").lower())
+    if bool(where) != bool(parts):
         return None
-    return (aggregate or "").lower(), (inner or plain).lower(), frozenset(conditions)
+    return (aggregate or "").lower(), column.lower(), frozenset((name, sign, a or b) for name, sign, a, b in parts)
 
 
 def seqio_instructions(name: str, split: str) -> list[Instruction]:

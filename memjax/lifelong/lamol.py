@@ -331,7 +331,7 @@ def refilled(how: How, task: TaskInfo, size: int, state: TrainState, context: Co
         first += each
     seconds = time.perf_counter() - begun
     if how.samples == "generated":
-        context.measure(GENERATED, {"samples": size, "seconds": seconds, "samples_per_second": size / seconds, **named})
+        context.measure(GENERATED, {"samples": size, "seconds": seconds, **named})
     parts = [part for part in parts if len(part.examples)]
     memory = state.method[EPISODES]
     zero = jnp.zeros_like

@@ -53,16 +53,16 @@ class LAMOL(Method):
         return cls(**{"answer_weight": 5.0, **fields})
 
     @property
-    def every(self) -> int:
+    def interval(self) -> int:
         """Examples of the task from one reading of the memory to the next."""
         return round(self.rows / self.share) if self.share else 0
 
     def arguments(self) -> dict[str, Any]:
-        return {**{field.name: getattr(self, field.name) for field in fields(self)}, "every": self.every}
+        return {**{field.name: getattr(self, field.name) for field in fields(self)}, "every": self.interval}
 
     def check(self, field: str, config: Config) -> None:
         given = type(config.task).__name__
         require(isinstance(config.task, Instructions), "task", given, "Instructions with LAMOL")
         least = config.data.rows * self.share
         allowed = f"at least {least:g}, share = {self.share:g} of the {config.data.rows} rows of a batch"
-        require(not self.share or self.every >= config.data.rows, f"{field}rows", self.rows, allowed)
+        require(not self.share or self.interval >= config.data.rows, f"{field}rows", self.rows, allowed)

@@ -1,0 +1,159 @@
+"""Instructions as rows, their readers, and the marks that no text is read as."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from memjax.config import BytePairs, Data, Glue, KeyValueRecall, LabelledFile, QaSrl, Sst, ToyInstructions, WikiSql, Woz
+from memjax.data.instructions import (
+    Instruction,
+    InstructionExamples,
+    InstructionTokenizer,
+    read_query,
+    read_state,
+    select_instructions,
+    state_text,
+)
+from memjax.data.opening import instructions_of
+from memjax.data.tokenizers import ByteTokenizer
+
+TOKENIZER = InstructionTokenizer(ByteTokenizer(), max_tasks=5)
+ONE = Instruction("abcdef", "why?", ("so", "because"))
+
+
+def test_a_row_asks_for_the_answer_and_its_end():
+    rows = InstructionExamples([ONE], TOKENIZER, length=24)
+    found = rows.example(0)
+    asked = found.targets[found.weights > 0]
+    assert asked.tolist() == [*TOKENIZER.encode("so"), TOKENIZER.end_id] and len(asked) == len("so") + 1
+    first = int(np.flatnonzero(found.weights)[0])
+    assert found.inputs[first] == TOKENIZER.answer_id and len(found.targets) == 24
+    assert rows.num_bytes(0) == 2 and rows.num_tokens(0) == len(found.inputs) == 6 + 4 + 1 + 2
+
+
+@pytest.mark.parametrize(("length", "context"), [(14, "abcdef"), (13, "abcde"), (9, "a"), (8, "")])
+def test_the_context_alone_is_cut_off(length, context):
+    """GEN, question, ANS, answer and one place for its end always fit."""
+    rows = InstructionExamples([ONE], TOKENIZER, length=length)
+    prompt, answer = rows.rows[0]
+    assert TOKENIZER.decode(prompt) == context + "why?" and TOKENIZER.decode(answer) == "so"
+    assert len(rows.example(0).inputs) <= length - 1
+
+
+def test_what_does_not_fit_is_left_out_and_counted():
+    rows = InstructionExamples([ONE, dataclasses.replace(ONE, question="?")], TOKENIZER, length=7)
+    assert (len(rows), rows.skipped, rows.notes()[0][0]) == (1, 1, "1") and rows.instructions[0].question == "?"
+    with pytest.raises(ValueError, match="segment_length: given 5, allowed: more"):
+        InstructionExamples([ONE], TOKENIZER, length=5)
+    with pytest.raises(ValueError, match="question: given 4 tokens, allowed: up to 3"):
+        InstructionExamples([ONE], TOKENIZER, length=20).prompt(0, 4)
+
+
+def test_no_text_is_read_as_a_mark():
+    for text in ("ANS", "<ANS>", "__ans__", "<|endoftext|>"):
+        ids = TOKENIZER.encode(text)
+        assert not {*ids.tolist()} & {*TOKENIZER.marks} and TOKENIZER.decode(ids) == text
+    assert TOKENIZER.decode([TOKENIZER.answer_id, *TOKENIZER.encode("a"), TOKENIZER.first_task_id + 4]) == "a"
+    assert TOKENIZER.token_bytes([TOKENIZER.answer_id, int(TOKENIZER.encode("a")[0])]).tolist() == [0, 1]
+
+
+def test_every_task_has_its_mark_from_the_start():
+    ids = [TOKENIZER.answer_id, TOKENIZER.generate_id, *(TOKENIZER.first_task_id + i for i in range(5))]
+    assert sorted(ids) == list(range(ByteTokenizer().vocab_size, TOKENIZER.vocab_size))
+    assert InstructionTokenizer(ByteTokenizer(), 6).fingerprint != TOKENIZER.fingerprint
+    assert TOKENIZER.base.fingerprint == ByteTokenizer().fingerprint
+
+
+def test_some_are_chosen_by_a_hash_and_groups_stay_whole():
+    many = [Instruction(str(i), "", ("",), group=str(i // 3)) for i in range(30)]
+    chosen = select_instructions(many, 7)
+    assert len(chosen) == 9 and chosen == select_instructions(many[::-1][::-1], 7)
+    assert {*map(len, _groups(chosen))} == {3} and select_instructions(many, 0) == many
+    assert select_instructions(many, 7, seed=1) != chosen
+
+
+def _groups(chosen):
+    return [[one for one in chosen if one.group == group] for group in {one.group for one in chosen}]
+
+
+# Readers
+
+
+def put(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text if isinstance(text, str) else json.dumps(text), "utf-8")
+    return str(path.parent)
+
+
+TURN = {"system_transcript": "Which?", "transcript": " West ", "turn_label": [["area", "west"], ["request", "phone"]]}
+QUERY = {
+    "sql": ['SELECT COUNT TABLEalias0.A_FIELD FROM TABLE AS TABLEalias0 WHERE TABLEalias0.B_FIELD = "var0" ;'],
+    "sentences": [{"original": "how many? ", "text": "x", "question-split": "dev", "variables": {"var0": "Ann Lee"}}],
+}
+
+
+def open_with(source, split="train"):
+    return instructions_of(Data(source=source, tokenizer=BytePairs()), split)
+
+
+def test_every_reader_gives_a_context_a_question_and_an_answer(tmp_path):
+    sst = Sst(path=put(tmp_path / "sst" / "stsa.binary.train", "1 fine film\n0 dull film"))
+    assert [(one.context, one.answers) for one in open_with(sst)] == [
+        ("fine film", ("positive",)),
+        ("dull film", ("negative",)),
+    ]
+    woz = Woz(path=put(tmp_path / "woz" / "woz_validate_en.json", [{"dialogue_idx": 3, "dialogue": [TURN]}]))
+    [one] = open_with(woz, "validation")
+    assert (one.context, one.answers, one.group) == ("Which? West", ("area: west; phone",), "3")
+    sql = WikiSql(path=put(tmp_path / "sql" / "wikisql.json", [QUERY]))
+    [one] = open_with(sql, "validation")
+    answer = 'SELECT COUNT A_FIELD FROM TABLE WHERE B_FIELD = "Ann Lee"'
+    assert (one.context, one.answers) == ("how many?", (answer,)) and open_with(sql) == []
+    assert read_query(answer) == ("count", "a_field", frozenset({("b_field", "=", "ann lee")}))
+    put(tmp_path / "srl" / "sentences" / "wikinews.dev.full.csv", "qasrl_id,tokens\ns,Ann saw it")
+    put(tmp_path / "srl" / "gold" / "wikinews.dev.gold.csv", "qasrl_id,question,answer_range\ns,Who?,0:1~!~2:3")
+    [one] = open_with(QaSrl(path=str(tmp_path / "srl"), validation_percent=0))
+    assert one == Instruction("Ann saw it", "Who?", ("Ann", "it"))
+    texts = put(tmp_path / "own.csv", "".join(f"{kind},sky {i}\n" for i in range(40) for kind in ("good", "bad")))
+    own = LabelledFile(path=f"{texts}/own.csv", classes=("bad", "good"), numbers=(0, 1))
+    found = [(one.context[:4], *one.answers) for one in open_with(own)]
+    assert {*found} == {("sky ", "good"), ("sky ", "bad")} and len({*map(len, found)}) == 1
+    glue = Glue(path=put(tmp_path / "glue" / "train.tsv", "sentence\tlabel\nfine\t1\n"), validation_percent=0)
+    assert open_with(dataclasses.replace(glue, test_percent=0))[0].context == "fine"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "text", "line"),
+    [
+        (Sst, "stsa.binary.train", "2 film", "train:1: class '2', allowed: 0 or 1"),
+        (Woz, "woz_train_en.json", "{", "not of the form of WOZ 2.0"),
+        (WikiSql, "wikisql.json", [{"sql": []}], "not of the form of text2sql-data"),
+        (Sst, "other", "", "has no stsa.binary.train"),
+    ],
+)
+def test_files_of_another_form_are_refused_in_one_line(tmp_path, source, name, text, line):
+    with pytest.raises(ValueError, match=line) as found:
+        open_with(source(path=put(tmp_path / name, text)))
+    assert "\n" not in str(found.value)
+
+
+def test_sources_without_questions_are_refused():
+    with pytest.raises(ValueError, match="source: given KeyValueRecall, allowed: a source of instructions"):
+        open_with(KeyValueRecall())
+
+
+@pytest.mark.parametrize("change", ["copy", "reverse", "sort"])
+def test_toys_say_what_they_do(change):
+    toy = ToyInstructions(change=change, num_letters=4, length=4, num_examples=16)
+    for one in open_with(toy):
+        wanted = {"copy": one.context, "reverse": one.context[::-1], "sort": "".join(sorted(one.context))}
+        assert one.answers == (wanted[change],)
+    assert len(open_with(toy, "test")) == 2
+
+
+@pytest.mark.parametrize("text", ["none", "food: thai", "; phone", "area: west, food: thai; address, phone"])
+def test_states_are_read_as_they_are_written(text):
+    informs, requests = read_state(text)
+    assert state_text(informs.items(), sorted(requests)) in (text, text.lstrip("; "), f"; {text}")

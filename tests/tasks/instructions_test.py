@@ -1,0 +1,108 @@
+"""What is made of answers that a model writes, and what instructions refuse."""
+
+import pytest
+
+from memjax.config import (
+    GPT2,
+    LAMOL,
+    Bidirectional,
+    Bytes,
+    Config,
+    Data,
+    Dense,
+    Evaluation,
+    Instructions,
+    KeyValueRecall,
+    Lifelong,
+    Model,
+    Sequential,
+    TaskData,
+    ToyInstructions,
+    WordPiece,
+    validate,
+)
+from memjax.data.instructions import Instruction
+from memjax.tasks.instructions import score_written
+
+
+def ask(*answers, group=""):
+    return Instruction("", "", answers, group)
+
+
+def test_shared_words_count_without_case_marks_and_articles():
+    found = score_written([ask("the cat sat", "dog"), ask("no")], ["The cat", "yes"], "words")
+    # One word of one and of two in common: 2 / 3.
+    assert found == {"score": pytest.approx(100 / 3), "exact_match": 0.0, "f1": pytest.approx(100 / 3)}
+
+
+def test_a_class_is_its_very_name():
+    found = score_written([ask("Good"), ask("Bad")], ["good", " Bad"], "class")
+    assert (found["score"], found["exact_match"], found["no_class"]) == (50.0, 100.0, 50.0)
+
+
+def test_queries_are_the_same_in_any_order_and_case():
+    right = 'SELECT A FROM TABLE WHERE B = "x y" AND C > 3'
+    said = ['select a from table where c > 3 and b = "X y"', 'SELECT A FROM TABLE WHERE B = "x"', "so what"]
+    found = score_written([ask(right)] * 3, said, "logical_form")
+    assert found["score"] == pytest.approx(100 / 3) and found["no_query"] == pytest.approx(100 / 3)
+
+
+def test_a_dialogue_is_right_as_long_as_its_state_is():
+    turns = [ask("area: west", group="0"), ask("food: thai; phone", group="0"), ask("none", group="0")]
+    other = [ask("area: north", group="1")]
+    found = score_written(turns + other, ["area: east", "food: thai; phone", "none", "area: north"], "dialogue_state")
+    # What was heard wrongly in the first turn stays wrong; the next dialogue begins anew.
+    assert (found["score"], found["joint_goal"], found["turn_requests"]) == (75.0, 25.0, 100.0)
+
+
+def test_an_unknown_measure_is_refused():
+    with pytest.raises(ValueError, match="answered_by: given 'taste', allowed: 'words'"):
+        score_written([ask("a")], ["a"], "taste")
+
+
+def config_of(**fields):
+    toy = fields.pop("source", ToyInstructions(num_examples=8))
+    data = {"source": toy, "tokenizer": Bytes(), "rows": 4, "segment_length": 24, **fields.pop("data", {})}
+    method, tasks = fields.pop("method", Sequential()), fields.pop("tasks", 2)
+    return Config(
+        name="run",
+        model=Model(
+            dim=8,
+            num_layers=1,
+            num_heads=2,
+            attention=fields.pop("attention", GPT2(num_positions=24)),
+            feed_forward=Dense(dim=8),
+        ),
+        task=Instructions(**{"max_tasks": 2, "max_answer_length": 6, **fields.pop("task", {})}),
+        data=Data(**data),
+        evaluation=Evaluation(**fields.pop("evaluation", {})),
+        lifelong=Lifelong(
+            method=method, epochs=1, tasks=tuple(TaskData(name=f"task {i}", source=toy) for i in range(tasks))
+        ),
+    )
+
+
+BAD = {
+    "tasks": ({"tasks": 3}, "max_tasks: given 2, allowed: at least 3, the tasks"),
+    "source": ({"source": KeyValueRecall()}, "source: given 'KeyValueRecall', allowed: a source of instructions"),
+    "attention": ({"attention": Bidirectional()}, "attention: given 'Bidirectional', allowed: a decoder's"),
+    "tokenizer": ({"data": {"tokenizer": WordPiece()}}, "tokenizer: given 'WordPiece', allowed: one that spells"),
+    "protocol": ({"data": {"protocol": "contiguous"}}, "protocol: given 'contiguous', allowed: 'separate'"),
+    "length": ({"task": {"max_answer_length": 23}}, "max_answer_length: given 23, allowed: less than"),
+    "stride": ({"evaluation": {"stride": 4}}, "stride: given 4, allowed: 0"),
+    "share": ({"method": LAMOL(share=-0.1)}, "share: given -0.1, allowed: a share of 0"),
+    "rows": ({"method": LAMOL(share=0.5, rows=1)}, "rows: given 1, allowed: at least 2, share = 0.5 of the 4 rows"),
+    "temperature": ({"method": LAMOL(temperature=0.0)}, "temperature: given 0.0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_does_not_fit_is_refused_in_one_line(name):
+    fields, line = BAD[name]
+    with pytest.raises(ValueError, match=line) as found:
+        validate(config_of(**fields))
+    assert "\n" not in str(found.value)
+
+
+def test_what_fits_is_taken():
+    validate(config_of(method=LAMOL(share=0.5, rows=2)))
