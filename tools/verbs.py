@@ -119,8 +119,9 @@ STREAMS = {
     "stream of questions": "lifelong_questions",
     "stream of relations": "lifelong_relations",
     "stream that grows": "lifelong_pretraining",
+    "stream of instructions": "lifelong_lamol",
 }
-"""kind -> its configuration, whose `smoke` it is: MbPA++, OML-ER, MbPA++ on windows of texts, EMAR, ELLE"""
+"""kind -> its configuration, whose `smoke` it is: MbPA++, OML-ER, MbPA++ on windows of texts, EMAR, ELLE, LAMOL"""
 RUNS = (*DECODERS, *HEADS, "EncoderDecoder", "Memformer", "Perceptron", *STREAMS)
 """kinds of runs: what stands in the place of the attention, the feed-forward part, the output, the data or the head"""
 
@@ -161,7 +162,10 @@ VERBS = {
     "plan decode": Verb("plan --topology v5e:1x1 --what decode --vocab-size 260", "config"),
 }
 """column -> what is asked"""
-MORE = {("predict", kind): ["--question", "Where?"] for kind in ("QuestionAnswering", "stream of questions")}
+MORE = {
+    ("predict", kind): ["--question", "Where?"]
+    for kind in ("QuestionAnswering", "stream of questions", "stream of instructions")
+}
 """what a cell needs besides"""
 
 

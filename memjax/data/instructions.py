@@ -12,7 +12,7 @@ import json
 import random
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ __all__ = [
     "Instruction",
     "InstructionExamples",
     "InstructionTokenizer",
+    "Marks",
     "WrittenExamples",
     "read_query",
     "read_state",
@@ -60,13 +61,37 @@ class Instruction:
     group: str = ""
 
 
-class InstructionTokenizer:
-    """A tokenizer with the marks of instructions as its last ids; they have no text.
+class Marks(NamedTuple):
+    """The marks of instructions, the last ids of a vocabulary.
 
     Attributes:
       answer_id: ANS, between question and answer.
       generate_id: GEN, before an example that a model writes, of any task.
       first_task_id: the first of the marks that stand for GEN, one for each task.
+      vocab_size: ids in all.
+    """
+
+    answer_id: int
+    generate_id: int
+    first_task_id: int
+    vocab_size: int
+
+    @classmethod
+    def behind(cls, size: int, max_tasks: int) -> Marks:
+        """Those behind so many ids of texts."""
+        return cls(size, size + 1, size + 2, size + 2 + max_tasks)
+
+    @classmethod
+    def of(cls, vocab_size: int, max_tasks: int) -> Marks:
+        """Those of a vocabulary that has them."""
+        return cls.behind(vocab_size - 2 - max_tasks, max_tasks)
+
+
+class InstructionTokenizer:
+    """A tokenizer with marks as its last ids; they have no text.
+
+    Attributes:
+      answer_id: as in `Marks`, like `generate_id` and `first_task_id`.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_tasks: int):
@@ -76,11 +101,12 @@ class InstructionTokenizer:
           tokenizer: of texts.
           max_tasks: tasks that have a mark of their own.
         """
-        self._tokenizer, self._max_tasks = tokenizer, max_tasks
+        self._tokenizer = tokenizer
         self.fingerprint = f"{tokenizer.fingerprint}-instructions-{max_tasks}"
-        self.answer_id = tokenizer.vocab_size
-        self.generate_id, self.first_task_id = self.answer_id + 1, self.answer_id + 2
-        self.vocab_size, self.lossless = self.first_task_id + max_tasks, tokenizer.lossless
+        self.answer_id, self.generate_id, self.first_task_id, self.vocab_size = Marks.behind(
+            tokenizer.vocab_size, max_tasks
+        )
+        self.lossless = tokenizer.lossless
         self.begin_id, self.end_id, self.pad_id = tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id
 
     @property
@@ -225,7 +251,7 @@ def select_instructions(instructions: Sequence[Instruction], number: int, *, see
     Example:
       >>> turns = [Instruction("", str(number), ("",), group=str(number // 2)) for number in range(8)]
       >>> [one.question for one in select_instructions(turns, 3)]
-      ['2', '3', '6', '7']
+      ['0', '1', '4', '5']
     """
     if not number or number >= len(instructions):
         return list(instructions)

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.data.documents import Example, Examples
-from memjax.data.instructions import InstructionTokenizer, WrittenExamples
+from memjax.data.instructions import InstructionTokenizer, Marks, WrittenExamples
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
 from memjax.lifelong import memory as episodic
@@ -85,7 +85,9 @@ def lamol(**fields: Any) -> Method:
     composed = lambda lay: compose(Rule("lamol", stream=lay, memory=lay, needs=needs), **kept)
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
-        lay = reading_texts(how, experiment.tokenizer) if how.language_weight else as_it_is
+        task: Any = experiment.config.task
+        marks = Marks.of(experiment.model.vocabulary.vocab_size, task.max_tasks)
+        lay = reading_texts(how, marks) if how.language_weight else as_it_is
         return composed(lay).learner(experiment, layout, objective)
 
     def before(task: TaskInfo) -> Phase:
@@ -121,18 +123,17 @@ def num_samples(share: float, examples: int, earlier: int) -> int:
 # The loss of whole texts
 
 
-def reading_texts(how: How, tokenizer: InstructionTokenizer) -> Lay:
+def reading_texts(how: How, marks: Marks) -> Lay:
     """Over the objective of answers that of the whole text."""
 
     def lay(objective: Objective, model: Any) -> Objective:
-        def marks(batch: Batch) -> Any:
+        def first(batch: Batch) -> Any:
             if how.tokens == "task":
-                return tokenizer.first_task_id + batch.extras[TASK]
-            return jnp.full(batch.inputs.shape[0], tokenizer.generate_id)
+                return marks.first_task_id + batch.extras[TASK]
+            return jnp.full(batch.inputs.shape[0], marks.generate_id)
 
-        rows = lambda batch: language_rows(
-            batch, marks(batch), tokenizer.end_id, answer_id=tokenizer.answer_id, answer_weight=how.answer_weight
-        )
+        fields = {"answer_id": marks.answer_id, "answer_weight": how.answer_weight}
+        rows = lambda batch: language_rows(batch, first(batch), **fields)
         loss = with_language_modeling(objective.loss, model, rows)
         return objective._replace(loss=loss, coefficients={**objective.coefficients, LANGUAGE: how.language_weight})
 
@@ -159,13 +160,12 @@ def with_language_modeling(loss: SegmentLoss, model: Any, rows: Any) -> SegmentL
     return both
 
 
-def language_rows(batch: Batch, marks: Any, end_id: int, *, answer_id: int, answer_weight: float = 1.0) -> Batch:
+def language_rows(batch: Batch, marks: Any, *, answer_id: int, answer_weight: float = 1.0) -> Batch:
     """Rows of instructions as texts of which every token is asked for, and the end, after a mark.
 
     Args:
       batch: rows that leave one place free; `[batch, length]`.
       marks: int `[batch]`, what stands in front.
-      end_id: of the end token.
       answer_id: ANS.
       answer_weight: of ANS as a target; 1 in the paper, 5 in the published code.
 
@@ -173,7 +173,7 @@ def language_rows(batch: Batch, marks: Any, end_id: int, *, answer_id: int, answ
       >>> row = lambda *values: jnp.array([values])
       >>> mask = row(True, True, True, False)
       >>> batch = Batch(row(5, 9, 6, 0), row(0, 6, 1, 0), mask, row(0.0, 1.0, 1.0, 0.0), jnp.array([True]))
-      >>> found = language_rows(batch, jnp.array([7]), 1, answer_id=9, answer_weight=5.0)
+      >>> found = language_rows(batch, jnp.array([7]), answer_id=9, answer_weight=5.0)
       >>> found.inputs.tolist(), found.targets.tolist(), found.weights.tolist()
       ([[7, 5, 9, 6]], [[5, 9, 6, 1]], [[1.0, 5.0, 1.0, 1.0]])
     """
@@ -183,7 +183,8 @@ def language_rows(batch: Batch, marks: Any, end_id: int, *, answer_id: int, answ
     read = jnp.concatenate([there, mask[:, :-1]], axis=1)
     inputs = jnp.concatenate([marks[:, None].astype(batch.inputs.dtype), batch.inputs[:, :-1]], axis=1)
     ends = jnp.arange(batch.inputs.shape[1])[None] == size
-    targets = jnp.where(ends, end_id, jnp.where(mask, batch.inputs, 0))
+    end = jnp.take_along_axis(batch.targets, jnp.maximum(size - 1, 0), axis=1)  # the last that is asked for
+    targets = jnp.where(ends, end, jnp.where(mask, batch.inputs, 0))
     weights = (mask | (ends & there)).astype(batch.weights.dtype)
     weights = jnp.where(targets == answer_id, answer_weight * weights, weights)
     return dataclasses.replace(batch, inputs=jnp.where(read, inputs, 0), mask=read, targets=targets, weights=weights)

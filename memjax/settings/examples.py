@@ -36,8 +36,7 @@ __all__ = [
 class Glue(Source):
     """A task of GLUE (Wang et al. 2019), for Classification. Where test has no labels it is the validation split."""
 
-    gives = ("labelled", "instructions")
-    answered_by = "class"
+    gives = ("labelled",)
 
     name: Literal["cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli"] = "sst2"
     """which task; 'mnli' is scored on matched genres"""

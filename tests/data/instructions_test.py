@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from memjax.config import BytePairs, Data, Glue, KeyValueRecall, LabelledFile, QaSrl, Sst, ToyInstructions, WikiSql, Woz
+from memjax.config import BytePairs, Data, KeyValueRecall, LabelledFile, QaSrl, Sst, ToyInstructions, WikiSql, Woz
 from memjax.data.instructions import (
     Instruction,
     InstructionExamples,
@@ -116,12 +116,10 @@ def test_every_reader_gives_a_context_a_question_and_an_answer(tmp_path):
     put(tmp_path / "srl" / "gold" / "wikinews.dev.gold.csv", "qasrl_id,question,answer_range\ns,Who?,0:1~!~2:3")
     [one] = open_with(QaSrl(path=str(tmp_path / "srl"), validation_percent=0))
     assert one == Instruction("Ann saw it", "Who?", ("Ann", "it"))
-    texts = put(tmp_path / "own.csv", "".join(f"{kind},sky {i}\n" for i in range(40) for kind in ("good", "bad")))
+    texts = put(tmp_path / "own.csv", "".join(f"{('good', 'bad')[i % 2]},sky {i}\n" for i in range(80)))
     own = LabelledFile(path=f"{texts}/own.csv", classes=("bad", "good"), numbers=(0, 1))
     found = [(one.context[:4], *one.answers) for one in open_with(own)]
     assert {*found} == {("sky ", "good"), ("sky ", "bad")} and len({*map(len, found)}) == 1
-    glue = Glue(path=put(tmp_path / "glue" / "train.tsv", "sentence\tlabel\nfine\t1\n"), validation_percent=0)
-    assert open_with(dataclasses.replace(glue, test_percent=0))[0].context == "fine"
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_a_text_asks_for_everything_and_its_end():
         jnp.ones(3, bool),
     )
     marks = jnp.array([tokenizer.generate_id, tokenizer.first_task_id, tokenizer.first_task_id])
-    texts = language_rows(batch, marks, tokenizer.end_id, answer_id=tokenizer.answer_id, answer_weight=5.0)
+    texts = language_rows(batch, marks, answer_id=tokenizer.answer_id, answer_weight=5.0)
     assert texts.inputs[0].tolist() == [tokenizer.generate_id, *prompt, *answer, 0, 0]
     assert texts.targets[0, :8].tolist() == [*prompt, *answer, tokenizer.end_id]
     # Context, question, answer, ANS and the end; padding rows ask for nothing.
@@ -127,7 +127,7 @@ def test_the_objective_is_the_loss_of_answers_and_a_share_of_that_of_texts(tmp_p
 
     rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), batch)
     marks = jnp.full(8, tokenizer.first_task_id)
-    texts = language_rows(rows, marks, tokenizer.end_id, answer_id=tokenizer.answer_id)
+    texts = language_rows(rows, marks, answer_id=tokenizer.answer_id)
     np.testing.assert_allclose(float(sums["nll"].mean()), nats(rows), rtol=1e-5)
     if weight:
         np.testing.assert_allclose(float(sums["losses/language"].mean()), nats(texts), rtol=1e-5)

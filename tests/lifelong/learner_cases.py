@@ -19,29 +19,36 @@ from memjax.config import (
     EMR,
     EWC,
     GEM,
+    GPT2,
+    LAMOL,
     MAML,
     MAS,
     OML,
     SGD,
     SI,
     Blobs,
+    Bytes,
     Classification,
     Config,
     Data,
+    Dense,
     EpisodicMemory,
     Evaluation,
+    Instructions,
     Joint,
     Lifelong,
     LogitKD,
     LwF,
     MbPA,
     MetaMbPA,
+    Model,
     Perceptron,
     Replay,
     Schedule,
     Sequential,
     SingleTask,
     TaskData,
+    ToyInstructions,
     Training,
 )
 from memjax.lifelong.episodes import EPISODES, Exchange
@@ -122,12 +129,17 @@ CASES = [
     Case("emar_flat", EMAR(size=4, selection="flat", instances=0, new_optimizer=True)),
     Case("emr", EMR(size=4)),
     Case("ea_emr", EAEMR(size=4, alignments=2, learning_rate=1e-3)),
+    Case("lamol", LAMOL(share=0.4, rows=2, capacity=8, written_at_once=4)),
+    Case("lamol_real", LAMOL(share=0.4, rows=2, capacity=8, samples="real", tokens="shared")),
 ]
+CHANGES = ("copy", "reverse", "sort")
 CASE = {case.name: case for case in CASES}
 
 
 def config_of(method: Any, *, tasks: int = TASKS, epochs: int = 1, **fields: Any) -> Config:
-    """A stream of clouds of points: two new classes in every task, one head."""
+    """A stream of clouds of points: two new classes in every task, one head; of LAMOL one of letters to be changed."""
+    if isinstance(method, LAMOL):
+        return texts_of(method, tasks=tasks, epochs=epochs, **fields)
     source = lambda i: Blobs(classes=(2 * i, 2 * i + 1), num_classes=2 * TASKS, dim=DIM, num_train=SIZE, num_test=8)
     training = {
         "steps": 8,
@@ -146,6 +158,33 @@ def config_of(method: Any, *, tasks: int = TASKS, epochs: int = 1, **fields: Any
         lifelong=Lifelong(
             method=method,
             tasks=tuple(TaskData(name=f"task {i}", source=source(i)) for i in range(tasks)),
+            epochs=epochs,
+            **fields,
+        ),
+    )
+
+
+def texts_of(method: Any, *, tasks: int, epochs: int, **fields: Any) -> Config:
+    """A stream of letters that are to be copied, reversed, and sorted."""
+    toys = [ToyInstructions(change=change, num_examples=SIZE) for change in CHANGES[:tasks]]
+    schedule = Schedule(learning_rate=1e-2, warmup_steps=0, decay="constant")
+    return Config(
+        name="run",
+        model=Model(
+            dim=8,
+            num_layers=1,
+            num_heads=2,
+            scale_embeddings=False,
+            attention=GPT2(num_positions=16),
+            feed_forward=Dense(dim=16, activation="gelu"),
+        ),
+        task=Instructions(max_tasks=TASKS, max_answer_length=4),
+        data=Data(source=toys[0], tokenizer=Bytes(), rows=ROWS, segment_length=16),
+        training=Training(**{"schedule": schedule, "log_every": 0, **fields.pop("training", {})}),
+        evaluation=Evaluation(rows=1, split="test", answers=1),
+        lifelong=Lifelong(
+            method=method,
+            tasks=tuple(TaskData(name=f"task {i}", source=toy) for i, toy in enumerate(toys)),
             epochs=epochs,
             **fields,
         ),

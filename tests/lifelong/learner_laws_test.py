@@ -33,14 +33,21 @@ from tests.lifelong.learner_cases import (
 )
 
 KEEPING = ("emar", "emar_flat", "emr", "ea_emr")
+WRITING = ("lamol", "lamol_real")
+"""what they keep is none of the stream, and what they read are tokens"""
 OWN_ROWS = (ACTIVATE, RECONSOLIDATE, REHEARSE, ALIGN)
 """kinds of update that read what was read before"""
 FAST = ("replay", "mbpa_pp")
 
 
-def cases() -> list:
+def cases(*, vectors: bool = False) -> list:
+    """All of them, or those that read numbers, of which one can be NaN."""
     marks = lambda name: [pytest.mark.xdist_group(f"learner {name}"), *([] if name in FAST else [pytest.mark.laws])]
-    return [pytest.param(case.name, id=case.name, marks=marks(case.name)) for case in CASES]
+    return [
+        pytest.param(case.name, id=case.name, marks=marks(case.name))
+        for case in CASES
+        if not vectors or case.name not in WRITING
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +112,7 @@ def test_what_stands_in_padding_changes_nothing_and_is_never_kept(whole, name):
     memory, other = memory_of(played), memory_of(noisy)
     assert_equal(played.state.params, noisy.state.params)
     if memory is not None:
-        assert int(memory.count) == int(other.count) and int(memory.offered) == SIZE * TASKS
+        assert int(memory.count) == int(other.count) and (name in WRITING or int(memory.offered) == SIZE * TASKS)
         assert_equal(memory.rows.inputs[: int(memory.count)], other.rows.inputs[: int(memory.count)])
 
 
@@ -131,7 +138,7 @@ def test_only_what_was_offered_is_kept_with_its_key_and_within_the_capacity(whol
         np.testing.assert_array_equal(memory.keys[:count], memory.rows.inputs[:count])
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", cases(vectors=True))
 def test_an_update_that_is_not_finite_keeps_the_state_and_is_counted_once(whole, name):
     played = whole(name)
     state = played.places.init(played.places.fresh())
@@ -147,7 +154,7 @@ def test_an_update_that_is_not_finite_keeps_the_state_and_is_counted_once(whole,
 
 
 @pytest.mark.laws
-@pytest.mark.parametrize("name", [case.name for case in CASES])
+@pytest.mark.parametrize("name", [case.name for case in CASES if case.name not in WRITING])
 def test_frozen_parameters_stay_under_weight_decay(name):
     training = {"optimizer": Adam(weight_decay=0.5), "frozen": ("layers_0/",)}
     played = play(config_of(CASE[name].method, training=training), stages=2)
@@ -166,7 +173,19 @@ def test_the_network_that_keys_come_from_never_changes(whole):
 def test_phases_stand_only_around_tasks_whose_borders_are_known(name):
     config = config_of(CASE[name].method)
     _, stages = course_of(make_experiment(config), None, make_objective)
-    if name in ("ewc", "ewc_online", "ewc_true", "mas", "si", "lwf", "logit_kd", "single_task", "joint_anew", *KEEPING):
+    if name in (
+        "ewc",
+        "ewc_online",
+        "ewc_true",
+        "mas",
+        "si",
+        "lwf",
+        "logit_kd",
+        "single_task",
+        "joint_anew",
+        *KEEPING,
+        *WRITING,
+    ):
         assert not all(stage.before is keep and stage.after is keep for stage in stages)
         with pytest.raises(ValueError, match="lifelong.borders: given 'sharp', allowed: 'known'"):
             course_of(make_experiment(config_of(CASE[name].method, borders="sharp")), None, make_objective)

@@ -21,9 +21,9 @@ MARGIN = 0.05
 """a task that, learned alone, is not by so much above its largest class is left out of every mean"""
 AVERAGE, LEARNED = "average", "learning_accuracy"
 MEASURES = {LEARNED: "after its own task", "forgetting": "forgetting", "last_task_accuracy": "last task"}
-WORDS = {"f1": "F1"}
+WORDS = {"f1": "F1", "score": "score"}
 """what the measure of a matrix is called, where it is not its name"""
-WHOLE = {"f1": 100.0}
+WHOLE = {"f1": 100.0, "score": 100.0}
 """measure -> what all of it is, where that is not 1"""
 BESIDE = {"exact_match": "Exact match"}
 """what else some tasks measure"""

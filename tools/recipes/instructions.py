@@ -1,0 +1,93 @@
+"""Recipes of tasks as text: LAMOL beside what it is measured against, over orders and seeds."""
+
+from itertools import permutations
+
+from tools.recipes.recipe import Recipe
+
+_ORDERS = {
+    f"order {number}": f"--lifelong.order {' '.join(map(str, order))}"
+    for number, order in enumerate(permutations(range(3)), 1)
+}
+_ROWS = {"fine-tuning": "default", "LAMOL, shared": "shared", "LAMOL": "lamol", "LAMOL, real": "real"}
+_OTHERS = {
+    "LAMOL, no replay": "no_replay",
+    "LAMOL, 5%": "lamol --lifelong.method.share 0.05 --lifelong.method.rows 1",
+    "EWC": "ewc",
+    "online EWC": "ewc_online",
+    "MAS": "mas",
+    "GEM": "gem",
+    "single task": "single_task",
+    "multi-task": "multi_task",
+}
+_SHARE = "--lifelong.method.share {share:g} --lifelong.method.rows {rows}"
+_FOUR = {
+    **{
+        f"LAMOL, {share:g}": f"four {_SHARE.format(share=share, rows=rows)}"
+        for share, rows in ((0.01, 1), (0.03, 1), (0.1, 1), (0.3, 3), (1.0, 8))
+    },
+    **{
+        f"LAMOL, shared, {share:g}": f"four --lifelong.method.tokens shared {_SHARE.format(share=share, rows=rows)}"
+        for share, rows in ((0.01, 1), (0.3, 3))
+    },
+}
+_FIVE = {
+    "fine-tuning": "five_default",
+    "LAMOL, 5%": f"five {_SHARE.format(share=0.05, rows=1)}",
+    "LAMOL, 20%": f"five {_SHARE.format(share=0.2, rows=2)}",
+    "LAMOL, real, 5%": f"five --lifelong.method.samples real {_SHARE.format(share=0.05, rows=1)}",
+    "multi-task": "five_multi_task",
+}
+_ABOUT = (
+    "A GPT-2 of three layers of width 128, pretrained on six million characters of encyclopedia, news and reviews "
+    "(`pretrained` of the configuration, which MEMJAX_SMALL_GPT2 is the run of; no public weights), learns tasks as "
+    "text: 500 examples each, nine passes in batches of 8, rows of 96 tokens, Adam at 1e-3; 200 examples of each test "
+    "set are answered greedily. Settings not searched. QA-SRL is the gold standard of 2020. Scores: exact match (SST), "
+    "F1 (QA-SRL, SQuAD), state of the turn (WOZ), logical form (WikiSQL, without table headers). MEMJAX_INSTRUCTIONS "
+    "is a folder with `sst`, `qa-srl`, `woz`, `wikisql` and `squad`."
+)
+_ARGUMENTS = (
+    "--lifelong.folder $MEMJAX_INSTRUCTIONS --training.init-from $MEMJAX_SMALL_GPT2 "
+    "--data.tokenizer.path $MEMJAX_SMALL_GPT2/tokenizer/tokenizer.json"
+)
+_PAGE, _SEEDS = "lifelong_lamol", (0, 1, 2)
+
+
+def _controls(rows: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    return {row: ("fine-tuning",) for row in rows if row != "fine-tuning"}
+
+
+RECIPES = {
+    "lifelong_lamol": Recipe(
+        description=f"{_ABOUT} SST, QA-SRL, WOZ.",
+        config="lifelong_lamol",
+        variants={**_ROWS, **_OTHERS},
+        steps=0,
+        orders=_ORDERS,
+        page=_PAGE,
+        seeds=_SEEDS,
+        arguments=_ARGUMENTS,
+        controls={**_controls({**_ROWS, **_OTHERS}), "LAMOL": ("fine-tuning", "LAMOL, shared", "LAMOL, real")},
+    ),
+    "lifelong_lamol_four": Recipe(
+        description=f"{_ABOUT} WikiSQL, SST, QA-SRL, WOZ: how many examples are written.",
+        config="lifelong_lamol",
+        variants=_FOUR,
+        steps=0,
+        orders={"order 1": "--lifelong.order 0 1 2 3"},
+        page=_PAGE,
+        seeds=_SEEDS,
+        arguments=_ARGUMENTS,
+        controls={"LAMOL, shared, 0.3": ("LAMOL, 0.3",), "LAMOL, shared, 0.01": ("LAMOL, 0.01",)},
+    ),
+    "lifelong_lamol_five": Recipe(
+        description=f"{_ABOUT} SQuAD, its paragraphs cut to fit, WikiSQL, SST, QA-SRL, WOZ.",
+        config="lifelong_lamol",
+        variants=_FIVE,
+        steps=0,
+        orders={"order 1": "--lifelong.order 0 1 2 3 4"},
+        page=_PAGE,
+        seeds=_SEEDS,
+        arguments=_ARGUMENTS,
+        controls=_controls(_FIVE),
+    ),
+}
