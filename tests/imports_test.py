@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "training": APPLICATIONS | {"data", "tasks"},
     "retrieval": APPLICATIONS | {"data", "inference", "training"},
     "inspection": APPLICATIONS | {"data", "training"},
-    "lifelong": APPLICATIONS | {"training", "data"},
+    "lifelong": APPLICATIONS | {"training", "data", "inference"},
 }
 """Part of memjax -> parts that it may import, besides itself and the vocabulary. A part that is not listed (`interop`,
 `report`, `cli`) is a leaf: it imports what it wants, and no listed part imports it."""

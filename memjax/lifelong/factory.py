@@ -17,7 +17,7 @@ from memjax.training.loop import MakeLearner, MakeObjective, TrainingResult
 from memjax.training.restoring import LoadedRun
 from memjax.training.runs import load_config, run_path, takes_tasks
 from memjax.training.sharding import Layout
-from memjax.training.stages import Learner, Stage
+from memjax.training.stages import Learner, Stage, count_steps
 
 __all__ = ["course_of", "load_run", "make_learner", "train"]
 
@@ -51,8 +51,14 @@ def course_of(
     """The learner and the stages of a configuration with tasks (see `memjax.training.loop.train`)."""
     assert experiment.config.lifelong is not None
     method = make_method(experiment.config.lifelong.method)
-    learner = lambda lineage: method.learner(experiment.grown(lineage), layout, objective)
-    return learner, task_stages(experiment, layout, method)
+    stages = task_stages(experiment, layout, method)
+    steps = count_steps(stages)
+    if (
+        experiment.config.lifelong.epochs and steps
+    ):  # a rate that decays does so over all updates, which are known by now
+        training = dataclasses.replace(experiment.config.training, steps=steps)
+        experiment = dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, training=training))
+    return lambda lineage: method.learner(experiment.grown(lineage), layout, objective), stages
 
 
 def train(config: Config, **arguments: Any) -> TrainingResult:

@@ -40,7 +40,7 @@ from memjax.training.sharding import Layout, check_rows, make_layout
 from memjax.training.signals import Stopped, StopSignal
 from memjax.training.skipped import NotFinite, SkippedSteps
 from memjax.training.slot_counters import pull_usage
-from memjax.training.stages import PHASES, STREAM, Context, Learner, Lineage, OfKind, Position, Stage, keep
+from memjax.training.stages import PHASES, STREAM, Context, Learner, Lineage, OfKind, Position, Stage, count_steps, keep
 from memjax.training.step import TrainState, init_variables
 from memjax.typing import Sum
 
@@ -288,8 +288,8 @@ def run(
       NotFinite: as in `train`.
       Stopped: a signal ended the run, which is saved.
     """
-    if all(isinstance(stage.steps, int) for stage in stages):
-        record.steps = sum(stage.steps for stage in stages if isinstance(stage.steps, int))
+    if steps := count_steps(stages):
+        record.expect(steps)
     trace = Profile(profile, record.path / "profile", lambda step, line: record.tell("note", step, line))
     try:
         return _Run(make_learner, stages, record, hooks, trace).finish()

@@ -1,6 +1,7 @@
 """What a run leaves behind: directory, metrics, checkpoints, signal and progress of one attempt at one run."""
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -81,6 +82,11 @@ class Record:
         self._metrics = MetricsFile(self.path / "metrics.jsonl", directory.attempt)
         self._tensorboard: TensorBoard | None = None
         self._saved: int | None = None
+
+    def expect(self, steps: int) -> None:
+        """So many updates in all, where the configuration does not know."""
+        self.steps = steps
+        self._schedule = make_schedule(dataclasses.replace(self.config.training, steps=steps))
 
     def close(self) -> None:
         self.checkpoints.close()

@@ -223,6 +223,12 @@ class Stage(NamedTuple):
     notes: Sequence[str] = ()
 
 
+def count_steps(stages: Sequence[Stage]) -> int:
+    """The updates of all stages; 0 = one of them tells its own only when it begins."""
+    known = [stage.steps for stage in stages if isinstance(stage.steps, int)]
+    return sum(known) if len(known) == len(stages) else 0
+
+
 class Position(NamedTuple):
     """Where a run stands.
 

@@ -28,6 +28,7 @@ from memjax.lifelong import train
 from memjax.training import Checkpoints, load_run, read_metrics
 from memjax.training.loop import plain_learner
 from memjax.training.stages import Change, OfKind, Position, Stage
+from tests.lifelong import learner_cases as cases
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
 
 STEPS = 6
@@ -215,3 +216,14 @@ def test_tasks_need_their_own_train_and_names(tmp_path):
         train(twice)
     with pytest.raises(ValueError, match="evaluation.task: given 'long', allowed"):
         train(dataclasses.replace(config_of(tmp_path), evaluation=Evaluation(task="long")))
+
+
+def test_a_rate_decays_over_all_updates_of_tasks_whose_examples_are_counted(tmp_path):
+    stream = cases.config_of(Sequential(), epochs=2)
+    linear = Schedule(learning_rate=0.1, warmup_steps=0, decay="linear")
+    training = dataclasses.replace(stream.training, schedule=linear, log_every=1, checkpoint_every=0)
+    result = train(dataclasses.replace(stream, workdir=str(tmp_path), training=training))
+    rates = [line["learning_rate"] for line in read_metrics(result.path / "metrics.jsonl") if line["kind"] == "train"]
+    # Three tasks of ten examples in batches of four, twice.
+    assert len(rates) == 3 * 2 * 3 != stream.training.steps
+    np.testing.assert_allclose(rates, 0.1 * (1 - np.arange(18) / 18), rtol=1e-5)
