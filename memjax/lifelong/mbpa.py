@@ -40,7 +40,7 @@ __all__ = ["key_of", "mbpa"]
 KEY_NETWORK = "key_network"
 """the frozen parameters that keys come from, in `TrainState.method`; not in `constants`, a collection of the model,
 which goes wherever its parameters go: weights that a run begins with, exports, models of other sizes"""
-Key = Literal["inputs", "first", "question", "mean"]
+Key = Literal["inputs", "first", "question", "mean", "prompt"]
 
 
 def mbpa(
@@ -191,7 +191,7 @@ def key_of(kind: Key) -> OfRows:
     Args:
       kind: "inputs": what is read, where that is a vector. Else of the last hidden states of the frozen network, which
         are those of the parameters that training began with: of the first token, of the first one of the question
-        (the second of the text), or the mean over the text.
+        (the second of the text), the mean over the text, or over what stands before the first answer to write.
     """
     if kind not in get_args(Key):
         raise ValueError(f"lifelong.method.key: given {kind!r}, allowed: {', '.join(get_args(Key))}")
@@ -199,14 +199,19 @@ def key_of(kind: Key) -> OfRows:
     def keys(model: Any, variables: Mapping[str, Any], method: Mapping[str, Any], rows: Batch) -> Any:
         if kind == "inputs":
             if not jnp.issubdtype(rows.inputs.dtype, jnp.floating):
-                raise ValueError("lifelong.method.key: given 'inputs' for tokens, allowed: 'first', 'question', 'mean'")
+                raise ValueError(
+                    "lifelong.method.key: given 'inputs' for tokens, allowed: 'first', 'question', 'mean', 'prompt'"
+                )
             return rows.inputs.astype(jnp.float32)
         frozen = {**variables, "params": method[KEY_NETWORK]}
         start = model.init_state(rows.inputs.shape[0])
         aux = read_segment(model.clone(features=("output",)), frozen, start, rows, deterministic=True)[2]
         hidden = aux.arrays["output"].astype(jnp.float32)
-        if kind == "mean":
+        if kind in ("mean", "prompt"):
             mask = rows.mask[:, : hidden.shape[1], None]
+            if kind == "prompt":
+                first = jnp.argmax(rows.weights > 0, axis=1)[:, None, None]
+                mask = mask & (jnp.arange(hidden.shape[1])[None, :, None] <= first)
             return jnp.sum(jnp.where(mask, hidden, 0), axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1)
         return hidden[:, 1 if kind == "question" else 0]
 

@@ -245,9 +245,9 @@ class Neighborly(Method):
     """of the neighbours: MbPA++ has them uniform, MbPA by their inverse distance"""
     metric: Literal["squared_l2", "inner_product"] = "squared_l2"
     """of keys"""
-    key: Literal["inputs", "first", "question", "mean"] = "inputs"
-    """of a row: its inputs where they are vectors, or what the frozen encoder gives
-    for its first token, for the first token of a question, or the mean"""
+    key: Literal["inputs", "first", "question", "mean", "prompt"] = "inputs"
+    """of a row: its inputs where they are vectors, or what the frozen encoder gives for its first token, for the first
+    token of a question, the mean, or the mean up to the first token that is asked for (of Instructions)"""
     steps: Number = 30
     """of the adaptation before answers (L); 0 = none"""
     learning_rate: Annotated[float, zero_or_more()] = 5e-3

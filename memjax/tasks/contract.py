@@ -158,7 +158,13 @@ class Task:
         return None
 
     def answers(
-        self, model: Any, variables: Mapping[str, Any], split: Split, data: Datasets, evaluation: configs.Evaluation
+        self,
+        model: Any,
+        variables: Mapping[str, Any],
+        split: Split,
+        data: Datasets,
+        evaluation: configs.Evaluation,
+        **how: Any,
     ) -> Answers:
         """Lets a model answer the first `evaluation.answers` of a split by generating, and measures what it said.
 
@@ -168,8 +174,9 @@ class Task:
           split: `evaluation.split` of the data.
           data: with the tokenizer.
           evaluation: how many, and how many side by side.
+          **how: `adapt_rows` of runs that adapt to every row, for tasks that write answers.
         """
-        del model, variables, split, data, evaluation
+        del model, variables, split, data, evaluation, how
         return Answers({})
 
     def notes(self, split: Split) -> list[str]:

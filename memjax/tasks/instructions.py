@@ -11,9 +11,12 @@ answer of the test set as their length.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from memjax import config as configs
@@ -32,6 +35,7 @@ from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
 from memjax.tasks.contract import Answers, Asked, Task
 from memjax.tasks.question_answering import exact_match, f1
+from memjax.typing import Batch
 
 __all__ = ["Instructions", "score_written"]
 
@@ -63,32 +67,49 @@ class Instructions(Task):
         return split.notes()
 
     def answers(
-        self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
+        self,
+        model: Any,
+        variables: Mapping[str, Any],
+        split: Any,
+        data: Datasets,
+        evaluation: configs.Evaluation,
+        *,
+        adapt_rows: Any = None,
     ) -> Answers:
         """Writes the answers to the first questions of a split."""
         count, room = min(evaluation.answers, len(split)), self._length - self._longest
         prompts = [split.prompt(index, room) for index in range(count)]
-        given = self.write(model, variables, prompts, data, rows=evaluation.rows)
+        given = self.write(model, variables, prompts, data, rows=evaluation.rows, adapt_rows=adapt_rows)
         return Answers(score_written(split.instructions[:count], given, self.config.data.source.answered_by))
 
     def write(
-        self, model: Any, variables: Mapping[str, Any], prompts: Sequence[Sequence[int]], data: Datasets, *, rows: int
+        self,
+        model: Any,
+        variables: Mapping[str, Any],
+        prompts: Sequence[Sequence[int]],
+        data: Datasets,
+        *,
+        rows: int,
+        adapt_rows: Any = None,
     ) -> list[str]:
         """The answer to every prompt, the most probable token after the other.
 
         Args:
           model: a language model.
-          variables: its variables.
+          variables: its variables, and of a run that adapts what it adapts with.
           prompts: each ends with ANS.
           data: with the tokenizer.
           rows: written side by side.
+          adapt_rows: every prompt is answered with parameters of its own (`memjax.training.evaluation.AdaptRows`).
         """
         tokenizer, answers = data.tokenizer, list[str]()
-        greedy = Sampling(temperature=0, forbidden=tokenizer.marks)
-        named: dict[str, Any] = {"segment_length": self._length, "max_tokens": self._longest, "sampling": greedy}
+        how = (self._length, self._longest, tokenizer.marks, tokenizer.end_id)
         for first in range(0, len(prompts), rows):
             some = [prompts[min(first + row, len(prompts) - 1)] for row in range(rows)]  # one shape for all
-            found = generate(model, variables, some, stop_tokens=[tokenizer.end_id], **named)
+            if adapt_rows is None:
+                found = write_greedily(model, variables, some, *how)
+            else:
+                found = write_adapted(model, variables, some, *how, adapt_rows)
             answers += [tokenizer.decode(ids) for ids in found[: len(prompts) - first]]
         return answers
 
@@ -96,14 +117,83 @@ class Instructions(Task):
         self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
         """Writes an answer to each question about a text."""
-        del how
         if not all(question for _, question in asked):
             raise ValueError("question: given none, allowed: one about the text")
         tokenizer, room = data.tokenizer, self._length - self._longest
         parts = [[tokenizer.encode(text).tolist() for text in one] for one in asked]
         prompts = [prompt_of(context, question, tokenizer.answer_id, room) for context, question in parts]
-        given = self.write(model, variables, prompts, data, rows=min(len(prompts), 8))
+        given = self.write(model, variables, prompts, data, rows=min(len(prompts), 8), **how)
         return [{"answer": text} for text in given]
+
+
+def write_greedily(
+    model: Any,
+    variables: Mapping[str, Any],
+    prompts: Sequence[Sequence[int]],
+    length: int,
+    longest: int,
+    forbidden: tuple[int, ...],
+    end_id: int,
+) -> list[list[int]]:
+    """What follows each prompt: tokens up to the end one, at most `longest`; prompts leave room for them in a row."""
+    sampling = Sampling(temperature=0, forbidden=forbidden)
+    named: dict[str, Any] = {"segment_length": length, "max_tokens": longest, "sampling": sampling}
+    return generate(model, variables, prompts, stop_tokens=[end_id], **named)
+
+
+def write_adapted(
+    model: Any,
+    variables: Mapping[str, Any],
+    prompts: Sequence[Sequence[int]],
+    length: int,
+    longest: int,
+    forbidden: tuple[int, ...],
+    end_id: int,
+    adapt_rows: Any,
+) -> list[list[int]]:
+    """The same with parameters that are adapted to each prompt, which reads all of its row again for every token.
+
+    A prompt asks for one thing, behind its last token: that is where the key of a row of the memory ends too.
+    """
+    tokens, sizes = np.zeros((len(prompts), length), np.int32), np.array([len(prompt) for prompt in prompts])
+    for row, prompt in enumerate(prompts):
+        tokens[row, : len(prompt)] = prompt
+    places = np.arange(length)[None]
+    asked = (places == sizes[:, None] - 1).astype(np.float32)
+    rows = Batch(tokens, np.zeros_like(tokens), places < sizes[:, None], asked, np.ones(len(prompts), bool))
+    rows = jax.tree.map(jnp.asarray, rows)
+    write = _adapted_writer(model, longest, forbidden, adapt_rows)
+    find = adapt_rows.find if adapt_rows.outside else jax.jit(adapt_rows.find)
+    found = np.asarray(write(variables, rows, find(variables, rows)))
+    ends = [int(np.argmax(row == end_id)) if (row == end_id).any() else longest for row in found]
+    return [row[:end].tolist() for row, end in zip(found, ends, strict=True)]
+
+
+@functools.lru_cache(maxsize=8)
+def _adapted_writer(model: Any, longest: int, forbidden: tuple[int, ...], adapt_rows: Any) -> Callable[..., Any]:
+    """Compiled once for a model and a method."""
+
+    def written(variables: Mapping[str, Any], rows: Batch, support: Any) -> Any:
+        own = {name: value for name, value in variables.items() if name != "method"}
+
+        def predict(params: Any, row: Batch) -> Any:
+            given, size = {**own, "params": params}, jnp.sum(row.mask)
+
+            def step(number: Any, tokens: Any) -> Any:
+                mask = jnp.arange(len(tokens)) < size + number
+                named = {"start_of_document": row.start_of_document[None], "mask": mask[None]}
+                hidden = model.apply(given, tokens[None], model.init_state(1), **named)[0]
+                last = jax.lax.dynamic_slice_in_dim(hidden, size + number - 1, 1, axis=1)
+                scores = model.apply(given, last, method="log_probs")[0, 0]
+                best = jnp.argmax(scores.at[jnp.array(forbidden)].set(-jnp.inf))
+                return tokens.at[size + number].set(best.astype(tokens.dtype))
+
+            tokens = jax.lax.fori_loop(0, longest, step, row.inputs)
+            return jax.lax.dynamic_slice_in_dim(tokens, size, longest)
+
+        return adapt_rows.score(variables, rows, support, predict)
+
+    return jax.jit(written)
 
 
 def score_written(instructions: Sequence[Instruction], given: Sequence[str], answered_by: str) -> dict[str, float]:

@@ -193,7 +193,8 @@ class Experiment:
         split, counted = documents or self.documents(evaluation.split), self.num_words
         answer = None
         if self.task.writes_answers and evaluation.answers:
-            answer = lambda variables: self.task.answers(model, variables, split, self.datasets, evaluation)
+            how = {"adapt_rows": self.adapt_rows} if self.adapt_rows else {}
+            answer = lambda variables: self.task.answers(model, variables, split, self.datasets, evaluation, **how)
         return Evaluator(
             model,
             split,
@@ -205,7 +206,8 @@ class Experiment:
             accuracy=evaluation.accuracy,
             fit=fit,
             num_words=functools.partial(counted, evaluation.split) if counted and documents is None else None,
-            adapt_rows=self.adapt_rows,
+            # Where answers are written, those are what is adapted; the nats are the model's own.
+            adapt_rows=None if self.task.writes_answers else self.adapt_rows,
             answer=answer,
             **shown,
         )
@@ -223,7 +225,9 @@ class Experiment:
           asked: one or more.
           **how: what the task takes.
         """
-        if self.adapt_rows is not None:
+        if self.adapt_rows is not None and self.task.writes_answers:
+            how["adapt_rows"] = self.adapt_rows
+        elif self.adapt_rows is not None:
             how["read"] = make_read(self.model, self.adapt_rows)
         return self.task.predict(self.model, variables, asked, self.datasets, **how)
 

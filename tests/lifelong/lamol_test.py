@@ -15,9 +15,11 @@ from memjax.config import (
     Config,
     Data,
     Dense,
+    EpisodicMemory,
     Evaluation,
     Instructions,
     Lifelong,
+    MbPA,
     Model,
     Schedule,
     Sequential,
@@ -284,6 +286,29 @@ def test_a_model_learns_to_write_what_it_was_taught_and_does_not_forget_it(tmp_p
             assert sum(right) >= 0.8 * len(rows)
     assert scores["fine-tuning"][0] >= 80 and scores["fine-tuning"][1] <= 30
     assert scores["lamol"][0] >= 80 and scores["lamol"][1] >= 80
+
+
+@pytest.mark.parametrize(("steps", "rate"), [(0, 0.1), (2, 0.0), (2, 0.5)])
+def test_mbpa_writes_with_parameters_of_its_own(tmp_path, steps, rate):
+    """Without steps, or at rate 0, as the model does; the row is read again for every token, which comes to the same."""
+    method = MbPA(
+        memory=EpisodicMemory(policy="all", capacity=64),
+        every=16,
+        rows=4,
+        key="prompt",
+        num_neighbors=2,
+        steps=steps,
+        learning_rate=rate,
+        penalty=0.0,
+    )
+    result = train(config_of(tmp_path, method, epochs=2))
+    loaded = load_run(result.path)
+    split, data = loaded.experiment.documents("test"), loaded.experiment.datasets
+    prompts = [split.prompt(index, LENGTH - 6) for index in range(4)]
+    task, model = loaded.experiment.task, loaded.experiment.model
+    plain = task.write(model, loaded.variables, prompts, data, rows=4)
+    own = task.write(model, loaded.variables, prompts, data, rows=4, adapt_rows=loaded.experiment.adapt_rows)
+    assert (plain == own) is (not steps or not rate) and len(own) == 4
 
 
 @pytest.mark.slow

@@ -227,3 +227,9 @@ def test_a_rate_decays_over_all_updates_of_tasks_whose_examples_are_counted(tmp_
     # Three tasks of ten examples in batches of four, twice.
     assert len(rates) == 3 * 2 * 3 != stream.training.steps
     np.testing.assert_allclose(rates, 0.1 * (1 - np.arange(18) / 18), rtol=1e-5)
+    # What the optimiser does is what is logged: a number of updates that the configuration has by itself is not read.
+    played = [
+        cases.play(dataclasses.replace(stream, training=dataclasses.replace(stream.training, schedule=linear, steps=n)))
+        for n in (6, 600)
+    ]
+    cases.assert_equal(*(one.state.params for one in played))

@@ -16,6 +16,8 @@ _OTHERS = {
     "online EWC": "ewc_online",
     "MAS": "mas",
     "GEM": "gem",
+    "MbPA++": "mbpa_pp --evaluation.answers 50",
+    "replay": "replay",
     "single task": "single_task",
     "multi-task": "multi_task",
 }
