@@ -4,9 +4,9 @@
     memjax eval --run runs/lifelong_pretraining_elle                                  # nats of every domain, forgetting
 
 DIR has a file of JSON lines with the field `text` for each domain: `encyclopedia`, `news` and `reviews`, in this
-order. Texts are joined and cut into pieces of a segment, each of which stands alone and is read once; the tokenizer,
-byte-level pairs, is trained on the first domain. A memory keeps pieces. The first model has two layers of width 64, the
-last four of 128.
+order. Texts are joined and cut into pieces of a segment, each of which stands alone and is read three times; the
+tokenizer, byte-level pairs, is trained on the first domain. A memory keeps pieces. The first model has two layers of
+width 64, the last four of 128. All variants do equal work in a stage: those that do more in an update read less.
 
 Paper: Qin et al. 2022, https://arxiv.org/abs/2203.06311.
 Paper's number: its domains (Wikipedia, news, reviews, biomedicine, computer science; 3.4 GB each) are not at hand.
@@ -17,7 +17,7 @@ Where the values come from
   paper       rows of the memory to rows of the domain, about 1 to 9; noise of 0.01; Adam (0.9, 0.98), 1e-6, decay
               0.01; `paper`: rate 5e-4, its five models from 6 layers of 384 to 12 of 768, 512 tokens, 5,000 updates to
               recover
-  ours        not searched: sizes of the small model, 128 tokens, batches of 28, 1,000 pieces in the memory, 60 updates
+  ours        not searched: sizes of the small model, 128 tokens, batches of 28, 1,000 pieces in the memory, 30 updates
               to recover; weights of EWC and MAS, and of distillation
 """
 
@@ -52,7 +52,7 @@ from memjax.config import (
 DOMAINS = ("encyclopedia", "news", "reviews")
 MEMORY = EpisodicMemory(capacity=1000)
 SIZES = {"dims": (96, 128), "layers": (3, 4)}
-RECOVERS = {"memory": MEMORY, "rows": 3, "warm_up": 60, "warm_up_rows": 28}
+RECOVERS = {"memory": MEMORY, "rows": 3, "warm_up": 30, "warm_up_rows": 28}
 METHODS = {
     "default": Sequential(),
     "replay": Replay(memory=MEMORY, rows=3),
@@ -67,6 +67,21 @@ METHODS = {
     "no_warm_up": ELLE(**SIZES, **{**RECOVERS, "warm_up": 0}),
     "no_noise": ELLE(**SIZES, noise="none", **RECOVERS),
 }
+LIMITS = {
+    "replay": (3416, 3948, 4256),
+    "agem": (1876, 2184, 2352),
+    "ewc": (3500, 4088, 4424),
+    "mas": (3500, 4088, 4424),
+    "logit_kd": (3136, 3612, 3892),
+    "elle": (3416, 1680, 896),
+    "elle_paper": (3416, 1680, 896),
+    "wider": (3416, 2100, 1456),
+    "deeper": (3416, 3136, 2940),
+    "no_warm_up": (3416, 1932, 1148),
+    "no_noise": (3416, 1680, 896),
+}
+"""pieces that a variant reads of each domain in this order, three times, so that every stage does the work of plain
+training on all of it: 3.45, 3.98 and 4.29 times 10^12 operations (`python -m tools.measurements.work`)"""
 VARIANTS = {
     "default": "plain training of the first model, one domain after the other",
     "replay": "3 stored pieces beside 28 new ones",
@@ -116,7 +131,8 @@ def get_config(variant: str = "default") -> Config:
         lifelong=Lifelong(
             method=copy.deepcopy(METHODS.get(variant, METHODS["elle"])),
             tasks=tuple(TaskData(name=name, source=source) for name, source in sources.items()),
-            epochs=1,
+            epochs=3,
+            limits=LIMITS.get(variant, ()),
         ),
     )
     assert config.lifelong is not None

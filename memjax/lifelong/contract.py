@@ -11,9 +11,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from memjax.config import Config, Lifelong
 from memjax.data.documents import Examples
+from memjax.data.rows import epoch_order
 from memjax.lifelong.streams import (
+    Chosen,
     EpisodePlan,
     EpisodeSchedule,
     EpisodeStream,
@@ -27,7 +31,7 @@ from memjax.lifelong.streams import (
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective, plain_stage
 from memjax.training.sharding import Layout
-from memjax.training.stages import Change, Context, Learner, Needs, Stage, keep
+from memjax.training.stages import Change, Context, Learner, Lineage, Needs, Stage, keep
 from memjax.training.step import TrainState
 
 __all__ = ["Method", "Phase", "Scope", "TaskInfo", "phase_of", "settings_of", "stage_examples", "task_stages"]
@@ -75,6 +79,8 @@ class Method(NamedTuple):
       takes_tasks: what it keeps has room for tasks that it did not know of when it began.
       stages: `stages(task, own)`, the stages of a task, of which `own` is the one that reads its examples, with the
         phases of the task; evaluations follow the last.
+      growth: `growth(task, lineage, key)`, what the model becomes before a task, as a part of its lineage; None = it
+        stays. The task has the experiment of the model so far.
     """
 
     learner: Callable[[Experiment, Layout | None, MakeObjective], Learner]
@@ -85,6 +91,7 @@ class Method(NamedTuple):
     needs: Needs = Needs()
     takes_tasks: bool = True
     stages: Callable[[TaskInfo, Stage], Sequence[Stage]] = lambda task, own: (own,)
+    growth: Callable[[TaskInfo, Lineage, Any], Mapping[str, Any] | None] = lambda task, lineage, key: None
 
 
 def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -> Sequence[Stage]:
@@ -172,9 +179,25 @@ def stage_examples(experiment: Experiment, method: Method) -> list[JoinedExample
 
 def parts_of(tasks: Sequence[Experiment]) -> list[Part]:
     """The examples of all tasks, which are numbered one after the other."""
-    own = [task.documents("train") for task in tasks]
+    own = [limited(task, number) for number, task in enumerate(tasks)]
     starts = itertools.accumulate((len(examples) for examples in own), initial=0)
     return [Part(examples, task, first) for task, (examples, first) in enumerate(zip(own, starts, strict=False))]
+
+
+def limited(task: Experiment, number: int) -> Examples:
+    """The examples of a task that its stage reads, in their order.
+
+    Raises:
+      ValueError: there are not as many as `lifelong.limits` says.
+    """
+    examples, limits = task.documents("train"), settings_of(task).limits
+    if not limits:
+        return examples
+    if limits[number] > len(examples):
+        what = f"lifelong.limits.{number}: given {limits[number]}"
+        raise ValueError(f"{what}, allowed: up to {len(examples)}, the examples of the task")
+    chosen = epoch_order(len(examples), seed=task.config.data.seed, epoch=0)[: limits[number]]
+    return Chosen(examples, np.sort(chosen))
 
 
 def joined_parts(experiment: Experiment, method: Method, every: Sequence[Part]) -> list[JoinedExamples]:

@@ -106,9 +106,12 @@ def elle(**fields: Any) -> Method:
         opened = lambda state, position: Repeated(WARM_UP, how.warm_up, position)
         return [Stage(f"{own.name}, warm-up", opened, how.warm_up, before=grow, task=own.task), own]
 
-    return base._replace(
-        learner=learner, stages=stages, needs=base.needs._replace(boundaries=TOLD_BORDERS.boundaries), takes_tasks=False
-    )
+    def growth(task: TaskInfo, lineage: Lineage, key: Any) -> Mapping[str, Any] | None:
+        step = next_growth(how, task.experiment.config, task.index, lineage, key)
+        return step and step[0]
+
+    needs = base.needs._replace(boundaries=TOLD_BORDERS.boundaries)
+    return base._replace(learner=learner, stages=stages, needs=needs, takes_tasks=False, growth=growth)
 
 
 def grown(how: How, learner: Any, task: TaskInfo, state: TrainState, context: Context) -> Change:

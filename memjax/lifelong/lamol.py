@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.data.documents import Example, Examples
 from memjax.data.instructions import InstructionTokenizer, Marks, WrittenExamples
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
@@ -32,7 +31,7 @@ from memjax.lifelong import policies
 from memjax.lifelong.compose import Lay, Replayed, Rule, as_it_is, compose
 from memjax.lifelong.contract import Method, Phase, TaskInfo
 from memjax.lifelong.episodes import EPISODES, Episodes, purpose_key
-from memjax.lifelong.streams import TASK, JoinedExamples, Part
+from memjax.lifelong.streams import TASK, Chosen, JoinedExamples, Part
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
 from memjax.training.objective import Objective, model_collections, read_segment
@@ -278,23 +277,6 @@ def _parts(ids: Sequence[int], answer_id: int) -> list[list[int]]:
         else:
             parts[-1].append(int(one))
     return parts
-
-
-class Chosen(Examples):
-    """Some examples of others, by their numbers."""
-
-    def __init__(self, examples: Examples, numbers: np.ndarray):
-        self._examples, self._numbers = examples, numbers
-        self.fingerprint = f"{examples.fingerprint}-chosen"
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def example(self, index: int, /, epoch: int = 0) -> Example:
-        return self._examples.example(int(self._numbers[index]), epoch)
-
-    def num_bytes(self, index: int, /) -> int:
-        return self._examples.num_bytes(int(self._numbers[index]))
 
 
 def refilled(how: How, task: TaskInfo, size: int, state: TrainState, context: Context) -> TrainState:

@@ -22,6 +22,7 @@ from memjax.typing import Batch
 
 __all__ = [
     "TASK",
+    "Chosen",
     "EpisodePlan",
     "EpisodeSchedule",
     "JoinedExamples",
@@ -49,6 +50,38 @@ class Part(NamedTuple):
     examples: Examples
     task: int
     first: int
+
+
+class Chosen(Examples):
+    """Some examples of others, by their numbers.
+
+    Example:
+      >>> from memjax.data.vectors import LabelledVectors, Vectors
+      >>> values = Vectors(np.zeros((4, 2)), np.arange(4, dtype=np.int32), np.arange(4), classes=(0, 1, 2, 3))
+      >>> chosen = Chosen(LabelledVectors(values, length=2, num_classes=4), np.array([3, 1, 3]))
+      >>> len(chosen), [int(chosen.example(i).targets[0]) for i in range(3)]
+      (3, [3, 1, 3])
+    """
+
+    def __init__(self, examples: Examples, numbers: np.ndarray):
+        """Reads nothing.
+
+        Args:
+          examples: all of them.
+          numbers: which, in which order; one may stand there more than once.
+        """
+        self._examples, self._numbers = examples, numbers
+        digest = hashlib.sha256(f"{examples.fingerprint}".encode() + numbers.astype("<i8").tobytes())
+        self.fingerprint = "chosen-" + digest.hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def example(self, index: int, /, epoch: int = 0) -> Example:
+        return self._examples.example(int(self._numbers[index]), epoch)
+
+    def num_bytes(self, index: int, /) -> int:
+        return self._examples.num_bytes(int(self._numbers[index]))
 
 
 class JoinedExamples(Examples):

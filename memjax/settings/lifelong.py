@@ -24,7 +24,7 @@ from memjax.settings.methods import (
     Sequential,
     SingleTask,
 )
-from memjax.settings.ranges import Number
+from memjax.settings.ranges import Count, Number
 from memjax.settings.relation_methods import EAEMR, EMAR, EMR
 from memjax.settings.relations import Settings, require
 from memjax.settings.sources import KeyValueRecall
@@ -63,6 +63,8 @@ class Lifelong(Settings):
     epochs: Number = 0
     """how often the examples of a task are read, and training.steps then follows from them; 0 = each task gets an
     equal share of training.steps"""
+    limits: tuple[Count, ...] = ()
+    """examples that each stage reads of its task, in the order of the stream, drawn by data.seed; () = all"""
     borders: Literal["known", "sharp", "blurred", "mixed"] = "known"
     """between tasks: known to the method, or one stream that tells nothing, in which a task ends at once, goes over
     into the next within border_width examples, or all are mixed"""
@@ -86,7 +88,7 @@ class Lifelong(Settings):
 
     def first(self, count: int) -> Lifelong:
         """The first tasks alone."""
-        return replace(self, tasks=self.in_order[:count], order=())
+        return replace(self, tasks=self.in_order[:count], order=(), limits=self.limits[:count])
 
     def located(self, source: SourceKind) -> SourceKind:
         """A source whose path, where it has one, lies in the folder."""
@@ -105,6 +107,8 @@ class Lifelong(Settings):
         else:
             one = training.segments_per_update
             require(one == 1, "training.segments_per_update", one, "1 where examples are read")
+        limits = "() where documents are read for ever" if not self.epochs else f"(), or {number} numbers, one a task"
+        require(len(self.limits) in (0, number if self.epochs else 0), f"{field}limits", self.limits, limits)
         blurred = self.borders == "blurred"
         require(blurred == (self.border_width > 0), f"{field}border_width", self.border_width, "0 unless blurred")
         every, rows = self.method.every, config.data.rows

@@ -24,10 +24,11 @@ RECIPES = {
             "Domains of text one after the other: encyclopedia (WikiText-2), news (test texts of AG News) and reviews "
             "(Yelp, Amazon, IMDB), about 1.8 to 2 million characters each, not the corpora of the paper. GPT-2 of "
             "two layers of width 64, which ELLE makes four of 128; pieces of 128 tokens of 4,096 byte-level pairs, "
-            "trained on the first domain; one pass, batches of 28 pieces, Adam at 1e-3; 1,000 pieces in the memory. "
-            "Not at equal "
-            "work: a model that has grown does more of it in a step, and its warm-up is 60 updates. Settings not "
-            "searched. Lower is better. `tools.measurements.domains` makes MEMJAX_DOMAINS."
+            "trained on the first domain; batches of 28 pieces, Adam at 1e-3; 1,000 pieces in the memory, 30 "
+            "updates to recover. Equal work: every row spends on a stage what plain training spends on all of the "
+            "domain, read three times, by counted products of matrices (`tools.measurements.work`), replayed rows, "
+            "teachers, recoveries and larger models included; who does more in an update reads less of the domain. "
+            "Settings not searched. Lower is better. `tools.measurements.domains` makes MEMJAX_DOMAINS."
         ),
         config="lifelong_pretraining",
         variants=ROWS,
