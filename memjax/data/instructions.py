@@ -320,17 +320,23 @@ def state_text(informs: Iterable[tuple[str, str]], requests: Iterable[str]) -> s
     return f"{parts[0]}; {parts[1]}" if parts[1] else parts[0] or NO_CHANGE
 
 
-def read_state(text: str) -> tuple[dict[str, str], frozenset[str]]:
-    """The inverse of `state_text`: slots with their values, and what is asked for; the order is lost.
+def read_state(text: str) -> tuple[dict[str, str], frozenset[str]] | None:
+    """The inverse of `state_text`: slots with their values, and what is asked for; the order is lost. None = it is none.
 
     Example:
       >>> read_state("area: west, food: thai; phone") == ({"food": "thai", "area": "west"}, frozenset({"phone"}))
       True
+      >>> read_state("none"), read_state("negative")
+      (({}, frozenset()), None)
     """
+    if text.strip() == NO_CHANGE:
+        return {}, frozenset()
     said, _, asked = text.partition(";")
-    pairs = [part.partition(":") for part in said.split(",") if ":" in part]
-    informs = {slot.strip(): value.strip() for slot, _, value in pairs}
-    return informs, frozenset(part.strip() for part in asked.split(",") if part.strip())
+    pairs = [part.partition(":") for part in said.split(",") if part.strip()]
+    requests = frozenset(part.strip() for part in asked.split(",") if part.strip())
+    if not all(colon for _, colon, _ in pairs) or not (pairs or requests):
+        return None
+    return {slot.strip(): value.strip() for slot, _, value in pairs}, requests
 
 
 def wikisql_instructions(path: str, split: str) -> list[Instruction]:

@@ -235,7 +235,7 @@ def score_written(instructions: Sequence[Instruction], given: Sequence[str], ans
             return {"score": mean(_same_query), **measured, "no_query": none}
         case "dialogue_state":
             turns = mean(lambda text, right: read_state(text) == read_state(right))
-            requests = mean(lambda text, right: read_state(text)[1] == read_state(right)[1])
+            requests = mean(lambda text, right: _changes(text)[1] == _changes(right)[1])
             return {"score": turns, **measured, "joint_goal": _joint_goal(both), "turn_requests": requests}
     allowed = "'words', 'class', 'logical_form', 'dialogue_state'"
     raise ValueError(f"answered_by: given {answered_by!r}, allowed: {allowed}")
@@ -253,6 +253,11 @@ def _joint_goal(both: Sequence[tuple[Instruction, str]]) -> float:
     for one, text in both:
         if one.group != group:
             group, said, wanted = one.group, {}, {}
-        said, wanted = {**said, **read_state(text)[0]}, {**wanted, **read_state(one.answers[0])[0]}
+        said, wanted = {**said, **_changes(text)[0]}, {**wanted, **_changes(one.answers[0])[0]}
         right.append(said == wanted)
     return 100 * float(np.mean(right))
+
+
+def _changes(text: str) -> tuple[dict[str, str], frozenset[str]]:
+    """What an answer changes in a state; one that is no change, nothing."""
+    return read_state(text) or ({}, frozenset())

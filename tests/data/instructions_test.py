@@ -153,5 +153,7 @@ def test_toys_say_what_they_do(change):
 
 @pytest.mark.parametrize("text", ["none", "food: thai", "; phone", "area: west, food: thai; address, phone"])
 def test_states_are_read_as_they_are_written(text):
-    informs, requests = read_state(text)
+    found = read_state(text)
+    assert found is not None
+    informs, requests = found
     assert state_text(informs.items(), sorted(requests)) in (text, text.lstrip("; "), f"; {text}")

@@ -55,6 +55,11 @@ def test_a_dialogue_is_right_as_long_as_its_state_is():
     assert (found["score"], found["joint_goal"], found["turn_requests"]) == (75.0, 25.0, 100.0)
 
 
+def test_an_answer_of_another_task_is_no_empty_state():
+    found = score_written([ask("none"), ask("none")], ["positive", "none"], "dialogue_state")
+    assert (found["score"], found["joint_goal"], found["turn_requests"]) == (50.0, 100.0, 100.0)
+
+
 def test_an_unknown_measure_is_refused():
     with pytest.raises(ValueError, match="answered_by: given 'taste', allowed: 'words'"):
         score_written([ask("a")], ["a"], "taste")
