@@ -321,7 +321,7 @@ def state_text(informs: Iterable[tuple[str, str]], requests: Iterable[str]) -> s
 
 
 def read_state(text: str) -> tuple[dict[str, str], frozenset[str]] | None:
-    """The inverse of `state_text`: slots with their values, and what is asked for; the order is lost. None = it is none.
+    """The inverse of `state_text`: slots with their values, and what is asked for, without an order; None = it is none.
 
     Example:
       >>> read_state("area: west, food: thai; phone") == ({"food": "thai", "area": "west"}, frozenset({"phone"}))
