@@ -101,6 +101,12 @@ class Model(nn.Module):
         return length
 
     @nn.nowrap
+    def of_task(self, index: int) -> Any:
+        """The model as it answers a task of a stream, by its place there: as it is, but with columns for tasks."""
+        del index
+        return self
+
+    @nn.nowrap
     def example(self, batch_size: int, length: int) -> Batch:
         """Shapes of a batch of one segment."""
         shape = lambda dtype, *sizes: jax.ShapeDtypeStruct((batch_size, *sizes), dtype)

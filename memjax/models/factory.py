@@ -12,6 +12,7 @@ from memjax.axes import MODEL
 from memjax.config import Config
 from memjax.memory.memformer import HeadAttention, MemformerLayer
 from memjax.models.bilstm import BiLSTM
+from memjax.models.columns import Columns
 from memjax.models.contract import Model
 from memjax.models.encoder_decoder import DecoderLayer, EncoderDecoder
 from memjax.models.gate import Gate
@@ -453,6 +454,28 @@ def make_memformer(
 def make_model(
     config: Config, vocab_size: int, head: TaskHead | None = None, *, vocab_multiple: int | None = None
 ) -> Model:
+    """The Linen model that a configuration describes, or several as columns of one (`Columns`); as `make_column`."""
+    number = config.lifelong.method.columns if config.lifelong else 1
+    named: dict[str, Any] = {"vocab_multiple": vocab_multiple}
+    if number == 1:
+        return make_column(config, vocab_size, head, **named)
+    model = config.model
+    layers = len(model.widths) if model.reads == "vectors" else model.num_layers
+    named["features"] = tuple(f"layer_{index:02d}/output" for index in range(layers))
+    # Each with a head of its own: modules that are one have the same parameters.
+    own = lambda: head and head.clone()
+    columns = tuple(make_column(config, vocab_size, own(), **named) for _ in range(number))
+    return Columns(columns, dtype=jnp.dtype(model.compute_dtype))
+
+
+def make_column(
+    config: Config,
+    vocab_size: int,
+    head: TaskHead | None = None,
+    *,
+    vocab_multiple: int | None = None,
+    features: tuple[str, ...] = (),
+) -> Model:
     """The Linen model that a configuration describes: a language model, a Memformer, an encoder-decoder, or a text
     encoder, perceptron or BiLSTM with a head (`memjax.tasks.Task.model` knows the one of the task).
 
@@ -461,6 +484,7 @@ def make_model(
       vocab_size: entries of the tokenizer.
       head: of a text encoder, a perceptron or a BiLSTM.
       vocab_multiple: instead of that of the configuration; 1 = no padding.
+      features: inner tensors to return, of a perceptron, an encoder or a decoder.
     """
     common: Any = {
         "rematerialize": config.training.rematerialize,
@@ -476,12 +500,13 @@ def make_model(
         case settings.Perceptron() as model:
             dtype, width = jnp.dtype(model.compute_dtype), (config.data.segment_length, *model.widths)[-1]
             gate = Gate(width, model.gate, initializer=model.initializer, dtype=dtype) if model.gate else None
-            return _made(Perceptron, model, head=head, gate=gate, dtype=dtype)
+            return _made(Perceptron, model, head=head, gate=gate, features=features, dtype=dtype)
         case settings.BiLSTM() as model:
             named = {"vocabulary": NoVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
             return _made(BiLSTM, model, head=head, **named)
         case model if head is not None:
-            return make_text_encoder(model, head, vocab_size, **tables, **common)
+            return make_text_encoder(model, head, vocab_size, features=features, **tables, **common)
         case model:
             sharding = config.sharding.memory
-            return make_language_model(model, vocab_size, memory_sharding=sharding, **length, **tables, **common)
+            named = {"features": features, "memory_sharding": sharding}
+            return make_language_model(model, vocab_size, **named, **length, **tables, **common)

@@ -16,7 +16,7 @@ from memjax.memory.mixtures import Prediction, Recalled
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
 from memjax.models.heads import VocabularyScores
-from memjax.models.transformer import Stack
+from memjax.models.transformer import Side, Stack
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, tree_dataclass
 
 __all__ = ["LanguageModel", "LanguageModelState"]
@@ -180,6 +180,7 @@ class LanguageModel(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
+        side: Side | None = None,
     ) -> tuple[Activations | Prediction, LanguageModelState, Aux]:
         """Reads one segment.
 
@@ -190,6 +191,7 @@ class LanguageModel(Model):
           mask: real tokens.
           deterministic: without dropout and sampling.
           extras: what memories at the output site take of the batch, from `choose_extras`.
+          side: as in `Stack`; of a model without memory tokens.
 
         Returns:
           The last hidden states (or a `Prediction`), for `nll` and `log_probs`; the new state; sums and requested
@@ -202,7 +204,7 @@ class LanguageModel(Model):
         x, marker = self._mark(self._embed(tokens, position), jnp.where(real, tokens, -1), marker)
         x = self.drop(x, deterministic=deterministic)
         x = constrain(x, "batch", None, None)
-        x, stack, aux = self._run_stack(x, state.stack, **named)
+        x, stack, aux = self._run_stack(x, state.stack, **named, side=side)
         hidden, output = self._normed(x), EmptyState()
         aux = aux + Aux(arrays=self._own_features(x, hidden))
         inputs = {"tokens": tokens, "features": aux.arrays, "embed_output": self.embed_output, **(extras or {})}

@@ -21,6 +21,7 @@ from memjax.axes import constrain, named
 from memjax.models.contract import Model
 from memjax.models.gate import GATE, Gate
 from memjax.models.heads import ALLOWED, INITS, ChoiceScores, EncodedText, TaskHead, VocabularyScores
+from memjax.models.transformer import Side
 from memjax.typing import Aux, Batch, EmptyState, Mask, Rows
 
 __all__ = ["Perceptron"]
@@ -44,7 +45,8 @@ class Perceptron(Model):
       widths: of the hidden layers; () = the head reads the vector itself.
       dropout: rate on the hidden layers.
       initializer: of their matrices, one of `memjax.models.heads.INITS`.
-      features: what to return in `Aux.arrays`: `output`, the last hidden layer, `[batch, 1, width]`.
+      features: what to return in `Aux.arrays`, `[batch, 1, width]`: `output`, the last hidden layer, or
+        `layer_<two digits>/output`.
       gate: on what the head reads, or None.
       dtype: of the computation.
     """
@@ -107,6 +109,7 @@ class Perceptron(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
+        side: Side | None = None,
     ) -> tuple[Any, EmptyState, Aux]:
         """Reads vectors, one a row.
 
@@ -117,12 +120,13 @@ class Perceptron(Model):
           mask: entries that are there; None = all.
           deterministic: without dropout.
           extras: from `choose_extras`.
+          side: `side(layer)` is added to the output of each hidden layer, behind its feature.
 
         Returns:
           What the head gives, for `nll` and `log_probs`; the state; requested features.
         """
         del start_of_document
-        read, aux = self.represent(vectors, mask=mask, deterministic=deterministic, extras=extras)
+        read, aux = self.represent(vectors, mask=mask, deterministic=deterministic, extras=extras, side=side)
         return self.answer(read, deterministic), state, aux
 
     def represent(
@@ -132,16 +136,21 @@ class Perceptron(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
+        side: Side | None = None,
     ) -> tuple[EncodedText, Aux]:
         """What the head reads, behind the gate; requested features before it. Arguments as in `__call__`."""
         given = vectors if mask is None else jnp.where(mask, vectors, 0)
         hidden = constrain(given.astype(self.dtype), "batch", None)
-        for layer in self.layers:
+        tensors: dict[str, Any] = {}
+        for index, layer in enumerate(self.layers):
             hidden = self.drop(nn.relu(layer(hidden)), deterministic=deterministic)
+            tensors[f"layer_{index:02d}/output"] = hidden
+            hidden = hidden if side is None else hidden + side(index)[:, 0]
+        tensors["output"] = hidden
         there = jnp.ones((len(vectors), 1), bool) if mask is None else mask.any(axis=1, keepdims=True)
         read = hidden if self.gate is None else hidden * self.gate(given)
         text = EncodedText(read[:, None], read, there, extras or {})
-        return text, Aux(arrays={name: hidden[:, None] for name in self.features})
+        return text, Aux(arrays={name: tensors[name][:, None] for name in self.features})
 
     def answer(self, read: EncodedText, deterministic: bool = True) -> Any:
         """What the head gives of what it reads."""

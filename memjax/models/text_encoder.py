@@ -35,7 +35,7 @@ from memjax.models.heads import (
     VocabularyScores,
     dense,
 )
-from memjax.models.transformer import Stack
+from memjax.models.transformer import Side, Stack
 from memjax.models.vocabulary import Vocabulary
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
@@ -168,6 +168,7 @@ class TextEncoder(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
+        side: Side | None = None,
     ) -> tuple[Any, EmptyState, Aux]:
         """Reads texts, one a row.
 
@@ -178,6 +179,7 @@ class TextEncoder(Model):
           mask: real tokens; None = all.
           deterministic: without dropout.
           extras: from `choose_extras`; tokens without types have type 0.
+          side: as in `Stack`; of an encoder without memory tokens.
 
         Returns:
           What the head gives, for `nll` and `log_probs`; the state; sums and requested features.
@@ -186,7 +188,7 @@ class TextEncoder(Model):
           ValueError: a text longer than the positions.
         """
         del start_of_document
-        read, aux = self.represent(tokens, mask=mask, deterministic=deterministic, extras=extras)
+        read, aux = self.represent(tokens, mask=mask, deterministic=deterministic, extras=extras, side=side)
         if self.head is None:
             return read.hidden, state, aux
         output = self.answer(read, deterministic)
@@ -201,11 +203,12 @@ class TextEncoder(Model):
         mask: Mask | None = None,
         deterministic: bool = True,
         extras: Mapping[str, Any] | None = None,
+        side: Side | None = None,
     ) -> tuple[EncodedText, Aux]:
         """What the head reads, behind the gate. Arguments as in `__call__`."""
         extras, mask = extras or {}, jnp.ones(tokens.shape, bool) if mask is None else mask
         read = {"token_types": extras.get(TOKEN_TYPES), "states": extras.get(STATES)}
-        hidden, aux = self.encode(tokens, mask=mask, **read, deterministic=deterministic)
+        hidden, aux = self.encode(tokens, mask=mask, **read, deterministic=deterministic, side=side)
         first = jnp.tanh(self.pooler_dense(hidden[:, 0])) if self.pooler else hidden[:, 0]
         if self.pooling == "mean":
             real = mask[..., None]
@@ -228,6 +231,7 @@ class TextEncoder(Model):
         token_types: Int[Array, "batch length"] | None = None,
         states: Activations | None = None,
         deterministic: bool = True,
+        side: Side | None = None,
     ) -> tuple[Activations, Aux]:
         """The last hidden states, and sums and requested features; `states` are what the first layer reads."""
         batch, length = tokens.shape
@@ -243,7 +247,7 @@ class TextEncoder(Model):
             x, mask = prepend_memory(self.memory_rows, x, mask)
         x = constrain(x, "batch", None, None)
         named_arguments = {"start_of_document": jnp.ones(batch, bool), "mask": mask, "deterministic": deterministic}
-        hidden, _, aux = self.stack(x, self.stack.init_state(batch), **named_arguments)
+        hidden, _, aux = self.stack(x, self.stack.init_state(batch), **named_arguments, side=side)
         if own:
             aux += memory_aux(hidden[:, :own], texts)
         hidden = hidden[:, own:]

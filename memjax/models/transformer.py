@@ -19,13 +19,15 @@ from memjax.memory.contract import LayerMemory, LayerState, Memory, StackState, 
 from memjax.memory.projections import Residual, matrix_init
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
-__all__ = ["FeedForward", "Layer", "NoFeedForward", "Stack", "join_layers", "split_layers"]
+__all__ = ["FeedForward", "Layer", "NoFeedForward", "Side", "Stack", "join_layers", "split_layers"]
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
     "gelu": nn.gelu,
     "gelu_exact": lambda x: nn.gelu(x, approximate=False),
 }
+Side = Callable[[int], Array]
+"""Layer -> what is added to its output from beside the stack."""
 TAPS = ("attention_input", "attention_input_normed", "feed_forward_input", "feed_forward_input_normed", "output")
 """Inner tensors of a layer that `features` can name, `layer_<index>/<tap>`: the positions of kNN-LM's keys."""
 
@@ -279,8 +281,13 @@ class Stack(Memory):
         start_of_document: Rows,
         mask: Mask | None = None,
         deterministic: bool = True,
+        side: Side | None = None,
     ) -> tuple[Activations, StackState, Aux]:
-        """All layers over one segment; the names of `Aux` begin with `layer_<index>/`."""
+        """All layers over one segment; the names of `Aux` begin with `layer_<index>/`.
+
+        What `side(index)` gives is added to the output of each layer, which stands alone (a tap takes it out of its
+        group), behind the tap.
+        """
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
         shared = None if self.shared is None else self.shared()
         taps, new_groups, total = self.taps(), [], Aux()
@@ -292,6 +299,7 @@ class Stack(Memory):
                 return constrain(y, "batch", None, None), (new, aux)
 
             x, (new, aux) = self._run(body, first, size, x, group)
+            x = x if side is None else x + side(first)
             new_groups.append(new)
             for offset in range(max(size, 1)):
                 one = jax.tree.map(lambda leaf, i=offset: leaf[i], aux) if size else aux

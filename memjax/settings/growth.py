@@ -13,7 +13,7 @@ from memjax.settings.relations import require
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = ["ELLE"]
+__all__ = ["ELLE", "ProgressiveNetwork"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,3 +87,35 @@ class ELLE(Method):
             require(fits, f"{field}dims", self.dims, allowed)
         fits = self.depth == "copy" or not self.layers or model.attention.norm_place == "pre"
         require(fits, f"{field}depth", self.depth, f"'copy' with {kind}: post-norm layers cannot be identities")
+
+
+@dataclass(slots=True, kw_only=True)
+class ProgressiveNetwork(Method):
+    """A progressive network (Rusu et al. 2016): every task gets a column of layers of its own, which reads those of all
+    earlier tasks; these stay as they are. The task must be known when it is evaluated.
+    """
+
+    made_by = "progressive.progressive"
+
+    columns: Count = 1
+    """that there are: 1 where a run begins, which adds one before every task but the first"""
+
+    def check(self, field: str, config: Config) -> None:
+        model, kind = config.model, type(config.model.carrier).__name__
+        most = len(config.lifelong.tasks) if config.lifelong else 1
+        require(self.columns <= most, f"{field}columns", self.columns, f"up to {most}, one a task")
+        vectors = model.reads == "vectors"
+        serves = vectors or model.carrier.grows and not model.translates
+        allowed = "GPT2, Bidirectional, FullAttention or a Perceptron in columns"
+        require(serves, "model.attention", kind, allowed)
+        if vectors:
+            require(bool(model.widths), "model.widths", model.widths, "one and more in columns")
+            require(not model.gate, "model.gate", model.gate, "0 in columns")
+            return
+        require(model.memory_tokens is None, "model.memory_tokens", "MemoryTokens", "None in columns")
+        require(not model.scans, "model.scan_layers", model.scan_layers, "False in columns, whose layers stand alone")
+        below = config.training.train_layers
+        require(below is None, "training.train_layers", below, "None in columns")
+        part = type(model.feed_forward).__name__
+        require(part == "Dense", "model.feed_forward", part, "Dense in columns")
+        require(not model.first_layer, "model.first_layer", model.first_layer, "0 in columns")

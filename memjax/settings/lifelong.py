@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from memjax.settings.data import SourceKind
 from memjax.settings.generation import LAMOL
-from memjax.settings.growth import ELLE
+from memjax.settings.growth import ELLE, ProgressiveNetwork
 from memjax.settings.meta import ANML, MAML, OML, MetaMbPA
 from memjax.settings.methods import (
     AGEM,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Lifelong", "MethodKind", "TaskData"]
 
 BaselineKind = Sequential | SingleTask | Joint | Replay | AGEM | GEM | EWC | MAS | SI | LwF | LogitKD
-MethodKind = BaselineKind | MbPA | OML | ANML | MAML | MetaMbPA | EMAR | EMR | EAEMR | ELLE | LAMOL
+MethodKind = BaselineKind | MbPA | OML | ANML | MAML | MetaMbPA | EMAR | EMR | EAEMR | ELLE | ProgressiveNetwork | LAMOL
 
 
 @dataclass(slots=True, kw_only=True)

@@ -40,6 +40,7 @@ class Method(Settings):
     aligns = False  # a linear map stands before the similarities of the head
     batches = 1  # of the stream, that an update reads
     joins = False  # the examples of all tasks are read in one stage
+    columns = 1  # of the model
     adapts = False  # every row is scored with parameters that have been adapted to it
 
     def arguments(self) -> dict[str, Any]:

@@ -147,7 +147,9 @@ class Experiment:
                 f"lifelong.tasks: {name} has {theirs.vocab_size} ids, allowed: {ours}, those of data.source"
             )
         documents = functools.cache(theirs.documents)
-        return dataclasses.replace(self, config=config, documents=documents, num_words=theirs.num_words)
+        model = self.model.of_task([one.name for one in settings.in_order].index(name))
+        named = {"documents": documents, "num_words": theirs.num_words}
+        return dataclasses.replace(self, config=config, model=model, **named)
 
     def evaluators(self, layout: Layout | None = None) -> dict[str, Evaluator]:
         """'' and every named evaluation; those of one model and shape share one compiled score."""

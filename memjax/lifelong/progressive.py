@@ -1,0 +1,65 @@
+"""Progressive networks: a new column of layers for every task, which reads those of all earlier ones.
+
+Rusu et al. 2016, https://arxiv.org/abs/1606.04671. The network is `memjax.models.columns.Columns`; with one column it
+is the column alone. Earlier columns stay as they are, bit for bit, and a task is answered by its own: nothing is
+forgotten, and parameters grow with the square of the number of tasks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from memjax.lifelong.compose import Rule, compose
+from memjax.lifelong.contract import Method, Phase, TaskInfo
+from memjax.lifelong.methods import TOLD_BORDERS
+from memjax.training.assembly import make_objective
+from memjax.training.experiment import Experiment
+from memjax.training.loop import MakeObjective
+from memjax.training.sharding import Layout
+from memjax.training.stages import Change, Context, Learner
+from memjax.training.step import TrainState, init_variables, model_variables
+
+__all__ = ["progressive"]
+
+COLUMNS = "lifelong.method.columns"
+"""in a lineage: how many there are"""
+
+
+def progressive(*, columns: int) -> Method:
+    """The method; `columns` are those that there are now."""
+
+    def before(task: TaskInfo) -> Phase:
+        if columns != 1:
+            raise ValueError(f"lifelong.method.columns: given {columns}, allowed: 1 where a run begins")
+        return lambda state, context: with_column(task, state, context, 1 + task.index)
+
+    rule = Rule("progressive", needs=TOLD_BORDERS._replace(tasks_in_evaluation=True))
+    return compose(rule)._replace(learner=learner, before=before)
+
+
+def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
+    """Plain training of the newest column."""
+    settings = experiment.config.lifelong
+    assert settings is not None
+    number = settings.method.columns
+    earlier = tuple(f"columns_{column}/" for column in range(number - 1))
+    # Matrices into a column are called by what stands in front of it.
+    into = tuple(f"laterals_{column}/" for column in range(number - 2))
+    rule = Rule("progressive", frozen=(*earlier, *into), needs=TOLD_BORDERS)
+    return compose(rule).learner(experiment, layout, objective)
+
+
+def with_column(task: TaskInfo, state: TrainState, context: Context, number: int) -> Change:
+    """The state with so many columns, the newest fresh; that of the first task as it is."""
+    if not task.index:
+        return Change(state, context.lineage)
+    lineage = (*context.lineage, {COLUMNS: number})
+    big = task.experiment.grown(lineage)
+    fresh = init_variables(big.model, context.key, big.config.data.segment_length)
+    variables = {name: dict(tree) for name, tree in fresh.items()}
+    for name, tree in model_variables(state).items():
+        if name in variables:
+            variables[name] |= tree if number > 2 else {"columns_0": tree}
+    begun = learner(big, context.layout, make_objective).init(variables)
+    context.report(f"{number} columns")
+    return Change(dataclasses.replace(begun, step=state.step, key=state.key), lineage)

@@ -1,0 +1,124 @@
+"""Columns of a progressive network: models side by side, each of which reads the layers of all before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from memjax.axes import named
+from memjax.memory.projections import matrix_init
+from memjax.models.contract import Model
+from memjax.models.heads import INIT_STDDEV, ChoiceScores, VocabularyScores
+from memjax.typing import Aux, Batch
+
+__all__ = ["Columns"]
+
+
+class Laterals(nn.Module):
+    """The connections into one column: a matrix from every layer of every column before it.
+
+    Attributes:
+      dtype: of the computation.
+    """
+
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, before: list[Mapping[str, Any]]) -> dict[str, Any]:
+        """What is added to the output of each layer: the sum over columns, whose layers are `before`."""
+        init = named(matrix_init(INIT_STDDEV), None, "embed")
+
+        def of(column: int, layer: str, output: Any) -> Any:
+            name = f"from_{column}_{layer.partition('/')[0]}"
+            return nn.Dense(output.shape[-1], use_bias=False, kernel_init=init, dtype=self.dtype, name=name)(output)
+
+        parts = [{name: of(j, name, output) for name, output in one.items()} for j, one in enumerate(before)]
+        return {name: sum(part[name] for part in parts) for name in parts[0]}
+
+
+class Columns(Model):
+    """A progressive network (Rusu et al. 2016, https://arxiv.org/abs/1606.04671) of two columns and more.
+
+    Column k is a model of its own, with embeddings and head, of which layer l reads
+    `h_{l-1}^k + sum_{j<k} U_l^{j->k} h_{l-1}^j`; the head reads such a sum of the last layers. Columns before the one
+    that answers run without dropout, and no gradient reaches them.
+
+    Differs from the paper: its adapters (a learned scale, a projection to fewer units, a rectifier) are one matrix.
+
+    Attributes:
+      columns: each with the feature `layer_<index>/output` of all its layers.
+      active: which answers; -1 = the last. Those behind it are not run.
+      dtype: of the computation.
+    """
+
+    columns: tuple[Model, ...]
+    active: int = -1
+    dtype: Any = jnp.float32
+
+    @property
+    def vocabulary(self) -> Any:
+        """That of its columns."""
+        return self.columns[0].vocabulary
+
+    def setup(self) -> None:
+        self.laterals = [Laterals(self.dtype) for _ in self.columns[1:]]
+
+    @property
+    def last(self) -> int:
+        """The column that answers."""
+        return self.active % len(self.columns)
+
+    @nn.nowrap
+    def of_task(self, index: int) -> Model:
+        """With the column of a task; with the last where there is none yet."""
+        return self.clone(active=min(index, len(self.columns) - 1))
+
+    @nn.nowrap
+    def scores(self) -> VocabularyScores | ChoiceScores:
+        """Those of the column that answers."""
+        return self.columns[self.last].scores()
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = None) -> Any:
+        """The state of every column that is run."""
+        return tuple(column.init_state(batch_size, dtype) for column in self.columns[: self.last + 1])
+
+    @nn.nowrap
+    def padding(self) -> int:
+        """Of all vocabularies."""
+        return sum(column.padding() for column in self.columns)
+
+    @nn.nowrap
+    def num_targets(self, length: int) -> int:
+        """As a column's."""
+        return self.columns[0].num_targets(length)
+
+    @nn.nowrap
+    def example(self, batch_size: int, length: int) -> Batch:
+        """As a column's."""
+        return self.columns[0].example(batch_size, length)
+
+    @nn.nowrap
+    def choose_extras(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+        """As a column's."""
+        return self.columns[0].choose_extras(extras)
+
+    def __call__(
+        self, inputs: Any, state: Any, *, deterministic: bool = True, **named_arguments: Any
+    ) -> tuple[Any, Any, Aux]:
+        """Reads one segment, as a column does."""
+        last = len(self.columns) - 1 if self.is_initializing() else self.last
+        before, states, answer, aux = list[Any](), list[Any](), None, Aux()
+        for number, column in enumerate(self.columns[: last + 1]):
+            added = self.laterals[number - 1](before) if number else None
+            side = (lambda layer, added=added: added[f"layer_{layer:02d}/output"]) if added else None
+            still = deterministic or number < last
+            answer, new, aux = column(inputs, state[number], deterministic=still, side=side, **named_arguments)
+            states.append(new)
+            if number < last:
+                before.append(jax.lax.stop_gradient(dict(aux.arrays)))
+        return answer, tuple(states), Aux(aux.losses, aux.metrics)

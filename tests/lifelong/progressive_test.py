@@ -1,0 +1,180 @@
+"""Progressive networks: columns that stay, nothing forgotten, resume, and refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from memjax.config import (
+    GPT2,
+    SGD,
+    Adam,
+    Bidirectional,
+    Dense,
+    MemoryTokens,
+    Model,
+    ProgressiveNetwork,
+    Sequential,
+    TransformerXL,
+    validate,
+)
+from memjax.lifelong import load_run, train
+from memjax.lifelong.factory import course_of, make_learner
+from memjax.models.factory import make_text_encoder
+from memjax.models.heads import ClassificationHead
+from memjax.training import read_metrics
+from memjax.training.assembly import make_objective
+from memjax.training.experiment import make_experiment
+from memjax.training.places import Places
+from memjax.training.stages import Context
+from memjax.training.step import init_variables, model_variables
+from tests.lifelong import elle_test, learner_cases
+from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
+
+DECAYED = {"optimizer": Adam(weight_decay=0.5)}
+
+
+def classes_of(workdir, method, **fields):
+    config = learner_cases.config_of(method, **{"training": DECAYED, **fields})
+    config.workdir = str(workdir)
+    return config
+
+
+def texts_of(workdir, method, **fields):
+    config = elle_test.config_of(workdir, method, **fields)
+    config.training.optimizer = DECAYED["optimizer"]
+    return config
+
+
+def scores_of(result):
+    """(updates, task) -> nats, of every evaluation of a stream that has a name."""
+    lines = [line for line in read_metrics(result.path / "metrics.jsonl") if line.get("name")]
+    return {(line["step"], line["name"]): line["nats"] for line in lines}
+
+
+def played(config, stages=3):
+    """(experiment, state before the updates, state after them) of each stage."""
+    experiment = make_experiment(config)
+    learners, course = course_of(experiment, None, make_objective)
+    lineage, found = (), []
+    places = Places(None, learners(()))
+    state = places.init(places.fresh())
+    for number, stage in enumerate(course[:stages]):
+        data = lambda stage=stage, state=state: stage.open(state, None)
+        context = Context(jax.random.key(number), data, lineage, lambda: None, lambda line: None, None)
+        change = stage.before(state, context)
+        if change.lineage != lineage:
+            lineage, places = change.lineage, Places(None, learners(change.lineage))
+        state = places.take(change.state, grown=True)
+        begun = jax.device_get(state.params)
+        for update in stage.open(state, None):
+            state, _ = places.observe(state, places.put_update(update))
+        found.append((experiment.grown(lineage), begun, jax.tree.map(jnp.copy, model_variables(state))))
+    return found
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("config_of", [classes_of, texts_of], ids=["classes", "texts"])
+def test_old_columns_get_no_update_under_decay_and_answer_as_before_bit_for_bit(tmp_path, config_of):
+    first, second, third = played(config_of(tmp_path, ProgressiveNetwork()))
+    for _, begun, after in (second, third):
+        newest = [name for name in sorted(begun) if name.startswith("columns")][-1]
+        into = sorted(name for name in begun if name.startswith("laterals"))[-1]
+        for name in begun:
+            same = jax.tree.map(lambda old, new: np.array_equal(old, new), begun[name], after["params"][name])
+            assert all(jax.tree.leaves(same)) is (name not in (newest, into)), name
+    experiment = third[0]
+    batch = experiment.example()
+    rows = jax.tree.map(lambda leaf: leaf[0], batch)
+
+    def said(one, task):
+        model = one[0].model.of_task(task)
+        state = model.init_state(rows.inputs.shape[0])
+        named = {"start_of_document": rows.start_of_document, "mask": rows.mask}
+        return jax.jit(lambda v: model.apply(v, model.apply(v, rows.inputs, state, **named)[0], method="log_probs"))(
+            one[2]
+        )
+
+    for task, when in ((0, first), (1, second)):
+        np.testing.assert_array_equal(said(when, task), said(third, task))
+    assert not np.array_equal(said(third, 1), said(third, 2))
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("config_of", [classes_of, texts_of], ids=["classes", "texts"])
+def test_with_one_task_it_is_plain_training_bit_for_bit(tmp_path, config_of):
+    own, plain = (
+        final_arrays(train(config_of(tmp_path / name, method, tasks=1)).path)[1]
+        for name, method in (("own", ProgressiveNetwork()), ("plain", Sequential()))
+    )
+    named = [{name: leaf for name, leaf in one.items() if name.startswith("params/")} for one in (own, plain)]
+    assert named[0].keys() == named[1].keys()
+    for name, leaf in named[0].items():
+        np.testing.assert_array_equal(leaf, named[1][name])
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("config_of", [classes_of, texts_of], ids=["classes", "texts"])
+def test_nothing_is_forgotten_and_a_run_is_opened_with_its_columns(tmp_path, config_of):
+    result = train(config_of(tmp_path, ProgressiveNetwork()))
+    scores = scores_of(result)
+    for number in range(3):
+        after = [nats for (step, name), nats in sorted(scores.items()) if name == f"task {number}"]
+        assert len(after) == 3 and set(after[number:]) == {after[number]}
+    loaded = load_run(result.path)
+    for evaluation in loaded.experiment.config.evaluations:
+        found = loaded.experiment.evaluate(loaded.variables, evaluation)
+        assert found.nats == scores[result.step, evaluation.name]
+    assert make_learner(loaded.experiment).model == loaded.experiment.model
+
+
+def count(params):
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def test_parameters_are_columns_and_a_matrix_for_each_pair_of_layers(tmp_path):
+    for config, widths in (
+        (classes_of(tmp_path, ProgressiveNetwork()), (5,)),
+        (texts_of(tmp_path, ProgressiveNetwork(), num_layers=2), (8, 8)),
+    ):
+        experiment = make_experiment(config)
+        shapes = lambda columns: jax.eval_shape(
+            lambda: init_variables(
+                experiment.grown([{"lifelong.method.columns": columns}] if columns > 1 else []).model,
+                jax.random.key(0),
+                config.data.segment_length,
+            )
+        )["params"]
+        one, pairs = count(shapes(1)), sum(width**2 for width in widths)
+        assert [count(shapes(number)) for number in (2, 3)] == [2 * one + pairs, 3 * one + 3 * pairs]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [5, 8])
+def test_a_run_killed_in_a_later_task_goes_on_bit_for_bit(tmp_path, step):
+    whole = train(texts_of(tmp_path / "whole", ProgressiveNetwork()))
+    config = texts_of(tmp_path / "again", ProgressiveNetwork())
+    with pytest.raises(Crash):
+        train(config, hooks=[crash_at(step)])
+    assert_same_run(train(config).path, whole.path)
+
+
+BAD = {
+    "attention": ({"attention": TransformerXL(memory_length=4)}, "model.attention: given 'TransformerXL', allowed"),
+    "scanned": ({"num_layers": 6}, "model.scan_layers: given None, allowed: False"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_has_no_columns_is_refused_in_one_line(tmp_path, name):
+    model, line = BAD[name]
+    with pytest.raises(ValueError, match=line):
+        validate(texts_of(tmp_path, ProgressiveNetwork(), **model))
+
+
+def test_a_run_begins_with_one_column_and_has_no_more_than_tasks(tmp_path):
+    config = texts_of(tmp_path, ProgressiveNetwork(columns=2))
+    with pytest.raises(ValueError, match="lifelong.method.columns: given 2, allowed: 1 where a run begins"):
+        train(config)
+    with pytest.raises(ValueError, match="columns: given 4, allowed: up to 3"):
+        validate(texts_of(tmp_path, ProgressiveNetwork(columns=4)))
