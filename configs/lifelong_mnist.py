@@ -37,6 +37,7 @@ from memjax.config import (
     LogitKD,
     LwF,
     Perceptron,
+    ProgressiveNetwork,
     Replay,
     Schedule,
     Sequential,
@@ -57,6 +58,7 @@ VARIANTS = {
     "mas": "memory aware synapses",
     "si": "synaptic intelligence",
     "lwf": "learning without forgetting",
+    "pnn": "a progressive network: a column for every task, which is told in the test",
     "logit_kd": "replay with the model before the task as teacher",
     "permuted": "plain training, five orders of all pixels",
     "permuted_ewc": "elastic weight consolidation on these",
@@ -76,6 +78,7 @@ METHODS = {
     "mas": MAS(weight=1.0),
     "si": SI(weight=1.0),
     "lwf": LwF(),
+    "pnn": ProgressiveNetwork(),
     "logit_kd": LogitKD(memory=EpisodicMemory(capacity=500)),
 }
 

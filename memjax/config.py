@@ -94,6 +94,11 @@ class Config(Settings):
         scored = tuple(one for one in self.evaluations if one.task in names)
         return replace(self._with_steps(count), lifelong=first, evaluations=scored)
 
+    @property
+    def num_columns(self) -> int:
+        """Columns of the model, above 1 in a progressive network alone."""
+        return self.lifelong.method.columns if self.lifelong else 1
+
     def takes_tasks_of(self, other: Config) -> bool:
         """Whether it is of a stream, and has more tasks than another one."""
         own, others = self.lifelong, other.lifelong

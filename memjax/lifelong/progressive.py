@@ -34,7 +34,8 @@ def progressive(*, columns: int) -> Method:
         return lambda state, context: with_column(task, state, context, 1 + task.index)
 
     rule = Rule("progressive", needs=TOLD_BORDERS._replace(tasks_in_evaluation=True))
-    return compose(rule)._replace(learner=learner, before=before)
+    growth = lambda task, lineage, key: {COLUMNS: 1 + task.index} if task.index else None
+    return compose(rule)._replace(learner=learner, before=before, growth=growth)
 
 
 def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:

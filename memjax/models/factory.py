@@ -455,7 +455,7 @@ def make_model(
     config: Config, vocab_size: int, head: TaskHead | None = None, *, vocab_multiple: int | None = None
 ) -> Model:
     """The Linen model that a configuration describes, or several as columns of one (`Columns`); as `make_column`."""
-    number = config.lifelong.method.columns if config.lifelong else 1
+    number = config.num_columns
     named: dict[str, Any] = {"vocab_multiple": vocab_multiple}
     if number == 1:
         return make_column(config, vocab_size, head, **named)

@@ -373,10 +373,7 @@ class _Run:
         if self.position.phase == "steps":  # what does not fit is refused before anything is written
             self.stream = self.stages[self.position.stage].open(state, self.position.stream)
         record.begin(self.position, None if restored is None else restored.extra)
-        self.sizes = {
-            "parameters": count_parameters((state.params, state.tables.values)) - self.learner.model.padding(),
-            "memory_bytes": count_bytes(state.memory) // rows,
-        }
+        self.sizes = self._sizes(state)
         text = (
             f"{record.path}: {self.sizes['parameters']:,} parameters, "
             f"{self.sizes['memory_bytes']:,} bytes of memory a row, "
@@ -387,6 +384,13 @@ class _Run:
         for line in [*warnings(self.config), *notes]:
             record.tell("note", self.position.step, line)
         return state
+
+    def _sizes(self, state: TrainState) -> dict[str, int]:
+        """Of the model as it is."""
+        return {
+            "parameters": count_parameters((state.params, state.tables.values)) - self.learner.model.padding(),
+            "memory_bytes": count_bytes(state.memory) // self.config.data.rows,
+        }
 
     def _make_up(self, info: StepInfo) -> None:
         """The evaluation of the step of the checkpoint, where a signal ended it."""
@@ -467,6 +471,7 @@ class _Run:
         grown = tuple(lineage) != self.lineage
         if grown:
             self._use(tuple(lineage))
+            self.sizes = self._sizes(state)
         return self.places.take(state, grown=grown)
 
     # Hooks

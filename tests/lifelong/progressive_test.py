@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from memjax.config import (
-    GPT2,
-    SGD,
     Adam,
     Bidirectional,
-    Dense,
-    MemoryTokens,
+    Config,
+    Lifelong,
     Model,
     ProgressiveNetwork,
     Sequential,
@@ -20,12 +18,14 @@ from memjax.config import (
 )
 from memjax.lifelong import load_run, train
 from memjax.lifelong.factory import course_of, make_learner
-from memjax.models.factory import make_text_encoder
+from memjax.lifelong.metrics import kept_bytes, perplexity_summary, summary
+from memjax.models.factory import make_model
 from memjax.models.heads import ClassificationHead
 from memjax.training import read_metrics
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
 from memjax.training.places import Places
+from memjax.training.restoring import saved_shapes
 from memjax.training.stages import Context
 from memjax.training.step import init_variables, model_variables
 from tests.lifelong import elle_test, learner_cases
@@ -121,7 +121,14 @@ def test_nothing_is_forgotten_and_a_run_is_opened_with_its_columns(tmp_path, con
     for number in range(3):
         after = [nats for (step, name), nats in sorted(scores.items()) if name == f"task {number}"]
         assert len(after) == 3 and set(after[number:]) == {after[number]}
+    matrix = [[scores[step, f"task {number}"] for number in range(3)] for step in sorted({key[0] for key in scores})]
+    assert perplexity_summary(matrix)["increased_perplexity"] == 0
+    assert summary(-np.array(matrix))["forgetting"] == 0
+    kept = kept_bytes(saved_shapes(result.path))["columns"]
     loaded = load_run(result.path)
+    newest = count(loaded.variables["params"]["columns_2"])
+    assert kept == 4 * (count(loaded.variables["params"]) - newest)
+    assert result.results["parameters"] == count(loaded.variables["params"]) - loaded.experiment.model.padding()
     for evaluation in loaded.experiment.config.evaluations:
         found = loaded.experiment.evaluate(loaded.variables, evaluation)
         assert found.nats == scores[result.step, evaluation.name]
@@ -178,3 +185,27 @@ def test_a_run_begins_with_one_column_and_has_no_more_than_tasks(tmp_path):
         train(config)
     with pytest.raises(ValueError, match="columns: given 4, allowed: up to 3"):
         validate(texts_of(tmp_path, ProgressiveNetwork(columns=4)))
+
+
+@pytest.mark.laws
+def test_a_text_encoder_has_columns_with_heads_of_their_own():
+    attention = Bidirectional(positions=8)
+    config = Config(model=Model(dim=8, num_layers=2, num_heads=2, attention=attention), lifelong=Lifelong())
+    config.lifelong.method = ProgressiveNetwork(columns=2)
+    model = make_model(config, 10, ClassificationHead(3))
+    tokens, start = jnp.arange(6)[None], {"start_of_document": jnp.ones(1, bool)}
+    params = init_variables(model, jax.random.key(0), 6)["params"]
+    assert {name for name in params if "head" in params[name]} == {"columns_0", "columns_1"}
+
+    def said(params, task):
+        one = model.of_task(task)
+        return one.apply({"params": params}, tokens, one.init_state(1), **start)[0]
+
+    assert said(params, 1).shape == (1, 1, 3)
+    # The second reads the first; nothing of it reaches the first, neither forwards nor backwards.
+    other = {**params, "laterals_0": jax.tree.map(jnp.zeros_like, params["laterals_0"])}
+    assert not np.array_equal(said(params, 1), said(other, 1))
+    np.testing.assert_array_equal(said(params, 0), said(other, 0))
+    slope = jax.grad(lambda params: said(params, 1).sum())(params)
+    moved = {name: any(jnp.any(leaf != 0) for leaf in jax.tree.leaves(slope[name])) for name in slope}
+    assert moved == {"columns_0": False, "columns_1": True, "laterals_0": True}
