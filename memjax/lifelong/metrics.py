@@ -359,8 +359,8 @@ def kept_bytes(saved: Mapping[str, Any]) -> dict[str, int]:
 
     Returns:
       `memory`: rows of an episodic memory, on devices or the host. `keys`: theirs, and the network that they come from.
-      `teachers`: models that teach. `anchors`: earlier parameters and importances. `columns`, where there are any: those
-      before the newest, and the matrices out of them. And their `total`.
+      `teachers`: models that teach. `anchors`: earlier parameters and importances. `columns`, where there are any:
+      those before the newest, and the matrices out of them. And their `total`.
 
     Example:
       >>> importance, key = np.zeros((4, 2), np.float32), np.zeros((8, 3), np.float32)
@@ -371,9 +371,8 @@ def kept_bytes(saved: Mapping[str, Any]) -> dict[str, int]:
     numbers = [int(found[1]) for name in saved if (found := re.match(r"params/columns_(\d+)/", name))]
     newest = f"params/columns_{max(numbers)}/" if numbers else ""
     if newest:
-        kinds["columns"] = {
-            n: leaf for n, leaf in saved.items() if n.startswith("params/") and not n.startswith(newest)
-        }
+        earlier = [name for name in saved if name.startswith("params/") and not name.startswith(newest)]
+        kinds["columns"] = {name: saved[name] for name in earlier}
     for name, leaf in saved.items():
         place, *path = name.split("/")
         if place not in ("method", "host") or not leaf.shape:  # counters are none of them

@@ -52,6 +52,10 @@ def scores_of(result):
     return {(line["step"], line["name"]): line["nats"] for line in lines}
 
 
+def updates(stage, state):
+    return iter(stage.open(state, None).__next__, None)
+
+
 def played(config, stages=3):
     """(experiment, state before the updates, state after them) of each stage."""
     experiment = make_experiment(config)
@@ -60,14 +64,14 @@ def played(config, stages=3):
     places = Places(None, learners(()))
     state = places.init(places.fresh())
     for number, stage in enumerate(course[:stages]):
-        data = lambda stage=stage, state=state: stage.open(state, None)
+        data = lambda stage=stage, state=state: updates(stage, state)
         context = Context(jax.random.key(number), data, lineage, lambda: None, lambda line: None, None)
         change = stage.before(state, context)
         if change.lineage != lineage:
             lineage, places = change.lineage, Places(None, learners(change.lineage))
         state = places.take(change.state, grown=True)
         begun = jax.device_get(state.params)
-        for update in stage.open(state, None):
+        for update in updates(stage, state):
             state, _ = places.observe(state, places.put_update(update))
         found.append((experiment.grown(lineage), begun, jax.tree.map(jnp.copy, model_variables(state))))
     return found
@@ -139,21 +143,16 @@ def count(params):
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def test_parameters_are_columns_and_a_matrix_for_each_pair_of_layers(tmp_path):
-    for config, widths in (
-        (classes_of(tmp_path, ProgressiveNetwork()), (5,)),
-        (texts_of(tmp_path, ProgressiveNetwork(), num_layers=2), (8, 8)),
-    ):
-        experiment = make_experiment(config)
-        shapes = lambda columns: jax.eval_shape(
-            lambda: init_variables(
-                experiment.grown([{"lifelong.method.columns": columns}] if columns > 1 else []).model,
-                jax.random.key(0),
-                config.data.segment_length,
-            )
-        )["params"]
-        one, pairs = count(shapes(1)), sum(width**2 for width in widths)
-        assert [count(shapes(number)) for number in (2, 3)] == [2 * one + pairs, 3 * one + 3 * pairs]
+@pytest.mark.parametrize("kind", ["classes", "texts"])
+def test_parameters_are_columns_and_a_matrix_for_each_pair_of_layers(tmp_path, kind):
+    method, widths = ProgressiveNetwork(), {"classes": (5,), "texts": (8, 8)}[kind]
+    config = classes_of(tmp_path, method) if kind == "classes" else texts_of(tmp_path, method, num_layers=2)
+    experiment, length = make_experiment(config), config.data.segment_length
+    grown = [experiment.grown([{"lifelong.method.columns": columns}]).model for columns in (1, 2, 3)]
+    make = lambda model: lambda: init_variables(model, jax.random.key(0), length)
+    one, *more = [count(jax.eval_shape(make(model))["params"]) for model in grown]
+    pairs = sum(width**2 for width in widths)
+    assert more == [2 * one + pairs, 3 * one + 3 * pairs]
 
 
 @pytest.mark.slow
@@ -190,8 +189,8 @@ def test_a_run_begins_with_one_column_and_has_no_more_than_tasks(tmp_path):
 @pytest.mark.laws
 def test_a_text_encoder_has_columns_with_heads_of_their_own():
     attention = Bidirectional(positions=8)
-    config = Config(model=Model(dim=8, num_layers=2, num_heads=2, attention=attention), lifelong=Lifelong())
-    config.lifelong.method = ProgressiveNetwork(columns=2)
+    config = Config(model=Model(dim=8, num_layers=2, num_heads=2, attention=attention))
+    config.lifelong = Lifelong(method=ProgressiveNetwork(columns=2))
     model = make_model(config, 10, ClassificationHead(3))
     tokens, start = jnp.arange(6)[None], {"start_of_document": jnp.ones(1, bool)}
     params = init_variables(model, jax.random.key(0), 6)["params"]
