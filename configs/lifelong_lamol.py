@@ -57,22 +57,27 @@ from memjax.config import (
     Squad,
     Sst,
     TaskData,
+    TextClasses,
     ToyInstructions,
     Training,
     WikiSql,
     Woz,
 )
+from memjax.lifelong.orders import MBPA_ORDERS
 
 DOMAINS = ("encyclopedia", "news", "reviews")
 SIZES: Any = {"num_train": 500, "num_validation": 100, "num_test": 200}
-SOURCES = {
+SOURCES: dict[str, Any] = {
     "sst": Sst(path="sst", **SIZES),
     "qa_srl": QaSrl(path="qa-srl", domain="wikinews", **SIZES),
     "woz": Woz(path="woz", **SIZES),
     "wikisql": WikiSql(path="wikisql", **SIZES),
     "squad": Squad(path="squad", **SIZES),
 }
+TEXTS = {name: TextClasses(path=name, **SIZES, **{"data_set": name}) for name in MBPA_ORDERS[0]}
+SOURCES |= TEXTS
 STREAMS = {
+    "texts": tuple(TEXTS),
     "three": ("sst", "qa_srl", "woz"),
     "four": ("wikisql", "sst", "qa_srl", "woz"),
     "five": ("squad", "wikisql", "sst", "qa_srl", "woz"),
@@ -119,6 +124,11 @@ VARIANTS = {
     "five": "LAMOL on SQuAD, WikiSQL, SST, QA-SRL, WOZ",
     "five_default": "fine-tuning on these",
     "five_multi_task": "all five at once",
+    "texts": "LAMOL on the five text tasks of MbPA++, whose answers are names of classes",
+    **{
+        f"texts_{method}": f"on these, {method.replace('_', ' ')}"
+        for method in ("default", "replay", "mbpa_pp", "multi_task", "single_task")
+    },
     "pretrained": "the language model that all others begin with",
     "paper": "LAMOL at the published size: GPT-2 small, nine epochs",
     "smoke": "seconds: copying and reversing three letters",

@@ -11,9 +11,8 @@ segments, rounded up.
 Paper: Martins, Marinho and Martins, "infinity-former: Infinite Memory Transformer", ACL 2022,
 https://arxiv.org/abs/2109.00301.
 Paper's number: curves only; the accuracy of infinity-former falls less than that of both others from 8,000 symbols on.
-Our number: not run at full size. 0.1 to 0.17 M parameters, 2,000 updates on documents of 1,000 symbols:
-tools/results/tables/sorting_small.md; Memformer there: tools/results/tables/sorting_horizon.md; on documents of 256
-symbols, 5,000 updates, gradients in the last segments only, and fewer slots: tools/results/tables/sorting_curves.md.
+Our number: not run at full size. 0.1 to 0.17 M parameters, 2,000 updates on documents of 1,000 symbols, Memformer too;
+on documents of 256, 5,000 updates, gradients in the last segments only, fewer slots: tools/results/tables/sorting.md.
 Hardware: not said in the paper.
 
 Where the values come from

@@ -28,6 +28,7 @@ __all__ = [
     "InstructionTokenizer",
     "Marks",
     "WrittenExamples",
+    "lines_of_instructions",
     "read_query",
     "read_state",
     "select_instructions",
@@ -389,6 +390,26 @@ def read_query(text: str) -> Query | None:
     if bool(where) != bool(parts):
         return None
     return (aggregate or "").lower(), column.lower(), frozenset((name, sign, a or b) for name, sign, a, b in parts)
+
+
+def lines_of_instructions(path: str, split: str) -> list[Instruction]:
+    """The lines of `train.jsonl` and its kin in a folder.
+
+    Raises:
+      ValueError: a file that is missing or of another form.
+    """
+    file, found = required(path, f"{_part(split, 'validation')}.jsonl"), []
+    for number, line in enumerate(read_text(file).splitlines()):
+        try:
+            row = json.loads(line)
+            answers = row["answers"]
+            answers = (answers,) if isinstance(answers, str) else tuple(answers)
+            assert answers and all(isinstance(text, str) for text in (row["question"], *answers))
+            found.append(Instruction(row.get("context", ""), row["question"], answers, str(row.get("group", ""))))
+        except (AssertionError, KeyError, TypeError, ValueError):
+            allowed = "a JSON object with question, answers, and where there is one context"
+            raise ValueError(f"{file}:{number + 1}: given {line[:40]!r}, allowed: {allowed}") from None
+    return found
 
 
 def seqio_instructions(name: str, split: str) -> list[Instruction]:

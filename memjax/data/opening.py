@@ -24,6 +24,7 @@ from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments, mnist
 from memjax.data.instructions import (
     Instruction,
+    lines_of_instructions,
     select_instructions,
     seqio_instructions,
     sst_instructions,
@@ -308,9 +309,14 @@ def instructions_of(data: configs.Data, split: str) -> list[Instruction]:
       ValueError: a source without such, labelled texts whose classes have no names, or what its reader refuses.
     """
     source: Any = data.source
-    readers = {configs.Sst: sst_instructions, configs.Woz: woz_instructions, configs.WikiSql: wikisql_instructions}
+    readers = {
+        configs.Sst: sst_instructions,
+        configs.Woz: woz_instructions,
+        configs.WikiSql: wikisql_instructions,
+        configs.InstructionLines: lines_of_instructions,
+    }
     match source:
-        case configs.Sst() | configs.Woz() | configs.WikiSql():
+        case configs.Sst() | configs.Woz() | configs.WikiSql() | configs.InstructionLines():
             read = readers[type(source)](source.path, split)
             return select_instructions(read, getattr(source, f"num_{split}"), seed=source.sampling_seed)
         case configs.ToyInstructions():

@@ -12,7 +12,16 @@ from memjax.settings.sources import Source
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = ["InstructionKind", "InstructionSource", "SeqioInstructions", "Sst", "ToyInstructions", "WikiSql", "Woz"]
+__all__ = [
+    "InstructionKind",
+    "InstructionLines",
+    "InstructionSource",
+    "SeqioInstructions",
+    "Sst",
+    "ToyInstructions",
+    "WikiSql",
+    "Woz",
+]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,6 +80,21 @@ class WikiSql(InstructionFiles):
 
 
 @dataclass(slots=True, kw_only=True)
+class InstructionLines(InstructionFiles):
+    """Files of one's own: a folder with `train.jsonl`, `validation.jsonl` and `test.jsonl` (also .xz / .gz).
+
+    Every line is a JSON object with `question`, `answers` (a list, or one text), and where there is one `context`.
+    """
+
+    metric: Literal["words", "class", "logical_form", "dialogue_state"] = "words"
+    """what counts as right (`Source.answered_by`)"""
+
+    @property
+    def answered_by(self) -> str:  # type: ignore[override]
+        return self.metric
+
+
+@dataclass(slots=True, kw_only=True)
 class SeqioInstructions(InstructionSource):
     """A registered seqio Task: `inputs` are context and question, `targets` the answer."""
 
@@ -100,4 +124,4 @@ class ToyInstructions(InstructionSource):
     """to train on; an eighth of them in other splits"""
 
 
-InstructionKind = Sst | Woz | WikiSql | SeqioInstructions | ToyInstructions
+InstructionKind = Sst | Woz | WikiSql | InstructionLines | SeqioInstructions | ToyInstructions

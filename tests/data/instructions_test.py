@@ -6,7 +6,18 @@ import json
 import numpy as np
 import pytest
 
-from memjax.config import BytePairs, Data, KeyValueRecall, LabelledFile, QaSrl, Sst, ToyInstructions, WikiSql, Woz
+from memjax.config import (
+    BytePairs,
+    Data,
+    InstructionLines,
+    KeyValueRecall,
+    LabelledFile,
+    QaSrl,
+    Sst,
+    ToyInstructions,
+    WikiSql,
+    Woz,
+)
 from memjax.data.instructions import (
     Instruction,
     InstructionExamples,
@@ -112,6 +123,9 @@ def test_every_reader_gives_a_context_a_question_and_an_answer(tmp_path):
     answer = 'SELECT COUNT A_FIELD FROM TABLE WHERE B_FIELD = "Ann Lee"'
     assert (one.context, one.answers) == ("how many?", (answer,)) and open_with(sql) == []
     assert read_query(answer) == ("count", "a_field", frozenset({("b_field", "=", "ann lee")}))
+    line = '{"context": "c", "question": "q", "answers": "a"}\n{"question": "p", "answers": ["a", "b"]}'
+    lines = InstructionLines(path=put(tmp_path / "own" / "test.jsonl", line))
+    assert open_with(lines, "test") == [Instruction("c", "q", ("a",)), Instruction("", "p", ("a", "b"))]
     put(tmp_path / "srl" / "sentences" / "wikinews.dev.full.csv", "qasrl_id,tokens\ns,Ann saw it")
     put(tmp_path / "srl" / "gold" / "wikinews.dev.gold.csv", "qasrl_id,question,answer_range\ns,Who?,0:1~!~2:3")
     [one] = open_with(QaSrl(path=str(tmp_path / "srl"), validation_percent=0))
@@ -128,6 +142,7 @@ def test_every_reader_gives_a_context_a_question_and_an_answer(tmp_path):
         (Sst, "stsa.binary.train", "2 film", "train:1: class '2', allowed: 0 or 1"),
         (Woz, "woz_train_en.json", "{", "not of the form of WOZ 2.0"),
         (WikiSql, "wikisql.json", [{"sql": []}], "not of the form of text2sql-data"),
+        (InstructionLines, "train.jsonl", '{"question": "q"}', "jsonl:1: given .*allowed: a JSON object with question"),
         (Sst, "other", "", "has no stsa.binary.train"),
     ],
 )

@@ -21,6 +21,14 @@ _OTHERS = {
     "single task": "single_task",
     "multi-task": "multi_task",
 }
+_TEXTS = {
+    "single task": "texts_single_task",
+    "fine-tuning": "texts_default",
+    "replay": "texts_replay",
+    "MbPA++": "texts_mbpa_pp --evaluation.answers 50",
+    "LAMOL": "texts",
+    "multi-task": "texts_multi_task",
+}
 _SHARE = "--lifelong.method.share {share:g} --lifelong.method.rows {rows}"
 _FOUR = {
     **{
@@ -69,6 +77,20 @@ RECIPES = {
         seeds=_SEEDS,
         arguments=_ARGUMENTS,
         controls={**_controls({**_ROWS, **_OTHERS}), "LAMOL": ("fine-tuning", "LAMOL, shared", "LAMOL, real")},
+    ),
+    "lifelong_lamol_texts": Recipe(
+        description=(
+            f"{_ABOUT} The five text tasks of MbPA++ with names of classes as answers; MEMJAX_TEXTS has the files of "
+            "`tools.measurements.vectors five --files`."
+        ),
+        config="lifelong_lamol",
+        variants=_TEXTS,
+        steps=0,
+        orders={"order 1": "--lifelong.order 0 1 2 3 4"},
+        page=_PAGE,
+        seeds=_SEEDS,
+        arguments=_ARGUMENTS.replace("MEMJAX_INSTRUCTIONS", "MEMJAX_TEXTS"),
+        controls=_controls(_TEXTS),
     ),
     "lifelong_lamol_four": Recipe(
         description=f"{_ABOUT} WikiSQL, SST, QA-SRL, WOZ: how many examples are written.",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from tools.recipes import RECIPES, Recipe, page_of
-from tools.results import comparisons, perplexities, speed_tables, streams, tables
+from tools.results import comparisons, perplexities, speed_tables, streams, survey, tables
 from tools.results.cells import cell
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run
 
@@ -24,13 +24,14 @@ TABLES: Mapping[str, Callable[[Measurement], str]] = {
     **speed_tables.TABLES,
     "avalanche": streams.avalanche,
     "texts": streams.texts,
+    "written": streams.written,
 }
 MEASURED = {
     "knn_lm": ("knn_lm", "continuous_cache", "both", "spalm", "store_size", "larger_store")
     + ("distances", "key_positions", "domain", "memorization"),
     "wikitext2_spalm": ("neighbor_hits",),
     "memory_added": ("gains",),
-    "sorting_small": ("regression",),
+    "sorting": ("regression",),
     "lifelong_mnist": ("avalanche",),
     "texts": ("texts",),
     "bench": ("note", "bench", "profile"),
@@ -41,6 +42,7 @@ MEASURED = {
     "episodes": ("episodes",),
     "lifelong_meta": ("coarse", "neighbor_tasks"),
     "lifelong_relations": ("relation_spread",),
+    "lifelong_lamol": ("written",),
     "product_key_steps": ("product_key_steps",),
     "plans": ("plan", "learner_plan"),
     "learns": ("learns",),
@@ -100,6 +102,9 @@ def pages(book: Book) -> dict[str, str]:
             count = f"{len(shown)} runs" if shown else ""
             count += f"{', ' if shown and own else ''}{len(own)} measurements" if own else ""
             lines.append(f"- [{name}](tables/{name}.md): {count}")
+    if any(run.recipe in RECIPES for run in runs):
+        found[f"tables/{survey.PAGE}.md"] = survey.page(runs)
+        lines.append(f"- [{survey.PAGE}](tables/{survey.PAGE}.md): all systems of lifelong learning")
     header = HEADER.format(points=MOST_POINTS, logs=LOGS)
     return {"README.md": header + "\n".join(lines) + "\n", **found}
 

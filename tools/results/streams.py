@@ -253,3 +253,21 @@ def _mean(values: np.ndarray) -> float:
 
 def _cell(value: float) -> str:
     return "" if np.isnan(value) else f"{value:.1f}"
+
+
+def written(found: Measurement) -> str:
+    """What a model has written of each of its tasks, a line a task, and the first texts of each."""
+    heads = ["task", "one mark", "of the task", "different", "score of these alone", "of as many real ones", "a second"]
+    percent = lambda value: f"{100 * value:.0f} %"
+    cells = [
+        [
+            one["task"],
+            *(percent(one[name]) for name in ("one_mark", "of_task", "different")),
+            f"{one['score_of_written']:.1f}",
+            f"{one['score_of_real']:.1f}",
+            f"{one['written'] / one['seconds']:.1f}",
+        ]
+        for one in found.facts["tasks"]
+    ]
+    shown = [f"- {one['task']}: {' '.join(text.split())}" for one in found.facts["tasks"] for text in one["texts"]]
+    return "\n\n".join([grid(heads, cells), "The first texts of each task, cut at ANS:", "\n".join(shown)])

@@ -1,0 +1,118 @@
+"""What a run of LAMOL would write before its next task: how much of it is of use, and what is learned of it alone.
+
+    python -m tools.measurements.written RUN --pretrained PRETRAINED --name "LAMOL, order 1"
+
+Of every task of the run: texts with exactly one answer mark, those of them whose answer is one of the task, and the
+score of a fresh model that begins as the run did and learns nothing but those texts, beside one that learns as many
+examples of the task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from memjax.config import Config, InstructionLines, Lifelong, Sequential, TaskData
+from memjax.data.instructions import Instruction, read_query, read_state
+from memjax.lifelong import load_run, train
+from memjax.lifelong.lamol import write_samples
+from memjax.training import read_metrics
+from memjax.training.runs import load_config, versions
+from tools.results import pages
+from tools.results.ledger import measured
+
+SHOWN = 10
+"""texts of each task in the ledger"""
+
+
+def is_of_task(text: str, prompt: str, known: set[str], answered_by: str) -> bool:
+    """Whether an answer is one that the task has: a class, a change of state, a query, or words of the context."""
+    match answered_by:
+        case "class":
+            return text.strip() in known
+        case "dialogue_state":
+            return read_state(text) is not None
+        case "logical_form":
+            return read_query(text) is not None
+    return bool(text.strip()) and text.strip() in prompt
+
+
+def learned(config: Config, train_on: list[Instruction], source: Any, folder: Path, tests: list[Instruction]) -> float:
+    """The score of a fresh model on the tests of a task after some examples alone."""
+    folder.mkdir(parents=True)
+    for name, some in (("train", train_on), ("validation", tests), ("test", tests)):
+        rows = [{**dataclasses.asdict(one), "answers": list(one.answers)} for one in some]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    lines = InstructionLines(path=str(folder), metric=source.answered_by)
+    stream: Any = config.lifelong
+    alone = Lifelong(method=Sequential(), tasks=(TaskData(name="one", source=lines),), epochs=stream.epochs)
+    data = dataclasses.replace(config.data, source=lines)
+    named = {"name": "one", "workdir": str(folder), "data": data, "lifelong": alone, "evaluations": ()}
+    result = train(dataclasses.replace(config, **named), on_event=lambda event: None)
+    return [line["score"] for line in read_metrics(result.path / "metrics.jsonl") if line.get("name") == "one"][-1]
+
+
+def measure(run: Path, number: int, pretrained: str) -> dict[str, Any]:
+    """Every number."""
+    config = load_config(run)
+    config.training.init_from = pretrained
+    loaded, stream, found = load_run(run), config.lifelong, []
+    assert stream is not None
+    tokenizer, how = loaded.experiment.tokenizer, stream.method.arguments()
+    for index, task in enumerate(stream.in_order):
+        own = loaded.experiment.of_task(task.name)
+        mark = tokenizer.generate_id if how["tokens"] == "shared" else tokenizer.first_task_id + index
+        begun = time.perf_counter()
+        written = write_samples(
+            loaded.experiment.model,
+            loaded.variables,
+            tokenizer,
+            mark,
+            number,
+            length=config.data.segment_length,
+            seed=index,
+            top_k=how["top_k"],
+            temperature=how["temperature"],
+        )
+        seconds = time.perf_counter() - begun
+        real, tests = own.documents("train").instructions, own.documents("test").instructions
+        known, answered = {answer for one in real for answer in one.answers}, task.source.answered_by
+        texts = [(tokenizer.decode(prompt), tokenizer.decode(answer)) for prompt, answer in written.rows]
+        fits = [is_of_task(answer, prompt, known, answered) for prompt, answer in texts]
+        row = {"task": task.name, "written": number, "one_mark": len(texts) / number, "seconds": seconds}
+        row |= {"of_task": sum(fits) / number, "different": len({*written.texts}) / number}
+        with tempfile.TemporaryDirectory() as folder:
+            some = [Instruction("", prompt, (answer,)) for prompt, answer in texts]
+            named = {"source": task.source, "tests": list(tests)}
+            row["score_of_written"] = learned(config, some, folder=Path(folder, "a"), **named) if some else 0.0
+            row["score_of_real"] = learned(config, list(real[: len(some)]), folder=Path(folder, "b"), **named)
+        found.append({**row, "texts": written.texts[:SHOWN]})
+    return {"versions": versions(), "tasks": found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run", type=Path, help="directory of a finished run of LAMOL")
+    parser.add_argument("--pretrained", required=True, help="run that it began with")
+    parser.add_argument("--number", type=int, default=100, help="texts of each task")
+    parser.add_argument("--name", required=True, help="of the run, for the table")
+    given = parser.parse_args()
+    facts = measure(given.run, given.number, given.pretrained)
+    command = f"python -m tools.measurements.written RUN --pretrained PRETRAINED --number {given.number}"
+    title = f"What is written: {given.name}"
+    about = (
+        "After the last task, texts of every task: the share with exactly one answer mark, the share whose answer is "
+        "one of the task (a class, a state, a query, or words of the text), and how many are different; the score on "
+        "the task's test examples of a fresh model, pretrained as the run, that learned those with one mark alone, and "
+        "of one that learned as many real examples."
+    )
+    pages.record(measured("written", given.name, facts, command=command, title=title, about=about))
+
+
+if __name__ == "__main__":
+    main()

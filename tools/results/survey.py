@@ -1,0 +1,241 @@
+"""One page with every system of lifelong learning: what it keeps, when it reads it, what that costs and gains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from memjax.lifelong.metrics import average_perplexity
+from tools.recipes import RECIPES, page_of
+from tools.results import perplexities, streams
+from tools.results.ledger import Run
+from tools.results.speed_tables import grid
+
+PAGE = "survey"
+NO_NUMBER = "no number that we could check"
+"""where the published one was not at hand"""
+
+
+class System(NamedTuple):
+    """A system of the survey.
+
+    Attributes:
+      name: with what was published.
+      family: of the survey.
+      stores: what it keeps.
+      reads: when.
+      training: what it adds to training.
+      test: and to answering.
+      claim: of its paper.
+      ours: recipe and row of runs in the ledger, and their controls.
+    """
+
+    name: str
+    family: str
+    stores: str
+    reads: str
+    training: str
+    test: str
+    claim: str
+    ours: tuple[tuple[str, str, str], ...]
+
+
+_TEXT = "five text tasks, mean over four orders"
+SYSTEMS = (
+    System(
+        "EWC (Kirkpatrick et al. 2017)",
+        "regularisation",
+        "an anchor and an importance for every parameter, of each task",
+        "every update",
+        "a pass over some batches after a task, a penalty an update",
+        "nothing",
+        NO_NUMBER,
+        (("lifelong_mnist", "EWC", "SEQ"), ("lifelong_vectors_2000", "EWC", "SEQ")),
+    ),
+    System(
+        "online EWC (Schwarz et al. 2018)",
+        "regularisation",
+        "one anchor, one importance",
+        "every update",
+        "as EWC",
+        "nothing",
+        NO_NUMBER,
+        (("lifelong_meta", "online EWC", "SEQ"),),
+    ),
+    System(
+        "MAS (Aljundi et al. 2018)",
+        "regularisation",
+        "one anchor, one importance, without labels",
+        "every update",
+        "as EWC",
+        "nothing",
+        NO_NUMBER,
+        (("lifelong_vectors_2000", "MAS", "SEQ"),),
+    ),
+    System(
+        "SI (Zenke et al. 2017)",
+        "regularisation",
+        "one anchor, one importance, and the path of the task",
+        "every update",
+        "a sum an update",
+        "nothing",
+        NO_NUMBER,
+        (("lifelong_vectors_2000", "SI", "SEQ"),),
+    ),
+    System(
+        "GEM (Lopez-Paz and Ranzato 2017)",
+        "constraints",
+        "examples of every task",
+        "every update",
+        "a gradient for each earlier task, a quadratic program",
+        "nothing",
+        NO_NUMBER,
+        (("lifelong_mnist", "GEM", "SEQ"),),
+    ),
+    System(
+        "A-GEM (Chaudhry et al. 2019)",
+        "constraints",
+        "examples",
+        "every update, or now and then",
+        "one more gradient",
+        "nothing",
+        f"66.9 % ({_TEXT}; reported by MbPA++)",
+        (("lifelong_meta", "A-GEM", "SEQ"),),
+    ),
+    System(
+        "MbPA++ (de Masson d'Autume et al. 2019)",
+        "replay",
+        "examples with keys of a frozen network",
+        "1 % of examples in training; 32 neighbours of every query",
+        "1 %",
+        "30 gradient steps a query",
+        f"70.6 % ({_TEXT}; plain training 18.4)",
+        (("lifelong_meta", "MbPA++", "SEQ"), ("lifelong_vectors_2000", "MbPA++", "SEQ")),
+    ),
+    System(
+        "EMAR (Han et al. 2020)",
+        "replay",
+        "examples of every task, prototypes of classes",
+        "after every task, over and over",
+        "two rounds over memory and task, k-means",
+        "nothing",
+        NO_NUMBER,
+        (("lifelong_relations", "EMAR", "lower bound"),),
+    ),
+    System(
+        "LAMOL (Sun et al. 2020)",
+        "replay",
+        "nothing but itself: it writes examples before a task",
+        "with every batch of the task",
+        "two passes a batch, a fifth more examples, and writing them",
+        "nothing",
+        f"76.5 % ({_TEXT})",
+        (("lifelong_lamol", "LAMOL", "fine-tuning"),),
+    ),
+    System(
+        "ELLE (Qin et al. 2022)",
+        "growth, with replay",
+        "a share of every domain's text; a larger model for each",
+        "a tenth of every batch; alone, after the model has grown",
+        "a larger model, updates to recover",
+        "a larger model",
+        "lowest perplexity of all that were compared (no table at hand)",
+        (("lifelong_pretraining", "ELLE", "naive"),),
+    ),
+    System(
+        "progressive networks (Rusu et al. 2016)",
+        "parameter isolation",
+        "a column of layers for every task",
+        "every earlier column, in every update and answer",
+        "a forward pass through all earlier columns",
+        "the same, and the task has to be known",
+        "nothing is forgotten, by construction",
+        (("lifelong_pretraining", "progressive", "naive"),),
+    ),
+    System(
+        "OML-ER (Holla et al. 2020)",
+        "meta-learning",
+        "examples",
+        "1 % of examples, as queries; before a test",
+        "episodes: five inner steps and an outer one",
+        "some steps for a whole test set",
+        f"75.7 % ({_TEXT})",
+        (("lifelong_meta", "OML-ER", "SEQ"),),
+    ),
+    System(
+        "ANML-ER (Holla et al. 2020)",
+        "meta-learning",
+        "examples, and a gate",
+        "as OML-ER",
+        "as OML-ER, and a second encoder",
+        "as OML-ER",
+        NO_NUMBER,
+        (("lifelong_meta", "ANML-ER", "SEQ"),),
+    ),
+    System(
+        "Meta-MbPA (Wang et al. 2020)",
+        "meta-learning",
+        "1 % of the examples, unlike each other, with keys",
+        "in training and before a test",
+        "steps on neighbours before every update",
+        "30 steps for a whole test set",
+        f"77.3 % ({_TEXT})",
+        (("lifelong_meta", "Meta-MbPA", "SEQ"),),
+    ),
+)
+FIRST, SECOND = ("MbPA++", "OML-ER", "Meta-MbPA", "multi-task"), "lifelong_lamol_texts"
+ABOUT = (
+    "Replay keeps examples, or makes them; regularisation holds parameters near what they were; constraints forbid "
+    "updates that hurt; parameter isolation gives a task parts of its own; meta-learning learns how to adapt. Claims "
+    "are of the papers, on models and data of their size. Ours are small runs (follow the links), each beside plain "
+    "training of the same model on the same stream; no two lines are of one experiment unless their links are the same."
+)
+
+
+def page(runs: Sequence[Run]) -> str:
+    """The page."""
+    heads = ["system", "family", "keeps", "reads it", "adds to training", "adds to a test", "claim", "ours"]
+    cells = [[*system[:7], "; ".join(filter(None, (_said(runs, *one) for one in system.ours)))] for system in SYSTEMS]
+    parts = ["# Systems of lifelong learning", ABOUT, grid(heads, cells), "## The same five text tasks, by backbone"]
+    theirs = (
+        "Published, each with its own code and BERT or GPT-2: MbPA++ 70.6, OML-ER 75.7, LAMOL 76.5, Meta-MbPA 77.3."
+    )
+    parts.append(f"{theirs} Below, two backbones: numbers of one table say nothing about the other.")
+    meta = [row for row in ("single task", *FIRST) if _mean(runs, "lifelong_meta", row) is not None]
+    parts.append("A perceptron on vectors of MiniLM, frozen, one pass over 2,000 texts a task:")
+    parts.append(grid(["row", "average, %"], [[row, _cell(runs, "lifelong_meta", row)] for row in meta]))
+    small = [row for row in RECIPES[SECOND].variants if _mean(runs, SECOND, row) is not None]
+    if small:
+        parts.append("A small GPT-2 that writes the names of classes, 500 texts a task:")
+        parts.append(grid(["row", "average, %"], [[row, _cell(runs, SECOND, row)] for row in small]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _said(runs: Sequence[Run], recipe: str, row: str, control: str) -> str:
+    """A row beside its control, '' where one was not run."""
+    both = [_cell(runs, recipe, name) for name in (row, control)]
+    if not all(both):
+        return ""
+    what = "AP" if perplexities.is_of_nats(_of(runs, recipe, row)) else "average"
+    return f"[{recipe}]({page_of(recipe)}.md): {what} {both[0]} (plain training {both[1]})"
+
+
+def _of(runs: Sequence[Run], recipe: str, row: str) -> list[Run]:
+    return [run for run in runs if run.recipe == recipe and run.row.rpartition(", ")[0] == row]
+
+
+def _mean(runs: Sequence[Run], recipe: str, row: str) -> float | None:
+    own = _of(runs, recipe, row)
+    if not own:
+        return None
+    if perplexities.is_of_nats(own):
+        return float(np.mean([average_perplexity(np.exp(run.evaluations["stream"]["scores"])) for run in own]))
+    measure = streams.LEARNED if row == streams.ALONE else streams.AVERAGE  # alone: each task after itself
+    return float(np.nanmean(streams.scores(own, RECIPES[recipe], row, measure)))
+
+
+def _cell(runs: Sequence[Run], recipe: str, row: str) -> str:
+    found = _mean(runs, recipe, row)
+    return "" if found is None else f"{found:.1f}"
