@@ -74,7 +74,8 @@ SOURCES: dict[str, Any] = {
     "wikisql": WikiSql(path="wikisql", **SIZES),
     "squad": Squad(path="squad", **SIZES),
 }
-TEXTS = {name: TextClasses(path=name, **SIZES, **{"data_set": name}) for name in MBPA_ORDERS[0]}
+_FIVE: Any = MBPA_ORDERS[0]
+TEXTS = {name: TextClasses(data_set=name, path=name, **SIZES) for name in _FIVE}
 SOURCES |= TEXTS
 STREAMS = {
     "texts": tuple(TEXTS),

@@ -10,6 +10,7 @@ of every method, and not a share of each domain's text.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +21,7 @@ from memjax.axes import parameter_names
 from memjax.config import Config, EpisodicMemory
 from memjax.lifelong.compose import Replayed, compose
 from memjax.lifelong.contract import Method, TaskInfo
+from memjax.lifelong.episodes import EPISODES
 from memjax.lifelong.expansion import (
     Depth,
     Growth,
@@ -38,6 +40,7 @@ from memjax.models.transformer import join_collection, split_collection
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
+from memjax.training.objective import read_segment
 from memjax.training.sharding import Layout
 from memjax.training.stages import GROWTH, Change, Context, Learner, Lineage, Stage
 from memjax.training.step import TrainState, init_variables, model_variables
@@ -45,6 +48,10 @@ from memjax.typing import Batch
 
 __all__ = ["WARM_UP", "elle"]
 
+GROWTH_LINE = "grown"
+"""kind of the lines of metrics about a growth: its seconds, and the nats of rows of the memory before and after it"""
+SCORED = 256
+"""rows of the memory that are scored around a growth, at most"""
 WARM_UP = "warm_up"
 """kind of update: of rows of the memory alone, after the model has grown"""
 
@@ -120,7 +127,7 @@ def grown(how: How, learner: Any, task: TaskInfo, state: TrainState, context: Co
     step = next_growth(how, small.config, task.index, context.lineage, context.key)
     if step is None:
         return Change(with_fresh_optimizer(state, task._replace(experiment=small)), context.lineage)
-    fields, growth = step
+    begun, (fields, growth) = time.perf_counter(), step
     lineage = (*context.lineage, fields)
     big = task.experiment.grown(lineage)
     length, seed = small.config.data.segment_length, _seed(context.key)
@@ -138,14 +145,36 @@ def grown(how: How, learner: Any, task: TaskInfo, state: TrainState, context: Co
         depth=how.depth,
         factor=(old.dim / new.dim) ** 0.5 if old.scale_embeddings else 1.0,
     )
-    fresh = learner(big, context.layout, make_objective).init(variables)
+    made = learner(big, context.layout, make_objective)
+    fresh = made.init(variables)
     context.report(f"grown to {new.num_layers} layers of width {new.dim}")
+    seconds = time.perf_counter() - begun
+    both = (small.model, model_variables(state)), (big.model, variables)
+    nats = [nats_of_memory(one, values, state) for one, values in both]
+    if None not in nats:
+        context.measure(GROWTH_LINE, {"seconds": seconds, "nats_before": nats[0], "nats_after": nats[1]})
     kept = {name: state.method.get(name, value) for name, value in fresh.method.items()}
     changed = dataclasses.replace(fresh, step=state.step, key=state.key, method=kept)
     if how.moments == "mapped":
         moments = _moments(state, small.model, big.model, growth, make, fresh)
         changed = dataclasses.replace(changed, opt_state=moments)
     return Change(changed, lineage)
+
+
+def nats_of_memory(model: Any, variables: Any, state: TrainState) -> float | None:
+    """Nats a target of rows of the memory, in evaluation mode: how much of them growth has cost; None = it is empty."""
+    memory = state.method.get(EPISODES)
+    if memory is None or not int(memory.count):
+        return None
+    rows = jax.tree.map(lambda leaf: leaf[: min(int(memory.count), SCORED)], memory.rows)
+
+    @jax.jit
+    def score(variables: Any, rows: Batch) -> Any:
+        start = model.init_state(rows.inputs.shape[0])
+        output = read_segment(model, variables, start, rows, deterministic=True)[0]
+        return model.apply(variables, output, rows.targets, rows.weights, method="nll").mean()
+
+    return float(score(variables, rows))
 
 
 def next_growth(

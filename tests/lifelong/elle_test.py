@@ -29,12 +29,12 @@ from memjax.data.documents import ArrayDocuments
 from memjax.data.pieces import TextPieces
 from memjax.lifelong import load_run, train
 from memjax.lifelong.contract import TaskInfo
-from memjax.lifelong.elle import WARM_UP
+from memjax.lifelong.elle import GROWTH_LINE, WARM_UP
 from memjax.lifelong.factory import make_method
 from memjax.training import read_metrics
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
-from memjax.training.stages import Context, Stage
+from memjax.training.stages import STREAM, Context, Stage
 from memjax.training.step import init_variables, model_variables
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
 
@@ -109,8 +109,15 @@ def test_what_growth_changes_of_what_a_model_computes(tmp_path, method, moved):
     state = learner.init(init_variables(experiment.model, jax.random.key(1), 6))
     task = TaskInfo(1, experiment.of_task("task 1"))
     [first, *_] = made.stages(task, Stage("task 1", lambda state, position: None, 0))
-    context = Context(jax.random.key(2), lambda: iter(()), (), lambda: None, lambda line: None, None)
+    measured = []
+    named = {"measure": lambda kind, values: measured.append((kind, values))}
+    context = Context(jax.random.key(2), lambda: iter(()), (), lambda: None, lambda line: None, None, **named)
+    stream = experiment.of_task("task 0").stream(epochs=1)
+    state, _ = learner.observe(state, jax.tree.map(jnp.asarray, next(stream)), STREAM)
     change = first.before(state, context)
+    # Of the rows that the memory has by now: what growth has cost.
+    [(kind, values)] = measured
+    assert kind == GROWTH_LINE and bool(abs(values["nats_after"] - values["nats_before"]) > 1e-4) is moved
     big = experiment.grown(change.lineage).model
     tokens = jnp.arange(6)[None] % experiment.model.vocabulary.vocab_size
     said = []

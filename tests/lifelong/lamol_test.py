@@ -288,6 +288,7 @@ def test_a_model_learns_to_write_what_it_was_taught_and_does_not_forget_it(tmp_p
     assert scores["lamol"][0] >= 80 and scores["lamol"][1] >= 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "rate"), [(0, 0.1), (2, 0.0), (2, 0.5)])
 def test_mbpa_writes_with_parameters_of_its_own(tmp_path, steps, rate):
     """Without steps, or at rate 0, as the model does; it reads the row again for every token instead of a cache."""

@@ -77,8 +77,13 @@ def played(config, stages=3):
     return found
 
 
-@pytest.mark.laws
-@pytest.mark.parametrize("config_of", [classes_of, texts_of], ids=["classes", "texts"])
+BOTH = [
+    pytest.param(classes_of, id="classes", marks=pytest.mark.laws),
+    pytest.param(texts_of, id="texts", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("config_of", BOTH)
 def test_old_columns_get_no_update_under_decay_and_answer_as_before_bit_for_bit(tmp_path, config_of):
     first, second, third = played(config_of(tmp_path, ProgressiveNetwork()))
     for _, begun, after in (second, third):
@@ -104,8 +109,7 @@ def test_old_columns_get_no_update_under_decay_and_answer_as_before_bit_for_bit(
     assert not np.array_equal(said(third, 1), said(third, 2))
 
 
-@pytest.mark.laws
-@pytest.mark.parametrize("config_of", [classes_of, texts_of], ids=["classes", "texts"])
+@pytest.mark.parametrize("config_of", BOTH)
 def test_with_one_task_it_is_plain_training_bit_for_bit(tmp_path, config_of):
     own, plain = (
         final_arrays(train(config_of(tmp_path / name, method, tasks=1)).path)[1]
@@ -117,8 +121,7 @@ def test_with_one_task_it_is_plain_training_bit_for_bit(tmp_path, config_of):
         np.testing.assert_array_equal(leaf, named[1][name])
 
 
-@pytest.mark.laws
-@pytest.mark.parametrize("config_of", [classes_of, texts_of], ids=["classes", "texts"])
+@pytest.mark.parametrize("config_of", BOTH)
 def test_nothing_is_forgotten_and_a_run_is_opened_with_its_columns(tmp_path, config_of):
     result = train(config_of(tmp_path, ProgressiveNetwork()))
     scores = scores_of(result)

@@ -15,6 +15,7 @@ from memjax.data.reading import Reading
 from memjax.data.rows import merge_positions
 from memjax.data.vectors import LabelledVectors, Vectors
 from memjax.lifelong import train
+from memjax.lifelong.contract import parts_of
 from memjax.lifelong.factory import course_of, load_run
 from memjax.lifelong.streams import (
     TASK,
@@ -31,7 +32,7 @@ from memjax.training import read_metrics
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
 from memjax.training.stages import STREAM
-from tests.lifelong.learner_cases import ALL, CASE, TASKS, config_of
+from tests.lifelong.learner_cases import ALL, CASE, TASKS, assert_equal, config_of, play
 from tests.training.loop_test import Crash, assert_same_run, crash_at
 
 ROWS = 4
@@ -293,3 +294,38 @@ def test_eval_and_compare_show_what_a_stream_has_come_to(tmp_path, capsys):
     assert main(["compare", str(result.path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)[str(result.path)]
     assert facts["average"] == stream["average"] and "forgetting" in facts
+
+
+@pytest.mark.laws
+def test_a_stage_reads_as_many_examples_as_its_limit_evenly_drawn():
+    config = config_of(Sequential())
+    plain = play(config)
+    assert config.lifelong is not None
+    limits = (10, 4, 7)
+    limited = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, limits=limits))
+    numbers = [
+        np.concatenate([np.ravel(batch.extras[EXAMPLE]) for _, batch in play(one).updates]) for one in (config, limited)
+    ]
+    count = lambda ids, task: len({*ids[(ids >= 10 * task) & (ids < 10 * task + 10)].tolist()})
+    assert [count(numbers[0], task) for task in range(3)] == [10, 10, 10]
+    # Numbers go on from those of the tasks before, which are as many as are read.
+    assert sorted(numbers[1][numbers[1] >= 0].tolist()) == list(range(sum(limits)))
+    whole = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, limits=(10, 10, 10)))
+    assert_equal(play(whole).state.params, plain.state.params)
+    examples = [part.examples for part in parts_of([make_experiment(limited).of_task(f"task {i}") for i in range(3)])]
+    assert [len(one) for one in examples] == [*limits]
+    first = [examples[1].example(index).inputs.tolist() for index in range(4)]
+    own = make_experiment(config).of_task("task 1").documents("train")
+    places = [[own.example(i).inputs.tolist() for i in range(10)].index(one) for one in first]
+    assert places == sorted(places) and places != [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("limits", "line"), [((4,), "limits: given .4,., allowed: .., or 3 numbers"), ((4, 4, 11), "limits.2: given 11")]
+)
+def test_limits_that_do_not_fit_are_refused(limits, line):
+    config = config_of(Sequential())
+    assert config.lifelong is not None
+    config = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, limits=limits))
+    with pytest.raises(ValueError, match=line):
+        course_of(make_experiment(config), None, make_objective)
