@@ -63,6 +63,7 @@ METHODS = {
     "logit_kd": LogitKD(memory=MEMORY, rows=3),
     "pnn": ProgressiveNetwork(),
     "elle": ELLE(**SIZES, **RECOVERS),
+    "elle_prompt": ELLE(**SIZES, **RECOVERS),
     "elle_paper": ELLE.as_published(**SIZES, **RECOVERS),
     "wider": ELLE(dims=SIZES["dims"], **RECOVERS),
     "deeper": ELLE(layers=SIZES["layers"], **RECOVERS),
@@ -77,6 +78,7 @@ LIMITS = {
     "logit_kd": (3136, 3612, 3892),
     "pnn": (3789, 3892, 3752),
     "elle": (3416, 1680, 896),
+    "elle_prompt": (3416, 1680, 896),
     "elle_paper": (3416, 1680, 896),
     "wider": (3416, 2100, 1456),
     "deeper": (3416, 3136, 2940),
@@ -94,6 +96,7 @@ VARIANTS = {
     "logit_kd": "3 stored pieces beside 28 new ones, with the model before the domain as teacher",
     "pnn": "a progressive network: a column of layers for every domain, of which each is evaluated with its own",
     "elle": "ELLE, whose expansion is exact",
+    "elle_prompt": "ELLE with a learned prompt for every domain, before its pieces",
     "elle_paper": "ELLE with the expansion of the paper, which changes what the model computes",
     "wider": "ELLE that grows in width alone",
     "deeper": "ELLE that grows in depth alone",
@@ -140,6 +143,8 @@ def get_config(variant: str = "default") -> Config:
         ),
     )
     assert config.lifelong is not None
+    if variant in ("elle_prompt", "paper"):
+        config.task = LanguageModeling(pieces=True, prompt="before")
     if variant == "paper":
         config.model.dim, config.model.num_layers, config.model.num_heads = 384, 6, 6
         config.model.attention, config.model.feed_forward.dim = GPT2(num_positions=512), 1536

@@ -64,6 +64,9 @@ class Config(Settings):
         require(not self.evaluation.name, "evaluation.name", self.evaluation.name, "'' (evaluations have names)")
         for one in (self.evaluation, *self.evaluations):
             require(one.task in ("", *tasks), "evaluation.task", one.task, f"'' or one of {tasks}")
+            require(
+                one.prompt in ("", "none", *tasks), "evaluation.prompt", one.prompt, f"'', 'none', or one of {tasks}"
+            )
         for one in self.evaluations:
             validate(replace(self, evaluation=replace(one, name=""), evaluations=()))
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from memjax.data.documents import Documents
 from memjax.data.sources import Texts
-from memjax.data.tokenizers import Tokenizer
+from memjax.data.tokenizers import ReservedTokenizer, Tokenizer
 
 __all__ = ["Dialogue", "Dialogues", "MarkingTokenizer", "Turn", "Utterance", "cmu_dog", "dialogue_texts"]
 
@@ -69,35 +69,13 @@ class Turn:
     stop: int
 
 
-class MarkingTokenizer:
+class MarkingTokenizer(ReservedTokenizer):
     """A tokenizer with the marks of dialogues as its last ids; they have no text."""
 
     def __init__(self, tokenizer: Tokenizer):
-        self._tokenizer = tokenizer
-        self.fingerprint = f"{tokenizer.fingerprint}-marks"
-        self.vocab_size, self.lossless = tokenizer.vocab_size + NUM_MARKS, tokenizer.lossless
-        self.begin_id, self.end_id, self.pad_id = tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id
+        super().__init__(tokenizer, NUM_MARKS, "marks")
         self.separator_id = tokenizer.vocab_size
         self.speaker_ids = (tokenizer.vocab_size + 1, tokenizer.vocab_size + 2)
-
-    @property
-    def base(self) -> Any:
-        return self._tokenizer.base
-
-    def files(self) -> dict[str, bytes]:
-        return self._tokenizer.files()
-
-    def encode(self, text: str) -> np.ndarray:
-        return self._tokenizer.encode(text)
-
-    def decode(self, ids: Any) -> str:
-        ids = np.asarray(ids, np.int64)
-        return self._tokenizer.decode(ids[ids < self.separator_id])
-
-    def token_bytes(self, ids: Any) -> np.ndarray:
-        ids = np.asarray(ids, np.int64)
-        marks = ids >= self.separator_id
-        return np.where(marks, 0, self._tokenizer.token_bytes(np.where(marks, self.pad_id, ids)))
 
 
 class Dialogues(Documents):

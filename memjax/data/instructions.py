@@ -20,7 +20,7 @@ from memjax.data.documents import Example, Examples
 from memjax.data.questions import required
 from memjax.data.seqio import seqio_pairs
 from memjax.data.sources import SPLITS, read_text
-from memjax.data.tokenizers import Tokenizer
+from memjax.data.tokenizers import ReservedTokenizer, Tokenizer
 
 __all__ = [
     "Instruction",
@@ -88,7 +88,7 @@ class Marks(NamedTuple):
         return cls.behind(vocab_size - 2 - max_tasks, max_tasks)
 
 
-class InstructionTokenizer:
+class InstructionTokenizer(ReservedTokenizer):
     """A tokenizer with marks as its last ids; they have no text.
 
     Attributes:
@@ -102,37 +102,13 @@ class InstructionTokenizer:
           tokenizer: of texts.
           max_tasks: tasks that have a mark of their own.
         """
-        self._tokenizer = tokenizer
-        self.fingerprint = f"{tokenizer.fingerprint}-instructions-{max_tasks}"
-        self.answer_id, self.generate_id, self.first_task_id, self.vocab_size = Marks.behind(
-            tokenizer.vocab_size, max_tasks
-        )
-        self.lossless = tokenizer.lossless
-        self.begin_id, self.end_id, self.pad_id = tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id
-
-    @property
-    def base(self) -> Any:
-        return self._tokenizer.base
+        super().__init__(tokenizer, 2 + max_tasks, f"instructions-{max_tasks}")
+        self.answer_id, self.generate_id, self.first_task_id, _ = Marks.behind(tokenizer.vocab_size, max_tasks)
 
     @property
     def marks(self) -> tuple[int, ...]:
         """Ids without text."""
-        return tuple(range(self.answer_id, self.vocab_size))
-
-    def files(self) -> dict[str, bytes]:
-        return self._tokenizer.files()
-
-    def encode(self, text: str) -> np.ndarray:
-        return self._tokenizer.encode(text)
-
-    def decode(self, ids: Any) -> str:
-        ids = np.asarray(ids, np.int64)
-        return self._tokenizer.decode(ids[ids < self.answer_id])
-
-    def token_bytes(self, ids: Any) -> np.ndarray:
-        ids = np.asarray(ids, np.int64)
-        marks = ids >= self.answer_id
-        return np.where(marks, 0, self._tokenizer.token_bytes(np.where(marks, self.pad_id, ids)))
+        return self.reserved
 
 
 class WrittenExamples(Examples):

@@ -1,7 +1,7 @@
 """Documents cut into pieces of fixed length, each an example that stands alone."""
 
 import hashlib
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -58,23 +58,50 @@ class Pieces(Examples):
 
 
 class TextPieces(Pieces):
-    """Pieces whose every next token is asked for, the one after the piece included; the first of all is not."""
+    """Pieces whose every next token is asked for, the one after the piece included; the first of all is not.
 
-    def __init__(self, documents: Documents, tokenizer: Any, *, length: int, packed: bool = False):
-        """Cuts the documents; arguments as in `Pieces`, `length` tokens a piece."""
-        super().__init__(documents, room=length, packed=packed)
-        self._tokenizer = tokenizer
-        settings = f"{documents.fingerprint}/{length}/{packed}"
+    A prompt takes the place of one token. It is never asked for, and no more is asked for than without it.
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        tokenizer: Any,
+        *,
+        length: int,
+        packed: bool = False,
+        prompt: int | None = None,
+        where: Literal["", "before", "after_first"] = "",
+    ):
+        """Cuts the documents.
+
+        Args:
+          documents: as in `Pieces`, like `packed`.
+          tokenizer: counts bytes; None = one a token.
+          length: tokens of a row.
+          packed: as there.
+          prompt: id that stands in every piece; None = none, where there could be one.
+          where: it stands before the text, or after its first token; '' = there is no room for one.
+        """
+        super().__init__(documents, room=length - bool(where), packed=packed)
+        self._tokenizer, self._length, self._prompt, self._where = tokenizer, length, prompt, where
+        own = f"/{where}/{prompt}" if where else ""
+        settings = f"{documents.fingerprint}/{length}/{packed}{own}"
         self.fingerprint = "pieces-" + hashlib.sha256(settings.encode()).hexdigest()[:16]
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
         del epoch
         begin, end, last = self.bounds(index)
         tokens = np.concatenate([*self.parts(begin, min(end + 1, last))]).astype(np.int32)
-        targets, weights = np.zeros(self.room, np.int32), np.zeros(self.room, np.float32)
-        count = len(tokens) - 1
-        targets[:count], weights[:count] = tokens[1:], 1
-        return Example(tokens[: end - begin], targets, weights)
+        inputs, asked = tokens[: end - begin], tokens[1:]
+        targets, weights = np.zeros(self._length, np.int32), np.zeros(self._length, np.float32)
+        # A token is asked for where the one before it is read; behind the first one that may be the prompt.
+        places = np.arange(len(asked))
+        if self._prompt is not None:
+            at = 0 if self._where == "before" else 1
+            inputs, places = np.insert(inputs, at, self._prompt).astype(np.int32), places + 1
+        targets[places], weights[places] = asked, 1
+        return Example(inputs, targets, weights)
 
     def num_tokens(self, index: int, /) -> int:
         begin, end, _ = self.bounds(index)

@@ -40,6 +40,7 @@ def continue_texts(
         raise ValueError("stop: given '', allowed: texts of at least one character")
     ids = [[tokenizer.begin_id, *(int(token) for token in tokenizer.encode(text))] for text in prompts]
     special = {tokenizer.begin_id, tokenizer.pad_id} - {tokenizer.end_id}
+    special |= {*range(tokenizer.base.vocab_size, tokenizer.vocab_size)}  # reserved ids, which have no text
     rows = [_Row(StreamingDecoder(tokenizer), tuple(stop)) for _ in prompts]
     stream = stream_tokens(
         model,

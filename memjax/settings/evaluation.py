@@ -46,6 +46,8 @@ class Evaluation(Settings):
     """of one of several evaluations, in metrics.jsonl; '' only in `evaluation`"""
     task: str = ""
     """which task's documents, of those that are learned one after the other; '' = those of data.source"""
+    prompt: str = ""
+    """with task.prompt: whose prompt the documents of `task` are read with, another task's or 'none'; '' = their own"""
     split: Literal["train", "validation", "test"] = "validation"
     """which documents"""
     rows: Count = 8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from memjax.settings.examples import (
@@ -63,6 +63,11 @@ class Task(Settings):
     takes_states = False
     sources: ClassVar[tuple[type[Source], ...]] = ()
 
+    def of_task(self, place: int) -> Task:
+        """The same for a task of a stream, by its place."""
+        del place
+        return self
+
     def check(self, field: str, config: Config) -> None:
         model, task = type(config.model).__name__, type(self).__name__
         learned = config.model.learns or task
@@ -87,8 +92,18 @@ class LanguageModeling(Task):
     pieces: bool = False
     """documents are cut into pieces of a segment that stand alone, examples that are counted and kept, as methods of
     lifelong learning need them; joined first where data.protocol is 'contiguous'"""
+    prompt: Literal["none", "before", "after_first"] = "none"
+    """a learned vector for each task of a stream, in every piece: before the text (ELLE), or after its first token
+    (published code)"""
+    max_prompts: Count = 8
+    """of prompts, which the vocabulary has room for from the start"""
+    domain: Annotated[int, Range(words="-1 (none), or the place of a task", least=-1)] = -1
+    """whose prompt stands in pieces, the place of a task in the stream, which gives each its own; -1 = none"""
 
     files = TextFiles
+
+    def of_task(self, place: int) -> LanguageModeling:
+        return replace(self, domain=place) if self.prompt != "none" else self
 
     def check(self, field: str, config: Config) -> None:
         Task.check(self, field, config)
@@ -97,6 +112,11 @@ class LanguageModeling(Task):
         require(model.carrier.is_causal, "model.attention", model.attention_kind, allowed)
         holds_examples = {"labelled", "questions", "relations", "vectors"} & set(source.gives)
         require(not holds_examples, "data.source", type(source).__name__, "a source of documents")
+        allowed = "'none' without pieces"
+        require(self.prompt == "none" or self.pieces, f"{field}prompt", self.prompt, allowed)
+        tasks = len(config.lifelong.tasks) if config.lifelong else 0
+        fits = self.prompt == "none" or tasks <= self.max_prompts
+        require(fits, f"{field}max_prompts", self.max_prompts, f"at least {tasks}, the tasks")
         if self.pieces:
             self.check_evaluation(config)
 

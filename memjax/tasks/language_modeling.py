@@ -11,6 +11,7 @@ from memjax.data.identifiers import ANNOTATION
 from memjax.data.opening import Datasets, make_datasets
 from memjax.data.pieces import TextPieces
 from memjax.data.token_files import Progress
+from memjax.data.tokenizers import ReservedTokenizer
 from memjax.tasks.contract import Subset, Task, Tokens
 from memjax.typing import Batch
 
@@ -26,10 +27,18 @@ class LanguageModeling(Task):
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         data = self.config.data
+        if tokenizer is not None and self.settings.prompt != "none":
+            tokenizer = tokenizer.base
         texts = make_datasets(data, tokenizer=tokenizer, progress=progress)
         if not self.settings.pieces:
             return texts
-        cut = {"length": data.segment_length, "packed": data.protocol == "contiguous"}
+        cut: dict[str, Any] = {"length": data.segment_length, "packed": data.protocol == "contiguous"}
+        if (where := self.settings.prompt) != "none":
+            # Ids behind those of texts, whichever of them this task has.
+            domain, size = self.settings.domain, texts.vocab_size
+            cut |= {"prompt": size + domain if domain >= 0 else None, "where": where}
+            own = texts.tokenizer and ReservedTokenizer(texts.tokenizer, self.settings.max_prompts, "prompts")
+            texts = dataclasses.replace(texts, tokenizer=own, vocab_size=size + self.settings.max_prompts)
         pieces = lambda split: TextPieces(texts.documents(split), texts.tokenizer, **cut)
         return dataclasses.replace(texts, documents=pieces)
 

@@ -130,8 +130,12 @@ class Experiment:
         config = grown(self.config, lineage)
         return dataclasses.replace(self, config=config, model=task_of(config).model(self.model.vocabulary.vocab_size))
 
-    def of_task(self, name: str) -> Experiment:
+    def of_task(self, name: str, prompt: str = "") -> Experiment:
         """The same with the documents of one of several tasks.
+
+        Args:
+          name: of the task.
+          prompt: as in `Evaluation`.
 
         Raises:
           ValueError: there is no such task, or its documents have another vocabulary.
@@ -140,7 +144,9 @@ class Experiment:
         names = [one.name for one in (settings.tasks if settings else ())]
         if settings is None or name not in names:
             raise ValueError(f"evaluation.task: given {name!r}, allowed: one of {names}")
+        places = {one.name: place for place, one in enumerate(settings.in_order)}
         config = with_source(self.config, settings.source_of(name))
+        config = dataclasses.replace(config, task=config.task.of_task({**places, "none": -1}[prompt or name]))
         theirs, ours = task_of(config).data(tokenizer=self.tokenizer), self.model.vocabulary.vocab_size
         if theirs.vocab_size != ours:
             raise ValueError(
@@ -182,7 +188,8 @@ class Experiment:
         """
         evaluation = evaluation or self.config.evaluation
         if evaluation.task:
-            other, own = self.of_task(evaluation.task), dataclasses.replace(evaluation, task="")
+            other = self.of_task(evaluation.task, evaluation.prompt)
+            own = dataclasses.replace(evaluation, task="", prompt="")
             return other.evaluator(own, model=model, documents=documents, **shown)
         fit = lambda variables: variables
         if model is None:
@@ -244,7 +251,8 @@ class Experiment:
         """
         evaluation = evaluation or self.config.evaluation
         if evaluation.task:
-            return self.of_task(evaluation.task).evaluate(variables, dataclasses.replace(evaluation, task=""))
+            own = dataclasses.replace(evaluation, task="", prompt="")
+            return self.of_task(evaluation.task, evaluation.prompt).evaluate(variables, own)
         evaluator = self.evaluator(evaluation)
         result = evaluator(variables)
         if not evaluation.answers or evaluation.memory_state != "kept" or self.task.writes_answers:

@@ -1,5 +1,7 @@
 """ELLE through `train`: degenerate cases, growth between tasks, recovery, resume, and refusals."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,6 +72,45 @@ def test_a_piece_asks_for_every_next_token_and_no_token_twice():
         examples = [pieces.example(index) for index in range(len(pieces))]
         assert [int(t) for one in examples for t in one.targets[one.weights > 0]] == wanted
         assert sum(pieces.num_tokens(index) for index in range(len(pieces))) == 10
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_prompt_is_read_and_never_asked_for(packed):
+    documents = ArrayDocuments([[1, 2, 3, 4, 5], [6, 7], [8, 9, 10]])
+    cut = lambda **fields: TextPieces(documents, None, length=4, packed=packed, **fields)
+    plain, none = cut(where="before"), cut(prompt=50, where="before")
+    after = cut(prompt=50, where="after_first")
+    assert len(plain) == len(none) == len(after)
+    for index in range(len(plain)):
+        own, before, behind = (one.example(index) for one in (plain, none, after))
+        asked = lambda one: one.targets[one.weights > 0].tolist()
+        assert asked(own) == asked(before) == asked(behind) and 50 not in asked(before)
+        assert before.inputs.tolist() == [50, *own.inputs] and len(before.targets) == 4
+        assert behind.inputs.tolist() == [own.inputs[0], 50, *own.inputs[1:]]
+        # Every token is asked for where the one before it is read, or behind the first one the prompt.
+        for one in (before, behind):
+            for place in np.flatnonzero(one.weights):
+                read = [token for token in one.inputs[: place + 1] if token != 50]
+                assert own.targets[own.weights > 0][len(read) - 1] == one.targets[place]
+    assert len({one.fingerprint for one in (plain, none, after, cut())}) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["before", "after_first"])
+def test_a_prompt_for_each_domain_is_learned_and_can_be_another(tmp_path, where):
+    config = config_of(tmp_path, Sequential(), tasks=2)
+    config.task = LanguageModeling(pieces=True, prompt=where, max_prompts=3)
+    result = train(config)
+    loaded = load_run(result.path)
+    experiment, variables = loaded.experiment, loaded.variables
+    size = experiment.model.vocabulary.vocab_size
+    assert size == make_experiment(config_of(tmp_path, Sequential(), tasks=2)).model.vocabulary.vocab_size + 3
+    read = [{*np.unique(experiment.of_task(f"task {i}").example().inputs).tolist()} for i in range(2)]
+    assert [size - 3 + i in ids for i, ids in enumerate(read)] == [True, True] and size - 2 not in read[0]
+    evaluation = lambda prompt: dataclasses.replace(config.evaluation, task="task 0", prompt=prompt)
+    nats = [experiment.evaluate(variables, evaluation(prompt)) for prompt in ("", "task 0", "task 1", "none")]
+    assert nats[0].nats == nats[1].nats and len({one.nats for one in nats}) == 3
+    assert len({one.targets for one in nats}) == 1
 
 
 @pytest.mark.parametrize("method", [Sequential(), Replay(memory=MEMORY, rows=2)], ids=["no_memory", "no_growth"])
