@@ -141,12 +141,11 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ValueError(f"to: {folder} exists and is not empty, allowed: a new or empty folder")
     settings = load_config(run)
-    columns = grown(settings, load_arrays(run)[2].get("lineage", ())).num_columns
-    if columns > 1:
-        raise ValueError(f"run: given {columns} columns, allowed: a model of one; transformers has none of several")
     family_of_run(settings.model).export_config(settings.model, 1, settings.task)  # refuses before anything is read
     checkpoint, arrays, extra = load_arrays(run)
     settings = grown(settings, extra.get("lineage", ()))
+    if (columns := settings.num_columns) > 1:
+        raise ValueError(f"run: given {columns} columns, allowed: a model of one; transformers has none of several")
     experiment = make_experiment(settings, tokenizer=open_tokenizer(run, extra.get("tokenizer")))
     check_tokenizer(experiment.fingerprint, extra.get("tokenizer"), run)
     model, family = experiment.model, family_of_run(settings.model)
