@@ -64,9 +64,9 @@ class Config(Settings):
         require(not self.evaluation.name, "evaluation.name", self.evaluation.name, "'' (evaluations have names)")
         for one in (self.evaluation, *self.evaluations):
             require(one.task in ("", *tasks), "evaluation.task", one.task, f"'' or one of {tasks}")
-            require(
-                one.prompt in ("", "none", *tasks), "evaluation.prompt", one.prompt, f"'', 'none', or one of {tasks}"
-            )
+            others = ("none", *tasks) if one.task and self.task.prompt != "none" else ()
+            allowed = f"'' or one of {[*others]}" if others else "'' without task.prompt, and without evaluation.task"
+            require(one.prompt in ("", *others), "evaluation.prompt", one.prompt, allowed)
         for one in self.evaluations:
             validate(replace(self, evaluation=replace(one, name=""), evaluations=()))
 

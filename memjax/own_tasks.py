@@ -25,7 +25,7 @@ from memjax.config import (
     TextClasses,
     TextFiles,
 )
-from memjax.data.opening import class_names
+from memjax.data.readers import class_names
 from memjax.data.sources import SPLITS, find_files, find_packed
 from memjax.data.text_classes import TEXT_SETS, labels_of
 from memjax.overrides import UsageError, load_config

@@ -9,7 +9,7 @@ import pytest
 
 from memjax.cli import main
 from memjax.config import CachedFeatures, LabelledFile, MbPA, Replay, TextClasses, TextFiles
-from memjax.data.opening import classified_texts
+from memjax.data.readers import classified_texts
 from memjax.overrides import load_config
 from memjax.own_tasks import tasks_config, with_file
 from memjax.settings.relations import validate

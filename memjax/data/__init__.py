@@ -14,6 +14,7 @@ from memjax.data.python_sources import *
 from memjax.data.qa_srl import *
 from memjax.data.quac import *
 from memjax.data.questions import *
+from memjax.data.readers import *
 from memjax.data.reading import *
 from memjax.data.rows import *
 from memjax.data.seqio import *

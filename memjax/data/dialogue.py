@@ -16,8 +16,9 @@ from typing import Any, Literal
 import numpy as np
 
 from memjax.data.documents import Documents
+from memjax.data.reserved_ids import ReservedTokenizer
 from memjax.data.sources import Texts
-from memjax.data.tokenizers import ReservedTokenizer, Tokenizer
+from memjax.data.tokenizers import Tokenizer
 
 __all__ = ["Dialogue", "Dialogues", "MarkingTokenizer", "Turn", "Utterance", "cmu_dog", "dialogue_texts"]
 

@@ -18,9 +18,10 @@ import numpy as np
 
 from memjax.data.documents import Example, Examples
 from memjax.data.questions import required
+from memjax.data.reserved_ids import ReservedTokenizer
 from memjax.data.seqio import seqio_pairs
 from memjax.data.sources import SPLITS, read_text
-from memjax.data.tokenizers import ReservedTokenizer, Tokenizer
+from memjax.data.tokenizers import Tokenizer
 
 __all__ = [
     "Instruction",
@@ -104,11 +105,6 @@ class InstructionTokenizer(ReservedTokenizer):
         """
         super().__init__(tokenizer, 2 + max_tasks, f"instructions-{max_tasks}")
         self.answer_id, self.generate_id, self.first_task_id, _ = Marks.behind(tokenizer.vocab_size, max_tasks)
-
-    @property
-    def marks(self) -> tuple[int, ...]:
-        """Ids without text."""
-        return self.reserved
 
 
 class WrittenExamples(Examples):

@@ -40,7 +40,7 @@ from memjax.models.transformer import join_collection, split_collection
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
-from memjax.training.objective import read_segment
+from memjax.training.objective import model_loss
 from memjax.training.sharding import Layout
 from memjax.training.stages import GROWTH, Change, Context, Learner, Lineage, Stage
 from memjax.training.step import TrainState, init_variables, model_variables
@@ -145,14 +145,13 @@ def grown(how: How, learner: Any, task: TaskInfo, state: TrainState, context: Co
         depth=how.depth,
         factor=(old.dim / new.dim) ** 0.5 if old.scale_embeddings else 1.0,
     )
-    made = learner(big, context.layout, make_objective)
-    fresh = made.init(variables)
+    fresh = learner(big, context.layout, make_objective).init(variables)
     context.report(f"grown to {new.num_layers} layers of width {new.dim}")
-    seconds = time.perf_counter() - begun
-    both = (small.model, model_variables(state)), (big.model, variables)
-    nats = [nats_of_memory(one, values, state) for one, values in both]
-    if None not in nats:
-        context.measure(GROWTH_LINE, {"seconds": seconds, "nats_before": nats[0], "nats_after": nats[1]})
+    measured = {"seconds": time.perf_counter() - begun}
+    if (rows := rows_of_memory(state)) is not None:
+        measured["nats_before"] = mean_nats(small.model, model_variables(state), rows)
+        measured["nats_after"] = mean_nats(big.model, variables, rows)
+    context.measure(GROWTH_LINE, measured)
     kept = {name: state.method.get(name, value) for name, value in fresh.method.items()}
     changed = dataclasses.replace(fresh, step=state.step, key=state.key, method=kept)
     if how.moments == "mapped":
@@ -161,20 +160,23 @@ def grown(how: How, learner: Any, task: TaskInfo, state: TrainState, context: Co
     return Change(changed, lineage)
 
 
-def nats_of_memory(model: Any, variables: Any, state: TrainState) -> float | None:
-    """Nats a target of rows of the memory, in evaluation mode: how much of them growth has cost; None = it is empty."""
+def rows_of_memory(state: TrainState) -> Batch | None:
+    """The first rows of the memory, at most `SCORED`; None = there are none."""
     memory = state.method.get(EPISODES)
     if memory is None or not int(memory.count):
         return None
-    rows = jax.tree.map(lambda leaf: leaf[: min(int(memory.count), SCORED)], memory.rows)
+    return jax.tree.map(lambda leaf: leaf[: min(int(memory.count), SCORED)], memory.rows)
+
+
+def mean_nats(model: Any, variables: Any, rows: Batch) -> float:
+    """Nats a target of rows, in evaluation mode."""
 
     @jax.jit
-    def score(variables: Any, rows: Batch) -> Any:
+    def score(variables: Any) -> Any:
         start = model.init_state(rows.inputs.shape[0])
-        output = read_segment(model, variables, start, rows, deterministic=True)[0]
-        return model.apply(variables, output, rows.targets, rows.weights, method="nll").mean()
+        return model_loss(model, deterministic=True)(variables, start, rows, jax.random.key(0))[2].mean()
 
-    return float(score(variables, rows))
+    return float(score(variables))
 
 
 def next_growth(

@@ -30,7 +30,9 @@ EPISODES = "episodes"
 """the episodic memory in `TrainState.method`, or the `Exchange` with it"""
 UPDATES = "updates"
 """the updates that have read the stream, in `TrainState.method`; without others between them, those are `step`"""
-PURPOSES = {name: 100 + i for i, name in enumerate(("write", "replay", "adapt", "generate", "growth", "importance"))}
+PURPOSES = {
+    name: 100 + i for i, name in enumerate(("write", "replay", "adapt", "generate", "growth", "importance", "language"))
+}
 """what random numbers are for: keys are folded by it, so that one purpose more or less moves no other's"""
 
 

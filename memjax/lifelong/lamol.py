@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -34,7 +34,7 @@ from memjax.lifelong.episodes import EPISODES, Episodes, purpose_key
 from memjax.lifelong.streams import TASK, Chosen, JoinedExamples, Part
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
-from memjax.training.objective import Objective, model_collections, read_segment
+from memjax.training.objective import Objective, model_loss
 from memjax.training.sharding import Layout
 from memjax.training.stages import Change, Context, Learner, Needs, keep
 from memjax.training.step import TrainState, model_variables
@@ -139,7 +139,7 @@ def reading_texts(how: How, marks: Marks) -> Lay:
     return lay
 
 
-def with_language_modeling(loss: SegmentLoss, model: Any, rows: Any) -> SegmentLoss:
+def with_language_modeling(loss: SegmentLoss, model: Any, rows: Callable[[Batch], Batch]) -> SegmentLoss:
     """A loss with that of the same rows as whole texts beside it, as the auxiliary loss `LANGUAGE`.
 
     Args:
@@ -147,13 +147,12 @@ def with_language_modeling(loss: SegmentLoss, model: Any, rows: Any) -> SegmentL
       model: the Linen model.
       rows: `rows(batch)`, the batch that is read a second time (`language_rows`).
     """
+    read = model_loss(model)
 
     def both(variables: Any, memory: Any, segment: Batch, key: Any) -> tuple[Any, Any, Any, Aux]:
         memory, batch_stats, nll, aux = loss(variables, memory, segment, key)
-        texts, own = rows(segment), model_collections(variables)
-        start, rngs = model.init_state(segment.inputs.shape[0]), {"dropout": jax.random.fold_in(key, len("language"))}
-        hidden, _, more = read_segment(model, own, start, texts, deterministic=False, rngs=rngs)
-        found = model.apply(own, hidden, texts.targets, texts.weights, method="nll")
+        start = model.init_state(segment.inputs.shape[0])
+        _, _, found, _ = read(variables, start, rows(segment), purpose_key(key, "language", 0))
         return memory, batch_stats, nll, aux + Aux({LANGUAGE: found})
 
     return both
@@ -197,12 +196,10 @@ class Written(NamedTuple):
 
     Attributes:
       rows: prompt, which ends with ANS, and answer, of texts with exactly one ANS.
-      total: texts that were written.
       texts: all of them, in words.
     """
 
     rows: list[tuple[list[int], list[int]]]
-    total: int
     texts: list[str]
 
 
@@ -218,7 +215,7 @@ def write_samples(
     top_k: int = 20,
     temperature: float = 1.0,
     at_once: int = 32,
-    stop: Any = lambda: None,
+    stop: Callable[[], None] = lambda: None,
 ) -> Written:
     """Texts that a model writes after a mark, of which those with exactly one ANS are rows.
 
@@ -237,9 +234,9 @@ def write_samples(
       at_once: written side by side; one shape for all.
       stop: called before every block.
     """
-    others = [one for one in tokenizer.marks if one != tokenizer.answer_id]
+    others = [one for one in tokenizer.reserved if one != tokenizer.answer_id]
     sampling = Sampling(top_k=top_k, temperature=temperature, forbidden=tuple(others))
-    found = Written([], number, [])
+    found = Written([], [])
     for block, first in enumerate(range(0, number, at_once)):
         stop()
         drawn = (seed + block) % 2**32
@@ -317,9 +314,7 @@ def refilled(how: How, task: TaskInfo, size: int, state: TrainState, context: Co
         context.measure(GENERATED, {"samples": size, "seconds": seconds, **named})
     parts = [part for part in parts if len(part.examples)]
     memory = state.method[EPISODES]
-    zero = jnp.zeros_like
-    counters = {"count": zero(memory.count), "offered": zero(memory.offered), "written": zero(memory.written)}
-    memory = dataclasses.replace(memory, **counters)
+    memory = episodic.delete(memory, jnp.ones(memory.capacity, bool))
     if parts:
         rows = JoinedExamples(parts, tells_task=how.tokens == "task")
         for batch in experiment.stream(split=rows, epochs=1, shuffle=False):

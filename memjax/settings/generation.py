@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from memjax.settings.methods import Method
 from memjax.settings.ranges import Count, Positive, Range, zero_or_more
 from memjax.settings.relations import require
-from memjax.settings.task import Instructions
 
 if TYPE_CHECKING:
     from memjax.config import Config
@@ -62,7 +61,7 @@ class LAMOL(Method):
 
     def check(self, field: str, config: Config) -> None:
         given = type(config.task).__name__
-        require(isinstance(config.task, Instructions), "task", given, "Instructions with LAMOL")
+        require(config.task.writes, "task", given, "Instructions with LAMOL")
         least = config.data.rows * self.share
         allowed = f"at least {least:g}, share = {self.share:g} of the {config.data.rows} rows of a batch"
         require(not self.share or self.interval >= config.data.rows, f"{field}rows", self.rows, allowed)

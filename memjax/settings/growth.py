@@ -104,6 +104,8 @@ class ProgressiveNetwork(Method):
         model, kind = config.model, type(config.model.carrier).__name__
         most = len(config.lifelong.tasks) if config.lifelong else 1
         require(self.columns <= most, f"{field}columns", self.columns, f"up to {most}, one a task")
+        task = type(config.task).__name__
+        require(not config.task.writes, "task", task, "a task that is not written, columns do not go on from a prompt")
         vectors = model.reads == "vectors"
         serves = vectors or model.carrier.grows and not model.translates
         allowed = "GPT2, Bidirectional, FullAttention or a Perceptron in columns"

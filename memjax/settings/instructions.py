@@ -86,12 +86,9 @@ class InstructionLines(InstructionFiles):
     Every line is a JSON object with `question`, `answers` (a list, or one text), and where there is one `context`.
     """
 
-    metric: Literal["words", "class", "logical_form", "dialogue_state"] = "words"
-    """what counts as right (`Source.answered_by`)"""
-
-    @property
-    def answered_by(self) -> str:  # type: ignore[override]
-        return self.metric
+    answered_by: Literal["words", "class", "logical_form", "dialogue_state"] = "words"
+    """what counts as right: words that are shared (F1), the very name of a class, the parts of a query, or of a change
+    of state"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,12 +97,8 @@ class SeqioInstructions(InstructionSource):
 
     name: str = ""
     """of the Task; the module that registers it is named in SEQIO_MODULES"""
-    metric: Literal["words", "class"] = "words"
-    """what counts as right: words that are shared (F1), or the very answer"""
-
-    @property
-    def answered_by(self) -> str:  # type: ignore[override]
-        return self.metric
+    answered_by: Literal["words", "class"] = "words"
+    """what counts as right: words that are shared (F1), or the very name of a class"""
 
 
 @dataclass(slots=True, kw_only=True)

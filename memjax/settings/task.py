@@ -46,6 +46,8 @@ class Task(Settings):
 
     Attributes:
       encodes: whether a text encoder learns it, which sees whole texts.
+      writes: whether a model answers it by writing, marked tasks among the ids.
+      prompt: where the prompt of a task stands in its texts; 'none' = there is none.
       sources: kinds of sources that hold its examples; () = it reads documents.
       files: kind of source that a file of one's own becomes; None = it takes none.
       num_classes: that its head tells apart; 0 = it has no classes.
@@ -56,6 +58,8 @@ class Task(Settings):
     """
 
     encodes = False
+    writes = False
+    prompt = "none"
     files: ClassVar[type[LabelledFile] | type[Squad] | type[TextFiles] | None] = None
     num_classes = 0
     numbers_relations = False
@@ -117,6 +121,10 @@ class LanguageModeling(Task):
         tasks = len(config.lifelong.tasks) if config.lifelong else 0
         fits = self.prompt == "none" or tasks <= self.max_prompts
         require(fits, f"{field}max_prompts", self.max_prompts, f"at least {tasks}, the tasks")
+        most = self.max_prompts if self.prompt != "none" else 0
+        require(
+            self.domain < most or self.domain < 0, f"{field}domain", self.domain, f"-1, or below {most}, the prompts"
+        )
         if self.pieces:
             self.check_evaluation(config)
 
@@ -285,6 +293,8 @@ class Instructions(Task):
     """tasks with a mark of their own, which the vocabulary has room for from the start"""
     max_answer_length: Count = 32
     """tokens of an answer that is written, and that a prompt leaves room for"""
+
+    writes = True
 
     def check(self, field: str, config: Config) -> None:
         Task.check(self, field, config)

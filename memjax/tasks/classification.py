@@ -16,7 +16,8 @@ from memjax import config as configs
 from memjax.data.documents import Example, Examples, Split
 from memjax.data.examples import EXAMPLE
 from memjax.data.glue import LabelledText
-from memjax.data.opening import Datasets, class_names, make_examples
+from memjax.data.opening import Datasets, make_examples
+from memjax.data.readers import class_names
 from memjax.data.sources import read_text
 from memjax.data.states import with_states
 from memjax.data.text_classes import read_rows

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,13 @@ class Instructions(Task):
         self._length, self._longest = config.data.segment_length, self.settings.max_answer_length
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Rows of instructions, with the tokenizer of those to train on and its marks."""
+        """Rows of instructions, with the tokenizer of those to train on and its marks.
+
+        Raises:
+          ValueError: several processes, which do not write together; or as the readers.
+        """
+        if (count := jax.process_count()) > 1:
+            raise ValueError(f"task: given Instructions in a run of {count} processes, allowed: one process")
         base = tokenizer and tokenizer.base
         named: dict[str, Any] = {"tokenizer": base, "progress": progress}
         texts = lambda one: (one.context, one.question, *one.answers)
@@ -103,13 +109,13 @@ class Instructions(Task):
           adapt_rows: every prompt is answered with parameters of its own (`memjax.training.evaluation.AdaptRows`).
         """
         tokenizer, answers = data.tokenizer, list[str]()
-        how = (self._length, self._longest, tokenizer.marks, tokenizer.end_id)
+        how = Writing(self._length, self._longest, tokenizer.reserved, tokenizer.end_id)
         for first in range(0, len(prompts), rows):
             some = [prompts[min(first + row, len(prompts) - 1)] for row in range(rows)]  # one shape for all
             if adapt_rows is None:
-                found = write_greedily(model, variables, some, *how)
+                found = write_greedily(model, variables, some, how)
             else:
-                found = write_adapted(model, variables, some, *how, adapt_rows)
+                found = write_adapted(model, variables, some, how, adapt_rows)
             answers += [tokenizer.decode(ids) for ids in found[: len(prompts) - first]]
         return answers
 
@@ -126,51 +132,54 @@ class Instructions(Task):
         return [{"answer": text} for text in given]
 
 
+class Writing(NamedTuple):
+    """How answers are written.
+
+    Attributes:
+      length: of a row, in which a prompt leaves room for an answer.
+      longest: tokens of an answer, at most.
+      forbidden: ids that are never written.
+      end_id: ends an answer.
+    """
+
+    length: int
+    longest: int
+    forbidden: tuple[int, ...]
+    end_id: int
+
+
 def write_greedily(
-    model: Any,
-    variables: Mapping[str, Any],
-    prompts: Sequence[Sequence[int]],
-    length: int,
-    longest: int,
-    forbidden: tuple[int, ...],
-    end_id: int,
+    model: Any, variables: Mapping[str, Any], prompts: Sequence[Sequence[int]], how: Writing
 ) -> list[list[int]]:
-    """What follows each prompt: tokens up to the end one, at most `longest`; prompts leave room for them in a row."""
-    sampling = Sampling(temperature=0, forbidden=forbidden)
-    named: dict[str, Any] = {"segment_length": length, "max_tokens": longest, "sampling": sampling}
-    return generate(model, variables, prompts, stop_tokens=[end_id], **named)
+    """What follows each prompt: the most probable tokens up to the end one."""
+    sampling = Sampling(temperature=0, forbidden=how.forbidden)
+    named: dict[str, Any] = {"segment_length": how.length, "max_tokens": how.longest, "sampling": sampling}
+    return generate(model, variables, prompts, stop_tokens=[how.end_id], **named)
 
 
 def write_adapted(
-    model: Any,
-    variables: Mapping[str, Any],
-    prompts: Sequence[Sequence[int]],
-    length: int,
-    longest: int,
-    forbidden: tuple[int, ...],
-    end_id: int,
-    adapt_rows: Any,
+    model: Any, variables: Mapping[str, Any], prompts: Sequence[Sequence[int]], how: Writing, adapt_rows: Any
 ) -> list[list[int]]:
     """The same with parameters that are adapted to each prompt, which reads all of its row again for every token.
 
     A prompt asks for one thing, behind its last token: that is where the key of a row of the memory ends too.
     """
-    tokens, sizes = np.zeros((len(prompts), length), np.int32), np.array([len(prompt) for prompt in prompts])
+    tokens, sizes = np.zeros((len(prompts), how.length), np.int32), np.array([len(prompt) for prompt in prompts])
     for row, prompt in enumerate(prompts):
         tokens[row, : len(prompt)] = prompt
-    places = np.arange(length)[None]
+    places = np.arange(how.length)[None]
     asked = (places == sizes[:, None] - 1).astype(np.float32)
     rows = Batch(tokens, np.zeros_like(tokens), places < sizes[:, None], asked, np.ones(len(prompts), bool))
     rows = jax.tree.map(jnp.asarray, rows)
-    write = _adapted_writer(model, longest, forbidden, adapt_rows)
+    write = _adapted_writer(model, how, adapt_rows)
     find = adapt_rows.find if adapt_rows.outside else jax.jit(adapt_rows.find)
     found = np.asarray(write(variables, rows, find(variables, rows)))
-    ends = [int(np.argmax(row == end_id)) if (row == end_id).any() else longest for row in found]
+    ends = [int(np.argmax(row == how.end_id)) if (row == how.end_id).any() else how.longest for row in found]
     return [row[:end].tolist() for row, end in zip(found, ends, strict=True)]
 
 
 @functools.lru_cache(maxsize=8)
-def _adapted_writer(model: Any, longest: int, forbidden: tuple[int, ...], adapt_rows: Any) -> Callable[..., Any]:
+def _adapted_writer(model: Any, how: Writing, adapt_rows: Any) -> Callable[..., Any]:
     """Compiled once for a model and a method."""
 
     def written(variables: Mapping[str, Any], rows: Batch, support: Any) -> Any:
@@ -185,11 +194,11 @@ def _adapted_writer(model: Any, longest: int, forbidden: tuple[int, ...], adapt_
                 hidden = model.apply(given, tokens[None], model.init_state(1), **named)[0]
                 last = jax.lax.dynamic_slice_in_dim(hidden, size + number - 1, 1, axis=1)
                 scores = model.apply(given, last, method="log_probs")[0, 0]
-                best = jnp.argmax(scores.at[jnp.array(forbidden)].set(-jnp.inf))
+                best = jnp.argmax(scores.at[jnp.array(how.forbidden)].set(-jnp.inf))
                 return tokens.at[size + number].set(best.astype(tokens.dtype))
 
-            tokens = jax.lax.fori_loop(0, longest, step, row.inputs)
-            return jax.lax.dynamic_slice_in_dim(tokens, size, longest)
+            tokens = jax.lax.fori_loop(0, how.longest, step, row.inputs)
+            return jax.lax.dynamic_slice_in_dim(tokens, size, how.longest)
 
         return adapt_rows.score(variables, rows, support, predict)
 

@@ -10,8 +10,8 @@ from memjax.config import Config
 from memjax.data.identifiers import ANNOTATION
 from memjax.data.opening import Datasets, make_datasets
 from memjax.data.pieces import TextPieces
+from memjax.data.reserved_ids import ReservedTokenizer
 from memjax.data.token_files import Progress
-from memjax.data.tokenizers import ReservedTokenizer
 from memjax.tasks.contract import Subset, Task, Tokens
 from memjax.typing import Batch
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from memjax.data.documents import Example, Examples, Split
-from memjax.data.opening import Datasets, cache_folder, make_tokenizer, open_source, relation_splits
+from memjax.data.opening import Datasets, cache_folder, make_tokenizer
+from memjax.data.readers import open_source, relation_splits
 from memjax.data.relation_sentences import RelationSentence, drawn_candidates, name_words
 from memjax.data.sources import Texts, read_text
 from memjax.data.token_files import Progress

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from memjax import config as configs
-from memjax.data.opening import Datasets, open_source
+from memjax.data.opening import Datasets
+from memjax.data.readers import open_source
 from memjax.data.sources import only_texts
 from memjax.inference.beam import detokenized_bleu, tokenized_bleu, translate
 from memjax.tasks.contract import Answers, Asked

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.data.documents import Examples
-from memjax.data.opening import Datasets, open_source
+from memjax.data.opening import Datasets
+from memjax.data.readers import open_source
 from memjax.data.token_files import Progress
 from memjax.data.vectors import LabelledVectors, Vectors
 from memjax.models.heads import ClassificationHead, TaskHead

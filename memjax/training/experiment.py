@@ -14,7 +14,8 @@ from memjax import config as configs
 from memjax.config import Config
 from memjax.data.annotations import open_neighbors, unlike_neighbors
 from memjax.data.documents import Documents, Split
-from memjax.data.opening import Datasets, source_notes
+from memjax.data.opening import Datasets
+from memjax.data.readers import source_notes
 from memjax.data.reading import Reading
 from memjax.data.rows import RowStream
 from memjax.data.saved_tokenizers import fingerprint_of
@@ -146,7 +147,10 @@ class Experiment:
             raise ValueError(f"evaluation.task: given {name!r}, allowed: one of {names}")
         places = {one.name: place for place, one in enumerate(settings.in_order)}
         config = with_source(self.config, settings.source_of(name))
-        config = dataclasses.replace(config, task=config.task.of_task({**places, "none": -1}[prompt or name]))
+        places |= {"none": -1}
+        if prompt and prompt not in places:
+            raise ValueError(f"evaluation.prompt: given {prompt!r}, allowed: '' or one of {[*places]}")
+        config = dataclasses.replace(config, task=config.task.of_task(places[prompt or name]))
         theirs, ours = task_of(config).data(tokenizer=self.tokenizer), self.model.vocabulary.vocab_size
         if theirs.vocab_size != ours:
             raise ValueError(

@@ -9,7 +9,8 @@ import pytest
 
 from memjax import config as configs
 from memjax.data.dialogue import Dialogue, Dialogues, MarkingTokenizer, Utterance, cmu_dog, dialogue_texts
-from memjax.data.opening import make_datasets, open_source
+from memjax.data.opening import make_datasets
+from memjax.data.readers import open_source
 from memjax.data.streams import Streams
 from memjax.data.tokenizers import ByteTokenizer
 

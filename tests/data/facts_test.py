@@ -5,7 +5,7 @@ import pytest
 
 from memjax import config as configs
 from memjax.data.facts import FactTable
-from memjax.data.opening import open_source
+from memjax.data.readers import open_source
 
 
 def facts(documents):

@@ -27,7 +27,7 @@ from memjax.data.instructions import (
     select_instructions,
     state_text,
 )
-from memjax.data.opening import instructions_of
+from memjax.data.readers import instructions_of
 from memjax.data.tokenizers import ByteTokenizer
 
 TOKENIZER = InstructionTokenizer(ByteTokenizer(), max_tasks=5)
@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_left_out_and_counted():
 def test_no_text_is_read_as_a_mark():
     for text in ("ANS", "<ANS>", "__ans__", "<|endoftext|>"):
         ids = TOKENIZER.encode(text)
-        assert not {*ids.tolist()} & {*TOKENIZER.marks} and TOKENIZER.decode(ids) == text
+        assert not {*ids.tolist()} & {*TOKENIZER.reserved} and TOKENIZER.decode(ids) == text
     assert TOKENIZER.decode([TOKENIZER.answer_id, *TOKENIZER.encode("a"), TOKENIZER.first_task_id + 4]) == "a"
     assert TOKENIZER.token_bytes([TOKENIZER.answer_id, int(TOKENIZER.encode("a")[0])]).tolist() == [0, 1]
 

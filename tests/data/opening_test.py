@@ -15,8 +15,9 @@ import pytest
 from memjax import config as configs
 from memjax.data import opening
 from memjax.data.identifiers import ANNOTATION
-from memjax.data.opening import make_datasets, open_source, prepare
+from memjax.data.opening import make_datasets, prepare
 from memjax.data.python_sources import read_python_sources
+from memjax.data.readers import open_source
 from memjax.data.streams import Streams
 
 LINES = [f"def function_{i}(value):\n    return value + {i}\n" for i in range(40)]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from memjax.config import QaSrl, Quac, Squad, TriviaQa
-from memjax.data.opening import asked_questions, source_notes
 from memjax.data.qa_srl import qa_srl_questions
 from memjax.data.quac import quac_questions, tfds_quac_questions
 from memjax.data.questions import Question, select_questions
+from memjax.data.readers import asked_questions, source_notes
 from memjax.data.trivia_qa import first_match, tfds_trivia_qa_questions, trivia_qa_questions
 
 SHARES = {"validation": 0.0, "test": 0.0}

@@ -12,8 +12,8 @@ from memjax import config as configs
 from memjax.data import seqio as seqio_module
 from memjax.data import tfds as builders
 from memjax.data.glue import LabelledText
-from memjax.data.opening import classified_texts
 from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
+from memjax.data.readers import classified_texts
 from memjax.data.seqio import CORPORA, register_tasks, seqio_documents, seqio_tokenizer
 from memjax.data.sources import Texts
 from memjax.data.streams import Streams

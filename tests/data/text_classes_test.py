@@ -11,7 +11,7 @@ from memjax import config as configs
 from memjax.data import text_classes
 from memjax.data.examples import EXAMPLE
 from memjax.data.glue import LabelledText
-from memjax.data.opening import class_names, classified_texts
+from memjax.data.readers import class_names, classified_texts
 from memjax.data.text_classes import (
     CL_BENCHMARK,
     CLASSES,

@@ -9,7 +9,8 @@ import pytest
 
 from memjax.config import Blobs, CachedFeatures, Data, Digits, PermutedBags
 from memjax.data.examples import EXAMPLE
-from memjax.data.opening import open_source, vocab_size_of
+from memjax.data.opening import vocab_size_of
+from memjax.data.readers import open_source
 from memjax.data.reading import Reading
 from memjax.data.sources import SPLITS
 from memjax.data.vectors import LabelledVectors, Vectors, blobs, cached_features, digits, permuted_bags, write_features

@@ -203,3 +203,31 @@ def test_an_evaluation_of_pieces_has_neither_strides_nor_memories(tmp_path, fiel
     setattr(config.evaluation, field, 4)
     with pytest.raises(ValueError, match=rf"evaluation\.{field}: given 4, allowed"):
         validate(config)
+
+
+PROMPTS = {
+    "pieces": ({"prompt": "before"}, "", "task.prompt: given 'before', allowed: 'none' without pieces"),
+    "too few": (
+        {"pieces": True, "prompt": "before", "max_prompts": 2},
+        "",
+        "max_prompts: given 2, allowed: at least 3",
+    ),
+    "domain": ({"pieces": True, "domain": 0}, "", "task.domain: given 0, allowed: -1, or below 0"),
+    "none there": ({"pieces": True}, "task 1", "evaluation.prompt: given 'task 1', allowed: '' without task.prompt"),
+    "unknown": (
+        {"pieces": True, "prompt": "before"},
+        "other",
+        "evaluation.prompt: given 'other', allowed: '' or one of",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_prompts_that_do_not_fit_are_refused_in_one_line(tmp_path, name):
+    fields, prompt, line = PROMPTS[name]
+    config = config_of(tmp_path, Sequential())
+    task = {"pieces": False, **fields}
+    config = dataclasses.replace(config, task=LanguageModeling(**task))
+    config.evaluation = dataclasses.replace(config.evaluation, task="task 0", prompt=prompt)
+    with pytest.raises(ValueError, match=line):
+        validate(config)

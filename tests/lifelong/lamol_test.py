@@ -180,10 +180,10 @@ def test_written_texts_end_at_the_end_fit_and_are_those_of_their_seed(small):
         experiment.model, sharp, tokenizer, tokenizer.generate_id, 6, length=LENGTH, seed=seed, at_once=at_once
     )
     one, other = write(0, 6), write(1, 6)
-    assert one.total == 6 and len(one.texts) == 6 and one == write(0, 6) and one.texts != other.texts
+    assert len(one.texts) == 6 and one == write(0, 6) and one.texts != other.texts
     for prompt, answer in one.rows:
         assert len(prompt) + len(answer) <= LENGTH - 1 and tokenizer.end_id not in [*prompt, *answer]
-        assert not {*prompt[:-1], *answer} & {*tokenizer.marks}
+        assert not {*prompt[:-1], *answer} & {*tokenizer.reserved}
 
 
 def test_only_so_many_tokens_are_ever_drawn_as_often_as_they_should():

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from memjax.config import CLBenchmark, RelationFiles, TextClasses
-from memjax.data.opening import classified_texts, relation_splits
+from memjax.data.readers import classified_texts, relation_splits
 from memjax.data.relation_pairs import PAIRS, RelationPair, pair_numbers, relation_pairs
 from memjax.data.sources import SPLITS
 from memjax.data.text_classes import DHIM_CLASSES, TEXT_SETS

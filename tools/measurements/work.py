@@ -59,7 +59,7 @@ def stages(config: Config) -> list[tuple[int, int, int]]:
         for kind in learner.kinds:
             if kind != STREAM and number:
                 others += method.warm_up * update_flops(learner, kind)
-        importance = getattr(method, "batches", 1)
+        importance = method.batches
         others += importance * each if importance > 1 else 0
         found.append((each, others, len(part.examples)))
     return found

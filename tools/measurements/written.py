@@ -48,7 +48,7 @@ def learned(config: Config, train_on: list[Instruction], source: Any, folder: Pa
     for name, some in (("train", train_on), ("validation", tests), ("test", tests)):
         rows = [{**dataclasses.asdict(one), "answers": list(one.answers)} for one in some]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    lines = InstructionLines(path=str(folder), metric=source.answered_by)
+    lines = InstructionLines(path=str(folder), answered_by=source.answered_by)
     stream: Any = config.lifelong
     alone = Lifelong(method=Sequential(), tasks=(TaskData(name="one", source=lines),), epochs=stream.epochs)
     data = dataclasses.replace(config.data, source=lines)

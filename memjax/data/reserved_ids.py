@@ -1,0 +1,51 @@
+"""Ids that no text has: marks of dialogues and instructions, prompts of tasks."""
+
+from typing import Any
+
+import numpy as np
+
+from memjax.data.tokenizers import Tokenizer
+
+__all__ = ["ReservedTokenizer"]
+
+
+class ReservedTokenizer:
+    """A tokenizer with some ids more behind its own; they have no text, and no text is read as one.
+
+    Attributes:
+      base: the innermost tokenizer, which a run keeps.
+      reserved: the ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, count: int, name: str):
+        """Wraps a tokenizer.
+
+        Args:
+          tokenizer: of texts.
+          count: ids that are reserved.
+          name: what they are, for the fingerprint.
+        """
+        self._tokenizer = tokenizer
+        self.reserved = tuple(range(tokenizer.vocab_size, tokenizer.vocab_size + count))
+        self.fingerprint = f"{tokenizer.fingerprint}-{name}"
+        self.vocab_size, self.lossless = tokenizer.vocab_size + count, tokenizer.lossless
+        self.begin_id, self.end_id, self.pad_id = tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id
+
+    @property
+    def base(self) -> Any:
+        return self._tokenizer.base
+
+    def files(self) -> dict[str, bytes]:
+        return self._tokenizer.files()
+
+    def encode(self, text: str) -> np.ndarray:
+        return self._tokenizer.encode(text)
+
+    def decode(self, ids: Any) -> str:
+        ids = np.asarray(ids, np.int64)
+        return self._tokenizer.decode(ids[ids < self._tokenizer.vocab_size])
+
+    def token_bytes(self, ids: Any) -> np.ndarray:
+        ids = np.asarray(ids, np.int64)
+        marks = ids >= self._tokenizer.vocab_size
+        return np.where(marks, 0, self._tokenizer.token_bytes(np.where(marks, self.pad_id, ids)))
