@@ -1,5 +1,6 @@
-"""What a memory of a trained model does: slots in use, maps of memories, errors of compressed signals."""
+"""What a trained model does: slots in use, maps of attention and of memories, errors of compressed signals."""
 
+from memjax.inspection.attention_maps import *
 from memjax.inspection.figures import *
 from memjax.inspection.memory_maps import *
 from memjax.inspection.regression import *

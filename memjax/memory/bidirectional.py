@@ -6,9 +6,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from memjax.axes import named
-from memjax.functional.attention import attention
+from memjax.functional.attention import attention_with_weights
 from memjax.memory.contract import LayerMemory
-from memjax.memory.projections import Residual, matrix_init, project, weight_dropout
+from memjax.memory.projections import Residual, matrix_init, project, tracked_weights, weight_dropout
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["BidirectionalAttention"]
@@ -30,6 +30,7 @@ class BidirectionalAttention(Residual, LayerMemory):
       attention_dropout: rate on attention weights.
       init_stddev: of the matrices.
       dtype: of the computation.
+      track_attention: as in `TransformerXLAttention`, `[batch, heads, length, length]`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -48,6 +49,7 @@ class BidirectionalAttention(Residual, LayerMemory):
     attention_dropout: float = 0.0
     init_stddev: float = 0.02
     dtype: Any = jnp.float32
+    track_attention: bool = False
 
     norm = "post"
     norm_kind = "layer_exact"
@@ -62,6 +64,11 @@ class BidirectionalAttention(Residual, LayerMemory):
         self.biases = self.param("biases", named(zeros, "flat_heads"), (3 * self.num_heads * self.head_dim,))
         self.output = self.param("output", named(init, "heads", None, "embed"), (*heads, self.dim))
         self.output_bias = self.param("output_bias", named(zeros, "embed"), (self.dim,))
+
+    @nn.nowrap
+    def tracked(self) -> Any:
+        """The part that also gives the weights of its attention."""
+        return self.clone(track_attention=True)
 
     def __call__(
         self,
@@ -78,6 +85,7 @@ class BidirectionalAttention(Residual, LayerMemory):
         inner += self.biases.reshape(1, 1, *inner.shape[2:]).astype(inner.dtype)
         visible = None if mask is None else jnp.broadcast_to(mask[:, None, None], (x.shape[0], 1, *[x.shape[1]] * 2))
         queries, keys, values = (inner[:, :, place] for place in range(3))
-        y = attention(queries, keys, values, mask=visible, **weight_dropout(self, deterministic))
+        dropout = weight_dropout(self, deterministic)
+        y, weights = attention_with_weights(queries, keys, values, mask=visible, **dropout)
         y = project(y, self.output, axes=2) + self.output_bias.reshape(1, 1, -1).astype(x.dtype)
-        return self.added(x, y, deterministic), EmptyState(), Aux()
+        return self.added(x, y, deterministic), EmptyState(), tracked_weights(self, weights, visible)

@@ -88,6 +88,15 @@ class LayerMemory(Memory):
         """The module whose parameters all layers of a stack share, if any."""
         return None
 
+    @nn.nowrap
+    def tracked(self) -> LayerMemory:
+        """The part that also gives the weights of its attention (`memjax.inspection.attention_maps`).
+
+        Raises:
+          ValueError: it has none to give.
+        """
+        raise ValueError(f"attention maps: given {type(self).__name__}, allowed: attention with track_attention")
+
 
 class StackMemory(Memory):
     """Stands in the place of a whole stack of layers, of an encoder: the memory passes through all of them.

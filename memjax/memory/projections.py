@@ -10,10 +10,12 @@ import numpy as np
 from jaxtyping import Array
 
 from memjax.axes import named
-from memjax.typing import Activations
+from memjax.typing import Activations, Aux
 
 NORM_WEIGHTS = "norm_weights"
 """what the means of a norm weigh entries with, among the constants"""
+WEIGHTS, VISIBLE = "attention/weights", "attention/visible"
+"""names in `Aux.arrays` of what a part with `track_attention` gives"""
 EPSILON = {"layer": 1e-5, "layer_exact": 1e-12, "rms": 1e-6}
 """of the kinds of norms"""
 
@@ -104,6 +106,14 @@ def weight_dropout(part: nn.Module, deterministic: bool) -> dict[str, Any]:
     if deterministic or not part.attention_dropout:
         return {}
     return {"dropout_rate": part.attention_dropout, "dropout_key": part.make_rng("dropout")}
+
+
+def tracked_weights(part: nn.Module, weights: Array, visible: Array | None) -> Aux:
+    """The attention of a part, where it tracks it: `[batch, heads, queries, keys]`, and which keys a query may read."""
+    if not part.track_attention:
+        return Aux()
+    seen = jnp.ones_like(weights[:, :1], bool) if visible is None else visible
+    return Aux(arrays={WEIGHTS: weights, VISIBLE: seen})
 
 
 def matrix_init(

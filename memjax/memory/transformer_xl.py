@@ -19,7 +19,7 @@ from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.positions import relative_shift, sinusoids
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
-from memjax.memory.projections import Residual, matrix_init, project, weight_dropout
+from memjax.memory.projections import Residual, matrix_init, project, tracked_weights, weight_dropout
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
 
 __all__ = ["TransformerXLAttention", "TransformerXLState"]
@@ -213,6 +213,8 @@ class TransformerXLAttention(Residual, LayerMemory):
       attention_dropout: rate on attention weights.
       init_stddev: of all matrices and biases.
       dtype: of the computation.
+      track_attention: `Aux.arrays` has what `memjax.inspection.attention_maps` reads: `attention/weights` `[batch,
+        heads, length, slots + length]`, and `attention/visible`, which of them a query may read.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -239,6 +241,7 @@ class TransformerXLAttention(Residual, LayerMemory):
     attention_dropout: float = 0.0
     init_stddev: float = 0.02
     dtype: Any = jnp.float32
+    track_attention: bool = False
 
     def setup(self) -> None:
         super().setup()
@@ -258,6 +261,11 @@ class TransformerXLAttention(Residual, LayerMemory):
     def shared_module(self) -> nn.Module | None:
         """The module whose parameters all layers of a stack share, if any."""
         return RelativeBiases(self.num_heads, self.head_dim) if self.tied_biases else None
+
+    @nn.nowrap
+    def tracked(self) -> Any:
+        """The part that also gives the weights of its attention."""
+        return self.clone(track_attention=True)
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> TransformerXLState | EmptyState:
@@ -306,7 +314,8 @@ class TransformerXLAttention(Residual, LayerMemory):
         z = self._finish(x, z, deterministic, further)
         attended, reading = self._attended(weights, mask), Reading(queries, keys, values)
         state, aux = self._write(state, self._stored(x, y), mask, attended, reading)
-        return z, state, more + aux + self._figures(weights, mask)
+        tracked = tracked_weights(self, weights, visible)
+        return z, state, more + aux + self._figures(weights, mask) + tracked
 
     def decode(
         self, x: Float[Array, "batch rows dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None

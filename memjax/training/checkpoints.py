@@ -172,6 +172,10 @@ class Checkpoints:
         described = self._read_manifest(step)["arrays"]
         return {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, (dtype, shape, _) in described.items()}
 
+    def extra(self, step: int) -> Any:
+        """What was saved beside the arrays of a checkpoint, which are not read."""
+        return self._read_manifest(step)["extra"]
+
     def load(
         self, prefix: str | tuple[str, ...] = "params/", *, step: int | None = None
     ) -> tuple[int, dict[str, np.ndarray], Any]:

@@ -184,6 +184,12 @@ def checkpoint_steps(run: Path | str) -> list[int]:
         return checkpoints.steps()
 
 
+def checkpoint_extras(run: Path | str) -> dict[int, Mapping[str, Any]]:
+    """Step -> what was saved beside the arrays, of all checkpoints that a run has kept, ascending."""
+    with _checkpoints(run) as checkpoints:
+        return {step: checkpoints.extra(step) or {} for step in checkpoints.steps()}
+
+
 def saved_shapes(run: Path | str) -> dict[str, jax.ShapeDtypeStruct]:
     """Name -> shape of every array of the newest checkpoint of a run; {} without one."""
     with _checkpoints(run) as checkpoints:

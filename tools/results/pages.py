@@ -25,6 +25,7 @@ TABLES: Mapping[str, Callable[[Measurement], str]] = {
     "avalanche": streams.avalanche,
     "texts": streams.texts,
     "written": streams.written,
+    "ancestors": perplexities.ancestors,
 }
 MEASURED = {
     "knn_lm": ("knn_lm", "continuous_cache", "both", "spalm", "store_size", "larger_store")
@@ -43,6 +44,7 @@ MEASURED = {
     "lifelong_meta": ("coarse", "neighbor_tasks"),
     "lifelong_relations": ("relation_spread",),
     "lifelong_lamol": ("written",),
+    "lifelong_pretraining": ("ancestors",),
     "product_key_steps": ("product_key_steps",),
     "plans": ("plan", "learner_plan"),
     "learns": ("learns",),

@@ -8,7 +8,7 @@ import numpy as np
 
 from memjax.lifelong.metrics import average_perplexity, increased_perplexity, paired_difference
 from tools.recipes import Recipe
-from tools.results.ledger import Run
+from tools.results.ledger import Measurement, Run
 from tools.results.speed_tables import grid
 
 NATS = "nats_per_token"
@@ -63,3 +63,18 @@ def differences(runs: Sequence[Run], recipe: Recipe) -> str:
     heads = ["row", "against", "difference ± standard error, nats", "pairs", "verdict"]
     about = "Nats a token, the mean of all domains in the end, seed by seed; level within two errors, less is a gain:"
     return f"{about}\n\n{grid(heads, cells)}"
+
+
+def ancestors(found: Measurement) -> str:
+    """A line for each pair of generations: correlations of heads with relatives and with others, means and by layer."""
+    shown = lambda value: "-" if value is None else f"{value:.3f}"
+    names, cells = ("relatives", "beside", "others"), []
+    for pair in found.facts["pairs"]:
+        (old, new), (before, after) = pair["generations"], pair["updates"]
+        means = [shown(pair[kind][name]) for kind in ("weights", "beyond_even") for name in names]
+        layers = zip(pair["sources"], pair["beyond_even"]["layers"]["relatives"], strict=True)
+        by_layer = "; ".join(f"{number} ({source}): {shown(one)}" for number, (source, one) in enumerate(layers))
+        cells.append([f"{old}, {before:,}", f"{new}, {after:,}", *means, by_layer])
+    heads = ["ancestor, updates", "descendant, updates", "relatives", "others in the layer", "others"]
+    heads += ["beyond even: relatives", "others in the layer", "others", "relatives by layer (its source)"]
+    return grid(heads, cells)
