@@ -11,7 +11,6 @@ from tools.measurements import ancestors
 from tools.results.ledger import Book
 from tools.results.perplexities import ancestors as table
 
-
 GROWN_ONCE = ({GROWTH: {"embed": [0], "heads": [[0]], "mlp": [[0]], "layers": [0]}},)
 
 
