@@ -1,12 +1,14 @@
 """ELLE and its baselines: a language model learns domains of text one after the other, and grows before each.
 
     memjax train --config lifelong_pretraining --variant elle --lifelong.folder DIR    # DIR/encyclopedia.jsonl, ...
+    memjax train --config lifelong_pretraining --variant bert_elle --lifelong.folder DIR
     memjax eval --run runs/lifelong_pretraining_elle                                  # nats of every domain, forgetting
 
-DIR has a file of JSON lines with the field `text` for each domain: `encyclopedia`, `news` and `reviews`, in this
-order. Texts are joined and cut into pieces of a segment, each of which stands alone and is read three times; the
-tokenizer, byte-level pairs, is trained on the first domain. A memory keeps pieces. The first model has two layers of
-width 64, the last four of 128. All variants do equal work in a stage: those that do more in an update read less.
+DIR has a file of JSON lines with the field `text` for each domain (`tools.measurements.domains` makes them):
+`encyclopedia`, `news` and `reviews`, in this order, and `python` behind them for the variants `four`. Texts are joined
+and cut into pieces of a segment, each of which stands alone and is read three times; the tokenizer, byte-level pairs,
+is trained on the first domain. A memory keeps pieces. The first model has two layers of width 64, the last four of 128.
+All variants do equal work in a stage: those that do more in an update read less.
 
 Paper: Qin et al. 2022, https://arxiv.org/abs/2203.06311.
 Paper's number: its domains (Wikipedia, news, reviews, biomedicine, computer science; 3.4 GB each) are not at hand.
@@ -30,6 +32,7 @@ from memjax.config import (
     GPT2,
     MAS,
     Adam,
+    Bidirectional,
     BytePairs,
     Config,
     Data,
@@ -41,6 +44,7 @@ from memjax.config import (
     LanguageModeling,
     Lifelong,
     LogitKD,
+    MaskedLanguageModeling,
     Model,
     ProgressiveNetwork,
     Replay,
@@ -51,6 +55,7 @@ from memjax.config import (
 )
 
 DOMAINS = ("encyclopedia", "news", "reviews")
+FOUR = (*DOMAINS, "python")
 MEMORY = EpisodicMemory(capacity=1000)
 SIZES = {"dims": (96, 128), "layers": (3, 4)}
 RECOVERS = {"memory": MEMORY, "rows": 3, "warm_up": 30, "warm_up_rows": 28}
@@ -69,6 +74,18 @@ METHODS = {
     "deeper": ELLE(layers=SIZES["layers"], **RECOVERS),
     "no_warm_up": ELLE(**SIZES, **{**RECOVERS, "warm_up": 0}),
     "no_noise": ELLE(**SIZES, noise="none", **RECOVERS),
+    "annealed": ELLE(**SIZES, **RECOVERS, annealed=True),
+    "share": ELLE(**SIZES, **RECOVERS, share=0.06),
+    "progress": ELLE(**SIZES, **RECOVERS, replayed="progress"),
+    "logit_kd_annealed": LogitKD(memory=MEMORY, rows=3, annealed=True),
+    "bert": Sequential(),
+    "bert_replay": Replay(memory=MEMORY, rows=3),
+    "bert_elle": ELLE(**SIZES, depth="copy", **RECOVERS),
+    "bert_elle_prompt": ELLE(**SIZES, depth="copy", **RECOVERS),
+    "bert_elle_paper": ELLE.as_published(**SIZES, **RECOVERS),
+    "four": Sequential(),
+    "four_replay": Replay(memory=MEMORY, rows=3),
+    "four_elle": ELLE(dims=(80, 96, 128), layers=(3, 3, 4), **RECOVERS),
 }
 LIMITS = {
     "replay": (3416, 3948, 4256),
@@ -84,9 +101,20 @@ LIMITS = {
     "deeper": (3416, 3136, 2940),
     "no_warm_up": (3416, 1932, 1148),
     "no_noise": (3416, 1680, 896),
+    "annealed": (3416, 1680, 896),
+    "share": (3416, 1680, 896),
+    "progress": (3416, 1680, 896),
+    "logit_kd_annealed": (3136, 3612, 3892),
+    "bert_replay": (3472, 4032, 4340),
+    "bert_elle": (3472, 1232, 476),
+    "bert_elle_prompt": (3472, 1232, 476),
+    "bert_elle_paper": (3472, 1232, 476),
+    "four_replay": (3416, 3948, 4256, 6860),
+    "four_elle": (3416, 2240, 1848, 1596),
 }
 """pieces that a variant reads of each domain in this order, three times, so that every stage does the work of plain
-training on all of it: 3.45, 3.98 and 4.29 times 10^12 operations (`python -m tools.measurements.work`)"""
+training on all of it: 3.45, 3.98, 4.29 and, on Python sources, 6.90 times 10^12 operations, of BERT 1.53, 1.77 and 1.91
+(`python -m tools.measurements.work`)"""
 VARIANTS = {
     "default": "plain training of the first model, one domain after the other",
     "replay": "3 stored pieces beside 28 new ones",
@@ -102,6 +130,18 @@ VARIANTS = {
     "deeper": "ELLE that grows in depth alone",
     "no_warm_up": "ELLE without updates to recover",
     "no_noise": "ELLE without noise: copies stay equal",
+    "annealed": "ELLE whose weighted norms become ordinary ones while it recovers",
+    "share": "ELLE whose memory keeps 6% of every domain",
+    "progress": "ELLE that replays the domain whose loss falls most, as the published code does",
+    "logit_kd_annealed": "logit_kd, whose teacher fades in the course of a domain",
+    "bert": "plain training of BERT, which finds hidden tokens, at the sizes of the default",
+    "bert_replay": "the same with 3 stored frames beside 28 new ones",
+    "bert_elle": "ELLE on BERT, exact in width; layers are copied, which post-norm ones cannot be exactly",
+    "bert_elle_prompt": "the same with a learned prompt for every domain, behind the first token",
+    "bert_elle_paper": "ELLE on BERT with the expansion of the paper",
+    "four": "plain training on four domains, of which the last are Python sources",
+    "four_replay": "the same with 3 stored pieces beside 28 new ones",
+    "four_elle": "ELLE on four domains",
     "paper": "ELLE at the published sizes: five models from 6 layers of 384 to 12 of 768",
     "smoke": "seconds: ELLE on keys and values",
 }
@@ -109,7 +149,7 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`."""
-    sources = {name: JsonLines(path=f"{name}.jsonl") for name in DOMAINS}
+    sources = {name: JsonLines(path=f"{name}.jsonl") for name in (FOUR if variant.startswith("four") else DOMAINS)}
     config = Config(
         name=f"lifelong_pretraining_{variant}",
         model=Model(
@@ -145,6 +185,9 @@ def get_config(variant: str = "default") -> Config:
     assert config.lifelong is not None
     if variant in ("elle_prompt", "paper"):
         config.task = LanguageModeling(pieces=True, prompt="before")
+    if variant.startswith("bert"):
+        config.model.attention = Bidirectional(positions=128)
+        config.task = MaskedLanguageModeling(prompt="after_first" if variant == "bert_elle_prompt" else "none")
     if variant == "paper":
         config.model.dim, config.model.num_layers, config.model.num_heads = 384, 6, 6
         config.model.attention, config.model.feed_forward.dim = GPT2(num_positions=512), 1536

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
       `memjax.lifelong.metrics.summary` says, of nats `perplexity_summary`, means over the tasks in the end of what else
       the task measures, `whole` and `after_each` where the data of all tasks is scored after every task (that score,
       and the mean over the tasks learned so far), `kept_bytes`, what the method keeps beside the model, by kind, and
-      `cost`, times (`stream_cost`);
+      `cost`, times (`stream_cost`, `phase_costs`);
       numbers that are not there are None.
     """
     from memjax.lifelong.metrics import kept_bytes, matrix_from_lines, perplexity_summary, summary
@@ -61,7 +61,8 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     rows = [[number(float(value)) for value in row] for row in scores]
     said = {name: number(value) for name, value in said.items()}
     said = {name: value for name, value in said.items() if value is not None}
-    cost = stream_cost(config, [line for line in logged if line["kind"] == "train"], [named[name] for name in names])
+    training = [line for line in logged if line["kind"] == "train"]
+    cost = stream_cost(config, training, [named[name] for name in names]) | phase_costs(logged, training)
     kept = {"kept_bytes": kept_bytes(saved_shapes(run)), "cost": cost}
     wholes = {line.get("stage", 0): line[measure] for line in lines if line.get("name") == WHOLE and measure in line}
     if wholes:
@@ -103,6 +104,37 @@ def stream_cost(
         cost["seconds_per_test_example"] = statistics.fmean(1 / rate for rate in rates)
         cost["adapts"] = config.lifelong.method.adapts
     return cost
+
+
+def phase_costs(logged: Sequence[Mapping[str, Any]], training: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Where the seconds of a run went, as its lines say it, and what growth did to what the model computes.
+
+    Args:
+      logged: all lines.
+      training: those of updates.
+
+    Returns:
+      `update_seconds`: of updates; what is compiled, evaluated, saved or done between tasks does not count.
+      `skipped`: updates that were. `growth_seconds`, and `growths`: nats of rows of the memory before and after each.
+      `generation_seconds` and `samples`: of texts that were written.
+
+    Example:
+      >>> line = {"kind": "train", "tokens": 20.0, "tokens_per_second": 10.0, "skipped": 1.0}
+      >>> grown = {"kind": "grown", "seconds": 0.5, "nats_before": 2.0, "nats_after": 2.5}
+      >>> phase_costs([line, grown], [line])
+      {'update_seconds': 2.0, 'skipped': 1, 'growth_seconds': 0.5, 'growths': [[2.0, 2.5]]}
+    """
+    paced = [line["tokens"] / line["tokens_per_second"] for line in training if line["tokens_per_second"]]
+    found: dict[str, Any] = {"update_seconds": sum(paced)}
+    found["skipped"] = round(sum(line.get("skipped", 0.0) for line in training))
+    of_kind = lambda kind: [line for line in logged if line["kind"] == kind]
+    if grown := of_kind("grown"):
+        found["growth_seconds"] = sum(line["seconds"] for line in grown)
+        found["growths"] = [[line["nats_before"], line["nats_after"]] for line in grown if "nats_before" in line]
+    if written := of_kind("generated"):
+        found["generation_seconds"] = sum(line["seconds"] for line in written)
+        found["samples"] = sum(line["samples"] for line in written)
+    return found
 
 
 def check_probe(config: Config) -> None:

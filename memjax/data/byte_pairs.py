@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from memjax.data.reserved_ids import FramingTokenizer
 from memjax.data.tokenizers import _ByteTable, replaced, utf8_bytes
 
 __all__ = ["BytePairTokenizer", "train_byte_pairs"]
@@ -51,6 +52,10 @@ class BytePairTokenizer(_ByteTable):
             table[number] = bytes(byte_of[character] for character in piece)
         super().__init__(table)
         self.fingerprint = "byte-pairs-" + hashlib.sha256(self._tokenizer.to_str().encode("utf-8")).hexdigest()[:16]
+
+    def for_encoder(self) -> FramingTokenizer:
+        """The same with what frames a text for an encoder."""
+        return FramingTokenizer(self)
 
     def files(self) -> dict[str, bytes]:
         """A `tokenizer.json`."""

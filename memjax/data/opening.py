@@ -4,6 +4,8 @@
 token file per split. An interrupted preparation goes on where it was.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import hashlib
@@ -64,6 +66,12 @@ class Datasets:
     vocab_size: int
     begin_token: int
     num_words: Callable[[str], int] | None = None
+
+    def for_encoder(self, num_prompts: int = 0) -> Datasets:
+        """The same for a text encoder, whose tokenizer frames texts; with ids of prompts behind its own."""
+        own = self.tokenizer.for_encoder()
+        size = own.vocab_size + num_prompts
+        return dataclasses.replace(self, tokenizer=own, vocab_size=size, begin_token=own.begin_id)
 
 
 Read = Callable[[str], Any]

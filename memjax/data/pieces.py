@@ -7,7 +7,20 @@ import numpy as np
 
 from memjax.data.documents import Documents, Example, Examples
 
-__all__ = ["Pieces", "TextPieces"]
+__all__ = ["Pieces", "TextPieces", "Where", "with_prompt"]
+
+Where = Literal["none", "before", "after_first"]
+"""no prompt has a place, or one stands before a text or after its first token"""
+
+
+def with_prompt(tokens: np.ndarray, prompt: int | None, where: Where) -> np.ndarray:
+    """int32 tokens with a prompt among them; None = as they are.
+
+    Example:
+      >>> with_prompt(np.array([5, 6]), 9, "before").tolist(), with_prompt(np.array([5, 6]), 9, "after_first").tolist()
+      ([9, 5, 6], [5, 9, 6])
+    """
+    return tokens if prompt is None else np.insert(tokens, int(where == "after_first"), prompt).astype(np.int32)
 
 
 class Pieces(Examples):
@@ -71,7 +84,7 @@ class TextPieces(Pieces):
         length: int,
         packed: bool = False,
         prompt: int | None = None,
-        where: Literal["", "before", "after_first"] = "",
+        where: Where = "none",
     ):
         """Cuts the documents.
 
@@ -81,11 +94,12 @@ class TextPieces(Pieces):
           length: tokens of a row.
           packed: as there.
           prompt: id that stands in every piece; None = none, where there could be one.
-          where: it stands before the text, or after its first token; '' = there is no room for one.
+          where: it stands; 'none' = there is no room for one.
         """
-        super().__init__(documents, room=length - bool(where), packed=packed)
-        self._tokenizer, self._length, self._prompt, self._where = tokenizer, length, prompt, where
-        own = f"/{where}/{prompt}" if where else ""
+        super().__init__(documents, room=length - (where != "none"), packed=packed)
+        self._tokenizer, self._length, self._prompt = tokenizer, length, prompt
+        self._where: Where = where
+        own = f"/{where}/{prompt}" if where != "none" else ""
         settings = f"{documents.fingerprint}/{length}/{packed}{own}"
         self.fingerprint = "pieces-" + hashlib.sha256(settings.encode()).hexdigest()[:16]
 
@@ -96,10 +110,8 @@ class TextPieces(Pieces):
         inputs, asked = tokens[: end - begin], tokens[1:]
         targets, weights = np.zeros(self._length, np.int32), np.zeros(self._length, np.float32)
         # A token is asked for where the one before it is read; behind the first one that may be the prompt.
-        places = np.arange(len(asked))
-        if self._prompt is not None:
-            at = 0 if self._where == "before" else 1
-            inputs, places = np.insert(inputs, at, self._prompt).astype(np.int32), places + 1
+        places = np.arange(len(asked)) + (self._prompt is not None)
+        inputs = with_prompt(inputs, self._prompt, self._where)
         targets[places], weights[places] = asked, 1
         return Example(inputs, targets, weights)
 

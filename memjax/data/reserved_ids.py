@@ -1,12 +1,16 @@
-"""Ids that no text has: marks of dialogues and instructions, prompts of tasks."""
+"""Ids that no text has: marks of dialogues and instructions, prompts of tasks, frames of texts for an encoder."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from memjax.data.tokenizers import Tokenizer
 
-__all__ = ["ReservedTokenizer"]
+__all__ = ["FramingTokenizer", "ReservedTokenizer"]
+
+MASK = "[MASK]"
+"""in a text, what is to be found there"""
 
 
 class ReservedTokenizer:
@@ -49,3 +53,33 @@ class ReservedTokenizer:
         ids = np.asarray(ids, np.int64)
         marks = ids >= self._tokenizer.vocab_size
         return np.where(marks, 0, self._tokenizer.token_bytes(np.where(marks, self.pad_id, ids)))
+
+
+class FramingTokenizer(ReservedTokenizer):
+    """A tokenizer of decoders for text encoders: with ids for `<s>`, `</s>` and `<mask>` (RoBERTa) behind its own.
+
+    `[MASK]` in a text is read as the mask, as BERT's tokenizer does.
+
+    Attributes:
+      begin_id: first of every text; `end_id` closes each, `mask_id` hides.
+      special_ids: all of them, and the padding.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        """Wraps a tokenizer of texts."""
+        super().__init__(tokenizer, 3, "frames")
+        self.begin_id, self.end_id, self.mask_id = self.reserved
+        self.special_ids = np.array([self.pad_id, *self.reserved], np.int32)
+
+    def for_encoder(self) -> Any:
+        return self
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 ids, without those around a text."""
+        first, *others = (self._tokenizer.encode(part) for part in text.split(MASK))
+        mask = np.array([self.mask_id], np.int32)
+        return np.concatenate([first, *(part for other in others for part in (mask, other))]).astype(np.int32)
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """`encode` of many texts."""
+        return [self.encode(text) for text in texts]

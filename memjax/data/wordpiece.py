@@ -102,6 +102,10 @@ class WordPieceTokenizer:
     def base(self) -> Any:
         return self
 
+    def for_encoder(self) -> WordPieceTokenizer:
+        """It has what frames a text."""
+        return self
+
     def files(self) -> dict[str, bytes]:
         """A `tokenizer.json`."""
         return {"tokenizer.json": self._tokenizer.to_str().encode("utf-8")}
@@ -134,7 +138,7 @@ class WordPieceTokenizer:
         return self._lengths[np.asarray(ids, np.int64)]
 
 
-def join_texts(tokenizer: WordPieceTokenizer, *texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def join_texts(tokenizer: Any, *texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """One text, or a pair, with its special tokens: `[CLS] a [SEP] b [SEP]`, and the type of each token.
 
     Example:

@@ -28,6 +28,7 @@ from memjax.lifelong.episodes import (
     purpose_key,
 )
 from memjax.lifelong.host_memory import HostMemory
+from memjax.lifelong.progress import PROGRESS, draw_task, init_progress, observe_loss, odds_of_tasks
 from memjax.lifelong.streams import TASK, EpisodeSchedule, Schedule
 from memjax.models.heads import SEEN
 from memjax.training.assembly import make_parts
@@ -99,12 +100,15 @@ class Replayed(NamedTuple):
         reference of a link; "tasks": the gradients of each earlier task are.
       every: examples from one to the next; 0 = every update, but for "sparse", where it is never.
       replace: drawn with replacement.
+      share_done: `share_done(method)` of a stage: the rows are of one task, drawn by its progress
+        (`memjax.lifelong.progress`); None = all rows are drawn equally.
     """
 
     rows: int
     mode: Literal["sparse", "mixed", "reference", "tasks"] = "mixed"
     every: int = 0
     replace: bool = True
+    share_done: Callable[[Mapping[str, Any]], Any] | None = None
 
     @property
     def schedule(self) -> Schedule:
@@ -257,6 +261,8 @@ class _Composed:
             episodes = {} if self.store is None else {EPISODES: self.store.init()}
             if schedule.every:
                 kept[UPDATES] = jnp.zeros((), jnp.int32)
+            if self.replay is not None and self.replay.share_done is not None:
+                kept[PROGRESS] = init_progress(len(self.settings.tasks))
             rows, key = self.config.data.rows, jax.random.key(self.config.training.seed)
 
             method = {**kept, **episodes}
@@ -310,6 +316,7 @@ class _Composed:
         if batch is None:
             drawn = self._drawn(state, episodes)
             new, sums = self._apply(slim, self._of_memory(self._adapting(slim, episodes, None, drawn), drawn))
+            new = self._noted(new, drawn, sums["nll"])
             episodes = self._seen_again(state, episodes, drawn, sums)
             return dataclasses.replace(new, method={**new.method, EPISODES: episodes}), sums
         # Dropout follows the updates of the stream: replays between them do not move it.
@@ -327,7 +334,7 @@ class _Composed:
         own = self.model.init_state(query.inputs.shape[1]) if kind != STREAM else None
         found = self._gradients(self.parts.objective, at, query, memory=own)
         present, rows, more, reference = jnp.sum(_present(query)), query.inputs.shape[1], {}, None
-        drawn = None
+        drawn, again = None, found
         if self._reads(kind):
             assert self.replay is not None
             if self.replay.mode == "tasks":
@@ -344,6 +351,7 @@ class _Composed:
             found = _scaled(found, present / rows)
         new, sums = self._apply(slim, found, reference)
         if drawn is not None:
+            new = self._noted(new, drawn, again.sums["nll"])
             episodes = self._seen_again(state, episodes, drawn, sums)
         counted = lambda leaf: jnp.where(sums["skipped"].total == 0, leaf, 0).astype(jnp.float32)
         more = {name: jax.tree.map(counted, value) for name, value in more.items()}
@@ -442,8 +450,22 @@ class _Composed:
     def _drawn(self, state: TrainState, episodes: Any) -> Batch:
         """Rows to replay, with the axis of segments; those that are not there weigh nothing."""
         assert self.replay is not None and self.store is not None
-        rows = self.store.sample(episodes, drawing_key(state), self.replay.rows, replace=self.replay.replace)
+        number, key = self.replay.rows, drawing_key(state)
+        if self.replay.share_done is None:
+            rows = self.store.sample(episodes, key, number, replace=self.replay.replace)
+        else:
+            odds = odds_of_tasks(state.method[PROGRESS], self.replay.share_done(state.method))
+            used = jnp.arange(episodes.capacity) < episodes.count
+            rows = self.store.take(episodes, draw_task(episodes.groups, used, odds, key, number))
         return _over_devices(jax.tree.map(lambda leaf: leaf[None], rows))
+
+    def _noted(self, new: TrainState, drawn: Batch, nll: Sum) -> TrainState:
+        """With the loss of replayed rows, where tasks are drawn by it."""
+        if PROGRESS not in new.method:
+            return new
+        assert self.replay is not None
+        noted = observe_loss(new.method[PROGRESS], drawn.extras[TASK][0, 0], nll, self.replay.rows)
+        return dataclasses.replace(new, method={**new.method, PROGRESS: noted})
 
     def _seen_again(self, state: TrainState, episodes: Any, drawn: Batch, sums: Mapping[str, Sum]) -> Any:
         """The memory with what its policy counts of replayed rows; of an update that was skipped, nothing."""

@@ -3,25 +3,28 @@
 Qin et al. 2022, https://arxiv.org/abs/2203.06311. What a model becomes is `memjax.lifelong.expansion`'s; here stand the
 stages. A task has two: the warm-up, before which the model grows, with updates on the memory alone, and its own.
 
-Differs from the paper: the expansion is exact (`ELLE.as_published` is the paper's), and the memory is one of rows, as
-of every method, and not a share of each domain's text.
+Differs from the paper: the expansion is exact (`ELLE.as_published` is the paper's), and unless `share` is set the
+memory is written as that of every method, and not with a share of each domain's text.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from memjax.axes import parameter_names
 from memjax.config import Config, EpisodicMemory
+from memjax.lifelong import policies
 from memjax.lifelong.compose import Replayed, compose
-from memjax.lifelong.contract import Method, TaskInfo
-from memjax.lifelong.episodes import EPISODES
+from memjax.lifelong.contract import Method, Phase, TaskInfo
+from memjax.lifelong.episodes import EPISODES, filled
 from memjax.lifelong.expansion import (
     Depth,
     Growth,
@@ -36,6 +39,9 @@ from memjax.lifelong.expansion import (
 )
 from memjax.lifelong.methods import TOLD_BORDERS, episodes
 from memjax.lifelong.rehearsal import with_fresh_optimizer
+from memjax.lifelong.spans import SPAN, counting, share_done, spanned
+from memjax.lifelong.streams import JoinedExamples
+from memjax.memory.projections import NORM_WEIGHTS
 from memjax.models.transformer import join_collection, split_collection
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import Experiment
@@ -44,7 +50,7 @@ from memjax.training.objective import model_loss
 from memjax.training.sharding import Layout
 from memjax.training.stages import GROWTH, Change, Context, Learner, Lineage, Stage
 from memjax.training.step import TrainState, init_variables, model_variables
-from memjax.typing import Batch
+from memjax.typing import Batch, Sum
 
 __all__ = ["WARM_UP", "elle"]
 
@@ -71,6 +77,9 @@ class How(NamedTuple):
     rows: int
     warm_up: int
     warm_up_rows: int
+    annealed: bool
+    share: float
+    replayed: Literal["uniform", "progress"]
 
 
 class Repeated:
@@ -92,26 +101,35 @@ class Repeated:
 def elle(**fields: Any) -> Method:
     """The method; `fields` are those of `How`."""
     how = How(**fields)
-    memory = episodes(how.memory)
-    base = compose(memory=memory, replay=Replayed(how.rows)) if how.rows else compose()
-    recovering = compose(memory=memory, replay=Replayed(how.warm_up_rows))
+    memory, counts, rules = episodes(how.memory), how.annealed or how.replayed == "progress", []
+    if how.share:  # nothing is written while a task is learned
+        memory = memory._replace(policy=policies.random_write(0.0), scores=None, again=None)
+    drawn: dict[str, Any] = {}
+    if how.replayed == "progress":
+        memory, drawn = memory._replace(groups="task"), {"share_done": share_done}
+    if counts:
+        rules = [counting()]
+    base = compose(*rules, memory=memory, replay=Replayed(how.rows, **drawn)) if how.rows else compose(*rules)
+    recovering = compose(*rules, memory=memory, replay=Replayed(how.warm_up_rows, **drawn))
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         made = base.learner(experiment, layout, objective)
         if not how.warm_up:
             return made
         recover = recovering.learner(experiment, layout, objective)
-        observe = lambda state, batch, kind: (recover if kind == WARM_UP else made).observe(state, batch, kind)
+        warmed = with_annealed_norms(recover.observe) if how.annealed else recover.observe
+        observe = lambda state, batch, kind: (warmed if kind == WARM_UP else made.observe)(state, batch, kind)
         return made._replace(observe=observe, kinds={**made.kinds, WARM_UP: None})
 
     def stages(task: TaskInfo, own: Stage) -> list[Stage]:
-        if not task.index or not (how.dims or how.layers or how.warm_up):
-            return [own]
-        grow = lambda state, context: grown(how, learner, task, state, context)
-        if not how.warm_up:
-            return [own._replace(before=grow)]
-        opened = lambda state, position: Repeated(WARM_UP, how.warm_up, position)
-        return [Stage(f"{own.name}, warm-up", opened, how.warm_up, before=grow, task=own.task), own]
+        found = [own._replace(after=remembering(how, task)) if how.share else own]
+        if task.index and (how.dims or how.layers or how.warm_up):
+            grow = lambda state, context: grown(how, learner, task, state, context)
+            if how.warm_up:
+                opened = lambda state, position: Repeated(WARM_UP, how.warm_up, position)
+                found.insert(0, Stage(f"{own.name}, warm-up", opened, how.warm_up, task=own.task))
+            found[0] = found[0]._replace(before=grow)
+        return [spanned(stage) for stage in found] if counts else found
 
     def growth(task: TaskInfo, lineage: Lineage, key: Any) -> Mapping[str, Any] | None:
         step = next_growth(how, task.experiment.config, task.index, lineage, key)
@@ -158,6 +176,42 @@ def grown(how: How, learner: Any, task: TaskInfo, state: TrainState, context: Co
         moments = _moments(state, small.model, big.model, growth, make, fresh)
         changed = dataclasses.replace(changed, opt_state=moments)
     return Change(changed, lineage)
+
+
+def remembering(how: How, task: TaskInfo) -> Phase:
+    """The phase after a task that writes a share of its examples to the memory.
+
+    Raises:
+      ValueError: the memory has no room for those of all tasks.
+    """
+    number = lambda part: math.ceil(how.share * len(part.examples))
+    if (size := sum(map(number, task.parts))) > how.memory.capacity:
+        what = f"given {how.memory.capacity}, allowed: at least {size}, which {how.share:g} of all tasks are"
+        raise ValueError(f"lifelong.method.memory.capacity: {what}")
+    part, tells_task = task.parts[task.index], how.replayed == "progress"
+
+    def remember(state: TrainState, context: Context) -> Change:
+        random = np.random.default_rng(_seed(context.key))
+        chosen = np.sort(random.choice(len(part.examples), number(part), replace=False))
+        examples = JoinedExamples([part], tells_task=tells_task, order=chosen)
+        memory = filled(state.method[EPISODES], task.experiment, examples, context.key)
+        return Change(dataclasses.replace(state, method={**state.method, EPISODES: memory}), context.lineage)
+
+    return remember
+
+
+def with_annealed_norms(observe: Any) -> Any:
+    """An update after which weighted norms are nearer to ordinary ones, and with the last of a stage are such."""
+
+    def annealed(state: TrainState, batch: Batch | None, kind: str) -> tuple[TrainState, dict[str, Sum]]:
+        new, sums = observe(state, batch, kind)
+        (before, total), (after, _) = state.method[SPAN], new.method[SPAN]
+        share = (after - before) / jnp.maximum(total - before, 1)
+        nearer = lambda leaf: leaf + share.astype(leaf.dtype) * (1 / leaf.shape[-1] - leaf)
+        of_norms = lambda path, leaf: nearer(leaf) if path[-1].key == NORM_WEIGHTS else leaf
+        return dataclasses.replace(new, constants=jax.tree_util.tree_map_with_path(of_norms, new.constants)), sums
+
+    return annealed
 
 
 def rows_of_memory(state: TrainState) -> Batch | None:

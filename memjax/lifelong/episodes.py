@@ -15,16 +15,31 @@ import jax
 import jax.numpy as jnp
 
 from memjax.axes import axes_of
+from memjax.data.documents import Examples
 from memjax.lifelong import memory as episodic
+from memjax.lifelong import policies
 from memjax.lifelong.host_memory import HostMemory
 from memjax.lifelong.memory import Nearest
 from memjax.lifelong.policies import Entries, Offered, Policy, seen_again
+from memjax.lifelong.streams import TASK
+from memjax.training.experiment import Experiment
 from memjax.training.sharding import Layout
 from memjax.training.stages import Host
 from memjax.training.step import TrainState
 from memjax.typing import Batch, Sum, tree_dataclass
 
-__all__ = ["EPISODES", "PURPOSES", "Episodes", "Exchange", "InState", "OfRows", "OnHost", "Store", "purpose_key"]
+__all__ = [
+    "EPISODES",
+    "PURPOSES",
+    "Episodes",
+    "Exchange",
+    "InState",
+    "OfRows",
+    "OnHost",
+    "Store",
+    "filled",
+    "purpose_key",
+]
 
 EPISODES = "episodes"
 """the episodic memory in `TrainState.method`, or the `Exchange` with it"""
@@ -233,6 +248,27 @@ class OnHost:
 
 
 Store = InState | OnHost
+
+
+def filled(
+    memory: episodic.EpisodicMemory, experiment: Experiment, examples: Examples, key: Any
+) -> episodic.EpisodicMemory:
+    """A memory with examples of its own choice written to it, as training would read them.
+
+    Args:
+      memory: with room for them; what finds none is dropped.
+      experiment: how they are read.
+      examples: in their order, each once.
+      key: of the writes.
+    """
+    for batch in experiment.stream(split=examples, epochs=1, shuffle=False):
+        memory = _filled(memory, jax.tree.map(lambda leaf: leaf[0], batch), key)
+    return memory
+
+
+@jax.jit
+def _filled(memory: episodic.EpisodicMemory, rows: Batch, key: Any) -> episodic.EpisodicMemory:
+    return episodic.write(memory, rows, key, policies.write_all("drop"), groups=rows.extras.get(TASK))
 
 
 def _draws(count: Any, capacity: int, keys: Any, number: int) -> Any:

@@ -30,7 +30,7 @@ from memjax.lifelong import memory as episodic
 from memjax.lifelong import policies
 from memjax.lifelong.compose import Lay, Replayed, Rule, as_it_is, compose
 from memjax.lifelong.contract import Method, Phase, TaskInfo
-from memjax.lifelong.episodes import EPISODES, Episodes, purpose_key
+from memjax.lifelong.episodes import EPISODES, Episodes, filled, purpose_key
 from memjax.lifelong.streams import TASK, Chosen, JoinedExamples, Part
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeObjective
@@ -317,11 +317,5 @@ def refilled(how: How, task: TaskInfo, size: int, state: TrainState, context: Co
     memory = episodic.delete(memory, jnp.ones(memory.capacity, bool))
     if parts:
         rows = JoinedExamples(parts, tells_task=how.tokens == "task")
-        for batch in experiment.stream(split=rows, epochs=1, shuffle=False):
-            memory = _written(memory, jax.tree.map(lambda leaf: leaf[0], batch), context.key)
+        memory = filled(memory, experiment, rows, context.key)
     return dataclasses.replace(state, method={**state.method, EPISODES: memory})
-
-
-@jax.jit
-def _written(memory: Any, rows: Batch, key: Any) -> Any:
-    return episodic.write(memory, rows, key, policies.write_all("drop"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import jax
@@ -21,6 +21,7 @@ from memjax.lifelong import penalties, policies, projection
 from memjax.lifelong.compose import Replayed, Rule, compose
 from memjax.lifelong.contract import Method, TaskInfo
 from memjax.lifelong.episodes import Episodes, purpose_key
+from memjax.lifelong.spans import counting, share_done, spanned
 from memjax.training.assembly import make_parts
 from memjax.training.objective import Objective, model_loss, read_segment, with_distillation, with_penalty
 from memjax.training.stages import Context, Needs
@@ -179,10 +180,14 @@ def lwf(*, weight: float = 1.0, temperature: float = 2.0) -> Method:
     return compose(taught("lwf", weight, temperature, stream=True))
 
 
-def logit_kd(*, memory: EpisodicMemory, rows: int, weight: float = 1.0, temperature: float = 2.0) -> Method:
+def logit_kd(
+    *, memory: EpisodicMemory, rows: int, weight: float = 1.0, temperature: float = 2.0, annealed: bool = False
+) -> Method:
     """Replay, with the model before the task as teacher of the replayed rows."""
-    rule = taught("logit_kd", weight, temperature, stream=False)
-    return compose(rule, memory=episodes(memory), replay=Replayed(rows, "mixed"))
+    left = (lambda method: 1 - share_done(method)) if annealed else None
+    rules = [taught("logit_kd", weight, temperature, stream=False, left=left), *([counting()] if annealed else [])]
+    method = compose(*rules, memory=episodes(memory), replay=Replayed(rows, "mixed"))
+    return method._replace(stages=lambda task, own: [spanned(own)]) if annealed else method
 
 
 def episodes(settings: EpisodicMemory, *, keys: Any = None) -> Episodes:
@@ -299,8 +304,18 @@ def consolidating(
     return Rule(name, init, laid, laid, after=after, needs=TOLD_BORDERS)
 
 
-def taught(name: str, weight: float, temperature: float, *, stream: bool) -> Rule:
-    """The model before a task teaches the rows of the stream, or those that are replayed; not in the first task."""
+def taught(
+    name: str,
+    weight: float,
+    temperature: float,
+    *,
+    stream: bool,
+    left: Callable[[Mapping[str, Any]], Any] | None = None,
+) -> Rule:
+    """The model before a task teaches the rows of the stream, or those that are replayed; not in the first task.
+
+    `left(method)` is the share of the weight that is left by now.
+    """
     called = f"{name}/divergence"
 
     def init(params: Any) -> dict[str, Any]:
@@ -315,6 +330,7 @@ def taught(name: str, weight: float, temperature: float, *, stream: bool) -> Rul
         def weighed(variables: Any, memory: Any, segment: Batch, key: Any) -> Any:
             memory, batch_stats, nll, aux = distilled(variables, memory, segment, key)
             share, divergence = variables["method"][name]["weight"], aux.losses[called]
+            share = share if left is None else share * left(variables["method"])
             losses = {**aux.losses, called: dataclasses.replace(divergence, total=share * divergence.total)}
             return memory, batch_stats, nll, dataclasses.replace(aux, losses=losses)
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from memjax.settings.methods import EpisodicMemory, Method
-from memjax.settings.ranges import Count, Number, zero_or_more
+from memjax.settings.ranges import Count, Number, Range, zero_or_more
 from memjax.settings.relations import require
 
 if TYPE_CHECKING:
@@ -50,6 +50,13 @@ class ELLE(Method):
     """updates on the memory alone after the model has grown (function-recovering warm-up); 0 = none"""
     warm_up_rows: Count = 32
     """of each of them"""
+    annealed: bool = False
+    """'weighted' norms become ordinary ones, which count every entry once, in the course of a warm-up"""
+    share: Annotated[float, Range(words="a share of 0 (as the memory's policy writes) to 1", least=0, most=1)] = 0.0
+    """of the examples of a task, which the memory keeps when it has been learned (published is 6 % of a domain), drawn
+    at random; 0 = the memory is written while a task is learned, as its policy says"""
+    replayed: Literal["uniform", "progress"] = "uniform"
+    """which rows of the memory: any of them, or those of one task, drawn by how much its loss falls (published code)"""
 
     @classmethod
     def as_published(cls, **fields: Any) -> ELLE:
@@ -62,6 +69,12 @@ class ELLE(Method):
         require(place == "device" or not self.rows, f"{field}memory.place", place, allowed)
         fits = self.rows > 0 or not self.warm_up
         require(fits, f"{field}warm_up", self.warm_up, f"0 without a memory ({field}rows = 0)")
+        for name, unset in (("share", 0.0), ("replayed", "uniform")):
+            value, allowed = getattr(self, name), f"{unset!r} without a memory ({field}rows = 0)"
+            require(self.rows > 0 or value == unset, f"{field}{name}", value, allowed)
+        anneals = self.warm_up > 0 and self.norms == "weighted" and bool(self.dims)
+        allowed = "False without a warm-up of a model that becomes wider with weighted norms"
+        require(anneals or not self.annealed, f"{field}annealed", self.annealed, allowed)
         if not self.dims and not self.layers:
             return
         kind = model.attention_kind

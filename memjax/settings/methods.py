@@ -228,6 +228,8 @@ class LogitKD(Method):
     """of the divergence from the teacher"""
     temperature: Positive = 2.0
     """divides the scores of both"""
+    annealed: bool = False
+    """the weight falls from all to nothing while a task is learned (published code of ELLE)"""
 
 
 @dataclass(slots=True, kw_only=True)

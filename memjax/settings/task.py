@@ -20,7 +20,7 @@ from memjax.settings.ranges import Count, Number, Positive, Range, Share, zero_o
 from memjax.settings.relation_sources import MadeRelations, RelationFiles, Tacred
 from memjax.settings.relations import Settings, require
 from memjax.settings.sources import Source, TextFiles
-from memjax.settings.tokenizers import VectorWords, WordPiece, Words
+from memjax.settings.tokenizers import BytePairs, Tokenizer, VectorWords, WordPiece, Words
 
 if TYPE_CHECKING:
     from memjax.config import Config
@@ -90,24 +90,47 @@ class Task(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class LanguageModeling(Task):
-    """Predict every next token."""
+class Prompted(Task):
+    """A task whose texts may have a prompt, one for each task of a stream (ELLE)."""
 
-    pieces: bool = False
-    """documents are cut into pieces of a segment that stand alone, examples that are counted and kept, as methods of
-    lifelong learning need them; joined first where data.protocol is 'contiguous'"""
     prompt: Literal["none", "before", "after_first"] = "none"
     """a learned vector for each task of a stream, in every piece: before the text (ELLE), or after its first token
     (published code)"""
     max_prompts: Count = 8
     """of prompts, which the vocabulary has room for from the start"""
     domain: Annotated[int, Range(words="-1 (none), or the place of a task", least=-1)] = -1
-    """whose prompt stands in pieces, the place of a task in the stream, which gives each its own; -1 = none"""
+    """whose prompt stands in texts, the place of a task in the stream, which gives each its own; -1 = none"""
+
+    def of_task(self, place: int) -> Prompted:
+        return replace(self, domain=place) if self.prompt != "none" else self
+
+    @property
+    def num_prompts(self) -> int:
+        """Ids of prompts, behind those of texts."""
+        return self.max_prompts if self.prompt != "none" else 0
+
+    def prompt_id(self, size: int) -> int | None:
+        """The id of the prompt in texts of a vocabulary; None = they have none."""
+        return size + self.domain if self.prompt != "none" and self.domain >= 0 else None
+
+    def check_prompts(self, field: str, config: Config) -> None:
+        """Refuses prompts that do not suffice."""
+        tasks = len(config.lifelong.tasks) if config.lifelong else 0
+        fits = self.prompt == "none" or tasks <= self.max_prompts
+        require(fits, f"{field}max_prompts", self.max_prompts, f"at least {tasks}, the tasks")
+        fits, most = self.domain < self.num_prompts or self.domain < 0, self.num_prompts
+        require(fits, f"{field}domain", self.domain, f"-1, or below {most}, the prompts")
+
+
+@dataclass(slots=True, kw_only=True)
+class LanguageModeling(Prompted):
+    """Predict every next token."""
+
+    pieces: bool = False
+    """documents are cut into pieces of a segment that stand alone, examples that are counted and kept, as methods of
+    lifelong learning need them; joined first where data.protocol is 'contiguous'"""
 
     files = TextFiles
-
-    def of_task(self, place: int) -> LanguageModeling:
-        return replace(self, domain=place) if self.prompt != "none" else self
 
     def check(self, field: str, config: Config) -> None:
         Task.check(self, field, config)
@@ -118,22 +141,21 @@ class LanguageModeling(Task):
         require(not holds_examples, "data.source", type(source).__name__, "a source of documents")
         allowed = "'none' without pieces"
         require(self.prompt == "none" or self.pieces, f"{field}prompt", self.prompt, allowed)
-        tasks = len(config.lifelong.tasks) if config.lifelong else 0
-        fits = self.prompt == "none" or tasks <= self.max_prompts
-        require(fits, f"{field}max_prompts", self.max_prompts, f"at least {tasks}, the tasks")
-        most = self.max_prompts if self.prompt != "none" else 0
-        require(
-            self.domain < most or self.domain < 0, f"{field}domain", self.domain, f"-1, or below {most}, the prompts"
-        )
+        self.check_prompts(field, config)
         if self.pieces:
             self.check_evaluation(config)
 
 
 @dataclass(slots=True, kw_only=True)
 class TextEncoderTask(Task):
-    """What a text encoder learns."""
+    """What a text encoder learns.
+
+    Attributes:
+      tokenizers: kinds that it takes.
+    """
 
     encodes = True
+    tokenizers: ClassVar[tuple[type[Tokenizer], ...]] = (WordPiece,)
 
     def check(self, field: str, config: Config) -> None:
         Task.check(self, field, config)
@@ -141,7 +163,8 @@ class TextEncoderTask(Task):
         require(not model.carrier.is_causal, "model.attention", model.attention_kind, f"Bidirectional ({kind})")
         require(isinstance(model.output, Softmax), "model.output", type(model.output).__name__, "Softmax")
         tokenizer, source = type(data.tokenizer).__name__, type(data.source).__name__
-        require(isinstance(data.tokenizer, WordPiece), "data.tokenizer", tokenizer, "WordPiece")
+        allowed = " or ".join(one.__name__ for one in self.tokenizers)
+        require(isinstance(data.tokenizer, self.tokenizers), "data.tokenizer", tokenizer, allowed)
         if self.sources:
             allowed = f"{' or '.join(source.__name__ for source in self.sources)} ({kind})"
             require(isinstance(data.source, self.sources), "data.source", source, allowed)
@@ -152,8 +175,10 @@ class TextEncoderTask(Task):
 
 
 @dataclass(slots=True, kw_only=True)
-class MaskedLanguageModeling(TextEncoderTask):
+class MaskedLanguageModeling(TextEncoderTask, Prompted):
     """Predict tokens that were hidden: other ones in every epoch, the same ones in every evaluation."""
+
+    tokenizers = (WordPiece, BytePairs)
 
     rate: Annotated[float, Range(words="a share between 0 and 1", above=0, below=1)] = 0.15
     """share of the tokens of a text that are predicted"""
@@ -164,13 +189,15 @@ class MaskedLanguageModeling(TextEncoderTask):
 
     def check(self, field: str, config: Config) -> None:
         TextEncoderTask.check(self, field, config)
+        self.check_prompts(field, config)
         length, rest = config.data.segment_length, 1 - self.masked
-        require(length >= 3, "data.segment_length", length, "3 or more tokens")
+        least = 3 + (self.prompt != "none")
+        require(length >= least, "data.segment_length", length, f"{least} or more tokens")
         require(self.masked + self.random <= 1, f"{field}random", self.random, f"at most 1 - masked = {rest:g}")
 
 
 @dataclass(slots=True, kw_only=True)
-class Classification(TextEncoderTask):
+class Classification(TextEncoderTask, Prompted):
     """The class of a text, or of a pair of texts, from its first token; or of a vector of numbers."""
 
     num_classes: Annotated[int, Range(words="2 or more", least=2)] = 2
@@ -186,6 +213,7 @@ class Classification(TextEncoderTask):
     """of a ranking loss: by so much a class is to be more similar than each other one; 0 = softmax"""
 
     takes_states = True
+    tokenizers = (WordPiece, BytePairs)
     sources = (Glue, Templates, TextClasses, CLBenchmark, TfdsClasses, SeqioClasses, LabelledFile, RelationFiles)
     sources += (Tacred, MadeRelations)
     files = LabelledFile
@@ -194,6 +222,11 @@ class Classification(TextEncoderTask):
         alone = config.lifelong is None
         require(not (self.mask_unseen and alone), f"{field}mask_unseen", True, "False where lifelong is None")
         require(not self.margin or self.similarity != "", f"{field}margin", self.margin, "0 without similarity")
+        self.check_prompts(field, config)
+        reads, states = config.model.reads, config.data.states
+        allowed = "'none' or 'after_first', behind the token that the class is read from, of texts that are read whole"
+        fits = self.prompt == "none" or self.prompt == "after_first" and reads == "tokens" and not states
+        require(fits, f"{field}prompt", self.prompt, allowed)
         if config.model.reads != "vectors":
             TextEncoderTask.check(self, field, config)
             return
@@ -232,11 +265,13 @@ class RelationExtraction(Classification):
     """other relations that a sentence to train on is compared with, at most; 0 = all of its own"""
 
     sources = (RelationFiles, Tacred, MadeRelations)
+    tokenizers = (WordPiece,)
     numbers_relations = True
     files = None
 
     def check(self, field: str, config: Config) -> None:
         require(self.similarity != "", f"{field}similarity", self.similarity, "'dot' or 'cosine'")
+        require(self.prompt == "none", f"{field}prompt", self.prompt, "'none' (RelationExtraction)")
         reads, kind = config.model.reads, type(config.model).__name__
         require(reads in ("words", "tokens"), "model", kind, "BiLSTM or a text encoder with RelationExtraction")
         if reads == "tokens":

@@ -17,12 +17,13 @@ from memjax.data.documents import Example, Examples, Split
 from memjax.data.examples import EXAMPLE
 from memjax.data.glue import LabelledText
 from memjax.data.opening import Datasets, make_examples
+from memjax.data.pieces import with_prompt
 from memjax.data.readers import class_names
 from memjax.data.sources import read_text
 from memjax.data.states import with_states
 from memjax.data.text_classes import read_rows
 from memjax.data.token_files import Progress
-from memjax.data.wordpiece import WordPieceTokenizer, join_texts, truncate_texts
+from memjax.data.wordpiece import join_texts, truncate_texts
 from memjax.models.heads import ClassificationHead, TaskHead
 from memjax.models.similarity_head import SimilarityHead
 from memjax.tasks.choices import GroupMeasure
@@ -42,20 +43,27 @@ class Classification(Task):
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Labelled texts with the tokenizer of those to train on."""
-        data, classes, first = self.config.data, self.settings.num_classes, self.config.model.first_layer
+        data, first = self.config.data, self.config.model.first_layer
 
-        def question(found: Sequence[LabelledText], tokenizer: WordPieceTokenizer) -> Examples:
-            texts = LabelledTexts(found, tokenizer, length=data.segment_length, num_classes=classes)
+        def question(found: Sequence[LabelledText], tokenizer: Any) -> Examples:
+            texts = self.labelled(found, tokenizer.for_encoder())
             return with_states(texts, data.states, first) if data.states else texts
 
-        return make_examples(
+        found = make_examples(
             data,
             "labelled",
             lambda example: example.texts,
             question,
-            tokenizer=tokenizer,
+            tokenizer=tokenizer and tokenizer.base,
             progress=progress,
         )
+        return found.for_encoder(self.settings.num_prompts)
+
+    def labelled(self, texts: Sequence[LabelledText], tokenizer: Any) -> LabelledTexts:
+        """Texts as examples, with the prompt of the task where it has one."""
+        task, room = self.settings, self.config.data.segment_length - (self.settings.prompt != "none")
+        prompt = task.prompt_id(tokenizer.vocab_size)
+        return LabelledTexts(texts, tokenizer, length=room, num_classes=task.num_classes, prompt=prompt)
 
     def head(self) -> TaskHead:
         if self.settings.similarity:
@@ -112,8 +120,7 @@ class Classification(Task):
         texts = [LabelledText(tuple(filter(None, one)), 0) for one in asked]
         if len({len(text.texts) for text in texts}) > 1:
             raise ValueError("pair: given for some of the texts, allowed: for all or none")
-        length, count = self.config.data.segment_length, self.settings.num_classes
-        return LabelledTexts(texts, data.tokenizer, length=length, num_classes=count)
+        return self.labelled(texts, data.tokenizer)
 
     def class_names(self) -> dict[int, str]:
         """Number -> name of the classes of all tasks; one that a file numbers is that of its task."""
@@ -133,6 +140,8 @@ class Classification(Task):
 class LabelledTexts(Examples):
     """Labelled texts as examples `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` that ask for their class.
 
+    A prompt stands behind [CLS], where the head reads.
+
     An example has one target, and the annotation `token_types`.
 
     Attributes:
@@ -140,15 +149,22 @@ class LabelledTexts(Examples):
     """
 
     def __init__(
-        self, examples: Sequence[LabelledText], tokenizer: WordPieceTokenizer, *, length: int, num_classes: int = 2
+        self,
+        examples: Sequence[LabelledText],
+        tokenizer: Any,
+        *,
+        length: int,
+        num_classes: int = 2,
+        prompt: int | None = None,
     ):
         """Tokenises all texts.
 
         Args:
           examples: the split.
           tokenizer: of the texts.
-          length: tokens of a text with its special tokens.
+          length: tokens of a text with its special tokens, without a prompt.
           num_classes: classes of the model.
+          prompt: id that stands in every text; None = none.
 
         Raises:
           ValueError: no examples, or a class that the model does not have.
@@ -164,7 +180,12 @@ class LabelledTexts(Examples):
         groups = np.array([example.group for example in examples])
         self.groups = groups if (groups >= 0).all() else None
         columns = [tokenizer.encode_many(list(texts)) for texts in zip(*(e.texts for e in examples), strict=True)]
-        self._texts = [join_texts(tokenizer, *truncate_texts(parts, length)) for parts in zip(*columns, strict=True)]
+        joined = [join_texts(tokenizer, *truncate_texts(parts, length)) for parts in zip(*columns, strict=True)]
+        given = prompt is not None
+        self._texts = [
+            (with_prompt(ids, prompt, "after_first"), with_prompt(types, 0 if given else None, "after_first"))
+            for ids, types in joined
+        ]
         special = 1 + len(columns)
         self.truncated = sum(sum(map(len, parts)) + special > length for parts in zip(*columns, strict=True))
         self._bytes = [sum(len(text.encode("utf-8")) for text in example.texts) for example in examples]

@@ -35,8 +35,8 @@ class LanguageModeling(Task):
         cut: dict[str, Any] = {"length": data.segment_length, "packed": data.protocol == "contiguous"}
         if (where := self.settings.prompt) != "none":
             # Ids behind those of texts, whichever of them this task has.
-            domain, size = self.settings.domain, texts.vocab_size
-            cut |= {"prompt": size + domain if domain >= 0 else None, "where": where}
+            size = texts.vocab_size
+            cut |= {"prompt": self.settings.prompt_id(size), "where": where}
             own = texts.tokenizer and ReservedTokenizer(texts.tokenizer, self.settings.max_prompts, "prompts")
             texts = dataclasses.replace(texts, tokenizer=own, vocab_size=size + self.settings.max_prompts)
         pieces = lambda split: TextPieces(texts.documents(split), texts.tokenizer, **cut)

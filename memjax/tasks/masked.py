@@ -11,9 +11,9 @@ import numpy as np
 from memjax.data.documents import Documents, Example, Examples
 from memjax.data.examples import EXAMPLE
 from memjax.data.opening import Datasets, make_datasets
-from memjax.data.pieces import Pieces
+from memjax.data.pieces import Pieces, Where, with_prompt
 from memjax.data.token_files import Progress
-from memjax.data.wordpiece import WordPieceTokenizer, join_texts
+from memjax.data.wordpiece import join_texts
 from memjax.models.heads import MaskedTokenHead
 from memjax.tasks.contract import Asked, Task, candidates, read_examples
 
@@ -29,8 +29,10 @@ class MaskedLanguageModeling(Task):
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
         """Documents as frames of which tokens are hidden."""
         data, task = self.config.data, self.settings
-        texts = make_datasets(data, tokenizer=tokenizer, progress=progress)
-        fields = {**dataclasses.asdict(task), "length": data.segment_length, "packed": data.protocol == "contiguous"}
+        texts = make_datasets(data, tokenizer=tokenizer and tokenizer.base, progress=progress)
+        texts = texts.for_encoder(task.num_prompts)
+        fields: dict[str, Any] = {name: getattr(task, name) for name in ("rate", "masked", "random")}
+        fields |= {"length": data.segment_length, "packed": data.protocol == "contiguous", **self.prompt(texts)}
 
         def masked(split: str) -> MaskedTexts:
             # Evaluations of all runs ask for the same tokens; training for those of its seed.
@@ -38,6 +40,10 @@ class MaskedLanguageModeling(Task):
             return MaskedTexts(texts.documents(split), texts.tokenizer, **fields, seed=seed)
 
         return dataclasses.replace(texts, documents=masked)
+
+    def prompt(self, data: Datasets) -> dict[str, Any]:
+        """What stands in every frame beside its text."""
+        return {"prompt": self.settings.prompt_id(data.tokenizer.vocab_size), "where": self.settings.prompt}
 
     def head(self) -> MaskedTokenHead:
         model = self.config.model
@@ -56,11 +62,11 @@ class MaskedLanguageModeling(Task):
         """Each text with the most probable token for every [MASK] in it, and the `top` most probable ones."""
         del how
         length, tokenizer = self.config.data.segment_length, data.tokenizer
-        examples = HiddenTexts([text for text, _ in asked], tokenizer, length=length)
+        examples = HiddenTexts([text for text, _ in asked], tokenizer, length=length, **self.prompt(data))
         piece, found = lambda number: tokenizer.decode([number]), [{} for _ in asked]
         for batch, _, said, _ in read_examples(model, variables, examples, length=length):
             log_probs = np.array(said)
-            log_probs[..., tokenizer.special_ids] = -np.inf
+            log_probs[..., tokenizer.special_ids] = log_probs[..., tokenizer.vocab_size :] = -np.inf
             for row, number in enumerate(batch.extras[EXAMPLE]):
                 if number >= 0:
                     places = examples.places[number]
@@ -79,18 +85,28 @@ class HiddenTexts(Examples):
       places: of its masks.
     """
 
-    def __init__(self, texts: Sequence[str], tokenizer: WordPieceTokenizer, *, length: int):
-        """Tokenises the texts.
+    def __init__(
+        self,
+        texts: Sequence[str],
+        tokenizer: Any,
+        *,
+        length: int,
+        prompt: int | None = None,
+        where: Where = "none",
+    ):
+        """Tokenises the texts; arguments as those of `MaskedTexts`.
 
         Raises:
           ValueError: a text without [MASK], or one that is longer than `length` with its special tokens.
         """
-        self.frames = [join_texts(tokenizer, tokenizer.encode(text))[0] for text in texts]
+        frames = (join_texts(tokenizer, tokenizer.encode(text))[0] for text in texts)
+        self.frames = [with_prompt(frame, prompt, where) for frame in frames]
         self.places = [np.flatnonzero(frame == tokenizer.mask_id) for frame in self.frames]
         for frame, places in zip(self.frames, self.places, strict=True):
             if not len(places) or len(frame) > length:
-                given = f"{len(frame) - 2} tokens, {len(places)} of them [MASK]"
-                raise ValueError(f"text: given {given}, allowed: up to {length - 2}, at least one of them [MASK]")
+                beside = 2 + (prompt is not None)
+                given = f"{len(frame) - beside} tokens, {len(places)} of them [MASK]"
+                raise ValueError(f"text: given {given}, allowed: up to {length - beside}, at least one of them [MASK]")
         self._most = max(map(len, self.places))
 
     def __len__(self) -> int:
@@ -116,16 +132,19 @@ class MaskedTexts(Pieces):
     ones in every evaluation, whatever the rows and hosts.
 
     An example has as targets the `num_targets` places that a frame may have, `weights` 0 where it has fewer, and their
-    positions in `extras["masked_positions"]`.
+    positions in `extras["masked_positions"]`. A prompt takes the place of one token, is never asked for, and
+    changes nothing of what is.
     """
 
     def __init__(
         self,
         documents: Documents,
-        tokenizer: WordPieceTokenizer,
+        tokenizer: Any,
         *,
         length: int,
         packed: bool = False,
+        prompt: int | None = None,
+        where: Where = "none",
         rate: float = 0.15,
         masked: float = 0.8,
         random: float = 0.1,
@@ -138,19 +157,24 @@ class MaskedTexts(Pieces):
           tokenizer: of the texts.
           length: tokens of a frame, [CLS] and [SEP] included.
           packed: join all documents first; otherwise a frame never straddles two, and the last of each is shorter.
+          prompt: id that stands in every frame; None = none, where there could be one.
+          where: it stands; 'none' = there is no room for one.
           rate: share of tokens asked for.
           masked: share of these that read as [MASK].
           random: share of these that read as a random id.
           seed: of what is asked for.
         """
-        super().__init__(documents, room=length - 2, packed=packed)
+        super().__init__(documents, room=length - 2 - (where != "none"), packed=packed)
+        self._prompt = prompt
+        self._where: Where = where
         self._tokenizer, self._rate, self._masked, self._random, self._seed = tokenizer, rate, masked, random, seed
         self.num_targets = max(1, round(rate * self.room))
-        settings = f"{documents.fingerprint}/{length}/{packed}"
+        own = f"/{where}/{prompt}" if where != "none" else ""
+        settings = f"{documents.fingerprint}/{length}/{packed}{own}"
         self.fingerprint = "masked-" + hashlib.sha256(settings.encode()).hexdigest()[:16]
 
     def frame(self, index: int, /) -> np.ndarray:
-        """int32 tokens of a frame, [CLS] and [SEP] included, nothing hidden."""
+        """int32 tokens of a frame, [CLS] and [SEP] included, without a prompt, nothing hidden."""
         first, last = [self._tokenizer.begin_id], [self._tokenizer.end_id]
         return np.concatenate([first, *self.parts(*self.bounds(index)[:2]), last]).astype(np.int32)
 
@@ -159,7 +183,9 @@ class MaskedTexts(Pieces):
         chosen, read = self.hide(frame, epoch)
         inputs, number = frame.copy(), len(chosen)
         targets, positions = (np.zeros(self.num_targets, np.int32) for _ in range(2))
-        inputs[chosen], targets[:number], positions[:number] = read, frame[chosen], chosen
+        inputs[chosen], targets[:number] = read, frame[chosen]
+        positions[:number] = chosen + (self._prompt is not None)  # which is never behind a token that is asked for
+        inputs = with_prompt(inputs, self._prompt, self._where)
         weights = (np.arange(self.num_targets) < number).astype(np.float32)
         return Example(inputs, targets, weights, context={"masked_positions": positions})
 

@@ -1,6 +1,7 @@
 """ELLE through `train`: degenerate cases, growth between tasks, recovery, resume, and refusals."""
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +11,18 @@ import pytest
 from memjax.config import (
     ELLE,
     GPT2,
+    Bidirectional,
+    BytePairs,
     Config,
     Data,
     Dense,
     EpisodicMemory,
     Evaluation,
+    JsonLines,
     KeyValueRecall,
     LanguageModeling,
     Lifelong,
+    MaskedLanguageModeling,
     Model,
     Replay,
     Schedule,
@@ -33,6 +38,9 @@ from memjax.lifelong import load_run, train
 from memjax.lifelong.contract import TaskInfo
 from memjax.lifelong.elle import GROWTH_LINE, WARM_UP
 from memjax.lifelong.factory import make_method
+from memjax.lifelong.progress import draw_task
+from memjax.memory.projections import NORM_WEIGHTS
+from memjax.tasks.contract import Asked
 from memjax.training import read_metrics
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
@@ -43,6 +51,8 @@ from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arr
 pytestmark = pytest.mark.laws
 MEMORY = EpisodicMemory(capacity=12)
 GROWN = ELLE(dims=(10, 12), layers=(1, 2), memory=MEMORY, rows=2, warm_up=2, warm_up_rows=4)
+CODE = dataclasses.replace(GROWN, annealed=True, share=0.25, replayed="progress", memory=EpisodicMemory(capacity=16))
+"""with all options of the published code"""
 
 
 def config_of(workdir, method, *, tasks=3, **model):
@@ -169,11 +179,46 @@ def test_what_growth_changes_of_what_a_model_computes(tmp_path, method, moved):
     assert bool(jnp.abs(said[0] - said[1]).max() > 1e-4) is moved
 
 
+def test_the_memory_has_a_share_of_every_task_and_norms_end_as_ordinary_ones(tmp_path):
+    result = train(config_of(tmp_path, CODE))
+    arrays = final_arrays(result.path)[1]
+    found = {name: value for name, value in arrays.items() if "episodes" in name or "progress" in name}
+    groups = next(value for name, value in found.items() if name.endswith("groups"))
+    count = next(int(value) for name, value in found.items() if name.endswith("count"))
+    sizes = [len(make_experiment(config_of(tmp_path, CODE)).of_task(f"task {i}").documents("train")) for i in range(3)]
+    assert [int((groups[:count] == task).sum()) for task in range(3)] == [-(-size // 4) for size in sizes]
+    rows = next(value for name, value in found.items() if name.endswith("rows/inputs"))[:count]
+    assert len({(int(group), *row.tolist()) for group, row in zip(groups, rows, strict=False)}) == count
+    # Both earlier tasks were replayed, and none that was not there.
+    seen = next(value for name, value in found.items() if name.endswith("seen"))
+    assert seen[0] > 2 and seen[2] == 0
+    norms = [value for name, value in arrays.items() if name.endswith(NORM_WEIGHTS)]
+    assert norms and all(np.allclose(one, 1 / 12, rtol=1e-6) for one in norms)
+    plain = final_arrays(train(config_of(tmp_path / "plain", GROWN)).path)[1]
+    assert any(not np.allclose(value, 1 / 12) for name, value in plain.items() if name.endswith(NORM_WEIGHTS))
+
+
+def test_rows_are_drawn_of_one_task_by_its_odds():
+    groups, used = jnp.array([0, 1, 1, 2, 2, 2, 0]), jnp.arange(7) < 6
+    odds, draws = jnp.array([1.0, 3.0, 0.0]), 2000
+    draw = lambda key: draw_task(groups, used, odds, key, 4)
+    ids = np.asarray(jax.vmap(draw)(jax.random.split(jax.random.key(0), draws)))
+    tasks = np.asarray(groups)[ids]
+    assert (tasks == tasks[:, :1]).all() and (ids < 6).all()
+    drawn = np.bincount(tasks[:, 0], minlength=3)
+    assert drawn[2] == 0 and abs(drawn[1] / draws - 0.75) < 4 * np.sqrt(0.75 * 0.25 / draws)
+    rows = np.bincount(ids[tasks[:, 0] == 1].ravel(), minlength=7)[1:3]
+    assert abs(rows[0] / rows.sum() - 0.5) < 0.05
+    nothing = draw_task(groups, jnp.zeros(7, bool), odds, jax.random.key(1), 4)
+    assert nothing.tolist() == [-1] * 4
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("method", [GROWN, CODE], ids=["grown", "code"])
 @pytest.mark.parametrize("step", [2, 3, 5])
-def test_a_run_killed_anywhere_goes_on_bit_for_bit(tmp_path, step):
-    whole = train(config_of(tmp_path / "whole", GROWN))
-    config = config_of(tmp_path / "again", GROWN)
+def test_a_run_killed_anywhere_goes_on_bit_for_bit(tmp_path, step, method):
+    whole = train(config_of(tmp_path / "whole", method))
+    config = config_of(tmp_path / "again", method)
     with pytest.raises(Crash):
         train(config, hooks=[crash_at(step)])
     assert_same_run(train(config).path, whole.path)
@@ -186,6 +231,9 @@ BAD = {
     "number": (ELLE(dims=(12,)), {}, "dims: given .12,., allowed: .., or 2 numbers"),
     "attention": (ELLE(dims=(12, 12)), {"attention": TransformerXL(memory_length=4)}, "with TransformerXL"),
     "host": (ELLE(memory=EpisodicMemory(place="host")), {}, "memory.place: given 'host', allowed: 'device'"),
+    "share": (ELLE(rows=0, share=0.1), {}, "share: given 0.1, allowed: 0.0 without a memory"),
+    "replayed": (ELLE(rows=0, replayed="progress"), {}, "replayed: given 'progress', allowed: 'uniform' without"),
+    "annealed": (dataclasses.replace(GROWN, warm_up=0, annealed=True), {}, "annealed: given True, allowed: False"),
     "warm_up": (ELLE(rows=0, warm_up=3), {}, "warm_up: given 3, allowed: 0 without a memory"),
 }
 
@@ -195,6 +243,47 @@ def test_what_cannot_grow_is_refused_in_one_line(tmp_path, name):
     method, model, line = BAD[name]
     with pytest.raises(ValueError, match=line):
         validate(config_of(tmp_path, method, **model))
+
+
+def test_a_memory_without_room_for_its_shares_is_refused_before_anything_is_trained(tmp_path):
+    method = dataclasses.replace(CODE, memory=EpisodicMemory(capacity=3))
+    with pytest.raises(
+        ValueError, match=r"memory.capacity: given 3, allowed: at least \d+, which 0.25 of all tasks are"
+    ):
+        train(config_of(tmp_path, method))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["before", "after_first"])
+def test_an_encoder_of_byte_pairs_grows_and_has_prompts(tmp_path, where):
+    for name, words in (("one", "the cat sat on the mat"), ("two", "a dog ran in the fog")):
+        lines = [
+            json.dumps({"text": f"{words} {number} times and {words}", "name": str(number)}) for number in range(24)
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    source = lambda name: JsonLines(path=str(tmp_path / f"{name}.jsonl"), validation_percent=30)
+    method = dataclasses.replace(GROWN, dims=(12,), layers=())
+    config = config_of(tmp_path, method, attention=Bidirectional(positions=12), scale_embeddings=True)
+    config.task = MaskedLanguageModeling(prompt=where, max_prompts=2)
+    config.data = dataclasses.replace(
+        config.data, source=source("one"), tokenizer=BytePairs(vocab_size=280), segment_length=12
+    )
+    config.lifelong = dataclasses.replace(
+        config.lifelong, tasks=tuple(TaskData(name=name, source=source(name)) for name in ("one", "two"))
+    )
+    result = train(config)
+    # Weighted norms, embeddings that are not scaled: what the encoder computes stays.
+    [line] = [line for line in read_metrics(result.path / "metrics.jsonl") if line["kind"] == GROWTH_LINE]
+    assert abs(line["nats_after"] - line["nats_before"]) < 1e-4
+    loaded = load_run(result.path)
+    experiment = loaded.experiment
+    assert experiment.config.model.dim == 12 and experiment.model.vocabulary.vocab_size == 280 + 3 + 2
+    evaluation = lambda prompt: dataclasses.replace(config.evaluation, task="one", prompt=prompt)
+    said = [experiment.evaluate(loaded.variables, evaluation(prompt)) for prompt in ("", "one", "two", "none")]
+    assert said[0].nats == said[1].nats and len({one.nats for one in said}) == 3
+    assert len({one.targets for one in said}) == 1
+    [found] = experiment.of_task("one").predict(loaded.variables, [Asked("the [MASK] sat")])
+    assert len(found["candidates"]) == 1
 
 
 @pytest.mark.parametrize("field", ["stride", "memory_length"])

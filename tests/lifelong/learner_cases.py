@@ -106,6 +106,7 @@ CASES = [
     Case("si", SI(weight=1.0)),
     Case("lwf", LwF(weight=1.0)),
     Case("logit_kd", LogitKD(memory=MEMORY, rows=4)),
+    Case("logit_kd_annealed", LogitKD(memory=MEMORY, rows=4, annealed=True)),
     Case("mbpa_pp", MbPA(memory=ALL, every=8, rows=4, num_neighbors=4, steps=2, learning_rate=0.1)),
     Case("mbpa", MbPA(memory=ALL, every=0, num_neighbors=4, steps=2, learning_rate=0.1, weights="inverse_distance")),
     Case("mbpa_random", MbPA(memory=ALL, every=8, rows=4, neighbors="random", num_neighbors=4, steps=2)),

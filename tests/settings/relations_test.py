@@ -647,7 +647,7 @@ def test_a_task_of_a_text_encoder_is_valid_up_to_its_border(inside, outside, lin
         (encoder(Classification(), token_types=-1), "model.attention.token_types: given -1, allowed: 0 (none) or more"),
         (
             encoder(Classification(), data={"tokenizer": Data().tokenizer}),
-            "data.tokenizer: given 'SentencePiece', allowed: WordPiece",
+            "data.tokenizer: given 'SentencePiece', allowed: WordPiece or BytePairs",
         ),
         (
             encoder(Classification(), Squad()),

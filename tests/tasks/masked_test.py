@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
 
+from memjax.data.byte_pairs import train_byte_pairs
 from memjax.data.documents import ArrayDocuments
 from memjax.data.examples import ExampleStream
+from memjax.data.glue import LabelledText
 from memjax.data.wordpiece import WordPieceTokenizer
+from memjax.tasks.classification import LabelledTexts
 from memjax.tasks.masked import MaskedTexts
 
 VOCAB = 200
@@ -115,6 +118,39 @@ def test_another_epoch_hides_other_tokens():
     frames = texts([8])
     stream = ExampleStream(frames, rows=1, segment_length=10, begin_token=0)
     assert len({tuple(next(stream).inputs.ravel().tolist()) for _ in range(20)}) > 5
+
+
+def test_a_prompt_is_read_and_changes_nothing_of_what_is_asked_for():
+    given, none = texts([30, 18], prompt=VOCAB + 1, where="before"), texts([30, 18], where="before")
+    behind = texts([30, 18], prompt=VOCAB + 1, where="after_first")
+    assert len({one.fingerprint for one in (given, none, behind, texts([30, 18]))}) == 4
+    for index in range(len(none)):
+        own, before, after = (one.example(index) for one in (none, given, behind))
+        assert before.inputs.tolist() == [VOCAB + 1, *own.inputs]
+        assert after.inputs.tolist() == [own.inputs[0], VOCAB + 1, *own.inputs[1:]] and len(after.inputs) <= 10
+        for one in (before, after):
+            assert one.targets.tolist() == own.targets.tolist() and one.weights.tolist() == own.weights.tolist()
+            places = lambda example: example.context["masked_positions"][example.weights > 0]
+            assert (places(one) == places(own) + 1).all()
+            assert (one.inputs[places(one)] == own.inputs[places(own)]).all()
+
+
+def test_byte_pairs_are_framed_as_those_of_an_encoder(tmp_path):
+    base = train_byte_pairs(["the cat sat on the mat"] * 4, tmp_path / "tokenizer.json", vocab_size=270)
+    tokenizer = base.for_encoder()
+    assert tokenizer.vocab_size == base.vocab_size + 3 and tokenizer.base is base
+    ids = tokenizer.encode("the [MASK] sat")
+    assert (ids == tokenizer.mask_id).sum() == 1 and tokenizer.decode(ids) == "the  sat"
+    assert tokenizer.encode("the cat").tolist() == base.encode("the cat").tolist()
+    frames = MaskedTexts(ArrayDocuments([tokenizer.encode("the cat sat on the mat")]), tokenizer, length=40)
+    frame = frames.frame(0)
+    assert (frame[0], frame[-1]) == (tokenizer.begin_id, tokenizer.end_id)
+    chosen = np.concatenate([frames.hide(frame, epoch)[0] for epoch in range(50)])
+    assert chosen.min() >= 1 and chosen.max() < len(frame) - 1
+    classes = LabelledTexts([LabelledText(("the cat",), 1)], tokenizer, length=40, prompt=tokenizer.vocab_size)
+    example = classes.example(0)
+    assert example.inputs[:2].tolist() == [tokenizer.begin_id, tokenizer.vocab_size]
+    assert len(example.inputs) == len(example.annotations["token_types"])
 
 
 def test_a_real_tokenizer_fits():

@@ -1,5 +1,7 @@
 """The domains of `lifelong_pretraining`, a file of JSON lines each, from public texts: about two million characters.
 
+The fourth are the sources of the standard library of the Python that runs this, without its tests.
+
 python -m tools.measurements.domains --data DIR --out DOMAINS     # DIR/wikitext-2, DIR/ag-news, DIR/cl-benchmark
 """
 
@@ -8,6 +10,7 @@ import csv
 import io
 import json
 import lzma
+import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -40,6 +43,15 @@ def reviews(folder: Path) -> Iterator[str]:
             yield from (row["sentence"] for row in json.load(file))
 
 
+def sources() -> Iterator[str]:
+    """The modules of the standard library."""
+    library = Path(sysconfig.get_path("stdlib"))
+    left_out = {"site-packages", "test", "tests", "idlelib", "lib2to3"}
+    for file in sorted(library.rglob("*.py")):
+        if not left_out & {*file.relative_to(library).parts}:
+            yield file.read_text(encoding="utf-8", errors="ignore")
+
+
 def write(texts: Iterable[str], file: Path) -> None:
     """As many of the first texts as have `CHARACTERS`, the last one whole."""
     total = 0
@@ -60,6 +72,7 @@ def main() -> None:
     write(articles(given.data / "wikitext-2" / "train.txt.xz"), given.out / "encyclopedia.jsonl")
     write(news(given.data / "ag-news" / "test.csv.xz"), given.out / "news.jsonl")
     write(reviews(given.data / "cl-benchmark" / "SC"), given.out / "reviews.jsonl")
+    write(sources(), given.out / "python.jsonl")
 
 
 if __name__ == "__main__":

@@ -89,9 +89,10 @@ def settings(config: Config) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.measurements.work", description=__doc__.splitlines()[0])
     parser.add_argument("--domains", required=True)
+    parser.add_argument("--plain", default="default", help="the variant whose work the others do")
     parser.add_argument("--variants", nargs="*", default=[])
     given = parser.parse_args()
-    plain = of("default", given.domains)
+    plain = of(given.plain, given.domains)
     rows, epochs = plain.data.rows, settings(plain).epochs
     work = [each * epochs * -(-size // rows) for each, _, size in stages(plain)]
     print("work of a stage, in 10^12:", [round(one / 1e12, 3) for one in work])

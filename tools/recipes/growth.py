@@ -19,7 +19,33 @@ ROWS = {
     "depth only": "deeper",
     "no warm-up": "no_warm_up",
     "no noise": "no_noise",
+    "annealed norms": "annealed",
+    "memory of 6%": "share",
+    "replay by progress": "progress",
+    "Logit-KD, annealed": "logit_kd_annealed",
 }
+_BERT = {
+    "naive": "bert",
+    "replay": "bert_replay",
+    "ELLE": "bert_elle",
+    "ELLE, prompts": "bert_elle_prompt",
+    "ELLE, paper": "bert_elle_paper",
+}
+_FOUR = {"naive": "four", "replay": "four_replay", "ELLE": "four_elle"}
+_TASKS = {
+    "DBpedia": ("encyclopedia", 0, 2, "cl-benchmark"),
+    "AG News": ("news", 1, 0, "ag-news"),
+    "SST-2": ("reviews", 2, 1, "cl-benchmark"),
+}
+"""task -> variant, place of its domain, of another one, folder"""
+_PROMPTED = {
+    f"{task}, {said}": f"{variant} --data.source.path $MEMJAX_INSTRUCTIONS/{folder} --task.domain {domain}"
+    for task, (variant, right, wrong, folder) in _TASKS.items()
+    for said, domain in (("right prompt", right), ("wrong prompt", wrong), ("no prompt", -1))
+}
+_PAGE = "lifelong_pretraining"
+_SAME = {"page": _PAGE, "config": "lifelong_pretraining", "steps": 0, "seeds": (0, 1, 2)}
+_FOLDER = "--lifelong.folder $MEMJAX_DOMAINS"
 RECIPES = {
     "lifelong_pretraining": Recipe(
         description=(
@@ -32,12 +58,10 @@ RECIPES = {
             "teachers, recoveries and larger models included; who does more in an update reads less of the domain. "
             "Settings not searched. Lower is better. `tools.measurements.domains` makes MEMJAX_DOMAINS."
         ),
-        config="lifelong_pretraining",
         variants=ROWS,
-        steps=0,
         orders={"order 1": "--lifelong.order 0 1 2"},
-        seeds=(0, 1, 2),
-        arguments="--lifelong.folder $MEMJAX_DOMAINS",
+        arguments=_FOLDER,
+        **_SAME,
         controls={
             "replay": ("naive",),
             "A-GEM": ("naive",),
@@ -52,6 +76,53 @@ RECIPES = {
             "depth only": ("ELLE",),
             "no warm-up": ("ELLE",),
             "no noise": ("ELLE",),
+            "annealed norms": ("ELLE",),
+            "memory of 6%": ("ELLE",),
+            "replay by progress": ("ELLE",),
+            "Logit-KD, annealed": ("Logit-KD",),
         },
+    ),
+    "lifelong_pretraining_bert": Recipe(
+        description=(
+            "The same domains, sizes and memory for BERT, which finds hidden tokens (15 %, the same ones in every "
+            "evaluation), and equal work: post-norm layers, byte-level pairs. Perplexities of hidden tokens; layers "
+            "are copied, since no post-norm layer is an identity."
+        ),
+        variants=_BERT,
+        orders={"order 1": "--lifelong.order 0 1 2"},
+        arguments=_FOLDER,
+        controls={
+            "replay": ("naive",),
+            "ELLE": ("naive", "replay"),
+            "ELLE, prompts": ("ELLE",),
+            "ELLE, paper": ("ELLE",),
+        },
+        **_SAME,
+    ),
+    "lifelong_pretraining_four": Recipe(
+        description=(
+            "GPT-2 as above with a fourth domain, Python sources (modules of the standard library); ELLE grows from "
+            "two layers of 64 to four of 128 in three steps."
+        ),
+        variants=_FOUR,
+        orders={"order 1": "--lifelong.order 0 1 2 3"},
+        arguments=_FOLDER,
+        controls={"replay": ("naive",), "ELLE": ("naive", "replay")},
+        **_SAME,
+    ),
+    "elle_downstream": Recipe(
+        description=(
+            "Tasks of the domains, learned by the BERT of `lifelong_pretraining_bert`, row ELLE, prompts, seed 0 "
+            "(MEMJAX_ELLE is its run): DBpedia of the encyclopedia, AG News (rows that no domain has) of news, SST-2 "
+            "of reviews, with the prompt of the domain, with that of another one, and with none. Accuracy on the test "
+            "texts; three seeds of the fine-tuning. Settings not searched."
+        ),
+        config="elle_downstream",
+        variants=_PROMPTED,
+        steps=0,
+        page=_PAGE,
+        seeds=(0, 1, 2),
+        arguments="--training.init-from $MEMJAX_ELLE --data.tokenizer.path $MEMJAX_ELLE/tokenizer/tokenizer.json",
+        controls={f"{task}, right prompt": (f"{task}, wrong prompt", f"{task}, no prompt") for task in _TASKS},
     ),
 }

@@ -232,7 +232,8 @@ def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measuremen
 def _of_streams(runs: Sequence[Run], searched: Sequence[Run], recipe: Recipe, texts: Measurement | None) -> list[str]:
     """Rows over orders and seeds; of the commands, those of the first order and seed."""
     if perplexities.is_of_nats(runs):
-        own = [perplexities.methods(runs, recipe), perplexities.differences(runs, recipe), recipe.findings]
+        own = [part(runs, recipe) for part in (perplexities.methods, perplexities.differences, perplexities.costs)]
+        own.append(recipe.findings)
         own += ["## Where the runs come from", tables.origins([run for run in runs if run.seed == recipe.seeds[0]])]
         return [part for part in own if part]
     kept = streams.kept_tasks(runs, texts)
@@ -243,7 +244,12 @@ def _of_streams(runs: Sequence[Run], searched: Sequence[Run], recipe: Recipe, te
         recipe.findings,
     ]
     parts += [streams.tasks_alone(runs, texts)] if texts else []
-    parts += [streams.wholes(runs, recipe), streams.ages(runs, recipe), streams.matrices(runs, recipe)]
+    parts += [
+        streams.costs(runs, recipe),
+        streams.wholes(runs, recipe),
+        streams.ages(runs, recipe),
+        streams.matrices(runs, recipe),
+    ]
     first = [run for run in runs if run.row.endswith(f", {next(iter(recipe.orders))}") and run.seed == recipe.seeds[0]]
     parts += ["## Where the runs come from", tables.origins(first)]
     if searched:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,45 @@ def is_of_nats(runs: Sequence[Run]) -> bool:
     return bool(runs) and runs[0].evaluations.get("stream", {}).get("measure") == NATS
 
 
+COSTS = (
+    "What a run needs beside the model, and where its seconds go (means over seeds; rows are not timed side by side): "
+    "of updates, of growing the model; the updates that were skipped; and nats a token of rows of the memory right "
+    "before and after each growth, which is what a warm-up has to mend. AP after each domain is of the domains so far."
+)
+
+
+def in_words(values: Sequence[float], digits: int = 1) -> str:
+    """Mean and deviation."""
+    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{spread}"
+
+
+def costs(runs: Sequence[Run], recipe: Recipe) -> str:
+    """A line a method of AP on the way and of what it costs."""
+    cells, count = [], len(runs[0].evaluations["stream"]["tasks"])
+    for row in recipe.variants:
+        own = [run.evaluations["stream"] for run in runs if run.row.rpartition(", ")[0] == row]
+        if not own:
+            continue
+        nats = np.array([stream["scores"] for stream in own])
+        after = [in_words(np.exp(nats[:, i, : i + 1].mean(axis=1)).tolist()) for i in range(count)]
+        kept = f"{np.mean([stream['kept_bytes']['total'] for stream in own]) / 1e6:.1f}"
+        growths = [stream["cost"]["growths"] for stream in own if stream["cost"].get("growths")]
+        moved = [f"{a:.3f} → {b:.3f}" for a, b in np.mean(growths, axis=0)] if growths else []
+        parameters = np.mean([run.results["parameters"] for run in runs if run.row.rpartition(", ")[0] == row])
+        means = [_mean_cost(own, name) for name in ("update_seconds", "growth_seconds", "skipped")]
+        cells.append([row, *after, *means, f"{parameters / 1e6:.2f}", kept, ", ".join(moved)])
+    heads = ["row", *(f"AP after {name}" for name in runs[0].evaluations["stream"]["tasks"]), "seconds", "growing, s"]
+    heads += ["skipped", "million parameters", "kept, MB", "nats before → after growth"]
+    return f"{COSTS}\n\n{grid(heads, cells)}"
+
+
+def _mean_cost(streams: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Of those that say it."""
+    known = [stream["cost"][name] for stream in streams if name in stream["cost"]]
+    return f"{np.mean(known):,.1f}".removesuffix(".0") if known else ""
+
+
 def methods(runs: Sequence[Run], recipe: Recipe) -> str:
     """A line a method."""
     cells, names = [], runs[0].evaluations["stream"]["tasks"]
@@ -32,9 +72,6 @@ def methods(runs: Sequence[Run], recipe: Recipe) -> str:
         if not own:
             continue
         nats = np.array([run.evaluations["stream"]["scores"] for run in own])
-        in_words = lambda values: (
-            f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
-        )
         found = [
             in_words([measure(np.exp(one)) for one in nats]) for measure in (average_perplexity, increased_perplexity)
         ]

@@ -113,6 +113,28 @@ def beside(runs: Sequence[Run], recipe: Recipe) -> str:
     return "\n\n".join(parts)
 
 
+COSTS = (
+    "What a run keeps beside the model, and where its seconds go (means over orders and seeds; rows are not timed side "
+    "by side): of updates, of writing examples of earlier tasks, of answering one test example."
+)
+
+
+def costs(runs: Sequence[Run], recipe: Recipe) -> str:
+    """A line a method; '' where no run says what it costs."""
+    cells = []
+    for row in recipe.variants:
+        own = [run.evaluations["stream"] for run in runs if run.row.rpartition(", ")[0] == row]
+        known = [stream for stream in own if "update_seconds" in stream.get("cost", {})]
+        if known:
+            mean = lambda name: float(np.mean([one["cost"].get(name, np.nan) for one in known]))  # noqa: B023
+            kept = float(np.mean([stream["kept_bytes"]["total"] for stream in known])) / 1e6
+            found = [_cell(value) for value in (kept, mean("update_seconds"), mean("generation_seconds"))]
+            rate = _cell(mean("samples") / mean("generation_seconds"))
+            cells.append([row, len(known), *found, rate, _cell(1000 * mean("seconds_per_test_example"))])
+    heads = ["row", "runs", "kept, MB", "updates, s", "writing, s", "samples a second", "ms a test example"]
+    return f"{COSTS}\n\n{grid(heads, cells)}" if cells else ""
+
+
 def measure_of(runs: Sequence[Run]) -> str:
     """What the matrices of some runs are of, in words."""
     measure = runs[0].evaluations["stream"].get("measure", "accuracy") if runs else "accuracy"
