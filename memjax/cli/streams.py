@@ -27,7 +27,8 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
       `memjax.lifelong.metrics.summary` says, of nats `perplexity_summary`, means over the tasks in the end of what else
       the task measures, `whole` and `after_each` where the data of all tasks is scored after every task (that score,
       and the mean over the tasks learned so far), `kept_bytes`, what the method keeps beside the model, by kind, and
-      `cost`, times (`stream_cost`, `phase_costs`);
+      `cost`, times (`stream_cost`, `phase_costs`) and
+      `parameters`, as many as the model has come to;
       numbers that are not there are None.
     """
     from memjax.lifelong.metrics import kept_bytes, matrix_from_lines, perplexity_summary, summary
@@ -63,7 +64,9 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     said = {name: value for name, value in said.items() if value is not None}
     training = [line for line in logged if line["kind"] == "train"]
     cost = stream_cost(config, training, [named[name] for name in names]) | phase_costs(logged, training)
-    kept = {"kept_bytes": kept_bytes(saved_shapes(run)), "cost": cost}
+    shapes = saved_shapes(run)
+    cost["parameters"] = sum(math.prod(shape.shape) for name, shape in shapes.items() if name.startswith("params/"))
+    kept = {"kept_bytes": kept_bytes(shapes), "cost": cost}
     wholes = {line.get("stage", 0): line[measure] for line in lines if line.get("name") == WHOLE and measure in line}
     if wholes:
         learned = [float(row[: number + 1].mean()) for number, row in enumerate(scores)]

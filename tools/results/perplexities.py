@@ -50,11 +50,10 @@ def costs(runs: Sequence[Run], recipe: Recipe) -> str:
         kept = f"{np.mean([stream['kept_bytes']['total'] for stream in own]) / 1e6:.1f}"
         growths = [stream["cost"]["growths"] for stream in own if stream["cost"].get("growths")]
         moved = [f"{a:.3f} → {b:.3f}" for a, b in np.mean(growths, axis=0)] if growths else []
-        parameters = np.mean([run.results["parameters"] for run in runs if run.row.rpartition(", ")[0] == row])
-        means = [_mean_cost(own, name) for name in ("update_seconds", "growth_seconds", "skipped")]
-        cells.append([row, *after, *means, f"{parameters / 1e6:.2f}", kept, ", ".join(moved)])
+        means = [_mean_cost(own, name) for name in ("update_seconds", "growth_seconds", "skipped", "parameters")]
+        cells.append([row, *after, *means, kept, ", ".join(moved)])
     heads = ["row", *(f"AP after {name}" for name in runs[0].evaluations["stream"]["tasks"]), "seconds", "growing, s"]
-    heads += ["skipped", "million parameters", "kept, MB", "nats before → after growth"]
+    heads += ["skipped", "parameters", "kept, MB", "nats before → after growth"]
     return f"{COSTS}\n\n{grid(heads, cells)}"
 
 
