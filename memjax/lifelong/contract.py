@@ -79,8 +79,8 @@ class Method(NamedTuple):
       takes_tasks: what it keeps has room for tasks that it did not know of when it began.
       stages: `stages(task, own)`, the stages of a task, of which `own` is the one that reads its examples, with the
         phases of the task; evaluations follow the last.
-      growth: `growth(task, lineage, key)`, what the model becomes before a task, as a part of its lineage; None = it
-        stays. The task has the experiment of the model so far.
+      growth: `growth(config, index, lineage, key)`, what the model becomes before a task, as a part of its lineage;
+        None = it stays. The configuration is that of the model so far.
     """
 
     learner: Callable[[Experiment, Layout | None, MakeObjective], Learner]
@@ -91,7 +91,7 @@ class Method(NamedTuple):
     needs: Needs = Needs()
     takes_tasks: bool = True
     stages: Callable[[TaskInfo, Stage], Sequence[Stage]] = lambda task, own: (own,)
-    growth: Callable[[TaskInfo, Lineage, Any], Mapping[str, Any] | None] = lambda task, lineage, key: None
+    growth: Callable[[Config, int, Lineage, Any], Mapping[str, Any] | None] = lambda config, index, lineage, key: None
 
 
 def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -> Sequence[Stage]:

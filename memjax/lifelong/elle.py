@@ -131,8 +131,8 @@ def elle(**fields: Any) -> Method:
             found[0] = found[0]._replace(before=grow)
         return [spanned(stage) for stage in found] if counts else found
 
-    def growth(task: TaskInfo, lineage: Lineage, key: Any) -> Mapping[str, Any] | None:
-        step = next_growth(how, task.experiment.config, task.index, lineage, key)
+    def growth(config: Config, index: int, lineage: Lineage, key: Any) -> Mapping[str, Any] | None:
+        step = next_growth(how, config, index, lineage, key)
         return step and step[0]
 
     needs = base.needs._replace(boundaries=TOLD_BORDERS.boundaries)

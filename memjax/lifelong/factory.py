@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import jax
+
 from memjax import config as configs
 from memjax.config import Config
 from memjax.lifelong.contract import Method, check_takes_tasks, task_stages
@@ -15,11 +17,11 @@ from memjax.training.assembly import make_objective
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeLearner, MakeObjective, TrainingResult
 from memjax.training.restoring import LoadedRun
-from memjax.training.runs import load_config, run_path, takes_tasks
+from memjax.training.runs import grown, load_config, run_path, takes_tasks
 from memjax.training.sharding import Layout
-from memjax.training.stages import Learner, Stage, count_steps
+from memjax.training.stages import Learner, Lineage, Stage, count_steps
 
-__all__ = ["course_of", "load_run", "make_learner", "train"]
+__all__ = ["course_of", "lineages", "load_run", "make_learner", "train"]
 
 
 def make_method(settings: Any) -> Method:
@@ -34,6 +36,20 @@ def make_method(settings: Any) -> Method:
     file, name = settings.made_by.split(".")
     make = getattr(importlib.import_module(f"memjax.lifelong.{file}"), name)
     return make(**settings.arguments())
+
+
+def lineages(config: Config) -> list[Lineage]:
+    """How the model will have grown by each task of a stream; nothing is trained, and what is drawn is not a run's.
+
+    Args:
+      config: with tasks.
+    """
+    assert config.lifelong is not None
+    method, found = make_method(config.lifelong.method), list[Lineage]([()])
+    for index in range(1, len(config.lifelong.tasks)):
+        step = method.growth(grown(config, found[-1]), index, found[-1], jax.random.key(index))
+        found.append((*found[-1], step) if step else found[-1])
+    return found
 
 
 def make_learner(

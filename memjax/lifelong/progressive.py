@@ -34,7 +34,7 @@ def progressive(*, columns: int) -> Method:
         return lambda state, context: with_column(task, state, context, 1 + task.index)
 
     rule = Rule("progressive", needs=TOLD_BORDERS._replace(tasks_in_evaluation=True))
-    growth = lambda task, lineage, key: {COLUMNS: 1 + task.index} if task.index else None
+    growth = lambda config, index, lineage, key: {COLUMNS: 1 + index} if index else None
     return compose(rule)._replace(learner=learner, before=before, growth=growth)
 
 

@@ -51,12 +51,14 @@ class Case:
       topology: the slice.
       what: 'train', 'eval' or 'decode'.
       value: the swept field and its value, '' where nothing is swept.
+      generation: the task that the model of the configuration has grown for, '' of one that stays as it is.
     """
 
     config: Config
     topology: Topology
     what: str = "train"
     value: str = ""
+    generation: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +98,8 @@ def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[
 
     Returns:
       For each step the facts as JSON values: those of `memjax.planning.aot.Measurement`, and `name`, `what`, `value`,
-      `topology`, `chips`, `devices`, `rows`, `rematerialize`, `estimate` (of `Estimate`, None where it does not fit),
-      `tips` (of `Tip`, where it does not fit), `assumptions` and `versions` of the compiler.
+      `generation`, `topology`, `chips`, `devices`, `rows`, `rematerialize`, `estimate` (of `Estimate`, None where it
+      does not fit), `tips` (of `Tip`, where it does not fit), `assumptions` and `versions` of the compiler.
 
     Raises:
       ModuleNotFoundError: libtpu is not installed.
@@ -112,6 +114,7 @@ def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[
         "name": case.config.name,
         "what": case.what,
         "value": case.value,
+        "generation": case.generation,
         "topology": case.topology.name,
         "chips": case.topology.num_chips,
         "devices": case.topology.num_devices,

@@ -129,6 +129,8 @@ class Unread(Examples):
 def planned_learner(config: Config, vocab_size: int, layout: Layout | None) -> Learner:
     """The learner of a configuration, for its shapes and programs; it reads no data."""
     documents = lambda split: Unread()
+    if config.lifelong is not None:  # what is not read has no parts
+        config = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, limits=()))
     return make_learner(Planned(config, task_of(config).model(vocab_size), documents, begin_token=0), layout)
 
 

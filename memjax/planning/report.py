@@ -12,6 +12,7 @@ from memjax.planning.advice import bytes_needed
 from memjax.planning.cases import Case
 from memjax.planning.topologies import GIB, parse_topology
 from memjax.settings.relations import validate
+from memjax.training.runs import grown
 from memjax.training.stages import STREAM
 
 COLUMNS = (
@@ -33,7 +34,7 @@ COLUMNS = (
 
 
 def make_cases(config: Config, topologies: Sequence[str], what: str = "train", sweep: str = "") -> list[Case]:
-    """Every topology with every value of a field.
+    """Every topology with every value of a field, and of a model that grows from task to task each generation.
 
     Args:
       config: the configuration.
@@ -53,7 +54,25 @@ def make_cases(config: Config, topologies: Sequence[str], what: str = "train", s
         swept = [(f"{field} = {value}", apply_overrides(config, [f"--{field}", value])) for value in values.split(",")]
         for _, changed in swept:
             validate(changed)
-    return [Case(changed, topology, what, value) for topology in slices for value, changed in swept]
+    every = [(value, *one) for value, changed in swept for one in generations(changed)]
+    return [Case(changed, topology, what, value, name) for topology in slices for value, name, changed in every]
+
+
+def generations(config: Config) -> list[tuple[str, Config]]:
+    """The task that each generation of a model is for, and its configuration; of one that stays, itself alone."""
+    if config.lifelong is None:
+        return [("", config)]
+    from memjax.lifelong.factory import lineages
+
+    found = lineages(config)
+    if not any(found):
+        return [("", config)]
+    names = [task.name for task in config.lifelong.in_order]
+    return [
+        (name, grown(config, lineage))
+        for number, (name, lineage) in enumerate(zip(names, found, strict=True))
+        if not number or lineage != found[number - 1]
+    ]
 
 
 def report(
@@ -79,7 +98,8 @@ def report(
     """
     out, known = sys.stdout if stream is None else stream, []
     for number, case in enumerate(cases, start=1):
-        what = f"{case.config.name}, {case.what}, {case.topology.name}{', ' * bool(case.value)}{case.value}"
+        named = (case.config.name, case.what, case.topology.name, case.value, case.generation)
+        what = ", ".join(filter(None, named))
         print(f"compiling {number} of {len(cases)}: {what}", file=sys.stderr, flush=True)
         steps = plan(case)
         known += steps
@@ -106,8 +126,12 @@ def comparison(facts: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list
     swept = lambda one: [one["value"].partition(" = ")[2]] if field else []
     several = len({_program(one) for one in facts}) > 1
     step = lambda one: [_program(one)] if several else []
-    return ["topology", *([field] if field else []), *(["step"] if several else []), *COLUMNS], [
-        [one["topology"], *swept(one), *step(one), *_cells(one)] for one in facts
+    # Plans that were recorded before there were any say nothing of generations.
+    grows = any(one.get("generation") for one in facts)
+    generation = lambda one: [one["generation"], f"{one['parameters']:,}"] if grows else []
+    heads = [*([field] if field else []), *(["model for", "parameters"] if grows else []), *["step"] * several]
+    return ["topology", *heads, *COLUMNS], [
+        [one["topology"], *swept(one), *generation(one), *step(one), *_cells(one)] for one in facts
     ]
 
 
@@ -116,9 +140,14 @@ def _program(facts: Mapping[str, Any]) -> str:
     return facts.get("program", facts["what"])
 
 
+def _where(facts: Mapping[str, Any]) -> str:
+    """Which case it is, of several."""
+    return " ".join(filter(None, (facts["topology"], facts["value"], facts.get("generation", ""))))
+
+
 def held(facts: Mapping[str, Any]) -> list[str]:
     """What a learner keeps beside the model, on a device: its state, and copies of parameters while it scores."""
-    lines, where = [], f"{facts['topology']} {facts['value']}".strip()
+    lines, where = [], _where(facts)
     if facts["kept"] and facts["program"] == STREAM:
         kept = facts["kept"]
         parts = ", ".join(f"{name} {_gib(size)}" for name, size in facts["parts"].items() if name != "batch")
@@ -186,7 +215,7 @@ def explain(facts: Mapping[str, Any], *, name: bool = False) -> list[str]:
         return []
     needed, limit = bytes_needed(facts), facts["limit"]
     step = "" if _program(facts) in (STREAM, facts["what"]) else _program(facts)
-    which = " ".join(filter(None, (facts["topology"], facts["value"], step))) + ": " if name else ""
+    which = " ".join(filter(None, (_where(facts), step))) + ": " if name else ""
     much = f"{_gib(needed)} of {_gib(limit)}, {_gib(needed - limit)} too much"
     largest = sorted([*facts["arguments"], *facts["temporaries"]], key=lambda buffer: -buffer[2])[:3]
     buffers = ", ".join(f"{where or 'unknown'} {shape} {_gib(size)}" for where, shape, size in largest)

@@ -17,25 +17,15 @@ from typing import Any
 import jax
 
 from memjax.config import Config
-from memjax.lifelong.contract import TaskInfo, parts_of, settings_of
-from memjax.lifelong.factory import course_of, make_method
+from memjax.lifelong.contract import parts_of, settings_of
+from memjax.lifelong.factory import course_of, lineages
 from memjax.overrides import load_config
 from memjax.training.assembly import make_objective
 from memjax.training.costs import count_flops
-from memjax.training.experiment import Experiment, make_experiment
-from memjax.training.stages import STREAM, Learner, Lineage
+from memjax.training.experiment import make_experiment
+from memjax.training.stages import STREAM, Learner
 
 CONFIG = "lifelong_pretraining"
-
-
-def lineages(experiment: Experiment) -> list[Lineage]:
-    """How the model has grown by each stage."""
-    stream = settings_of(experiment)
-    method, found = make_method(stream.method), list[Lineage]([()])
-    for index in range(1, len(stream.tasks)):
-        step = method.growth(TaskInfo(index, experiment.grown(found[-1])), found[-1], jax.random.key(index))
-        found.append((*found[-1], step) if step else found[-1])
-    return found
 
 
 def update_flops(learner: Learner, kind: str) -> int:
@@ -53,7 +43,7 @@ def stages(config: Config) -> list[tuple[int, int, int]]:
     parts = parts_of([experiment.of_task(name) for name in names])
     make_learner, _ = course_of(experiment, None, make_objective)
     found = []
-    for number, (lineage, part) in enumerate(zip(lineages(experiment), parts, strict=True)):
+    for number, (lineage, part) in enumerate(zip(lineages(config), parts, strict=True)):
         learner = make_learner(lineage)
         each, others = update_flops(learner, STREAM), 0
         for kind in learner.kinds:

@@ -1,0 +1,58 @@
+"""A model that grows is planned as it will be for each task, and nothing of it is made."""
+
+import jax
+import pytest
+
+from memjax.lifelong.factory import lineages
+from memjax.overrides import load_config
+from memjax.planning.programs import make_programs
+from memjax.planning.report import comparison, make_cases
+from memjax.training.metrics import count_parameters
+from memjax.training.sharding import Layout, make_mesh
+from tests.planning.report_test import facts
+
+
+def test_every_generation_is_a_case():
+    config = load_config("lifelong_pretraining", "paper")
+    cases = make_cases(config, ["v5e-8", "v5e-16"])
+    assert [case.generation for case in cases] == 2 * [f"domain_{number}" for number in range(5)]
+    sizes = [(case.config.model.dim, case.config.model.num_layers) for case in cases[:5]]
+    assert sizes == [(384, 6), (512, 8), (640, 10), (704, 11), (768, 12)]
+    swept = make_cases(config, ["v5e-8"], sweep="rows=1840,920")
+    assert len(swept) == 10 and swept[5].value == "data.rows = 920" and swept[9].config.model.dim == 768
+
+
+@pytest.mark.parametrize("variant", ["default", "replay"])
+def test_a_model_that_stays_is_one_case(variant):
+    [case] = make_cases(load_config("lifelong_pretraining", variant), ["v5e-8"])
+    assert not case.generation and not any(lineages(case.config))
+
+
+def test_a_generation_that_does_not_grow_is_no_case():
+    config = load_config("lifelong_pretraining", "elle")
+    config.lifelong.method.dims, config.lifelong.method.layers = (96, 96), (2, 2)
+    cases = make_cases(config, ["v5e-8"])
+    assert [(case.generation, case.config.model.dim) for case in cases] == [("encyclopedia", 64), ("news", 96)]
+
+
+@pytest.mark.parametrize(("name", "variant"), [("lifelong_pretraining", "elle"), ("lifelong_mnist", "pnn")])
+def test_programs_of_a_generation_have_its_parameters(name, variant):
+    layout = Layout(make_mesh((1, 1, 1), jax.devices()[:1]))
+    config = load_config(name, variant)
+    counts, vocab_size = [], 128
+    for case in make_cases(config, ["v5e-8"]):
+        programs = make_programs(case.config, "train", vocab_size, layout)
+        counts.append(count_parameters(programs["stream"].arguments["state"].params))
+    assert len(counts) == len(config.lifelong.tasks) and counts == sorted(set(counts))
+    if variant == "elle":
+        # Embeddings, positions, layers and the last norm, by hand.
+        layer = lambda dim: 4 * dim * dim + 4 * dim + 8 * dim * dim + 5 * dim + 4 * dim
+        sizes = ((64, 2), (96, 3), (128, 4))
+        assert counts == [(vocab_size + 128) * dim + layers * layer(dim) + 2 * dim for dim, layers in sizes]
+
+
+def test_the_table_names_the_task_and_says_the_parameters():
+    rows = [{**facts(), "generation": name, "parameters": size} for name, size in (("news", 1000), ("reviews", 2000))]
+    header, cells = comparison(rows)
+    assert header[:3] == ["topology", "model for", "parameters"]
+    assert [row[1:3] for row in cells] == [["news", "1,000"], ["reviews", "2,000"]]
