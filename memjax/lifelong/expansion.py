@@ -182,7 +182,17 @@ class Growth(NamedTuple):
         return tuple(place for place, old in enumerate(self.layers) if place and self.layers[place - 1] == old)
 
     def then(self, other: Growth) -> Growth:
-        """Both, one after the other, in one: from the first model to the last."""
+        """Both, one after the other, in one: from the first model to the last.
+
+        Raises:
+          ValueError: a layer that the first has copied, whose copies the second widens otherwise.
+        """
+        for place, old in enumerate(self.layers):
+            first = self.layers.index(old)
+            for theirs in (other.heads, other.mlp):
+                if not np.array_equal(theirs[place], theirs[first]):
+                    what = f"given others for layers {first} and {place}, copies of one"
+                    raise ValueError(f"growth: {what}, allowed: the same, or two growths one after the other")
         of_layer = lambda mine, theirs: tuple(
             compose(mine[old], theirs[self.layers.index(old)]) for old in range(len(mine))
         )

@@ -44,7 +44,8 @@ from memjax.tasks.contract import Asked
 from memjax.training import read_metrics
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
-from memjax.training.stages import STREAM, Context, Stage
+from memjax.training.restoring import checkpoint_extras
+from memjax.training.stages import STREAM, Context, Position, Stage
 from memjax.training.step import init_variables, model_variables
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
 
@@ -141,6 +142,30 @@ def test_a_run_grows_recovers_and_is_opened_with_its_lineage(tmp_path):
     loaded = load_run(result.path)
     model = loaded.experiment.config.model
     assert (model.dim, model.num_layers, model.num_heads, model.weighted_norms) == (12, 2, 6, True)
+
+
+@pytest.mark.slow
+def test_every_generation_is_opened_as_it_was_and_no_other_model_begins_with_it(tmp_path):
+    config = config_of(tmp_path / "run", GROWN)
+    config.training.keep_checkpoints = 99
+    path = train(config).path
+    lines = [line for line in read_metrics(path / "metrics.jsonl") if line.get("name") == "task 0"]
+    logged, dims = {line["step"]: line["nats_per_token"] for line in lines}, {}
+    extras = checkpoint_extras(path)
+    at = {step: Position.read(step, extra["position"], 0).step for step, extra in extras.items()}
+    for step in at:
+        loaded = load_run(path, step=step)
+        updates = at[step]
+        if updates in logged:
+            evaluation = dataclasses.replace(config.evaluation, task="task 0")
+            found = loaded.experiment.evaluate(loaded.variables, evaluation).nats_per_token
+            if abs(found - logged[updates]) < 1e-6 * found:
+                dims.setdefault(updates, loaded.experiment.config.model.dim)  # before it has grown
+    assert [*dims.values()] == [8, 10, 12] and [*dims] == [*logged]
+    other = config_of(tmp_path / "other", dataclasses.replace(GROWN, dims=(12, 14)))
+    other.training.init_from = str(path)
+    with pytest.raises(ValueError, match=r"init_from: .* does not fit: .* there and .* here|the model lacks"):
+        train(other)
 
 
 @pytest.mark.parametrize(

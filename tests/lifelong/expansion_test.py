@@ -228,6 +228,17 @@ def test_maps_compose_and_their_counts_are_no_products():
     assert distance(model, variables, bigger, expand(variables, model, bigger, at_once, make=made)) < 1e-12
 
 
+def test_copies_of_a_layer_that_grow_apart_do_not_compose():
+    first = growth(sizes=(11, 3, 15), layers=(0, 0, 1))
+    second = growth("cyclic", sizes=(13, 4, 20), old=(11, 3, 15), seed=1)
+    apart = second._replace(heads=(second.heads[0], second.heads[0][::-1], second.heads[1]), layers=(0, 1, 2))
+    apart = apart._replace(mlp=(second.mlp[0], second.mlp[0], second.mlp[1]))
+    with pytest.raises(ValueError, match="growth: given others for layers 0 and 1, copies of one, allowed: the same"):
+        first.then(apart)
+    together = apart._replace(heads=(second.heads[0], second.heads[0], second.heads[1]))
+    assert first.then(together).layers == (0, 0, 1)
+
+
 def test_sums_of_divided_rows_are_the_old_weights():
     for make in (gpt2, bert):
         model = make(SMALL)

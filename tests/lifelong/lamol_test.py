@@ -11,6 +11,7 @@ from scipy import stats
 from memjax.config import (
     GPT2,
     LAMOL,
+    BytePairs,
     Bytes,
     Config,
     Data,
@@ -31,6 +32,7 @@ from memjax.data.instructions import InstructionTokenizer, WrittenExamples
 from memjax.data.tokenizers import ByteTokenizer
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling, sample
+from memjax.interop import import_run
 from memjax.lifelong import load_run, train
 from memjax.lifelong.episodes import EPISODES
 from memjax.lifelong.factory import course_of, make_method
@@ -40,6 +42,7 @@ from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
 from memjax.training.step import init_variables
 from memjax.typing import Batch
+from tests.interop import weights
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
 
 pytestmark = pytest.mark.laws
@@ -321,3 +324,26 @@ def test_a_run_killed_anywhere_goes_on_bit_for_bit(tmp_path, step):
     with pytest.raises(Crash):
         train(config, hooks=[crash_at(step)])
     assert_same_run(train(config).path, whole.path)
+
+
+@pytest.mark.slow
+def test_it_begins_with_published_weights_of_gpt2(tmp_path):
+    """Those that `memjax import` has read, whose table has room for the marks."""
+    run = tmp_path / "gpt2"
+    import_run(weights.gpt2(tmp_path / "weights"), run)
+    given = load_run(run).experiment.config
+    config = config_of(tmp_path, LAMOL(share=0.4, rows=4, capacity=40, written_at_once=4), changes=("copy", "reverse"))
+    config.model = dataclasses.replace(given.model)
+    config.data = dataclasses.replace(
+        config.data, tokenizer=BytePairs(path=str(run / "tokenizer")), segment_length=given.data.segment_length
+    )
+    config.training.init_from = str(run)
+    result = train(config)
+    loaded = load_run(result.path)
+    assert loaded.experiment.tokenizer.base.vocab_size == 61
+    lines = [line for line in read_metrics(result.path / "metrics.jsonl") if line.get("name") == "reverse"]
+    assert len(lines) == 2 and all(np.isfinite(line["nats_per_token"]) for line in lines)
+    # One update away from them, no array is far from what was imported.
+    before, after = load_run(run).variables["params"], loaded.variables["params"]
+    moved = jax.tree.map(lambda old, new: float(jnp.abs(old - new).max()), before, after)
+    assert 0 < max(jax.tree.leaves(moved)) < 1

@@ -35,10 +35,13 @@ LEARNERS: dict[str, list[str]] = {
         *("--vocab-size", "30522", "--widest"),
     ],
     "elle": [
-        *("--config", "lifelong_pretraining", "--variant", "paper", "--topology", "v5e-16"),
-        *("--vocab-size", "50257"),
+        *("--config", "lifelong_pretraining", "--variant", "paper", "--topology", "v5p-32"),
+        *("--training.rematerialize", "per_layer", "--vocab-size", "50257"),
     ],
-    "lamol": [*("--config", "lifelong_lamol", "--variant", "paper", "--topology", "v5e-8", "--vocab-size", "50257")],
+    "lamol": [
+        *("--config", "lifelong_lamol", "--variant", "paper", "--topology", "v5e-8"),
+        *("--training.rematerialize", "per_layer", "--vocab-size", "50257"),
+    ],
 }
 """likewise of learners of tasks: every kind of update, and the parts that count by themselves"""
 
