@@ -112,7 +112,7 @@ def measure(
         with layout.active():
             traced = _trace(program, f"plan_{name}", layout)
             outcome = _compile(traced.lower())
-            flops, model_flops = _count_flops(config, what, name, vocab_size, layout, traced)
+        flops, model_flops = _count_flops(config, what, name, vocab_size, layout, traced)
         seconds = time.perf_counter() - start
         found = _collect(name, program, layout, topology, outcome, flops, model_flops, seconds)
         if program.copies is not None:
@@ -230,7 +230,8 @@ def _count_flops(
     def count(**changes: Any) -> int:
         changed = dataclasses.replace(training, **changes)
         program = make_programs(dataclasses.replace(config, training=changed), what, vocab_size, layout)[name]
-        return jaxpr_flops(jax.make_jaxpr(program.function)(*program.arguments.values()))
+        with layout.active():  # a learner is made outside: its keys are arrays of this machine
+            return jaxpr_flops(jax.make_jaxpr(program.function)(*program.arguments.values()))
 
     once = count(rematerialize="none", segments_per_checkpoint=0, accumulate=1)
     if training.rematerialize == "none":

@@ -15,6 +15,7 @@ def found():
 
 
 NAMES = ("replay", "replay_sparse", "agem", "agem_whole", "gem", "logit_kd", "mbpa_pp", "mbpa_random")
+NAMES += ("logit_kd_annealed",)
 NAMES += ("oml", "maml_second", "meta_mbpa")
 RELATIONS = ("emar", "emr", "ea_emr")
 

@@ -7,7 +7,20 @@ import json
 import jax
 import numpy as np
 
-from memjax.config import AGEM, EAEMR, EMAR, EMR, GEM, MAML, OML, EpisodicMemory, LogitKD, MbPA, MetaMbPA, Replay
+from memjax.config import (
+    AGEM,
+    EAEMR,
+    EMAR,
+    EMR,
+    GEM,
+    MAML,
+    OML,
+    EpisodicMemory,
+    LogitKD,
+    MbPA,
+    MetaMbPA,
+    Replay,
+)
 from memjax.training.metrics import count_bytes
 from memjax.training.sharding import Layout, make_mesh
 from tests.integration.sharding_worker import difference
@@ -24,6 +37,7 @@ METHODS = {
     "gem": GEM(rows=3),
     "logit_kd": LogitKD(memory=ALL, rows=8),
     "mbpa_pp": MbPA(memory=ALL, every=8, rows=5, key="first", num_neighbors=4, steps=3, learning_rate=0.1, queries=1),
+    "logit_kd_annealed": LogitKD(memory=ALL, rows=8, annealed=True),
     "mbpa_random": MbPA(memory=ALL, every=8, rows=5, neighbors="random", num_neighbors=4, steps=3, queries=2),
 }
 EPISODE = {"memory": ALL, "every": 16, "rate": 0.5, "steps": 1, "inner_learning_rate": 0.1}

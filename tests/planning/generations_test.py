@@ -1,8 +1,12 @@
 """A model that grows is planned as it will be for each task, and nothing of it is made."""
 
+import importlib.util
+import json
+
 import jax
 import pytest
 
+from memjax.cli import main
 from memjax.lifelong.factory import lineages
 from memjax.overrides import load_config
 from memjax.planning.programs import make_programs
@@ -56,3 +60,17 @@ def test_the_table_names_the_task_and_says_the_parameters():
     header, cells = comparison(rows)
     assert header[:3] == ["topology", "model for", "parameters"]
     assert [row[1:3] for row in cells] == [["news", "1,000"], ["reviews", "2,000"]]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra `plan`")
+@pytest.mark.parametrize("remat", ["none", "per_layer"])
+def test_generations_are_compiled_with_what_is_recomputed(capsys, remat):
+    command = ["plan", "--config", "lifelong_pretraining", "--variant", "smoke", "--topology", "v5e:2x2"]
+    assert main([*command, "--vocab-size", "128", "--training.rematerialize", remat, "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["generation"] for one in found if one["program"] == "stream"] == ["task_0", "task_1"]
+    for one in found:
+        assert one["model_flops"] <= one["flops"]
+    small, large = (one for one in found if one["program"] == "stream")
+    assert small["parameters"] < large["parameters"] and small["model_flops"] < large["model_flops"]
