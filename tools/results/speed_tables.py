@@ -229,11 +229,16 @@ def learner_plans(found: Measurement) -> str:
     """A row per compiled program of a learner."""
     heads = ["slice", "program", "GiB of a device", "limit", "TFLOPs", "estimate, ms", "copies at once, at most"]
     rows = []
-    for one in apart(found.facts):
+    every = apart(found.facts)
+    grows = any(one.get("generation") for one in every)
+    if grows:
+        heads[1:1] = ["model for", "parameters"]
+    for one in every:
         estimate, copies = one.get("estimate"), one.get("copies") or {}
+        generation = [one["generation"], f"{one['parameters']:,}"] if grows else []
         rows.append(
             [
-                *(f"{one['topology']} ({one['chips']} chips)", one["program"]),
+                *(f"{one['topology']} ({one['chips']} chips)", *generation, one["program"]),
                 f"{one['memory']['total'] / 2**30:.2f}" + ("" if one["fits"] else ", does not fit"),
                 *(f"{one['limit'] / 2**30:.1f}", f"{one['flops'] / 1e12:,.1f}"),
                 f"{1e3 * estimate['step']:,.1f}" if estimate else "",
