@@ -58,7 +58,7 @@ def init_from(
             allowed = f"a part of a parameter's path, as {next(iter(theirs))}"
             raise ValueError(f"training.reinitialized: given {part!r}, allowed: {allowed}")
     theirs = {name: leaf for name, leaf in theirs.items() if not optimizers.is_named(name, reinitialized)}
-    heads = tuple(COLLECTIONS["params"] + name for name in model.task_parameters)
+    heads = tuple(prefix + name for prefix in COLLECTIONS.values() for name in model.task_parameters)
     fits = lambda name: name in ours and ours[name].shape == theirs[name].shape
     theirs = {name: leaf for name, leaf in theirs.items() if not name.startswith(heads) or fits(name)}
     replaced = tuple(COLLECTIONS["params"] + name for name in model.replaced_parameters())

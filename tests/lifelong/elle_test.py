@@ -13,6 +13,7 @@ from memjax.config import (
     GPT2,
     Bidirectional,
     BytePairs,
+    Classification,
     Config,
     Data,
     Dense,
@@ -20,6 +21,7 @@ from memjax.config import (
     Evaluation,
     JsonLines,
     KeyValueRecall,
+    LabelledFile,
     LanguageModeling,
     Lifelong,
     MaskedLanguageModeling,
@@ -43,6 +45,7 @@ from memjax.memory.projections import NORM_WEIGHTS
 from memjax.tasks.contract import Asked
 from memjax.training import read_metrics
 from memjax.training.assembly import make_objective
+from memjax.training.checkpoints import flatten
 from memjax.training.experiment import make_experiment
 from memjax.training.restoring import checkpoint_extras
 from memjax.training.stages import STREAM, Context, Position, Stage
@@ -311,6 +314,27 @@ def test_an_encoder_of_byte_pairs_grows_and_has_prompts(tmp_path, where):
     assert len({one.targets for one in said}) == 1
     [found] = experiment.of_task("one").predict(loaded.variables, [Asked("the [MASK] sat")])
     assert len(found["candidates"]) == 1
+    if where == "before":
+        return
+    # A task of the domain begins with it, weights of norms included, and has a head of its own.
+    texts = tmp_path / "labelled.tsv"
+    texts.write_text("".join(f"the cat sat {number} times\t{'ab'[number % 2]}\n" for number in range(20)))
+    labelled = LabelledFile(path=str(texts), classes=("a", "b"), numbers=(0, 1))
+    task = dataclasses.replace(
+        config,
+        name="task",
+        lifelong=None,
+        model=experiment.config.model,
+        task=Classification(prompt=where, max_prompts=2, domain=1),
+        data=dataclasses.replace(config.data, source=labelled, protocol="separate"),
+        training=dataclasses.replace(config.training, steps=1, init_from=str(result.path)),
+    )
+    task.data.tokenizer = BytePairs(path=str(result.path / "tokenizer"))
+    begun = load_run(train(task).path)
+    norms = {name: value for name, value in flatten(begun.variables["constants"]).items() if NORM_WEIGHTS in name}
+    theirs = flatten(loaded.variables["constants"])
+    assert norms and all((value == theirs[name]).all() for name, value in norms.items())
+    assert {int(begun.experiment.documents("train").example(i).inputs[1]) for i in range(3)} == {280 + 3 + 1}
 
 
 @pytest.mark.parametrize("field", ["stride", "memory_length"])
