@@ -69,9 +69,10 @@ class ELLE(Method):
         require(place == "device" or not self.rows, f"{field}memory.place", place, allowed)
         fits = self.rows > 0 or not self.warm_up
         require(fits, f"{field}warm_up", self.warm_up, f"0 without a memory ({field}rows = 0)")
-        for name, unset in (("share", 0.0), ("replayed", "uniform")):
-            value, allowed = getattr(self, name), f"{unset!r} without a memory ({field}rows = 0)"
-            require(self.rows > 0 or value == unset, f"{field}{name}", value, allowed)
+        without = f"without a memory ({field}rows = 0)"
+        require(self.rows > 0 or not self.share, f"{field}share", self.share, f"0.0 {without}")
+        fits = self.rows > 0 or self.replayed == "uniform"
+        require(fits, f"{field}replayed", self.replayed, f"'uniform' {without}")
         anneals = self.warm_up > 0 and self.norms == "weighted" and bool(self.dims)
         allowed = "False without a warm-up of a model that becomes wider with weighted norms"
         require(anneals or not self.annealed, f"{field}annealed", self.annealed, allowed)

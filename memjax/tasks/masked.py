@@ -31,7 +31,7 @@ class MaskedLanguageModeling(Task):
         data, task = self.config.data, self.settings
         texts = make_datasets(data, tokenizer=tokenizer and tokenizer.base, progress=progress)
         texts = texts.for_encoder(task.num_prompts)
-        fields: dict[str, Any] = {name: getattr(task, name) for name in ("rate", "masked", "random")}
+        fields: dict[str, Any] = {"rate": task.rate, "masked": task.masked, "random": task.random}
         fields |= {"length": data.segment_length, "packed": data.protocol == "contiguous", **self.prompt(texts)}
 
         def masked(split: str) -> MaskedTexts:
