@@ -72,14 +72,14 @@ def beyond_even(
 def map_correlations(
     ancestor: Float[np.ndarray, "old_layers batch old_heads queries keys"],
     descendant: Float[np.ndarray, "layers batch heads queries keys"],
-    seen: Bool[np.ndarray, "batch queries keys"],
+    seen: Bool[np.ndarray, "_ _ _"],  # checked below, in a line of its own
 ) -> Float[np.ndarray, "layers heads old_layers old_heads"]:
     """Pearson's correlation of every attention map of one model with every one of another, on the same text.
 
     Args:
       ancestor: attention weights, as `memjax.inspection.attention_maps` gives them, or `beyond_even` of them.
       descendant: of the other model.
-      seen: entries that count: of real tokens, and causal where the models are.
+      seen: `[batch, queries, keys]`, entries that count: of real tokens, and causal where the models are.
 
     Returns:
       Correlations; NaN with a map all of whose entries are equal.

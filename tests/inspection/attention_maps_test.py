@@ -20,7 +20,7 @@ REAL = np.arange(LENGTH) < np.array([[5], [3]])
 
 def rows():
     tokens = np.random.default_rng(0).integers(0, VOCAB, (ROWS, LENGTH)).astype(np.int32)
-    return Batch(tokens, tokens, REAL, REAL.astype(np.float32), np.ones(ROWS, bool))
+    return jax.tree.map(jnp.asarray, Batch(tokens, tokens, REAL, REAL.astype(np.float32), np.ones(ROWS, bool)))
 
 
 def built(attention, **fields):
