@@ -55,7 +55,7 @@ def test_maps_are_those_of_queries_and_keys(name):
 
     # The second layer by hand, from the first one's output.
     tapped = model.clone(stack=model.stack.clone(features=("layer_01/attention_input_normed",)))
-    named = {"start_of_document": jnp.ones(ROWS, bool), "mask": REAL}
+    named = {"start_of_document": jnp.ones(ROWS, bool), "mask": jnp.asarray(REAL)}
     arrays = tapped.apply(variables, rows().inputs, model.init_state(ROWS), **named)[2].arrays
     (x,) = arrays.values()
     part = split_collection(variables["params"], model.groups())["stack"]["layer_01"]["attention"]
