@@ -181,6 +181,7 @@ def test_phases_stand_only_around_tasks_whose_borders_are_known(name):
         "si",
         "lwf",
         "logit_kd",
+        "logit_kd_annealed",
         "single_task",
         "joint_anew",
         *KEEPING,
