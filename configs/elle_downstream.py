@@ -8,7 +8,7 @@ RUN is one of `lifelong_pretraining bert_elle_prompt`, DIR the folder of the tas
 
 Paper: Qin et al. 2022, https://arxiv.org/abs/2203.06311, whose tasks are MNLI, HyperPartisan, Helpfulness, ChemProt and
 ACL-ARC.
-Paper's number: of its tables none is taken over; of its seeds none differ by more than their errors.
+Paper's number: none is taken over: its tasks and corpora are not at hand.
 Our number: accuracies with the right, a wrong and no prompt (tools/results/tables/lifelong_pretraining.md).
 Hardware: 2 CPU cores.
 

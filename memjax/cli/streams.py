@@ -63,7 +63,7 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     said = {name: number(value) for name, value in said.items()}
     said = {name: value for name, value in said.items() if value is not None}
     training = [line for line in logged if line["kind"] == "train"]
-    cost = stream_cost(config, training, [named[name] for name in names]) | phase_costs(logged, training)
+    cost = stream_cost(config, training, [named[name] for name in names]) | phase_costs(logged)
     shapes = saved_shapes(run)
     cost["parameters"] = sum(math.prod(shape.shape) for name, shape in shapes.items() if name.startswith("params/"))
     kept = {"kept_bytes": kept_bytes(shapes), "cost": cost}
@@ -109,28 +109,28 @@ def stream_cost(
     return cost
 
 
-def phase_costs(logged: Sequence[Mapping[str, Any]], training: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def phase_costs(logged: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Where the seconds of a run went, as its lines say it, and what growth did to what the model computes.
 
     Args:
-      logged: all lines.
-      training: those of updates.
+      logged: all lines of its metrics.
 
     Returns:
-      `update_seconds`: of updates; what is compiled, evaluated, saved or done between tasks does not count.
-      `skipped`: updates that were. `growth_seconds`, and `growths`: nats of rows of the memory before and after each.
+      `update_seconds`: of all updates, at the pace of those that were timed. `skipped`: updates that were.
+      `growth_seconds`, and `growths`: nats of rows of the memory before and after each.
       `generation_seconds` and `samples`: of texts that were written.
 
     Example:
       >>> line = {"kind": "train", "tokens": 20.0, "tokens_per_second": 10.0, "skipped": 1.0}
       >>> grown = {"kind": "grown", "seconds": 0.5, "nats_before": 2.0, "nats_after": 2.5}
-      >>> phase_costs([line, grown], [line])
+      >>> phase_costs([line, grown])
       {'update_seconds': 2.0, 'skipped': 1, 'growth_seconds': 0.5, 'growths': [[2.0, 2.5]]}
     """
-    paced = [line["tokens"] / line["tokens_per_second"] for line in training if line["tokens_per_second"]]
-    found: dict[str, Any] = {"update_seconds": sum(paced)}
-    found["skipped"] = round(sum(line.get("skipped", 0.0) for line in training))
     of_kind = lambda kind: [line for line in logged if line["kind"] == kind]
+    updates = of_kind("train")
+    paced = [line["tokens"] / line["tokens_per_second"] for line in updates if line["tokens_per_second"]]
+    found: dict[str, Any] = {"update_seconds": sum(paced)}
+    found["skipped"] = round(sum(line.get("skipped", 0.0) for line in updates))
     if grown := of_kind("grown"):
         found["growth_seconds"] = sum(line["seconds"] for line in grown)
         found["growths"] = [[line["nats_before"], line["nats_after"]] for line in grown if "nats_before" in line]

@@ -29,6 +29,7 @@ from memjax.lifelong.episodes import (
 )
 from memjax.lifelong.host_memory import HostMemory
 from memjax.lifelong.progress import PROGRESS, draw_task, init_progress, observe_loss, odds_of_tasks
+from memjax.lifelong.spans import SPAN, share_done, spanned
 from memjax.lifelong.streams import TASK, EpisodeSchedule, Schedule
 from memjax.models.heads import SEEN
 from memjax.training.assembly import make_parts
@@ -76,6 +77,7 @@ class Rule(NamedTuple):
       needs: what it must be told.
       begin: `begin(params)`, the parameters that training begins with, of fresh or loaded ones.
       frozen: parts of the paths of parameters that it keeps as they are.
+      counts: it reads how far a stage has come (`memjax.lifelong.spans.share_done` of what the method keeps).
     """
 
     name: str
@@ -89,6 +91,15 @@ class Rule(NamedTuple):
     needs: Needs = Needs()
     begin: Callable[[Any], Any] | None = None
     frozen: tuple[str, ...] = ()
+    counts: bool = False
+
+
+COUNTING = Rule(
+    SPAN,
+    init=lambda params: jnp.zeros(2, jnp.int32),
+    after_update=lambda kept, before, after, gradients: kept.at[0].add(1),
+)
+"""counts the updates of a stage, for the rules that read them"""
 
 
 class Replayed(NamedTuple):
@@ -100,15 +111,15 @@ class Replayed(NamedTuple):
         reference of a link; "tasks": the gradients of each earlier task are.
       every: examples from one to the next; 0 = every update, but for "sparse", where it is never.
       replace: drawn with replacement.
-      share_done: `share_done(method)` of a stage: the rows are of one task, drawn by its progress
-        (`memjax.lifelong.progress`); None = all rows are drawn equally.
+      by_progress: the rows are of one task, drawn by how much its loss falls (`memjax.lifelong.progress`), from a
+        memory whose groups are tasks; else all rows are drawn equally.
     """
 
     rows: int
     mode: Literal["sparse", "mixed", "reference", "tasks"] = "mixed"
     every: int = 0
     replace: bool = True
-    share_done: Callable[[Mapping[str, Any]], Any] | None = None
+    by_progress: bool = False
 
     @property
     def schedule(self) -> Schedule:
@@ -170,6 +181,8 @@ def compose(
       adapting: of what is scored to the memory; None = nothing is adapted.
       episode: of what is learned from; None = nothing is adapted.
     """
+    counts = any(rule.counts for rule in rules) or (replay is not None and replay.by_progress)
+    rules = (*rules, COUNTING) if counts else rules
     needs = Needs(*(any(flags) for flags in zip(Needs(), *(rule.needs for rule in rules), strict=True)))
     if memory is not None:
         needs = needs._replace(examples=True, tasks_in_training=needs.tasks_in_training or memory.groups == "task")
@@ -189,7 +202,7 @@ def compose(
     before, after = around([rule.before for rule in rules]), around([rule.after for rule in rules])
     takes_tasks = memory is None or not memory.of_each_task
     method = Method(learner, before, after, scope, schedule, needs, takes_tasks)
-    return method
+    return method._replace(stages=lambda task, own: [spanned(own)]) if counts else method
 
 
 def _of_task(change: StateChange, task: TaskInfo, state: TrainState, context: Context) -> TrainState:
@@ -261,7 +274,7 @@ class _Composed:
             episodes = {} if self.store is None else {EPISODES: self.store.init()}
             if schedule.every:
                 kept[UPDATES] = jnp.zeros((), jnp.int32)
-            if self.replay is not None and self.replay.share_done is not None:
+            if self.replay is not None and self.replay.by_progress:
                 kept[PROGRESS] = init_progress(len(self.settings.tasks))
             rows, key = self.config.data.rows, jax.random.key(self.config.training.seed)
 
@@ -451,12 +464,11 @@ class _Composed:
         """Rows to replay, with the axis of segments; those that are not there weigh nothing."""
         assert self.replay is not None and self.store is not None
         number, key = self.replay.rows, drawing_key(state)
-        if self.replay.share_done is None:
-            rows = self.store.sample(episodes, key, number, replace=self.replay.replace)
+        if self.replay.by_progress:
+            odds = odds_of_tasks(state.method[PROGRESS], share_done(state.method))
+            rows = self.store.take(episodes, draw_task(episodes.groups, episodes.count, odds, key, number))
         else:
-            odds = odds_of_tasks(state.method[PROGRESS], self.replay.share_done(state.method))
-            used = jnp.arange(episodes.capacity) < episodes.count
-            rows = self.store.take(episodes, draw_task(episodes.groups, used, odds, key, number))
+            rows = self.store.sample(episodes, key, number, replace=self.replay.replace)
         return _over_devices(jax.tree.map(lambda leaf: leaf[None], rows))
 
     def _noted(self, new: TrainState, drawn: Batch, nll: Sum) -> TrainState:

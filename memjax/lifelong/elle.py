@@ -22,7 +22,7 @@ import numpy as np
 from memjax.axes import parameter_names
 from memjax.config import Config, EpisodicMemory
 from memjax.lifelong import policies
-from memjax.lifelong.compose import Replayed, compose
+from memjax.lifelong.compose import Replayed, Rule, compose
 from memjax.lifelong.contract import Method, Phase, TaskInfo
 from memjax.lifelong.episodes import EPISODES, filled
 from memjax.lifelong.expansion import (
@@ -39,7 +39,7 @@ from memjax.lifelong.expansion import (
 )
 from memjax.lifelong.methods import TOLD_BORDERS, episodes
 from memjax.lifelong.rehearsal import with_fresh_optimizer
-from memjax.lifelong.spans import SPAN, counting, share_done, spanned
+from memjax.lifelong.spans import SPAN
 from memjax.lifelong.streams import JoinedExamples
 from memjax.memory.projections import NORM_WEIGHTS
 from memjax.models.transformer import join_collection, split_collection
@@ -101,16 +101,14 @@ class Repeated:
 def elle(**fields: Any) -> Method:
     """The method; `fields` are those of `How`."""
     how = How(**fields)
-    memory, counts, rules = episodes(how.memory), how.annealed or how.replayed == "progress", []
+    memory, by_progress = episodes(how.memory), how.replayed == "progress"
     if how.share:  # nothing is written while a task is learned
         memory = memory._replace(policy=policies.random_write(0.0), scores=None, again=None)
-    drawn: dict[str, Any] = {}
-    if how.replayed == "progress":
-        memory, drawn = memory._replace(groups="task"), {"share_done": share_done}
-    if counts:
-        rules = [counting()]
-    base = compose(*rules, memory=memory, replay=Replayed(how.rows, **drawn)) if how.rows else compose(*rules)
-    recovering = compose(*rules, memory=memory, replay=Replayed(how.warm_up_rows, **drawn))
+    if by_progress:
+        memory = memory._replace(groups="task")
+    anneals = Rule("annealed_norms", counts=how.annealed)
+    replaying = lambda rows: compose(anneals, memory=memory, replay=Replayed(rows, by_progress=by_progress))
+    base, recovering = replaying(how.rows) if how.rows else compose(), replaying(how.warm_up_rows)
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         made = base.learner(experiment, layout, objective)
@@ -129,7 +127,7 @@ def elle(**fields: Any) -> Method:
                 opened = lambda state, position: Repeated(WARM_UP, how.warm_up, position)
                 found.insert(0, Stage(f"{own.name}, warm-up", opened, how.warm_up, task=own.task))
             found[0] = found[0]._replace(before=grow)
-        return [spanned(stage) for stage in found] if counts else found
+        return [one for stage in found for one in base.stages(task, stage)]
 
     def growth(config: Config, index: int, lineage: Lineage, key: Any) -> Mapping[str, Any] | None:
         step = next_growth(how, config, index, lineage, key)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import jax
@@ -21,7 +21,7 @@ from memjax.lifelong import penalties, policies, projection
 from memjax.lifelong.compose import Replayed, Rule, compose
 from memjax.lifelong.contract import Method, TaskInfo
 from memjax.lifelong.episodes import Episodes, purpose_key
-from memjax.lifelong.spans import counting, share_done, spanned
+from memjax.lifelong.spans import share_done
 from memjax.training.assembly import make_parts
 from memjax.training.objective import Objective, model_loss, read_segment, with_distillation, with_penalty
 from memjax.training.stages import Context, Needs
@@ -184,10 +184,8 @@ def logit_kd(
     *, memory: EpisodicMemory, rows: int, weight: float = 1.0, temperature: float = 2.0, annealed: bool = False
 ) -> Method:
     """Replay, with the model before the task as teacher of the replayed rows."""
-    left = (lambda method: 1 - share_done(method)) if annealed else None
-    rules = [taught("logit_kd", weight, temperature, stream=False, left=left), *([counting()] if annealed else [])]
-    method = compose(*rules, memory=episodes(memory), replay=Replayed(rows, "mixed"))
-    return method._replace(stages=lambda task, own: [spanned(own)]) if annealed else method
+    rule = taught("logit_kd", weight, temperature, stream=False, annealed=annealed)
+    return compose(rule, memory=episodes(memory), replay=Replayed(rows, "mixed"))
 
 
 def episodes(settings: EpisodicMemory, *, keys: Any = None) -> Episodes:
@@ -304,17 +302,10 @@ def consolidating(
     return Rule(name, init, laid, laid, after=after, needs=TOLD_BORDERS)
 
 
-def taught(
-    name: str,
-    weight: float,
-    temperature: float,
-    *,
-    stream: bool,
-    left: Callable[[Mapping[str, Any]], Any] | None = None,
-) -> Rule:
+def taught(name: str, weight: float, temperature: float, *, stream: bool, annealed: bool = False) -> Rule:
     """The model before a task teaches the rows of the stream, or those that are replayed; not in the first task.
 
-    `left(method)` is the share of the weight that is left by now.
+    Where it is annealed, its weight falls to nothing in the course of a stage.
     """
     called = f"{name}/divergence"
 
@@ -330,7 +321,7 @@ def taught(
         def weighed(variables: Any, memory: Any, segment: Batch, key: Any) -> Any:
             memory, batch_stats, nll, aux = distilled(variables, memory, segment, key)
             share, divergence = variables["method"][name]["weight"], aux.losses[called]
-            share = share if left is None else share * left(variables["method"])
+            share = share * (1 - share_done(variables["method"])) if annealed else share
             losses = {**aux.losses, called: dataclasses.replace(divergence, total=share * divergence.total)}
             return memory, batch_stats, nll, dataclasses.replace(aux, losses=losses)
 
@@ -342,7 +333,7 @@ def taught(
         return with_kept(state, name, {"weight": strength, "teacher": jax.tree.map(jnp.copy, state.params)})
 
     laid: dict[str, Any] = {"stream": lay} if stream else {"memory": lay}
-    return Rule(name, init, **laid, before=before, needs=TOLD_BORDERS)
+    return Rule(name, init, **laid, before=before, needs=TOLD_BORDERS, counts=annealed)
 
 
 # What rules ask of a model

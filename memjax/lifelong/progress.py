@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from memjax.typing import Leaf, Sum, tree_dataclass
 
@@ -67,7 +67,7 @@ def odds_of_tasks(progress: Progress, share_done: Any) -> Float[Array, " tasks"]
 
 def draw_task(
     groups: Int[Array, " capacity"],
-    used: Bool[Array, " capacity"],
+    count: Int[Array, ""],
     odds: Float[Array, " tasks"],
     key: Any,
     number: int,
@@ -76,12 +76,12 @@ def draw_task(
 
     Args:
       groups: the task of every row.
-      used: the rows there are.
+      count: the first rows are in use.
       odds: of tasks; those without rows are not drawn.
       key: all that is random.
       number: of ids.
     """
-    tasks = jnp.arange(odds.shape[0])
+    tasks, used = jnp.arange(odds.shape[0]), jnp.arange(groups.shape[0]) < count
     there = jnp.any((groups[:, None] == tasks[None]) & used[:, None], axis=0)
     of_task, of_rows = jax.random.split(key)
     task = jax.random.categorical(of_task, jnp.where(there, jnp.log(odds), -jnp.inf))

@@ -1,4 +1,4 @@
-"""How far a stage has come, for what changes while a task is learned."""
+"""How far a stage has come, for what changes while a task is learned (`memjax.lifelong.compose.Rule.counts`)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from memjax.lifelong.compose import Rule
 from memjax.training.stages import Change, Context, Stage
 from memjax.training.step import TrainState
 
-__all__ = ["SPAN", "counting", "share_done", "spanned"]
+__all__ = ["SPAN", "share_done", "spanned"]
 
 SPAN = "span"
 """in `TrainState.method`: updates of the stage that were made, and how many there are; int32 `[2]`"""
-
-
-def counting() -> Rule:
-    """The rule that counts; stages that are to be counted are `spanned`."""
-    return Rule(
-        SPAN,
-        init=lambda params: jnp.zeros(2, jnp.int32),
-        after_update=lambda kept, before, after, gradients: kept.at[0].add(1),
-    )
 
 
 def spanned(stage: Stage) -> Stage:

@@ -413,7 +413,8 @@ def test_searches_and_contenders_of_a_recipe():
 
 
 def test_a_stream_of_texts_has_perplexities_of_which_less_is_better():
-    stream = lambda last: {"stream": {"measure": "nats_per_token", "tasks": ["a", "b"], "scores": [[1.0, 3.0], last]}}
+    told = {"measure": "nats_per_token", "tasks": ["a", "b"], "kept_bytes": {"total": 0}, "cost": {}}
+    stream = lambda last: {"stream": {**told, "scores": [[1.0, 3.0], last]}}
     rows = {"plain": [2.0, 1.0], "method": [1.0, 1.0]}
     runs = [
         dataclasses.replace(RUN, row=f"{row}, order 1", seed=seed, evaluations=stream(last))
@@ -428,3 +429,25 @@ def test_a_stream_of_texts_has_perplexities_of_which_less_is_better():
     assert lines[-2].startswith("| plain | 3 | 4.5 ± 0.0 | 4.7 ± 0.0 | 2.000 (1.000) |")
     assert lines[-1].startswith("| method | 3 | 2.7 ± 0.0 | 0.0 ± 0.0 |")
     assert "| method | plain | -0.5000 ± 0.0000 | 3 | gain |" in perplexities.differences(runs, recipe)
+    # What no run says stays open; what some say is their mean.
+    assert perplexities.costs(runs, recipe).splitlines()[-1].endswith("|  |  |  |  | 0.0 |  |")
+    told = {"update_seconds": 90.0, "growth_seconds": 1.5, "skipped": 2, "parameters": 1000, "growths": [[2.0, 2.25]]}
+    costly = [
+        dataclasses.replace(run, evaluations={"stream": {**run.evaluations["stream"], "cost": told}}) for run in runs
+    ]
+    assert "| 90 | 1.5 | 2 | 1,000 | 0.0 | 2.000 → 2.250 |" in perplexities.costs(costly, recipe).splitlines()[-1]
+
+
+def test_what_a_stream_costs_is_in_its_table():
+    recipe = Recipe("", "lifelong_lamol", {"one": "lamol", "two": "default"}, 0, orders={"order 1": ""}, seeds=(0, 1))
+    runs = [_stream(f"{row}, order 1", seed, 0.5) for row in ("one", "two") for seed in (0, 1)]
+    assert streams.costs(runs, recipe) == ""
+
+    def with_cost(run, **cost):
+        told = {**run.evaluations["stream"], "kept_bytes": {"total": 2_000_000}, "cost": cost}
+        return dataclasses.replace(run, evaluations={"stream": told})
+
+    writes = {"update_seconds": 30.0, "generation_seconds": 4.0, "samples": 20, "seconds_per_test_example": 0.25}
+    costly = [with_cost(run, **writes) for run in runs[:2]] + [with_cost(run, update_seconds=10.0) for run in runs[2:]]
+    lines = streams.costs(costly, recipe).splitlines()
+    assert "| one | 2 | 2.0 | 30.0 | 4.0 | 5.0 | 250.0 |" in lines and "| two | 2 | 2.0 | 10.0 |  |  |  |" in lines

@@ -84,9 +84,9 @@ RECIPES = {
         findings=(
             "Of the published order, columns forget nothing and are best, and replay and distillation are far ahead of "
             "plain training, EWC, MAS and A-GEM. ELLE is behind replay: with equal work a model that has grown reads a "
-            "third of the text, and at this size text is what is missing; the less a row grows, the better it is. No "
-            "row skipped an update, depth alone included. The exact expansion changes nothing of what a model "
-            "computes; what that of the paper changes is in the last column, and 30 updates mend it."
+            "third of the later domains, and its rows that grow in one direction alone, and read more, are better. The "
+            "exact expansion changes nothing of what a model computes; what that of the paper changes is in the last "
+            "column, and in the end both are level. Of the rows that say it none skipped an update."
         ),
     ),
     "lifelong_pretraining_bert": Recipe(

@@ -80,7 +80,8 @@ RECIPES = {
         findings=(
             "As published, replay of what was written is far ahead of fine-tuning, and marks of tasks are ahead of one "
             "mark; against the published order written examples are level with as many real ones. The loss of texts "
-            "without replay is level with fine-tuning. QA-SRL is hardly learned by a model of this size, alone neither."
+            "without replay is level with fine-tuning. QA-SRL is hardly learned by a model of this size, by one that "
+            "learns its real examples alone neither (below)."
         ),
     ),
     "lifelong_lamol_texts": Recipe(
