@@ -1,0 +1,146 @@
+"""What a report is made of: panels of figures, tables and shaded words, and the opened run that they are read off."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from memjax.config import Config
+
+__all__ = ["Figure", "OpenedRun", "Panel", "Provider", "Table", "Words"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A picture, drawn when it is asked for.
+
+    Attributes:
+      name: of its file, unique in a report: letters, digits and `_`.
+      title: what it shows, in a line.
+      caption: how it was measured, on what, in which units; what a reader should see in it.
+      draw: `draw(figure)` draws on an empty Matplotlib figure with the helpers and colours of `memjax.report.charts`.
+      height: in inches, of a figure 7 inches wide.
+    """
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Any], None]
+    height: float = 3.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Numbers and words in rows.
+
+    Attributes:
+      name: unique in a report.
+      title: what it shows.
+      caption: as that of a figure.
+      columns: their headings.
+      rows: a cell may be text, a number, or None (empty).
+    """
+
+    name: str
+    title: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """A text whose words are shaded by a number each, and may say something when they are pointed at.
+
+    Attributes:
+      name: unique in a report.
+      title: what it shows.
+      caption: as that of a figure.
+      words: pieces of the text, in order, with their spaces.
+      values: of each word, -1 (the colour of a loss) to 1 (that of a gain); 0 = plain.
+      notes: of each word, '' = none.
+    """
+
+    name: str
+    title: str
+    caption: str
+    words: tuple[str, ...]
+    values: tuple[float, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """What a report says about one question.
+
+    Attributes:
+      name: unique in a report: of its anchor.
+      title: of the panel.
+      text: a paragraph, plain text: the question, the paper whose figure it is, and what is left out and why.
+      parts: shown one below the other.
+    """
+
+    name: str
+    title: str
+    text: str
+    parts: tuple[Figure | Table | Words, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenedRun:
+    """A run directory, opened as far as a panel asks.
+
+    Attributes:
+      path: of the directory.
+      rows: of a batch that is looked at.
+      segments: consecutive ones that are looked at.
+      split: of the data that is looked at.
+    """
+
+    path: str
+    rows: int = 2
+    segments: int = 8
+    split: str = "validation"
+
+    @property
+    def name(self) -> str:
+        """Of the directory."""
+        return Path(self.path).expanduser().resolve().name
+
+    @functools.cached_property
+    def config(self) -> Config:
+        """The configuration of the run."""
+        from memjax.training.runs import load_config
+
+        return load_config(self.path)
+
+    @functools.cached_property
+    def lines(self) -> list[dict[str, Any]]:
+        """What the run has logged; [] where it has nothing yet."""
+        from memjax.training import read_metrics
+
+        file = Path(self.path).expanduser() / "metrics.jsonl"
+        return read_metrics(file) if file.exists() else []
+
+    @functools.cached_property
+    def finished(self) -> Mapping[str, Any] | None:
+        """`finished.json`, None before the end of the run."""
+        from memjax.training.runs import read_finished
+
+        return read_finished(self.path)
+
+    @functools.cached_property
+    def loaded(self) -> Any:
+        """Model, data and variables of the newest checkpoint (`memjax.training.restoring.LoadedRun`)."""
+        from memjax.lifelong import load_run
+
+        return load_run(self.path)
+
+
+class Provider(Protocol):
+    """Panels about an opened run: none where the run has nothing of the kind, asked of its objects, not of its type."""
+
+    def __call__(self, run: OpenedRun) -> Iterator[Panel]: ...
