@@ -117,7 +117,8 @@ def new_figure(height: float = 3.0) -> Iterator[Any]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **style()}):
+    settings: Any = {**matplotlib.rcParamsDefault, **style()}
+    with matplotlib.rc_context(settings):
         yield Figure(figsize=(WIDTH, height), layout="constrained")
 
 
