@@ -16,6 +16,9 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "faiss": ("indices in the faiss format", ("faiss-cpu",)),
     "beam": ("building datastores and TFDS data sets on several machines", ("apache-beam",)),
     "tb": ("TensorBoard event files", ("tensorboardX",)),
+    "wandb": ("metrics in Weights & Biases", ("wandb",)),
+    "plots": ("`memjax report`", ("matplotlib", "jinja2")),
+    "docs": ("`make docs`", ("sphinx", "myst-parser", "furo")),
     "notebooks": ("running the colabs", ("ipykernel", "jupytext", "nbclient")),
     "plan": ("compiling for a TPU that is not here", ("libtpu",)),
 }

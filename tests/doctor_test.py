@@ -30,7 +30,7 @@ def test_the_table_of_extras_is_that_of_the_project():
 
 
 def test_every_extra_has_code_behind_it():
-    files = [path for part in ("memjax", "tools", "tests", "colabs") for path in (ROOT / part).rglob("*.py")]
+    files = [path for part in ("memjax", "tools", "tests", "colabs", "docs") for path in (ROOT / part).rglob("*.py")]
     code = "\n".join(path.read_text() for path in files if path.name not in ("doctor.py", "doctor_test.py"))
     used = {name for name, (_, packages) in doctor.EXTRAS.items() for package in packages if module(package) in code}
     assert doctor.EXTRAS.keys() - used <= {"notebooks"}  # of those, every line is in a notebook

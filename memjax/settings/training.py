@@ -132,6 +132,8 @@ class Training(Settings):
     """steps between evaluations; 0 = only at the end"""
     tensorboard: bool = False
     """also write TensorBoard event files (needs the extra `tb`)"""
+    wandb: str = ""
+    """project of Weights & Biases that the metrics are also sent to (needs the extra `wandb`); '' = none"""
 
     def check(self, field: str, config: Config) -> None:
         segments, skipped, rows = self.segments_per_update, self.segments_without_gradient, config.data.rows

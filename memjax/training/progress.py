@@ -1,9 +1,8 @@
-"""What a person sees of a run: a bar on a terminal, plain lines elsewhere, TensorBoard on request."""
+"""What a person sees of a run: a bar on a terminal, plain lines elsewhere."""
 
 import dataclasses
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 __all__ = ["Event", "Progress"]
@@ -91,31 +90,3 @@ def describe_duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-class TensorBoard:
-    """Scalars of the metrics as TensorBoard events; `metrics.jsonl` stays the record."""
-
-    def __init__(self, path: Path, after_step: int):
-        """Opens `path/tensorboard`; events after `after_step` of an earlier attempt are hidden.
-
-        Raises:
-          ValueError: the package is missing.
-        """
-        try:
-            from tensorboardX import SummaryWriter
-        except ImportError:
-            raise ValueError(
-                "training.tensorboard: given True, but tensorboardX is missing; pip install 'memjax[tb]'"
-            ) from None
-        self._writer = SummaryWriter(str(path / "tensorboard"), purge_step=after_step + 1)
-
-    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Adds every number of a line."""
-        for name, value in values.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                self._writer.add_scalar(f"{kind}/{name}", value, step)
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()

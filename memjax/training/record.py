@@ -16,10 +16,11 @@ from memjax.training.assembly import make_schedule
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.evaluation import EvaluationResult
 from memjax.training.metrics import MetricsFile, describe_totals
-from memjax.training.progress import Event, TensorBoard, describe_duration, describe_numbers
+from memjax.training.progress import Event, describe_duration, describe_numbers
 from memjax.training.runs import RunDirectory
 from memjax.training.signals import Stopped, StopSignal
 from memjax.training.stages import Lineage, Position
+from memjax.training.views import View, open_views
 
 PLAIN = {"stage": 0, "phase": "steps", "name": ""}
 """of the evaluations of plain training, whose lines do not say it"""
@@ -80,7 +81,7 @@ class Record:
         warn = lambda line: self.tell("note", 0, line)
         self.checkpoints = Checkpoints(self.path / "checkpoints", keep=keep, on_warning=warn)
         self._metrics = MetricsFile(self.path / "metrics.jsonl", directory.attempt)
-        self._tensorboard: TensorBoard | None = None
+        self._views: list[View] = []
         self._saved: int | None = None
 
     def expect(self, steps: int) -> None:
@@ -90,8 +91,8 @@ class Record:
 
     def close(self) -> None:
         self.checkpoints.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        for view in self._views:
+            view.close()
 
     def begin(self, position: Position, extra: Mapping[str, Any] | None) -> None:
         """Notes that the attempt starts at this position, from a checkpoint where that has something `extra`."""
@@ -102,8 +103,8 @@ class Record:
                 self._metrics.cut(position.step, position.stage, position.phase)
             self.directory.keep_tokenizer(self.tokenizer)
             self.directory.record_attempt(position.step)
-        if self.config.training.tensorboard and processes.is_first():
-            self._tensorboard = TensorBoard(self.path, position.step)
+        if processes.is_first():
+            self._views = open_views(self.config, self.path, position.step)
 
     def save(self, position: Position, lineage: Lineage, tree: Callable[[], Any], *, skipped: int = 0) -> None:
         """Saves what `tree()` gives, once for each position; the last `skipped` steps before it were skipped.
@@ -135,8 +136,8 @@ class Record:
         """One line of `metrics.jsonl`."""
         if processes.is_first():
             self._metrics.write(kind, step, values)
-        if self._tensorboard is not None:
-            self._tensorboard.write(kind, step, values)
+        for view in self._views:
+            view.write(kind, step, values)
 
     def write_steps(
         self, position: Position, totals: Mapping[str, Any], updates: int, usage: Mapping[str, float]

@@ -38,8 +38,9 @@ __all__ = ["config_from_dict", "config_to_dict", "load_config", "run_path"]
 IGNORED = (
     *("name", "workdir", "data.cache_dir", "data.neighbors", "lifelong.folder"),
     *("sharding.data", "sharding.fsdp", "sharding.model", "sharding.memory", "sharding.timeout"),
+    *("training.tensorboard", "training.wandb"),
 )
-"""fields that may differ when a run goes on: where things are, the run itself included"""
+"""fields that may differ when a run goes on: where things are and are shown, the run itself included"""
 MEMORY_FIELDS = ("data.rows",)
 """fields that may differ besides when a run goes on with empty memories"""
 TOKENIZER = "tokenizer"

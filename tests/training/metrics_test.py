@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from memjax.training.metrics import MetricsFile, describe_totals, perplexity, read_metrics
-from memjax.training.progress import Event, Progress, TensorBoard
+from memjax.training.progress import Event, Progress
 from memjax.typing import Sum
 
 
@@ -84,15 +84,6 @@ def test_progress_writes_plain_lines_or_a_bar():
         show(event)
     shown = terminal.getvalue()
     assert "20/40" in shown and "bits/byte 1.5000" in shown and "[a note]" in shown and "ETA" in shown
-
-
-def test_tensorboard_is_a_view(tmp_path):
-    board = TensorBoard(tmp_path, after_step=0)
-    board.write("train", 20, {"nats_per_token": 2.0, "split": "validation", "done": True, "none": None})
-    board.close()
-    (file,) = (tmp_path / "tensorboard").iterdir()
-    content = file.read_bytes()
-    assert b"train/nats_per_token" in content and b"train/split" not in content and b"train/done" not in content
 
 
 def test_lines_are_json(tmp_path):
