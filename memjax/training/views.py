@@ -115,12 +115,15 @@ class WeightsAndBiases:
 
 
 def numbers(kind: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Name and value of every number of a line.
+    """Name and value of every number of a line; those of a named evaluation, and of a part of a line, stand apart.
 
     Example:
-      >>> dict(numbers("train", {"nats": 2.0, "split": "validation", "done": True, "none": None}))
-      {'train/nats': 2.0}
+      >>> dict(numbers("evaluation", {"name": "news", "nats": 2.0, "done": True, "metrics": {"gate": 0.5}}))
+      {'evaluation/news/nats': 2.0, 'evaluation/news/metrics/gate': 0.5}
     """
+    place = f"{kind}/{values['name']}" if values.get("name") else kind
     for name, value in values.items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            yield f"{kind}/{name}", value
+        if isinstance(value, Mapping):
+            yield from numbers(f"{place}/{name}", value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{place}/{name}", value
