@@ -8,10 +8,11 @@ from typing import Any
 
 from memjax.cli.parser import EVALUATION_FIELDS, Parser, open_run, tell, with_config
 from memjax.cli.stores import add_store, check_store_options, describe_store, score_store
-from memjax.cli.streams import check_probe, describe_stream, probe_stream, stream_facts
+from memjax.cli.streams import check_probe, describe_stream, probe_stream
 from memjax.config import Config
 from memjax.console import ANY_SIZE, align, check_serves, describe_facts, waiting
 from memjax.overrides import UsageError
+from memjax.report.outcomes import stream_facts
 
 PLURAL = {
     "nats": "{:,.1f}",

@@ -1,143 +1,14 @@
-"""What a run over several tasks has come to, for `memjax eval` and `memjax compare`."""
+"""What a run over several tasks has come to, as `memjax eval` says it."""
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from memjax.config import Config
 from memjax.console import align
 from memjax.overrides import UsageError
-
-WHOLE = "whole"
-"""the evaluation of a stream that is of the data of all tasks; beside it stands the mean over those learned so far"""
-
-NATS = "nats_per_token"
-"""the measure of a matrix of which lower is better"""
-
-
-def stream_facts(run: str, config: Config) -> dict[str, Any]:
-    """The matrix of a run over tasks, and its summary; {} for other runs, and where no task is through.
-
-    Returns:
-      `measure`, `tasks` (names), `scores` (a row for each task that is through, a column for each task), what
-      `memjax.lifelong.metrics.summary` says, of nats `perplexity_summary`, means over the tasks in the end of what else
-      the task measures, `whole` and `after_each` where the data of all tasks is scored after every task (that score,
-      and the mean over the tasks learned so far), `kept_bytes`, what the method keeps beside the model, by kind, and
-      `cost`, times (`stream_cost`, `phase_costs`) and
-      `parameters`, as many as the model has come to;
-      numbers that are not there are None.
-    """
-    from memjax.lifelong.metrics import kept_bytes, matrix_from_lines, perplexity_summary, summary
-    from memjax.tasks import task_of
-    from memjax.training import read_metrics
-    from memjax.training.restoring import saved_shapes
-
-    file = Path(run).expanduser() / "metrics.jsonl"
-    if config.lifelong is None or not file.exists():
-        return {}
-    logged = read_metrics(file)
-    every = [line for line in logged if line["kind"] == "evaluation"]
-    lines = [line for line in every if line.get("phase") == "after"]
-    named = {line["name"]: line for line in lines if line.get("name")}
-    trained = {one.name: one.task for one in config.evaluations}
-    order = [task.name for task in config.lifelong.in_order]
-    names = sorted((name for name in named if trained.get(name)), key=lambda name: order.index(trained[name]))
-    if not names:
-        return {}
-    task = task_of(config)
-    measure = next(measure for measure in task.matrix if measure in named[names[0]])
-    found = matrix_from_lines(every, measure, names)
-    through = len({line.get("stage", 0) for line in lines if line.get("name") in names})
-    scores = found.scores[:through]
-    at_once = through == 1 < len(names)
-    summed = summary(found.scores, found.before) if measure != NATS else perplexity_summary(found.scores)
-    said = {"average": float(scores[-1].mean())} if at_once else summed
-    end = 0 if at_once else -1
-    said |= {name: float(matrix_from_lines(every, name, names).scores[end].mean()) for name in task.beside}
-    number = lambda value: None if math.isnan(value) else value
-    rows = [[number(float(value)) for value in row] for row in scores]
-    said = {name: number(value) for name, value in said.items()}
-    said = {name: value for name, value in said.items() if value is not None}
-    training = [line for line in logged if line["kind"] == "train"]
-    cost = stream_cost(config, training, [named[name] for name in names]) | phase_costs(logged)
-    shapes = saved_shapes(run)
-    cost["parameters"] = sum(math.prod(shape.shape) for name, shape in shapes.items() if name.startswith("params/"))
-    kept = {"kept_bytes": kept_bytes(shapes), "cost": cost}
-    wholes = {line.get("stage", 0): line[measure] for line in lines if line.get("name") == WHOLE and measure in line}
-    if wholes:
-        learned = [float(row[: number + 1].mean()) for number, row in enumerate(scores)]
-        each = {"of all": [wholes[stage] for stage in sorted(wholes)], "of those learned": learned}
-        said, kept = {**said, WHOLE: each["of all"][-1]}, {**kept, "after_each": each}
-    return {"measure": measure, "tasks": names, "scores": rows, **said, **kept}
-
-
-def stream_cost(
-    config: Config, training: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """The times of a run over examples, as its lines say them; what they do not say is left out.
-
-    Args:
-      config: of the run.
-      training: lines of updates.
-      evaluations: the newest line of each task.
-
-    Returns:
-      `examples_per_second`: of the stream, in training. The time of updates on replayed rows counts, that of
-      evaluations, checkpoints and what happens between tasks does not; the median of the lines, so that what compiles
-      in one of them is left out. `seconds_per_test_example`: the mean over the tasks, without the first batch of each,
-      which compiles. `adapts`: whether it contains an adaptation, with the search for the rows adapted to.
-    """
-    from memjax.tasks import task_of
-
-    assert config.lifelong is not None
-    head, cost = task_of(config).head(), dict[str, Any]()
-    paced = [line for line in training if line["tokens_per_second"] and line["tokens"]]
-    if paced and head is not None and not head.scores_vocabulary:  # else an example has any number of targets
-        targets = sum(line["targets"] + line.get("projected/targets", 0) for line in paced)
-        examples_per_token = targets / head.num_targets(1) / sum(line["tokens"] for line in paced)
-        pace = statistics.median(line["tokens_per_second"] for line in paced)
-        # Of an episode, a line counts the query alone.
-        cost["examples_per_second"] = pace * examples_per_token * config.lifelong.method.batches
-    rates = [line["examples_per_second"] for line in evaluations if line.get("examples_per_second")]
-    if rates:
-        cost["seconds_per_test_example"] = statistics.fmean(1 / rate for rate in rates)
-        cost["adapts"] = config.lifelong.method.adapts
-    return cost
-
-
-def phase_costs(logged: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Where the seconds of a run went, as its lines say it, and what growth did to what the model computes.
-
-    Args:
-      logged: all lines of its metrics.
-
-    Returns:
-      `update_seconds`: of all updates, at the pace of those that were timed. `skipped`: updates that were.
-      `growth_seconds`, and `growths`: nats of rows of the memory before and after each.
-      `generation_seconds` and `samples`: of texts that were written.
-
-    Example:
-      >>> line = {"kind": "train", "tokens": 20.0, "tokens_per_second": 10.0, "skipped": 1.0}
-      >>> grown = {"kind": "grown", "seconds": 0.5, "nats_before": 2.0, "nats_after": 2.5}
-      >>> phase_costs([line, grown])
-      {'update_seconds': 2.0, 'skipped': 1, 'growth_seconds': 0.5, 'growths': [[2.0, 2.5]]}
-    """
-    of_kind = lambda kind: [line for line in logged if line["kind"] == kind]
-    updates = of_kind("train")
-    paced = [line["tokens"] / line["tokens_per_second"] for line in updates if line["tokens_per_second"]]
-    found: dict[str, Any] = {"update_seconds": sum(paced)}
-    found["skipped"] = round(sum(line.get("skipped", 0.0) for line in updates))
-    if grown := of_kind("grown"):
-        found["growth_seconds"] = sum(line["seconds"] for line in grown)
-        found["growths"] = [[line["nats_before"], line["nats_after"]] for line in grown if "nats_before" in line]
-    if written := of_kind("generated"):
-        found["generation_seconds"] = sum(line["seconds"] for line in written)
-        found["samples"] = sum(line["samples"] for line in written)
-    return found
 
 
 def check_probe(config: Config) -> None:

@@ -10,13 +10,14 @@ import pytest
 
 from memjax.cli import main
 from memjax.cli.errors import explain
-from memjax.cli.streams import check_probe, probe_stream, stream_cost
+from memjax.cli.streams import check_probe, probe_stream
 from memjax.config import AGEM, Classification, MbPA, Sequential
 from memjax.lifelong import train
 from memjax.lifelong.metrics import linear_probe
 from memjax.lifelong.probe import probe_tasks
 from memjax.models.heads import FeatureHead
 from memjax.overrides import UsageError
+from memjax.report.outcomes import stream_cost
 from memjax.training.experiment import make_experiment
 from memjax.training.objective import read_segment
 from memjax.training.step import init_variables

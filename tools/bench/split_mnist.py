@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from memjax.cli.streams import stream_facts
 from memjax.data.vectors import digits
 from memjax.lifelong.factory import train
 from memjax.overrides import apply_overrides, load_config
+from memjax.report.outcomes import stream_facts
 from memjax.training import read_metrics
 from memjax.training.runs import load_config as load_run_config
 from tools.results import pages

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from memjax.cli.streams import stream_facts
+from memjax.report.outcomes import stream_facts
 from memjax.training.runs import load_config
 from tools.recipes import RECIPES, Recipe
 from tools.results.ledger import Book, Run, finished_run, without_paths
