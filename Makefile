@@ -26,7 +26,7 @@ PARALLEL := -n $(PYTEST_WORKERS) --dist loadfile
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-laws test-slow test-gpu test-py313 test-beam lint format notebooks lock bench clean distclean
+.PHONY: help install run test test-laws test-slow test-gpu test-py313 test-beam lint format notebooks dist lock bench clean distclean
 
 help:  ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -122,6 +122,10 @@ format: install  ## format the code and fix what can be fixed
 notebooks: install  ## write the .ipynb of colabs/ from their .py
 	@echo "== jupytext"
 	@$(BIN)/jupytext --quiet --update --to ipynb colabs/*.py
+
+dist: install  ## build the wheel and the sdist of a release into dist/
+	@echo "== hatchling build"
+	@$(BIN)/python -m hatchling build
 
 bench: install  ## measure speed, as ratios in one run
 	@echo "== python -m tools.bench"

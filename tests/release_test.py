@@ -1,0 +1,104 @@
+"""What is released: versions agree, wheel and sdist hold what they should, and both work in a clean Python 3.13."""
+
+import email
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import memjax
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYTHON313 = os.environ.get("PYTHON313", "python3.13")
+VERBS = (
+    "--version",
+    "doctor",
+    "configs",
+    "train --config memorizing_python --variant smoke --name text",
+    "eval --run runs/text --memory off,8",
+    "generate --run runs/text --prompt import --max-tokens 5",
+    "train --config lifelong_mnist --variant smoke --name stream",
+    "report runs/text runs/stream --out page.html",
+)
+
+
+def files(folder: str) -> set[str]:
+    paths = (ROOT / folder).rglob("*")
+    return {str(path.relative_to(ROOT)) for path in paths if path.is_file() and "__pycache__" not in path.parts}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Wheel and sdist, built as `pip` and `make dist` do."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return {"wheel": wheel, "sdist": sdist}
+
+
+def test_versions_agree():
+    newest = re.search(r"^## \[(\d\S*)\] - (\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert newest and newest.group(1) == memjax.__version__
+    assert re.search(r"^version: (\S+)$", citation, re.M).group(1) == memjax.__version__
+    assert re.search(r"^date-released: (\S+)$", citation, re.M).group(1) == newest.group(2)
+
+
+def test_a_wheel_holds_the_package_with_its_configs_and_nothing_else(built):
+    with zipfile.ZipFile(built["wheel"]) as wheel:
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        (metadata,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
+        told = email.message_from_bytes(wheel.read(metadata))
+        (entry,) = (name for name in wheel.namelist() if name.endswith("/entry_points.txt"))
+        assert wheel.read(entry).decode() == "[console_scripts]\nmemjax = memjax.cli:main\n"
+    assert names == files("memjax") | {f"memjax/{name}" for name in files("configs")}
+    assert (told["Name"], told["Version"]) == ("memjax", memjax.__version__)
+    assert set(told.get_all("Provides-Extra")) == PROJECT["optional-dependencies"].keys()
+    assert set(told["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
+
+
+def test_an_sdist_holds_what_its_tests_and_its_commands_need(built):
+    with tarfile.open(built["sdist"]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    wanted = {"Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE", "pyproject.toml"}
+    assert names >= wanted | {path.name for path in ROOT.glob("requirements-*.txt")}
+    for folder in ("memjax", "configs", "colabs", "docs", "tests", "tools"):
+        assert {name for name in files(folder) if name.endswith((".py", ".md", ".ipynb"))} <= names, folder
+
+
+@pytest.mark.slow
+def test_both_work_in_a_clean_python(built, tmp_path):
+    if subprocess.run(f"{PYTHON313} --version", shell=True, check=False, capture_output=True).returncode:
+        pytest.skip(f"{PYTHON313} was not found; name one: PYTHON313=/path/to/python3.13")
+    python = tmp_path / "venv" / "bin" / "python"
+    lock = (ROOT / "requirements-py313.txt").read_text()
+    pins = tmp_path / "pins.txt"
+    pins.write_text("\n".join(f"{name}=={version}" for name, version in re.findall(r"^(\S+)==(\S+)", lock, re.M)))
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    clean |= {"JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def call(*command: str) -> str:
+        done = subprocess.run(command, cwd=tmp_path, env=clean, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    subprocess.run([PYTHON313, "-m", "venv", str(python.parent.parent)], check=True)
+    pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    for kind, extras in (("wheel", ["-c", str(pins)]), ("sdist", ["--no-deps", "--force-reinstall"])):
+        call(*pip, f"{built[kind]}[plots]", *extras)
+        where = Path(call(str(python), "-c", "import memjax; print(memjax.__file__)").strip())
+        assert where.is_relative_to(tmp_path / "venv")
+        shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+        for line in VERBS:
+            call(str(python.parent / "memjax"), *line.split())
+        assert "</html>" in (tmp_path / "page.html").read_text()
+        assert (tmp_path / "runs" / "stream" / "finished.json").exists()
