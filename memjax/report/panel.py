@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from memjax.config import Config
+from memjax.config import Config, Evaluation
 
 __all__ = ["Figure", "OpenedRun", "Panel", "Provider", "Table", "Words"]
 
@@ -98,12 +98,16 @@ class OpenedRun:
       rows: of a batch that is looked at.
       segments: consecutive ones that are looked at.
       split: of the data that is looked at.
+      tokens: of it that are scored, about, from the beginning; 0 = all.
+      datastore: a store of this run whose neighbours are looked at too; '' = none.
     """
 
     path: str
     rows: int = 2
     segments: int = 8
     split: str = "validation"
+    tokens: int = 16384
+    datastore: str = ""
 
     @property
     def name(self) -> str:
@@ -138,6 +142,39 @@ class OpenedRun:
         from memjax.lifelong import load_run
 
         return load_run(self.path)
+
+    @functools.cached_property
+    def evaluation(self) -> Evaluation:
+        """How the split is scored: as the run's own evaluation reads it, of about `tokens` tokens."""
+        experiment = self.loaded.experiment
+        own = experiment.config.evaluation
+        reading = experiment.reading(own)
+        segments = -(-self.tokens // (reading.rows * (reading.stride or reading.segment_length)))
+        limits = [limit for limit in (own.max_segments, segments) if limit]
+        return dataclasses.replace(own, split=self.split, answers=0, max_segments=min(limits, default=0))
+
+    @functools.cached_property
+    def remembers(self) -> bool:
+        """Its memory has a state that goes from segment to segment, and it scores the tokens that follow."""
+        from memjax.training.interventions import memory_leaves
+
+        experiment = self.loaded.experiment
+        return experiment.model.decodes and bool(memory_leaves(experiment.model))
+
+    @functools.cached_property
+    def kept(self) -> Any:
+        """What the run makes of every scored token (`memjax.inspection.token_nats.TokenNats`)."""
+        from memjax.inspection.token_nats import token_nats
+
+        return token_nats(self.loaded.experiment, self.loaded.variables, self.evaluation)
+
+    @functools.cached_property
+    def cleared(self) -> Any:
+        """The same where every segment finds the memory that a document begins with."""
+        from memjax.inspection.token_nats import token_nats
+
+        evaluation = dataclasses.replace(self.evaluation, memory_state="cleared", memory_part="")
+        return token_nats(self.loaded.experiment, self.loaded.variables, evaluation)
 
 
 class Provider(Protocol):

@@ -13,7 +13,7 @@ from memjax.memory.contract import num_rows, take_rows
 from memjax.models.contract import Model
 from memjax.settings.relations import require
 
-__all__ = ["intervention"]
+__all__ = ["intervention", "memory_leaves"]
 
 PLACES = (".position", ".marker")
 """of a model's state: where in the document a row is, which is no memory"""
@@ -43,8 +43,7 @@ def intervention(kind: str, model: Model, *, part: str = "", rows: int = 2) -> C
     """
     if kind == "kept":
         return None
-    paths = [path for path, _ in _named(jax.eval_shape(lambda: model.init_state(rows)))]
-    names = [name for name in paths if name not in PLACES]
+    names = memory_leaves(model, rows)
     require(bool(names), "evaluation.memory_state", kind, "'kept' with a model whose state is empty")
     changed = {name for name in names if part in name}
     leaves = sorted({name.rpartition(".")[2] for name in names})
@@ -60,6 +59,21 @@ def intervention(kind: str, model: Model, *, part: str = "", rows: int = 2) -> C
         return jax.tree.unflatten(jax.tree.structure(state), found)
 
     return change
+
+
+def memory_leaves(model: Model, rows: int = 2) -> list[str]:
+    """Paths of the leaves of a model's state that are memory; [] of a model whose segments know nothing of another.
+
+    Example:
+      >>> from memjax import config
+      >>> from memjax.models import make_language_model
+      >>> attention = config.TransformerXL(memory_length=4)
+      >>> settings = config.Model(dim=8, num_layers=1, num_heads=2, attention=attention)
+      >>> [name.rpartition(".")[2] for name in memory_leaves(make_language_model(settings, 5))]
+      ['hidden', 'valid']
+    """
+    paths = [path for path, _ in _named(jax.eval_shape(lambda: model.init_state(rows)))]
+    return [name for name in paths if name not in PLACES]
 
 
 def _named(state: Any) -> list[tuple[str, Any]]:
