@@ -29,6 +29,7 @@ VERBS = {
     "configs": ("configs", "the configs that are there, and their variants"),
     "eval": ("eval", "score a split, with another memory length if wanted"),
     "compare": ("compare", "finished runs side by side"),
+    "report": ("report", "one page about runs: figures, examples, what their memories do"),
     "usage": ("usage", "how much of a value table a split uses"),
     "generate": ("generate", "continue prompts"),
     "translate": ("translate", "translate texts (runs on sentence pairs)"),

@@ -1,6 +1,6 @@
 """Colours of a report, and charts that are drawn alike: on a Matplotlib figure, readable on a phone and in print.
 
-A figure is 7 inches wide, letters are 12 points: half the size on a phone 360 pixels wide, which can be read still. All
+A figure is 7 inches wide, letters are 14 points: half the size on a phone 360 pixels wide, which can be read still. All
 charts take colours of this file only, so that a page shows them light or dark.
 """
 
@@ -51,6 +51,9 @@ LOSS = "#b2182b"
 WIDTH = 7.0
 """Inches."""
 
+LETTERS = 14
+"""points"""
+
 STROKES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (7, 2, 1.5, 2)))
 """of lines: the second to fourth round through `SERIES` takes the next one"""
 
@@ -67,13 +70,13 @@ def style() -> dict[str, Any]:
     """Settings of Matplotlib under which a figure of a report is drawn and written; the same figure, the same bytes."""
     return {
         "font.family": ["DejaVu Sans"],
-        "font.size": 12,
-        "axes.titlesize": 12,
+        "font.size": LETTERS,
+        "axes.titlesize": LETTERS,
         "axes.titlelocation": "left",
-        "axes.labelsize": 12,
-        "xtick.labelsize": 12,
-        "ytick.labelsize": 12,
-        "legend.fontsize": 12,
+        "axes.labelsize": LETTERS,
+        "xtick.labelsize": LETTERS,
+        "ytick.labelsize": LETTERS,
+        "legend.fontsize": LETTERS,
         "legend.frameon": False,
         "text.color": INK,
         "axes.labelcolor": INK,
@@ -216,10 +219,10 @@ def bars(
         shapes = draw(at, values, thick * 0.92, color=color, label=name, **more)
         if numbers:
             shown = [numbers.format(value) if math.isfinite(value) else "" for value in values]
-            axes.bar_label(shapes, labels=shown, padding=3, color=INK, fontsize=11)
-    names = [_short(name, 14 if upright else 34) for name in names]
+            axes.bar_label(shapes, labels=shown, padding=3, color=INK, fontsize=LETTERS - 1)
+    names = [_short(name, 14 if upright else 30) for name in names]
     (axes.set_xticks if upright else axes.set_yticks)(middle, names)
-    if upright and sum(map(len, names)) > 55:
+    if upright and sum(map(len, names)) > 46:
         axes.tick_params(axis="x", rotation=45)
     if not upright:
         axes.invert_yaxis()
@@ -292,7 +295,7 @@ def heat(
         if names:
             every = math.ceil(count / (24 if ticks == axes.set_yticks else 16))
             ticks(np.arange(0, count, every), [_short(name, 24) for name in names][::every])
-    if columns and sum(len(_short(name, 24)) for name in columns) * place[1] > 45:
+    if columns and sum(len(_short(name, 24)) for name in columns) * place[1] > 40:
         axes.tick_params(axis="x", rotation=60)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
@@ -338,7 +341,7 @@ def scatter(
             *chosen.T, s=size, color=color, marker=marker, alpha=0.8, linewidths=0, label=_short(str(name), 30)
         )
     for name, point in zip(names, points, strict=bool(names)):
-        axes.annotate(_short(name, 24), point, xytext=(4, 4), textcoords="offset points", fontsize=11)
+        axes.annotate(_short(name, 24), point, xytext=(4, 4), textcoords="offset points", fontsize=LETTERS - 1)
     if bare:
         axes.set_xticks([])
         axes.set_yticks([])
@@ -411,7 +414,7 @@ def _few_ticks(axes: Any, which: str, place: tuple[int, int, int], none: bool = 
     for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
         if none or which not in (name, "both"):
             continue
-        axis.set_major_locator(MaxNLocator(5 if name == "y" or place[1] == 1 else 3))
+        axis.set_major_locator(MaxNLocator((5 if place[0] < 3 else 4) if name == "y" or place[1] == 1 else 3))
         axis.set_major_formatter(FuncFormatter(lambda value, _: _brief(value)))
 
 
@@ -443,7 +446,7 @@ def _short(text: str, most: int) -> str:
 
 def _legend(axes: Any, names: Sequence[str], place: tuple[int, int, int]) -> None:
     """Above the axes, in as many columns as fit."""
-    room = 66 // place[1]
+    room = 56 // place[1]
     columns = max(1, min(len(names), room // (max(map(len, names)) + 6), 4))
     # A legend of an axes with a title stands below it, inside the picture.
     above = {} if axes.get_title(loc="left") else {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0)}
@@ -454,7 +457,7 @@ def _cells(axes: Any, matrix: Any, colors: Any, numbers: str) -> None:
     """Cells as shapes, so that their colours are those of the page."""
     from matplotlib.patches import Rectangle
 
-    size = min(12, max(7, int(100 / max(matrix.shape[1], 1)))) if matrix.shape[1] > 8 else 12
+    size = min(LETTERS, max(7, 100 // max(matrix.shape[1], 1)))
     for row, column in np.ndindex(*matrix.shape):
         if np.isfinite(value := matrix[row, column]):
             *rgb, alpha = colors[row, column]

@@ -112,7 +112,12 @@ class OpenedRun:
     @property
     def name(self) -> str:
         """Of the directory."""
-        return Path(self.path).expanduser().resolve().name
+        return self.directory.resolve().name
+
+    @property
+    def directory(self) -> Path:
+        """As a path."""
+        return Path(self.path).expanduser()
 
     @functools.cached_property
     def config(self) -> Config:
@@ -126,7 +131,7 @@ class OpenedRun:
         """What the run has logged; [] where it has nothing yet."""
         from memjax.training import read_metrics
 
-        file = Path(self.path).expanduser() / "metrics.jsonl"
+        file = self.directory / "metrics.jsonl"
         return read_metrics(file) if file.exists() else []
 
     @functools.cached_property

@@ -1,0 +1,74 @@
+"""`memjax report`."""
+
+import sys
+from pathlib import Path
+
+from memjax.cli.parser import Parser
+from memjax.console import waiting
+from memjax.overrides import UsageError
+
+SPLITS = ("train", "validation", "test")
+
+
+def run(arguments: list[str]) -> int:
+    """Writes one page about one or several runs, with all figures and examples of their memories, data and tasks.
+
+    The page needs no network and no other file. A run that is not finished, or has no checkpoint, is shown as far as it
+    is there.
+    """
+    parser = Parser("report", run.__doc__)
+    add = parser.add_argument
+    add("runs", nargs="+", metavar="RUN", help="a run directory")
+    add("--out", default="", metavar="FILE", help="the page (default: report.html in the run, or here for several)")
+    add("--figures", default="", metavar="DIR", help="also every figure as SVG and PNG, into this folder")
+    add("--rows", type=int, default=2, metavar="N", help="streams of text that are looked at side by side (default: 2)")
+    add("--segments", type=int, default=8, metavar="N", help="segments of them, one after the other (default: 8)")
+    add("--tokens", type=int, default=16384, metavar="N", help="that are scored, about; 0 = all (default: 16384)")
+    add("--split", default="validation", choices=SPLITS, help="of the data that is looked at (default: validation)")
+    add("--only", default="", metavar="NAMES", help="only these parts, with commas")
+    add("--datastore", default="", metavar="DIR", help="a store of the run, whose neighbours are shown too (kNN-LM)")
+    options = parser.read(arguments)
+    for name, least in (("rows", 1), ("segments", 1), ("tokens", 0)):
+        if (given := getattr(options, name)) < least:
+            raise UsageError(f"--{name}: given {given}, allowed: {least} or more")
+    if options.datastore and len(options.runs) > 1:
+        raise UsageError("--datastore: given with several runs, allowed: with the run whose store it is")
+    check_installed()
+    from memjax.report.assembly import make_report
+    from memjax.report.page import make_page
+    from memjax.report.panel import OpenedRun
+    from memjax.report.pictures import write_figures
+
+    looked = {name: getattr(options, name) for name in ("rows", "segments", "tokens", "split", "datastore")}
+    runs = [OpenedRun(path, **looked) for path in options.runs]
+    only = [name for part in options.only.split(",") if (name := part.strip())]
+    with waiting("report: reading the runs"):
+        report = make_report(runs, only=only, say=lambda line: print(f"report: {line}", file=sys.stderr, flush=True))
+    out = Path(options.out).expanduser() if options.out else _beside(runs)
+    if options.out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(make_page(report), encoding="utf-8")
+    print(f"{out}: {sum(len(section.panels) for section in report.sections)} panels, {len(report.figures)} figures")
+    if options.figures:
+        print(f"{options.figures}: {len(write_figures(report.figures, options.figures))} files")
+    for section in report.sections:
+        for line in section.left:
+            print(f"left out: {line}", file=sys.stderr)
+    return 0
+
+
+def check_installed() -> None:
+    """Refuses before anything is read where a picture or a page could not be made.
+
+    Raises:
+      ModuleNotFoundError: Matplotlib or Jinja is not installed.
+    """
+    import jinja2
+    import matplotlib
+
+    del jinja2, matplotlib
+
+
+def _beside(runs: list) -> Path:
+    """Where the page goes that nobody named."""
+    return runs[0].directory / "report.html" if len(runs) == 1 else Path("report.html")
