@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memjax.report import curves
+from memjax.report import curves, scores
 from memjax.report.panel import Provider
 
 __all__ = ["CURVES", "PROVIDERS"]
@@ -12,5 +12,6 @@ CURVES = "curves"
 
 PROVIDERS: dict[str, Provider] = {
     CURVES: curves.panels,
+    "scores": scores.panels,
 }
 """name -> what it is asked"""
