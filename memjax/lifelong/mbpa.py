@@ -159,7 +159,7 @@ def adapting_each(
         loss = functools.partial(neighbor_nats, model, own)
         return adapted_outputs(loss, predict, *given, batch_size=at_once, **how)
 
-    return AdaptRows(find, score, store.outside, neighbor_examples)
+    return AdaptRows(find, score, store.outside, neighbor_examples, neighbor_shares)
 
 
 def neighbor_nats(model: Any, variables: Mapping[str, Any], params: Any, support: Batch) -> Any:
@@ -175,6 +175,11 @@ def neighbor_examples(found: tuple[Batch, Any]) -> Any:
     """The numbers of the neighbours that count; -1 elsewhere."""
     support, alpha = found
     return jnp.where(alpha > 0, support.extras[EXAMPLE], -1)
+
+
+def neighbor_shares(found: tuple[Batch, Any]) -> Any:
+    """How much each of them counts."""
+    return found[1]
 
 
 def adapting_variables(state: TrainState, support: Any, key: Any) -> dict[str, Any]:

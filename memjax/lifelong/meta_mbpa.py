@@ -52,6 +52,7 @@ from memjax.lifelong.mbpa import (
     key_rules,
     neighbor_examples,
     neighbor_nats,
+    neighbor_shares,
     neighbors_of,
     selecting,
 )
@@ -137,7 +138,7 @@ def meta_mbpa(
             params = adapted_once(model, model_collections(variables), (support, alpha[0]), outer)
             return jax.vmap(functools.partial(predict, params))(rows)
 
-        return AdaptRows(together, score, store.outside, neighbor_examples)
+        return AdaptRows(together, score, store.outside, neighbor_examples, neighbor_shares)
 
     by_rows = Adapting(
         lambda experiment, store: adapting_variables,

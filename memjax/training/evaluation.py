@@ -37,12 +37,14 @@ class AdaptRows(NamedTuple):
       score: `score(variables, rows, support, predict)`, with `predict(params, row)`: what `predict` gives, of all rows.
       outside: `find` is called outside of compiled programs.
       examples: `examples(support)`, int `[rows, number]`, the numbers of the examples in it, -1 = none.
+      weights: `weights(support)`, float `[rows, number]`, how much each of them counts.
     """
 
     find: Callable[[Mapping[str, Any], Batch], Any]
     score: Callable[[Mapping[str, Any], Batch, Any, Callable[[Any, Batch], Any]], Any]
     outside: bool = False
     examples: Callable[[Any], Any] = lambda support: None
+    weights: Callable[[Any], Any] = lambda support: None
 
 
 class Interrupted(Exception):  # noqa: N818 (a request, not an error)

@@ -5,41 +5,10 @@ import pytest
 
 from memjax.config import Sequential
 from memjax.lifelong import train
-from memjax.training.stages import GROWTH, Position
 from tests.lifelong.elle_test import GROWN, config_of
 from tools.measurements import ancestors
 from tools.results.ledger import Book
 from tools.results.perplexities import ancestors as table
-
-GROWN_ONCE = ({GROWTH: {"embed": [0], "heads": [[0]], "mlp": [[0]], "layers": [0]}},)
-
-
-def extras_of(*lineages):
-    """Checkpoints, one after each update, of so many lineages."""
-    positions = [Position(update, 0, "steps", (9,)) for update in range(len(lineages))]
-    return {at.number: {"position": at.to_dict(), "lineage": one} for at, one in zip(positions, lineages, strict=True)}
-
-
-def test_the_ends_of_each_generation_are_looked_at(monkeypatch):
-    found = extras_of((), (), GROWN_ONCE, GROWN_ONCE, GROWN_ONCE, GROWN_ONCE * 2)
-    monkeypatch.setattr(ancestors, "checkpoint_extras", lambda run: found)
-    looks, growths = ancestors.looks_of("run")
-    assert list(map(str, looks)) == ["0_0", "0_1", "1_2", "1_4", "2_5"] and len(growths) == 2
-    named = [f"{one} {other}" for one, other in ancestors.pairs_of(looks)]
-    assert named == ["0_1 1_2", "0_1 1_4", "0_1 2_5", "1_4 2_5"]
-
-
-@pytest.mark.parametrize(
-    ("lineages", "line"),
-    [
-        ((GROWN_ONCE, GROWN_ONCE), "of 1 generation, allowed: .*--training.keep-checkpoints 99"),
-        (((), ({"lifelong.method.columns": 2},)), "which has not grown by copies, allowed: a run of ELLE"),
-    ],
-)
-def test_runs_without_ancestors_are_refused(monkeypatch, lineages, line):
-    monkeypatch.setattr(ancestors, "checkpoint_extras", lambda run: extras_of(*lineages))
-    with pytest.raises(ValueError, match=f"--run: given run, .*{line}"):
-        ancestors.looks_of("run")
 
 
 @pytest.mark.slow

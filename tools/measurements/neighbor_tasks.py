@@ -6,15 +6,13 @@ python -m tools.measurements.neighbor_tasks RUN --name "diverse"      # a finish
 from __future__ import annotations
 
 import argparse
-import itertools
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from memjax.lifelong import load_run
+from memjax.lifelong.neighborhoods import neighborhoods, parts_in_order, share_of_tasks, task_counts
 from memjax.training.runs import load_config, versions
 from tools.measurements.coarse import answering
 from tools.results import pages
@@ -26,21 +24,13 @@ def measure(run: Path) -> dict[str, Any]:
     config = load_config(run)
     assert config.lifelong is not None
     loaded = load_run(run, answering(config, "each", steps=1))
-    adapting = loaded.experiment.adapt_rows
-    assert adapting is not None
-    parts = {task.name: loaded.experiment.of_task(task.name) for task in config.lifelong.in_order}
-    sizes = [len(part.documents("train")) for part in parts.values()]
-    starts, shares, used = list(itertools.accumulate(sizes, initial=0)), [], set[int]()
-    for part in parts.values():
-        counts = np.zeros(len(parts))
-        for batch in part.reading().stream(part.documents("test"), epochs=1, shuffle=False):
-            rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), batch)
-            found = np.asarray(adapting.examples(adapting.find(loaded.variables, rows)))
-            ids = found[(found >= 0) & (batch.weights[0] > 0).any(axis=-1, keepdims=True)]
-            used.update(ids.tolist())
-            counts += np.bincount(np.searchsorted(starts, ids, side="right") - 1, minlength=len(parts))
-        shares.append((counts / counts.sum()).tolist())
-    return {"versions": versions(), "tasks": list(parts), "shares": shares, "used": len(used)}
+    names = [task.name for task in config.lifelong.in_order]
+    asked = [(one, one.documents("test")) for one in map(loaded.experiment.of_task, names)]
+    found = neighborhoods(loaded.experiment, loaded.variables, asked)
+    firsts = [part.first for part in parts_in_order(loaded.experiment)]
+    shares = share_of_tasks(np.stack([task_counts(one.numbers, firsts) for one in found]))
+    used = {int(number) for one in found for number in one.numbers.ravel() if number >= 0}
+    return {"versions": versions(), "tasks": names, "shares": shares.tolist(), "used": len(used)}
 
 
 def main() -> None:

@@ -13,52 +13,33 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from memjax.lifelong import load_run
-from memjax.lifelong.head_features import read_features
+from memjax.lifelong.head_features import compared, read_features
+from memjax.lifelong.looks import task_ends
 from memjax.lifelong.metrics import ClassDistances, class_distances
-from memjax.models.similarity_head import ALIGNMENT, align
-from memjax.training.metrics import read_metrics
-from memjax.training.restoring import checkpoint_steps
-from memjax.training.runs import versions
-from memjax.training.stages import PHASES, Position
+from memjax.training.runs import load_config, versions
 from tools.results import pages
 from tools.results.ledger import measured
 
 
-def ends(run: Path) -> list[int]:
-    """The checkpoint of each task of a run, when it was learned.
+def measure(run: Path) -> tuple[dict[str, Any], list[ClassDistances], np.ndarray]:
+    """Facts, the distances after every task, and the relations that they are of: all of the test split.
 
     Raises:
-      ValueError: a task without one.
+      ValueError: a task without a checkpoint of its end.
     """
-    lines = [
-        line
-        for line in read_metrics(run / "metrics.jsonl")
-        if line["kind"] == "evaluation" and line.get("phase") == "after"
-    ]
-    kept, found = checkpoint_steps(run), []
-    for stage, step in sorted({line.get("stage", 0): line["step"] for line in lines}.items()):
-        start = Position(step, stage).number
-        there = [one for one in kept if start < one <= start + len(PHASES)]
-        if not there:
-            raise ValueError(f"{run}: no checkpoint of stage {stage}, allowed: a run with keep-checkpoints 999")
-        found.append(there[-1])
-    return found
-
-
-def measure(run: Path) -> tuple[dict[str, Any], list[ClassDistances], np.ndarray]:
-    """Facts, the distances after every task, and the relations that they are of: all of the test split."""
-    found: list[ClassDistances] = []
+    found, ends, stream = list[ClassDistances](), task_ends(run), load_config(run).lifelong
+    if len(ends) < len(stream.tasks if stream else ()):
+        raise ValueError(
+            f"{run}: checkpoints of the ends of {len(ends)} tasks, allowed: a run with keep-checkpoints 999"
+        )
     relations = np.zeros(0, np.int32)
-    for step in ends(run):
+    for step in ends.values():
         loaded = load_run(run, step=step)
         read = read_features(loaded.experiment, loaded.variables, loaded.experiment.documents("test"))
-        held = loaded.variables.get("constants", {}).get("head", {}).get(ALIGNMENT)
-        features = read.features if held is None else np.asarray(align(held, jnp.asarray(read.features)))
-        found.append(class_distances(features, read.labels))
+        found.append(class_distances(compared(loaded.variables, read.features), read.labels))
         relations = np.unique(read.labels)
     means = [one.means() for one in found]
     return {"versions": versions(), "tasks": means, "relations": len(relations)}, found, relations
@@ -72,7 +53,7 @@ def main() -> None:
     options = parser.parse_args()
     facts, found, relations = measure(options.run)
     arrays = {name: np.stack([getattr(one, name) for one in found]) for name in ("within", "between")}
-    np.savez_compressed(options.to, relations=relations, **arrays)
+    np.savez_compressed(options.to, allow_pickle=False, relations=relations, **arrays)
     command = f"python -m tools.measurements.relation_spread RUN --name {options.name!r} --to FILE"
     about = f"Test sentences of {facts['relations']} relations, those of tasks to come included."
     title = f"Spread of what is read: {options.name}"

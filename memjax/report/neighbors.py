@@ -1,0 +1,123 @@
+"""Panels of the neighbours that a model is adapted to: the tasks that they are of, and some of them to read."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from memjax.lifelong.looks import some_of
+from memjax.report import charts
+from memjax.report.panel import Figure, OpenedRun, Panel, Table
+from memjax.report.samples import shortened
+
+__all__ = ["label_of", "panels", "text_of"]
+
+MOST_EXAMPLES = 100
+"""of a task"""
+MOST_TASKS = 6
+"""of which a query is shown"""
+SHOWN = 3
+"""neighbours of a query"""
+LETTERS = 110
+"""of a text in the table"""
+
+
+def panels(run: OpenedRun) -> Iterator[Panel]:
+    """Origin of neighbours, of a run that adapts to rows of an episodic memory."""
+    if run.config.lifelong is None or not run.config.lifelong.method.adapts or not run.lines:
+        return
+    loaded = run.loaded
+    if loaded.experiment.adapt_rows is None:  # one adaptation for all has no rows of its own
+        return
+    from memjax.lifelong.neighborhoods import neighborhoods, parts_in_order, share_of_tasks, task_counts
+    from memjax.lifelong.streams import Chosen
+
+    config, experiment = loaded.experiment.config, loaded.experiment
+    evaluation = next((one for one in config.evaluations if one.task), config.evaluation)
+    names, asked = [task.name for task in config.lifelong.in_order], list[tuple[Any, Any]]()
+    for name in names:
+        one = experiment.of_task(name)
+        examples = one.documents(evaluation.split)
+        asked.append((one, Chosen(examples, np.array(some_of(range(len(examples)), MOST_EXAMPLES)))))
+    found, parts = neighborhoods(experiment, loaded.variables, asked, evaluation), parts_in_order(experiment)
+    firsts = [part.first for part in parts]
+    counts = np.stack([task_counts(one.numbers, firsts) for one in found])
+    shares, sizes = share_of_tasks(counts), [len(one.rows) for one in found]
+    method = config.lifelong.method
+    each = f"{min(sizes):,}" if len({*sizes}) == 1 else f"{min(sizes):,} to {max(sizes):,}"
+    own = np.diag(counts).sum() / max(counts.sum(), 1)
+    caption = (
+        f"{each} examples of the {evaluation.split} split of each task, with the {found[0].numbers.shape[1]} stored "
+        "rows that each is adapted to. A row for the task of the query, a column for that of its neighbours; shares of "
+        f"a row add up to 1. {100 * own:.0f} % of all neighbours are of the task of their query; by chance, among "
+        f"tasks with equally many rows, {100 / len(names):.0f} % would be."
+    )
+    figure = Figure(
+        "neighbors_origin",
+        "Tasks of queries against tasks of their neighbours",
+        caption,
+        functools.partial(_draw_origin, shares=shares, names=names),
+        min(1.4 + 0.42 * len(names), 6.0),
+    )
+    rows = tuple(
+        row
+        for task in some_of(range(len(names)), MOST_TASKS)
+        for row in _query_rows(asked[task], found[task], parts, names, task)
+    )
+    caption = (
+        f"The first query of each task with up to {SHOWN} of its neighbours, those that count most first; numbers are "
+        "those of examples in the run."
+    )
+    columns = ("query of", "neighbour of", "example", "weight", "class or answer", "text")
+    if not any(row[-1] for row in rows):  # vectors
+        columns, rows = columns[:-1], tuple(row[:-1] for row in rows)
+    table = Table("neighbors_read", "Some queries with their neighbours", caption, columns, rows)
+    text = (
+        "Before it answers, a model takes some steps on stored examples that lie near the query (de Masson d'Autume et "
+        "al. 2019; Sprechmann et al. 2018; Wang et al. 2020). It can recall a task only where the search finds rows of "
+        f"it. Memory: at most {method.memory.capacity:,} rows."
+    )
+    yield Panel("neighbors", "Where neighbours come from", text, (figure, table))
+
+
+def _draw_origin(figure: Any, shares: np.ndarray, names: Sequence[str]) -> None:
+    numbers = "{:.2f}" if len(names) <= 8 else ""
+    named = {"rows": names, "columns": names, "x": "task of the neighbours", "y": "task of the query"}
+    charts.heat(figure, shares, numbers=numbers, low=0.0, high=1.0, **named)
+
+
+def _query_rows(asked: tuple[Any, Any], found: Any, parts: Sequence[Any], names: Sequence[str], task: int) -> Any:
+    """Rows of the table: the first query of a task, and its neighbours."""
+    from memjax.lifelong.neighborhoods import task_of_number
+
+    one, examples = asked
+    query = examples.example(0)
+    yield names[task], None, None, None, label_of(one, query), text_of(one, query)
+    order = [place for place in np.argsort(-found.weights[0], kind="stable") if found.numbers[0, place] >= 0]
+    for place in order[:SHOWN]:
+        number = int(found.numbers[0, place])
+        of = int(task_of_number(np.array(number), [part.first for part in parts]))
+        example = parts[of].examples.example(number - parts[of].first)
+        weight = float(found.weights[0, place])
+        yield None, names[of], number, weight, label_of(one, example), text_of(one, example)
+
+
+def text_of(experiment: Any, example: Any, most: int = LETTERS) -> str:
+    """The beginning of what an example reads; '' of numbers."""
+    if experiment.tokenizer is None or not np.issubdtype(example.inputs.dtype, np.integer):
+        return ""
+    return shortened(experiment.tokenizer.decode(example.inputs), most)
+
+
+def label_of(experiment: Any, example: Any) -> str:
+    """The answer that an example has: the name of its class, or words."""
+    asked, task = example.targets[np.asarray(example.weights) > 0], experiment.task
+    if task.classifies:
+        return task.class_names().get(int(asked[0]), str(asked[0]))
+    if task.head() is None:
+        return experiment.tokenizer.decode(asked)
+    first, last = (int(place) for place in asked[:2])  # of a span
+    return experiment.tokenizer.decode(example.inputs[first : last + 1])
