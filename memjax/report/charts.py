@@ -60,6 +60,9 @@ STROKES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (7, 2, 1.5, 2)))
 MOST_CELLS = 900
 """of a matrix that is drawn as shapes; more become one image"""
 
+LABEL = 40
+"""letters of a name in a legend, at most"""
+
 DEEPEST = 0.62
 """opacity of the largest cell with a number in it: `INK` is read on it still"""
 
@@ -87,6 +90,7 @@ def style() -> dict[str, Any]:
         "axes.spines.right": False,
         "axes.axisbelow": True,
         "axes.unicode_minus": False,
+        "text.parse_math": False,  # words of a text may hold dollars
         "xtick.color": FAINT,
         "ytick.color": FAINT,
         "xtick.labelcolor": INK,
@@ -161,18 +165,18 @@ def lines(
     for border in borders:
         axes.axvline(border, color=FAINT, linewidth=0.8, linestyle=(0, (2, 3)))
     for name, level in (levels or {}).items():
-        axes.axhline(level, color=FAINT, linewidth=1.2, linestyle=(0, (4, 3)), label=name)
+        axes.axhline(level, color=FAINT, linewidth=1.2, linestyle=(0, (4, 3)), label=_short(name, LABEL))
     for index, (name, (xs, ys)) in enumerate(series.items()):
         xs, ys = np.asarray(xs, float), np.asarray(ys, float)
         color, stroke = SERIES[index % len(SERIES)], STROKES[index // len(SERIES) % len(STROKES)]
         marker = "o" if marks or np.isfinite(ys).sum() == 1 else None
-        axes.plot(xs, ys, color=color, linestyle=stroke, marker=marker, markersize=5, label=name)
+        axes.plot(xs, ys, color=color, linestyle=stroke, marker=marker, markersize=5, label=_short(name, LABEL))
         if bands and name in bands:
             low, high = (np.asarray(side, float) for side in bands[name])
             axes.fill_between(xs, low, high, color=color, alpha=0.18, linewidth=0)
     if limits:
         axes.set_ylim(*limits)
-    _few_ticks(axes, "x" if log_y else "y" if log_x else "both", place, none=log_x and log_y)
+    _few_ticks(axes, place)
     axes.grid(True, axis="y")
     if len(series) + len(levels or {}) > 1:
         _legend(axes, [*(levels or {}), *series], place)
@@ -216,7 +220,7 @@ def bars(
         color = [GAIN if value >= 0 else LOSS for value in values] if signed else SERIES[index % len(SERIES)]
         draw, error = (axes.bar, "yerr") if upright else (axes.barh, "xerr")
         more = {error: errors[name], "ecolor": INK} if errors and name in errors else {}
-        shapes = draw(at, values, thick * 0.92, color=color, label=name, **more)
+        shapes = draw(at, values, thick * 0.92, color=color, label=_short(name, LABEL), **more)
         if numbers:
             shown = [numbers.format(value) if math.isfinite(value) else "" for value in values]
             axes.bar_label(shapes, labels=shown, padding=3, color=INK, fontsize=LETTERS - 1)
@@ -231,7 +235,7 @@ def bars(
         (axes.set_ylim if upright else axes.set_xlim)(*limits)
     elif numbers:
         axes.margins(**{"y" if upright else "x": 0.16})
-    _few_ticks(axes, "y" if upright else "x", place)
+    _few_ticks(axes, place, "y" if upright else "x")
     axes.grid(True, axis="y" if upright else "x")
     if any(np.min(np.nan_to_num(np.asarray(values, float)), initial=0.0) < 0 for values in series.values()):
         (axes.axhline if upright else axes.axvline)(0, color=INK, linewidth=0.8)
@@ -338,7 +342,7 @@ def scatter(
         color, marker = SERIES[index % len(SERIES)], "os^DvP"[index // len(SERIES) % 6]
         chosen = points[of == name]
         axes.scatter(
-            *chosen.T, s=size, color=color, marker=marker, alpha=0.8, linewidths=0, label=_short(str(name), 30)
+            *chosen.T, s=size, color=color, marker=marker, alpha=0.8, linewidths=0, label=_short(str(name), LABEL)
         )
     for name, point in zip(names, points, strict=bool(names)):
         axes.annotate(_short(name, 24), point, xytext=(4, 4), textcoords="offset points", fontsize=LETTERS - 1)
@@ -347,7 +351,7 @@ def scatter(
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
     else:
-        _few_ticks(axes, "both", place)
+        _few_ticks(axes, place)
     if len(found) > 1:
         _legend(axes, [*map(str, found)], place)
     return axes
@@ -381,10 +385,10 @@ def histogram(
         share = np.histogram(numbers, edges)[0] / max(numbers.size, 1)
         color = SERIES[index % len(SERIES)]
         axes.stairs(share, edges, fill=True, color=color, alpha=0.6 if len(finite) == 1 else 0.18, linewidth=0)
-        axes.stairs(share, edges, color=color, linewidth=1.6, label=name)
+        axes.stairs(share, edges, color=color, linewidth=1.6, label=_short(name, LABEL))
     if log_y:
         axes.set_yscale("log")
-    _few_ticks(axes, "x" if log_y else "both", place)
+    _few_ticks(axes, place)
     axes.grid(True, axis="y")
     if len(finite) > 1:
         _legend(axes, [*finite], place)
@@ -393,9 +397,9 @@ def histogram(
 
 def _axes(figure: Any, place: tuple[int, int, int], title: str, x: str, y: str) -> Any:
     axes = figure.add_subplot(*place)
-    axes.set_title(title, color=INK)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    axes.set_title(_short(title, 64 // place[1]), color=INK)
+    axes.set_xlabel(_short(x, 64 // place[1]))
+    axes.set_ylabel(_short(y, 32))
     return axes
 
 
@@ -407,15 +411,20 @@ def _log_scales(axes: Any, series: Any, log_x: bool, log_y: bool) -> None:
             scale("log")
 
 
-def _few_ticks(axes: Any, which: str, place: tuple[int, int, int], none: bool = False) -> None:
+def _few_ticks(axes: Any, place: tuple[int, int, int], which: str = "xy") -> None:
     """At most five numbers on an axis, three where charts stand side by side; thousands as `k`, millions as `M`."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+    shown = FuncFormatter(lambda value, _: _brief(value))
+    most = {"x": 5 if place[1] == 1 else 3, "y": 5 if place[0] < 3 else 4}
     for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
-        if none or which not in (name, "both"):
+        if name not in which:
             continue
-        axis.set_major_locator(MaxNLocator((5 if place[0] < 3 else 4) if name == "y" or place[1] == 1 else 3))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: _brief(value)))
+        if axis.get_scale() == "linear":
+            axis.set_major_locator(MaxNLocator(most[name]))
+        else:
+            axis.set_minor_formatter(NullFormatter())
+        axis.set_major_formatter(shown)
 
 
 def _brief(value: float) -> str:
@@ -446,8 +455,8 @@ def _short(text: str, most: int) -> str:
 
 def _legend(axes: Any, names: Sequence[str], place: tuple[int, int, int]) -> None:
     """Above the axes, in as many columns as fit."""
-    room = 56 // place[1]
-    columns = max(1, min(len(names), room // (max(map(len, names)) + 6), 4))
+    longest = max(len(_short(name, LABEL)) for name in names)
+    columns = max(1, min(len(names), 56 // place[1] // (longest + 6), 4))
     # A legend of an axes with a title stands below it, inside the picture.
     above = {} if axes.get_title(loc="left") else {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0)}
     axes.legend(ncols=columns, borderaxespad=0.2, handlelength=1.6, columnspacing=1.2, **above)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,9 @@ def write_figures(figures: Iterable[Figure], folder: Path | str) -> list[Path]:
 
 def _draw(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
-    with charts.new_figure(figure.height) as drawn:
+    with warnings.catch_warnings(), charts.new_figure(figure.height) as drawn:
+        # A page leaves letters to the browser; files show a box for those that the font lacks.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.draw(drawn)
         named: dict[str, Any] = (
             {"metadata": NO_METADATA} if kind == "svg" else {"dpi": DPI, "metadata": {"Software": None}}
