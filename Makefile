@@ -26,7 +26,7 @@ PARALLEL := -n $(PYTEST_WORKERS) --dist loadfile
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-laws test-slow test-gpu test-py313 test-beam lint format notebooks dist lock bench clean distclean
+.PHONY: help install run test test-laws test-slow test-gpu test-py313 test-beam lint format notebooks docs dist lock bench clean distclean
 
 help:  ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -126,6 +126,10 @@ notebooks: install  ## write the .ipynb of colabs/ from their .py
 dist: install  ## build the wheel and the sdist of a release into dist/
 	@echo "== hatchling build"
 	@$(BIN)/python -m hatchling build
+
+docs: install  ## build the pages of docs/ into build/docs; a warning is an error
+	@echo "== sphinx: build/docs/index.html"
+	@JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -c docs -b html -d build/doctrees -W --keep-going -q $(ARGS) . build/docs
 
 bench: install  ## measure speed, as ratios in one run
 	@echo "== python -m tools.bench"

@@ -56,11 +56,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """Keyword arguments of `adapt`, by where they are from; the weights are uniform in all of them.
 
-paper: of MbPA++. Recalled and not verified: the learning rate, and the penalty (text; for questions 1e-4).
-h3lio5: github.com/h3lio5/episodic-lifelong-learning. Recalled and not verified: eps and no decay, which are the
+* paper: of MbPA++. Recalled and not verified: the learning rate, and the penalty (text; for questions 1e-4).
+* h3lio5: github.com/h3lio5/episodic-lifelong-learning. Recalled and not verified: eps and no decay, which are the
   defaults of the AdamW that it calls. Adam's first step is `learning_rate` for every parameter, whatever its gradient:
   30 of them move far more than SGD does.
-em_in_lll: github.com/Daikon-Sun/EM-in-LLL, the defaults of its settings; it tests in half precision.
+* em_in_lll: github.com/Daikon-Sun/EM-in-LLL, the defaults of its settings; it tests in half precision.
 """
 
 

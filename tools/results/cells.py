@@ -1,81 +1,23 @@
-"""What stands between markers in the README: numbers of the book, each with a link to the table where its story is."""
+"""What stands between markers in the README and in `docs/`: numbers of the book, each with a link to its table."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
-from tools.recipes import RECIPES, page_of
-from tools.results import streams
-from tools.results.comparisons import LEAST_SEEDS, compare, difference
-from tools.results.ledger import Measurement, Run, apart
+from tools.recipes import RECIPES
+from tools.results import streams, survey
+from tools.results.comparisons import LEAST_SEEDS
+from tools.results.ledger import Run, apart
 from tools.results.speed_tables import grid, plan_cells
-from tools.results.tables import numbers
-
-Measured = Mapping[tuple[str, str], Measurement]
-
-
-class Known:
-    """What a cell is made of: the runs and measurements of a book, by name."""
-
-    def __init__(self, runs: Mapping[tuple[str, str, int], Run], measured: Measured):
-        self._runs, self._measured = runs, measured
-
-    def mean(self, recipe: str, row: str, name: str) -> float:
-        """Of a number of a contender, over its seeds."""
-        found = [run for key, run in self._runs.items() if key[:2] == (recipe, row)]
-        return statistics.fmean(numbers(run, RECIPES.get(recipe))[name] for run in found)
-
-    def against(self, recipe: str, row: str, control: str, name: str, digits: int = 2) -> str:
-        """What a contender is to its control: verdict, difference and standard error; its table has the seeds."""
-        one = compare(self.runs(recipe), row, control, name, RECIPES.get(recipe))
-        return f"{one.verdict} {one.mean:+.{digits}f} ± {one.error:.{digits}f}"
-
-    def learned(self, memory: str, without: str = "parent") -> str:
-        """What a model that was trained on a task for its memory has over one without: verdict, difference, error."""
-        records = [record["found"] for record in self.facts("learns", memory)["records"]]
-        kept, other = ({n: found[name] for n, found in enumerate(records)} for name in ("kept", without))
-        one = difference(kept, other, more_is_better=True)
-        return f"{one.verdict} {one.mean:+.2f} ± {one.error:.2f}"
-
-    def seeds(self, recipe: str, row: str) -> int:
-        """How many runs a contender has."""
-        return sum(key[:2] == (recipe, row) for key in self._runs)
-
-    def runs(self, recipe: str) -> list[Run]:
-        """All of a recipe."""
-        return [run for key, run in self._runs.items() if key[0] == recipe]
-
-    def facts(self, kind: str, name: str) -> dict[str, Any]:
-        """Of a measurement."""
-        return self._measured[kind, name].facts
-
-    def measured(self, kind: str, name: str) -> Measurement | None:
-        """A measurement, where there is one."""
-        return self._measured.get((kind, name))
-
-    def row(self, kind: str, name: str, key: str, value: Any) -> dict[str, Any]:
-        """The row of a measurement that has this value."""
-        return next(row for row in self.facts(kind, name)["rows"] if row[key] == value)
-
-    def speed(self, suite: str, contender: str, mode: str) -> float:
-        """How many times as fast as the other implementation."""
-        facts = self.facts("bench", suite)
-        wanted = (contender, mode)
-        record = next(r for r in apart(facts) if (r["contender"], r["mode"]) == wanted)
-        return record["ratios"][facts["baseline"]]["value"]
-
-
-def _table(name: str, text: str = "table") -> str:
-    return f"[{text}](tools/results/tables/{page_of(name)}.md)"
-
+from tools.texts import which
+from tools.texts.known import Known, Measured, link
 
 _GOLDEN = "outputs as of [another implementation](tests/golden/README.md)"
-_LEARNED = _table("learns", "three seeds")
+_LEARNED = link("learns", "three seeds")
 _MODEL = "knn_lm_wikitext_default"
 
 
@@ -84,7 +26,7 @@ def _transformer_xl(known: Known) -> str:
     alone, none = (math.exp(nats[name]["test"]) for name in ("transformer_xl", "no_memory"))
     return (
         f"recall over segments: against none {known.learned('Transformer-XL')} ({_LEARNED}); WikiText-2, small: test "
-        f"perplexity {alone:.1f}, without memory {none:.1f} ({_table('knn_lm')}); {_GOLDEN}"
+        f"perplexity {alone:.1f}, without memory {none:.1f} ({link('knn_lm')}); {_GOLDEN}"
     )
 
 
@@ -94,8 +36,8 @@ def _compressive(known: Known) -> str:
     speed = known.speed("compressive", "memjax Compressive", "train")
     return (
         f"recall from compressed slots: against none {known.learned('Compressive', 'not_compressed')} ({_LEARNED}); "
-        f"WikiText-2, one seed: {own:.1f}, Transformer-XL {other:.1f} ({_table('knn_lm')}); training {speed:.2f} times "
-        f"as fast as a peer ({_table('bench')})"
+        f"WikiText-2, one seed: {own:.1f}, Transformer-XL {other:.1f} ({link('knn_lm')}); training {speed:.2f} times "
+        f"as fast as a peer ({link('bench')})"
     )
 
 
@@ -103,20 +45,18 @@ def _knn_lm(known: Known) -> str:
     facts = known.facts("knn_lm", _MODEL)
     best = min(facts["knn_lm"], key=lambda row: row["validation"])
     before, after = (math.exp(nats["test"]) for nats in (facts["base"], best))
-    return (
-        f"WikiText-2, small: test perplexity {before:.1f} without and {after:.1f} with its store ({_table('knn_lm')})"
-    )
+    return f"WikiText-2, small: test perplexity {before:.1f} without and {after:.1f} with its store ({link('knn_lm')})"
 
 
 def _continuous_cache(known: Known) -> str:
     rows = known.facts("both", _MODEL)["rows"]
     cache, both = (math.exp(rows[name]["test"]) for name in ("cache", "both"))
-    return f"the same model: test perplexity {cache:.1f}, with kNN-LM over it {both:.1f} ({_table('knn_lm')})"
+    return f"the same model: test perplexity {cache:.1f}, with kNN-LM over it {both:.1f} ({link('knn_lm')})"
 
 
 def _spalm(known: Known) -> str:
     found = known.against("wikitext2_spalm", "SPALM, by halves", "goes on without", "test perplexity")
-    return f"WikiText-2, a quarter: test perplexity with neighbours by halves {found} ({_table('wikitext2_spalm')})"
+    return f"WikiText-2, a quarter: test perplexity with neighbours by halves {found} ({link('wikitext2_spalm')})"
 
 
 def _memorizing(known: Known) -> str:
@@ -125,8 +65,8 @@ def _memorizing(known: Known) -> str:
         known.against(recipe, own, row, name, 3) for row in ("local cache only", "cache of 544 tokens")
     )
     return (
-        f"Python, bits per byte: against its cache {cache}, one of as many bytes {bytes_alike} ({_table(recipe)}); "
-        f"{_table('memory_gain_novels', 'novels')}: level"
+        f"Python, bits per byte: against its cache {cache}, one of as many bytes {bytes_alike} ({link(recipe)}); "
+        f"{link('memory_gain_novels', 'novels')}: level"
     )
 
 
@@ -136,8 +76,8 @@ def _product_keys(known: Known) -> str:
     recipe = "fact_table"
     over = known.against(recipe, "product keys", "network of equal cost", "test accuracy")
     return (
-        f"9,216 facts, 64 wide: {over} against equal cost ({_table(recipe)}); {most['slots'] >> 20} M slots cost "
-        f"{most['times_the_smallest']['value']:.2f} steps of {records[0]['slots']:,} ({_table('product_key_steps')})"
+        f"9,216 facts, 64 wide: {over} against equal cost ({link(recipe)}); {most['slots'] >> 20} M slots cost "
+        f"{most['times_the_smallest']['value']:.2f} steps of {records[0]['slots']:,} ({link('product_key_steps')})"
     )
 
 
@@ -148,8 +88,8 @@ def _resm(known: Known) -> str:
     own = "product keys beside the network (ResM)"
     over = known.against("fact_table", own, "network of equal cost", "test accuracy")
     return (
-        f"9,216 facts, 64 wide: {over} against equal cost ({_table('fact_table')}); SST-2 from MiniLM, one seed: "
-        f"{memory:.1f}, without {plain:.1f} ({_table('bert_glue')})"
+        f"9,216 facts, 64 wide: {over} against equal cost ({link('fact_table')}); SST-2 from MiniLM, one seed: "
+        f"{memory:.1f}, without {plain:.1f} ({link('bert_glue')})"
     )
 
 
@@ -164,10 +104,10 @@ def _linear(row: str, contender: str) -> Callable[[Known], str]:
         over = ""
         if known.seeds(recipe, row) >= LEAST_SEEDS:
             found = known.against(recipe, row, alone, "test accuracy")
-            over = f"24 pairs: against one segment {found} ({_table(recipe)}); "
+            over = f"24 pairs: against one segment {found} ({link(recipe)}); "
         return (
-            f"{over}WikiText-2, one seed: perplexity {reached:.1f}, softmax {without:.1f} ({_table(text)}); decodes "
-            f"{times:.0f} times as fast at {longest:,} ({_table('decode_speed')})"
+            f"{over}WikiText-2, one seed: perplexity {reached:.1f}, softmax {without:.1f} ({link(text)}); decodes "
+            f"{times:.0f} times as fast at {longest:,} ({link('decode_speed')})"
         )
 
     return cell
@@ -178,7 +118,7 @@ def _memory_tokens(known: Known) -> str:
     over, narrow = (known.against(recipe, row, "no memory tokens", name) for row in (own, f"{own}, bottleneck"))
     return (
         f"copy through ten tokens: against none {known.learned('memory tokens, bottleneck', 'cleared')} ({_LEARNED}); "
-        f"Multi30k, small, perplexity: against none {over}, with nothing but them {narrow} ({_table(recipe)})"
+        f"Multi30k, small, perplexity: against none {over}, with nothing but them {narrow} ({link(recipe)})"
     )
 
 
@@ -192,8 +132,8 @@ def _memformer(known: Known) -> str:
     words = known.against(text, own, "no slots", "test bits per byte", 3)
     return (
         f"recall: against no slots {over['no slots']}, as published {over['16 slots, as published']} "
-        f"({_table(recipe)}); WikiText-2, short, bits per byte: {words} ({_table(text)}); {most} segments in "
-        f"{share:.3f} of the temporaries ({_table('replay')})"
+        f"({link(recipe)}); WikiText-2, short, bits per byte: {words} ({link(text)}); {most} segments in "
+        f"{share:.3f} of the temporaries ({link('replay')})"
     )
 
 
@@ -206,8 +146,8 @@ def _infinity_former(known: Known) -> str:
     }
     said = lambda recipe: f"{over[recipe, own, 'no signal']}, sticky against even {over[recipe, sticky, own]}"
     return (
-        f"against no signal: events {said(recipe)} ({_table(recipe)}); sorting {said('sorting_signals')} "
-        f"({_table('sorting_signals')}, {_table('gpt2_memories', 'GPT-2')})"
+        f"against no signal: events {said(recipe)} ({link(recipe)}); sorting {said('sorting_signals')} "
+        f"({link('sorting_signals')}, {link('gpt2_memories', 'GPT-2')})"
     )
 
 
@@ -270,12 +210,12 @@ def _streams(known: Known) -> str:
                 found.setdefault(row, {})[name] = f"{average:.1f}{beside}"
     heads = [
         "accuracy in % at the end (after its own task)",
-        *(f"{_table(name, text)}" for name, text in tables.items()),
+        *(f"{link(name, text)}" for name, text in tables.items()),
     ]
     return f"\n{grid(heads, [[row, *(cells.get(name, '') for name in tables)] for row, cells in found.items()])}\n"
 
 
-_MAKERS: dict[str, Callable[[Known], str]] = {
+MAKERS: dict[str, Callable[[Known], str]] = {
     "transformer_xl": _transformer_xl,
     "compressive": _compressive,
     "knn_lm": _knn_lm,
@@ -296,7 +236,10 @@ _MAKERS: dict[str, Callable[[Known], str]] = {
     "exact_searches": _searches("memjax exact", None),
     "rematerialization": _rematerialization,
     "streams": _streams,
+    "which": which.table,
+    **survey.cells(),
 }
+"""marker -> what stands behind it"""
 
 
 def cell(name: str, runs: Mapping[tuple[str, str, int], Run], measured: Measured) -> str:
@@ -305,6 +248,6 @@ def cell(name: str, runs: Mapping[tuple[str, str, int], Run], measured: Measured
     Raises:
       ValueError: the marker names nothing.
     """
-    if name not in _MAKERS:
-        raise ValueError(f"result: given {name!r}, allowed: {', '.join(_MAKERS)}")
-    return _MAKERS[name](Known(runs, measured))
+    if name not in MAKERS:
+        raise ValueError(f"result: given {name!r}, allowed: {', '.join(MAKERS)}")
+    return MAKERS[name](Known(runs, measured))

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from tools.recipes import RECIPES, Recipe, page_of
 from tools.results import comparisons, perplexities, speed_tables, streams, survey, tables
 from tools.results.cells import cell
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run
+from tools.texts.pictures import pictures
 
+DOCS = ("papers", "guides/training", "guides/pods", "guides/plan", "guides/datastores", "guides/lifelong")
+"""pages of `docs/` that have results between markers"""
 MOST_FILES = 80
 """under `tools/results`"""
 MOST_CHARACTERS = 200
-"""of a cell of a table in the top-level README, as it is shown: two lines"""
-TEXTS = (ROOT.parents[1] / "README.md",)
+"""of a cell of a table in a text for people, as it is shown: two lines"""
+TOP = ROOT.parents[1]
+TEXTS = tuple(TOP / name for name in ("README.md", *(f"docs/{page}.md" for page in DOCS)))
 """files that have results between markers"""
+_LINKS = re.compile(r"\]\((?=tools/|tests/|docs/)")
+"""from the top of the repository, in a cell"""
 LOGS = "b2cbca3"
 """the last commit with a folder of logs for every run"""
 
@@ -37,7 +44,7 @@ MEASURED = {
     "texts": ("texts",),
     "bench": ("note", "bench", "profile"),
     "replay": ("replay", "rematerialization"),
-    "costs": ("costs",),
+    "costs": ("costs", "memory_costs"),
     "search": ("search",),
     "decode_speed": ("decode_speed",),
     "episodes": ("episodes",),
@@ -137,8 +144,13 @@ def section(found: Measurement) -> str:
     return "\n\n".join(parts)
 
 
-def marked(text: str, book: Book) -> str:
+def marked(text: str, book: Book, up: str = "") -> str:
     """A text with what the book says between its markers.
+
+    Args:
+      text: with markers.
+      book: what they say.
+      up: from the folder of the text to the top of the repository: '', '../' and so on.
 
     Raises:
       ValueError: a marker that names no cell.
@@ -146,13 +158,25 @@ def marked(text: str, book: Book) -> str:
     by_key = {run.key: run for run in book.runs()}
     measured = {(one.kind, one.name): one for one in book.measurements()}
 
-    return _MARKED.sub(lambda match: f"<!-- result: {match[1]} -->{cell(match[1], by_key, measured)}<!-- end -->", text)
+    def said(match: re.Match[str]) -> str:
+        found = _LINKS.sub(f"]({up}", cell(match[1], by_key, measured))
+        return f"<!-- result: {match[1]} -->{found}<!-- end -->"
+
+    return _MARKED.sub(said, text)
+
+
+def elsewhere(book: Book) -> dict[Path, str]:
+    """File outside of the book -> its text, with what the committed book says; {} of any other book."""
+    if book != Book():
+        return {}
+    up = lambda file: "../" * (len(file.parts) - len(TOP.parts) - 1) if file.is_relative_to(TOP) else ""
+    texts = {file: marked(file.read_text(encoding="utf-8"), book, up(file)) for file in TEXTS}
+    return texts | {TOP / name: text for name, text in pictures(book).items()}
 
 
 def write(book: Book | None = None) -> None:
     """Writes all pages of a book; of the committed one, the default, also what stands between markers elsewhere."""
     book = book or Book()
-    texts = TEXTS if book == Book() else ()
     wanted = pages(book)
     for file in (book.folder / "tables").glob("*.md"):
         if f"tables/{file.name}" not in wanted:
@@ -160,8 +184,8 @@ def write(book: Book | None = None) -> None:
     for name, text in wanted.items():
         (book.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (book.folder / name).write_text(text, encoding="utf-8")
-    for file in texts:
-        file.write_text(marked(file.read_text(encoding="utf-8"), book), encoding="utf-8")
+    for file, text in elsewhere(book).items():
+        file.write_text(text, encoding="utf-8")
 
 
 def record(found: Measurement, book: Book | None = None) -> None:
@@ -174,9 +198,8 @@ def record(found: Measurement, book: Book | None = None) -> None:
 def check(book: Book | None = None) -> list[str]:
     """What is out of date or too much: pages, marked texts, cells of their tables, the number of files."""
     book = book or Book()
-    texts = TEXTS if book == Book() else ()
-    wanted = {book.folder / name: text for name, text in pages(book).items()}
-    wanted |= {file: marked(file.read_text(encoding="utf-8"), book) for file in texts}
+    others = elsewhere(book)
+    wanted = {book.folder / name: text for name, text in pages(book).items()} | others
     hint = "run `python -m tools.results table`"
     found = [
         f"{file.name}: does not say what the ledger says; {hint}"
@@ -188,7 +211,7 @@ def check(book: Book | None = None) -> list[str]:
     files = [file for file in book.folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
     if len(files) > MOST_FILES:
         found.append(f"{book.folder.name}: given {len(files)} files, allowed: at most {MOST_FILES}")
-    for file in texts:
+    for file in (file for file in others if file.suffix == ".md"):
         found += [
             f"{file.name}: a cell of {len(cell)} characters, allowed: at most {MOST_CHARACTERS}: {cell[:60]}..."
             for line in file.read_text(encoding="utf-8").splitlines()

@@ -279,6 +279,21 @@ def costs(found: Measurement) -> str:
     )
 
 
+def memory_costs(found: Measurement) -> str:
+    """A line for each memory: its form, the state of a row, FLOPs of a token, weights."""
+    records = found.facts["records"]
+    heads = ["memory", "form", "state, KiB a row", "MFLOPs a token", "x without", "weights, MiB"]
+    rows = [
+        [
+            *(r["memory"], r["form"], f"{r['state_bytes'] / 1024:,.0f}", f"{r['flops_per_token'] / 1e6:.1f}"),
+            f"{r['flops_per_token'] / records[0]['flops_per_token']:.3f}",
+            f"{r['parameter_bytes'] / MIB:,.1f}",
+        ]
+        for r in records
+    ]
+    return grid(heads, rows)
+
+
 REPLAYED = {
     "none": "back-propagation through time",
     "per_layer": "checkpoint per layer",
@@ -480,6 +495,7 @@ TABLES: dict[str, Callable[[Measurement], str]] = {
     "decode_speed": decode_speed,
     "product_key_steps": product_key_steps,
     "costs": costs,
+    "memory_costs": memory_costs,
     "learner_plan": learner_plans,
     "replay": replay,
     "rematerialization": rematerialization,

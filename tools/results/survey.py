@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from tools.recipes import RECIPES, page_of
 from tools.results import perplexities, streams
 from tools.results.ledger import Run
 from tools.results.speed_tables import grid
+from tools.texts.known import Known
 
 PAGE = "survey"
 NO_NUMBER = "no number that we could check"
@@ -185,6 +187,16 @@ SYSTEMS = (
         (("lifelong_meta", "Meta-MbPA", "SEQ"),),
     ),
 )
+OTHERS = {
+    "replay": (("lifelong_mnist", "replay 500", "SEQ"), ("lifelong_vectors_2000", "mixed 1:1", "SEQ")),
+    "lwf": (("lifelong_mnist", "LwF", "SEQ"),),
+    "logit_kd": (("lifelong_mnist", "Logit-KD", "SEQ"), ("lifelong_vectors_2000", "Logit-KD", "SEQ")),
+    "mbpa": (("lifelong_vectors_2000", "MbPA", "SEQ"),),
+    "emr": (("lifelong_relations", "EMR", "lower bound"),),
+    "ea_emr": (("lifelong_relations", "EA-EMR", "lower bound"),),
+    "maml_er": (("lifelong_meta", "MAML-ER", "SEQ"),),
+}
+"""systems that have a cell and no row of the survey -> as `System.ours`"""
 FIRST, SECOND = ("MbPA++", "OML-ER", "Meta-MbPA", "multi-task"), "lifelong_lamol_texts"
 ABOUT = (
     "Replay keeps examples, or makes them; regularisation holds parameters near what they were; constraints forbid "
@@ -213,13 +225,34 @@ def page(runs: Sequence[Run]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _said(runs: Sequence[Run], recipe: str, row: str, control: str) -> str:
+def cells() -> dict[str, Callable[[Known], str]]:
+    """Marker -> what our runs of a system say; `system_ewc` and so on."""
+    ours = {_slug(system.name.partition(" (")[0]): system.ours for system in SYSTEMS} | OTHERS
+
+    def cell(compared: tuple[tuple[str, str, str], ...]) -> Callable[[Known], str]:
+        found = lambda known: (_said(known.all_runs(), *one, folder="tools/results/tables/") for one in compared)
+        return lambda known: "; ".join(filter(None, found(known))) or "no run"
+
+    return {f"system_{name}": cell(compared) for name, compared in ours.items()}
+
+
+def _slug(name: str) -> str:
+    """Letters, digits and `_`.
+
+    Example:
+      >>> _slug("Meta-MbPA"), _slug("MbPA++")
+      ('meta_mbpa', 'mbpa_pp')
+    """
+    return re.sub(r"\W+", "_", name.lower().replace("++", "_pp"))
+
+
+def _said(runs: Sequence[Run], recipe: str, row: str, control: str, folder: str = "") -> str:
     """A row beside its control, '' where one was not run."""
     both = [_cell(runs, recipe, name) for name in (row, control)]
     if not all(both):
         return ""
     what = "AP" if perplexities.is_of_nats(_of(runs, recipe, row)) else "average"
-    return f"[{recipe}]({page_of(recipe)}.md): {what} {both[0]} (plain training {both[1]})"
+    return f"[{recipe}]({folder}{page_of(recipe)}.md): {what} {both[0]} (plain training {both[1]})"
 
 
 def _of(runs: Sequence[Run], recipe: str, row: str) -> list[Run]:

@@ -1,0 +1,176 @@
+"""Pages of `docs/` and others: links lead somewhere, commands have their options, code runs, Sphinx warns of nothing."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memjax.cli import main
+from memjax.overrides import load_config
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+LINKING = [
+    *PAGES,
+    *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "tools/results/README.md", "tests/golden/README.md")),
+    *sorted(ROOT.glob("tools/results/tables/*.md")),
+]
+WITHOUT_PAGE = {"cli", "settings", "configs"}
+"""parts of memjax with no page of their own in the reference: commands, and what `memjax.config` shows"""
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, language: str, before: str = "") -> list[str]:
+    return re.findall(rf"{before}```{language}\n(.*?)```", page.read_text(), re.S)
+
+
+def prose(text: str) -> str:
+    """A text without code: what it links to."""
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```", "", text, flags=re.S))
+
+
+def anchors(text: str) -> set[str]:
+    """Of its headings, as a file browser makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", re.sub(r"\]\(.*?\)", "]", head).lower()).replace(" ", "-") for head in headings}
+
+
+def broken(text: str, folder: Path) -> list[str]:
+    """Links inside the repository that lead nowhere."""
+    found = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(text)):
+        place, _, anchor = link.partition("#")
+        target = folder / place if place else None
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        if target is not None and not target.exists():
+            found.append(link)
+        elif anchor and anchor not in anchors(text if target is None else target.read_text()):
+            found.append(link)
+    return found
+
+
+def test_links_lead_somewhere():
+    found = {name(page): broken(page.read_text(), page.parent) for page in LINKING}
+    for notebook in ROOT.glob("colabs/*.py"):
+        said = "\n".join(line[2:] for line in notebook.read_text().splitlines() if line.startswith("# "))
+        found[name(notebook)] = broken(said, notebook.parent)
+    assert {page: links for page, links in found.items() if links} == {}
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path):
+    (tmp_path / "a.md").write_text("# One, two `three`\n")
+    text = "# Here\n[x](a.md#one-two-three) [x](a.md#four) [x](b.md) [x](#here) [x](#there) [x](https://x) `[x](c.md)`"
+    assert broken(text, tmp_path) == ["a.md#four", "b.md", "#there"]
+
+
+def test_every_page_is_reached_from_the_index():
+    named = set()
+    for index in (ROOT / "docs/index.md", ROOT / "docs/api/index.md"):
+        for tree in blocks(index, r"{toctree}"):
+            named |= {f"{index.parent.relative_to(ROOT)}/{line}" for line in tree.splitlines() if line}
+    assert {name(page).removesuffix(".md") for page in PAGES[1:]} - {"docs/index"} <= named
+
+
+def test_the_reference_has_a_page_for_every_part():
+    parts = {path.name for path in (ROOT / "memjax").iterdir() if path.is_dir() and path.name[0] != "_"}
+    pages = {page.stem for page in ROOT.glob("docs/api/*.md")}
+    assert pages == (parts - WITHOUT_PAGE) | {"index", "config", "typing"}
+    for page in pages - {"index"}:
+        assert f"{{package}} memjax.{page}\n" in (ROOT / f"docs/api/{page}.md").read_text()
+
+
+def test_the_tree_lists_what_is_there():
+    tree = blocks(ROOT / "docs/tree.md", "text")[0]
+    named = re.findall(r"^  (\w+(?:/|\.py))", tree, re.M)
+    assert [one for one in named if not (ROOT / "memjax" / one).exists()] == []
+    parts = {path.name for path in (ROOT / "memjax").iterdir() if path.is_dir() and path.name[0] != "_"}
+    assert {f"{part}/" for part in parts if part != "configs"} <= set(named)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Words of every `memjax` command on a page, without its name."""
+    lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
+    found = (shlex.split(line, comments=True) for line in lines if re.search(r"(^|-- |bin/|\d |\n)memjax ", line))
+    return [words[next(n for n, word in enumerate(words) if word.endswith("memjax")) + 1 :] for words in found]
+
+
+@pytest.fixture(scope="module")
+def helps():
+    """Options of a verb, of the config that it is given: help is printed once for each."""
+    return {}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name)
+def test_commands_have_the_options_that_they_are_given(page, helps, capsys):
+    for verb, *words in commands(page):
+        words = words[: next((n for n, word in enumerate(words) if word in ("||", "&", "&&", ";")), len(words))]
+        asked = words[words.index("--config") :][:2] if "--config" in words else []
+        key = (verb, *(words[:1] if verb == "datastore" else asked))
+        if key not in helps:
+            assert main([*key, "--help"]) == 0, key
+            helps[key] = set(re.findall(r"--[\w.-]+", capsys.readouterr().out))
+        assert {word for word in words if word.startswith("--")} <= helps[key], (verb, words)
+        if asked and "--variant" in words:
+            load_config(asked[1], words[words.index("--variant") + 1])
+
+
+def test_every_verb_is_shown():
+    import memjax.cli.dispatch as dispatch
+
+    shown = {words[0] for page in PAGES for words in commands(page)}
+    assert set(dispatch.VERBS) - shown <= {"configs"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name)
+def test_the_python_blocks_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(ROOT / ".cache"))
+    namespace = {}
+    for block in blocks(page, "python"):
+        exec(compile(block, name(page), "exec"), namespace)  # noqa: S102
+    assert namespace
+
+
+RUNS = "<!-- runs -->\n"
+"""stands before a shell block that takes seconds"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if RUNS in page.read_text()], ids=name)
+def test_the_shell_blocks_run(page, tmp_path):
+    places = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    env = {**os.environ, "PATH": os.pathsep.join(places), "XDG_CACHE_HOME": str(ROOT / ".cache")}
+    for block in blocks(page, "bash", RUNS):
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+    assert list(tmp_path.glob("runs/*/config.json"))
+
+
+@pytest.mark.slow
+def test_sphinx_builds_all_pages_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "sphinx", "-c", "docs", "-b", "html", "-W", "--keep-going", "-q"]
+    trees = ["-d", str(tmp_path / "trees")]
+    done = subprocess.run([*command, *trees, ".", str(tmp_path / "out")], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    built = {str(page.relative_to(tmp_path / "out").with_suffix(".md")) for page in tmp_path.glob("out/**/*.html")}
+    assert {name(page) for page in PAGES} <= built
+    text = (tmp_path / "out/docs/api/memory.html").read_text()
+    assert "memjax.memory.compressive.CompressiveAttention" in text and "Float[Array," in text
+    sources = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]+)"', text)
+    assert sources == []

@@ -1,0 +1,1 @@
+"""What texts for people say of the results: parts of cells, a table of choices, a picture."""
