@@ -1,4 +1,4 @@
-"""Pages of `docs/` and others: links lead somewhere, commands have their options, code runs, Sphinx warns of nothing."""
+"""Pages of `docs/` and others: links lead somewhere, commands have their options, code runs, Sphinx has no warning."""
 
 import os
 import re
