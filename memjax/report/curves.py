@@ -176,7 +176,7 @@ def _training(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Figur
         draw = functools.partial(_draw_losses, losses=losses, borders=_borders(logs))
         yield Figure("training_loss", "Training loss", caption, draw, height=6.6)
     held_out = _evaluations(logs)
-    if held_out:
+    if any(len(steps) > 1 for steps, _ in held_out.values()):
         caption = "Loss of each evaluation in training, in nats for each target; equal targets compare, others do not."
         yield Figure(
             "evaluation_loss", "Evaluation loss", caption, functools.partial(_draw_evaluations, found=held_out)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from memjax.report import curves, scores
+from memjax.report import (
+    ancestors,
+    curves,
+    features,
+    neighbors,
+    samples,
+    scores,
+    streams,
+)
 from memjax.report.panel import Provider
 
 __all__ = ["CURVES", "PROVIDERS"]
@@ -13,5 +21,10 @@ CURVES = "curves"
 PROVIDERS: dict[str, Provider] = {
     CURVES: curves.panels,
     "scores": scores.panels,
+    "streams": streams.panels,
+    "features": features.panels,
+    "ancestors": ancestors.panels,
+    "samples": samples.panels,
+    "neighbors": neighbors.panels,
 }
 """name -> what it is asked"""

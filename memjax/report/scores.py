@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,17 @@ OF_MACHINES = ("tokens_per_second", "examples_per_second")
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """Scores of any run; of one with a memory what that gives."""
     if run.finished is not None:
-        yield _results(run.finished["results"])
+        from memjax.tasks import task_of
+
+        yield _results(run.finished["results"], task_of(run.config).headline)
     if not run.remembers:
         return
     yield _memory(run)
     yield _mentions(run)
 
 
-def _results(results: Mapping[str, Any]) -> Panel:
-    """The last evaluations of a finished run."""
+def _results(results: Mapping[str, Any], headline: Sequence[str]) -> Panel:
+    """The last evaluations of a finished run, with the numbers that its task is about first."""
     evaluations = {"evaluation": results["evaluation"], **results.get("evaluations", {})}
     columns: dict[str, Mapping[str, Any]] = {}
     for name, values in evaluations.items():
@@ -40,7 +42,9 @@ def _results(results: Mapping[str, Any]) -> Panel:
         for subset, numbers in values.get("subsets", {}).items():
             columns[subset if name == "evaluation" else f"{name}: {subset}"] = numbers
     numbers = lambda values: {k: v for k, v in values.items() if isinstance(v, int | float) and k not in OF_MACHINES}
-    rows = [*dict.fromkeys(number for values in columns.values() for number in numbers(values))]
+    found = {number for values in columns.values() for number, value in numbers(values).items() if value}
+    order = dict.fromkeys((*headline, "nats_per_token", *(number for v in columns.values() for number in numbers(v))))
+    rows = [number for number in order if number in found]
     cells = tuple((name, *(numbers(values).get(row) for row in rows)) for name, values in columns.items())
     heads = ("", *(row.replace("_", " ") for row in rows))
     caption = "The last evaluations of the run; below an evaluation the targets of it that were scored apart too."
