@@ -13,7 +13,7 @@ __all__ = ["add_features", "add_mixtures", "regroup"]
 Encoded = TypeVar("Encoded", LanguageModel, TextEncoder)
 
 
-def add_mixtures(model: LanguageModel, *mixtures: OutputMemory) -> LanguageModel:
+def add_mixtures(model: Any, *mixtures: OutputMemory) -> LanguageModel:
     """The model with more memories at the output site, and with the features that they ask a store with.
 
     Its variables are those of the model, grouped anew where a feature takes a layer out of its scanned group: see
@@ -26,7 +26,11 @@ def add_mixtures(model: LanguageModel, *mixtures: OutputMemory) -> LanguageModel
       >>> model = make_language_model(Model(num_layers=3), 10)
       >>> add_mixtures(model, KNNMemory()).stack.features
       ('layer_02/feed_forward_input_normed',)
+
+    Raises:
+      ValueError: a model that takes no memory over its output.
     """
+    model.require("mixes", "add_mixtures")
     named = [memory.feature for memory in mixtures]
     full = [_full_name(feature, len(model.stack.layers)) for feature in named]
     mixtures = tuple(m.clone(feature=f) if f else m for m, f in zip(mixtures, full, strict=True))

@@ -26,6 +26,8 @@ from memjax.training.checkpoints import describe_arrays, flatten
 from memjax.training.restoring import load_run
 from memjax.training.runs import config_to_dict
 
+__all__ = ["build_datastore", "build_with_beam", "plan_datastore", "sample_queries"]
+
 COMMIT_SECONDS = 30.0
 """a kill costs at most so much of the pass"""
 WAIT_SECONDS = 7 * 24 * 3600.0

@@ -23,6 +23,8 @@ from memjax.training.evaluation import Evaluator, make_score
 from memjax.training.restoring import LoadedRun
 from memjax.training.runs import config_to_dict
 
+__all__ = ["SPALM_TAP", "TAP", "KeyReader", "KeySource", "make_key_source"]
+
 TAP = "layer_-1/feed_forward_input_normed"
 """what kNN-LM found best: the input of the last feed-forward part, after its norm"""
 SPALM_TAP = "output_normed"

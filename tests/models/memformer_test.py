@@ -10,7 +10,9 @@ import pytest
 from memjax import config as configs
 from memjax.functional.replay import mrbp_value_and_grad
 from memjax.memory.contract import take_rows
+from memjax.memory.knn_lm import KNNMemory
 from memjax.models.factory import make_memformer
+from memjax.models.features import add_mixtures
 from memjax.models.memformer import replay_parts
 from memjax.training.segments import loss_over_segments
 from memjax.typing import Batch
@@ -278,3 +280,8 @@ def test_another_segment_length_is_refused():
                 start_of_document=jnp.ones(ROWS, bool),
             )
         )
+
+
+def test_memories_over_its_output_are_refused():
+    with pytest.raises(ValueError, match="^add_mixtures: given Memformer, allowed: a model that takes memories over"):
+        add_mixtures(make(), KNNMemory())
