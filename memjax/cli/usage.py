@@ -25,7 +25,7 @@ def usage_facts(run: str, config: Config, *, checkpoints: bool = False) -> dict[
       config: of the run, with another split if wanted.
       checkpoints: all that are kept instead of the newest.
     """
-    from memjax.inspection.slot_usage import describe_counts, measure_usage, staleness
+    from memjax.inspection.slot_usage import describe_counts, last_used, measure_usage
     from memjax.training.restoring import checkpoint_steps
 
     read: dict[str, Any] = {}
@@ -42,13 +42,8 @@ def usage_facts(run: str, config: Config, *, checkpoints: bool = False) -> dict[
     if not checkpoints:
         return facts
     facts["checkpoints"] = {str(step): describe_counts(counts) for step, counts in measured.items()}
-    for table, values in facts["tables"].items():
-        tops = {step: counts[table][""].top for step, counts in measured.items() if table in counts}
-        tops = {
-            step: top for step, top in tops.items() if len(top) == values["slots"]
-        }  # a table grows into other slots
-        slots = staleness(list(tops.values()))
-        values["last_used"] = dict(zip(["never", *map(str, tops)], slots.tolist(), strict=True))
+    for table, slots in last_used({step or 0: counts for step, counts in measured.items()}).items():
+        facts["tables"][table]["last_used"] = slots
     return facts
 
 

@@ -46,6 +46,10 @@ class Documents(abc.ABC):
         """The name that the source gave the document."""
         return str(index)
 
+    def word(self, token: int, /) -> str:
+        """What an id that is no text means, for people."""
+        return str(token)
+
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
         """Name -> array with one entry per token, the same names for every document.
 
@@ -265,6 +269,10 @@ class Examples(abc.ABC):
     skipped = 0
     groups: np.ndarray | None = None
     every_token = False
+
+    def word(self, token: int, /) -> str:
+        """What an id that is no text means, for people."""
+        return str(token)
 
     def notes(self) -> list[str]:
         """Lines about what was cut or is not known, worth knowing before training."""

@@ -120,6 +120,22 @@ class KeyValueRecall(EvenDocuments):
     def __getitem__(self, index: int, /) -> np.ndarray:
         return self._document(index)[0]
 
+    def word(self, token: int, /) -> str:
+        """`key3` a question, `7` a value, `key3=7` a binding, `.` filler.
+
+        Example:
+          >>> [KeyValueRecall(1).word(token) for token in (1, 3, 11, 28, 59)]
+          ['begin', '.', '0', 'key1', 'key1=0']
+        """
+        if token >= self._first_pair:
+            key, value = divmod(token - self._first_pair, self.num_values)
+            return f"key{key}={value}"
+        if token >= self._first_key:
+            return f"key{token - self._first_key}"
+        if token >= self._first_value:
+            return str(token - self._first_value)
+        return "." if token >= 3 else ("pad", "begin", "")[token]
+
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
         kinds = self._document(index)[1]
         scored = kinds > (0 if self._score_practice else 1)

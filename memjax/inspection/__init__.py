@@ -1,7 +1,11 @@
 """What a trained model does: slots in use, maps of attention and of memories, errors of compressed signals."""
 
+from memjax.inspection.attention_ages import *
 from memjax.inspection.attention_maps import *
 from memjax.inspection.figures import *
+from memjax.inspection.gates import *
 from memjax.inspection.memory_maps import *
 from memjax.inspection.regression import *
+from memjax.inspection.retrievals import *
 from memjax.inspection.slot_usage import *
+from memjax.inspection.token_maps import *

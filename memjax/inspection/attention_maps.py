@@ -41,22 +41,32 @@ def attention_maps(model: Model, variables: Mapping[str, Any], rows: Batch) -> A
     Raises:
       ValueError: a model without layers, or layers whose attention cannot be tracked or is of several shapes.
     """
-    if not model.has_stack:
-        raise ValueError(f"attention maps: given {type(model).__name__}, allowed: a model with a stack of layers")
-    stack: Any = model.stack
-    layers = tuple(layer.clone(attention=layer.attention.tracked()) for layer in stack.layers)
-    tracking = model.clone(stack=stack.clone(layers=layers))
+    tracking = tracked(model)
 
     @jax.jit
     def read(variables: Any, rows: Batch) -> Any:
         state = tracking.init_state(len(rows.inputs))
         return read_segment(tracking, variables, state, rows, deterministic=True)[2].arrays
 
-    arrays, length = read(model_collections(variables), rows), rows.mask.shape[1]
-    of_layers = lambda name: [np.asarray(arrays[f"layer_{i:02d}/{name}"]) for i in range(stack.first, len(layers))]
+    arrays, length, stack = read(model_collections(variables), rows), rows.mask.shape[1], tracking.stack
+    indices = range(stack.first, len(stack.layers))
+    of_layers = lambda name: [np.asarray(arrays[f"layer_{i:02d}/{name}"]) for i in indices]
     weights = of_layers(WEIGHTS)
     shapes = {layer.shape for layer in weights}
     if len(shapes) > 1 or weights[0].shape[2] != length:
         allowed = f"one shape in all layers, with the {length} tokens of a segment as queries"
         raise ValueError(f"attention maps: given {sorted(shapes)}, allowed: {allowed}")
     return AttentionMaps(np.stack(weights), of_layers(VISIBLE)[0][:, 0] & np.asarray(rows.mask)[:, :, None])
+
+
+def tracked(model: Model) -> Any:
+    """The model whose layers also give the weights of their attention; it takes the variables of `model`.
+
+    Raises:
+      ValueError: a model without layers, or a layer whose attention cannot be tracked.
+    """
+    if not model.has_stack:
+        raise ValueError(f"attention maps: given {type(model).__name__}, allowed: a model with a stack of layers")
+    stack: Any = model.stack
+    layers = tuple(layer.clone(attention=layer.attention.tracked()) for layer in stack.layers)
+    return model.clone(stack=stack.clone(layers=layers))

@@ -18,7 +18,7 @@ from memjax.memory.infinity_former import BesideLongTerm, LongTermMemory
 from memjax.models.language_model import LanguageModel
 from memjax.models.memformer import Memformer
 
-__all__ = ["SignalMap", "SlotMap", "attend_places", "signal_map", "slot_map", "token_space"]
+__all__ = ["SignalMap", "SlotMap", "attend_places", "signal_map", "slot_map", "token_space", "with_signal"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,18 +83,21 @@ class SignalMap:
             sums.append(np.asarray(masses).sum(axis=0) / max(len(masses), 1))
         return np.stack(sums)
 
-    def token_places(self, layer: int, segment: int, row: int = 0) -> Float[np.ndarray, "written length"]:
+    def token_places(
+        self, layer: int, segment: int, row: int = 0, *, even: bool = False
+    ) -> Float[np.ndarray, "written length"]:
         """Where the tokens of each segment that was written stand in [0, 1] when `segment` is read.
 
         Args:
           layer: index into `layers`.
           segment: that reads.
           row: of the batch; one document, from its start.
+          even: where they would stand had every update been even.
         """
         updates = np.flatnonzero(self.updated[layer, : segment + 1, row])
         if not len(updates):
             return np.zeros((0, self.mean.shape[-1]))
-        sampled = None if self.positions is None else self.positions[layer, updates[1:], row]
+        sampled = None if even or self.positions is None else self.positions[layer, updates[1:], row]
         return token_positions(len(updates), self.mean.shape[-1], self.contraction, sampled)
 
     def token_attention(
@@ -166,15 +169,8 @@ def signal_map(
     layers, signal = long_term_of(model)
     if signal.reset_after:
         raise ValueError(f"reset_after: given {signal.reset_after}, allowed: None for a map of the signal")
-
-    def tracking(layer: Any) -> Any:
-        if not isinstance(layer.attention, BesideLongTerm):
-            return layer
-        memory = layer.attention.long_term.clone(track_attention=True)
-        return layer.clone(attention=layer.attention.clone(long_term=memory))
-
-    stack = model.stack.clone(layers=tuple(tracking(layer) for layer in model.stack.layers))
-    arrays = _run(model.clone(stack=stack), params, tokens, start_of_document, mask)
+    tracking = with_signal(model, track_attention=True)
+    arrays = _run(tracking, params, tokens, start_of_document, mask)
     of = lambda name: np.stack([arrays[f"layer_{layer:02d}/infinity_former/{name}"] for layer in layers])
     entered, sticky = of("entered"), signal.sticky != "none"
     real = np.ones(tokens.shape, bool) if mask is None else np.asarray(mask)
@@ -201,6 +197,22 @@ def long_term_of(model: LanguageModel) -> tuple[tuple[int, ...], LongTermMemory]
     if not found:
         raise ValueError("model: given a model without infinity-former, allowed: one with it in some layer")
     return tuple(found), next(iter(found.values()))
+
+
+def with_signal(model: LanguageModel, **fields: Any) -> LanguageModel:
+    """The model with other fields of its long-term memories, such as `sticky="quantile"`; it takes the same parameters.
+
+    Args:
+      model: a language model whose layers have a signal.
+      **fields: of `memjax.memory.infinity_former.LongTermMemory`.
+    """
+
+    def changed(layer: Any) -> Any:
+        if not isinstance(layer.attention, BesideLongTerm):
+            return layer
+        return layer.clone(attention=layer.attention.clone(long_term=layer.attention.long_term.clone(**fields)))
+
+    return model.clone(stack=model.stack.clone(layers=tuple(changed(layer) for layer in model.stack.layers)))
 
 
 def token_space(places: Float[np.ndarray, " tokens"]) -> Float[np.ndarray, " tokens"]:

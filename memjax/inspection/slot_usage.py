@@ -18,7 +18,7 @@ import numpy as np
 from memjax.training.slot_counters import COUNTERS
 from memjax.training.tables import layer_prefixes
 
-__all__ = ["SlotCounts", "class_divergence", "class_overlap", "measure_usage", "staleness"]
+__all__ = ["SlotCounts", "class_divergence", "class_overlap", "last_used", "measure_usage", "staleness"]
 
 
 @dataclasses.dataclass
@@ -149,6 +149,26 @@ def staleness(tops: Sequence[np.ndarray]) -> np.ndarray:
     used = np.stack([np.asarray(top) > 0 for top in tops])
     last = len(tops) - np.argmax(used[::-1], axis=0)
     return np.bincount(np.where(used.any(axis=0), last, 0), minlength=len(tops) + 1)
+
+
+def last_used(measured: Mapping[int, Mapping[str, Mapping[str, SlotCounts]]]) -> dict[str, dict[str, int]]:
+    """At which of several checkpoints the slots of every table were last in use (`staleness`).
+
+    Args:
+      measured: step -> `measure_usage` of the same data, oldest first.
+
+    Returns:
+      Table -> 'never' and the steps at which it had as many slots as at the newest -> slots.
+    """
+    *_, newest = measured.values()
+    found = {}
+    for table, groups in newest.items():
+        tops = {step: counts[table][""].top for step, counts in measured.items() if table in counts}
+        # A table grows into other slots.
+        tops = {step: top for step, top in tops.items() if len(top) == len(groups[""].top)}
+        slots = staleness(list(tops.values())).tolist()
+        found[table] = dict(zip(["never", *map(str, tops)], slots, strict=True))
+    return found
 
 
 def _top(ids: np.ndarray, weights: np.ndarray) -> np.ndarray:

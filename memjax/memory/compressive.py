@@ -28,7 +28,7 @@ from memjax.functional.compression import (
 from memjax.functional.fifo import reset_rows, shift_append
 from memjax.functional.scopes import operation
 from memjax.memory.contract import where_rows
-from memjax.memory.projections import matrix_init, project
+from memjax.memory.projections import COMPRESSED, SHORT, Keys, matrix_init, project
 from memjax.memory.transformer_xl import Reading, TransformerXLAttention, attention_share
 from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
@@ -386,6 +386,24 @@ class CompressiveAttention(TransformerXLAttention):
     def _no_attention(self, state: Any) -> Any:
         usage = getattr(state, "usage", EmptyState())
         return jnp.zeros_like(usage.attention) if isinstance(usage, Usage) else EmptyState()
+
+    def _known_keys(self, state: Any, length: int) -> Keys:
+        if not self._compresses:
+            return super()._known_keys(state, length)
+        older, memory, rate = self.compressed_memory_length, self.memory_length, self.compression_rate
+        # What a segment of whole windows displaces ends where the memory begins. Others end at a multiple of the rate,
+        # and the window whose oldest token has left is compressed already.
+        newest = jnp.full((1, 1), memory + 1, jnp.int32)
+        if length % rate:
+            left = -((memory - state.phase[:, None]) // rate)  # whole windows after the running one, 0 or fewer
+            newest = state.phase[:, None] + 1 - left * rate
+        later = jnp.arange(older - 1, -1, -1, dtype=jnp.int32)[None]
+        near = jnp.broadcast_to(jnp.arange(memory, 0, -1, dtype=jnp.int32), (newest.shape[0], memory))
+        places = jnp.concatenate([newest + rate * later, near], axis=1)
+        each = lambda first, second: jnp.repeat(
+            jnp.array([first, second]), jnp.array([older, memory]), total_repeat_length=older + memory
+        )
+        return Keys.of_slots(places, each(rate, 1), each(COMPRESSED, SHORT), length)
 
     def _figures(self, weights: Array, mask: Array) -> Aux:
         if not self._compresses:

@@ -75,6 +75,19 @@ class Memory(nn.Module):
         """Whether it wants no layer axis before its own, so that its layer leaves the scanned group."""
         return False
 
+    @property
+    def gated(self) -> str:
+        """What its learned gate lets through, in words; '' = it has no such gate."""
+        return ""
+
+    def gates(self, hidden: Activations) -> Float[Array, "#batch #length gates"]:
+        """How far its learned gate is open at every position, 0 to 1, where `gated` names one.
+
+        Args:
+          hidden: what its first matrix sees: of a layer `normed(x)`, at the output site `x`.
+        """
+        raise NotImplementedError(f"gates: given {type(self).__name__}, allowed: a memory whose `gated` names one")
+
 
 class LayerMemory(Memory):
     """The attention part of a layer: it owns its norm and residual connection.

@@ -22,7 +22,7 @@ from memjax.functional.scopes import operation
 from memjax.memory.compressive import LOSSES
 from memjax.memory.contract import DecodeState, where_rows
 from memjax.memory.infinity_former import BesideLongTerm, LongTermMemory
-from memjax.memory.projections import matrix_init, project
+from memjax.memory.projections import COMPRESSED, Keys, matrix_init, project
 from memjax.memory.transformer_xl import Reading, TransformerXLAttention, attention_share
 from memjax.typing import Aux, EmptyState, Leaf, tree_dataclass
 
@@ -234,6 +234,11 @@ class GPT2CompressiveAttention(GPT2Attention):
     def _score_token(self, query: Array, run: Any, columns: int, total: int, position: Array) -> Array:
         scores = self._slot_scores(position[:, None], query.shape[0])
         return jnp.pad(scores, [(0, 0)] * 3 + [(0, columns - self._num_slots)])
+
+    def _known_keys(self, state: CompressedState, length: int) -> Keys:
+        slots, rate = self._num_slots, self.compression_rate
+        places = 1 + rate * jnp.arange(slots - 1, -1, -1, dtype=jnp.int32)[None]
+        return Keys.of_slots(places, jnp.full(slots, rate), jnp.full(slots, COMPRESSED), length)
 
     def _figures(self, weights: Array, mask: Array) -> Aux:
         return Aux(metrics={"compressive/compressed_share": attention_share(weights, mask)})

@@ -33,7 +33,18 @@ from memjax.functional.sharded import (
     sharded_save,
 )
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
-from memjax.memory.projections import Residual, matrix_init, project, project_biased, weight_dropout
+from memjax.memory.projections import (
+    RETRIEVED,
+    SEGMENT,
+    SHORT,
+    Keys,
+    Residual,
+    matrix_init,
+    project,
+    project_biased,
+    tracked_weights,
+    weight_dropout,
+)
 from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
 
@@ -261,6 +272,8 @@ class MemorizingAttention(Residual, LayerMemory):
         values, and the weights of local attention; None = 'outputs', or 'inputs' for 'meliad'.
       init_stddev: of the matrices; None = scaled by fan-in.
       dtype: of the computation.
+      track_attention: `Aux.arrays` has what `memjax.inspection.attention_by_age` reads: the neighbours, then cache and
+        segment; where there is a long memory, with `track_positions`, and without retrieval 'threshold'.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -301,6 +314,7 @@ class MemorizingAttention(Residual, LayerMemory):
     dropout_place: str | None = None
     init_stddev: float | None = None
     dtype: Any = jnp.float32
+    track_attention: bool = False
 
     def setup(self) -> None:
         super().setup()
@@ -322,6 +336,22 @@ class MemorizingAttention(Residual, LayerMemory):
         if self.memory_length and self.merge == "gate":
             gate = named(nn.initializers.constant(self.gate_init), "heads")
             self.gate = self.param("gate", gate, (self.num_heads,))
+
+    @property
+    def gated(self) -> str:
+        """What its learned gate lets through."""
+        return "the long memory" if self.memory_length and self.merge == "gate" else ""
+
+    def gates(self, hidden: Activations) -> Float[Array, "#batch #length heads"]:
+        """The gate of every head, which is the same at all positions."""
+        return jax.nn.sigmoid(self.gate.astype(jnp.float32))[None, None]
+
+    @nn.nowrap
+    def tracked(self) -> MemorizingAttention:
+        """The part that also gives the weights of its attention, and what it retrieves; slots are not split."""
+        retrieval = "exact" if self._retrieval == "threshold" else self.retrieval  # but for ties, the same neighbours
+        positions = self.memory_length > 0
+        return self.clone(track_attention=True, track_positions=positions, retrieval=retrieval, slot_axis="")
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> MemorizingState:
@@ -367,6 +397,8 @@ class MemorizingAttention(Residual, LayerMemory):
         if self._meliad:
             visible = visible & jnp.asarray(distances > 0)[None, None]
         y, aux = self._read(queries, local, visible, distances, state.memory, mask, deterministic)
+        if self.track_attention:
+            aux = aux + self._tracked(queries, local, visible, distances, state.memory)
         if isinstance(state.memory, LongMemory):  # written after it was read: in place where the state is donated
             memory = dataclasses.replace(state.memory, cursor=order_after(state.memory.cursor, y))
             state = dataclasses.replace(state, memory=memory)
@@ -501,6 +533,47 @@ class MemorizingAttention(Residual, LayerMemory):
         weights = masked_softmax(jnp.einsum("blhd,bhlkd->bhlk", queries, keys) * scale, real)
         positions = jax.vmap(lambda row, slots: row[slots])(memory.positions, ids)
         return {"neighbor_positions": jnp.where(real, positions, -1), "neighbor_weights": weights}
+
+    def _tracked(
+        self, queries: Array, local: Tokens, visible: Array, distances: np.ndarray, memory: LongMemory | EmptyState
+    ) -> Aux:
+        """What every key adds to the output: neighbours, then cache and segment."""
+        scale, bias = (jnp.abs(self.scale) if self.query_key_norm else self.head_dim**-0.5), self._bias(distances)
+        wide = jnp.promote_types(queries.dtype, jnp.float32)
+        scaled = queries.astype(wide) * jnp.reshape(scale, (1, 1, -1, 1))
+        scores = jnp.einsum("blhd,bmhd->bhlm", scaled, local.keys.astype(wide))
+        scores = scores if bias is None else scores + bias
+        seen, length = jnp.broadcast_to(visible, scores.shape), queries.shape[1]
+        ages = jnp.broadcast_to(jnp.asarray(distances, jnp.int32), scores.shape)
+        sources = jnp.where(jnp.arange(scores.shape[-1]) < self.cache_length, SHORT, SEGMENT)
+        if isinstance(memory, EmptyState):
+            known = Keys(ages, jnp.ones_like(sources), sources)
+            return tracked_weights(self, masked_softmax(scores, seen), seen, known)
+        keys, _, real, arrays = self._neighbors(queries, memory)
+        positions = arrays["neighbor_positions"]
+        near = jnp.einsum("blhd,bhlkd->bhlk", scaled, keys.astype(wide))
+        both = jnp.concatenate([real & (positions >= 0), seen], axis=-1)
+        if self.merge == "joint":
+            weights = masked_softmax(jnp.concatenate([near, scores], axis=-1), jnp.concatenate([real, seen], axis=-1))
+        else:
+            parts = masked_softmax(near, real), masked_softmax(scores, seen)
+            shares = self._shares(memory.valid.any(axis=1))
+            weights = jnp.concatenate([share * part for share, part in zip(shares, parts, strict=True)], axis=-1)
+        here = local.positions[:, None, -length:, None]
+        ages = jnp.concatenate([jnp.where(positions >= 0, here - positions, 0), ages], axis=-1)
+        sources = jnp.pad(sources, (self.num_neighbors, 0), constant_values=RETRIEVED)
+        return tracked_weights(self, jnp.where(both, weights, 0), both, Keys(ages, jnp.ones_like(sources), sources))
+
+    def _shares(self, has_memory: Array) -> tuple[Array, Array]:
+        """What the merge makes of the outputs of memory and of local attention, `[#batch, #heads, 1, 1]`."""
+        one, present = jnp.ones((1, 1, 1, 1)), has_memory[:, None, None, None]
+        if self.merge == "add":
+            return one, one
+        present = present | self._meliad
+        if self.merge == "stop_forward":
+            return jnp.where(present, one, 0), jnp.where(present, 0, one)
+        gate = jax.nn.sigmoid(self.gate.astype(jnp.float32))[None, :, None, None]
+        return jnp.where(present, gate, 0), jnp.where(present, 1 - gate, one)
 
     def _project(self, x: Array, mask: Array, document_position: Any, deterministic: bool) -> tuple[Array, Tokens]:
         y = self.normed(x).astype(self.dtype)

@@ -3,9 +3,12 @@
 Burtsev et al. 2020, "Memory Transformer", https://arxiv.org/abs/2006.11527.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from memjax.memory.projections import ROW, Keys
 from memjax.memory.transformer_xl import TransformerXLAttention
 
 __all__ = ["MemoryTokenXLAttention"]
@@ -54,3 +57,9 @@ class MemoryTokenXLAttention(TransformerXLAttention):
         in_front = [(0, 0), (0, 0), (self.num_tokens, 0), (self.num_tokens, 0)]
         visible = jnp.pad(visible, in_front).at[..., : self.num_tokens].set(True)
         return jnp.pad(scores, in_front), visible
+
+    def _known_keys(self, state: Any, length: int) -> Keys:
+        ages, spans, sources = super()._known_keys(state, length)
+        front = (self.num_tokens, 0)
+        ages = jnp.pad(ages, [(0, 0), (0, 0), (0, 0), front])
+        return Keys(ages, jnp.pad(spans, front, constant_values=1), jnp.pad(sources, front, constant_values=ROW))

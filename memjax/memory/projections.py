@@ -1,7 +1,7 @@
 """Norms, residual connections, projections and initialisers that the parts of a layer share."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -16,6 +16,11 @@ NORM_WEIGHTS = "norm_weights"
 """what the means of a norm weigh entries with, among the constants"""
 WEIGHTS, VISIBLE = "attention/weights", "attention/visible"
 """names in `Aux.arrays` of what a part with `track_attention` gives"""
+AGES, SPANS, SOURCES = "attention/ages", "attention/spans", "attention/sources"
+"""names of what is known of its keys there, see `Keys`"""
+ROW, SEGMENT, SHORT, COMPRESSED, RETRIEVED = range(5)
+"""where a key is from: a learned row without age, the segment itself, the tokens before it, slots that stand for
+several tokens each, what was retrieved"""
 EPSILON = {"layer": 1e-5, "layer_exact": 1e-12, "rms": 1e-6}
 """of the kinds of norms"""
 
@@ -108,12 +113,56 @@ def weight_dropout(part: nn.Module, deterministic: bool) -> dict[str, Any]:
     return {"dropout_rate": part.attention_dropout, "dropout_key": part.make_rng("dropout")}
 
 
-def tracked_weights(part: nn.Module, weights: Array, visible: Array | None) -> Aux:
-    """The attention of a part, where it tracks it: `[batch, heads, queries, keys]`, and which keys a query may read."""
+class Keys(NamedTuple):
+    """What a part that tracks its attention knows of its keys.
+
+    Attributes:
+      ages: int32 `[#batch, #heads, length, keys]`, how many tokens before each token of the segment the newest token of
+        a key was read: 0 = itself, below 0 = after it. Learned rows in front have none.
+      spans: int32 `[keys]`, tokens that a key stands for.
+      sources: int32 `[keys]`, `ROW` to `RETRIEVED`.
+    """
+
+    ages: Array
+    spans: Array
+    sources: Array
+
+    @classmethod
+    def of_slots(cls, places: Array, spans: Array, sources: Array, length: int) -> "Keys":
+        """Those of slots, and behind them those of a segment of so many tokens.
+
+        Args:
+          places: int32 `[#batch, slots]`, the ages of the slots at the first token of the segment.
+          spans: of the slots.
+          sources: of the slots.
+          length: of the segment.
+
+        Example:
+          >>> print(Keys.of_slots(jnp.array([[2, 1]]), jnp.ones(2, int), jnp.full(2, SHORT), 2).ages[0, 0])
+          [[ 2  1  0 -1]
+           [ 3  2  1  0]]
+        """
+        inside = jnp.broadcast_to(-jnp.arange(length, dtype=jnp.int32), (places.shape[0], length))
+        starts = jnp.concatenate([places.astype(jnp.int32), inside], axis=1)
+        ages = starts[:, None, None, :] + jnp.arange(length, dtype=jnp.int32)[None, None, :, None]
+        behind = lambda values, one: jnp.pad(values.astype(jnp.int32), (0, length), constant_values=one)
+        return cls(ages, behind(spans, 1), behind(sources, SEGMENT))
+
+
+def tracked_weights(part: nn.Module, weights: Array, visible: Array | None, keys: Keys | None = None) -> Aux:
+    """The attention of a part, where it tracks it: `[batch, heads, queries, keys]`, and which keys a query may read.
+
+    Args:
+      part: with `track_attention`.
+      weights: what every key adds to the output, in parts of 1.
+      visible: which keys a query may read; None = all.
+      keys: what is known of them.
+    """
     if not part.track_attention:
         return Aux()
     seen = jnp.ones_like(weights[:, :1], bool) if visible is None else visible
-    return Aux(arrays={WEIGHTS: weights, VISIBLE: seen})
+    known = {} if keys is None else dict(zip((AGES, SPANS, SOURCES), keys, strict=True))
+    return Aux(arrays={WEIGHTS: weights, VISIBLE: seen, **known})
 
 
 def matrix_init(

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from memjax.axes import named
 from memjax.functional.linear_attention import draw_directions, random_features
 from memjax.memory.linear_transformer import LinearTransformerAttention
 from memjax.memory.projections import project, project_biased
+from memjax.typing import Activations
 
 __all__ = ["RFAAttention"]
 
@@ -77,6 +78,17 @@ class RFAAttention(LinearTransformerAttention):
             self.gate_kernel = self.param("gate", matrix, (self.dim, self.num_heads))
             bias = named(nn.initializers.constant(self.gate_bias_init), "heads")
             self.gate_bias = self.param("gate_bias", bias, (self.num_heads,))
+
+    @property
+    def gated(self) -> str:
+        """What its learned gate lets through."""
+        return "the sums so far" if self.gate else ""
+
+    def gates(self, hidden: Activations) -> Float[Array, "batch length heads"]:
+        """The share of its sums that every head keeps at each position."""
+        decay = self._log_decay(hidden)
+        assert decay is not None, "asked of a part without a gate"
+        return jnp.exp(decay)
 
     @property
     def _state_sizes(self) -> tuple[int, int, int]:

@@ -177,7 +177,7 @@ class Spalm(OutputMemory):
           neighbor_values: tokens after the neighbours, nearest first; -1 = no neighbour. None = there are none at all.
           neighbor_mask: which of them count.
         """
-        mask, gate = broadcast_mask(mask, *x.shape[:2]), self._gate(x)
+        mask, gate = broadcast_mask(mask, *x.shape[:2]), self.gates(x)
         if neighbor_values is None:
             return x, EmptyState(), self._metrics(gate, mask & False)
         values, valid = self._nearest(neighbor_values, neighbor_mask)
@@ -205,7 +205,7 @@ class Spalm(OutputMemory):
         """The same for one token of every active row."""
         y = x
         if neighbor_values is not None:
-            y = self._mix(x, self._gate(x), embed_output, *self._nearest(neighbor_values, neighbor_mask))[0]
+            y = self._mix(x, self.gates(x), embed_output, *self._nearest(neighbor_values, neighbor_mask))[0]
         position = decode_state.position + active.astype(jnp.int32)
         return y, DecodeState(EmptyState(), EmptyState(), position)
 
@@ -226,11 +226,16 @@ class Spalm(OutputMemory):
         memory = read(x, embed(jnp.where(valid, values, 0)), valid, scale)
         return mix(x, memory, gate, present), (1 - gate) * memory, present
 
-    def _gate(self, x: Array) -> Array:
-        """`[batch, length, 1 or dim]`, at least float32."""
-        dtype = jnp.promote_types(x.dtype, jnp.float32)
+    @property
+    def gated(self) -> str:
+        """What its learned gate lets through."""
+        return "the hidden state"
+
+    def gates(self, hidden: Activations) -> Float[Array, "batch length gates"]:
+        """`g_t`, one or one for each dimension, at least float32."""
+        dtype = jnp.promote_types(hidden.dtype, jnp.float32)
         weight = self.weight.astype(dtype).reshape(self.dim, -1)
-        scores = jnp.einsum("bld,de->ble", x.astype(dtype), weight)
+        scores = jnp.einsum("bld,de->ble", hidden.astype(dtype), weight)
         if self.gate_bias is not None:
             scores = scores + self.bias.astype(dtype)[None, None]
         return jax.nn.sigmoid(scores)

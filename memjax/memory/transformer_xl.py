@@ -19,7 +19,7 @@ from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.positions import relative_shift, sinusoids
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
-from memjax.memory.projections import Residual, matrix_init, project, tracked_weights, weight_dropout
+from memjax.memory.projections import SHORT, Keys, Residual, matrix_init, project, tracked_weights, weight_dropout
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
 
 __all__ = ["TransformerXLAttention", "TransformerXLState"]
@@ -214,7 +214,8 @@ class TransformerXLAttention(Residual, LayerMemory):
       init_stddev: of all matrices and biases.
       dtype: of the computation.
       track_attention: `Aux.arrays` has what `memjax.inspection.attention_maps` reads: `attention/weights` `[batch,
-        heads, length, slots + length]`, and `attention/visible`, which of them a query may read.
+        heads, length, slots + length]`, and `attention/visible`, which of them a query may read; also what
+        `memjax.inspection.attention_by_age` reads (`memjax.memory.projections.Keys`).
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -301,6 +302,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         y, u_v = self.normed(x), self._biases(shared)
         queries, (keys, values) = self._queries(y), self._keys_values(y)
         parts, valid = self._slots(state)
+        known = self._known_keys(state, mask.shape[1]) if self.track_attention else None
         if parts:
             # Apart from the segment: as one product, the backward pass would also work out the gradient to the memory.
             remembered = self._keys_values(self._recalled(parts, x.dtype))
@@ -314,7 +316,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         z = self._finish(x, z, deterministic, further)
         attended, reading = self._attended(weights, mask), Reading(queries, keys, values)
         state, aux = self._write(state, self._stored(x, y), mask, attended, reading)
-        tracked = tracked_weights(self, weights, visible)
+        tracked = tracked_weights(self, weights, visible, known)
         return z, state, more + aux + self._figures(weights, mask) + tracked
 
     def decode(
@@ -400,6 +402,12 @@ class TransformerXLAttention(Residual, LayerMemory):
         if not self._num_slots:
             return Aux()
         return Aux(metrics={"transformer_xl/memory_share": attention_share(weights, mask)})
+
+    def _known_keys(self, state: Any, length: int) -> Keys:
+        """What is known of slots and segment."""
+        slots = self._num_slots
+        places = jnp.arange(slots, 0, -1, dtype=jnp.int32)[None]
+        return Keys.of_slots(places, jnp.ones(slots, jnp.int32), jnp.full(slots, SHORT), length)
 
     @nn.nowrap
     def _no_attention(self, state: Any) -> Any:

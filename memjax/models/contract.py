@@ -45,6 +45,8 @@ class Model(nn.Module):
     * `represents`: it is `represent(inputs, ...)`, whatever stands below its head, and `answer(represented, ...)`, the
       head with the parameters `head/`.
     * `has_stack`: it has the field `stack`, a `memjax.models.transformer.Stack`.
+    * `has_slots`: an encoder reads and writes slots (`memjax.inspection.slot_map`).
+    * `num_memory_tokens`: learned rows in front of what it reads, which its attention reads and writes.
     * `task_parameters`: beginnings of the paths of the parameters of one task; a model that goes on with another task
       need not have, or find, them.
     """
@@ -56,6 +58,8 @@ class Model(nn.Module):
     stores_keys = False
     represents = False
     has_stack = False
+    has_slots = False
+    num_memory_tokens = 0
     task_parameters = ()
 
     @nn.nowrap

@@ -115,6 +115,11 @@ class EncoderDecoder(Model):
         attention = tuple(layer.attention.init_state(batch_size, dtype) for layer in self.decoder)
         return DecoderState(attention, (), jnp.zeros((batch_size,), jnp.int32))
 
+    @property
+    def num_memory_tokens(self) -> int:
+        """Learned rows in front of the source."""
+        return self.encoder.num_tokens
+
     @nn.nowrap
     def scores(self) -> SmoothedScores:
         """The vocabulary's; targets of the training loss are smoothed."""
@@ -202,6 +207,12 @@ class EncoderDecoder(Model):
             rows = rows[:, : memory.shape[1]]
             return rows, jnp.ones(rows.shape[:2], bool), aux
         return rows, jnp.pad(source_mask, [(0, 0), (memory.shape[1], 0)], constant_values=True), aux
+
+    def source_maps(
+        self, source: Int[Array, "batch source"], source_mask: Bool[Array, "batch source"]
+    ) -> tuple[Float[Array, "batch heads rows rows"], ...]:
+        """What memory rows and tokens of the source read in every layer (`MemoryTokens.attention_maps`)."""
+        return self.encoder.attention_maps(self._embed(source, jnp.zeros(source.shape[0], jnp.int32)), source_mask)
 
     def start_decoding(
         self, source: Int[Array, "batch source"], source_mask: Bool[Array, "batch source"], segment_length: int

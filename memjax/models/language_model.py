@@ -92,6 +92,11 @@ class LanguageModel(Model):
     decodes = resizes = mixes = has_stack = True
 
     @property
+    def num_memory_tokens(self) -> int:
+        """Learned rows before every segment."""
+        return self.memory_tokens
+
+    @property
     def stores_keys(self) -> bool:
         """Inner tensors have a row a token, but with memory tokens."""
         return not self.memory_tokens

@@ -198,6 +198,11 @@ class Memformer(Model):
 
     decodes = True
 
+    @property
+    def has_slots(self) -> bool:
+        """Whether there is a memory."""
+        return self.encoder is not None and self.encoder.num_slots > 0
+
     def setup(self) -> None:
         self.layer_norm = make_norm(self.norm_kind, self.dtype)
         heads = self.decoder[0].attention.num_heads

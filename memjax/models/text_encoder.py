@@ -93,6 +93,11 @@ class TextEncoder(Model):
     task_parameters = ("head/", "pooler/", "vocabulary/bias", GATE)
     """Parameters of one task: an encoder that goes on with another task need not have, or find, them."""
 
+    @property
+    def num_memory_tokens(self) -> int:
+        """Learned rows before every text."""
+        return self.memory_tokens
+
     def setup(self) -> None:
         dim = self.vocabulary.dim
         if self.pooler:

@@ -87,8 +87,8 @@ def test_scanned_layers_and_layers_with_a_memory_have_the_same_maps():
     ("model", "line"),
     [
         (
-            built(config.Memorizing(memory_length=4)),
-            "given MemorizingAttention, allowed: attention with track_attention",
+            built(config.LinearTransformer()),
+            "given LinearTransformerAttention, allowed: attention with track_attention",
         ),
         (Perceptron(ClassificationHead(num_classes=2)), "given Perceptron, allowed: a model with a stack of layers"),
     ],

@@ -1,0 +1,179 @@
+"""Panels of the value tables of product keys: how many slots are in use, how evenly, and when they were last used."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from memjax.inspection.slot_usage import SlotCounts, describe_counts, last_used, measure_usage
+from memjax.report.charts import bars, histogram, lines
+from memjax.report.panel import Figure, OpenedRun, Panel, Table
+from memjax.report.segments import plain_logs, spread
+
+__all__ = ["panels"]
+
+MOST_SEGMENTS = 32
+"""segments that are counted for each one that is looked at"""
+DRAWN, MOST_CHECKPOINTS = 6, 8
+"""tables with a line, checkpoints that are counted"""
+
+Counts = Mapping[str, Mapping[str, SlotCounts]]
+
+
+def panels(run: OpenedRun) -> Iterator[Panel]:
+    """The use of value tables; nothing of models without them."""
+    if not run.loaded.variables.get("tables"):
+        return
+    try:
+        counts = _measure(run, run.loaded)
+    except ValueError:  # tables that no documents of this split can be counted on
+        return
+    facts = describe_counts(counts)
+    first = next(iter(counts.values()))[""]
+    heads = f"{int(first.lookups.sum())} lookups"
+    where = f"{run.split} split, up to {_segments(run)} segments of each row, {heads} in a table"
+    text = (
+        "How much of the table is in use? Lample et al. 2019 report the share of slots that were chosen and the "
+        "divergence of their weights from an even distribution (https://arxiv.org/abs/1907.05242), Kim and Jung 2020 "
+        "the share of slots that had the largest weight of some token (https://arxiv.org/abs/2010.03881)."
+    )
+    yield Panel("usage", "Use of the value tables", text, tuple(_parts(run, counts, facts, where)))
+
+
+def _segments(run: OpenedRun) -> int:
+    """Segments that are counted."""
+    most = MOST_SEGMENTS * run.segments
+    return min(run.loaded.experiment.config.evaluation.max_segments or most, most)
+
+
+def _measure(run: OpenedRun, loaded: Any) -> Counts:
+    experiment = loaded.experiment
+    evaluation = dataclasses.replace(experiment.config.evaluation, split=run.split, max_segments=_segments(run))
+    return measure_usage(experiment, loaded.variables, evaluation)
+
+
+def _parts(run: OpenedRun, counts: Counts, facts: Mapping[str, Any], where: str) -> Iterator[Figure | Table]:
+    numbers = ("slots", "lookups", "usage", "top_usage", "count_divergence", "weight_divergence")
+    yield Table(
+        "usage_numbers",
+        "Slots in use",
+        f"Measured on the {where}. usage = share of slots that were chosen; top usage = that had the largest weight of "
+        "some token; divergences of choices and of weights from an even use, in nats (0 = even).",
+        ("table", *(name.replace("_", " ") for name in numbers)),
+        tuple((table, *(_rounded(values[name]) for name in numbers)) for table, values in facts.items()),
+    )
+    yield Figure(
+        "usage_ranks",
+        "How often slots are chosen",
+        f"Slots by rank, the most chosen first ({where}). A level line is an even use; slots that were never chosen "
+        "are not drawn." + (f" {DRAWN} of {len(counts)} tables." if len(counts) > DRAWN else ""),
+        lambda figure: draw_ranks(figure, counts),
+    )
+    yield Figure(
+        "usage_histogram",
+        "Spread of the use of slots",
+        f"Share of slots by how often they were chosen, in even shares (1 = as often as the mean slot; {where}).",
+        lambda figure: draw_histogram(figure, counts),
+    )
+    yield from _subsets(facts, where)
+    yield from _stale(run, counts)
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def _subsets(facts: Mapping[str, Any], where: str) -> Iterator[Figure | Table]:
+    """How classes of tokens differ in the slots that they choose, layer by layer."""
+    rows = [
+        (table, subset, _rounded(numbers["overlap_with_rest"]), _rounded(numbers["divergence_from_rest"]))
+        for table, values in facts.items()
+        for subset, numbers in values.get("subsets", {}).items()
+    ]
+    if not rows:
+        return
+    yield Table(
+        "usage_classes",
+        "Slots of kinds of tokens",
+        "Overlap = intersection over union of what the kind and all other tokens choose (1 = the same slots alike "
+        f"often), divergence in nats, 1 added to every count ({where}). Kim and Jung 2020 compare classes in this way.",
+        ("table", "tokens", "overlap with the rest", "divergence from the rest"),
+        tuple(rows),
+    )
+    overlap = {subset: [row[2] for row in rows if row[1] == subset] for subset in dict.fromkeys(row[1] for row in rows)}
+    if len(facts) > 1 and len({len(values) for values in overlap.values()}) == 1:
+        chosen = [*overlap][:DRAWN]
+        yield Figure(
+            "usage_overlap",
+            "Overlap of kinds of tokens, by table",
+            f"As in the table above; lower = the kinds have slots of their own ({where}).",
+            lambda figure: bars(
+                figure, [*facts], {name: overlap[name] for name in chosen}, x="overlap", limits=(0, 1), numbers="{:.2f}"
+            ),
+            height=1.2 + 0.4 * len(facts) * len(chosen),
+        )
+
+
+def _stale(run: OpenedRun, newest: Counts) -> Iterator[Figure]:
+    """At which of the kept checkpoints slots were last in use; nothing of a single one."""
+    from memjax.lifelong import load_run
+    from memjax.training.restoring import checkpoint_steps
+
+    steps = checkpoint_steps(run.path)
+    steps = [steps[index] for index in spread(len(steps), MOST_CHECKPOINTS)]
+    if len(steps) < 2:
+        return
+    measured = {step: _measure(run, load_run(run.path, step=step)) for step in steps[:-1]}
+    measured[steps[-1]] = newest
+    found = last_used(measured)
+    tables = [*found][:DRAWN]
+    yield Figure(
+        "usage_staleness",
+        "When slots were last in use",
+        "Share of the slots of each table whose last largest weight of a token was at that checkpoint, of "
+        f"{len(steps)} kept ones on the same tokens; never = at none of them. Slots that are used no more are bars "
+        "before the last one.",
+        lambda figure: draw_staleness(figure, {table: found[table] for table in tables}),
+    )
+
+
+def _of(table: str) -> str:
+    """`layer_01/values` -> `layer 1`."""
+    layer = table.partition("/")[0]
+    return f"layer {int(layer[6:])}" if layer.startswith("layer_") and layer[6:].isdigit() else table
+
+
+def _drawn(counts: Counts) -> dict[str, SlotCounts]:
+    names = [*counts]
+    return {_of(names[index]): counts[names[index]][""] for index in spread(len(names), DRAWN)}
+
+
+def draw_ranks(figure: Any, counts: Counts) -> Any:
+    """Lookups of slots, in even shares, over their ranks."""
+    series = {}
+    for name, found in _drawn(counts).items():
+        used = np.sort(found.lookups[found.lookups > 0])[::-1] / max(found.lookups.mean(), 1e-12)
+        at = np.unique(np.geomspace(1, max(len(used), 1), 200).astype(int))
+        at = at[at <= len(used)]
+        series[name] = (at, used[at - 1])
+    named = {"x": "slot, by rank", "y": "chosen, in even shares", "levels": {"even": 1.0}}
+    return plain_logs(lines(figure, series, log_x=True, log_y=True, **named))
+
+
+def draw_histogram(figure: Any, counts: Counts) -> Any:
+    """How the lookups of slots are spread, up to the hundredth that is used most."""
+    values = {name: found.lookups / max(found.lookups.mean(), 1e-12) for name, found in _drawn(counts).items()}
+    high = max(float(np.quantile(one, 0.99)) for one in values.values())
+    shown = {name: np.minimum(one, high) for name, one in values.items()}
+    return histogram(figure, shown, bins=30, x="chosen, in even shares", y="share of slots", log_y=True)
+
+
+def draw_staleness(figure: Any, found: Mapping[str, Mapping[str, int]]) -> Any:
+    """Share of slots by the checkpoint of their last use."""
+    names = [*dict.fromkeys(name for slots in found.values() for name in slots)]
+    share = lambda slots: [slots.get(name, 0) / sum(slots.values()) for name in names]
+    series = {_of(table): share(slots) for table, slots in found.items()}
+    return bars(figure, names, series, x="last in use at step", y="share of slots", upright=True, limits=(0, None))
