@@ -36,7 +36,7 @@ def ends_of(lines: Iterable[Mapping[str, Any]], kept: Sequence[int]) -> dict[int
 
     Example:
       >>> line = {"kind": "evaluation", "phase": "after"}
-      >>> ends_of([{**line, "step": 4}, {**line, "step": 8, "stage": 1}], [4, 11, 12])
+      >>> ends_of([{**line, "step": 4}, {**line, "step": 8, "stage": 1}], [4, 11, 14])
       {0: 4, 1: 11}
     """
     after = [line for line in lines if line["kind"] == "evaluation" and line.get("phase") == "after"]

@@ -226,6 +226,6 @@ def _table(found: Lineage, pairs: list[Pair]) -> Table:
         f"Means over heads, over {_measured(found)}: with the head that each is a copy of, with the unrelated ones in "
         "the layer of that one, and with those of all layers, of attention beyond even; last, of whole weights with "
         "its ancestor's head, which are alike in any two heads where queries have few keys. "
-        f"{KEPT} keeps all generations."
+        f"`{KEPT}` keeps all generations."
     )
     return Table("ancestors_means", "Correlations by pair of generations", caption, columns, rows)

@@ -165,7 +165,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
         "forgetting mixes its classes, or moves them away from what the head compares them with."
     )
     if found.kept < found.count:
-        text += f" Of {found.kept} of {found.count} tasks the checkpoint of the end is there; {KEPT} keeps all."
+        text += f" Of {found.kept} of {found.count} tasks the checkpoint of the end is there; `{KEPT}` keeps all."
     yield Panel("features", "Feature space", text, tuple(parts))
 
 

@@ -99,7 +99,7 @@ def _query_rows(asked: tuple[Any, Any], found: Any, parts: Sequence[Any], names:
     order = [place for place in np.argsort(-found.weights[0], kind="stable") if found.numbers[0, place] >= 0]
     for place in order[:SHOWN]:
         number = int(found.numbers[0, place])
-        of = int(task_of_number(np.array(number), [part.first for part in parts]))
+        of = int(task_of_number(np.array([number]), [part.first for part in parts])[0])
         example = parts[of].examples.example(number - parts[of].first)
         weight = float(found.weights[0, place])
         yield None, names[of], number, weight, label_of(one, example), text_of(one, example)

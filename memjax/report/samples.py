@@ -45,7 +45,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
     if run.lines and (part := _by_checkpoint(run)):
         text = (
             "The same prompt, the same seed, at every checkpoint: what the model has learned to write so far, and in a "
-            f"stream what it has forgotten. Runs keep their last two checkpoints; {KEPT} keeps more."
+            f"stream what it has forgotten. Runs keep their last two checkpoints; `{KEPT}` keeps more."
         )
         yield Panel("samples", "What each checkpoint writes", text, (part,))
 

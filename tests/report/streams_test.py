@@ -1,0 +1,112 @@
+"""Panels of a stream of tasks, from lines: matrix, forgetting, age, costs, and what the method logs."""
+
+import math
+
+import numpy as np
+import pytest
+
+from memjax.config import TaskData
+from memjax.report import streams
+from memjax.report.method_log import borders_of, broken, logged
+from memjax.report.streams import Scores, growth_rows, scores_of
+from tests.report.crafted import AFTER, crafted, parts_of, smoke
+
+MATRIX = np.array([[1.0, 0.25, 0.0], [0.5, 0.75, 0.5], [0.25, 0.5, 1.0]])
+
+
+def lines_of(matrix, measure, names, **fields):
+    """Evaluations of tasks after each of them, four updates a task."""
+    return [
+        {**AFTER, **fields, "stage": stage, "step": 4 * (stage + 1), "name": name, measure: value}
+        for stage, row in enumerate(matrix)
+        for name, value in zip(names, row, strict=True)
+    ]
+
+
+def training(step, **fields):
+    common = {"tokens": 64.0, "targets": 8.0, "tokens_per_second": 640.0, "skipped": 0.0}
+    return {"kind": "train", "step": step, "nats_per_token": 1.0 / step, **common, **fields}
+
+
+def test_means_and_ages_are_those_of_the_matrix():
+    scores = Scores("accuracy", ("a", "b", "c"), MATRIX, less=False)
+    np.testing.assert_allclose(scores.means(), [1.0, 0.625, 1.75 / 3])
+    np.testing.assert_allclose(scores.by_age(), [2.75 / 3, 0.5, 0.25])
+    assert np.isnan(scores.learned()[0, 1:]).all() and scores.learned()[2].tolist() == [0.25, 0.5, 1.0]
+    assert scores.numbers == "{:.2f}" and not scores.at_once
+    through = Scores("accuracy", ("a", "b", "c"), MATRIX[:2], less=False)
+    np.testing.assert_allclose(through.by_age(), [0.875, 0.5])
+
+
+def test_perplexities_are_averaged_by_their_logarithm():
+    nats = np.log([[2.0, 99.0], [4.0, 16.0]])
+    found = scores_of({"measure": "nats_per_token", "tasks": ["a", "b"], "scores": nats.tolist()})
+    assert (found.label, found.less, found.numbers) == ("perplexity", True, "{:.1f}")
+    np.testing.assert_allclose(found.means(), [2.0, 8.0])
+    np.testing.assert_allclose(found.by_age(), [math.sqrt(2.0 * 16.0), 4.0])
+
+
+def test_curves_are_what_only_the_method_logs():
+    lines = [
+        training(1, **{"odds_of_writing": 0.5, "layer_00/transformer_xl/memory_share": 0.5, "replay/nll": None}),
+        training(2, **{"odds_of_writing": 0.25, "replay/nll": 2.0, "replay/targets": 4.0, "losses/ewc": 0.0}),
+        training(3, **{"odds_of_writing": None, "replay/nll": 3.0, "replay/gradient_norm": 1.0}),
+    ]
+    found = logged(lines)
+    assert found == {"odds_of_writing": ([1, 2], [0.5, 0.25]), "replay/nll": ([2, 3], [2.0, 3.0])}
+    steps, values = broken(*found["replay/nll"], [2, 9])
+    assert steps.tolist() == [2, 3, 3] and np.isnan(values[1]) and values[[0, 2]].tolist() == [2.0, 3.0]
+
+
+def test_growth_stands_before_the_task_that_follows():
+    ends = [{**AFTER, "name": "a", "step": 4}, {**AFTER, "name": "a", "step": 8, "stage": 1}]
+    grown = {"kind": "grown", "step": 4, "seconds": 0.5, "nats_before": 2.0, "nats_after": 2.5}
+    lineage = [{"model.num_layers": 2, "model.dim": 12, "model.num_heads": 3}]
+    assert borders_of(ends, ["a"]) == [4, 8] and borders_of(ends, ["b"]) == []
+    assert growth_rows([ends[0], grown, ends[1]], ["a", "b"], lineage) == [("b", 4, 2, 12, 3, 2.0, 2.5, 0.5)]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    config = smoke("lifelong_text", tmp_path_factory.mktemp("runs"))
+    config.lifelong.tasks = (*config.lifelong.tasks, TaskData(name="task_2", source=config.data.source))
+    names = [task.name for task in config.lifelong.tasks]
+    lines = lines_of(MATRIX, "accuracy", names, examples_per_second=500.0)
+    lines += lines_of(MATRIX[:, :1], "accuracy", ["whole"])
+    lines += [training(step, **{"replay/nll": 0.5, "odds_of_writing": 0.1 * step}) for step in range(1, 13)]
+    panels = [*streams.panels(crafted(tmp_path_factory.mktemp("stream"), config, lines))]
+    return {panel.name: panel for panel in panels}, parts_of(panels)
+
+
+def test_a_stream_has_its_matrix_curves_and_costs(found):
+    panels, parts = found
+    assert [*panels] == ["stream_scores", "stream_costs", "stream_method"]
+    curves = ("matrix", "forgetting", "means", "age")
+    assert {f"stream_{name}" for name in (*curves, "summary", "costs", "losses", "odds_of_writing")} == {*parts}
+    assert "16 vectors of the test split of each task" in parts["stream_matrix"].caption
+    assert "whole" in parts["stream_means"].caption and "higher is better" in panels["stream_scores"].text
+
+
+def test_tables_say_what_the_command_says(found):
+    _, parts = found
+    summary = {row[0]: row[1] for row in parts["stream_summary"].rows}
+    assert summary["average"] == pytest.approx(1.75 / 3) and summary["whole"] == 0.25
+    assert summary["forgetting"] == pytest.approx((0.75 + 0.25) / 2)
+    costs = {what: (value, unit) for what, value, unit in parts["stream_costs"].rows}
+    assert costs["scoring, with its adaptation"] == (2.0, "ms an example")
+    assert costs["training"] == (80.0, "examples a second") and costs["all updates"][0] == pytest.approx(1.2)
+
+
+def test_tasks_that_are_learned_at_once_are_bars(tmp_path):
+    config = smoke("lifelong_mnist", tmp_path)
+    names = [task.name for task in config.lifelong.tasks]
+    run = crafted(tmp_path, config, lines_of([[0.5, 0.75]], "accuracy", names))
+    panel = next(streams.panels(run))
+    assert panel.title == "Tasks" and [*parts_of([panel])] == ["stream_tasks", "stream_summary"]
+
+
+def test_other_runs_have_no_such_panels(tmp_path):
+    config = smoke("lifelong_mnist", tmp_path)
+    assert not [*streams.panels(crafted(tmp_path / "new", config, [training(1)]))]
+    config.lifelong = None
+    assert not [*streams.panels(crafted(tmp_path / "plain", config, [{**AFTER, "step": 1, "accuracy": 1.0}]))]
