@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -52,7 +52,7 @@ from memjax.training.stages import GROWTH, Change, Context, Learner, Lineage, St
 from memjax.training.step import TrainState, init_variables, model_variables
 from memjax.typing import Batch, Sum
 
-__all__ = ["WARM_UP", "elle"]
+__all__ = ["WARM_UP", "elle", "growth_to"]
 
 GROWTH_LINE = "grown"
 """kind of the lines of metrics about a growth: its seconds, and the nats of rows of the memory before and after it"""
@@ -243,30 +243,64 @@ def next_growth(
       lineage: so far.
       key: of what is drawn.
     """
-    model, head = config.model, config.model.head_dim or config.model.dim // config.model.num_heads
+    model = config.model
     dim = how.dims[index - 1] if how.dims else model.dim
     layers = how.layers[index - 1] if how.layers else model.num_layers
     if (dim, layers) == (model.dim, model.num_layers):
         return None
-    old_heads, old_mlp = model.num_heads, model.feed_forward.dim or 4 * model.dim
-    # Heads and feed-forward units grow as the width does.
+    left = lineage[-1][GROWTH]["left"] if lineage else ()
+    return growth_to(model, dim, layers, how=how.copies, norms=how.norms, seed=_seed(key), left=left)
+
+
+def growth_to(
+    model: Any,
+    dim: int,
+    num_layers: int,
+    *,
+    how: Literal["random", "cyclic"] = "random",
+    norms: Literal["weighted", "plain"] = "weighted",
+    seed: Sequence[int] = (0,),
+    left: Sequence[int] = (),
+) -> tuple[dict[str, Any], Growth]:
+    """What makes a model as wide and as deep as given: an entry of a lineage, and what is copied of what.
+
+    Heads keep their width: they, and feed-forward units, become more as the residual stream does. The entry goes to
+    `Experiment.grown`, which makes the bigger model, the rest to `memjax.lifelong.expansion.expand`.
+
+    Args:
+      model: settings of the model as it is.
+      dim: width of the residual stream, a multiple of that of a head; at least what it is.
+      num_layers: from as many as there are to twice as many.
+      how: which entries new ones are copies of.
+      norms: as in `memjax.config.ELLE`.
+      seed: of what is drawn.
+      left: layers that no earlier growth has copied; () = all.
+
+    Raises:
+      ValueError: a size that is smaller, or more copies of layers than layers.
+
+    Example:
+      >>> from memjax.config import Model
+      >>> fields, growth = growth_to(Model(dim=8, num_layers=1, num_heads=2), 12, 2, how="cyclic")
+      >>> fields["model.num_heads"], fields["model.feed_forward.dim"], growth.heads[0].tolist(), growth.layers
+      (3, 48, [0, 1, 0], (0, 0))
+    """
+    head, old_heads = model.head_dim or model.dim // model.num_heads, model.num_heads
+    old_mlp = model.feed_forward.dim or 4 * model.dim
     heads, mlp = max(old_heads, old_heads * dim // model.dim), old_mlp * dim // model.dim
-    seed, left = _seed(key), lineage[-1][GROWTH]["left"] if lineage else ()
-    sources, left = copied_layers(model.num_layers, layers - model.num_layers, left, [*seed, 0])
+    sources, left = copied_layers(model.num_layers, num_layers - model.num_layers, left, [*seed, 0])
     each = lambda old, new, what: tuple(
-        copies(old, new, how.copies, [*seed, what, layer]) for layer in range(model.num_layers)
+        copies(old, new, how, [*seed, what, layer]) for layer in range(model.num_layers)
     )
-    growth = Growth(
-        copies(model.dim, dim, how.copies, [*seed, 1]), each(old_heads, heads, 2), each(old_mlp, mlp, 3), sources
-    )
+    growth = Growth(copies(model.dim, dim, how, [*seed, 1]), each(old_heads, heads, 2), each(old_mlp, mlp, 3), sources)
     fields: dict[str, Any] = {
         "model.dim": dim,
         "model.num_heads": heads,
         "model.head_dim": head,
-        "model.num_layers": layers,
+        "model.num_layers": num_layers,
         "model.feed_forward.dim": mlp,
     }
-    if how.norms == "weighted" and dim != model.dim:
+    if norms == "weighted" and dim != model.dim:
         fields["model.weighted_norms"] = True
     return {**fields, GROWTH: {**growth.to_json(), "left": list(left)}}, growth
 
