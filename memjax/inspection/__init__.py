@@ -9,3 +9,4 @@ from memjax.inspection.regression import *
 from memjax.inspection.retrievals import *
 from memjax.inspection.slot_usage import *
 from memjax.inspection.token_maps import *
+from memjax.inspection.token_nats import *

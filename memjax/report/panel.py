@@ -150,13 +150,12 @@ class OpenedRun:
 
     @functools.cached_property
     def evaluation(self) -> Evaluation:
-        """How the split is scored: as the run's own evaluation reads it, of about `tokens` tokens."""
+        """How the split is scored: as the run's own evaluation reads it, but about `tokens` tokens of it."""
         experiment = self.loaded.experiment
         own = experiment.config.evaluation
         reading = experiment.reading(own)
         segments = -(-self.tokens // (reading.rows * (reading.stride or reading.segment_length)))
-        limits = [limit for limit in (own.max_segments, segments) if limit]
-        return dataclasses.replace(own, split=self.split, answers=0, max_segments=min(limits, default=0))
+        return dataclasses.replace(own, split=self.split, answers=0, max_segments=segments)
 
     @functools.cached_property
     def remembers(self) -> bool:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from memjax.report import (
     ancestors,
+    attention,
     curves,
     features,
+    gains,
+    gates,
     neighbors,
     samples,
     scores,
+    signal,
+    slots,
     streams,
+    usage,
 )
 from memjax.report.panel import Provider
 
@@ -22,6 +28,12 @@ PROVIDERS: dict[str, Provider] = {
     CURVES: curves.panels,
     "scores": scores.panels,
     "streams": streams.panels,
+    "gains": gains.panels,
+    "attention": attention.panels,
+    "gates": gates.panels,
+    "slots": slots.panels,
+    "signal": signal.panels,
+    "usage": usage.panels,
     "features": features.panels,
     "ancestors": ancestors.panels,
     "samples": samples.panels,

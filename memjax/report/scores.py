@@ -146,7 +146,8 @@ def _mentions(run: OpenedRun) -> Panel:
             series.append(value)
     caption = (
         f"{len(kept.nats):,} tokens of the {run.split} split by how long ago the document had the same token last, in "
-        f"lengths of a segment ({length} tokens). Without: every segment finds the memory that a document begins with."
+        f"lengths of a segment ({length} tokens; here = in this one). Without: every segment finds the memory that a "
+        "document begins with."
     )
     text = (
         "Does the memory help where it can? A token that stood earlier in the document, but not in this segment, is "
@@ -174,9 +175,9 @@ def _short(bucket: str) -> str:
 
     Example:
       >>> [_short(name) for name in ("never", "in this segment", "up to 1x", "4x to 8x")]
-      ['never', 'here', '≤ 1x', '≤ 8x']
+      ['never', 'here', '1x', '8x']
     """
-    return {"never": "never", "in this segment": "here"}.get(bucket, f"≤ {bucket.rpartition(' ')[2]}")
+    return {"never": "never", "in this segment": "here"}.get(bucket, bucket.rpartition(" ")[2])
 
 
 def _draw_mentions(
@@ -188,8 +189,8 @@ def _draw_mentions(
         names,
         gains,
         y="gain in nats",
-        x="last mention, in lengths of a segment (here: in this one)",
-        numbers="{:.2f}",
+        x="last mention, up to so many segments ago",
+        numbers="{:.2g}",
         upright=True,
         signed=True,
         place=(2, 1, 2),
