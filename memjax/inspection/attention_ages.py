@@ -88,8 +88,8 @@ def attention_by_age(
       ValueError: a model without layers, layers that cannot be tracked or do not know how old their keys are, or
         nothing left to count.
     """
-    sums: dict[int, Any] = {}
-    tokens, limit = 0, 1 + sum(batch.mask.shape[1] for batch in segments)
+    sums: dict[int, np.ndarray] = {}
+    tokens = 0
     for number, (batch, layers) in enumerate(read_tracked(model, variables, segments)):
         if number < skip:
             continue
@@ -99,12 +99,13 @@ def attention_by_age(
                 raise ValueError(
                     f"attention by age: given a layer {layer} without ages of its keys, allowed: with them"
                 )
-            found = _mass(arrays, np.asarray(batch.mask), limit)
-            sums[layer] = sums[layer] + found if layer in sums else found
+            found = _mass(arrays, np.asarray(batch.mask))
+            sums[layer] = _added(sums[layer], found) if layer in sums else found
     if not tokens:
         raise ValueError(f"skip: given {skip} of {len(segments)} segments, allowed: fewer, with real tokens after them")
-    used = max(int(np.flatnonzero(total.any(axis=0))[-1]) for total in sums.values()) + 1
-    return AttentionAges(tuple(sums), np.stack([total[:, :used] for total in sums.values()]) / tokens, tokens)
+    used = 1 + max(int(np.flatnonzero(total.any(axis=0)).max(initial=0)) for total in sums.values())
+    mass = np.stack([_added(total, np.zeros((len(NAMES), used)))[:, :used] for total in sums.values()])
+    return AttentionAges(tuple(sums), mass / tokens, tokens)
 
 
 def read_tracked(
@@ -139,18 +140,25 @@ def read_tracked(
         yield batch, found
 
 
-def _mass(arrays: Mapping[str, np.ndarray], mask: np.ndarray, limit: int) -> Float[np.ndarray, "sources ages"]:
+def _mass(arrays: Mapping[str, np.ndarray], mask: np.ndarray) -> Float[np.ndarray, "sources ages"]:
     """What sources and ages get of one segment, summed over tokens and averaged over heads."""
     length = mask.shape[1]
     weights = arrays[WEIGHTS][:, :, -length:].astype(np.float64)  # without queries of learned rows
     ages = np.broadcast_to(arrays[AGES], weights.shape)
     weights = np.where(mask[:, None, :, None] & (ages >= 0), weights, 0) / weights.shape[1]
-    total = np.zeros((len(NAMES), limit))
+    oldest = int(ages.max()) + int(arrays[SPANS].max())
+    total = np.zeros((len(NAMES), oldest))
     for source in NAMES:
         for span in np.unique(arrays[SPANS][arrays[SOURCES] == source]):
             keys = (arrays[SOURCES] == source) & (arrays[SPANS] == span)
             at, shares = ages[..., keys].ravel(), weights[..., keys].ravel() / span
             for later in range(span):  # the tokens that a key stands for
-                inside = (shares > 0) & (at + later < limit)
-                total[source] += np.bincount(at[inside] + later, shares[inside], minlength=limit)
+                total[source] += np.bincount(at[shares > 0] + later, shares[shares > 0], minlength=oldest)
     return total
+
+
+def _added(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The sum of two `[sources, ages]`, the shorter one with zeros behind it."""
+    wide = max(first.shape[1], second.shape[1])
+    first, second = (np.pad(one, [(0, 0), (0, wide - one.shape[1])]) for one in (first, second))
+    return first + second

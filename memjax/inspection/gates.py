@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -91,8 +92,8 @@ def gate_map(model: Model, variables: Mapping[str, Any], segments: Sequence[Batc
     inner, own, state = [], regroup(variables, model, tapped), tapped.init_state(len(segments[0].mask))  # type: ignore[type-var]
     for batch in segments:
         state, aux = read(own, state, batch)
-        inner.append({name: np.asarray(aux.arrays[name]) for name in names})
-    hidden = {name: np.concatenate([one[name] for one in inner], axis=1) for name in names}
+        inner.append({name: aux.arrays[name] for name in names})
+    hidden = {name: jnp.concatenate([one[name] for one in inner], axis=1) for name in names}
 
     split = {name: split_collection(one, model.groups()) for name, one in variables.items()}
     part = lambda *path: {name: _at(one, path) for name, one in split.items() if _at(one, path)}

@@ -67,6 +67,6 @@ def memory_token_maps(model: Model, variables: Mapping[str, Any], segments: Sequ
         return TokenMaps(model.num_memory_tokens, np.stack(weights), np.asarray(batch.inputs), np.asarray(batch.mask))
     chosen = model.choose_extras(segments[-1].extras)
     source = chosen["source"], chosen["source_mask"]
-    read = jax.jit(lambda variables: model.apply(variables, *source, method="source_maps"))
-    maps: Any = read(model_collections(variables))
+    read = jax.jit(lambda variables, *source: model.apply(variables, *source, method="source_maps"))
+    maps: Any = read(model_collections(variables), *source)
     return TokenMaps(model.num_memory_tokens, np.stack(maps), *map(np.asarray, source))

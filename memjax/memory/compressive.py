@@ -391,12 +391,9 @@ class CompressiveAttention(TransformerXLAttention):
         if not self._compresses:
             return super()._known_keys(state, length)
         older, memory, rate = self.compressed_memory_length, self.memory_length, self.compression_rate
-        # What a segment of whole windows displaces ends where the memory begins. Others end at a multiple of the rate,
-        # and the window whose oldest token has left is compressed already.
-        newest = jnp.full((1, 1), memory + 1, jnp.int32)
-        if length % rate:
-            left = -((memory - state.phase[:, None]) // rate)  # whole windows after the running one, 0 or fewer
-            newest = state.phase[:, None] + 1 - left * rate
+        # A window is compressed as soon as its oldest token has left, so that its others are in the memory still where
+        # segments are not whole windows.
+        newest = memory + 1 - (-state.phase[:, None] % rate)
         later = jnp.arange(older - 1, -1, -1, dtype=jnp.int32)[None]
         near = jnp.broadcast_to(jnp.arange(memory, 0, -1, dtype=jnp.int32), (newest.shape[0], memory))
         places = jnp.concatenate([newest + rate * later, near], axis=1)

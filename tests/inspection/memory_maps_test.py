@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 
 from memjax import config
-from memjax.functional.basis import bin_masses
-from memjax.inspection.memory_maps import attend_places, signal_map, slot_map, token_space
+from memjax.functional.basis import bin_masses, token_positions
+from memjax.inspection.memory_maps import (
+    attend_places,
+    long_term_of,
+    signal_map,
+    slot_map,
+    token_space,
+    with_signal,
+)
 from memjax.models.factory import make_language_model, make_memformer
 from tests.reference.parameters import params_of
 
@@ -116,6 +123,15 @@ def test_attention_goes_to_the_tokens_that_are_remembered():
     assert seen.shape == (2, 2, LENGTH)
     inside = bin_masses(jnp.asarray(found.mean[1, 2, 0, :, 3]), jnp.asarray(found.variance[1, 2, 0, :, 3]), 1)
     np.testing.assert_allclose(seen.sum(axis=(1, 2)), inside[:, 0], atol=1e-5)
+
+
+def test_even_updates_leave_tokens_elsewhere_than_sticky_ones():
+    found = mapped()
+    even = found.token_places(0, 2, even=True)
+    np.testing.assert_allclose(even, token_positions(2, LENGTH, found.contraction))
+    assert np.abs(even - found.token_places(0, 2)).max() > 0.01
+    model, _ = infinity_former(sticky="none")
+    assert long_term_of(with_signal(model, sticky="quantile"))[1].sticky == "quantile"
 
 
 def test_space_is_shared_by_nearness():

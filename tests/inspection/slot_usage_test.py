@@ -16,6 +16,7 @@ from memjax.inspection.slot_usage import (
     class_divergence,
     class_overlap,
     describe_counts,
+    last_used,
     measure_usage,
     staleness,
 )
@@ -110,6 +111,12 @@ def test_classes():
 def test_staleness_is_the_last_checkpoint_of_a_slot():
     tops = [np.array([3, 1, 0, 0, 2]), np.array([0, 1, 0, 0, 9]), np.array([1, 0, 0, 0, 1])]
     assert staleness(tops).tolist() == [2, 0, 1, 2]
+
+
+def test_slots_were_last_used_at_a_checkpoint_of_a_table_of_their_size():
+    counts = lambda *top: {"": SlotCounts(np.zeros(len(top), np.int64), np.array(top), np.zeros(len(top)))}
+    measured = {5: {"a": counts(1, 0), "b": counts(1)}, 9: {"a": counts(0, 2), "b": counts(0, 1)}}
+    assert last_used(measured) == {"a": {"never": 0, "5": 1, "9": 1}, "b": {"never": 1, "9": 1}}
 
 
 @pytest.mark.parametrize("layers", [0, 2])
