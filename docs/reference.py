@@ -21,7 +21,7 @@ SECTION = """## {title}
    :members:{members}
 ```
 """
-OF_FLAX = re.compile(r",?\s*(parent: Module \| Scope.*?>|name: str \| None = None)")
+OF_FLAX = re.compile(r",?\s*(parent: [^=]*= <flax[^>]*>|name: str \| None = None)")
 """fields that every Linen module has"""
 TYPES = re.compile(r"<class '(?:jax\.numpy|numpy)\.(\w+)'>")
 NOT_SHOWN = ("setup", "dtype", "name", "parent", "scope")
@@ -86,6 +86,15 @@ def code_is_indented(app: Sphinx, what: str, name: str, obj: Any, options: Any, 
     lines[:] = shown
 
 
+def no_type(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """What stands before the colon in an attribute's docstring is no type: its annotation is."""
+    del app, name, obj, options
+    types = [line for line in lines if line.startswith(":type: ")]
+    if what in ("attribute", "data", "property") and types:
+        lines[:] = [line for line in lines if line not in types]
+        lines[0] = f"{types[0].removeprefix(':type: ')}: {lines[0]}"
+
+
 def signature(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, given: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
@@ -119,6 +128,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls."""
     app.add_directive("package", Package)
     app.connect("autodoc-process-docstring", code_is_indented, priority=400)  # before the sections of Google's style
+    app.connect("autodoc-process-docstring", no_type, priority=600)  # behind them
     app.connect("autodoc-process-signature", signature)
     app.connect("autodoc-skip-member", skip)
     app.connect("missing-reference", unlisted)

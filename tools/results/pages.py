@@ -74,9 +74,9 @@ TITLES = {
 HEADER = """# Results
 
 A number has one home. [ledger.jsonl](ledger.jsonl) has a line a run: recipe, row, seed, command, commit, hardware, what
-its configuration changes of the one shipped at that commit, versions, results and evaluations. [curves](curves) has, a
+its configuration changes of the one shipped at that commit, versions, results and evaluations. `curves/` has, a
 file a config, at most {points} points of what every run logged, all columns. [measurements.jsonl](measurements.jsonl)
-has what is no run: rounds of benchmarks with all their times, plans, searches, stores. [tables](tables) and this page
+has what is no run: rounds of benchmarks with all their times, plans, searches, stores. `tables/` and this page
 are made of them:
 
     python -m tools.results run RECIPE     # trains and records what the ledger does not have; may be interrupted

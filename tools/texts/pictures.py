@@ -8,7 +8,7 @@ from html import escape
 
 from tools.results.ledger import Book, Measurement
 
-WIDTH, LEFT, RIGHT, ROW, TOP = 720, 190, 60, 34, 62
+WIDTH, LEFT, RIGHT, ROW, TOP = 720, 215, 60, 34, 62
 STYLE = (
     "text{font:14px system-ui,sans-serif;fill:#1f2328}.small{font-size:12px;fill:#59636e}.kept{fill:#0969da}"
     ".cleared{fill:#afb8c1}.line{stroke:#1f2328;stroke-width:1.5}.chance{stroke:#59636e;stroke-dasharray:3 3}"

@@ -40,18 +40,18 @@ def _transformer_xl(known: Known) -> str:
 
 def _compressive(known: Known) -> str:
     gain = known.learned("Compressive", "not_compressed")
-    return f"recall of what has left the positions: against none {gain} ({link('learns')})"
+    return f"recall of what has left the positions: {gain} over none ({link('learns')})"
 
 
 def _memorizing(known: Known) -> str:
     recipe = "memory_gain_controls"
     gain = known.against(recipe, "Memorizing", "cache of 544 tokens", "test bits per byte", 3)
-    return f"names in code: bits per byte against a cache of as many bytes {gain} ({link(recipe)})"
+    return f"names in code, bits per byte: {gain} over a cache of as many bytes ({link(recipe)})"
 
 
 def _infinity_former(known: Known) -> str:
     gain = known.against("events_signals", "infinity-former", "no signal", "test accuracy")
-    return f"when events were, at a fixed cost: against no signal {gain} ({link('events_signals')})"
+    return f"when events were, at a fixed cost: {gain} over no signal ({link('events_signals')})"
 
 
 def _linear(row: str, contender: str) -> Callable[[Known], str]:
@@ -62,7 +62,7 @@ def _linear(row: str, contender: str) -> Callable[[Known], str]:
         text = "linear_states_wikitext2"
         own, softmax = (known.mean(text, name, "test perplexity") for name in (row, "softmax, one segment"))
         return (
-            f"decodes {rates[contender] / rates['softmax']:.0f} times as fast at {longest:,} "
+            f"decodes {rates[contender] / rates['softmax']:.0f} times as fast at {longest:,} tokens "
             f"({link('decode_speed')}); perplexity {own:.0f}, softmax {softmax:.0f} ({link(text)})"
         )
 
@@ -73,19 +73,19 @@ def _memory_tokens(known: Known) -> str:
     gain = known.learned("memory tokens, bottleneck", "cleared")
     recipe = "multi30k_memory_tokens"
     level = known.against(recipe, "10 memory tokens", "no memory tokens", "test perplexity")
-    return f"copying {gain} ({link('learns')}); translation: {level} perplexity ({link(recipe)})"
+    return f"a text through ten tokens: {gain} over none ({link('learns')}); translation: {level} ({link(recipe)})"
 
 
 def _memformer(known: Known) -> str:
     recipe = "memformer_recall"
     gain = known.against(recipe, "16 slots", "no slots", "accuracy")
-    return f"recall over long noise, in the smallest state: {gain} ({link(recipe)})"
+    return f"recall over long noise, in the smallest state: {gain} over none ({link(recipe)})"
 
 
 def _facts(row: str) -> Callable[[Known], str]:
     def said(known: Known) -> str:
         gain = known.against("fact_table", row, "network of equal cost", "test accuracy")
-        return f"facts: against a network of equal cost {gain} ({link('fact_table')})"
+        return f"facts: {gain} over a network of equal cost ({link('fact_table')})"
 
     return said
 
@@ -93,19 +93,19 @@ def _facts(row: str) -> Callable[[Known], str]:
 def _spalm(known: Known) -> str:
     recipe = "wikitext2_spalm"
     found = known.against(recipe, "SPALM, by halves", "goes on without", "test perplexity")
-    return f"nothing that we measured: WikiText-2 perplexity {found} ({link(recipe)})"
+    return f"nothing that we measured: WikiText-2 perplexity, {found} over none ({link(recipe)})"
 
 
 def _continuous_cache(known: Known) -> str:
     own, without = _perplexity(known, "both", "cache"), _perplexity(known, "spalm", "transformer_xl")
-    return f"any trained model, without training: {own:.1f} instead of {without:.1f} ({link('knn_lm')})"
+    return f"any trained model, untouched: perplexity {own:.1f} instead of {without:.1f} ({link('knn_lm')})"
 
 
 def _knn_lm(known: Known) -> str:
     facts = known.facts("knn_lm", MODEL)
     best = min(facts["knn_lm"], key=lambda row: row["validation"])
     own, without = (math.exp(nats["test"]) for nats in (best, facts["base"]))
-    return f"any trained model and a corpus: {own:.1f} instead of {without:.1f} ({link('knn_lm')})"
+    return f"any trained model, and a corpus: perplexity {own:.1f} instead of {without:.1f} ({link('knn_lm')})"
 
 
 CHOICES = (
