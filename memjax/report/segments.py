@@ -71,7 +71,7 @@ def as_arrays(segments: Sequence[Batch]) -> dict[str, Any]:
     return {name: stacked(name) for name in ("inputs", "start_of_document", "mask")}
 
 
-def words_of(run: OpenedRun, ids: Iterable[int]) -> tuple[str, ...]:
+def words_of(run: OpenedRun, ids: Iterable[Any]) -> tuple[str, ...]:
     """The text of every id, with its spaces; of ids that are no text what they mean."""
     tokenizer = run.loaded.experiment.tokenizer
     begin = run.loaded.experiment.begin_token

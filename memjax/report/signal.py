@@ -146,7 +146,7 @@ def _parts(run: OpenedRun, document: Document) -> tuple[Any, ...]:
     )
     rows = []
     for word, mass in zip(words, masses, strict=True):
-        best = np.argsort(-mass, kind="stable")[:3]
+        best = np.argsort(-mass, kind="stable")[:3].tolist()
         rows.append((word, *(f"{_context(run, document, index)} ({mass[index]:.3f})" for index in best)))
     table = Table(
         "signal_words",
