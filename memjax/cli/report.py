@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 from memjax.cli.parser import Parser
-from memjax.console import waiting
 from memjax.overrides import UsageError
 
 SPLITS = ("train", "validation", "test")
@@ -42,8 +41,7 @@ def run(arguments: list[str]) -> int:
     looked = {name: getattr(options, name) for name in ("rows", "segments", "tokens", "split", "datastore")}
     runs = [OpenedRun(path, **looked) for path in options.runs]
     only = [name for part in options.only.split(",") if (name := part.strip())]
-    with waiting("report: reading the runs"):
-        report = make_report(runs, only=only, say=lambda line: print(f"report: {line}", file=sys.stderr, flush=True))
+    report = make_report(runs, only=only, say=lambda line: print(f"report: {line} ...", file=sys.stderr, flush=True))
     out = Path(options.out).expanduser() if options.out else _beside(runs)
     if options.out:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -457,6 +457,9 @@ def _legend(axes: Any, names: Sequence[str], place: tuple[int, int, int]) -> Non
     """Above the axes, in as many columns as fit."""
     longest = max(len(_short(name, LABEL)) for name in names)
     columns = max(1, min(len(names), 56 // place[1] // (longest + 6), 4))
+    rows = -(-len(names) // columns)
+    if place[:2] == (1, 1) and rows > 2:  # more of it makes the figure higher and not the chart flatter
+        axes.figure.set_size_inches(WIDTH, axes.figure.get_figheight() + 0.27 * (rows - 2))
     # A legend of an axes with a title stands below it, inside the picture.
     above = {} if axes.get_title(loc="left") else {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0)}
     axes.legend(ncols=columns, borderaxespad=0.2, handlelength=1.6, columnspacing=1.2, **above)

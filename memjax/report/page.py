@@ -190,8 +190,8 @@ def show_cell(value: Any) -> str:
     """A cell as text: integers with separators, other numbers with four digits that count.
 
     Example:
-      >>> [show_cell(value) for value in (1234567, 0.123456, 123456.7, 1e-7, None, True, "text", float("nan"))]
-      ['1,234,567', '0.1235', '123,457', '1e-07', '', 'yes', 'text', '']
+      >>> [show_cell(value) for value in (1234567, 0.123456, 123456.7, 1e-7, -0.0, None, True, "text")]
+      ['1,234,567', '0.1235', '123,457', '1e-07', '0', '', 'yes', 'text']
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
@@ -200,7 +200,7 @@ def show_cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     try:
-        number = float(value) if not isinstance(value, str) else None
+        number = float(value) + 0.0 if not isinstance(value, str) else None  # no minus before 0
     except (TypeError, ValueError):
         number = None
     if number is None:
