@@ -174,3 +174,14 @@ def test_sphinx_builds_all_pages_without_a_warning(tmp_path):
     assert "memjax.memory.compressive.CompressiveAttention" in text and "Float[Array," in text
     sources = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]+)"', text)
     assert sources == []
+
+
+def test_the_page_of_the_report_names_what_is_there():
+    import memjax.report
+
+    made = "".join(path.read_text() for path in Path(memjax.report.__file__).parent.glob("*.py"))
+    rows = [line for line in (ROOT / "docs/guides/report.md").read_text().splitlines() if line.startswith("| ")]
+    named = {one for line in rows for one in re.findall(r"`(\w+)`", line)}
+    assert len(named) > 50 and [one for one in sorted(named) if f'"{one}"' not in made] == []
+    panels = set(re.findall(r'Panel\(\s*"(\w+)"', made))
+    assert panels <= named
