@@ -50,10 +50,14 @@ def read_features(
       evaluation: how; None = as `Config.evaluation`.
 
     Raises:
-      ValueError: several processes.
+      ValueError: several processes, or a model that has a head of its own for each task.
     """
     if (count := jax.process_count()) > 1:
         raise ValueError(f"features of examples: given {count} processes, allowed: one process")
+    if not hasattr(experiment.model, "head"):
+        raise ValueError(
+            f"features of examples: given {type(experiment.model).__name__}, allowed: a model with one head"
+        )
     features, own = _features(experiment.model), model_collections(variables)
     found: list[tuple[np.ndarray, ...]] = []
     for batch in experiment.reading(evaluation).batches(examples):

@@ -114,14 +114,12 @@ def _loss_name(name: str) -> str:
     """Of a line in the picture.
 
     Example:
-      >>> _loss_name("replayed/nll"), _loss_name("losses/language"), _loss_name("replayed/losses/kd")
-      ('replayed', 'added: language', 'replayed, added: kd')
+      >>> _loss_name("replayed/nll"), _loss_name("losses/method/penalty"), _loss_name("replayed/losses/kd")
+      ('replayed', 'added: method penalty', 'replayed, added: kd')
     """
-    *kinds, last = name.split("/")
-    if last == "nll":
-        return ", ".join(kinds).replace("_", " ")
-    *kinds, _ = kinds
-    return ", ".join([*kinds, f"added: {last}"]).replace("_", " ")
+    kinds, added, loss = name.replace("_", " ").partition("losses/")
+    of_kind = ", ".join(kinds.removesuffix("/nll").strip("/").split("/"))
+    return ", ".join(filter(None, [of_kind, f"added: {loss.replace('/', ' ')}" if added else ""]))
 
 
 def _draw_logged(figure: Any, series: Any, y: str, borders: Sequence[int]) -> None:

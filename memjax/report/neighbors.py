@@ -13,7 +13,7 @@ from memjax.report import charts
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 from memjax.report.samples import shortened
 
-__all__ = ["label_of", "panels", "text_of"]
+__all__ = ["heaviest", "label_of", "panels", "text_of"]
 
 MOST_EXAMPLES = 100
 """of a task"""
@@ -32,7 +32,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
     loaded = run.loaded
     if loaded.experiment.adapt_rows is None:  # one adaptation for all has no rows of its own
         return
-    from memjax.lifelong.neighborhoods import neighborhoods, parts_in_order, share_of_tasks, task_counts
+    from memjax.lifelong.neighborhoods import neighborhoods, parts_in_order
     from memjax.lifelong.streams import Chosen
 
     config, experiment = loaded.experiment.config, loaded.experiment
@@ -42,45 +42,48 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
         one = experiment.of_task(name)
         examples = one.documents(evaluation.split)
         asked.append((one, Chosen(examples, np.array(some_of(range(len(examples)), MOST_EXAMPLES)))))
-    found, parts = neighborhoods(experiment, loaded.variables, asked, evaluation), parts_in_order(experiment)
-    firsts = [part.first for part in parts]
-    counts = np.stack([task_counts(one.numbers, firsts) for one in found])
-    shares, sizes = share_of_tasks(counts), [len(one.rows) for one in found]
-    method = config.lifelong.method
-    each = f"{min(sizes):,}" if len({*sizes}) == 1 else f"{min(sizes):,} to {max(sizes):,}"
-    own = np.diag(counts).sum() / max(counts.sum(), 1)
-    caption = (
-        f"{each} examples of the {evaluation.split} split of each task, with the {found[0].numbers.shape[1]} stored "
-        "rows that each is adapted to. A row for the task of the query, a column for that of its neighbours; shares of "
-        f"a row add up to 1. {100 * own:.0f} % of all neighbours are of the task of their query; by chance, among "
-        f"tasks with equally many rows, {100 / len(names):.0f} % would be."
-    )
-    figure = Figure(
-        "neighbors_origin",
-        "Tasks of queries against tasks of their neighbours",
-        caption,
-        functools.partial(_draw_origin, shares=shares, names=names),
-        min(1.4 + 0.42 * len(names), 6.0),
-    )
+    found = neighborhoods(experiment, loaded.variables, asked, evaluation)
+    parts = parts_in_order(experiment)
+    figure = _origin_figure(found, [part.first for part in parts], names, evaluation.split)
     rows = tuple(
         row
         for task in some_of(range(len(names)), MOST_TASKS)
         for row in _query_rows(asked[task], found[task], parts, names, task)
     )
+    text = (
+        "Before it answers, a model takes some steps on stored examples that lie near the query (de Masson d'Autume et "
+        "al. 2019; Sprechmann et al. 2018; Wang et al. 2020). It can recall a task only where the search finds rows of "
+        f"it. Memory: at most {config.lifelong.method.memory.capacity:,} rows."
+    )
+    yield Panel("neighbors", "Where neighbours come from", text, (figure, _table(rows)))
+
+
+def _origin_figure(found: Sequence[Any], firsts: Sequence[int], names: Sequence[str], split: str) -> Figure:
+    from memjax.lifelong.neighborhoods import share_of_tasks, task_counts
+
+    counts = np.stack([task_counts(one.numbers, firsts) for one in found])
+    shares, sizes = share_of_tasks(counts), [len(one.rows) for one in found]
+    each = f"{min(sizes):,}" if len({*sizes}) == 1 else f"{min(sizes):,} to {max(sizes):,}"
+    own = np.diag(counts).sum() / max(counts.sum(), 1)
     caption = (
-        f"The first query of each task with up to {SHOWN} of its neighbours, those that count most first; numbers are "
-        "those of examples in the run."
+        f"{each} examples of the {split} split of each task, with the {found[0].numbers.shape[1]} stored rows that "
+        "each is adapted to. A row for the task of the query, a column for that of its neighbours; shares of a row add "
+        f"up to 1. {100 * own:.0f} % of all neighbours are of the task of their query; by chance, among tasks with "
+        f"equally many rows, {100 / len(names):.0f} % would be."
+    )
+    draw, height = functools.partial(_draw_origin, shares=shares, names=names), min(1.4 + 0.42 * len(names), 6.0)
+    return Figure("neighbors_origin", "Tasks of queries against tasks of their neighbours", caption, draw, height)
+
+
+def _table(rows: tuple[tuple[Any, ...], ...]) -> Table:
+    caption = (
+        f"The first query of each task with up to {SHOWN} of its neighbours, those that count most first; one that was "
+        "stored several times counts with all its weight. Numbers are those of examples in the run."
     )
     columns = ("query of", "neighbour of", "example", "weight", "class or answer", "text")
     if not any(row[-1] for row in rows):  # vectors
         columns, rows = columns[:-1], tuple(row[:-1] for row in rows)
-    table = Table("neighbors_read", "Some queries with their neighbours", caption, columns, rows)
-    text = (
-        "Before it answers, a model takes some steps on stored examples that lie near the query (de Masson d'Autume et "
-        "al. 2019; Sprechmann et al. 2018; Wang et al. 2020). It can recall a task only where the search finds rows of "
-        f"it. Memory: at most {method.memory.capacity:,} rows."
-    )
-    yield Panel("neighbors", "Where neighbours come from", text, (figure, table))
+    return Table("neighbors_read", "Some queries with their neighbours", caption, columns, rows)
 
 
 def _draw_origin(figure: Any, shares: np.ndarray, names: Sequence[str]) -> None:
@@ -96,13 +99,24 @@ def _query_rows(asked: tuple[Any, Any], found: Any, parts: Sequence[Any], names:
     one, examples = asked
     query = examples.example(0)
     yield names[task], None, None, None, label_of(one, query), text_of(one, query)
-    order = [place for place in np.argsort(-found.weights[0], kind="stable") if found.numbers[0, place] >= 0]
-    for place in order[:SHOWN]:
-        number = int(found.numbers[0, place])
+    for number, weight in heaviest(found.numbers[0], found.weights[0])[:SHOWN]:
         of = int(task_of_number(np.array([number]), [part.first for part in parts])[0])
         example = parts[of].examples.example(number - parts[of].first)
-        weight = float(found.weights[0, place])
         yield None, names[of], number, weight, label_of(one, example), text_of(one, example)
+
+
+def heaviest(numbers: np.ndarray, weights: np.ndarray) -> list[tuple[int, float]]:
+    """The neighbours of a row, each once with all its weight, the heaviest first; of equal ones the nearest.
+
+    Example:
+      >>> heaviest(np.array([7, 3, 7, -1]), np.array([0.25, 0.25, 0.25, 0.0]))
+      [(7, 0.5), (3, 0.25)]
+    """
+    found: dict[int, float] = {}
+    for number, weight in zip(numbers.tolist(), weights.tolist(), strict=True):
+        if number >= 0:
+            found[number] = found.get(number, 0.0) + weight
+    return sorted(found.items(), key=lambda one: -one[1])
 
 
 def text_of(experiment: Any, example: Any, most: int = LETTERS) -> str:

@@ -89,8 +89,11 @@ class Scores:
 
     @property
     def limits(self) -> tuple[float, float] | None:
-        """Of an axis with scores: all that an accuracy may be; None = from the data."""
-        return (0.0, 1.04) if self.label == "accuracy" else None
+        """Of an axis with scores: of accuracies up to all, from 0 unless all are far above it; else from the data."""
+        if self.label != "accuracy":
+            return None
+        least = float(np.nanmin(self.learned()))
+        return (math.floor(10 * least - 1) / 10 if least > 0.5 else 0.0, 1.02)
 
     @property
     def numbers(self) -> str:
@@ -140,7 +143,7 @@ def _scores_panel(run: OpenedRun, facts: Mapping[str, Any], scores: Scores) -> P
     counted = _counted(run, scores.tasks)
     named = {name: value for name, value in facts.items() if isinstance(value, float)}
     meaning = {**MEANINGS, "average": "mean nats a token over the tasks in the end"} if scores.less else MEANINGS
-    rows = tuple((name.replace("_", " "), v, meaning.get(name, MEANINGS["average"])) for name, v in named.items())
+    rows = tuple((name.replace("_", " "), v + 0.0, meaning.get(name, MEANINGS["average"])) for name, v in named.items())
     summary = f"Of the matrix, as `memjax eval` prints it. {counted}."
     table = Table("stream_summary", "In one number each", summary, ("what", "value", "meaning"), rows)
     if scores.at_once:
@@ -261,7 +264,10 @@ def _counted(run: OpenedRun, tasks: Sequence[str]) -> str:
     lines = [line for line in run.lines if line["kind"] == "evaluation" and line.get("name") in tasks]
     sizes, splits = {line["targets"] for line in lines}, sorted({line["split"] for line in lines})
     size = f"{min(sizes):,}" if len(sizes) == 1 else f"{min(sizes):,} to {max(sizes):,}"
-    return f"{size} {task_of(run.config).scored} of the {' and '.join(splits)} split of each task"
+    task, where = task_of(run.config), f"of the {' and '.join(splits)} split of each task"
+    if task.writes_answers:
+        return f"Answers to at most {run.config.evaluation.answers:,} questions {where}"
+    return f"{size} {task.scored} {where}"
 
 
 # Costs

