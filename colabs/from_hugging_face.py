@@ -16,7 +16,6 @@
 # a BERT gets facts beside its feed-forward networks (ResM). Neither PyTorch nor `transformers` is needed.
 
 # %%
-# %%
 # Where memjax comes from: "memjax" (the newest release), a wheel, "git+https://...", a checkout; "" = it is here.
 SOURCE = ""
 ALSO = ["matplotlib", "tokenizers"]
@@ -297,12 +296,14 @@ print(f"over {len(sizes)} articles of {sizes.sum():,} bytes")
 # %%
 import matplotlib.pyplot as plt
 
-figure, panel = plt.subplots(figsize=(8, 3), layout="constrained")
-names = list(bits)[::-1]
-colors = ["tab:orange" if name == "GPT-2 + cache" else "tab:gray" if "+" not in name else "tab:blue" for name in names]
-panel.barh(names, [bits[name] for name in names], color=colors, xerr=[error.get(name, 0) for name in names], capsize=3)
-panel.set(xlabel="bits per byte of held-out articles", xlim=(0.9 * min(bits.values()), 1.01 * max(bits.values())))
+figure, panel = plt.subplots(figsize=(8, 2.8), layout="constrained")
+for place, name in enumerate(reversed(bits)):
+    color = "tab:orange" if name == "GPT-2 + cache" else "tab:blue" if "+" in name else "tab:gray"
+    panel.errorbar(bits[name], place, xerr=error.get(name, 0), fmt="o", color=color, markersize=9, capsize=4)
+panel.set_yticks(range(len(bits)), list(reversed(bits)))
+panel.set(xlabel="bits per byte of held-out articles (error: of the difference to the control)", ylim=(-0.6, 4.6))
 panel.set_title("Gray: no memory. Orange: not trained. Blue: trained for a moment")
+panel.grid(axis="x", alpha=0.4)
 plt.show()
 
 # %% [markdown]

@@ -17,7 +17,6 @@
 # believes a little in what came next there. This is kNN-LM (Khandelwal et al. 2020).
 
 # %%
-# %%
 # Where memjax comes from: "memjax" (the newest release), a wheel, "git+https://...", a checkout; "" = it is here.
 SOURCE = ""
 ALSO = ["matplotlib"]

@@ -16,7 +16,6 @@
 # with the memory, one without.
 
 # %%
-# %%
 # Where memjax comes from: "memjax" (the newest release), a wheel, "git+https://...", a checkout; "" = it is here.
 SOURCE = ""
 ALSO = ["matplotlib"]

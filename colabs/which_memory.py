@@ -16,7 +16,6 @@
 # minute: it is read from the ledger of results, where every number has its error. At the end stands some advice.
 
 # %%
-# %%
 # Where memjax comes from: "memjax" (the newest release), a wheel, "git+https://...", a checkout; "" = it is here.
 SOURCE = ""
 ALSO = ["matplotlib"]
