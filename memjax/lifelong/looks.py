@@ -1,6 +1,7 @@
 """Checkpoints of a run over tasks that are looked at afterwards: that of each task's end, and those of generations.
 
-Runs keep their last two checkpoints unless `training.keep_checkpoints` says more; then one stays of every stage.
+Runs keep their last two checkpoints unless `training.keep_checkpoints` says more; then one stays of every stage, of
+which a task may have several.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from memjax.training.stages import GROWTH, PHASES, Position
 
 __all__ = ["KEPT", "Look", "ends_of", "looks_of", "pairs_of", "some_of", "task_ends"]
 
-KEPT = "--training.keep-checkpoints 99"
+KEPT = "--training.keep-checkpoints 999"
 """what keeps a checkpoint of every stage"""
 
 

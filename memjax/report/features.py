@@ -14,15 +14,18 @@ from memjax.lifelong.looks import KEPT, ends_of, some_of
 from memjax.report import charts
 from memjax.report.method_log import borders_of
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
+from memjax.report.samples import shortened
 
 __all__ = ["Space", "Spaces", "panels", "read_spaces"]
 
 MOST_SPACES = 6
 MOST_EXAMPLES = 200
 """of a task"""
-FEW_CLASSES, MOST_CLASSES = 4, 12
-"""another task is looked at where the first ones have fewer classes; of more the first ones are shown"""
+FEW_CLASSES, MOST_CLASSES = 4, 6
+"""another task is looked at where the first ones have fewer classes; of more the first are shown, each in a colour"""
 COLUMNS = 3
+LETTERS = 20
+"""of the name of a class"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +146,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
         return
     number, tasks = len(found.labels), " and ".join(found.tasks)
     *_, share = found.projected()
+    names = [*found.names.values()]
     what = f"{number:,} examples of {len(found.names)} classes, of the {found.split} split of {tasks}"
     marks = " Crosses: what the head compares them with, a vector or prototype of each class." * (
         found.spaces[0].marks is not None
@@ -154,7 +158,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
             f"{what}, the same in every picture, on the two axes along which all of them differ most, fitted once; "
             f"{100 * share:.0f} % of the variance lies in these. Classes that stand apart can be told apart.{marks}",
             functools.partial(_draw_spaces, found=found),
-            0.9 + 2.4 * math.ceil(len(found.spaces) / _columns(found)),
+            0.3 + 2.3 * math.ceil(len(found.spaces) / _columns(found)) + 0.25 * math.ceil(len(names) / _beside(names)),
         )
     ]
     if all(math.isfinite(space.between) for space in found.spaces):
@@ -187,12 +191,18 @@ def _columns(found: Spaces) -> int:
     return min(len(found.spaces), 2 if len(found.spaces) == 4 else COLUMNS)
 
 
+def _beside(names: Sequence[str]) -> int:
+    """Names of classes in a row of the legend."""
+    longest = max((len(shortened(name, LETTERS)) for name in names), default=0)
+    return max(1, min(len(names), 66 // (longest + 4)))
+
+
 def _draw_spaces(figure: Any, found: Spaces) -> None:
     points, marks, _ = found.projected()
     columns = _columns(found)
     rows = math.ceil(len(points) / columns)
     order = np.argsort(found.labels, kind="stable")
-    names = [found.names[int(label)] for label in found.labels[order]]
+    names = [shortened(found.names[int(label)], LETTERS) for label in found.labels[order]]
     drawn = [*points, *(one for one in marks if one is not None)]
     low, high = (edge(np.concatenate(drawn), axis=0) for edge in (np.min, np.max))
     room = 0.06 * np.maximum(high - low, 1e-6)
@@ -206,13 +216,12 @@ def _draw_spaces(figure: Any, found: Spaces) -> None:
             legend.remove()
         if mark is not None:
             colors = [charts.SERIES[number % len(charts.SERIES)] for number in range(len(mark))]
-            axes.scatter(*mark.T, marker="X", s=80, color=colors, edgecolors=charts.INK, linewidths=1.0)
+            axes.scatter(*mark.T, marker="X", s=55, color=colors, edgecolors=charts.INK, linewidths=1.0)
         axes.spines[:].set_visible(True)
         axes.set_xlim(low[0] - room[0], high[0] + room[0])
         axes.set_ylim(low[1] - room[1], high[1] + room[1])
         if index == 0 and len(shown) > 1:
-            columns_of_names = max(1, min(4, 60 // (max(map(len, shown)) + 4)))
-            figure.legend(handles, shown, loc="outside lower center", ncols=columns_of_names, handletextpad=0.2)
+            figure.legend(handles, shown, loc="outside lower center", ncols=_beside(shown), handletextpad=0.2)
 
 
 def _draw_ratio(figure: Any, found: Spaces) -> None:

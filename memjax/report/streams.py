@@ -21,7 +21,7 @@ from memjax.report.panel import Figure, OpenedRun, Panel, Table
 
 __all__ = ["Scores", "cost_rows", "growth_rows", "panels", "scores_of"]
 
-WRITTEN = 8
+WRITTEN = 10
 """tasks of a matrix whose cells have their number"""
 MEANINGS = {
     "average": "mean over the tasks in the end",
