@@ -118,8 +118,18 @@ def _row(run: OpenedRun, kept: TokenNats, cleared: TokenNats, words: Sequence[st
     nats = round(float(cleared.nats[index]), 3), round(float(kept.nats[index]), 3)
     ago = int(kept.since[index])
     gain = round(float(cleared.nats[index] - kept.nats[index]), 3)
-    token = shown([words[index]])[0]
-    return (context, token if token.strip() else token.replace(" ", "␣"), *nats, gain, ago or None)
+    return (context, _visible(words[index]), *nats, gain, ago or None)
+
+
+def _visible(word: str) -> str:
+    """A token of a table.
+
+    Example:
+      >>> _visible(" the"), _visible("  "), _visible("\\n")
+      (' the', '␣␣', '⏎')
+    """
+    (token,) = shown([word])
+    return token if token.strip() else token.replace(" ", "␣")
 
 
 def _store(run: OpenedRun) -> Panel:
@@ -171,10 +181,20 @@ def _store(run: OpenedRun) -> Panel:
     for one in helped:
         gain = math.log(one.mixed) - math.log(one.probability) if one.mixed and one.probability else None
         rows.append(
-            ("target", one.context, one.token, round(one.probability, 4), round(one.mixed or 0.0, 4), gain, None)
+            (
+                "target",
+                one.context,
+                _visible(one.token),
+                round(one.probability, 4),
+                round(one.mixed or 0.0, 4),
+                gain,
+                None,
+            )
         )
         for number, near in enumerate(one.neighbors, start=1):
-            rows.append((f"neighbour {number}", near.context, near.token, None, None, near.weight, near.distance))
+            rows.append(
+                (f"neighbour {number}", near.context, _visible(near.token), None, None, near.weight, near.distance)
+            )
     caption = (
         f"{store.entries:,} entries of the {split} split; {mixing.neighbors} neighbours a token, weight "
         f"{mixing.weight:g}, temperature {mixing.temperature:g}"
