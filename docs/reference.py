@@ -12,6 +12,7 @@ from typing import Any
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
 from sphinx.util.docutils import SphinxDirective
 
 SECTION = """## {title}
@@ -124,8 +125,20 @@ def unlisted(app: Sphinx, env: Any, node: Any, shown: nodes.TextElement) -> node
     return shown if found else None
 
 
+def show_words() -> None:
+    """Ranges of settings are shown by their words, and what a class has is called its fields."""
+    from memjax.settings.ranges import Range
+
+    del Range.__dataclass_fields__  # of a dataclass Sphinx shows every field
+    Range.__repr__ = lambda self: repr(self.words)
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Fields"
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls."""
+    show_words()
     app.add_directive("package", Package)
     app.connect("autodoc-process-docstring", code_is_indented, priority=400)  # before the sections of Google's style
     app.connect("autodoc-process-docstring", no_type, priority=600)  # behind them

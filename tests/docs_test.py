@@ -156,7 +156,7 @@ def test_the_shell_blocks_run(page, tmp_path):
             env=env,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=1200,
         )
         assert done.returncode == 0, done.stderr[-2000:]
     assert list(tmp_path.glob("runs/*/config.json"))
