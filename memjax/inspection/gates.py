@@ -20,7 +20,7 @@ from memjax.models.transformer import split_collection
 from memjax.training.objective import model_collections, read_segment
 from memjax.typing import Batch
 
-__all__ = ["GateMap", "Gates", "gate_map"]
+__all__ = ["GateMap", "Gates", "gate_map", "gated_memories"]
 
 OUTPUT = "output_normed"
 TAP = "attention_input_normed"
@@ -66,6 +66,16 @@ class GateMap:
     counted: Bool[np.ndarray, "batch length"]
 
 
+def gated_memories(model: Model) -> tuple[dict[int, Any], Any]:
+    """The memories of a model with a gate: by layer, 0-based, and the one at the output site or None."""
+    if not model.stores_keys:  # its inner tensors cannot be asked for
+        return {}, None
+    layers: Any = model.stack.layers if model.has_stack else ()
+    last: Any = model.output_memory if model.mixes else None
+    gated = {index: layer.attention for index, layer in enumerate(layers) if layer.attention.gated}
+    return gated, last if last is not None and last.gated else None
+
+
 def gate_map(model: Model, variables: Mapping[str, Any], segments: Sequence[Batch]) -> GateMap:
     """Reads consecutive segments from an empty memory and keeps how far the gates are open.
 
@@ -77,10 +87,7 @@ def gate_map(model: Model, variables: Mapping[str, Any], segments: Sequence[Batc
     Raises:
       ValueError: there is no gate.
     """
-    layers: Any = model.stack.layers if model.has_stack else ()
-    gated = [index for index, layer in enumerate(layers) if layer.attention.gated]
-    last: Any = model.output_memory if model.mixes else None
-    last = last if last is not None and last.gated else None
+    gated, last = gated_memories(model)
     if not gated and last is None:
         raise ValueError(f"gates: given {type(model).__name__} without one, allowed: a model whose memory has a gate")
     names = [f"layer_{index:02d}/{TAP}" for index in gated] + ([OUTPUT] if last is not None else [])
@@ -99,7 +106,7 @@ def gate_map(model: Model, variables: Mapping[str, Any], segments: Sequence[Batc
     part = lambda *path: {name: _at(one, path) for name, one in split.items() if _at(one, path)}
     found = {}
     for index, name in zip(gated, names, strict=False):
-        memory = layers[index].attention
+        memory = gated[index]
         values = memory.apply(part("stack", f"layer_{index:02d}", "attention"), hidden[name], method="gates")
         found[index] = Gates(memory.gated, np.asarray(values))
     of_output = None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from memjax.inspection.attention_ages import NAMES, AttentionAges, attention_by_age
+from memjax.inspection.attention_maps import tracked
 from memjax.inspection.retrievals import Retrieval, Retrievals, retrievals
 from memjax.inspection.token_maps import TokenMaps, memory_token_maps
 from memjax.memory.projections import ROW
@@ -28,13 +29,24 @@ LISTED = 12
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """Attention by age, retrieved tokens and memory tokens, as far as the model has them."""
-    for made in (_ages, _retrieved, _memory_tokens):
+    model = run.loaded.experiment.model
+    asked = (_ages, _retrieved) if _can_be_tracked(model) else ()
+    for made in (*asked, *((_memory_tokens,) if model.num_memory_tokens else ())):
         try:
             found = made(run)
-        except ValueError:  # the model has no such memory, or none that can be tracked
+        except ValueError:  # nothing that is retrieved, or keys without ages
             continue
         if found is not None:
             yield found
+
+
+def _can_be_tracked(model: Any) -> bool:
+    """Whether all layers tell what they attend to."""
+    try:
+        tracked(model)
+    except ValueError:
+        return False
+    return True
 
 
 def _ages(run: OpenedRun) -> Panel | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.inspection.gates import GateMap, Gates, gate_map
+from memjax.inspection.gates import GateMap, Gates, gate_map, gated_memories
 from memjax.report.charts import heat, histogram
 from memjax.report.panel import Figure, OpenedRun, Panel, Words
 from memjax.report.segments import first_segments, from_starts, shown, words_of
@@ -23,11 +23,11 @@ WORDS = 160
 
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """Gates of layers and of the output memory, as far as the model has them."""
-    segments, _ = first_segments(run)
-    try:
-        found = gate_map(run.loaded.experiment.model, run.loaded.variables, segments)
-    except ValueError:  # no gate in this model
+    layers, last = gated_memories(run.loaded.experiment.model)
+    if not layers and last is None:
         return
+    segments, _ = first_segments(run)
+    found = gate_map(run.loaded.experiment.model, run.loaded.variables, segments)
     if found.layers:
         yield _of_layers(run, found)
     if found.output is not None:
