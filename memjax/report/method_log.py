@@ -105,7 +105,10 @@ def method_figures(lines: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> 
     others = [name for name in found if name not in losses][:MOST_FIGURES]
     for name in others:
         plain = name.replace("/", ": ").replace("_", " ")
-        title, unit, caption = LOGGED.get(name, (plain[0].upper() + plain[1:], plain, f"`{name}` of the run's lines."))
+        *kinds, last = name.split("/")
+        known = LOGGED.get(last)
+        title, unit, caption = known or (plain[0].upper() + plain[1:], plain, f"`{name}` of the run's lines.")
+        title = f"{title} ({', '.join(kinds)})" if known and kinds else title
         draw = functools.partial(_draw_logged, series={title: found[name]}, y=unit, borders=borders)
         yield Figure(f"stream_{''.join(c if c.isalnum() else '_' for c in name)}", title, caption, draw)
 
