@@ -10,11 +10,15 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from memjax.config import Evaluation
+from memjax.settings.relations import require
 from memjax.training.evaluation import EvaluationResult, Scored
 from memjax.training.experiment import Experiment
 from memjax.typing import Batch
 
 __all__ = ["LastMentions", "TokenNats", "mention_buckets", "token_nats"]
+
+FARTHEST = 32
+"""segments, beyond which all mentions are alike"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +51,9 @@ def token_nats(experiment: Experiment, variables: Mapping[str, Any], evaluation:
       experiment: of a run, of a model whose targets are the tokens that follow.
       variables: of its model.
       evaluation: another one than the configuration describes.
+
+    Raises:
+      ValueError: nothing is scored in what is read.
     """
     evaluation = evaluation or experiment.config.evaluation
     mentions: list[LastMentions] = []
@@ -62,18 +69,18 @@ def token_nats(experiment: Experiment, variables: Mapping[str, Any], evaluation:
                 continue
             columns = mention.read(targets[real], begins=bool(batch.start_of_document[row]))
             chosen = scores[real]
+            if not chosen.any():
+                continue
             nats = np.asarray(scored.nats[row], np.float64)[real][chosen]
             found.setdefault(row, []).append((targets[real][chosen], nats, *(one[chosen] for one in columns)))
 
     result = experiment.evaluator(evaluation)(variables, observe=observe)
-    empty = tuple(np.zeros(0, kind) for kind in (np.int32, np.float64, np.int64, np.int64, np.int64, bool))
-    parts = [empty, *(part for row in sorted(found) for part in found[row])]
-    tokens, nats, document, segment, since, inside = (np.concatenate(column) for column in zip(*parts, strict=True))
-    rows = np.concatenate(
-        [np.zeros(0, np.int64), *(np.full(len(p[0]), row) for row in sorted(found) for p in found[row])]
-    )
-    pairs = np.stack([rows, document], axis=1).astype(np.int64)
-    new = np.concatenate([[False], np.any(pairs[1:] != pairs[:-1], axis=1)])[: len(tokens)]
+    require(bool(found), "evaluation.max_segments", evaluation.max_segments, "more: nothing is scored in what is read")
+    parts = [(row, part) for row in sorted(found) for part in found[row]]
+    columns = zip(*(part for _, part in parts), strict=True)
+    tokens, nats, document, segment, since, inside = map(np.concatenate, columns)
+    rows = np.concatenate([np.full(len(part[0]), row) for row, part in parts])
+    new = np.concatenate([[False], (np.diff(rows) != 0) | (np.diff(document) != 0)])
     return TokenNats(tokens, nats, np.cumsum(new), segment, since, inside, result)
 
 
@@ -120,7 +127,7 @@ class LastMentions:
 
 
 def mention_buckets(found: TokenNats, segment_length: int) -> dict[str, Bool[np.ndarray, "targets"]]:
-    """Name -> which tokens were last had there: 'never', 'in this segment', then up to 1, 2, 4, ... segments ago.
+    """Name -> which tokens were last had there: 'never', 'in this segment', up to 1, 2, 4, ... segments ago, 'beyond'.
 
     Args:
       found: scored tokens.
@@ -137,9 +144,10 @@ def mention_buckets(found: TokenNats, segment_length: int) -> dict[str, Bool[np.
     beyond = (found.since > 0) & ~found.inside
     buckets = {"never": found.since == 0, "in this segment": found.inside}
     low, farthest = 0, int(found.since.max(initial=0))
-    while low * segment_length < farthest:
+    while low * segment_length < farthest and low < FARTHEST:
         high = 2 * low or 1
         where = beyond & (found.since > low * segment_length) & (found.since <= high * segment_length)
         buckets[f"{low}x to {high}x" if low else "up to 1x"] = where
         low = high
+    buckets[f"beyond {low}x"] = beyond & (found.since > low * segment_length)
     return {name: where for name, where in buckets.items() if where.any()}

@@ -415,7 +415,6 @@ def _few_ticks(axes: Any, place: tuple[int, int, int], which: str = "xy") -> Non
     """At most five numbers on an axis, three where charts stand side by side; thousands as `k`, millions as `M`."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-    shown = FuncFormatter(lambda value, _: _brief(value))
     most = {"x": 5 if place[1] == 1 else 3, "y": 5 if place[0] < 3 else 4}
     for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
         if name not in which:
@@ -424,20 +423,24 @@ def _few_ticks(axes: Any, place: tuple[int, int, int], which: str = "xy") -> Non
             axis.set_major_locator(MaxNLocator(most[name]))
         else:
             axis.set_minor_formatter(NullFormatter())
-        axis.set_major_formatter(shown)
+        axis.set_major_formatter(FuncFormatter(lambda value, _, axis=axis: _brief(value, *axis.get_view_interval())))
 
 
-def _brief(value: float) -> str:
-    """A number of an axis, short.
+def _brief(value: float, low: float = 0.0, high: float = 0.0) -> str:
+    """A number of an axis from `low` to `high`, short, but so that its neighbours are others.
 
     Example:
       >>> [_brief(value) for value in (0.0, 0.25, 12.0, 1500.0, 20000.0, 3e6, -0.001)]
       ['0', '0.25', '12', '1.5k', '20k', '3M', '-0.001']
+      >>> _brief(5.51412, 5.514, 5.5142)
+      '5.51412'
     """
+    span, largest = abs(high - low), max(abs(low), abs(high))
+    digits = min(max(4, math.ceil(math.log10(largest / span)) + 2), 9) if span else 4
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            return f"{value / size:.4g}{letter}"
-    return f"{value:.4g}" if abs(value) > 1e-12 else "0"
+            return f"{value / size:.{digits}g}{letter}"
+    return f"{value:.{digits}g}" if abs(value) > 1e-12 else "0"
 
 
 def _short(text: str, most: int) -> str:

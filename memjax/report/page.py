@@ -187,11 +187,11 @@ def cells_of(table: Table) -> list[list[str]]:
 
 
 def show_cell(value: Any) -> str:
-    """A cell as text: integers with separators, other numbers with four digits that count.
+    """A cell as text: integers with separators, other numbers with six digits that count, below 1 with four.
 
     Example:
-      >>> [show_cell(value) for value in (1234567, 0.123456, 123456.7, 1e-7, -0.0, None, True, "text")]
-      ['1,234,567', '0.1235', '123,457', '1e-07', '0', '', 'yes', 'text']
+      >>> [show_cell(value) for value in (1234567, 0.123456, 5.1234567, 123456.7, 1e-7, -0.0, None, True)]
+      ['1,234,567', '0.1235', '5.12346', '123,457', '1e-07', '0', '', 'yes']
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
@@ -205,7 +205,9 @@ def show_cell(value: Any) -> str:
         number = None
     if number is None:
         return str(value)
-    return f"{number:,.0f}" if 1e4 <= abs(number) < 1e15 else f"{number:.4g}"
+    if 1e4 <= abs(number) < 1e15:
+        return f"{number:,.0f}"
+    return f"{number:.6g}" if abs(number) >= 1 else f"{number:.4g}"
 
 
 def is_numbers(column: Sequence[Any]) -> bool:

@@ -174,10 +174,12 @@ def _short(bucket: str) -> str:
     """A bucket of `mention_buckets` below a bar.
 
     Example:
-      >>> [_short(name) for name in ("never", "in this segment", "up to 1x", "4x to 8x")]
-      ['never', 'here', '1x', '8x']
+      >>> [_short(name) for name in ("never", "in this segment", "up to 1x", "4x to 8x", "beyond 8x")]
+      ['never', 'here', '1x', '8x', 'more']
     """
-    return {"never": "never", "in this segment": "here"}.get(bucket, bucket.rpartition(" ")[2])
+    if bucket.startswith("beyond"):
+        return "more"
+    return {"in this segment": "here"}.get(bucket, bucket.rpartition(" ")[2])
 
 
 def _draw_mentions(
@@ -190,7 +192,7 @@ def _draw_mentions(
         gains,
         y="gain in nats",
         x="last mention, up to so many segments ago",
-        numbers="{:.2g}",
+        numbers="{:.2f}" if max(map(abs, gains["gain"])) > 0.05 else "{:.3f}",
         upright=True,
         signed=True,
         place=(2, 1, 2),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from memjax.config import TransformerXL
+from memjax.data.annotations import AnnotatedDocuments
 from memjax.inspection.token_nats import mention_buckets, token_nats
 from memjax.training.experiment import make_experiment
 from memjax.training.step import init_variables
@@ -58,3 +59,19 @@ def test_buckets_part_the_tokens(scored):
     assert np.array_equal(np.sum([*buckets.values()], axis=0), np.ones(len(kept.tokens)))
     assert [*buckets][:3] == ["never", "in this segment", "up to 1x"]
     assert np.all(kept.since[buckets["up to 1x"]] <= experiment.config.data.segment_length)
+
+
+def test_the_last_bucket_has_what_is_farthest(scored):
+    _, kept, _ = scored
+    far = dataclasses.replace(kept, since=np.full(len(kept.since), 1000), inside=np.zeros(len(kept.since), bool))
+    assert [*mention_buckets(far, 8)] == ["beyond 32x"]
+
+
+def test_where_nothing_is_scored_there_is_a_line(scored):
+    experiment, _, _ = scored
+    documents = AnnotatedDocuments(experiment.documents("validation"))
+    unscored = AnnotatedDocuments(documents, {"weights": np.zeros(documents.offsets[-1], np.float32)})
+    other = dataclasses.replace(experiment, documents=lambda split: unscored)
+    variables = init_variables(experiment.model, jax.random.key(0), experiment.config.data.segment_length)
+    with pytest.raises(ValueError, match="evaluation.max_segments: given 12, allowed: more: nothing is scored"):
+        token_nats(other, variables)
