@@ -224,7 +224,10 @@ assert difference < 1e-5
 from memjax.overrides import load_config
 
 config = load_config("key_value_recall")
-print("segments of", config.data.segment_length, "tokens;", config.model.attention)
+slots, layers = config.model.attention.memory_length, config.model.num_layers
+print(
+    f"segments of {config.data.segment_length} tokens, {layers} layers, a memory of {slots} slots in the first of them"
+)
 
 # %%
 from memjax.data.synthetic import KeyValueRecall
