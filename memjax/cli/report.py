@@ -24,7 +24,7 @@ def run(arguments: list[str]) -> int:
     add("--segments", type=int, default=8, metavar="N", help="segments of them, one after the other (default: 8)")
     add("--tokens", type=int, default=16384, metavar="N", help="that are scored, about; 0 = all (default: 16384)")
     add("--split", default="validation", choices=SPLITS, help="of the data that is looked at (default: validation)")
-    add("--only", default="", metavar="NAMES", help="only these parts, with commas")
+    add("--only", default="", metavar="NAMES", help="only these parts, such as curves,scores,gains")
     add("--datastore", default="", metavar="DIR", help="a store of the run, whose neighbours are shown too (kNN-LM)")
     options = parser.read(arguments)
     for name, least in (("rows", 1), ("segments", 1), ("tokens", 0)):
