@@ -125,7 +125,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
     parts: list[Any] = [
         _correlation_figure(found, pair, f"ancestors_correlation_{number}") for number, pair in enumerate(newest)
     ]
-    parts += [_maps_figure(found, newest[0]), _table(found, pairs)]
+    parts += [_maps_figure(found, newest[-1]), _table(found, pairs)]
     yield Panel("ancestors", "Heads beside those of ancestors", text, tuple(parts))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.lifelong.looks import KEPT, some_of
+from memjax.lifelong.looks import KEPT, ends_of, some_of
 from memjax.report import charts
 from memjax.report.method_log import borders_of
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
@@ -161,7 +161,9 @@ def _checkpoints(run: OpenedRun) -> Iterator[tuple[str, Any]]:
     updates = {
         step: Position.read(step, extra["position"], 0).step for step, extra in checkpoint_extras(run.path).items()
     }
-    last = {number: step for step, number in updates.items()}  # of several with as many updates the last
+    # Of several with as many updates the last; but that of the end of a task, before the next one begins.
+    last = {number: step for step, number in updates.items()}
+    last |= {updates[step]: step for step in ends_of(run.lines, [*updates]).values()}
     for step in some_of(sorted(last.values()), MOST_CHECKPOINTS):
         number = updates[step]
         after = f", after {tasks[borders.index(number)]}" if number in borders and len(borders) == len(tasks) else ""
