@@ -12,7 +12,7 @@ from typing import Any
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
-from sphinx.domains.python import PyObject
+from sphinx.domains.python._object import PyObject
 from sphinx.util.docutils import SphinxDirective
 
 SECTION = """## {title}
@@ -25,6 +25,8 @@ SECTION = """## {title}
 OF_FLAX = re.compile(r",?\s*(parent: [^=]*= <flax[^>]*>|name: str \| None = None)")
 """fields that every Linen module has"""
 TYPES = re.compile(r"<class '(?:jax\.numpy|numpy)\.(\w+)'>")
+ARRAYS = re.compile(r"(?<=\[)(?:jaxlib\._jax|jax|numpy)\.(?=Array|ndarray)")
+"""where the classes of arrays are from: jaxtyping shows it"""
 NOT_SHOWN = ("setup", "dtype", "name", "parent", "scope")
 """members that say nothing that the class does not"""
 
@@ -102,8 +104,8 @@ def signature(
     """Without the fields of every Linen module, and with types as they are written."""
     del app, what, name, obj, options
     if given is not None:
-        given = TYPES.sub(r"\1", OF_FLAX.sub("", given)).replace("(, ", "(")
-    return given, returned
+        given = ARRAYS.sub("", TYPES.sub(r"\1", OF_FLAX.sub("", given))).replace("(, ", "(")
+    return given, returned and ARRAYS.sub("", returned)
 
 
 def skip(app: Sphinx, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:

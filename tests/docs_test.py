@@ -171,7 +171,8 @@ def test_sphinx_builds_all_pages_without_a_warning(tmp_path):
     built = {str(page.relative_to(tmp_path / "out").with_suffix(".md")) for page in tmp_path.glob("out/**/*.html")}
     assert {name(page) for page in PAGES} <= built
     text = (tmp_path / "out/docs/api/memory.html").read_text()
-    assert "memjax.memory.compressive.CompressiveAttention" in text and "Float[Array," in text
+    assert 'id="memjax.memory.compressive.CompressiveAttention"' in text
+    assert "x: Float[Array, 'batch length dim']" in re.sub(r"<[^>]+>", "", text)
     sources = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]+)"', text)
     assert sources == []
 
