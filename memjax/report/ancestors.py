@@ -116,8 +116,8 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
         return
     text = (
         "A head of a grown model is a copy of one of its ancestor; Qin et al. 2022 (ELLE) show that it goes on reading "
-        "much as that one did. Right after growth it does so exactly, where growth keeps what the model computes; heads "
-        "that are no relatives say how alike any two heads are."
+        "much as that one did. Right after growth it does so exactly, where growth keeps what the model computes; "
+        "heads that are no relatives say how alike any two heads are."
     )
     found = read_lineage(run.path, PIECES)
     pairs = found.pairs()
