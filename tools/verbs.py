@@ -147,6 +147,7 @@ VERBS = {
     "eval, cache": Verb("eval --evaluation.cache.memory-length 8"),
     "eval, probe": Verb("eval --probe"),
     "compare": Verb("compare runs/{name}", ""),
+    "report": Verb("report runs/{name} --segments 2 --tokens 64 --out reports/{name}.html", ""),
     "generate": Verb("generate --prompt Ada --max-tokens 4 --greedy"),
     "translate": Verb("translate --text one"),
     "predict": Verb("predict --text Ada[MASK]"),
