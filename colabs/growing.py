@@ -328,9 +328,9 @@ if code := cli.main(["eval", "--run", "runs/grown"]):
 # ## A head and its ancestor
 #
 # The run has kept a checkpoint at every border. A head of a bigger model is a copy of a head of the first one, and
-# `head_sources` knows of which. Above, what one head of the first layer reads in the first bytes of a held-out text:
-# blue = more than if it read all bytes before alike, red = less. Below, how much every head reads as its ancestor: 1 =
-# the same.
+# `head_sources` knows of which. The first picture is what one head of the first layer reads in the first bytes of a
+# held-out text: blue = more than if it read all bytes before alike, red = less. The second is how much every head reads
+# as its ancestor does: 1 = the same.
 
 # %%
 from memjax.inspection import attention_maps
