@@ -181,8 +181,8 @@ show("memorizing", "attention")
 # %% [markdown]
 # ## Gates by head
 #
-# Every head has a gate between its local attention and its memory: 0 = local alone, 1 = memory alone. After a few
-# hundred updates they have not gone far from the middle; which way they go differs from head to head.
+# Every head has a gate between its local attention and its memory: 0 = local alone, 1 = memory alone. They begin in the
+# middle, and after a few hundred updates are not far from it.
 
 # %%
 show("memorizing", "gates")
