@@ -66,9 +66,17 @@ class Package(SphinxDirective):
             )
             for module, names in shown.items()
         ]
-        about = (importlib.import_module(package).__doc__ or "").strip()
-        own = [] if package in shown else [f"```{{eval-rst}}\n{about}\n```\n"]
-        return self.parse_text_to_nodes("\n".join([*own, *parts]), allow_section_headings=True)
+        return self.parse_text_to_nodes("\n".join(parts), allow_section_headings=True)
+
+
+class About(SphinxDirective):
+    """`about` with the name of a package: its docstring; apart, since sections stand before all that a directive gives."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        text = importlib.import_module(self.arguments[0]).__doc__ or ""
+        return self.parse_text_to_nodes(f"```{{eval-rst}}\n{text.strip()}\n```\n")
 
 
 def code_is_indented(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -142,6 +150,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls."""
     show_words()
     app.add_directive("package", Package)
+    app.add_directive("about", About)
     app.connect("autodoc-process-docstring", code_is_indented, priority=400)  # before the sections of Google's style
     app.connect("autodoc-process-docstring", no_type, priority=600)  # behind them
     app.connect("autodoc-process-signature", signature)
