@@ -70,7 +70,7 @@ class Package(SphinxDirective):
 
 
 class About(SphinxDirective):
-    """`about` with the name of a package: its docstring; apart, since sections stand before all that a directive gives."""
+    """`about` with the name of a package: its docstring; apart, for sections stand before what a directive gives."""
 
     required_arguments = 1
 
