@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from memjax.inspection.attention_maps import tracked
+from memjax.memory.contract import Absent
 from memjax.memory.projections import AGES, COMPRESSED, RETRIEVED, ROW, SEGMENT, SHORT, SOURCES, SPANS, WEIGHTS
 from memjax.models.contract import Model
 from memjax.training.objective import model_collections, read_segment
@@ -96,9 +97,7 @@ def attention_by_age(
         tokens += int(batch.mask.sum())
         for layer, arrays in layers.items():
             if AGES not in arrays:
-                raise ValueError(
-                    f"attention by age: given a layer {layer} without ages of its keys, allowed: with them"
-                )
+                raise Absent(f"attention by age: given a layer {layer} without ages of its keys, allowed: with them")
             found = _mass(arrays, np.asarray(batch.mask))
             sums[layer] = _added(sums[layer], found) if layer in sums else found
     if not tokens:

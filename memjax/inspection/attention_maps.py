@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
+from memjax.memory.contract import Absent
 from memjax.memory.projections import VISIBLE, WEIGHTS
 from memjax.models.contract import Model
 from memjax.training.objective import model_collections, read_segment
@@ -63,10 +64,10 @@ def tracked(model: Model) -> Any:
     """The model whose layers also give the weights of their attention; it takes the variables of `model`.
 
     Raises:
-      ValueError: a model without layers, or a layer whose attention cannot be tracked.
+      Absent: a model without layers, or a layer whose attention cannot be tracked.
     """
     if not model.has_stack:
-        raise ValueError(f"attention maps: given {type(model).__name__}, allowed: a model with a stack of layers")
+        raise Absent(f"attention maps: given {type(model).__name__}, allowed: a model with a stack of layers")
     stack: Any = model.stack
     layers = tuple(layer.clone(attention=layer.attention.tracked()) for layer in stack.layers)
     return model.clone(stack=stack.clone(layers=layers))

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.basis import bin_masses, token_positions
 from memjax.functional.slots import slot_types
+from memjax.memory.contract import Absent
 from memjax.memory.infinity_former import BesideLongTerm, LongTermMemory
 from memjax.models.language_model import LanguageModel
 from memjax.models.memformer import Memformer
@@ -190,12 +191,12 @@ def long_term_of(model: LanguageModel) -> tuple[tuple[int, ...], LongTermMemory]
     """The layers of a model with a signal, 0-based, and the long-term memory of the first of them.
 
     Raises:
-      ValueError: no layer has one.
+      Absent: no layer has one.
     """
     parts = enumerate(layer.attention for layer in model.stack.layers)
     found = {index: part.long_term for index, part in parts if isinstance(part, BesideLongTerm)}
     if not found:
-        raise ValueError("model: given a model without infinity-former, allowed: one with it in some layer")
+        raise Absent("model: given a model without infinity-former, allowed: one with it in some layer")
     return tuple(found), next(iter(found.values()))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from memjax.inspection.attention_ages import read_tracked
+from memjax.memory.contract import Absent
 from memjax.memory.projections import RETRIEVED, SOURCES, WEIGHTS
 from memjax.models.contract import Model
 from memjax.typing import Batch
@@ -158,7 +159,7 @@ def retrievals(model: Model, variables: Mapping[str, Any], segments: Sequence[Ba
                 reach = len(arrays[SOURCES]) - len(chosen)
                 found.setdefault(layer, []).append((arrays[POSITIONS], arrays[WEIGHTS][..., chosen]))
     if not found:
-        raise ValueError("retrievals: given a model without a long memory, allowed: one that retrieves in some layer")
+        raise Absent("retrievals: given a model without a long memory, allowed: one that retrieves in some layer")
     joined = lambda part: np.stack([np.concatenate([one[part] for one in each], axis=2) for each in found.values()])
     places, document = _places(segments)
     tokens = np.concatenate([np.asarray(batch.inputs) for batch in segments], axis=1)

@@ -37,6 +37,7 @@ from memjax.functional.scopes import operation
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
 __all__ = [
+    "Absent",
     "CrossMemory",
     "DecodeState",
     "LayerMemory",
@@ -56,6 +57,10 @@ __all__ = [
 ]
 
 State = TypeVar("State")
+
+
+class Absent(ValueError):
+    """A model has nothing of what it is asked for: weights of attention, ages of keys, a signal, retrieved tokens."""
 
 
 class Memory(nn.Module):
@@ -106,9 +111,9 @@ class LayerMemory(Memory):
         """The part that also gives the weights of its attention (`memjax.inspection.attention_maps`).
 
         Raises:
-          ValueError: it has none to give.
+          Absent: it has none to give.
         """
-        raise ValueError(f"attention maps: given {type(self).__name__}, allowed: attention with track_attention")
+        raise Absent(f"attention maps: given {type(self).__name__}, allowed: attention with track_attention")
 
 
 class StackMemory(Memory):

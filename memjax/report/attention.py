@@ -11,6 +11,7 @@ from memjax.inspection.attention_ages import NAMES, AttentionAges, attention_by_
 from memjax.inspection.attention_maps import tracked
 from memjax.inspection.retrievals import Retrieval, Retrievals, retrievals
 from memjax.inspection.token_maps import TokenMaps, memory_token_maps
+from memjax.memory.contract import Absent
 from memjax.memory.projections import ROW
 from memjax.report.charts import heat, lines
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
@@ -34,7 +35,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
     for made in (*asked, *((_memory_tokens,) if model.num_memory_tokens else ())):
         try:
             found = made(run)
-        except ValueError:  # nothing that is retrieved, or keys without ages
+        except Absent:  # nothing that is retrieved, or keys without ages
             continue
         if found is not None:
             yield found
@@ -44,7 +45,7 @@ def _can_be_tracked(model: Any) -> bool:
     """Whether all layers tell what they attend to."""
     try:
         tracked(model)
-    except ValueError:
+    except Absent:
         return False
     return True
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.inspection.memory_maps import SignalMap, long_term_of, signal_map, token_space, with_signal
+from memjax.memory.contract import Absent
 from memjax.report.charts import heat, lines
 from memjax.report.panel import Figure, OpenedRun, Panel, Table, Words
 from memjax.report.segments import (
@@ -70,11 +71,11 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
         return
     try:
         _, memory = long_term_of(model)
-        segments, _ = first_segments(run, warm=True)
-        arrays = as_arrays(segments)
-        found = _map(run, model, arrays)
-    except ValueError:  # no signal, or one that begins anew inside a document
+    except Absent:
         return
+    segments, _ = first_segments(run, warm=True)
+    arrays = as_arrays(segments)
+    found = _map(run, model, arrays)
     counted = int(found.counted.any(axis=0).sum())
     if not counted:
         return
