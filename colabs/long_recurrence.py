@@ -264,7 +264,7 @@ assert share < 0.3
 # that stays in its segment never tells the writer what to keep.
 
 # %%
-STEPS = 500
+STEPS = 600
 
 
 def learn(horizon):
