@@ -63,7 +63,7 @@ _PAGE, _SEEDS = "lifelong_lamol", (0, 1, 2)
 
 
 def _controls(rows: dict[str, str]) -> dict[str, tuple[str, ...]]:
-    return {row: ("fine-tuning",) for row in rows if row != "fine-tuning"}
+    return {row: ("fine-tuning",) for row in rows if row not in ("fine-tuning", "single task")}
 
 
 RECIPES = {
@@ -76,12 +76,16 @@ RECIPES = {
         page=_PAGE,
         seeds=_SEEDS,
         arguments=_ARGUMENTS,
-        controls={**_controls({**_ROWS, **_OTHERS}), "LAMOL": ("fine-tuning", "LAMOL, shared", "LAMOL, real")},
+        controls={
+            **_controls({**_ROWS, **_OTHERS}),
+            "LAMOL": ("fine-tuning", "LAMOL, shared", "LAMOL, real", "MAS", "multi-task"),
+        },
         findings=(
             "As published, replay of what was written is far ahead of fine-tuning, and marks of tasks are ahead of one "
             "mark; against the published order written examples are level with as many real ones. The loss of texts "
-            "without replay is level with fine-tuning. QA-SRL is hardly learned by a model of this size, by one that "
-            "learns its real examples alone neither (below)."
+            "without replay is level with fine-tuning, and so is EWC; MAS keeps more by learning less of what comes "
+            "later. LAMOL is level with learning all tasks at once. QA-SRL is hardly learned by a model of this size, "
+            "by one that learns its real examples alone neither (below)."
         ),
     ),
     "lifelong_lamol_texts": Recipe(
