@@ -76,6 +76,10 @@ if importlib.util.find_spec("memjax") is None:
         "SOURCE: given '', and memjax is not here; allowed: a release, a wheel, git+https://..., a checkout"
     )
 
+here = {re.sub(r"[-_.]+", "-", d.metadata["Name"].lower()) for d in importlib.metadata.distributions()}
+if missing := [name for name in ALSO if re.split(r"[<>=~!]", name)[0].lower() not in here]:
+    raise SystemExit(f"missing: {', '.join(missing)}; pip install them, or name a SOURCE, with which they come")
+
 import memjax.doctor
 
 facts = memjax.doctor.diagnose()

@@ -18,6 +18,8 @@ __all__ = ["text_config"]
 CONFIG = "own_text"
 SIZES = {"tiny": 50_000, "default": 4_000_000, "medium": 100_000_000}
 """variant of the config -> bytes of text that it is for, at most; 'large' is for more"""
+NO_MEMORY = "no_memory"
+"""variant that is the one of the text's size with its memory off"""
 PACKED = {".xz": 4, ".gz": 3}
 """ending -> how many times as long prose is unpacked, roughly"""
 
@@ -28,15 +30,18 @@ def text_config(path: str | os.PathLike[str], name: str = "", variant: str = "")
     Args:
       path: a file, a folder, a glob, or JSON lines (`.jsonl`, `.json`; their field `text`), also packed (.xz, .gz).
       name: of a config of texts to use instead of `own_text`.
-      variant: of the config; '' = by the size of the text, or the default one of another config.
+      variant: of the config; '' = by the size of the text, or the default one of another config; 'no_memory' = by the
+        size too, with the memory off.
 
     Raises:
       ValueError: a path without files, or a config that reads no texts.
     """
     files = find_files(path)
     size = sum(file.stat().st_size * PACKED.get(file.suffix, 1) for file in files)
-    chosen = variant or ("" if name else _variant_of(size))
+    by_size = not name and variant in ("", NO_MEMORY)
+    chosen = _variant_of(size) if by_size else variant
     config = load_config(name or CONFIG, chosen)
+    config = config.with_memory(0) if by_size and variant else config
     if config.data.source.gives[0] != "texts" or config.lifelong is not None:
         kind = type(config.data.source).__name__
         raise UsageError(f"--text: given with --config {name}, which reads {kind}, allowed: a config of texts")
@@ -44,7 +49,7 @@ def text_config(path: str | os.PathLike[str], name: str = "", variant: str = "")
     config.data.source = JsonLines(path=str(path)) if lines else TextFiles(path=str(path))
     stem = Path(str(path).rstrip("/*")).name.partition(".")[0].strip("*?[]") or "texts"
     config.name = "_".join(filter(None, [name or "text", stem, variant]))
-    return config, _why(config, path, len(files), size, name or CONFIG, chosen, by_size=not (name or variant))
+    return config, _why(config, path, len(files), size, name or CONFIG, chosen, by_size=by_size)
 
 
 def _variant_of(size: int) -> str:

@@ -99,6 +99,12 @@ def test_without_memjax_and_without_a_source_it_is_one_line(monkeypatch):
         exec(setup_cell(SCRIPTS[0]), {})  # noqa: S102
 
 
+def test_what_else_a_notebook_needs_is_one_line():
+    cell = re.sub(r"^ALSO = .*$", 'ALSO = ["no-such-package"]', setup_cell(SCRIPTS[0]), flags=re.M)
+    with pytest.raises(SystemExit, match="^missing: no-such-package; pip install them, or name a SOURCE"):
+        exec(cell, {})  # noqa: S102
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

@@ -75,6 +75,16 @@ def test_three_files_train_and_generate_from_the_command_line(tmp_path, monkeypa
     assert main(["generate", "--run", "runs/text_books_smoke", "--max-tokens", "4"]) == 0
 
 
+@pytest.mark.parametrize("size, chosen", [(20_000, "tiny"), (200_000, "default")])
+def test_without_a_memory_it_is_the_config_of_that_size(tmp_path, size, chosen):
+    (tmp_path / "text.txt").write_text("a" * size)
+    whole, why = text_config(tmp_path / "text.txt")
+    alone, why_alone = text_config(tmp_path / "text.txt", variant="no_memory")
+    assert f"variant {chosen} (chosen by that size)" in why and f"variant {chosen} (chosen by that size)" in why_alone
+    assert "with no memory" in why_alone and alone.name == f"{whole.name}_no_memory"
+    assert alone.model == whole.model.with_memory(0) and alone.data == whole.data and alone.training == whole.training
+
+
 def test_configs_lists_every_config_with_a_line(capsys):
     assert main(["configs", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)

@@ -12,7 +12,9 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool
 
 __all__ = ["check_shapes"]
 
@@ -55,7 +57,10 @@ def check_shapes(**arguments: tuple[Any, str]) -> None:
 
 
 def check_arguments(function: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """`check_shapes` of the arguments of a call, by the annotations of the function."""
+    """`check_shapes` of the arguments of a call, by the annotations of the function, and that masks are no numbers.
+
+    A mask of 0 and -infinity, which other code adds to scores, would say the opposite of what it means.
+    """
     signature, layouts = _layouts(function)
     if layouts:
         try:
@@ -63,6 +68,10 @@ def check_arguments(function: Callable, args: tuple[Any, ...], kwargs: dict[str,
         except TypeError:
             return  # the call itself says what is wrong with it
         _check(_annotated(layouts, given))
+        for name in _booleans(function):
+            dtype = getattr(given.get(name), "dtype", None)
+            if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
+                raise ValueError(f"{name}: given {dtype}, allowed: bool, True = it takes part; a mask is not added")
 
 
 def _annotated(
@@ -87,12 +96,27 @@ def _layouts(function: Callable) -> tuple[inspect.Signature, dict[str, tuple[str
     return inspect.signature(function), {name: layouts for name, layouts in found.items() if layouts}
 
 
+@functools.cache
+def _booleans(function: Callable) -> tuple[str, ...]:
+    """The arguments that are boolean arrays, whatever else they may be."""
+    hints = typing.get_type_hints(function)
+    arrays = {name: [*_arrays_of(hint)] for name, hint in hints.items() if name != "return"}
+    mask: Any = Bool
+    return tuple(name for name, found in arrays.items() if found and all(one.dtypes == mask.dtypes for one in found))
+
+
 def _layouts_of(hint: Any) -> Iterator[str]:
+    for array in _arrays_of(hint):
+        yield " ".join(array.dim_str.split())
+
+
+def _arrays_of(hint: Any) -> Iterator[Any]:
+    """The annotations of arrays in one of an argument."""
     if isinstance(hint, type) and hasattr(hint, "dim_str"):
-        yield " ".join(hint.dim_str.split())  # type: ignore[attr-defined]
+        yield hint
     elif typing.get_origin(hint) is not Callable:
         for part in typing.get_args(hint):
-            yield from _layouts_of(part)
+            yield from _arrays_of(part)
 
 
 def _fits_rank(layout: str, rank: int) -> bool:

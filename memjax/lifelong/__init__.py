@@ -17,7 +17,7 @@ ROOMS = {
     "memory": ("EpisodicMemory", "init_memory", "nearest", "sample", "write"),
     "metrics": ("average", "forgetting", "summary"),
     "orders": ("LONG_ORDERS", "MBPA_ORDERS"),
-    "penalties": ("Consolidated", "consolidate", "fisher", "quadratic_penalty", "sensitivity"),
+    "penalties": ("Consolidated", "consolidate", "fisher", "init_consolidated", "quadratic_penalty", "sensitivity"),
     "projection": ("agem", "gem", "project_average", "solve_gem"),
     "streams": ("JoinedExamples", "Plan", "Schedule", "task_free_order"),
 }

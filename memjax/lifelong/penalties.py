@@ -78,7 +78,14 @@ def quadratic_penalty(params: Any, kept: Consolidated) -> Float[Array, ""]:
 
     The factor 1/2 is that of EWC's paper. Those of MAS and SI have none, nor has Avalanche in any: their strength is
     half of the one to multiply this with.
+
+    Raises:
+      ValueError: a parameter of another shape than what is kept of it, which would broadcast.
     """
+    for (path, leaf), anchor in zip(jax.tree.leaves_with_path(params), jax.tree.leaves(kept.anchor), strict=True):
+        if jnp.shape(leaf) != jnp.shape(anchor):
+            name = jax.tree_util.keystr(path) or "it"
+            raise ValueError(f"params: given {name} of {jnp.shape(leaf)}, allowed: {jnp.shape(anchor)}, as it was kept")
     square = lambda importance, anchor, leaf: jnp.sum(importance * (_wide(leaf) - anchor) ** 2)
     return (sum(jax.tree.leaves(jax.tree.map(square, kept.importance, kept.anchor, params))) + kept.constant) / 2
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from memjax import functional
+from memjax.functional.attention import attention
 from memjax.functional.scopes import operation
 from memjax.functional.shapes import _layouts, check_shapes
 
@@ -196,3 +197,12 @@ def test_a_wrong_call_is_pythons_own_error():
     with pytest.raises(TypeError, match="missing .* 'values'"):
         functional.attention(jnp.zeros((1, 1, 1, 1)), jnp.zeros((1, 1, 1, 1)))
     assert operation(lambda x: x)(3) == 3  # nothing that has a layout
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_mask_that_is_added_to_scores_is_refused(dtype):
+    queries, added = jnp.ones((1, 2, 1, 4)), jnp.zeros((1, 1, 2, 2), dtype)
+    line = f"^mask: given {jnp.dtype(dtype).name}, allowed: bool, True = it takes part; a mask is not added$"
+    with pytest.raises(ValueError, match=line):
+        attention(queries, queries, queries, mask=added)
+    assert attention(queries, queries, queries, mask=added == 0).shape == queries.shape

@@ -324,3 +324,9 @@ def test_the_path_over_a_quadratic_is_in_closed_form():
     # Where the loss rose, there is nothing to protect; a parameter that did not move is bounded by the damping.
     rose = path_importance({"a": jnp.array([-1.0, 1.0])}, start, start, damping=0.25)
     np.testing.assert_array_equal(rose["a"], [0.0, 4.0])
+
+
+def test_parameters_of_another_shape_than_what_is_kept_do_not_broadcast():
+    kept = init_consolidated({"w": jnp.ones(3)})
+    with pytest.raises(ValueError, match=r"^params: given \['w'\] of \(3, 1\), allowed: \(3,\), as it was kept$"):
+        quadratic_penalty({"w": jnp.ones((3, 1))}, kept)
