@@ -90,7 +90,7 @@ METHODS = {
     "ewc": EWC(weight=1.0),
     "ewc_online": EWC(weight=1.0, form="online"),
     "mas": MAS(weight=0.1),
-    "gem": GEM(rows=25),
+    "gem": GEM(rows=25, stored=True),
     "mbpa_pp": MbPA(
         memory=EpisodicMemory(policy="all", capacity=40_000),
         every=5000,
