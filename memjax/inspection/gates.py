@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from memjax.memory.contract import Absent
 from memjax.models.contract import Model
 from memjax.models.features import add_features, regroup
 from memjax.models.transformer import split_collection
@@ -85,11 +86,11 @@ def gate_map(model: Model, variables: Mapping[str, Any], segments: Sequence[Batc
       segments: consecutive.
 
     Raises:
-      ValueError: there is no gate.
+      Absent: there is no gate.
     """
     gated, last = gated_memories(model)
     if not gated and last is None:
-        raise ValueError(f"gates: given {type(model).__name__} without one, allowed: a model whose memory has a gate")
+        raise Absent(f"gates: given {type(model).__name__} without one, allowed: a model whose memory has a gate")
     names = [f"layer_{index:02d}/{TAP}" for index in gated] + ([OUTPUT] if last is not None else [])
     tapped: Any = add_features(model, *names)  # type: ignore[type-var]
     variables = model_collections(variables)

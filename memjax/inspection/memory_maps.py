@@ -136,10 +136,10 @@ def slot_map(
       mask: real tokens; None = all.
 
     Raises:
-      ValueError: a model without slots.
+      Absent: a model without slots.
     """
     if model.encoder is None or not model.encoder.num_slots:
-        raise ValueError("model: given a Memformer without memory, allowed: one with num_slots of 1 or more")
+        raise Absent("model: given a Memformer without memory, allowed: one with num_slots of 1 or more")
     tracking = model.clone(encoder=model.encoder.clone(track_attention=True))
     arrays = _run(tracking, params, tokens, start_of_document, mask)
     norms = np.linalg.norm(np.asarray(params["encoder"]["forgetting"], np.float64), axis=-1)

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from memjax.memory.contract import Absent
 from memjax.training.slot_counters import COUNTERS
 from memjax.training.tables import layer_prefixes
 
@@ -196,7 +197,7 @@ def measure_usage(
       texts of a class: `class_<number>`), and under `not name` of the others.
 
     Raises:
-      ValueError: a model without tables.
+      Absent: a model without tables.
     """
     leaves = jax.tree_util.tree_flatten_with_path(variables.get("tables", {}))[0]
     slots: dict[str, int] = {}
@@ -204,7 +205,7 @@ def measure_usage(
         path = tuple(str(key.key) for key in keys)
         slots |= {f"{prefix}{path[-1]}": table.shape[-2] for prefix in layer_prefixes(path, table)}
     if not slots:
-        raise ValueError("usage: the model has no value tables, allowed: one with model.feed_forward ProductKey")
+        raise Absent("usage: the model has no value tables, allowed: one with model.feed_forward ProductKey")
     evaluation = evaluation or experiment.config.evaluation
     task = experiment.task
     choose = task.token_subsets(experiment.documents(evaluation.split), evaluation)

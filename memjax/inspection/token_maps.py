@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from memjax.inspection.attention_ages import read_tracked
+from memjax.memory.contract import Absent
 from memjax.memory.projections import WEIGHTS
 from memjax.models.contract import Model
 from memjax.training.objective import model_collections
@@ -57,10 +58,10 @@ def memory_token_maps(model: Model, variables: Mapping[str, Any], segments: Sequ
       segments: consecutive; of a translation model the last one alone counts.
 
     Raises:
-      ValueError: a model without memory tokens, or a language model whose layers cannot be tracked.
+      Absent: a model without memory tokens, or a language model whose layers cannot be tracked.
     """
     if not model.num_memory_tokens:
-        raise ValueError(f"memory tokens: given {type(model).__name__} without any, allowed: a model with 1 or more")
+        raise Absent(f"memory tokens: given {type(model).__name__} without any, allowed: a model with 1 or more")
     if not model.translates:
         *_, (batch, layers) = read_tracked(model, variables, segments)
         weights = [arrays[WEIGHTS] for arrays in layers.values()]
