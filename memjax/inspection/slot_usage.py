@@ -236,10 +236,11 @@ def describe_counts(counts: Mapping[str, Mapping[str, SlotCounts]]) -> dict[str,
         for name in groups:
             if name and f"not {name}" in groups:
                 own, rest = groups[name], groups[f"not {name}"]
-                subsets[name] = {
-                    **own.as_dict(),
-                    "divergence_from_rest": class_divergence(own.lookups, rest.lookups),
-                    "overlap_with_rest": class_overlap(own.lookups, rest.lookups),
-                }
+                subsets[name] = own.as_dict()
+                if own.lookups.any() and rest.lookups.any():  # of no tokens there is nothing to compare
+                    subsets[name] |= {
+                        "divergence_from_rest": class_divergence(own.lookups, rest.lookups),
+                        "overlap_with_rest": class_overlap(own.lookups, rest.lookups),
+                    }
         found[table] = {**whole, **({"subsets": subsets} if subsets else {})}
     return found

@@ -89,7 +89,7 @@ def _subsets(facts: Mapping[str, Any], where: str) -> Iterator[Figure | Table]:
         (table, subset, _rounded(numbers["overlap_with_rest"]), _rounded(numbers["divergence_from_rest"]))
         for table, values in facts.items()
         for subset, numbers in values.get("subsets", {}).items()
-        if numbers["usage"]  # such tokens were among those that were counted
+        if "overlap_with_rest" in numbers  # such tokens, and others, were among those that were counted
     ]
     if not rows:
         return
