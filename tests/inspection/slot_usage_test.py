@@ -119,6 +119,14 @@ def test_slots_were_last_used_at_a_checkpoint_of_a_table_of_their_size():
     assert last_used(measured) == {"a": {"never": 0, "5": 1, "9": 1}, "b": {"never": 1, "9": 1}}
 
 
+def test_of_no_tokens_there_is_nothing_to_compare():
+    counts = lambda *lookups: SlotCounts(np.array(lookups, float), np.array(lookups), np.array(lookups))
+    groups = {"": counts(2, 1), "some": counts(2, 0), "not some": counts(0, 1), "none": counts(0, 0)}
+    found = describe_counts({"table": {**groups, "not none": counts(2, 1)}})["table"]["subsets"]
+    assert found["some"]["overlap_with_rest"] == 0 and found["some"]["divergence_from_rest"] > 0
+    assert not {"overlap_with_rest", "divergence_from_rest"} & {*found["none"]}
+
+
 @pytest.mark.parametrize("layers", [0, 2])
 def test_counters_in_the_moments_of_a_rule(layers):
     ids, weights = lookups()

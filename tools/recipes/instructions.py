@@ -51,9 +51,9 @@ _WHAT = (
     "A GPT-2 of three layers of width 128, pretrained on six million characters of encyclopedia, news and reviews "
     "(`pretrained` of the configuration, which MEMJAX_SMALL_GPT2 is the run of; no public weights), learns tasks as "
     "text: 500 examples each, {passes} passes in batches of 8, rows of 96 tokens, Adam at 1e-3; 200 examples of each "
-    "test set (50 where MbPA++ adapts) are answered greedily. Settings not searched. QA-SRL is the gold standard of 2020. Scores: exact match (SST), "
-    "F1 (QA-SRL, SQuAD), state of the turn (WOZ), logical form (WikiSQL, without table headers). MEMJAX_INSTRUCTIONS "
-    "is a folder with `sst`, `qa-srl`, `woz`, `wikisql` and `squad`."
+    "test set (50 where MbPA++ adapts) are answered greedily. Settings not searched. QA-SRL is the gold standard of "
+    "2020. Scores: exact match (SST), F1 (QA-SRL, SQuAD), state of the turn (WOZ), logical form (WikiSQL, without "
+    "table headers). MEMJAX_INSTRUCTIONS is a folder with `sst`, `qa-srl`, `woz`, `wikisql` and `squad`."
 )
 _ABOUT, _SHORT = _WHAT.format(passes="nine"), _WHAT.format(passes="five")
 _ARGUMENTS = (
