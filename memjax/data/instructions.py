@@ -250,7 +250,7 @@ def sst_instructions(path: str, split: str) -> list[Instruction]:
       ValueError: a file that is missing or of another form.
     """
     file, found = required(path, f"stsa.binary.{_part(split, 'dev')}"), []
-    for number, line in enumerate(read_text(file).splitlines()):
+    for number, line in enumerate(read_text(file).strip("\n").split("\n")):
         label, _, sentence = line.partition(" ")
         if label not in ("0", "1"):
             raise ValueError(f"{file}:{number + 1}: class {label!r}, allowed: 0 or 1 and a sentence")
@@ -277,7 +277,7 @@ def woz_instructions(path: str, split: str) -> list[Instruction]:
                 )
                 group = str(dialogue["dialogue_idx"])
                 found.append(Instruction(said, "What is the change in state?", (answer,), group))
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{file}: not of the form of WOZ 2.0 ({type(error).__name__}: {error})") from None
     return found
 
@@ -331,7 +331,7 @@ def wikisql_instructions(path: str, split: str) -> list[Instruction]:
                     answer = re.sub(r"\bvar\d+\b", fill, answer).removesuffix(" ;")
                     words = "What is the translation from English to SQL?"
                     found.append(Instruction(sentence["original"].strip(), words, (answer,)))
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{file}: not of the form of text2sql-data ({type(error).__name__}: {error})") from None
     return found
 
@@ -339,7 +339,7 @@ def wikisql_instructions(path: str, split: str) -> list[Instruction]:
 _QUERY = re.compile(
     r"select\s+(?:(max|min|count|sum|avg)\s+)?(\S+)\s+from\s+table(?:\s+where\s+(.+?))?\s*;?", re.I | re.S
 )
-_CONDITION = re.compile(r'(\S+)\s*(!=|=|>|<)\s*(?:"([^"]*)"|(.+?))(?:\s+and\s+|$)')
+_CONDITION = re.compile(r'(\S+)\s*(!=|=|>|<)\s*(?:"([^"]*)"|(.+?))(?:\s+and\s+(?=\S)|$)')
 
 Query = tuple[str, str, frozenset[tuple[str, str, str]]]
 """aggregate ('' = none), column, and conditions: column, operator, value"""
@@ -352,16 +352,22 @@ def read_query(text: str) -> Query | None:
       >>> read_query('SELECT COUNT NAME FROM TABLE WHERE AGE > 3 AND NAME = "Jo"') == (
       ...     "count", "name", frozenset({("name", "=", "jo"), ("age", ">", "3")}))
       True
-      >>> read_query("SELECT")
+      >>> read_query("SELECT"), read_query('SELECT NAME FROM TABLE WHERE of course AGE > 3')
+      (None, None)
     """
     found = _QUERY.fullmatch(text.strip())
     if found is None:
         return None
     aggregate, column, where = found.groups()
-    parts = _CONDITION.findall((where or "").lower())
-    if bool(where) != bool(parts):
-        return None
-    return (aggregate or "").lower(), column.lower(), frozenset((name, sign, a or b) for name, sign, a, b in parts)
+    conditions, at, where = set[tuple[str, str, str]](), 0, (where or "").lower()
+    while at < len(where):
+        condition = _CONDITION.match(where, at)
+        if condition is None:
+            return None
+        name, sign, quoted, bare = condition.groups()
+        conditions.add((name, sign, bare if quoted is None else quoted))
+        at = condition.end()
+    return (aggregate or "").lower(), column.lower(), frozenset(conditions)
 
 
 def lines_of_instructions(path: str, split: str) -> list[Instruction]:
@@ -371,14 +377,17 @@ def lines_of_instructions(path: str, split: str) -> list[Instruction]:
       ValueError: a file that is missing or of another form.
     """
     file, found = required(path, f"{_part(split, 'validation')}.jsonl"), []
-    for number, line in enumerate(read_text(file).splitlines()):
+    # Not `splitlines`: a text may contain what Unicode calls the end of a line.
+    for number, line in enumerate(read_text(file).split("\n")):
+        if not line.strip():
+            continue
         try:
             row = json.loads(line)
-            answers = row["answers"]
+            context, answers = row.get("context", ""), row["answers"]
             answers = (answers,) if isinstance(answers, str) else tuple(answers)
-            assert answers and all(isinstance(text, str) for text in (row["question"], *answers))
-            found.append(Instruction(row.get("context", ""), row["question"], answers, str(row.get("group", ""))))
-        except (AssertionError, KeyError, TypeError, ValueError):
+            assert answers and all(isinstance(text, str) for text in (context, row["question"], *answers))
+            found.append(Instruction(context, row["question"], answers, str(row.get("group", ""))))
+        except (AssertionError, AttributeError, KeyError, TypeError, ValueError):
             allowed = "a JSON object with question, answers, and where there is one context"
             raise ValueError(f"{file}:{number + 1}: given {line[:40]!r}, allowed: {allowed}") from None
     return found

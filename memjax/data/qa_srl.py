@@ -69,4 +69,9 @@ def _columns(file: Path, *names: str) -> Iterator[tuple[str, ...]]:
     if missing:
         raise ValueError(f"{file}: no column {missing[0]!r}, allowed: {', '.join(table.fieldnames or ())}")
     for row in table:
-        yield tuple(row[name] for name in names)
+        values = tuple(row[name] for name in names)
+        if None in values:
+            raise ValueError(
+                f"{file}:{table.line_num}: given a row that ends early, allowed: all of {', '.join(names)}"
+            )
+        yield values

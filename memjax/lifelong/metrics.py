@@ -44,6 +44,7 @@ __all__ = [
     "linear_probe",
     "matrix_from_lines",
     "paired_difference",
+    "perplexities_after_each",
     "perplexity_summary",
     "spread",
     "summary",
@@ -211,6 +212,28 @@ def perplexity_summary(nats: npt.ArrayLike) -> dict[str, float]:
         "average": average(nats),
         "average_perplexity": average_perplexity(perplexities),
         "increased_perplexity": increased_perplexity(perplexities),
+    }
+
+
+def perplexities_after_each(nats: npt.ArrayLike) -> dict[str, list[float]]:
+    """AP and AP+ of ELLE after every task, of the tasks so far.
+
+    Args:
+      nats: a row for each task that is through, a column for each task.
+
+    Returns:
+      `AP`; `AP+`, NaN after the first task, before which none was learned.
+
+    Example:
+      >>> found = perplexities_after_each([[1.0, 9.0], [2.0, 1.0]])
+      >>> print({name: [round(value, 3) for value in values] for name, values in found.items()})
+      {'AP': [2.718, 4.482], 'AP+': [nan, 4.671]}
+    """
+    nats = np.asarray(nats, np.float64)
+    so_far = [np.exp(nats[:count, :count]) for count in range(1, len(nats) + 1)]
+    return {
+        "AP": [average_perplexity(square) for square in so_far],
+        "AP+": [increased_perplexity(square) if len(square) > 1 else math.nan for square in so_far],
     }
 
 

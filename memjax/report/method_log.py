@@ -16,7 +16,18 @@ from memjax.report.panel import Figure
 __all__ = ["borders_of", "broken", "logged", "method_figures"]
 
 COUNTED = {
-    *("step", "attempt", "tokens", "targets", "tokens_per_second", "seconds", "learning_rate", "perplexity", "skipped"),
+    *(
+        "step",
+        "attempt",
+        "tokens",
+        "targets",
+        "tokens_per_second",
+        "seconds",
+        "first_step_seconds",
+        "learning_rate",
+        "perplexity",
+        "skipped",
+    ),
     *("nats_per_token", "gradient_norm", "stage"),
 }
 """of a line of updates: not what a method says of itself, or drawn with the curves of every run"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,13 +11,16 @@ from typing import Any
 
 from memjax.config import Config
 
-__all__ = ["NATS", "WHOLE", "phase_costs", "stream_cost", "stream_facts"]
+__all__ = ["NATS", "SPIKE", "WHOLE", "count_spikes", "phase_costs", "stream_cost", "stream_facts"]
 
 WHOLE = "whole"
 """the evaluation of a stream that is of the data of all tasks; beside it stands the mean over those learned so far"""
 
 NATS = "nats_per_token"
 """the measure of a matrix of which lower is better"""
+
+SPIKE = 0.5
+"""nats a token by which the loss of a line is above that of the line before, for it to count as a spike"""
 
 
 def stream_facts(run: str, config: Config) -> dict[str, Any]:
@@ -26,12 +30,18 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
       `measure`, `tasks` (names), `scores` (a row for each task that is through, a column for each task), what
       `memjax.lifelong.metrics.summary` says, of nats `perplexity_summary`, means over the tasks in the end of what else
       the task measures, `whole` and `after_each` where the data of all tasks is scored after every task (that score,
-      and the mean over the tasks learned so far), `kept_bytes`, what the method keeps beside the model, by kind, and
-      `cost`, times (`stream_cost`, `phase_costs`) and
-      `parameters`, as many as the model has come to;
+      and the mean over the tasks learned so far), of nats `after_each` of AP and AP+, `kept_bytes`, what the method
+      keeps beside the model, by kind, and `cost`, times (`stream_cost`, `phase_costs`) and `parameters`, as many as the
+      model has come to;
       numbers that are not there are None.
     """
-    from memjax.lifelong.metrics import kept_bytes, matrix_from_lines, perplexity_summary, summary
+    from memjax.lifelong.metrics import (
+        kept_bytes,
+        matrix_from_lines,
+        perplexities_after_each,
+        perplexity_summary,
+        summary,
+    )
     from memjax.tasks import task_of
     from memjax.training import read_metrics
     from memjax.training.restoring import saved_shapes
@@ -63,7 +73,8 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     said = {name: number(value) for name, value in said.items()}
     said = {name: value for name, value in said.items() if value is not None}
     training = [line for line in logged if line["kind"] == "train"]
-    cost = stream_cost(config, training, [named[name] for name in names]) | phase_costs(logged)
+    ends = sorted({line["step"] for line in lines})
+    cost = stream_cost(config, training, [named[name] for name in names]) | phase_costs(logged, ends)
     shapes = saved_shapes(run)
     cost["parameters"] = sum(math.prod(shape.shape) for name, shape in shapes.items() if name.startswith("params/"))
     kept = {"kept_bytes": kept_bytes(shapes), "cost": cost}
@@ -72,6 +83,9 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
         learned = [float(row[: number + 1].mean()) for number, row in enumerate(scores)]
         each = {"of all": [wholes[stage] for stage in sorted(wholes)], "of those learned": learned}
         said, kept = {**said, WHOLE: each["of all"][-1]}, {**kept, "after_each": each}
+    elif measure == NATS and not at_once:
+        each = perplexities_after_each(scores)
+        kept["after_each"] = {name: [number(value) for value in values] for name, values in each.items()}
     return {"measure": measure, "tasks": names, "scores": rows, **said, **kept}
 
 
@@ -109,28 +123,38 @@ def stream_cost(
     return cost
 
 
-def phase_costs(logged: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def phase_costs(logged: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -> dict[str, Any]:
     """Where the seconds of a run went, as its lines say it, and what growth did to what the model computes.
 
     Args:
       logged: all lines of its metrics.
+      ends: the updates after which a task was through.
 
     Returns:
-      `update_seconds`: of all updates, at the pace of those that were timed. `skipped`: updates that were.
-      `growth_seconds`, and `growths`: nats of rows of the memory before and after each.
-      `generation_seconds` and `samples`: of texts that were written.
+      `update_seconds`: of all updates, at the pace of those that were timed; `seconds_after_each`: likewise, until each
+      of the `ends`. `compilation_seconds`: of the first update of each stage, compilation included, which those leave
+      out. `skipped`: updates that were. `spikes`: of `count_spikes`. `growth_seconds`, and `growths`: nats of rows of
+      the memory before and after each. `generation_seconds` and `samples`: of texts that were written.
 
     Example:
-      >>> line = {"kind": "train", "tokens": 20.0, "tokens_per_second": 10.0, "skipped": 1.0}
+      >>> line = {"kind": "train", "step": 5, "tokens": 20.0, "tokens_per_second": 10.0, "first_step_seconds": 3.0}
       >>> grown = {"kind": "grown", "seconds": 0.5, "nats_before": 2.0, "nats_after": 2.5}
-      >>> phase_costs([line, grown])
-      {'update_seconds': 2.0, 'skipped': 1, 'growth_seconds': 0.5, 'growths': [[2.0, 2.5]]}
+      >>> phase_costs([line, grown])  # doctest: +NORMALIZE_WHITESPACE
+      {'update_seconds': 2.0, 'compilation_seconds': 3.0, 'skipped': 0, 'spikes': 0, 'growth_seconds': 0.5,
+       'growths': [[2.0, 2.5]]}
     """
     of_kind = lambda kind: [line for line in logged if line["kind"] == kind]
     updates = of_kind("train")
-    paced = [line["tokens"] / line["tokens_per_second"] for line in updates if line["tokens_per_second"]]
-    found: dict[str, Any] = {"update_seconds": sum(paced)}
+    paced = [
+        (line["step"], line["tokens"] / line["tokens_per_second"]) for line in updates if line["tokens_per_second"]
+    ]
+    found: dict[str, Any] = {"update_seconds": sum(seconds for _, seconds in paced)}
+    if ends:
+        found["seconds_after_each"] = [sum(seconds for step, seconds in paced if step <= end) for end in ends]
+    if first := [line["first_step_seconds"] for line in updates if "first_step_seconds" in line]:
+        found["compilation_seconds"] = sum(first)
     found["skipped"] = round(sum(line.get("skipped", 0.0) for line in updates))
+    found["spikes"] = count_spikes(updates, ends)
     if grown := of_kind("grown"):
         found["growth_seconds"] = sum(line["seconds"] for line in grown)
         found["growths"] = [[line["nats_before"], line["nats_after"]] for line in grown if "nats_before" in line]
@@ -138,3 +162,17 @@ def phase_costs(logged: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         found["generation_seconds"] = sum(line["seconds"] for line in written)
         found["samples"] = sum(line["samples"] for line in written)
     return found
+
+
+def count_spikes(updates: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -> int:
+    """Lines whose loss is `SPIKE` above the line before, where no task and no recovery of a growth lies between.
+
+    Example:
+      >>> lines = [{"step": step, "nats_per_token": nats} for step, nats in ((1, 5.0), (2, 5.6), (3, 5.0), (4, 7.0))]
+      >>> count_spikes(lines), count_spikes(lines, ends=(3,))
+      (2, 1)
+    """
+    nats = [(line["step"], line.get(NATS)) for line in updates]
+    border = lambda step, later: any(step <= end < later for end in ends)
+    pairs = [(one, other) for one, other in itertools.pairwise(nats) if not border(one[0], other[0])]
+    return sum(after - before > SPIKE for (_, before), (_, after) in pairs if before is not None and after is not None)

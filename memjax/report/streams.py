@@ -16,7 +16,7 @@ import numpy as np
 from memjax.lifelong.metrics import accuracy_by_age
 from memjax.report import charts
 from memjax.report.method_log import borders_of, method_figures
-from memjax.report.outcomes import NATS, WHOLE, stream_facts
+from memjax.report.outcomes import NATS, SPIKE, WHOLE, stream_facts
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 
 __all__ = ["Scores", "cost_rows", "growth_rows", "panels", "scores_of"]
@@ -126,7 +126,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
         return
     scores = scores_of(facts)
     yield _scores_panel(run, facts, scores)
-    yield _costs_panel(run, facts)
+    yield _costs_panel(run, facts, scores)
     if found := [*method_figures(run.lines, scores.tasks)]:
         text = (
             "What the method says of itself at the updates that were logged, beside the loss of the stream. Upright "
@@ -227,6 +227,11 @@ def _draw_means(figure: Any, scores: Scores) -> None:
     _name_tasks(charts.lines(figure, series, y=scores.label, marks=True, limits=scores.limits), scores)
 
 
+def _draw_seconds(figure: Any, scores: Scores, seconds: Sequence[float]) -> None:
+    series = {"tasks learned so far": (np.asarray(seconds), scores.means())}
+    charts.lines(figure, series, x="seconds of updates", y=scores.label, marks=True, limits=scores.limits)
+
+
 def _draw_age(figure: Any, scores: Scores) -> None:
     means = scores.by_age()
     named: dict[str, Any] = {"x": "tasks learned since", "y": scores.label, "limits": scores.limits}
@@ -273,7 +278,7 @@ def _counted(run: OpenedRun, tasks: Sequence[str]) -> str:
 # Costs
 
 
-def _costs_panel(run: OpenedRun, facts: Mapping[str, Any]) -> Panel:
+def _costs_panel(run: OpenedRun, facts: Mapping[str, Any], scores: Scores) -> Panel:
     caption = (
         "Bytes of the newest checkpoint. Seconds of updates are at the pace of those that were timed: compilation, "
         "evaluations and checkpoints do not count; examples a second are the median of the lines. An example is scored "
@@ -287,6 +292,17 @@ def _costs_panel(run: OpenedRun, facts: Mapping[str, Any]) -> Panel:
         tuple(cost_rows(facts["kept_bytes"], facts["cost"])),
     )
     parts: list[Any] = [table]
+    seconds = facts["cost"].get("seconds_after_each", ())
+    if len(seconds) == len(scores.raw) > 1:
+        parts.append(
+            Figure(
+                "stream_seconds",
+                f"{scores.label[0].upper()}{scores.label[1:]} against seconds of updates",
+                f"The {'geometric mean' if scores.less else 'mean'} over the tasks learned so far, after each of them, "
+                "by the seconds that all updates until then took.",
+                functools.partial(_draw_seconds, scores=scores, seconds=seconds),
+            )
+        )
     if grown := growth_rows(run.lines, facts["tasks"], _lineage(run)):
         caption = (
             "Nats a token of rows of the memory right before and right after the model was made larger; equal numbers: "
@@ -318,7 +334,9 @@ def cost_rows(kept: Mapping[str, int], cost: Mapping[str, Any]) -> Iterator[tupl
         ("training", cost.get("examples_per_second"), "examples a second"),
         (scoring, milliseconds, "ms an example"),
         ("all updates", cost.get("update_seconds"), "seconds"),
+        ("first updates of stages, compilation included", cost.get("compilation_seconds"), "seconds"),
         ("updates that were skipped", cost.get("skipped") or None, "updates"),
+        (f"spikes of the loss, {SPIKE:g} nats above the line before", cost.get("spikes") or None, "lines"),
         ("growth of the model", cost.get("growth_seconds"), "seconds"),
         ("writing of samples", cost.get("generation_seconds"), "seconds"),
         ("samples that were written", cost.get("samples"), "samples"),

@@ -410,6 +410,7 @@ class _Run:
 
     def _steps(self, stage: Stage, info: StepInfo) -> StepInfo:
         training, record, first, last = self.config.training, self.record, info.step, self.position.end
+        begin = time.perf_counter()
         if self.stream is None:
             self.stream = stage.open(info.state, self.position.stream)
         evaluate, save = every(training.evaluate_every, self._evaluate), every(training.checkpoint_every, self._save)
@@ -417,7 +418,7 @@ class _Run:
         for info in training_steps(step, state, self._updates(self.stream), steps=last, first=first):
             self.position = self.position._replace(step=info.step)
             if info.step == first + 1:
-                self._first_step(info)
+                self._first_step(info, begin)
             for hook in (self._log, evaluate, *self.hooks, save):
                 hook(info)
             if record.stop():
@@ -476,11 +477,12 @@ class _Run:
 
     # Hooks
 
-    def _first_step(self, info: StepInfo) -> None:
+    def _first_step(self, info: StepInfo, begin: float) -> None:
+        """Of a stage that began then."""
         clock = self.record.clock
         jax.block_until_ready(info.metrics)
-        seconds = time.perf_counter() - clock.begin
-        line = f"first step after {seconds:.1f} s (compilation included)"
+        seconds = clock.first_step = time.perf_counter() - begin
+        line = f"first step in {seconds:.1f} s (compilation included)"
         self.record.tell("note", info.step, line, {"seconds": seconds})
         clock.restart()
         clock.steps = -1  # The step that is about to be counted ran before the clock.

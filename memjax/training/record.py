@@ -27,10 +27,17 @@ PLAIN = {"stage": 0, "phase": "steps", "name": ""}
 
 
 class Clock:
-    """Time of training alone: compilation, evaluations and checkpoints do not count."""
+    """Time of training alone: compilation, evaluations and checkpoints do not count.
+
+    Attributes:
+      begin: of the attempt.
+      first_step: seconds of the first step of a stage, compilation included, until a line says them.
+      steps: since the last restart.
+    """
 
     def __init__(self) -> None:
         self.begin = time.perf_counter()
+        self.first_step: float | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -151,6 +158,8 @@ class Record:
         # The first step of an attempt is not timed, and the totals of a resumed run reach back before it.
         line["tokens_per_second"] = line["tokens"] / counted * steps / seconds if steps > 0 and seconds > 0 else None
         line["seconds"] = time.perf_counter() - self.clock.begin
+        if self.clock.first_step is not None:
+            line["first_step_seconds"], self.clock.first_step = self.clock.first_step, None
         self.write("train", step, line)
         left = f"  ETA {describe_duration((self.steps - step) * seconds / steps)}" if steps > 0 else ""
         self.tell("log", step, f"step {step}/{self.steps}  {describe_numbers(line)}{left}", line)

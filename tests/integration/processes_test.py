@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 CONFIG = Path(__file__).with_name("processes_config.py")
 ROOT = CONFIG.parents[2]
-TIMED = ("seconds", "tokens_per_second", "examples_per_second", "attempt")
+TIMED = ("seconds", "first_step_seconds", "tokens_per_second", "examples_per_second", "attempt")
 
 
 def start(

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from memjax.config import TaskData
-from memjax.report import streams
+from memjax.report import charts, streams
 from memjax.report.method_log import borders_of, broken, logged
+from memjax.report.outcomes import count_spikes, phase_costs
 from memjax.report.streams import Scores, growth_rows, scores_of
 from tests.report.crafted import AFTER, crafted, parts_of, smoke
 
@@ -66,6 +67,29 @@ def test_growth_stands_before_the_task_that_follows():
     assert growth_rows([ends[0], grown, ends[1]], ["a", "b"], lineage) == [("b", 4, 2, 12, 3, 2.0, 2.5, 0.5)]
 
 
+def test_seconds_of_updates_are_summed_until_each_task_is_through():
+    lines = [
+        training(2, first_step_seconds=1.5),
+        training(4, tokens_per_second=None),
+        training(8, tokens_per_second=16.0),
+    ]
+    found = phase_costs(lines, [4, 8])
+    assert found["seconds_after_each"] == pytest.approx([0.1, 4.1]) and found["update_seconds"] == pytest.approx(4.1)
+    assert found["compilation_seconds"] == 1.5 and "compilation_seconds" not in phase_costs(lines[1:])
+    scores = Scores("accuracy", ("a", "b"), MATRIX[:2, :2], less=False)
+    with charts.new_figure() as figure:
+        streams._draw_seconds(figure, scores, found["seconds_after_each"])
+        [line] = figure.axes[0].get_lines()
+    np.testing.assert_allclose(line.get_xdata(), [0.1, 4.1])
+    np.testing.assert_allclose(line.get_ydata(), [1.0, 0.625])
+
+
+def test_a_spike_lies_within_a_task_and_behind_a_recovery():
+    nats = {2: 5.0, 4: 5.6, 6: None, 8: 9.0, 10: 9.4, 12: 7.0, 14: 9.0}
+    lines = [{"kind": "train", "step": step, "nats_per_token": value} for step, value in nats.items()]
+    assert count_spikes(lines) == 2 and count_spikes(lines, [12]) == 1 and count_spikes(lines, [2, 12]) == 0
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     config = smoke("lifelong_text", tmp_path_factory.mktemp("runs"))
@@ -81,7 +105,7 @@ def found(tmp_path_factory):
 def test_a_stream_has_its_matrix_curves_and_costs(found):
     panels, parts = found
     assert [*panels] == ["stream_scores", "stream_costs", "stream_method"]
-    curves = ("matrix", "forgetting", "means", "age")
+    curves = ("matrix", "forgetting", "means", "age", "seconds")
     assert {f"stream_{name}" for name in (*curves, "summary", "costs", "losses", "odds_of_writing")} == {*parts}
     assert "16 vectors of the test split of each task" in parts["stream_matrix"].caption
     assert "whole" in parts["stream_means"].caption and "higher is better" in panels["stream_scores"].text

@@ -430,12 +430,13 @@ def test_a_stream_of_texts_has_perplexities_of_which_less_is_better():
     assert lines[-1].startswith("| method | 3 | 2.7 ± 0.0 | 0.0 ± 0.0 |")
     assert "| method | plain | -0.5000 ± 0.0000 | 3 | gain |" in perplexities.differences(runs, recipe)
     # What no run says stays open; what some say is their mean.
-    assert perplexities.costs(runs, recipe).splitlines()[-1].endswith("|  |  |  |  | 0.0 |  |")
+    assert perplexities.costs(runs, recipe).splitlines()[-1].endswith("|  |  |  |  |  |  | 0.0 |  |")
     told = {"update_seconds": 90.0, "growth_seconds": 1.5, "skipped": 2, "parameters": 1000, "growths": [[2.0, 2.25]]}
+    told |= {"seconds_after_each": [40.0, 90.0], "compilation_seconds": 8.0, "spikes": 3}
     costly = [
         dataclasses.replace(run, evaluations={"stream": {**run.evaluations["stream"], "cost": told}}) for run in runs
     ]
-    assert "| 90 | 1.5 | 2 | 1,000 | 0.0 | 2.000 → 2.250 |" in perplexities.costs(costly, recipe).splitlines()[-1]
+    assert "| 40 / 90 | 1.5 | 8 | 2 | 3 | 1,000 | 0.0 | 2.000 → 2.250 |" in perplexities.costs(costly, recipe).splitlines()[-1]
 
 
 def test_what_a_stream_costs_is_in_its_table():

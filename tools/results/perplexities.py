@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from memjax.lifelong.metrics import average_perplexity, increased_perplexity, paired_difference
+from memjax.lifelong.metrics import (
+    average_perplexity,
+    increased_perplexity,
+    paired_difference,
+    perplexities_after_each,
+)
+from memjax.report.outcomes import SPIKE
 from tools.recipes import Recipe
 from tools.results.ledger import Measurement, Run
 from tools.results.speed_tables import grid
@@ -25,10 +31,14 @@ def is_of_nats(runs: Sequence[Run]) -> bool:
     return bool(runs) and runs[0].evaluations.get("stream", {}).get("measure") == NATS
 
 
+MEANS = ("growth_seconds", "compilation_seconds", "skipped", "spikes", "parameters")
 COSTS = (
-    "What a run needs beside the model, and where its seconds go (means over seeds; rows are not timed side by side): "
-    "of updates, of growing the model; the updates that were skipped; and nats a token of rows of the memory right "
-    "before and after each growth, which is what a warm-up has to mend. AP after each domain is of the domains so far."
+    "What a run needs beside the model, and where its seconds go (means over seeds of the runs that say it; rows are "
+    "not timed side by side): of updates, until the end of each domain; of growing the model; of the first updates of "
+    "all stages, compilation included; the updates that were skipped; lines of the log whose loss is "
+    f"{SPIKE:g} nats above that of the line before; and nats a token of rows of the memory right before and after each "
+    "growth, which is what a warm-up has to mend. AP and AP+ after each domain are of the domains so far; the work "
+    "until then is the same in all rows."
 )
 
 
@@ -45,16 +55,23 @@ def costs(runs: Sequence[Run], recipe: Recipe) -> str:
         own = [run.evaluations["stream"] for run in runs if run.row.rpartition(", ")[0] == row]
         if not own:
             continue
-        nats = np.array([stream["scores"] for stream in own])
-        after = [in_words(np.exp(nats[:, i, : i + 1].mean(axis=1)).tolist()) for i in range(count)]
+        each = [perplexities_after_each(stream["scores"]) for stream in own]
+        after = [_after([one["AP"][i] for one in each], [one["AP+"][i] for one in each]) for i in range(count)]
         kept = f"{np.mean([stream['kept_bytes']['total'] for stream in own]) / 1e6:.1f}"
         growths = [stream["cost"]["growths"] for stream in own if stream["cost"].get("growths")]
         moved = [f"{a:.3f} → {b:.3f}" for a, b in np.mean(growths, axis=0)] if growths else []
-        means = [_mean_cost(own, name) for name in ("update_seconds", "growth_seconds", "skipped", "parameters")]
+        passed = [stream["cost"]["seconds_after_each"] for stream in own if "seconds_after_each" in stream["cost"]]
+        until = " / ".join(f"{seconds:.0f}" for seconds in np.mean(passed, axis=0)) if passed else ""
+        means = [until or _mean_cost(own, "update_seconds"), *(_mean_cost(own, name) for name in MEANS)]
         cells.append([row, *after, *means, kept, ", ".join(moved)])
-    heads = ["row", *(f"AP after {name}" for name in runs[0].evaluations["stream"]["tasks"]), "seconds", "growing, s"]
-    heads += ["skipped", "parameters", "kept, MB", "nats before → after growth"]
+    heads = ["row", *(f"AP (AP+) after {name}" for name in runs[0].evaluations["stream"]["tasks"]), "seconds"]
+    heads += ["growing, s", "compiling, s", "skipped", "spikes", "parameters", "kept, MB", "nats before → after growth"]
     return f"{COSTS}\n\n{grid(heads, cells)}"
+
+
+def _after(perplexities: Sequence[float], increases: Sequence[float]) -> str:
+    """AP and, where there is one, AP+."""
+    return in_words(perplexities) + ("" if np.isnan(increases).any() else f" ({np.mean(increases):+.1f})")
 
 
 def _mean_cost(streams: Sequence[Mapping[str, Any]], name: str) -> str:

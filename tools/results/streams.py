@@ -180,7 +180,7 @@ def wholes(runs: Sequence[Run], recipe: Recipe) -> str:
     for row in recipe.variants:
         own = [run.evaluations["stream"].get("after_each") for run in runs if run.row.rpartition(", ")[0] == row]
         for what in ("of all", "of those learned"):
-            found = [np.array(each[what]) for each in own if each]
+            found = [np.array(each[what]) for each in own if each and what in each]
             if found and len({len(values) for values in found}) == 1:
                 cells.append([f"{row}, {what}", *map(_cell, 100 * np.mean(found, axis=0))])
     if not cells:
