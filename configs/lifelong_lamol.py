@@ -92,7 +92,8 @@ METHODS = {
     "mas": MAS(weight=0.1),
     "gem": GEM(rows=25, stored=True),
     "mbpa_pp": MbPA(
-        memory=EpisodicMemory(policy="all", capacity=40_000),
+        # As many rows as there are examples: copies of one, read in several passes, would be its own neighbours.
+        memory=EpisodicMemory(policy="random", probability=1 / 9, capacity=40_000),
         every=5000,
         rows=50,
         key="prompt",

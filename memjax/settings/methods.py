@@ -264,6 +264,11 @@ class Neighborly(Method):
     queries: Count = 16
     """adapted side by side on a device, where each row is for itself: each has its own copy of what is adapted"""
 
+    def check(self, field: str, config: Config) -> None:
+        del config
+        fits = self.metric == "squared_l2" or self.weights != "inverse_distance"
+        require(fits, f"{field}weights", self.weights, "'uniform' or 'softmax' with metric 'inner_product'")
+
 
 @dataclass(slots=True, kw_only=True)
 class MbPA(Neighborly):
@@ -272,6 +277,11 @@ class MbPA(Neighborly):
     made_by = "mbpa.mbpa"
     neighbors: Literal["nearest", "random"] = "nearest"
     """whom a query is adapted to; random ones need no keys"""
+
+    def check(self, field: str, config: Config) -> None:
+        super(MbPA, self).check(field, config)  # slots=True makes the class anew, which a bare super() does not see
+        fits = self.neighbors == "nearest" or self.weights == "uniform"
+        require(fits, f"{field}weights", self.weights, "'uniform' with neighbors 'random', which have no distances")
 
     @property
     def adapts(self) -> bool:

@@ -228,6 +228,16 @@ def test_a_stream_without_borders_is_one_stage_of_all_examples():
             "lifelong.method.memory.index: given 'scann', allowed: 'exact' unless place is 'host'",
         ),
         (Replay(memory=EpisodicMemory(capacity=0)), {}, "lifelong.method.memory.capacity: given 0, allowed"),
+        (
+            MbPA(every=4, metric="inner_product", weights="inverse_distance"),
+            {},
+            "method.weights: given 'inverse_distance', allowed: 'uniform' or 'softmax' with metric 'inner_product'",
+        ),
+        (
+            MbPA(every=4, neighbors="random", weights="softmax"),
+            {},
+            "lifelong.method.weights: given 'softmax', allowed: 'uniform' with neighbors 'random'",
+        ),
         (Sequential(), {"order": (0, 0, 2)}, "lifelong.order: given .0, 0, 2., allowed: each of .0, 1, 2. once"),
         (Sequential(), {"tasks": 0}, "lifelong.tasks: given .., allowed: at least one task"),
     ],

@@ -25,7 +25,7 @@ _TEXTS = {
     "single task": "texts_single_task",
     "fine-tuning": "texts_default",
     "replay": "texts_replay",
-    "MbPA++": "texts_mbpa_pp --evaluation.answers 50",
+    "MbPA++": "texts_mbpa_pp --lifelong.method.memory.probability 0.2 --evaluation.answers 50",
     "LAMOL": "texts",
     "multi-task": "texts_multi_task",
 }
