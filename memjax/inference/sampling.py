@@ -24,7 +24,7 @@ class Sampling:
 
     Attributes:
       temperature: logits are divided by it; 0 takes the most probable token.
-      top_k: only so many most probable tokens can be drawn; 0 = all.
+      top_k: only so many most probable tokens can be drawn, of equals the first; 0 = all.
       top_p: only the smallest set of most probable tokens that holds this probability can be drawn; 1 = all.
       forbidden: ids that are never chosen (begin and padding tokens).
     """
@@ -59,16 +59,17 @@ def greedy(logits: Float[Array, "*batch vocab"]) -> Int[Array, "*batch"]:
 
 
 def keep_top_k(logits: Float[Array, "*batch vocab"], k: int) -> Float[Array, "*batch vocab"]:
-    """-inf for all but the `k` largest logits of each row; equals of the k-th stay. 0 or more than vocab keeps all.
+    """-inf for all but the `k` largest logits of each row, of equals the first. 0 or more than vocab keeps all.
 
     Example:
-      >>> keep_top_k(jnp.array([1.0, 3.0, 2.0]), 2).tolist()
-      [-inf, 3.0, 2.0]
+      >>> keep_top_k(jnp.array([1.0, 3.0, 2.0, 2.0]), 2).tolist()
+      [-inf, 3.0, 2.0, -inf]
     """
     if not 0 < k < logits.shape[-1]:
         return logits
-    threshold = jax.lax.top_k(logits, k)[0][..., -1:]
-    return jnp.where(logits >= threshold, logits, -jnp.inf)
+    best = jax.lax.top_k(logits, k)[1]
+    kept = jnp.put_along_axis(jnp.zeros(logits.shape, bool), best, True, axis=-1, inplace=False)
+    return jnp.where(kept, logits, -jnp.inf)
 
 
 def keep_top_p(logits: Float[Array, "*batch vocab"], p: float) -> Float[Array, "*batch vocab"]:

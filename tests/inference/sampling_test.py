@@ -35,10 +35,20 @@ def test_top_p_keeps_the_first_of_equals():
 @pytest.mark.parametrize("k", [1, 3, 17, 40, 0])
 def test_top_k_equals_numpy(k):
     logits = np.random.default_rng(1).normal(size=(5, 17)).astype(np.float32)
+    logits[1:] = logits[1:].round()  # with equals
     expected = logits.copy()
     if 0 < k < 17:
-        expected[logits < np.sort(logits, axis=1)[:, -k][:, None]] = -np.inf
+        np.put_along_axis(expected, np.argsort(-logits, axis=1, kind="stable")[:, k:], -np.inf, axis=1)
     np.testing.assert_array_equal(keep_top_k(jnp.asarray(logits), k), expected)
+
+
+def test_no_more_than_k_tokens_are_drawn_of_equals():
+    logits = jnp.array([0.0, 2.0, 1.0, 1.0, -jnp.inf, 1.0])
+    kept = keep_top_k(jnp.stack([logits, jnp.zeros(6)]), 3)
+    np.testing.assert_array_equal(jnp.isfinite(kept), [[0, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0]])
+    keys = jax.random.split(jax.random.key(4), 500)
+    drawn = lambda row: {*np.asarray(sample(keys, jnp.broadcast_to(row, (500, 6)), Sampling(top_k=3))).tolist()}
+    assert drawn(logits) == {1, 2, 3} and drawn(jnp.zeros(6)) == {0, 1, 2}
 
 
 def test_greedy_takes_the_first_of_equals():
