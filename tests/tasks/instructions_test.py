@@ -22,7 +22,7 @@ from memjax.config import (
     WordPiece,
     validate,
 )
-from memjax.data.instructions import Instruction
+from memjax.data.instructions import Instruction, read_query
 from memjax.tasks.instructions import score_written
 
 
@@ -46,6 +46,15 @@ def test_queries_are_the_same_in_any_order_and_case():
     said = ['select a from table where c > 3 and b = "X y"', 'SELECT A FROM TABLE WHERE B = "x"', "so what"]
     found = score_written([ask(right)] * 3, said, "logical_form")
     assert found["score"] == pytest.approx(100 / 3) and found["no_query"] == pytest.approx(100 / 3)
+
+
+def test_a_query_that_cannot_be_read_is_right_word_for_word():
+    right = 'SELECT A FROM TABLE WHERE B = ""Love and Lies""'
+    assert read_query(right) is None
+    said = [right.replace("SELECT A", "select a "), right.replace('""', '"'), "so", ""]
+    found = score_written([ask(right)] * 4, said, "logical_form")
+    # What cannot be read is not right because the other cannot be read either.
+    assert (found["score"], found["no_query"]) == (25.0, 75.0)
 
 
 def test_a_dialogue_is_right_as_long_as_its_state_is():
