@@ -394,8 +394,12 @@ def lines_of_instructions(path: str, split: str) -> list[Instruction]:
 
 
 def seqio_instructions(name: str, split: str) -> list[Instruction]:
-    """The examples of a registered seqio Task: its `inputs` are context and question, its `targets` the answer."""
-    return [Instruction("", inputs, (targets,)) for inputs, targets in seqio_pairs(name, split=split)]
+    """The examples of a registered seqio Task: its `inputs` are context and question, its `targets` the answer.
+
+    Nothing says where a question ends. All of `inputs` is the context, so that of a long one the end is cut off, where
+    Tasks of the form of T5 (`question: ... context: ...`) have the context.
+    """
+    return [Instruction(inputs, "", (targets,)) for inputs, targets in seqio_pairs(name, split=split)]
 
 
 def toy_instructions(split: str, *, change: str, num_letters: int, length: int, num_examples: int) -> list[Instruction]:

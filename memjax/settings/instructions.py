@@ -93,7 +93,10 @@ class InstructionLines(InstructionFiles):
 
 @dataclass(slots=True, kw_only=True)
 class SeqioInstructions(InstructionSource):
-    """A registered seqio Task: `inputs` are context and question, `targets` the answer."""
+    """A registered seqio Task: `inputs` are context and question, `targets` the answer.
+
+    Of inputs that are too long the end is cut off.
+    """
 
     name: str = ""
     """of the Task; the module that registers it is named in SEQIO_MODULES"""

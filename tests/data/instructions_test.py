@@ -13,11 +13,14 @@ from memjax.config import (
     KeyValueRecall,
     LabelledFile,
     QaSrl,
+    Squad,
     Sst,
+    TextClasses,
     ToyInstructions,
     WikiSql,
     Woz,
 )
+from memjax.data.byte_pairs import train_byte_pairs
 from memjax.data.instructions import (
     Instruction,
     InstructionExamples,
@@ -27,8 +30,10 @@ from memjax.data.instructions import (
     select_instructions,
     state_text,
 )
-from memjax.data.readers import instructions_of
+from memjax.data.readers import CLASS_QUESTION, instructions_of
 from memjax.data.tokenizers import ByteTokenizer
+from memjax.lifelong.lamol import split_at_mark
+from memjax.tasks.instructions import score_written
 
 TOKENIZER = InstructionTokenizer(ByteTokenizer(), max_tasks=5)
 ONE = Instruction("abcdef", "why?", ("so", "because"))
@@ -62,10 +67,31 @@ def test_what_does_not_fit_is_left_out_and_counted():
         InstructionExamples([ONE], TOKENIZER, length=20).prompt(0, 4)
 
 
-def test_no_text_is_read_as_a_mark():
-    for text in ("ANS", "<ANS>", "__ans__", "<|endoftext|>"):
-        ids = TOKENIZER.encode(text)
-        assert not {*ids.tolist()} & {*TOKENIZER.reserved} and TOKENIZER.decode(ids) == text
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """Byte pairs of words of the tasks."""
+    pytest.importorskip("tokenizers")
+    words = 4 * ["What is the change in state?", "select count from table where", "negative positive ANS <|endoftext|>"]
+    trained = train_byte_pairs(words, tmp_path_factory.mktemp("pairs") / "tokenizer.json", vocab_size=320)
+    return InstructionTokenizer(trained, max_tasks=5)
+
+
+@pytest.mark.parametrize(
+    "text", ["ANS", " ANS ", "<ANS>", "__ans__", "<|endoftext|>", "a<|endoftext|>ANS<|endoftext|>"]
+)
+@pytest.mark.parametrize("kind", ["bytes", "pairs"])
+def test_no_text_is_read_as_a_mark(pairs, text, kind):
+    tokenizer = {"bytes": TOKENIZER, "pairs": pairs}[kind]
+    others = {*tokenizer.reserved, tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id}
+    ids = tokenizer.encode(text)
+    assert not {*ids.tolist()} & others and tokenizer.decode(ids) == text
+    one = Instruction(f"{text} a", f"{text}?", (text,))
+    [(prompt, answer)] = InstructionExamples([one], tokenizer, length=200).rows
+    assert not {*prompt[:-1], *answer} & others and prompt[-1] == tokenizer.answer_id
+    assert (tokenizer.decode(prompt), tokenizer.decode(answer)) == (f"{text} a{text}?", text)
+
+
+def test_marks_have_no_text():
     assert TOKENIZER.decode([TOKENIZER.answer_id, *TOKENIZER.encode("a"), TOKENIZER.first_task_id + 4]) == "a"
     assert TOKENIZER.token_bytes([TOKENIZER.answer_id, int(TOKENIZER.encode("a")[0])]).tolist() == [0, 1]
 
@@ -134,6 +160,68 @@ def test_every_reader_gives_a_context_a_question_and_an_answer(tmp_path):
     own = LabelledFile(path=f"{texts}/own.csv", classes=("bad", "good"), numbers=(0, 1))
     found = [(one.context[:4], *one.answers) for one in open_with(own)]
     assert {*found} == {("sky ", "good"), ("sky ", "bad")} and len({*map(len, found)}) == 1
+
+
+def files_of(folder, kind):
+    """A source, and files with one example of its kind in the split `test`."""
+    match kind:
+        case "sst":
+            return Sst(path=put(folder / "stsa.binary.test", "0 a dull , dull film"))
+        case "woz":
+            turn = {**TURN, "turn_label": [["food", "north indian"], ["area", "west"], ["request", "phone"]]}
+            return Woz(path=put(folder / "woz_test_en.json", [{"dialogue_idx": 3, "dialogue": [turn]}]))
+        case "wikisql":
+            query = {**QUERY, "sentences": [{**QUERY["sentences"][0], "question-split": "test"}]}
+            return WikiSql(path=put(folder / "wikisql.json", [query]))
+        case "qa_srl":
+            put(folder / "sentences" / "wikinews.test.full.csv", "qasrl_id,tokens\ns,Ann saw it")
+            put(folder / "gold" / "wikinews.test.gold.csv", "qasrl_id,question,answer_range\ns,Who?,0:1~!~2:3")
+            return QaSrl(path=str(folder))
+        case "squad":
+            answers = [{"text": "Mär 3", "answer_start": 6}, {"text": "3", "answer_start": 10}]
+            paragraph = {"context": "It is Mär 3.", "qas": [{"question": "When?", "id": "1", "answers": answers}]}
+            about = {"data": [{"title": "t", "paragraphs": [paragraph]}]}
+            put(folder / "train-v1.1.json", about)
+            return Squad(path=put(folder / "dev-v1.1.json", about))
+    put(folder / "train.csv", "".join(f'"3","a title","text {number}"\n' for number in range(8)))
+    return TextClasses(data_set="dbpedia", path=put(folder / "test.csv", '"10","Ash","It is a tree."\n'))
+
+
+WHOLE = {
+    "sst": ("a dull , dull film", "Is this review negative or positive?", "negative"),
+    "woz": ("Which? West", "What is the change in state?", "food: north indian, area: west; phone"),
+    "wikisql": (
+        "how many?",
+        "What is the translation from English to SQL?",
+        'SELECT COUNT A_FIELD FROM TABLE WHERE B_FIELD = "Ann Lee"',
+    ),
+    "qa_srl": ("Ann saw it", "Who?", "Ann"),
+    "squad": ("It is Mär 3.", "When?", "Mär 3"),
+    "text_classes": ("Ash. It is a tree.", CLASS_QUESTION, "Animal"),
+}
+"""context, question and first answer of the files of each kind"""
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_row_of_every_task_gives_its_texts_back(tmp_path, pairs, kind):
+    source, (context, question, answer) = files_of(tmp_path, kind), WHOLE[kind]
+    rows = InstructionExamples(open_with(source, "test"), pairs, length=120)
+    assert len(rows) == 1 and rows.instructions[0].answers[0] == answer
+    found = rows.example(0)
+    prompt, said = split_at_mark(found.inputs, pairs.answer_id) or ([], [])
+    assert pairs.decode(prompt) == context + question and pairs.decode(said) == answer
+    assert found.targets[found.weights > 0].tolist() == [*said, pairs.end_id]
+    # As a model writes it, it is right, with every measure.
+    measured = score_written(rows.instructions, [pairs.decode(said)], source.answered_by)
+    assert {name: value for name, value in measured.items() if name not in ("no_class", "no_query")} == dict.fromkeys(
+        measured.keys() - {"no_class", "no_query"}, 100.0
+    )
+    if kind == "woz":
+        state = {"food": "north indian", "area": "west"}, frozenset({"phone"})
+        assert read_state(pairs.decode(said)) == read_state(answer) == state
+    if kind == "wikisql":
+        query = "count", "a_field", frozenset({("b_field", "=", "ann lee")})
+        assert read_query(pairs.decode(said)) == read_query(answer) == query
 
 
 @pytest.mark.parametrize(

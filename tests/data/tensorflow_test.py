@@ -12,8 +12,9 @@ from memjax import config as configs
 from memjax.data import seqio as seqio_module
 from memjax.data import tfds as builders
 from memjax.data.glue import LabelledText
+from memjax.data.instructions import Instruction, InstructionExamples, InstructionTokenizer
 from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
-from memjax.data.readers import classified_texts
+from memjax.data.readers import classified_texts, instructions_of
 from memjax.data.seqio import CORPORA, register_tasks, seqio_documents, seqio_tokenizer
 from memjax.data.sources import Texts
 from memjax.data.streams import Streams
@@ -216,7 +217,7 @@ def test_any_mixture_with_any_vocabulary(seqio, tmp_path):
     np.testing.assert_array_equal(tokenizer.encode("a b"), documents[0][:-1])
 
 
-def test_labelled_texts_of_a_builder_and_of_a_task(tfds, seqio, tmp_path):
+def test_texts_of_a_builder_and_of_a_task_have_classes_and_answers(tfds, seqio, tmp_path):
     news = {split: [{"title": f"Ä {i}", "body": f"{split} {i}", "label": str(i % 2)} for i in range(6)]
             for split in ("train", "test")}  # fmt: skip
     prepare(tfds, tmp_path, "tiny_news:1.0.0", news)
@@ -244,9 +245,18 @@ def test_labelled_texts_of_a_builder_and_of_a_task(tfds, seqio, tmp_path):
                 output_features=dict.fromkeys(["inputs", "targets"], seqio.Feature(seqio.ByteVocabulary())),
             )
     for name in ("memjax_test_kept", "memjax_test_decoded"):
+        asked = configs.Data(source=configs.SeqioInstructions(name=name), tokenizer=configs.Bytes())
+        for split in ("train", "validation", "test"):
+            both = [Instruction(f"{split} a", "", ("bad",)), Instruction(f"{split} ö", "", ("good",))]
+            assert instructions_of(asked, split) == both
         texts = classified_texts(configs.SeqioClasses(name=name, classes=("bad", "good"), first_class=3)).texts
         for split in ("train", "validation", "test"):
             assert texts[split] == [LabelledText((f"{split} a",), 3), LabelledText((f"{split} ö",), 4)]
+    # Of inputs that do not fit the end is cut off, of the answer nothing.
+    tokenizer = InstructionTokenizer(ByteTokenizer(), max_tasks=1)
+    rows = InstructionExamples(instructions_of(asked, "validation"), tokenizer, length=10)
+    parts = [(tokenizer.decode(prompt), tokenizer.decode(answer)) for prompt, answer in rows.rows]
+    assert parts == [("valid", "bad"), ("vali", "good")] and rows.skipped == 0
 
 
 def test_task_mistakes(seqio, tmp_path):
