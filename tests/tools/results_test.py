@@ -436,7 +436,10 @@ def test_a_stream_of_texts_has_perplexities_of_which_less_is_better():
     costly = [
         dataclasses.replace(run, evaluations={"stream": {**run.evaluations["stream"], "cost": told}}) for run in runs
     ]
-    assert "| 40 / 90 | 1.5 | 8 | 2 | 3 | 1,000 | 0.0 | 2.000 → 2.250 |" in perplexities.costs(costly, recipe).splitlines()[-1]
+    assert (
+        "| 40 / 90 | 1.5 | 8 | 2 | 3 | 1,000 | 0.0 | 2.000 → 2.250 |"
+        in perplexities.costs(costly, recipe).splitlines()[-1]
+    )
 
 
 def test_what_a_stream_costs_is_in_its_table():
@@ -445,10 +448,26 @@ def test_what_a_stream_costs_is_in_its_table():
     assert streams.costs(runs, recipe) == ""
 
     def with_cost(run, **cost):
-        told = {**run.evaluations["stream"], "kept_bytes": {"total": 2_000_000}, "cost": cost}
+        kept = {"memory": 1_500_000, "teachers": 500_000, "total": 2_000_000}
+        told = {**run.evaluations["stream"], "kept_bytes": kept, "cost": cost}
         return dataclasses.replace(run, evaluations={"stream": told})
 
     writes = {"update_seconds": 30.0, "generation_seconds": 4.0, "samples": 20, "seconds_per_test_example": 0.25}
+    writes |= {"compilation_seconds": 3.0, "parameters": 4000}
     costly = [with_cost(run, **writes) for run in runs[:2]] + [with_cost(run, update_seconds=10.0) for run in runs[2:]]
     lines = streams.costs(costly, recipe).splitlines()
-    assert "| one | 2 | 2.0 | 30.0 | 4.0 | 5.0 | 250.0 |" in lines and "| two | 2 | 2.0 | 10.0 |  |  |  |" in lines
+    kept = "2.0 (memory 1.5, teachers 0.5)"
+    assert f"| one | 2 | 4,000 | {kept} | 30.0 | 3.0 | 4.0 | 5.0 | 250.0 |" in lines
+    assert f"| two | 2 |  | {kept} | 10.0 |  |  |  |  |" in lines
+
+
+def test_answers_that_are_no_class_are_counted():
+    recipe = Recipe("", "lifelong_lamol", {"one": "lamol", "two": "default"}, 0, orders={"order 1": ""}, seeds=(0, 1))
+    runs = [_stream(f"{row}, order 1", seed, 0.5) for row in ("one", "two") for seed in (0, 1)]
+    assert streams.strays(runs, recipe) == ""
+    scored = [
+        dataclasses.replace(run, results={"evaluations": {"a": {"no_class": share}, "b": {"score": 1.0}}})
+        for run, share in zip(runs, (10.0, 20.0, 0.0, 1.0), strict=True)
+    ]
+    lines = streams.strays(scored, recipe).splitlines()
+    assert "| row | a |" in lines and lines[-2:] == ["| one | 15.0 |", "| two | 0.5 |"]

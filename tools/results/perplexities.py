@@ -17,6 +17,7 @@ from memjax.report.outcomes import SPIKE
 from tools.recipes import Recipe
 from tools.results.ledger import Measurement, Run
 from tools.results.speed_tables import grid
+from tools.results.streams import kept_in_words
 
 NATS = "nats_per_token"
 ABOUT = (
@@ -57,7 +58,7 @@ def costs(runs: Sequence[Run], recipe: Recipe) -> str:
             continue
         each = [perplexities_after_each(stream["scores"]) for stream in own]
         after = [_after([one["AP"][i] for one in each], [one["AP+"][i] for one in each]) for i in range(count)]
-        kept = f"{np.mean([stream['kept_bytes']['total'] for stream in own]) / 1e6:.1f}"
+        kept = kept_in_words([stream["kept_bytes"] for stream in own])
         growths = [stream["cost"]["growths"] for stream in own if stream["cost"].get("growths")]
         moved = [f"{a:.3f} → {b:.3f}" for a, b in np.mean(growths, axis=0)] if growths else []
         passed = [stream["cost"]["seconds_after_each"] for stream in own if "seconds_after_each" in stream["cost"]]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from memjax.lifelong.metrics import accuracy_by_age, forgetting, paired_difference, spread
 from tools.recipes import Recipe
@@ -114,9 +115,11 @@ def beside(runs: Sequence[Run], recipe: Recipe) -> str:
 
 
 COSTS = (
-    "What a run keeps beside the model, and where its seconds go (means over orders and seeds; rows are not timed side "
-    "by side): of updates, of writing examples of earlier tasks, of answering one test example."
+    "What a run keeps beside the model, by kind, and where its seconds go (means over orders and seeds of the runs "
+    "that say it; rows are not timed side by side): of updates, of the first ones of all stages, compilation included, "
+    "of writing examples of earlier tasks, of answering one test example."
 )
+STRAYS = "Share of answers after the last task that are no class, in percent, mean over orders and seeds:"
 
 
 def costs(runs: Sequence[Run], recipe: Recipe) -> str:
@@ -126,13 +129,46 @@ def costs(runs: Sequence[Run], recipe: Recipe) -> str:
         own = [run.evaluations["stream"] for run in runs if run.row.rpartition(", ")[0] == row]
         known = [stream for stream in own if "update_seconds" in stream.get("cost", {})]
         if known:
-            mean = lambda name: float(np.mean([one["cost"].get(name, np.nan) for one in known]))  # noqa: B023
-            kept = float(np.mean([stream["kept_bytes"]["total"] for stream in known])) / 1e6
-            found = [_cell(value) for value in (kept, mean("update_seconds"), mean("generation_seconds"))]
-            rate = _cell(mean("samples") / mean("generation_seconds"))
-            cells.append([row, len(known), *found, rate, _cell(1000 * mean("seconds_per_test_example"))])
-    heads = ["row", "runs", "kept, MB", "updates, s", "writing, s", "samples a second", "ms a test example"]
+            mean = lambda name: _mean([one["cost"].get(name, np.nan) for one in known])  # noqa: B023
+            found = [mean(name) for name in ("update_seconds", "compilation_seconds", "generation_seconds")]
+            rate, answer = mean("samples") / mean("generation_seconds"), 1000 * mean("seconds_per_test_example")
+            size = mean("parameters")
+            kept = kept_in_words([stream["kept_bytes"] for stream in known])
+            shown = "" if np.isnan(size) else f"{size:,.0f}"
+            cells.append([row, len(known), shown, kept, *map(_cell, [*found, rate, answer])])
+    heads = ["row", "runs", "parameters", "kept, MB", "updates, s", "compiling, s", "writing, s"]
+    heads += ["samples a second", "ms a test example"]
     return f"{COSTS}\n\n{grid(heads, cells)}" if cells else ""
+
+
+def kept_in_words(kept: Sequence[Mapping[str, int]]) -> str:
+    """Megabytes that some runs keep beside the model, in the mean: all, and by kind where there are several.
+
+    Example:
+      >>> kept_in_words([{"memory": 2_000_000, "keys": 1_000_000, "teachers": 0, "total": 3_000_000}])
+      '3.0 (memory 2.0, keys 1.0)'
+      >>> kept_in_words([{"memory": 0, "total": 0}]), kept_in_words([{"anchors": 500_000, "total": 500_000}])
+      ('0.0', '0.5 (anchors)')
+    """
+    means = {name: float(np.mean([one.get(name, 0) for one in kept])) / 1e6 for name in kept[0]}
+    whole = means.pop("total")
+    kinds = {name: value for name, value in means.items() if value}
+    said = ", ".join(kinds) if len(kinds) == 1 else ", ".join(f"{name} {value:.1f}" for name, value in kinds.items())
+    return f"{whole:.1f} ({said})" if kinds else f"{whole:.1f}"
+
+
+def strays(runs: Sequence[Run], recipe: Recipe) -> str:
+    """A line a method of the answers that are none of the classes of their task; '' where tasks have none."""
+    found: dict[str, dict[str, list[float]]] = {row: {} for row in recipe.variants}
+    for run in runs:
+        for task, score in run.results.get("evaluations", {}).items():
+            if "no_class" in score:
+                found[run.row.rpartition(", ")[0]].setdefault(task, []).append(score["no_class"])
+    names = list(dict.fromkeys(task for tasks in found.values() for task in tasks))
+    if not names:
+        return ""
+    cells = [[row, *(_cell(_mean(tasks.get(name, ()))) for name in names)] for row, tasks in found.items() if tasks]
+    return f"{STRAYS}\n\n{grid(['row', *names], cells)}"
 
 
 def measure_of(runs: Sequence[Run]) -> str:
@@ -268,7 +304,8 @@ def _measures(run: Run, kept: Sequence[str] | None) -> Mapping[str, Any]:
     return found
 
 
-def _mean(values: np.ndarray) -> float:
+def _mean(values: npt.ArrayLike) -> float:
+    values = np.asarray(values, np.float64)
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else float("nan")
 
