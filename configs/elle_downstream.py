@@ -40,7 +40,7 @@ SOURCES = {
 }
 VARIANTS = {
     "encyclopedia": "DBpedia, 14 classes",
-    "news": "AG News, 4 classes; of rows that no domain has",
+    "news": "AG News, 4 classes; of other rows than the domain of news",
     "reviews": "SST-2, 2 classes",
     "default": "as news",
     "smoke": "seconds: templates",

@@ -50,7 +50,7 @@ RECIPES = {
     "lifelong_pretraining": Recipe(
         description=(
             "Domains of text one after the other: encyclopedia (WikiText-2), news (test texts of AG News) and reviews "
-            "(Yelp, Amazon, IMDB), about 1.8 to 2 million characters each, not the corpora of the paper. GPT-2 of "
+            "(Yelp), about 1.8 to 2 million characters each, not the corpora of the paper. GPT-2 of "
             "two layers of width 64, which ELLE makes four of 128; pieces of 128 tokens of 4,096 byte-level pairs, "
             "trained on the first domain; batches of 28 pieces, Adam at 1e-3; 1,000 pieces in the memory, 30 "
             "updates to recover. Equal work: every row spends on a stage what plain training spends on all of the "
@@ -104,6 +104,11 @@ RECIPES = {
             "ELLE, prompts": ("ELLE",),
             "ELLE, paper": ("ELLE",),
         },
+        findings=(
+            "Replay is ahead of plain training and of ELLE, whose larger models read a third and a ninth of the "
+            "later domains for the same work. No post-norm layer is an identity, so that the exact form loses a little "
+            "in each growth too; it ends behind that of the paper by little. Prompts change nothing."
+        ),
         **_SAME,
     ),
     "lifelong_pretraining_four": Recipe(
@@ -120,9 +125,13 @@ RECIPES = {
     "elle_downstream": Recipe(
         description=(
             "Tasks of the domains, learned by the BERT of `lifelong_pretraining_bert`, row ELLE, prompts, seed 0 "
-            "(MEMJAX_ELLE is its run): DBpedia of the encyclopedia, AG News (rows that no domain has) of news, SST-2 "
-            "of reviews, with the prompt of the domain, with that of another one, and with none. Accuracy on the test "
-            "texts; three seeds of the fine-tuning. Settings not searched."
+            "(MEMJAX_ELLE is its run): DBpedia of the encyclopedia, AG News of news (other rows; how many texts the "
+            "domain has too stands below), SST-2 of reviews, with the prompt of the domain, with that of another one, "
+            "and with none. Accuracy on the test texts; three seeds of the fine-tuning. Settings not searched."
+        ),
+        findings=(
+            "No task is better with the prompt of its domain than with another one or none beyond two errors; SST-2 "
+            "is a point worse with it. The published seeds show no difference beyond one error either."
         ),
         config="elle_downstream",
         variants=_PROMPTED,

@@ -33,6 +33,7 @@ TABLES: Mapping[str, Callable[[Measurement], str]] = {
     "texts": streams.texts,
     "written": streams.written,
     "ancestors": perplexities.ancestors,
+    "shared_texts": perplexities.shared_texts,
 }
 MEASURED = {
     "knn_lm": ("knn_lm", "continuous_cache", "both", "spalm", "store_size", "larger_store")
@@ -51,7 +52,7 @@ MEASURED = {
     "lifelong_meta": ("coarse", "neighbor_tasks"),
     "lifelong_relations": ("relation_spread",),
     "lifelong_lamol": ("written",),
-    "lifelong_pretraining": ("ancestors",),
+    "lifelong_pretraining": ("shared_texts", "ancestors"),
     "product_key_steps": ("product_key_steps",),
     "plans": ("plan", "learner_plan"),
     "learns": ("learns",),

@@ -132,3 +132,10 @@ def ancestors(found: Measurement) -> str:
     heads = ["ancestor, updates", "descendant, updates", "relatives", "others in the layer", "others"]
     heads += ["beyond even: relatives", "others in the layer", "others", "relatives by layer (its source)"]
     return grid(heads, cells)
+
+
+def shared_texts(found: Measurement) -> str:
+    """A line a task and split."""
+    names = ("task", "domain", "split", "texts", "shared")
+    heads = ["task", "domain", "split", "texts", "in the domain too"]
+    return grid(heads, [[row[name] for name in names] for row in found.facts["rows"]])

@@ -220,7 +220,7 @@ def page(runs: Sequence[Run]) -> str:
     parts.append(grid(["row", "average, %"], [[row, _cell(runs, "lifelong_meta", row)] for row in meta]))
     small = [row for row in RECIPES[SECOND].variants if _mean(runs, SECOND, row) is not None]
     if small:
-        parts.append("A small GPT-2 that writes the names of classes, 500 texts a task:")
+        parts.append("A small GPT-2 that writes the names of classes, five passes over 500 texts a task:")
         parts.append(grid(["row", "average, %"], [[row, _cell(runs, SECOND, row)] for row in small]))
     return "\n\n".join(parts) + "\n"
 
