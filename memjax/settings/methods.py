@@ -95,7 +95,10 @@ class Sequential(Method):
 
 @dataclass(slots=True, kw_only=True)
 class SingleTask(Method):
-    """Every task from the first parameters again: what each can reach alone, on the diagonal of the accuracies."""
+    """Every task from the first parameters again: what each can reach alone, on the diagonal of the accuracies.
+
+    The learning rate begins anew too, and a decay is laid out over the updates of all tasks: take `decay` 'constant'.
+    """
 
     made_by = "methods.single_task"
 
