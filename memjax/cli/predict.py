@@ -1,6 +1,7 @@
 """`memjax predict`."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,9 @@ def predict(
     from memjax.tasks import Asked
 
     loaded = open_run(run, config)
+    if loaded.experiment.model.asks_task and config.lifelong is not None:
+        last = config.lifelong.in_order[loaded.experiment.config.num_columns - 1].name
+        print(f"{run}: no task is told, the column of {last} answers", file=sys.stderr, flush=True)
     found = loaded.experiment.predict(loaded.variables, [Asked(*one) for one in asked], **how)
     return found, loaded.checkpoint.facts()
 

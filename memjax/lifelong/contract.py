@@ -28,7 +28,7 @@ from memjax.lifelong.streams import (
     Schedule,
     task_free_order,
 )
-from memjax.training.experiment import Experiment
+from memjax.training.experiment import Experiment, task_evaluated
 from memjax.training.loop import MakeObjective, plain_stage
 from memjax.training.sharding import Layout
 from memjax.training.stages import Change, Context, Learner, Lineage, Needs, Stage, keep
@@ -81,6 +81,8 @@ class Method(NamedTuple):
         phases of the task; evaluations follow the last.
       growth: `growth(config, index, lineage, key)`, what the model becomes before a task, as a part of its lineage;
         None = it stays. The configuration is that of the model so far.
+      grow: `grow(small, big, fields) -> change(state)`, the state of the experiment that has grown by the fields that
+        `growth` gives, from that of the one before it; traced for shapes before anything is trained.
     """
 
     learner: Callable[[Experiment, Layout | None, MakeObjective], Learner]
@@ -92,6 +94,7 @@ class Method(NamedTuple):
     takes_tasks: bool = True
     stages: Callable[[TaskInfo, Stage], Sequence[Stage]] = lambda task, own: (own,)
     growth: Callable[[Config, int, Lineage, Any], Mapping[str, Any] | None] = lambda config, index, lineage, key: None
+    grow: Callable[[Experiment, Experiment, Mapping[str, Any]], Callable[[TrainState], TrainState]] | None = None
 
 
 def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -> Sequence[Stage]:
@@ -110,7 +113,12 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
       ValueError: the stream does not give what the method needs, or a task has no examples.
     """
     config, settings = experiment.config, settings_of(experiment)
+    if settings.growths:
+        raise ValueError(f"lifelong.growths: given {settings.growths}, allowed: 0 where a run begins")
     check_needs(settings, method)
+    if method.needs.tasks_in_evaluation:
+        for evaluation in (config.evaluation, *config.evaluations):
+            task_evaluated(config, evaluation)
     scored = [evaluation.name for evaluation in config.evaluations]
     names = [task.name for task in settings.in_order]
     own = [experiment.of_task(name) for name in names]

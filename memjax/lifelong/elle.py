@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -122,19 +122,25 @@ def elle(**fields: Any) -> Method:
     def stages(task: TaskInfo, own: Stage) -> list[Stage]:
         found = [own._replace(after=remembering(how, task)) if how.share else own]
         if task.index and (how.dims or how.layers or how.warm_up):
-            grow = lambda state, context: grown(how, learner, task, state, context)
+            become = lambda state, context: grown(how, learner, task, state, context)
             if how.warm_up:
                 opened = lambda state, position: Repeated(WARM_UP, how.warm_up, position)
                 found.insert(0, Stage(f"{own.name}, warm-up", opened, how.warm_up, task=own.task))
-            found[0] = found[0]._replace(before=grow)
+            found[0] = found[0]._replace(before=become)
         return [one for stage in found for one in base.stages(task, stage)]
 
     def growth(config: Config, index: int, lineage: Lineage, key: Any) -> Mapping[str, Any] | None:
         step = next_growth(how, config, index, lineage, key)
         return step and step[0]
 
+    quiet = how._replace(noise="none")  # noise has the shapes of what it is added to
+
+    def shapes(small: Experiment, big: Experiment, fields: Mapping[str, Any]) -> Callable[[TrainState], TrainState]:
+        return grow(quiet, learner(big, None, make_objective), small, big, fields)
+
     needs = base.needs._replace(boundaries=TOLD_BORDERS.boundaries)
-    return base._replace(learner=learner, stages=stages, needs=needs, takes_tasks=False, growth=growth)
+    named = {"growth": growth, "grow": shapes, "takes_tasks": False}
+    return base._replace(learner=learner, stages=stages, needs=needs, **named)
 
 
 def grown(how: How, learner: Any, task: TaskInfo, state: TrainState, context: Context) -> Change:
@@ -143,37 +149,46 @@ def grown(how: How, learner: Any, task: TaskInfo, state: TrainState, context: Co
     step = next_growth(how, small.config, task.index, context.lineage, context.key)
     if step is None:
         return Change(with_fresh_optimizer(state, task._replace(experiment=small)), context.lineage)
-    begun, (fields, growth) = time.perf_counter(), step
-    lineage = (*context.lineage, fields)
+    begun, lineage = time.perf_counter(), (*context.lineage, step[0])
     big = task.experiment.grown(lineage)
-    length, seed = small.config.data.segment_length, _seed(context.key)
-    make = lambda model: init_variables(model, jax.random.key(0), length)
-    old, new = small.config.model, big.config.model
-    variables = expand(
-        model_variables(state),
-        small.model,
-        big.model,
-        growth,
-        make=make,
-        noise=how.noise,
-        stddev=how.noise_stddev,
-        seed=seed,
-        depth=how.depth,
-        factor=(old.dim / new.dim) ** 0.5 if old.scale_embeddings else 1.0,
-    )
-    fresh = learner(big, context.layout, make_objective).init(variables)
-    context.report(f"grown to {new.num_layers} layers of width {new.dim}")
+    changed = grow(how, learner(big, context.layout, make_objective), small, big, step[0])(state)
+    context.report(f"grown to {big.config.model.num_layers} layers of width {big.config.model.dim}")
     measured = {"seconds": time.perf_counter() - begun}
     if (rows := rows_of_memory(state)) is not None:
         measured["nats_before"] = mean_nats(small.model, model_variables(state), rows)
-        measured["nats_after"] = mean_nats(big.model, variables, rows)
+        measured["nats_after"] = mean_nats(big.model, model_variables(changed), rows)
     context.measure(GROWTH_LINE, measured)
-    kept = {name: state.method.get(name, value) for name, value in fresh.method.items()}
-    changed = dataclasses.replace(fresh, step=state.step, key=state.key, method=kept)
-    if how.moments == "mapped":
-        moments = _moments(state, small.model, big.model, growth, make, fresh)
-        changed = dataclasses.replace(changed, opt_state=moments)
     return Change(changed, lineage)
+
+
+def grow(
+    how: How, learner: Learner, small: Experiment, big: Experiment, fields: Mapping[str, Any]
+) -> Callable[[TrainState], TrainState]:
+    """How a state becomes that of a bigger model.
+
+    Args:
+      how: the fields of the method.
+      learner: of the bigger model.
+      small: with the model as it is.
+      big: with the bigger one.
+      fields: what the lineage says of this growth.
+    """
+    growth, seed = Growth.from_json(fields[GROWTH]), fields[GROWTH]["seed"]
+    old, new, length = small.config.model, big.config.model, small.config.data.segment_length
+    make = lambda model: init_variables(model, jax.random.key(0), length)
+    named = {"noise": how.noise, "stddev": how.noise_stddev, "seed": seed, "depth": how.depth}
+    factor = (old.dim / new.dim) ** 0.5 if old.scale_embeddings else 1.0
+
+    def change(state: TrainState) -> TrainState:
+        before = model_variables(state)
+        fresh = learner.init(expand(before, small.model, big.model, growth, make=make, factor=factor, **named))
+        kept = {name: state.method.get(name, value) for name, value in fresh.method.items()}
+        changed = dataclasses.replace(fresh, step=state.step, key=state.key, method=kept)
+        if how.moments == "fresh":
+            return changed
+        return dataclasses.replace(changed, opt_state=_moments(state, small.model, big.model, growth, make, fresh))
+
+    return change
 
 
 def remembering(how: How, task: TaskInfo) -> Phase:
@@ -302,7 +317,7 @@ def growth_to(
     }
     if norms == "weighted" and dim != model.dim:
         fields["model.weighted_norms"] = True
-    return {**fields, GROWTH: {**growth.to_json(), "left": list(left)}}, growth
+    return {**fields, GROWTH: {**growth.to_json(), "left": list(left), "seed": list(seed)}}, growth
 
 
 def _seed(key: Any) -> list[int]:

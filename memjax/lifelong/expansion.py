@@ -403,8 +403,8 @@ def norm_weights(before: Any, sources: Sources) -> Array:
       >>> print(norm_weights(np.array([0.5, 0.5], np.float32), np.array([0, 1, 0])))
       [0.25 0.5  0.25]
     """
-    before = np.asarray(before)
-    return jnp.asarray(before.astype(np.float64)[sources] / counts(sources), before.dtype)
+    before = jnp.asarray(before)
+    return before[sources] / counts(sources).astype(before.dtype)
 
 
 # Models
@@ -517,15 +517,18 @@ def expand_moments(
       fresh: the state of the optimiser at its beginning, for the bigger model.
 
     Raises:
-      ValueError: its shapes do not become those of `fresh`.
+      ValueError: its shapes are not those of the parameters, or do not become those of `fresh`.
     """
     like = jax.tree.structure(params)
     is_moment = lambda node: jax.tree.structure(node) == like
     place = {"mu": 1, "nu": 2, "trace": 1}
+    unlike = "moments: given an optimiser whose state has other shapes, allowed: fresh moments"
 
     def change(path: Any, node: Any) -> Any:
         if not is_moment(node):
             return node
+        if jax.tree.map(jnp.shape, node) != jax.tree.map(jnp.shape, params):
+            raise ValueError(unlike)
         kind = next(
             (str(getattr(key, "name", "")) for key in reversed(path) if getattr(key, "name", "") in place), "mu"
         )
@@ -533,7 +536,7 @@ def expand_moments(
 
     grown = jax.tree_util.tree_map_with_path(change, opt_state, is_leaf=is_moment)
     if jax.tree.map(jnp.shape, grown) != jax.tree.map(jnp.shape, fresh):
-        raise ValueError("moments: given an optimiser whose state has other shapes, allowed: fresh moments")
+        raise ValueError(unlike)
     return grown
 
 

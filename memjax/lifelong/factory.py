@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,16 +10,19 @@ import jax
 
 from memjax import config as configs
 from memjax.config import Config
-from memjax.lifelong.contract import Method, check_takes_tasks, task_stages
+from memjax.lifelong.contract import Method, check_takes_tasks, settings_of, task_stages
 from memjax.lifelong.features import cache_states
+from memjax.settings.relations import validate
+from memjax.settings.sizes import check_sizes
 from memjax.training import loop, restoring
 from memjax.training.assembly import make_objective
+from memjax.training.capacity import available_bytes
 from memjax.training.experiment import Experiment
 from memjax.training.loop import MakeLearner, MakeObjective, TrainingResult
 from memjax.training.restoring import LoadedRun
 from memjax.training.runs import grown, load_config, run_path, takes_tasks
 from memjax.training.sharding import Layout
-from memjax.training.stages import Learner, Lineage, Stage, count_steps
+from memjax.training.stages import GROWTH, Learner, Lineage, Stage, count_steps, phase_key
 
 __all__ = ["course_of", "lineages", "load_run", "make_learner", "train"]
 
@@ -38,18 +41,76 @@ def make_method(settings: Any) -> Method:
     return make(**settings.arguments())
 
 
-def lineages(config: Config) -> list[Lineage]:
-    """How the model will have grown by each task of a stream; nothing is trained, and what is drawn is not a run's.
+def lineages(config: Config, key_of: Callable[[int], Any] = jax.random.key) -> list[Lineage]:
+    """How the model will have grown by each task of a stream; nothing is trained.
 
     Args:
       config: with tasks.
+      key_of: number of a task -> the key of its growth; as it stands, what is drawn is not a run's.
+
+    Raises:
+      ValueError: the sizes of a method that do not follow each other.
     """
     assert config.lifelong is not None
     method, found = make_method(config.lifelong.method), list[Lineage]([()])
     for index in range(1, len(config.lifelong.tasks)):
-        step = method.growth(grown(config, found[-1]), index, found[-1], jax.random.key(index))
+        step = method.growth(grown(config, found[-1]), index, found[-1], key_of(index))
         found.append((*found[-1], step) if step else found[-1])
     return found
+
+
+def check_generations(experiment: Experiment, method: Method, planned: Sequence[Lineage]) -> None:
+    """Refuses a stream in which the model cannot become what a later task is to have; shapes are all that is made.
+
+    Args:
+      experiment: as the run begins.
+      method: of it.
+      planned: how the model will have grown by each task.
+
+    Raises:
+      ValueError: a generation that is not valid, cannot fit, or has other arrays than it grows to.
+    """
+    names = [task.name for task in settings_of(experiment).in_order]
+    for name, before, after in zip(names[1:], planned, planned[1:], strict=False):
+        if after == before or method.grow is None:
+            continue
+        try:
+            small, big = experiment.grown(before), experiment.grown(after)
+            validate(big.config)
+            check_sizes(big.config, available_bytes())
+            old, new = (state_shapes(method.learner(one, None, make_objective)) for one in (small, big))
+            found = jax.eval_shape(method.grow(small, big, after[-1]), old)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{str(error).splitlines()[0]}, in the model for {name}") from error
+        if found != new:
+            raise ValueError(f"lifelong.method: given a model for {name} that does not grow, allowed: another")
+
+
+def state_shapes(learner: Learner) -> Any:
+    """Of the train state that it begins with."""
+    return jax.eval_shape(lambda: learner.init(learner.variables()))
+
+
+def check_lineage(lineage: Lineage, planned: Lineage) -> None:
+    """Refuses a checkpoint whose model has grown otherwise than that of the run.
+
+    Args:
+      lineage: of the checkpoint.
+      planned: of the run, by its last task.
+
+    Raises:
+      ValueError: more growths, other sizes, or copies that another run has drawn.
+    """
+    if len(lineage) > len(planned):
+        raise ValueError(f"lineage: given {len(lineage)} growths, allowed: up to {len(planned)}, those of this run")
+    for there, here in zip(lineage, planned, strict=False):
+        for name in ({**there, **here}).keys() - {GROWTH}:
+            if there.get(name) != here.get(name):
+                given, wanted = there.get(name), here.get(name)
+                raise ValueError(f"lineage: given {name} = {given}, allowed: {wanted}, as the model of this run grows")
+        seeds = [one.get(GROWTH, {}).get("seed") for one in (there, here)]  # older runs do not have them
+        if seeds[0] not in (None, seeds[1]):
+            raise ValueError("lineage: given copies that another run has drawn, allowed: those of this run")
 
 
 def make_learner(
@@ -74,7 +135,17 @@ def course_of(
     ):  # a rate that decays does so over all updates, which are known by now
         training = dataclasses.replace(experiment.config.training, steps=steps)
         experiment = dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, training=training))
-    return lambda lineage: method.learner(experiment.grown(lineage), layout, objective), stages
+    # A task begins, and its model grows, with the first of its stages.
+    first = {stage.task: number for number, stage in reversed([*enumerate(stages)])}
+    names, seed = [task.name for task in settings_of(experiment).in_order], experiment.config.training.seed
+    planned = lineages(experiment.config, lambda index: phase_key(seed, first.get(names[index], index), "before"))
+    check_generations(experiment, method, planned)
+
+    def make(lineage: Lineage) -> Learner:
+        check_lineage(lineage, planned[-1])
+        return method.learner(experiment.grown(lineage), layout, objective)
+
+    return make, stages
 
 
 def train(config: Config, **arguments: Any) -> TrainingResult:

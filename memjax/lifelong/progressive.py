@@ -8,6 +8,10 @@ forgotten, and parameters grow with the square of the number of tasks.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
 
 from memjax.lifelong.compose import Rule, compose
 from memjax.lifelong.contract import Method, Phase, TaskInfo
@@ -35,7 +39,8 @@ def progressive(*, columns: int) -> Method:
 
     rule = Rule("progressive", needs=TOLD_BORDERS._replace(tasks_in_evaluation=True))
     growth = lambda config, index, lineage, key: {COLUMNS: 1 + index} if index else None
-    return compose(rule)._replace(learner=learner, before=before, growth=growth)
+    shapes = lambda small, big, fields: grow(big, learner(big, None, make_objective), jax.random.key(0))
+    return compose(rule)._replace(learner=learner, before=before, growth=growth, grow=shapes)
 
 
 def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
@@ -56,11 +61,21 @@ def with_column(task: TaskInfo, state: TrainState, context: Context, number: int
         return Change(state, context.lineage)
     lineage = (*context.lineage, {COLUMNS: number})
     big = task.experiment.grown(lineage)
-    fresh = init_variables(big.model, context.key, big.config.data.segment_length)
-    variables = {name: dict(tree) for name, tree in fresh.items()}
-    for name, tree in model_variables(state).items():
-        if name in variables:
-            variables[name] |= tree if number > 2 else {"columns_0": tree}
-    begun = learner(big, context.layout, make_objective).init(variables)
+    changed = grow(big, learner(big, context.layout, make_objective), context.key)(state)
     context.report(f"{number} columns")
-    return Change(dataclasses.replace(begun, step=state.step, key=state.key), lineage)
+    return Change(changed, lineage)
+
+
+def grow(big: Experiment, made: Learner, key: Any) -> Callable[[TrainState], TrainState]:
+    """How a state gets a column more, of the experiment and the learner that have it; `key` is of its parameters."""
+    number = big.config.num_columns
+
+    def change(state: TrainState) -> TrainState:
+        fresh = init_variables(big.model, key, big.config.data.segment_length)
+        variables = {name: dict(tree) for name, tree in fresh.items()}
+        for name, tree in model_variables(state).items():
+            if name in variables:
+                variables[name] |= tree if number > 2 else {"columns_0": tree}
+        return dataclasses.replace(made.init(variables), step=state.step, key=state.key)
+
+    return change

@@ -68,6 +68,11 @@ class Columns(Model):
         self.laterals = [Laterals(self.dtype) for _ in self.columns[1:]]
 
     @property
+    def asks_task(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Unless it has been told."""
+        return self.active < 0
+
+    @property
     def last(self) -> int:
         """The column that answers."""
         return self.active % len(self.columns)

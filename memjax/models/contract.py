@@ -44,6 +44,7 @@ class Model(nn.Module):
     * `stores_keys`: inner tensors come out in `Aux.arrays` (`memjax.models.add_features`).
     * `represents`: it is `represent(inputs, ...)`, whatever stands below its head, and `answer(represented, ...)`, the
       head with the parameters `head/`.
+    * `asks_task`: it answers each task of a stream otherwise, and `of_task` says which; else it takes the last.
     * `has_stack`: it has the field `stack`, a `memjax.models.transformer.Stack`.
     * `has_slots`: an encoder reads and writes slots (`memjax.inspection.slot_map`).
     * `num_memory_tokens`: learned rows in front of what it reads, which its attention reads and writes.
@@ -57,6 +58,7 @@ class Model(nn.Module):
     mixes = False
     stores_keys = False
     represents = False
+    asks_task = False
     has_stack = False
     has_slots = False
     num_memory_tokens = 0

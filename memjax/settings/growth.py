@@ -82,12 +82,21 @@ class ELLE(Method):
         grows = model.carrier.grows and model.memory_tokens is None
         require(grows, f"{field}dims", self.dims, f"() with {kind}; GPT2, Bidirectional and FullAttention grow")
         require(model.positions == "none", "model.positions", model.positions, "'none' in a model that grows")
-        later = len(stream.tasks) - 1 if stream else 0
-        for name, sizes, first in (("dims", self.dims, model.dim), ("layers", self.layers, model.num_layers)):
+        part, output = type(model.feed_forward).__name__, model.output
+        require(part == "Dense", "model.feed_forward", part, "Dense in a model that grows")
+        require(not output.needs_neighbors, "model.output", type(output).__name__, "Softmax in a model that grows")
+        narrower = getattr(output, "div_val", 1)
+        require(narrower == 1, "model.output.div_val", narrower, "1 in a model that grows")
+        require(not model.first_layer, "model.first_layer", model.first_layer, "0 in a model that grows")
+        if stream is None:
+            return
+        require(stream.epochs > 0, "lifelong.epochs", stream.epochs, "at least 1, a model that grows counts examples")
+        later = len(stream.tasks) - 1
+        for name, sizes, now in (("dims", self.dims, model.dim), ("layers", self.layers, model.num_layers)):
             fits = len(sizes) in (0, later)
             require(fits, f"{field}{name}", sizes, f"(), or {later} numbers, one for every task but the first")
             # A model that has grown, whose configuration is checked too, has one of the sizes.
-            for before, after in pairwise((*(() if first in sizes else (first,)), *sizes)):
+            for before, after in pairwise(sizes if stream.growths else (now, *sizes)):
                 deeper = name == "layers"
                 most = 2 * before if deeper else after
                 allowed = f"from {before} to {most} after {before}" if deeper else f"at least {before} after {before}"

@@ -74,6 +74,8 @@ class Lifelong(Settings):
     """examples over which blurred borders extend"""
     last_batch: Literal["share", "mean"] = "share"
     """a batch with fewer examples counts by its share of a full one, or as a full one (published codes)"""
+    growths: Number = 0
+    """how often the model has grown: 0 where a run begins, which grows it"""
 
     @property
     def in_order(self) -> tuple[TaskData, ...]:

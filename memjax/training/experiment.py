@@ -161,6 +161,16 @@ class Experiment:
         named = {"documents": documents, "num_words": theirs.num_words}
         return dataclasses.replace(self, config=config, model=model, **named)
 
+    def told(self, evaluation: configs.Evaluation) -> configs.Evaluation:
+        """An evaluation with its task, where the model asks for one.
+
+        Raises:
+          ValueError: it names none, and reads the data of none.
+        """
+        if not self.model.asks_task or evaluation.task:
+            return evaluation
+        return dataclasses.replace(evaluation, task=task_evaluated(self.config, evaluation))
+
     def evaluators(self, layout: Layout | None = None) -> dict[str, Evaluator]:
         """'' and every named evaluation; those of one model and shape share one compiled score."""
         found: dict[str, Evaluator] = {}
@@ -190,7 +200,7 @@ class Experiment:
           documents: instead of those of the split, such as the same with annotations.
           **shown: `layout`, `parts` and `features` of `Evaluator`.
         """
-        evaluation = evaluation or self.config.evaluation
+        evaluation = self.told(evaluation or self.config.evaluation)
         if evaluation.task:
             other = self.of_task(evaluation.task, evaluation.prompt)
             own = dataclasses.replace(evaluation, task="", prompt="")
@@ -253,7 +263,7 @@ class Experiment:
           variables: of `model`.
           evaluation: another one than the configuration describes.
         """
-        evaluation = evaluation or self.config.evaluation
+        evaluation = self.told(evaluation or self.config.evaluation)
         if evaluation.task:
             own = dataclasses.replace(evaluation, task="", prompt="")
             return self.of_task(evaluation.task, evaluation.prompt).evaluate(variables, own)
@@ -299,6 +309,26 @@ def with_source(config: Config, source: Any) -> Config:
     """The configuration with a source of its tasks, which lies in their folder."""
     located = config.lifelong.located(source) if config.lifelong else source
     return dataclasses.replace(config, data=dataclasses.replace(config.data, source=located))
+
+
+def task_evaluated(config: Config, evaluation: configs.Evaluation) -> str:
+    """The task whose documents an evaluation reads: that it names, or that of data.source.
+
+    Raises:
+      ValueError: it names none, and data.source is that of none or of several.
+    """
+    stream = config.lifelong
+    assert stream is not None
+    names, read = [task.name for task in stream.in_order], stream.located(config.data.source)
+    own = (
+        [evaluation.task]
+        if evaluation.task
+        else [one for one in names if stream.located(stream.source_of(one)) == read]
+    )
+    if len(own) != 1:
+        kind, where = type(stream.method).__name__, f"data.source is that of {len(own)} tasks"
+        raise ValueError(f"evaluation.task: given '', allowed: one of {names}; {kind} must know the task, and {where}")
+    return own[0]
 
 
 def make_evaluation_model(experiment: Experiment, evaluation: configs.Evaluation) -> Model:

@@ -40,7 +40,18 @@ from memjax.training.sharding import Layout, check_rows, make_layout
 from memjax.training.signals import Stopped, StopSignal
 from memjax.training.skipped import NotFinite, SkippedSteps
 from memjax.training.slot_counters import pull_usage
-from memjax.training.stages import PHASES, STREAM, Context, Learner, Lineage, OfKind, Position, Stage, count_steps, keep
+from memjax.training.stages import (
+    STREAM,
+    Context,
+    Learner,
+    Lineage,
+    OfKind,
+    Position,
+    Stage,
+    count_steps,
+    keep,
+    phase_key,
+)
 from memjax.training.step import TrainState, init_variables
 from memjax.typing import Sum
 
@@ -450,9 +461,8 @@ class _Run:
         """The state after a phase, in places of its own."""
         if phase is keep:
             return info.state
-        stage, key = self.stages[self.position.stage], jax.random.key(self.config.training.seed)
-        for number in (2, self.position.stage, PHASES.index(self.position.phase)):
-            key = jax.random.fold_in(key, number)
+        stage = self.stages[self.position.stage]
+        key = phase_key(self.config.training.seed, self.position.stage, self.position.phase)
 
         def stop() -> None:
             if self.record.stop():

@@ -293,6 +293,8 @@ def grown(config: Config, lineage: Sequence[Mapping[str, Any]]) -> Config:
             setattr(attrgetter(part)(config) if part else config, name, value)
         except AttributeError:  # settings have slots: no other name can be set
             raise ValueError(f"lineage: given {path!r}, allowed: a field of the configuration") from None
+    if config.lifelong is not None and lineage:
+        config.lifelong.growths = len(lineage)
     return config
 
 

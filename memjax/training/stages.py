@@ -197,6 +197,14 @@ def keep(state: TrainState, context: Context) -> Change:
     return Change(state, context.lineage)
 
 
+def phase_key(seed: int, stage: int, phase: str) -> Any:
+    """The key of a phase of a stage, by the number of the stage, in a run of this seed."""
+    key = jax.random.key(seed)
+    for number in (2, stage, PHASES.index(phase)):
+        key = jax.random.fold_in(key, number)
+    return key
+
+
 class Stage(NamedTuple):
     """One part of a run.
 

@@ -1,7 +1,9 @@
 """ELLE through `train`: degenerate cases, growth between tasks, recovery, resume, and refusals."""
 
+import copy
 import dataclasses
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,8 @@ import pytest
 from memjax.config import (
     ELLE,
     GPT2,
+    Adafactor,
+    AdaptiveSoftmax,
     Bidirectional,
     BytePairs,
     Classification,
@@ -26,9 +30,11 @@ from memjax.config import (
     Lifelong,
     MaskedLanguageModeling,
     Model,
+    ProductKey,
     Replay,
     Schedule,
     Sequential,
+    Spalm,
     TaskData,
     Training,
     TransformerXL,
@@ -39,7 +45,7 @@ from memjax.data.pieces import TextPieces
 from memjax.lifelong import load_run, train
 from memjax.lifelong.contract import TaskInfo
 from memjax.lifelong.elle import GROWTH_LINE, WARM_UP
-from memjax.lifelong.factory import make_method
+from memjax.lifelong.factory import lineages, make_method
 from memjax.lifelong.progress import draw_task
 from memjax.memory.projections import NORM_WEIGHTS
 from memjax.tasks.contract import Asked
@@ -48,6 +54,7 @@ from memjax.training.assembly import make_objective
 from memjax.training.checkpoints import flatten
 from memjax.training.experiment import make_experiment
 from memjax.training.restoring import checkpoint_extras
+from memjax.training.runs import grown
 from memjax.training.stages import STREAM, Context, Position, Stage
 from memjax.training.step import init_variables, model_variables
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
@@ -254,6 +261,8 @@ def test_a_run_killed_anywhere_goes_on_bit_for_bit(tmp_path, step, method):
     assert_same_run(train(config).path, whole.path)
 
 
+TABLE = ProductKey(dim=8, num_keys=4, num_neighbors=2, key_dim=4)
+NARROWING = AdaptiveSoftmax(cutoffs=(4,), div_val=2)
 BAD = {
     "heads": (ELLE(dims=(9, 12)), {}, "dims: given .9, 12., allowed: multiples of 2"),
     "narrower": (ELLE(dims=(6, 12)), {}, "dims: given .6, 12., allowed: at least 8"),
@@ -265,6 +274,13 @@ BAD = {
     "replayed": (ELLE(rows=0, replayed="progress"), {}, "replayed: given 'progress', allowed: 'uniform' without"),
     "annealed": (dataclasses.replace(GROWN, warm_up=0, annealed=True), {}, "annealed: given True, allowed: False"),
     "warm_up": (ELLE(rows=0, warm_up=3), {}, "warm_up: given 3, allowed: 0 without a memory"),
+    "narrower and back": (ELLE(dims=(6, 8)), {}, "dims: given .6, 8., allowed: at least 8 after 8"),
+    "fewer layers": (ELLE(layers=(1, 2)), {"num_layers": 2}, "layers: given .1, 2., allowed: from 2 to 4 after 2"),
+    "deeper later": (ELLE(layers=(2, 5)), {}, "layers: given .2, 5., allowed: from 2 to 4 after 2"),
+    "memory in a layer": (ELLE(dims=(10, 12)), {"feed_forward": TABLE}, "feed_forward: given 'ProductKey', allowed"),
+    "and scanned": (ELLE(layers=(7, 8)), {"feed_forward": TABLE, "num_layers": 6}, "feed_forward: given 'ProductKey'"),
+    "div_val": (ELLE(dims=(10, 12)), {"output": NARROWING}, "model.output.div_val: given 2, allowed: 1 in a model"),
+    "neighbours": (ELLE(dims=(10, 12)), {"output": Spalm()}, "model.output: given 'Spalm', allowed: Softmax in a"),
 }
 
 
@@ -273,6 +289,75 @@ def test_what_cannot_grow_is_refused_in_one_line(tmp_path, name):
     method, model, line = BAD[name]
     with pytest.raises(ValueError, match=line):
         validate(config_of(tmp_path, method, **model))
+
+
+@pytest.mark.parametrize("method", [ELLE(dims=(10, 12), rows=0), ELLE(layers=(1, 2), memory=MEMORY)])
+def test_documents_that_are_read_for_ever_are_refused_where_a_model_grows(tmp_path, method):
+    config = config_of(tmp_path, method)
+    config.lifelong.epochs, config.training.steps = 0, 6
+    with pytest.raises(ValueError, match="lifelong.epochs: given 0, allowed: at least 1, a model that grows"):
+        validate(config)
+
+
+def test_a_model_that_has_grown_is_valid_and_no_run_begins_with_it(tmp_path):
+    config = config_of(tmp_path, GROWN)
+    found = lineages(config)
+    for lineage in found:
+        validate(grown(config, lineage))
+    with pytest.raises(ValueError, match="lifelong.growths: given 1, allowed: 0 where a run begins"):
+        train(grown(config, found[1]))
+
+
+LATER = {
+    "moments": ({"moments": "mapped"}, "given an optimiser .*, allowed: fresh moments, in the model for task 1"),
+    "size": (
+        {"dims": (10, 200_000)},
+        "model.dim: given 200000, needs .*, allowed: .*, in the model for task 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_every_generation_is_looked_at_before_the_first_is_trained(tmp_path, name):
+    fields, line = LATER[name]
+    config = config_of(tmp_path, dataclasses.replace(GROWN, **fields))
+    config.training.optimizer = Adafactor()
+    with pytest.raises(ValueError, match=line) as refused:
+        train(config, hooks=[crash_at(1)])
+    assert len(str(refused.value).splitlines()) == 1 and not (tmp_path / "run").exists()
+
+
+def test_borders_that_are_not_told_are_refused(tmp_path):
+    config = config_of(tmp_path, GROWN)
+    config.lifelong.borders = "sharp"
+    with pytest.raises(ValueError, match="borders: given 'sharp', allowed: 'known', ELLE needs to know where tasks"):
+        train(config)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_its_own_growth_alone(tmp_path):
+    config = config_of(tmp_path / "run", GROWN)
+    with pytest.raises(Crash):
+        train(config, hooks=[crash_at(6)])
+    for name, value in (("dims", (12, 14)), ("layers", (2, 2)), ("copies", "cyclic")):
+        other = dataclasses.replace(config, lifelong=copy.copy(config.lifelong))
+        other.lifelong.method = dataclasses.replace(GROWN, **{name: value})
+        with pytest.raises(ValueError, match=rf"lifelong\.method\.{name}.* there and .* here"):
+            train(other)
+    # Checkpoints of another run, in its place: of other sizes, of the same with other copies, or of none at all.
+    for name, change, line in (
+        ("wider", {"dims": (12, 14)}, "lineage: given model.dim = 10, allowed: 12, as the model of this run grows"),
+        ("drawn", {}, "lineage: given copies that another run has drawn, allowed: those of this run"),
+        ("plain", {"dims": (), "layers": ()}, "lineage: given 1 growths, allowed: up to 0, those of this run"),
+    ):
+        mine = config_of(tmp_path / name, dataclasses.replace(GROWN, **change))
+        mine.training.seed = int(name == "drawn")
+        with pytest.raises(Crash):
+            train(mine, hooks=[crash_at(1)])
+        shutil.rmtree(tmp_path / name / "run" / "checkpoints", ignore_errors=True)
+        shutil.copytree(tmp_path / "run" / "run" / "checkpoints", tmp_path / name / "run" / "checkpoints")
+        with pytest.raises(ValueError, match=line):
+            train(mine)
 
 
 def test_a_memory_without_room_for_its_shares_is_refused_before_anything_is_trained(tmp_path):

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from memjax.axes import parameter_names
-from memjax.config import GPT2, Bidirectional, Dense, FullAttention, ModelSettings, Softmax
+from memjax.config import GPT2, AdaptiveSoftmax, Bidirectional, Dense, FullAttention, ModelSettings, Softmax
 from memjax.lifelong.expansion import (
     Growth,
     compose,
@@ -21,7 +21,7 @@ from memjax.lifelong.expansion import (
     expand_params,
 )
 from memjax.models.factory import make_language_model, make_text_encoder
-from memjax.models.heads import MaskedTokenHead
+from memjax.models.heads import ClassificationHead, MaskedTokenHead
 from memjax.models.transformer import join_collection, split_collection
 
 pytestmark = pytest.mark.laws
@@ -41,6 +41,15 @@ def rms(sizes, layers=2, *, weighted=False, tied=True, scan=False, dtype="float6
     return language_model(attention, sizes, layers, weighted, tied, scan, dtype, "swiglu")
 
 
+def query_key_norm(sizes, layers=2, *, weighted=False, tied=True, scan=False, dtype="float64"):
+    return language_model(FullAttention(num_buckets=4), sizes, layers, weighted, tied, scan, dtype, "relu")
+
+
+def adaptive(sizes, layers=2, *, weighted=False, dtype="float64"):
+    output = AdaptiveSoftmax(cutoffs=(5, 11))
+    return language_model(GPT2(num_positions=LENGTH), sizes, layers, weighted, output, False, dtype, "gelu")
+
+
 def language_model(attention, sizes, layers, weighted, tied, scan, dtype, activation):
     return make_language_model(settings(attention, sizes, layers, weighted, tied, scan, dtype, activation), VOCAB)
 
@@ -50,6 +59,12 @@ def bert(sizes, layers=2, *, weighted=False, tied=True, scan=False, dtype="float
     attention = Bidirectional(positions=LENGTH, token_types=2)
     head = MaskedTokenHead(sizes[0], weighted, jnp.dtype(dtype))
     return make_text_encoder(settings(attention, sizes, layers, weighted, tied, scan, dtype, "gelu_exact"), head, VOCAB)
+
+
+def classifier(sizes, layers=2, *, weighted=False, dtype="float64"):
+    """BERT with its pooler and a head of classes."""
+    chosen = settings(Bidirectional(positions=LENGTH), sizes, layers, weighted, True, False, dtype, "gelu_exact")
+    return make_text_encoder(chosen, ClassificationHead(3, dtype=jnp.dtype(dtype)), VOCAB)
 
 
 def settings(attention, sizes, layers, weighted, tied, scan, dtype, activation):
@@ -64,7 +79,7 @@ def settings(attention, sizes, layers, weighted, tied, scan, dtype, activation):
         attention=attention,
         feed_forward=Dense(dim=mlp, activation=activation, bias=activation != "swiglu"),
         weighted_norms=weighted,
-        output=Softmax(tied=tied),
+        output=Softmax(tied=tied) if isinstance(tied, bool) else tied,
     )
     found.compute_dtype = dtype  # of tests alone
     return found
@@ -109,6 +124,9 @@ KINDS = {
     "bert_scanned": (bert, {"scan": True}),
     "rms": (rms, {}),
     "rms_untied": (rms, {"tied": False}),
+    "query_key_norm": (query_key_norm, {}),
+    "adaptive": (adaptive, {}),
+    "classifier": (classifier, {}),
 }
 
 

@@ -1,13 +1,17 @@
 """Progressive networks: columns that stay, nothing forgotten, resume, and refusals."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from memjax.cli import main
 from memjax.config import (
     Adam,
     Bidirectional,
+    Blobs,
     Config,
     Lifelong,
     Model,
@@ -187,6 +191,35 @@ def test_a_run_begins_with_one_column_and_has_no_more_than_tasks(tmp_path):
         train(config)
     with pytest.raises(ValueError, match="columns: given 4, allowed: up to 3"):
         validate(texts_of(tmp_path, ProgressiveNetwork(columns=4)))
+
+
+def test_borders_that_are_not_told_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="borders: given 'sharp', allowed: 'known', ProgressiveNetwork needs to know"):
+        train(classes_of(tmp_path, ProgressiveNetwork(), borders="sharp"))
+
+
+@pytest.mark.laws
+def test_an_evaluation_is_told_its_task_or_refused(tmp_path, capsys):
+    other = classes_of(tmp_path, ProgressiveNetwork(), tasks=2)
+    other.data.source = Blobs(classes=(4, 5), num_classes=6, dim=6, num_train=10, num_test=8)
+    line = "evaluation.task: given '', allowed: one of .'task 0', 'task 1'.; ProgressiveNetwork must know the task"
+    with pytest.raises(ValueError, match=line):
+        train(other)
+    config = classes_of(tmp_path, ProgressiveNetwork(), tasks=2)
+    result = train(config)
+    # The documents of data.source are those of the first task: its column answers, and not the last.
+    scores = result.results["evaluations"]
+    assert result.results["evaluation"]["nats"] == scores["task 0"]["nats"]
+    loaded = load_run(result.path)
+    elsewhere = dataclasses.replace(loaded.experiment, config=other)
+    with pytest.raises(ValueError, match=line):
+        elsewhere.evaluate(loaded.variables, config.evaluation)
+    named = dataclasses.replace(config.evaluation, task="task 1")
+    assert elsewhere.evaluate(loaded.variables, named).nats == scores["task 1"]["nats"]
+    np.save(tmp_path / "rows.npy", np.zeros((1, 6), np.float32))
+    assert main(["predict", "--run", str(result.path), str(tmp_path / "rows.npy")]) == 0
+    told = capsys.readouterr().err
+    assert f"{result.path}: no task is told, the column of task 1 answers" in told.splitlines()
 
 
 @pytest.mark.laws
