@@ -1,7 +1,9 @@
 """LAMOL through `train`: what is asked for, what is written, what becomes of it, degenerate cases, resume."""
 
 import dataclasses
+from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,8 @@ from scipy import stats
 from memjax.config import (
     GPT2,
     LAMOL,
+    SGD,
+    Adam,
     BytePairs,
     Bytes,
     Config,
@@ -33,16 +37,20 @@ from memjax.data.tokenizers import ByteTokenizer
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling, sample
 from memjax.interop import import_run
-from memjax.lifelong import load_run, train
-from memjax.lifelong.episodes import EPISODES
-from memjax.lifelong.factory import course_of, make_method
+from memjax.lifelong import load_run, policies, train
+from memjax.lifelong import memory as episodic
+from memjax.lifelong.episodes import EPISODES, drawing_key, purpose_key
+from memjax.lifelong.factory import course_of
 from memjax.lifelong.lamol import language_rows, num_samples, split_at_mark, write_samples
+from memjax.lifelong.metrics import kept_bytes
 from memjax.training import read_metrics
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
-from memjax.training.step import init_variables
+from memjax.training.stages import Context
+from memjax.training.step import init_variables, model_variables
 from memjax.typing import Batch
 from tests.interop import weights
+from tests.lifelong import learner_cases as cases
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
 
 pytestmark = pytest.mark.laws
@@ -111,37 +119,138 @@ def test_a_text_asks_for_everything_and_its_end():
     assert texts.weights[0].tolist() == [1, 1, 1, 1, 5, 1, 1, 1, 0, 0]
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.25])
-def test_the_objective_is_the_loss_of_answers_and_a_share_of_that_of_texts(tmp_path, weight):
-    config = config_of(tmp_path, dataclasses.replace(SMALL, language_weight=weight))
-    experiment = make_experiment(config)
-    learner = make_method(config.lifelong.method).learner(experiment, None, make_objective)
-    variables = init_variables(experiment.model, jax.random.key(0), LENGTH)
-    state = learner.init(variables)
-    _, course = course_of(experiment, None, make_objective)
-    kind, batch = next(course[0].open(state, None))
-    batch = jax.tree.map(jnp.asarray, batch)
-    _, sums = learner.observe(state, batch, kind)
+SIZES = {"share": 0.4, "rows": 2, "capacity": 8}
+STEPPING = {
+    "plain": LAMOL(**SIZES),
+    "published": LAMOL.as_published(language_weight=0.5, tokens="shared", **SIZES),
+}
+
+
+class Begun(NamedTuple):
+    """A stream of three tasks before an update of the third, with rows of the first two in the memory."""
+
+    experiment: Any
+    observe: Any
+    state: Any
+    batch: Any
+
+
+def begin(method, **training):
+    one = Schedule(learning_rate=1.0, warmup_steps=0, decay="constant")
+    training = {"optimizer": SGD(), "schedule": one, "clip_norm": 0.0, **training}
+    experiment = make_experiment(cases.config_of(method, training=training))
+    make_learner, course = course_of(experiment, None, make_objective)
+    learner = make_learner(())
+    state = jax.jit(learner.init)(learner.variables())
+    batches = [jax.tree.map(jnp.asarray, next(stage.open(state, None))[1]) for stage in course]
+    memory = state.method[EPISODES]
+    for batch in batches[:2]:
+        rows = jax.tree.map(lambda leaf: leaf[0], batch)
+        memory = episodic.write(memory, rows, jax.random.key(0), policies.write_all("drop"))
+    state = dataclasses.replace(state, method={**state.method, EPISODES: memory})
+    return Begun(experiment, jax.jit(learner.observe, static_argnums=2), state, batches[2])
+
+
+@pytest.fixture(scope="module")
+def stepping():
+    """Name -> what an update begins with."""
+    done = {}
+
+    def of(name):
+        if name not in done:
+            done[name] = begin(STEPPING[name])
+        return done[name]
+
+    return of
+
+
+def whole_texts(rows, marks, tokenizer, answer_weight):
+    """Rows as texts after their marks, token by token."""
+    made = {name: np.zeros(rows.inputs.shape, np.int32) for name in ("inputs", "targets")}
+    mask, weights = np.zeros(rows.inputs.shape, bool), np.zeros(rows.inputs.shape, np.float32)
+    for row, mark in enumerate(marks):
+        ids = np.asarray(rows.inputs)[row][np.asarray(rows.mask)[row]].tolist()
+        place = slice(0, len(ids) + 1)
+        made["inputs"][row, place], made["targets"][row, place] = [int(mark), *ids], [*ids, tokenizer.end_id]
+        mask[row, place] = True
+        weights[row, place] = [answer_weight if one == tokenizer.answer_id else 1 for one in [*ids, -1]]
+    made = {name: jnp.asarray(leaf) for name, leaf in {**made, "mask": mask, "weights": weights}.items()}
+    return Batch(**made, start_of_document=rows.start_of_document)
+
+
+def nats(model, params, rows):
+    """The mean over all that is asked for."""
+    start = {"start_of_document": rows.start_of_document, "mask": rows.mask}
+    hidden = model.apply({"params": params}, rows.inputs, model.init_state(len(rows.inputs)), **start)[0]
+    each = model.apply({"params": params}, hidden, rows.targets, method="token_nll")
+    return (each * rows.weights).sum() / rows.weights.sum()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("plain", "stream"), ("plain", "projected"), ("published", "projected")])
+def test_a_step_goes_down_the_loss_of_answers_and_a_share_of_that_of_texts(stepping, name, kind):
+    """One step of SGD at rate 1 is the gradient; rows of the memory have the marks of their own tasks."""
+    method, (experiment, observe, state, batch) = STEPPING[name], stepping(name)
     model, tokenizer = experiment.model, experiment.tokenizer
+    new, sums = observe(state, batch, kind)
 
-    def nats(rows):
-        start = {"start_of_document": rows.start_of_document, "mask": rows.mask}
-        hidden = model.apply(variables, rows.inputs, model.init_state(8), **start)[0]
-        each = model.apply(variables, hidden, rows.targets, method="token_nll")
-        return float((each * rows.weights).sum() / rows.weights.sum())
+    def both(rows):
+        tasks = np.asarray(rows.extras["task"]) if method.tokens == "task" else None
+        marks = [tokenizer.generate_id] * len(rows.inputs) if tasks is None else tokenizer.first_task_id + tasks
+        return rows, whole_texts(rows, marks, tokenizer, method.answer_weight)
 
-    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), batch)
-    marks = jnp.full(8, tokenizer.first_task_id)
-    texts = language_rows(rows, marks, answer_id=tokenizer.answer_id)
-    np.testing.assert_allclose(float(sums["nll"].mean()), nats(rows), rtol=1e-5)
-    if weight:
-        np.testing.assert_allclose(float(sums["losses/language"].mean()), nats(texts), rtol=1e-5)
-        wanted = nats(rows) + weight * nats(texts)
-        np.testing.assert_allclose(
-            float(sums["nll"].mean() + weight * sums["losses/language"].mean()), wanted, rtol=1e-5
+    read = [both(jax.tree.map(lambda leaf: leaf[0], batch))]
+    if kind == "projected":
+        drawn = episodic.sample(state.method[EPISODES], drawing_key(state), method.rows)[0]
+        read.append(both(drawn))
+        assert method.tokens == "shared" or {*drawn.extras["task"].tolist()} <= {0, 1}
+    # The shares of both are those of the tokens of their answers.
+    shares = np.array([float(rows.weights.sum()) for rows, _ in read])
+    shares /= shares.sum()
+
+    def objective(params):
+        each = [nats(model, params, a) + method.language_weight * nats(model, params, b) for a, b in read]
+        return sum(share * one for share, one in zip(shares, each, strict=True))
+
+    wanted = jax.jit(jax.grad(objective))(state.params)
+    for old, now, gradient in zip(*map(jax.tree.leaves, (state.params, new.params, wanted)), strict=True):
+        np.testing.assert_allclose(old - now, gradient, rtol=1e-3, atol=3e-6)
+    own, texts = (float(nats(model, state.params, rows)) for rows in read[0])
+    np.testing.assert_allclose(float(sums["nll"].mean()), own, rtol=1e-5)
+    np.testing.assert_allclose(float(sums["losses/language"].mean()), texts, rtol=1e-5)
+
+
+def test_answers_alone_are_asked_for_at_weight_0():
+    _, observe, state, batch = begin(LAMOL(**SIZES, language_weight=0.0))
+    assert "losses/language" not in jax.eval_shape(lambda *given: observe(*given, "stream"), state, batch)[1]
+
+
+def test_as_published_the_answer_mark_weighs_5():
+    published = LAMOL.as_published(rows=3)
+    assert published == LAMOL(answer_weight=5.0, rows=3) and LAMOL().answer_weight == 1
+    assert (published.language_weight, published.top_k, published.temperature) == (0.25, 20, 1.0)
+
+
+def test_an_update_that_is_not_finite_keeps_the_state_and_is_counted_once(stepping):
+    _, observe, state, batch = stepping("plain")
+    first, *others = jax.tree.leaves(state.params)
+    bad = jax.tree.unflatten(jax.tree.structure(state.params), [first.at[(0,) * first.ndim].set(jnp.nan), *others])
+    state = dataclasses.replace(state, params=bad)
+    new, _ = observe(state, batch, "projected")
+    assert float(new.totals["skipped"].total) == float(state.totals["skipped"].total) + 1
+    cases.assert_equal(*(dataclasses.replace(one, totals={}, restart=()) for one in (state, new)))
+
+
+def test_frozen_parameters_stay_under_weight_decay():
+    _, observe, state, batch = begin(LAMOL(**SIZES), optimizer=Adam(weight_decay=0.5), frozen=("layers_0/",))
+    new, _ = observe(state, batch, "projected")
+    moved = {
+        jax.tree_util.keystr(path): not np.array_equal(old, now)
+        for (path, old), now in zip(
+            jax.tree_util.tree_leaves_with_path(state.params), jax.tree.leaves(new.params), strict=True
         )
-    else:
-        assert "losses/language" not in sums
+    }
+    assert {name for name, moves in moved.items() if not moves} == {name for name in moved if "layers_0" in name}
+    assert any(moved.values()) and not all(moved.values())
 
 
 # What is written
@@ -174,19 +283,69 @@ def small():
     return experiment, variables
 
 
-def test_written_texts_end_at_the_end_fit_and_are_those_of_their_seed(small):
+def test_written_texts_are_those_of_their_seed(small):
     experiment, variables = small
-    # Scores far apart, so that some texts end early.
-    sharp = jax.tree.map(lambda leaf: 30 * leaf, variables)
     tokenizer = experiment.tokenizer
-    write = lambda seed, at_once: write_samples(
-        experiment.model, sharp, tokenizer, tokenizer.generate_id, 6, length=LENGTH, seed=seed, at_once=at_once
+    write = lambda seed: write_samples(
+        experiment.model, variables, tokenizer, tokenizer.generate_id, 6, length=LENGTH, seed=seed, at_once=6
     )
-    one, other = write(0, 6), write(1, 6)
-    assert len(one.texts) == 6 and one == write(0, 6) and one.texts != other.texts
-    for prompt, answer in one.rows:
-        assert len(prompt) + len(answer) <= LENGTH - 1 and tokenizer.end_id not in [*prompt, *answer]
-        assert not {*prompt[:-1], *answer} & {*tokenizer.reserved}
+    one, other = write(0), write(1)
+    assert len(one.texts) == 6 and one == write(0) and one.texts != other.texts
+
+
+class Scripted(nn.Module):
+    """Writes in every row what stands in that row of a table; where it must not, `otherwise`."""
+
+    table: tuple[tuple[int, ...], ...]
+    otherwise: int
+    vocab_size: int
+
+    def init_state(self, rows, dtype=None):
+        return ()
+
+    def init_decode_state(self, state, segment_length, rows):
+        return jnp.zeros(rows, jnp.int32)
+
+    def decode(self, tokens, places, *, active):
+        wanted = jnp.array(self.table)[jnp.arange(len(places)), places]
+        return wanted[:, None, None].astype(jnp.float32), places + active
+
+    def log_probs(self, hidden):
+        wanted = hidden[..., 0].astype(jnp.int32)
+        one_hot = lambda ids: jax.nn.one_hot(ids, self.vocab_size)
+        return 1e3 * one_hot(wanted) + 5e2 * one_hot(jnp.full_like(wanted, self.otherwise))
+
+
+def test_written_texts_with_one_mark_are_kept_up_to_their_end(small):
+    tokenizer = small[0].tokenizer
+    mark, end, letters = tokenizer.answer_id, tokenizer.end_id, lambda text: tokenizer.encode(text).tolist()
+    full = [*letters("so?"), mark, *letters("w" * (LENGTH - 5))]
+    table = {
+        "one": ([*letters("ab?"), mark, *letters("yes"), end, mark, *letters("not")], ("ab?", "yes")),
+        "no end": (full, ("so?", "w" * (LENGTH - 5))),
+        "two": ([*letters("a"), mark, *letters("b"), mark, *letters("c"), end], None),
+        "none": ([*letters("abc"), end], None),
+        "none and no end": (letters("a" * LENGTH), None),
+        "behind the end": ([*letters("abc"), end, mark, *letters("d")], None),
+        "first": ([mark, *letters("a"), end], ("", "a")),
+        "last": ([*letters("a"), mark, end], ("a", "")),
+        "marks of tasks": ([tokenizer.generate_id, mark, tokenizer.first_task_id, end], ("z", "z")),
+    }
+    pad = lambda ids: tuple([*ids, *[mark] * LENGTH][:LENGTH])
+    model = Scripted(tuple(pad(ids) for ids, _ in table.values()), *letters("z"), tokenizer.vocab_size)
+    write = lambda number: write_samples(
+        model, {}, tokenizer, tokenizer.first_task_id, number, length=LENGTH, seed=0, at_once=len(table)
+    )
+    found, wanted = write(len(table)), [texts for _, texts in table.values() if texts]
+    assert [(tokenizer.decode(prompt), tokenizer.decode(answer)) for prompt, answer in found.rows] == wanted
+    assert all(prompt.count(mark) == 1 and prompt[-1] == mark and mark not in answer for prompt, answer in found.rows)
+    assert not {id for row in found.rows for part in row for id in part} & {*tokenizer.reserved, end} - {mark}
+    assert found.texts[:4] == ["ab? ANS yes", f"so? ANS {'w' * (LENGTH - 5)}", "a ANS b ANS c", "abc"]
+    assert write(2).rows == found.rows[:2] and len(write(2).texts) == 2
+    # One that has not ended fills its row, with the end as the last that is asked for.
+    rows = WrittenExamples(found.rows, tokenizer, length=LENGTH, name="written")
+    sizes = [len(rows.example(index).inputs) for index in range(len(rows))]
+    assert max(sizes) == sizes[1] == LENGTH - 1 and rows.example(1).targets[LENGTH - 2] == end
 
 
 def test_only_so_many_tokens_are_ever_drawn_as_often_as_they_should():
@@ -227,17 +386,106 @@ def test_writing_with_a_cache_is_reading_all_of_it_again(small):
 # What becomes of it
 
 
-def test_the_memory_holds_what_was_written_of_earlier_tasks(tmp_path):
-    method = dataclasses.replace(SMALL, samples="real", share=0.25, rows=4, capacity=16)
+@pytest.fixture
+def telling(monkeypatch):
+    """Instead of a model: texts that differ with its parameters, the mark and the seed; every third has no ANS."""
+    tokenizer = InstructionTokenizer(ByteTokenizer(), 3)
+
+    def generate(model, variables, prompts, *, seed, sampling, **named):
+        del model
+        assert sampling.top_k == 20 and named["stop_tokens"] == [tokenizer.end_id]
+        number = int(1e6 * float(jax.tree.leaves(variables["params"])[0].sum())) % 2**32
+        drawn = np.random.default_rng([seed, prompts[0][0], number])
+        texts = [tokenizer.encode("".join(drawn.choice([*"abcdef"], 9))).tolist() for _ in prompts]
+        return [text if row % 3 == 2 else [*text[:5], tokenizer.answer_id, *text[5:]] for row, text in enumerate(texts)]
+
+    monkeypatch.setattr("memjax.lifelong.lamol.generate", generate)
+
+
+def at_borders(method, *, examples):
+    """The state before and after each phase before a task but the first, with the key and the lines of the phase."""
+    config = config_of("", method, changes=("copy", "reverse", "sort"), examples=examples)
+    experiment = make_experiment(config)
+    make_learner, course = course_of(experiment, None, make_objective)
+    learner = make_learner(())
+    state, found = learner.init(learner.variables()), []
+    for number, stage in enumerate(course):
+        # As if something had been learned.
+        state = dataclasses.replace(state, params=jax.tree.map(lambda leaf: leaf + 0.01, state.params))
+        key, lines = jax.random.fold_in(jax.random.key(5), number), []
+        measure = lambda kind, values, lines=lines: lines.append((kind, values))
+        context = Context(key, lambda: iter(()), (), lambda: None, lambda line: None, None, measure)
+        new = stage.before(state, context).state
+        if number:
+            found.append((state, new, key, lines))
+        else:
+            assert new is state and not lines
+        state = new
+    return experiment, found
+
+
+@pytest.mark.parametrize("tokens", ["task", "shared"])
+def test_what_is_written_at_a_border_is_all_that_the_memory_holds(telling, tokens):
+    method = LAMOL(share=0.4, rows=4, capacity=20, written_at_once=4, tokens=tokens)
+    experiment, borders = at_borders(method, examples=32)
+    tokenizer, held = experiment.tokenizer, []
+    for earlier, (before, after, key, lines) in enumerate(borders, start=1):
+        each = {1: 13, 2: 6}[earlier]  # of 12.8, rounded up, an equal share of each
+        seed = int(jax.random.bits(purpose_key(key, "generate", 0)))
+        wanted = []
+        for task in range(earlier):
+            mark = tokenizer.first_task_id + task if tokens == "task" else tokenizer.generate_id
+            how = {"length": LENGTH, "seed": seed + 1_000_003 * task, "at_once": 4}
+            written = write_samples(experiment.model, model_variables(before), tokenizer, mark, each, **how)
+            assert len(written.texts) == each and 0 < len(written.rows) < each
+            wanted += [(task, row) for row in written.rows]
+        memory = after.method[EPISODES]
+        assert int(memory.count) == len(wanted)
+        examples = WrittenExamples([row for _, row in wanted], tokenizer, length=LENGTH, name="")
+        for place, (task, _) in enumerate(wanted):
+            example, row = examples.example(place), jax.tree.map(lambda leaf, place=place: leaf[place], memory.rows)
+            assert row.inputs[row.mask].tolist() == example.inputs.tolist()
+            assert (row.targets.tolist(), row.weights.tolist()) == (example.targets.tolist(), example.weights.tolist())
+            told = (int(row.extras["task"]), int(memory.groups[place])) if tokens == "task" else (task, task)
+            assert told == (task, task) and ("task" in row.extras) is (tokens == "task")
+        held.append({tuple(row.tolist()) for row in memory.rows.inputs[: len(wanted)]})
+        [(kind, said)] = lines
+        assert (kind, said["samples"]) == ("generated", each * earlier)
+        shares = [sum(one == task for one, _ in wanted) / each for task in range(earlier)]
+        assert [said[f"kept_{task}"] for task in range(earlier)] == shares
+    assert len(held) == 2 and not held[0] & held[1]
+
+
+def test_more_real_examples_than_there_are_are_drawn_more_than_once():
+    method = LAMOL(share=2.0, samples="real", rows=16, capacity=16)
+    experiment, borders = at_borders(method, examples=8)
+    own = [experiment.of_task(name).documents("train") for name in ("copy", "reverse")]
+    texts = [{tuple(one.example(index).inputs.tolist()) for index in range(8)} for one in own]
+    for (_, after, _, lines), numbers in zip(borders, ([16], [8, 8]), strict=True):
+        memory = after.method[EPISODES]
+        drawn = [tuple(row[mask].tolist()) for row, mask in zip(memory.rows.inputs, memory.rows.mask, strict=True)]
+        assert int(memory.count) == 16 and not lines
+        for task, number in enumerate(numbers):
+            mine = [text for text, group in zip(drawn, memory.groups.tolist(), strict=True) if group == task]
+            assert len(mine) == number and {*mine} <= texts[task]
+            assert 1 < len({*mine}) < number
+
+
+def test_a_checkpoint_has_what_was_written_of_earlier_tasks(telling, tmp_path):
+    method = dataclasses.replace(SMALL, share=0.25, rows=4, capacity=16)
     result = train(config_of(tmp_path, method, changes=("copy", "reverse", "sort")))
     arrays = final_arrays(result.path)[1]
     kept = {name: array for name, array in arrays.items() if EPISODES in name}
     count = next(int(array) for name, array in kept.items() if name.endswith("count"))
     tasks = next(array for name, array in kept.items() if name.endswith("extras/task"))[:count]
-    # A quarter of 32, rounded down to a multiple of the two earlier tasks, as many of each.
-    assert count == 8 and sorted(tasks.tolist()) == [0] * 4 + [1] * 4
+    # A quarter of 32, as many of each of the two earlier tasks; of each four texts one has no ANS.
+    assert count == 6 and sorted(tasks.tolist()) == [0] * 3 + [1] * 3
+    # Inputs, targets, weights and the mask of every place; start, task and number, group and score of every row.
+    assert kept_bytes(arrays)["memory"] == 16 * (LENGTH * (4 + 4 + 4 + 1) + 1 + 4 + 4 + 4 + 4)
     loaded = load_run(result.path)
     assert loaded.experiment.tokenizer.vocab_size == ByteTokenizer().vocab_size + 2 + 3
+    lines = [line for line in read_metrics(result.path / "metrics.jsonl") if line["kind"] == "evaluation"]
+    assert all(0 <= line["no_class"] <= 100 for line in lines) and any("no_class" in line for line in lines)
 
 
 def test_too_small_a_memory_is_refused_before_anything_is_trained(tmp_path):
@@ -265,7 +513,7 @@ def test_only_marks_of_tasks_need_the_task(tmp_path, tokens, marks):
     config = config_of(tmp_path, dataclasses.replace(SMALL, tokens=tokens))
     make_learner, course = course_of(make_experiment(config), None, make_objective)
     learner = make_learner(())
-    state = learner.init(learner.variables())
+    state = jax.jit(learner.init)(learner.variables())
     batches = [next(stage.open(state, None))[1] for stage in course]
     assert all(("task" in batch.extras) is (marks is not None) for batch in batches)
     if marks:
@@ -324,6 +572,30 @@ def test_a_run_killed_anywhere_goes_on_bit_for_bit(tmp_path, step):
     with pytest.raises(Crash):
         train(config, hooks=[crash_at(step)])
     assert_same_run(train(config).path, whole.path)
+
+
+@pytest.mark.slow
+def test_a_run_killed_while_it_writes_does_so_again_bit_for_bit(tmp_path, monkeypatch):
+    """Between two blocks of texts at a border: both are written again, from the same parameters with the same seeds."""
+    whole = train(config_of(tmp_path / "whole", SMALL))
+    calls = []
+
+    def killed(model, variables, prompts, *, seed, **named):
+        calls.append((seed, jax.device_get(variables["params"])))
+        if len(calls) == 2:
+            raise Crash
+        return generate(model, variables, prompts, seed=seed, **named)
+
+    monkeypatch.setattr("memjax.lifelong.lamol.generate", killed)
+    config = config_of(tmp_path / "again", SMALL)
+    with pytest.raises(Crash):
+        train(config)
+    assert len(calls) == 2  # of 7 texts, 4 at once
+    again = train(config)
+    assert [seed for seed, _ in calls[2:]] == [seed for seed, _ in calls[:2]] and calls[0][0] != calls[1][0]
+    for one, other in zip(calls[:2], calls[2:], strict=True):
+        cases.assert_equal(one[1], other[1])
+    assert_same_run(again.path, whole.path)
 
 
 @pytest.mark.slow
