@@ -34,7 +34,17 @@ from memjax.training.sharding import Layout
 from memjax.training.stages import Change, Context, Learner, Lineage, Needs, Stage, keep
 from memjax.training.step import TrainState
 
-__all__ = ["Method", "Phase", "Scope", "TaskInfo", "phase_of", "settings_of", "stage_examples", "task_stages"]
+__all__ = [
+    "Appended",
+    "Method",
+    "Phase",
+    "Scope",
+    "TaskInfo",
+    "phase_of",
+    "settings_of",
+    "stage_examples",
+    "task_stages",
+]
 
 Phase = Callable[[TrainState, Context], Change]
 Scope = Literal["task", "seen", "all"]
@@ -66,6 +76,45 @@ class TaskInfo(NamedTuple):
     parts: Sequence[Part] = ()
 
 
+class Appended(NamedTuple):
+    """How a memory is filled that writes rows as they come, one behind the other.
+
+    Attributes:
+      capacity: rows.
+      share: of the rows that are read, which are written.
+      drops: a full memory takes nothing more.
+    """
+
+    capacity: int
+    share: float
+    drops: bool
+
+    def notes(self, task: str, seen: int, total: int, epochs: int) -> list[str]:
+        """What is not kept of a task, or kept several times, in a line each.
+
+        Args:
+          task: its name.
+          seen: examples that the run has read before it, each time one was.
+          total: that it reads, likewise.
+          epochs: how often it reads each.
+
+        Example:
+          >>> for line in Appended(8, 1.0, True).notes("news", seen=0, total=12, epochs=2): print(line)
+          lifelong.method.memory: an example is read 2 times and kept 2 times; 'random' with probability 0.5 keeps one
+          lifelong.method.memory.capacity: full after 8 rows, of news; rows that come later are not kept
+          >>> Appended(12, 0.5, True).notes("news", 0, 12, 2), Appended(8, 0.5, False).notes("news", 0, 12, 2)
+          ([], [])
+        """
+        lines, times, room = [], self.share * epochs, self.capacity / self.share if self.share else math.inf
+        if times > 1 and not seen:
+            what = f"an example is read {epochs} times and kept {times:g} times"
+            lines.append(f"lifelong.method.memory: {what}; 'random' with probability {1 / epochs:.2g} keeps one")
+        if self.drops and seen <= room < seen + total:
+            what = f"full after {room:,.0f} rows, of {task}; rows that come later are not kept"
+            lines.append(f"lifelong.method.memory.capacity: {what}")
+        return lines
+
+
 class Method(NamedTuple):
     """A method of lifelong learning for one configuration.
 
@@ -83,6 +132,7 @@ class Method(NamedTuple):
         None = it stays. The configuration is that of the model so far.
       grow: `grow(small, big, fields) -> change(state)`, the state of the experiment that has grown by the fields that
         `growth` gives, from that of the one before it; traced for shapes before anything is trained.
+      appended: how its memory is filled, where that is in the order of the stream.
     """
 
     learner: Callable[[Experiment, Layout | None, MakeObjective], Learner]
@@ -95,6 +145,7 @@ class Method(NamedTuple):
     stages: Callable[[TaskInfo, Stage], Sequence[Stage]] = lambda task, own: (own,)
     growth: Callable[[Config, int, Lineage, Any], Mapping[str, Any] | None] = lambda config, index, lineage, key: None
     grow: Callable[[Experiment, Experiment, Mapping[str, Any]], Callable[[TrainState], TrainState]] | None = None
+    appended: Appended | None = None
 
 
 def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -> Sequence[Stage]:
@@ -139,7 +190,7 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
             for index, (one, name) in enumerate(zip(own, names, strict=True))
         ]
 
-    def stage(name: str, split: Examples, plan: Plan | EpisodePlan, **fields: Any) -> Stage:
+    def stage(name: str, split: Examples, plan: Plan | EpisodePlan, seen: int = 0, **fields: Any) -> Stage:
         host_rows = layout.host_rows(config.data.rows) if layout else None
 
         def opened(state: TrainState, position: Mapping[str, Any] | None) -> PlannedStream | EpisodeStream:
@@ -147,6 +198,7 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
             return plan.stream(experiment.stream(position, host_rows, split=split, **named), position)
 
         lines = [f"{name}: the last {plan.left_out} examples fill no episode, and are left out"] * bool(plan.left_out)
+        lines += method.appended.notes(name, seen, plan.total, settings.epochs) if method.appended else []
         return Stage(name, opened, plan.updates, evaluate=scored, notes=lines, **fields)
 
     splits = joined_parts(experiment, method, parts)
@@ -154,8 +206,9 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
     if len(splits) == 1 < len(names):
         return [stage("all tasks", splits[0], plans[0], **before(0))]
     found: list[Stage] = []
-    for index, (name, split, plan) in enumerate(zip(names, splits, plans, strict=True)):
-        one = stage(name, split, plan, task=name, **before(index), **phases(index))
+    seen = itertools.accumulate((plan.total for plan in plans[:-1]), initial=0)
+    for index, (name, split, plan, read) in enumerate(zip(names, splits, plans, seen, strict=True)):
+        one = stage(name, split, plan, read, task=name, **before(index), **phases(index))
         *first, last = method.stages(TaskInfo(index, own[index], parts), one._replace(evaluate=()))
         found += [*first, last._replace(evaluate=scored)]
     return found

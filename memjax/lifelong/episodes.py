@@ -18,6 +18,7 @@ from memjax.axes import axes_of
 from memjax.data.documents import Examples
 from memjax.lifelong import memory as episodic
 from memjax.lifelong import policies
+from memjax.lifelong.contract import Appended
 from memjax.lifelong.host_memory import HostMemory
 from memjax.lifelong.memory import Nearest
 from memjax.lifelong.policies import Entries, Offered, Policy, seen_again
@@ -80,6 +81,7 @@ class Episodes(NamedTuple):
       place: in the train state, on the devices, or in the memory of the host.
       index: how a memory on the host searches its keys.
       setting: the field that says the capacity.
+      appended: how it is filled, where that is in the order of the stream.
     """
 
     capacity: int
@@ -93,6 +95,7 @@ class Episodes(NamedTuple):
     place: Literal["device", "host"] = "device"
     index: Literal["exact", "scann"] = "exact"
     setting: str = "lifelong.method.memory.capacity"
+    appended: Appended | None = None
 
 
 class InState:

@@ -250,6 +250,25 @@ def test_what_does_not_fit_is_refused_in_one_line(method, fields, line):
     assert "\n" not in str(refused.value)
 
 
+def notes_of(memory, **fields):
+    config = config_of(Replay(memory=memory), **fields)
+    return [stage.notes for stage in course_of(make_experiment(config), None, make_objective)[1]]
+
+
+def test_a_memory_that_is_full_early_says_from_where_on():
+    line = "lifelong.method.memory.capacity: full after 12 rows, of task 1; rows that come later are not kept"
+    assert notes_of(EpisodicMemory(policy="all", capacity=12), epochs=1) == [[], [line], []]
+    assert notes_of(EpisodicMemory(policy="random", probability=0.5, capacity=6), epochs=1) == [[], [line], []]
+    quiet = (EpisodicMemory(policy="all", capacity=30), EpisodicMemory(policy="all", capacity=12, full="ring"))
+    for memory in (*quiet, EpisodicMemory(policy="reservoir", capacity=12)):
+        assert not any(notes_of(memory, epochs=1))
+
+
+def test_a_memory_that_keeps_copies_says_so():
+    first, *others = notes_of(EpisodicMemory(policy="all", capacity=90), epochs=3)
+    assert len(first) == 1 and "kept 3 times" in first[0] and "probability 0.33" in first[0] and not any(others)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
