@@ -388,14 +388,15 @@ def test_writing_with_a_cache_is_reading_all_of_it_again(small):
 
 @pytest.fixture
 def telling(monkeypatch):
-    """Instead of a model: texts that differ with its parameters, the mark and the seed; every third has no ANS."""
+    """Instead of a model: texts that differ with its parameters, the mark, the seed and how tokens are drawn; of each
+    block the third has no ANS."""
     tokenizer = InstructionTokenizer(ByteTokenizer(), 3)
 
     def generate(model, variables, prompts, *, seed, sampling, **named):
         del model
-        assert sampling.top_k == 20 and named["stop_tokens"] == [tokenizer.end_id]
+        assert named["stop_tokens"] == [tokenizer.end_id]
         number = int(1e6 * float(jax.tree.leaves(variables["params"])[0].sum())) % 2**32
-        drawn = np.random.default_rng([seed, prompts[0][0], number])
+        drawn = np.random.default_rng([seed, prompts[0][0], number, sampling.top_k, int(100 * sampling.temperature)])
         texts = [tokenizer.encode("".join(drawn.choice([*"abcdef"], 9))).tolist() for _ in prompts]
         return [text if row % 3 == 2 else [*text[:5], tokenizer.answer_id, *text[5:]] for row, text in enumerate(texts)]
 
@@ -426,7 +427,8 @@ def at_borders(method, *, examples):
 
 @pytest.mark.parametrize("tokens", ["task", "shared"])
 def test_what_is_written_at_a_border_is_all_that_the_memory_holds(telling, tokens):
-    method = LAMOL(share=0.4, rows=4, capacity=20, written_at_once=4, tokens=tokens)
+    drawn = {"top_k": 7, "temperature": 0.5}
+    method = LAMOL(share=0.4, rows=4, capacity=20, written_at_once=4, tokens=tokens, **drawn)
     experiment, borders = at_borders(method, examples=32)
     tokenizer, held = experiment.tokenizer, []
     for earlier, (before, after, key, lines) in enumerate(borders, start=1):
@@ -435,7 +437,7 @@ def test_what_is_written_at_a_border_is_all_that_the_memory_holds(telling, token
         wanted = []
         for task in range(earlier):
             mark = tokenizer.first_task_id + task if tokens == "task" else tokenizer.generate_id
-            how = {"length": LENGTH, "seed": seed + 1_000_003 * task, "at_once": 4}
+            how = {"length": LENGTH, "seed": seed + 1_000_003 * task, "at_once": 4, **drawn}
             written = write_samples(experiment.model, model_variables(before), tokenizer, mark, each, **how)
             assert len(written.texts) == each and 0 < len(written.rows) < each
             wanted += [(task, row) for row in written.rows]
