@@ -31,7 +31,7 @@ from memjax.lifelong.host_memory import HostMemory
 from memjax.lifelong.progress import PROGRESS, draw_task, init_progress, observe_loss, odds_of_tasks
 from memjax.lifelong.spans import SPAN, share_done, spanned
 from memjax.lifelong.streams import TASK, EpisodeSchedule, Schedule
-from memjax.models.heads import SEEN
+from memjax.models.heads import note_classes
 from memjax.training.assembly import make_parts
 from memjax.training.evaluation import AdaptRows
 from memjax.training.experiment import Experiment
@@ -335,7 +335,9 @@ class _Composed:
             return dataclasses.replace(new, method={**new.method, EPISODES: episodes}), sums
         # Dropout follows the updates of the stream: replays between them do not move it.
         updates = kept.get(UPDATES, state.step)
-        slim = dataclasses.replace(slim, constants=_seeing(state.constants, batch))
+        # What asks for nothing is of no class.
+        classes = jnp.where(batch.weights > 0, batch.targets, jnp.iinfo(jnp.int32).max)
+        slim = dataclasses.replace(slim, constants=note_classes(state.constants, self.model.head_place, classes))
         if kind == REPLAY:  # an episode whose query is of the memory
             drawn = self._drawn(state, episodes)
             found = self._of_memory(self._adapting(slim, episodes, batch, drawn), drawn)
@@ -550,15 +552,6 @@ class _Composed:
 
 def _no_losses(*_: Any) -> Any:
     raise ValueError("reference: a link asked for more than one gradient, allowed: with replay of mode 'tasks'")
-
-
-def _seeing(constants: Mapping[str, Any], batch: Batch) -> Mapping[str, Any]:
-    """The constants of the model, where the head notes the classes of the batch; where it does not, as they are."""
-    head = constants.get("head", {})
-    if SEEN not in head:
-        return constants
-    classes = jnp.where(batch.weights > 0, batch.targets, len(head[SEEN]))
-    return {**constants, "head": {**head, SEEN: head[SEEN].at[classes].set(True, mode="drop")}}
 
 
 def _over_devices(rows: Batch) -> Batch:

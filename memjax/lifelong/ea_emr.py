@@ -172,7 +172,7 @@ class _Stages:
 
     def _begin(self, state: TrainState, context: Context) -> TrainState:
         del context
-        return with_seen(state, self.chosen.labels(self.chosen.of_task(self.index)))
+        return with_seen(state, self.experiment.model, self.chosen.labels(self.chosen.of_task(self.index)))
 
     def _keep_some(self, state: TrainState, context: Context) -> TrainState:
         how = self.how

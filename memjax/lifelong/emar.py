@@ -185,7 +185,9 @@ class _Stages:
     # Phases
 
     def _begin(self, state: TrainState, context: Context) -> TrainState:
-        return self._renew(with_seen(state, self.chosen.labels(self.chosen.of_task(self.index))), context)
+        return self._renew(
+            with_seen(state, self.experiment.model, self.chosen.labels(self.chosen.of_task(self.index))), context
+        )
 
     def _renew(self, state: TrainState, context: Context) -> TrainState:
         del context

@@ -20,7 +20,7 @@ from memjax.lifelong.contract import TaskInfo
 from memjax.lifelong.head_features import Read
 from memjax.lifelong.kmeans import select_examples
 from memjax.lifelong.streams import JoinedExamples, Part
-from memjax.models.heads import SEEN
+from memjax.models.heads import note_classes
 from memjax.training.assembly import make_parts
 from memjax.training.experiment import Experiment
 from memjax.training.step import TrainState
@@ -166,14 +166,9 @@ def with_chosen(state: TrainState, task: int, numbers: np.ndarray) -> TrainState
     return dataclasses.replace(state, method={**state.method, CHOSEN: jnp.asarray(kept)})
 
 
-def with_seen(state: TrainState, labels: np.ndarray) -> TrainState:
-    """With the classes of a task among those that training has read, where the head notes them."""
-    head = state.constants.get("head", {})
-    if SEEN not in head:
-        return state
-    seen = np.array(head[SEEN])
-    seen[np.unique(labels)] = True
-    return dataclasses.replace(state, constants={**state.constants, "head": {**head, SEEN: jnp.asarray(seen)}})
+def with_seen(state: TrainState, model: Any, labels: np.ndarray) -> TrainState:
+    """With the classes of a task among those that training has read, where the head of the model notes them."""
+    return dataclasses.replace(state, constants=note_classes(state.constants, model.head_place, np.unique(labels)))
 
 
 def with_fresh_optimizer(state: TrainState, task: TaskInfo) -> TrainState:

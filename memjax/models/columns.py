@@ -73,6 +73,11 @@ class Columns(Model):
         return self.active < 0
 
     @property
+    def head_place(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """In the newest column."""
+        return (f"columns_{len(self.columns) - 1}", *self.columns[-1].head_place)
+
+    @property
     def last(self) -> int:
         """The column that answers."""
         return self.active % len(self.columns)

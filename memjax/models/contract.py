@@ -45,6 +45,7 @@ class Model(nn.Module):
     * `represents`: it is `represent(inputs, ...)`, whatever stands below its head, and `answer(represented, ...)`, the
       head with the parameters `head/`.
     * `asks_task`: it answers each task of a stream otherwise, and `of_task` says which; else it takes the last.
+    * `head_place`: names of the modules down to the head that learns.
     * `has_stack`: it has the field `stack`, a `memjax.models.transformer.Stack`.
     * `has_slots`: an encoder reads and writes slots (`memjax.inspection.slot_map`).
     * `num_memory_tokens`: learned rows in front of what it reads, which its attention reads and writes.
@@ -59,6 +60,7 @@ class Model(nn.Module):
     stores_keys = False
     represents = False
     asks_task = False
+    head_place = ("head",)
     has_stack = False
     has_slots = False
     num_memory_tokens = 0

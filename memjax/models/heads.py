@@ -7,7 +7,7 @@ and these scores, with parameters: `MaskedTokenHead`, `ClassificationHead`, `Spa
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -287,6 +287,27 @@ class SpanHead(TaskHead):
             allowed &= followed & (text.extras[TOKEN_TYPES] == 1)
         allowed |= ~allowed.any(axis=1, keepdims=True)  # a softmax over nothing would not be finite
         return jnp.where(allowed[:, None], scores, -jnp.inf)
+
+
+def note_classes(constants: Mapping[str, Any], place: Sequence[str], classes: Any) -> Mapping[str, Any]:
+    """Constants of a model with classes among those that training has read, where its head notes them; else the same.
+
+    Args:
+      constants: the collection.
+      place: names of the modules down to the head (`Model.head_place`).
+      classes: int, any shape; what is no class is left out.
+
+    Example:
+      >>> noted = note_classes({"head": {"seen": jnp.zeros(3, bool)}}, ("head",), jnp.array([2, 3]))
+      >>> noted["head"]["seen"].tolist(), note_classes({}, ("head",), jnp.array([2]))
+      ([False, False, True], {})
+    """
+    name = place[0] if place else SEEN
+    if name not in constants:
+        return constants
+    if place:
+        return {**constants, name: note_classes(constants[name], place[1:], classes)}
+    return {**constants, name: constants[name].at[classes].set(True, mode="drop")}
 
 
 def dense(

@@ -113,6 +113,20 @@ def test_old_columns_get_no_update_under_decay_and_answer_as_before_bit_for_bit(
     assert not np.array_equal(said(third, 1), said(third, 2))
 
 
+@pytest.mark.laws
+def test_every_column_notes_the_classes_that_it_reads_and_learns_with_others_masked(tmp_path):
+    config = classes_of(tmp_path, ProgressiveNetwork())
+    config.task = dataclasses.replace(config.task, mask_unseen=True)
+    noted = []
+    for number, (_, begun, after) in enumerate(played(config)):
+        head = after["constants"][f"columns_{number}"]["head"] if number else after["constants"]["head"]
+        noted.append(np.flatnonzero(head["seen"]).tolist())
+        name = f"columns_{number}" if number else "head"
+        moved = jax.tree.map(lambda old, new: not np.array_equal(old, new), begun[name], after["params"][name])
+        assert any(jax.tree.leaves(moved))
+    assert noted == [[0, 1], [2, 3], [4, 5]]
+
+
 @pytest.mark.parametrize("config_of", BOTH)
 def test_with_one_task_it_is_plain_training_bit_for_bit(tmp_path, config_of):
     own, plain = (
