@@ -18,7 +18,8 @@ Hardware: 2 CPU cores.
 Where the values come from
   paper       rows of the memory to rows of the domain, about 1 to 9; noise of 0.01; Adam (0.9, 0.98), 1e-6, decay
               0.01; `paper`: rate 5e-4, its five models from 6 layers of 384 to 12 of 768, 512 tokens, 5,000 updates to
-              recover
+              recover; `paper_large`: rate 2.5e-4, from 12 layers of 768 to 24 of 1,024, 1,000 updates to recover; BERT
+              likewise
   ours        not searched: sizes of the small model, 128 tokens, batches of 28, 1,000 pieces in the memory, 30 updates
               to recover; weights of EWC and MAS, and of distillation
 """
@@ -115,6 +116,20 @@ LIMITS = {
 """pieces that a variant reads of each domain in this order, three times, so that every stage does the work of plain
 training on all of it: 3.45, 3.98, 4.29 and, on Python sources, 6.90 times 10^12 operations, of BERT 1.53, 1.77 and 1.91
 (`python -m tools.measurements.work`)"""
+PAPER = {
+    "paper": (
+        (384, 6, 6),
+        {"dims": (512, 640, 704, 768), "layers": (8, 10, 11, 12), "warm_up": 5000},
+        {"learning_rate": 5e-4, "warmup_steps": 5000},
+    ),
+    "paper_large": (
+        (768, 12, 12),
+        {"dims": (960, 1024, 1024, 1024), "layers": (15, 18, 21, 24), "warm_up": 1000},
+        {"learning_rate": 2.5e-4, "warmup_steps": 12_500},
+    ),
+}
+PAPER |= {f"bert_{variant}": sizes for variant, sizes in PAPER.items()}
+"""variant -> width, layers and heads of its first model, how it grows, and its rate"""
 VARIANTS = {
     "default": "plain training of the first model, one domain after the other",
     "replay": "3 stored pieces beside 28 new ones",
@@ -143,6 +158,9 @@ VARIANTS = {
     "four_replay": "the same with 3 stored pieces beside 28 new ones",
     "four_elle": "ELLE on four domains",
     "paper": "ELLE at the published sizes: five models from 6 layers of 384 to 12 of 768",
+    "paper_large": "the same from 12 layers of 768 to 24 of 1,024",
+    "bert_paper": "ELLE on BERT at the published sizes, as `paper`",
+    "bert_paper_large": "ELLE on BERT at the published sizes, as `paper_large`",
     "smoke": "seconds: ELLE on keys and values",
 }
 
@@ -183,27 +201,26 @@ def get_config(variant: str = "default") -> Config:
         ),
     )
     assert config.lifelong is not None
-    if variant in ("elle_prompt", "paper"):
+    if variant in ("elle_prompt", *PAPER):
         config.task = LanguageModeling(pieces=True, prompt="before")
     if variant.startswith("bert"):
         config.model.attention = Bidirectional(positions=128)
-        config.task = MaskedLanguageModeling(prompt="after_first" if variant == "bert_elle_prompt" else "none")
-    if variant == "paper":
-        config.model.dim, config.model.num_layers, config.model.num_heads = 384, 6, 6
-        config.model.attention, config.model.feed_forward.dim = GPT2(num_positions=512), 1536
+        prompt = "before" if variant in PAPER else "after_first" if variant == "bert_elle_prompt" else "none"
+        config.task = MaskedLanguageModeling(prompt=prompt)
+    if variant in PAPER:
+        first, sizes, how = PAPER[variant]
+        config.model.dim, config.model.num_layers, config.model.num_heads = first
+        config.model.feed_forward.dim = 4 * config.model.dim
+        encodes = variant.startswith("bert")
+        config.model.attention = Bidirectional(positions=512) if encodes else GPT2(num_positions=512)
         config.data.tokenizer, config.data.rows, config.data.segment_length = BytePairs(vocab_size=50_257), 1840, 512
-        config.training.schedule = Schedule(learning_rate=5e-4, warmup_steps=5000)
+        config.training.schedule = Schedule(**how)
         config.lifelong.tasks = tuple(
             TaskData(name=f"domain_{number}", source=JsonLines(path=f"domain_{number}.jsonl")) for number in range(5)
         )
         config.data.source = config.lifelong.tasks[0].source
         config.lifelong.method = ELLE.as_published(
-            dims=(512, 640, 704, 768),
-            layers=(8, 10, 11, 12),
-            memory=EpisodicMemory(capacity=400_000),
-            rows=208,
-            warm_up=5000,
-            warm_up_rows=2048,
+            **sizes, memory=EpisodicMemory(capacity=400_000), rows=208, warm_up_rows=2048
         )
     if variant == "smoke":
         tables = [

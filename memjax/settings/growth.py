@@ -56,12 +56,30 @@ class ELLE(Method):
     """of the examples of a task, which the memory keeps when it has been learned (published is 6 % of a domain), drawn
     at random; 0 = the memory is written while a task is learned, as its policy says"""
     replayed: Literal["uniform", "progress"] = "uniform"
-    """which rows of the memory: any of them, or those of one task, drawn by how much its loss falls (published code)"""
+    """which rows of the memory: all that it has alike, so that a task comes by its share of them, and the one that is
+    being learned too where the memory is written meanwhile (the paper draws earlier tasks alone, each alike); or those
+    of one task, drawn by how much its loss falls (published code)"""
 
     @classmethod
-    def as_published(cls, **fields: Any) -> ELLE:
-        """The expansion of the paper, which changes what the model computes."""
-        return cls(**{"norms": "plain", "noise": "paper", "depth": "copy", **fields})
+    def as_published(cls, *, batch: int = 0, **fields: Any) -> ELLE:
+        """All of the paper at once: an expansion that changes what the model computes, 5,000 updates to recover from it
+        with an optimiser that begins anew, and rows of the memory that are drawn uniformly.
+
+        Args:
+          batch: rows of the stream in an update (`data.rows`), beside every nine of which there is one of the memory,
+            and to recover as many as both together; 0 = these two numbers stay what they are.
+          **fields: others, which come before those of the paper.
+
+        Example:
+          >>> paper = ELLE.as_published(batch=28, dims=(96, 128))
+          >>> paper.norms, paper.noise, paper.depth, paper.warm_up, paper.rows, paper.warm_up_rows
+          ('plain', 'paper', 'copy', 5000, 3, 31)
+        """
+        rows = max(1, round(batch / 9))
+        mixed = {"rows": rows, "warm_up_rows": batch + rows} if batch else {}
+        expanded = {"norms": "plain", "noise": "paper", "noise_stddev": 0.01, "depth": "copy", "copies": "random"}
+        recovers = {"warm_up": 5000, "moments": "fresh", "annealed": False, "replayed": "uniform"}
+        return cls(**{**expanded, **recovers, **mixed, **fields})
 
     def check(self, field: str, config: Config) -> None:
         model, stream = config.model, config.lifelong

@@ -214,6 +214,22 @@ def test_what_growth_changes_of_what_a_model_computes(tmp_path, method, moved):
     assert bool(jnp.abs(said[0] - said[1]).max() > 1e-4) is moved
 
 
+def test_the_preset_of_the_paper_is_all_of_it_at_once_and_what_is_given_comes_first(tmp_path):
+    paper = ELLE.as_published(batch=1840, dims=(10, 12), layers=(1, 2), memory=MEMORY)
+    validate(config_of(tmp_path, paper))
+    expanded = (paper.norms, paper.noise, paper.noise_stddev, paper.depth, paper.copies)
+    assert expanded == ("plain", "paper", 0.01, "copy", "random")
+    recovers = (paper.warm_up, paper.moments, paper.annealed, paper.replayed, paper.warm_up_rows)
+    assert recovers == (5000, "fresh", False, "uniform", 1840 + paper.rows)
+    assert abs(paper.rows / (1840 + paper.rows) - 0.1) < 1e-3  # nine to one
+    own = ELLE.as_published(**{name: getattr(GROWN, name) for name in ("memory", "rows", "warm_up", "warm_up_rows")})
+    assert (own.rows, own.warm_up, own.warm_up_rows) == (GROWN.rows, GROWN.warm_up, GROWN.warm_up_rows)
+    unlike = [
+        field.name for field in dataclasses.fields(ELLE) if getattr(own, field.name) != getattr(GROWN, field.name)
+    ]
+    assert unlike == ["dims", "layers", "norms", "noise", "depth"]
+
+
 def test_the_memory_has_a_share_of_every_task_and_norms_end_as_ordinary_ones(tmp_path):
     config = config_of(tmp_path, CODE)
     config.data.protocol = "contiguous"  # joined, every piece asks for something

@@ -7,23 +7,41 @@ import jax
 import pytest
 
 from memjax.cli import main
-from memjax.lifelong.factory import lineages
+from memjax.lifelong.factory import check_generations, lineages, make_method
 from memjax.overrides import load_config
-from memjax.planning.programs import make_programs
+from memjax.planning.programs import Planned, Unread, make_programs
 from memjax.planning.report import comparison, make_cases
+from memjax.tasks import task_of
 from memjax.training.metrics import count_parameters
 from memjax.training.sharding import Layout, make_mesh
 from tests.planning.report_test import facts
 
+SIZES = {
+    "paper": [(384, 6), (512, 8), (640, 10), (704, 11), (768, 12)],
+    "paper_large": [(768, 12), (960, 15), (1024, 18), (1024, 21), (1024, 24)],
+}
+PAPER = {f"{before}{variant}": sizes for variant, sizes in SIZES.items() for before in ("", "bert_")}
 
-def test_every_generation_is_a_case():
-    config = load_config("lifelong_pretraining", "paper")
+
+@pytest.mark.parametrize("variant", PAPER)
+def test_every_generation_is_a_case(variant):
+    config = load_config("lifelong_pretraining", variant)
     cases = make_cases(config, ["v5e-8", "v5e-16"])
     assert [case.generation for case in cases] == 2 * [f"domain_{number}" for number in range(5)]
-    sizes = [(case.config.model.dim, case.config.model.num_layers) for case in cases[:5]]
-    assert sizes == [(384, 6), (512, 8), (640, 10), (704, 11), (768, 12)]
+    models = [case.config.model for case in cases[:5]]
+    assert [(model.dim, model.num_layers) for model in models] == PAPER[variant]
+    assert all(64 * model.num_heads == model.dim and model.feed_forward.dim == 4 * model.dim for model in models)
     swept = make_cases(config, ["v5e-8"], sweep="rows=1840,920")
-    assert len(swept) == 10 and swept[5].value == "data.rows = 920" and swept[9].config.model.dim == 768
+    assert len(swept) == 10 and swept[5].value == "data.rows = 920" and swept[9].config.model.dim == models[4].dim
+
+
+@pytest.mark.parametrize("variant", [pytest.param(one, marks=[pytest.mark.laws] * (one != "paper")) for one in PAPER])
+def test_every_generation_grows_into_the_next(variant):
+    """Shapes alone: every array of a model becomes one of the next, as a run looks before it begins."""
+    config = load_config("lifelong_pretraining", variant)
+    config.data.rows, config.lifelong.method.memory.capacity = 8, 8  # no parameter depends on them
+    unread = Planned(config, task_of(config).model(50_304), lambda split: Unread(), begin_token=0)
+    check_generations(unread, make_method(config.lifelong.method), lineages(config))
 
 
 @pytest.mark.parametrize("variant", ["default", "replay"])
