@@ -145,7 +145,7 @@ class WrittenExamples(Examples):
 
 class InstructionExamples(WrittenExamples):
     """Instructions as rows. Of one that is too long the end of the context is cut off; where question and answer alone
-    are too long it is left out (`skipped`).
+    are too long, or the question before the longest answer, it is left out (`skipped`).
 
     Attributes:
       instructions: what each row was made of.
@@ -159,13 +159,14 @@ class InstructionExamples(WrittenExamples):
       ('a copy?', 4, 'a b copy?')
     """
 
-    def __init__(self, instructions: Sequence[Instruction], tokenizer: Any, *, length: int):
+    def __init__(self, instructions: Sequence[Instruction], tokenizer: Any, *, length: int, longest: int = 0):
         """Tokenises everything.
 
         Args:
           instructions: of a split.
           tokenizer: with marks.
           length: of a row, with the mark that a model writes it after.
+          longest: tokens of an answer that is written behind a question and ANS.
 
         Raises:
           ValueError: there is none, or none fits.
@@ -177,7 +178,7 @@ class InstructionExamples(WrittenExamples):
         for one in instructions:
             context, question, answer = (tokenizer.encode(text).tolist() for text in _texts(one))
             room = length - 2 - len(question) - len(answer)  # GEN and ANS
-            if room < 0:
+            if room < 0 or len(question) >= length - longest:
                 continue
             rows.append(([*context[:room], *question, tokenizer.answer_id], answer))
             self._parts.append((context, question))
@@ -189,7 +190,7 @@ class InstructionExamples(WrittenExamples):
 
     def notes(self) -> list[str]:
         """What was left out."""
-        line = f"{self.skipped} examples are left out: question and answer alone are longer than a segment"
+        line = f"{self.skipped} examples are left out: question and answer alone are too long for a segment"
         return [line] if self.skipped else []
 
     def prompt(self, index: int, room: int) -> list[int]:

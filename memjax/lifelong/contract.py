@@ -190,7 +190,9 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
             for index, (one, name) in enumerate(zip(own, names, strict=True))
         ]
 
-    def stage(name: str, split: Examples, plan: Plan | EpisodePlan, seen: int = 0, **fields: Any) -> Stage:
+    def stage(
+        name: str, split: Examples, plan: Plan | EpisodePlan, read: Mapping[str, Experiment], seen: int, **fields: Any
+    ) -> Stage:
         host_rows = layout.host_rows(config.data.rows) if layout else None
 
         def opened(state: TrainState, position: Mapping[str, Any] | None) -> PlannedStream | EpisodeStream:
@@ -198,20 +200,29 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
             return plan.stream(experiment.stream(position, host_rows, split=split, **named), position)
 
         lines = [f"{name}: the last {plan.left_out} examples fill no episode, and are left out"] * bool(plan.left_out)
+        lines += [line for one in read.items() for line in left_out(*one, config.evaluation.split)]
         lines += method.appended.notes(name, seen, plan.total, settings.epochs) if method.appended else []
         return Stage(name, opened, plan.updates, evaluate=scored, notes=lines, **fields)
 
     splits = joined_parts(experiment, method, parts)
     plans = plans_of(config, method, splits)
     if len(splits) == 1 < len(names):
-        return [stage("all tasks", splits[0], plans[0], **before(0))]
+        return [stage("all tasks", splits[0], plans[0], dict(zip(names, own, strict=True)), 0, **before(0))]
     found: list[Stage] = []
     seen = itertools.accumulate((plan.total for plan in plans[:-1]), initial=0)
-    for index, (name, split, plan, read) in enumerate(zip(names, splits, plans, seen, strict=True)):
-        one = stage(name, split, plan, read, task=name, **before(index), **phases(index))
+    for index, (name, split, plan, before_it) in enumerate(zip(names, splits, plans, seen, strict=True)):
+        one = stage(name, split, plan, {name: own[index]}, before_it, task=name, **before(index), **phases(index))
         *first, last = method.stages(TaskInfo(index, own[index], parts), one._replace(evaluate=()))
         found += [*first, last._replace(evaluate=scored)]
     return found
+
+
+def left_out(name: str, task: Experiment, evaluated: str) -> list[str]:
+    """How many examples of a task whose answers are written do not fit, in a line a split."""
+    if not task.task.writes_answers:
+        return []
+    splits = dict.fromkeys(("train", evaluated))
+    return [f"{name}, {split}: {line}" for split in splits for line in task.task.notes(task.documents(split))]
 
 
 def plans_of(config: Config, method: Method, splits: Sequence[Examples]) -> list[Plan | EpisodePlan]:

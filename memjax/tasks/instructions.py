@@ -67,7 +67,8 @@ class Instructions(Task):
         texts = lambda one: (one.context, one.question, *one.answers)
         found = make_examples(self.config.data, "instructions", texts, lambda read, tokenizer: read, **named)
         marked = InstructionTokenizer(found.tokenizer, self.settings.max_tasks)
-        documents = lambda split: InstructionExamples(found.documents(split), marked, length=self._length)
+        sizes = {"length": self._length, "longest": self._longest}
+        documents = lambda split: InstructionExamples(found.documents(split), marked, **sizes)
         return dataclasses.replace(found, documents=documents, tokenizer=marked, vocab_size=marked.vocab_size)
 
     def notes(self, split: Any) -> list[str]:

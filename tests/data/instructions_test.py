@@ -25,10 +25,13 @@ from memjax.data.instructions import (
     Instruction,
     InstructionExamples,
     InstructionTokenizer,
+    lines_of_instructions,
     read_query,
     read_state,
     select_instructions,
     state_text,
+    wikisql_instructions,
+    woz_instructions,
 )
 from memjax.data.readers import CLASS_QUESTION, instructions_of
 from memjax.data.tokenizers import ByteTokenizer
@@ -61,6 +64,10 @@ def test_the_context_alone_is_cut_off(length, context):
 def test_what_does_not_fit_is_left_out_and_counted():
     rows = InstructionExamples([ONE, dataclasses.replace(ONE, question="?")], TOKENIZER, length=7)
     assert (len(rows), rows.skipped, rows.notes()[0][0]) == (1, 1, "1") and rows.instructions[0].question == "?"
+    # A question that would not fit in front of the longest answer cannot be put.
+    assert (
+        InstructionExamples([ONE, dataclasses.replace(ONE, question="?")], TOKENIZER, length=9, longest=6).skipped == 1
+    )
     with pytest.raises(ValueError, match="segment_length: given 5, allowed: more"):
         InstructionExamples([ONE], TOKENIZER, length=5)
     with pytest.raises(ValueError, match="question: given 4 tokens, allowed: up to 3"):
@@ -260,3 +267,30 @@ def test_states_are_read_as_they_are_written(text):
     assert found is not None
     informs, requests = found
     assert state_text(informs.items(), sorted(requests)) in (text, text.lstrip("; "), f"; {text}")
+
+
+def test_lines_end_at_line_feeds_and_may_be_empty(tmp_path):
+    rows = [{"question": "what\u2028now?", "answers": "go"}, {"context": "a", "question": "b", "answers": ["c", "d"]}]
+    text = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    (tmp_path / "train.jsonl").write_text(text + "\n", encoding="utf-8")
+    found = lines_of_instructions(str(tmp_path), "train")
+    assert [(one.context, one.question, one.answers) for one in found] == [
+        ("", "what\u2028now?", ("go",)), ("a", "b", ("c", "d"))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "read"),
+    [
+        ("train.jsonl", '{"context": null, "question": "a", "answers": "b"}', lines_of_instructions),
+        ("woz_train_en.json", '[{"dialogue_idx": 1, "dialogue": [{"turn_label": [], "system_transcript": null, '
+         '"transcript": "a"}]}]', woz_instructions),
+        ("wikisql.json", '[{"sql": [], "sentences": [{"question-split": "train", "variables": {}, "original": "a"}]}]',
+         wikisql_instructions),
+    ],
+)  # fmt: skip
+def test_what_a_file_lacks_is_no_traceback(tmp_path, name, text, read):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=name) as refused:
+        read(str(tmp_path), "train")
+    assert "\n" not in str(refused.value)

@@ -1,6 +1,7 @@
 """LAMOL through `train`: what is asked for, what is written, what becomes of it, degenerate cases, resume."""
 
 import dataclasses
+import json
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -22,6 +23,7 @@ from memjax.config import (
     Dense,
     EpisodicMemory,
     Evaluation,
+    InstructionLines,
     Instructions,
     Lifelong,
     MbPA,
@@ -43,6 +45,7 @@ from memjax.lifelong.episodes import EPISODES, drawing_key, purpose_key
 from memjax.lifelong.factory import course_of
 from memjax.lifelong.lamol import language_rows, num_samples, split_at_mark, write_samples
 from memjax.lifelong.metrics import kept_bytes
+from memjax.overrides import load_config
 from memjax.training import read_metrics
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
@@ -624,3 +627,19 @@ def test_it_begins_with_published_weights_of_gpt2(tmp_path):
     imported, most = load_run(run).variables["params"], result.step * config.training.schedule.learning_rate
     fresh = init_variables(loaded.experiment.model, jax.random.key(0), config.data.segment_length)["params"]
     assert 0 < far(imported, loaded.variables["params"]) <= 1.1 * most < far(imported, fresh) / 2
+
+
+def test_what_does_not_fit_is_said_of_every_task_and_split(tmp_path):
+    config = load_config("lifelong_lamol", "smoke")
+    config.workdir = str(tmp_path)
+    long, fits = {"question": "a" * 30, "answers": "b"}, {"question": "a", "answers": "b"}
+    for name, rows in (("train", [fits] * 9), ("validation", [fits]), ("test", [fits, fits, long])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config.lifelong.tasks = (
+        config.lifelong.tasks[0],
+        TaskData(name="own", source=InstructionLines(path=str(tmp_path))),
+    )
+    stages = course_of(make_experiment(config), None, make_objective)[1]
+    assert [stage.notes for stage in stages if stage.notes] == [
+        ["own, test: 1 examples are left out: question and answer alone are too long for a segment"]
+    ]
