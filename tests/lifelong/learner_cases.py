@@ -15,6 +15,7 @@ from memjax.config import (
     AGEM,
     ANML,
     EAEMR,
+    ELLE,
     EMAR,
     EMR,
     EWC,
@@ -43,6 +44,7 @@ from memjax.config import (
     MetaMbPA,
     Model,
     Perceptron,
+    ProgressiveNetwork,
     Replay,
     Schedule,
     Sequential,
@@ -56,7 +58,7 @@ from memjax.lifelong.factory import course_of
 from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
 from memjax.training.places import Places
-from memjax.training.stages import Context
+from memjax.training.stages import Context, phase_key
 
 ROWS, SIZE, TASKS, DIM, CAPACITY = 4, 10, 3, 6, 12
 """rows of a batch, examples of a task (the last batch is partial), tasks, width, rows of a memory"""
@@ -85,6 +87,7 @@ class Case(NamedTuple):
     method: Any
 
 
+RECOVERS: dict[str, Any] = {"memory": MEMORY, "rows": 2, "warm_up": 2, "warm_up_rows": 4}
 CASES = [
     Case("sequential", Sequential()),
     Case("single_task", SingleTask()),
@@ -132,14 +135,19 @@ CASES = [
     Case("ea_emr", EAEMR(size=4, alignments=2, learning_rate=1e-3)),
     Case("lamol", LAMOL(share=0.4, rows=2, capacity=8, written_at_once=4)),
     Case("lamol_real", LAMOL(share=0.4, rows=2, capacity=8, samples="real", tokens="shared")),
+    Case("elle", ELLE(**RECOVERS)),
+    Case("elle_grown", ELLE(dims=(12, 12), layers=(1, 2), **RECOVERS)),
+    Case("pnn", ProgressiveNetwork()),
 ]
 CHANGES = ("copy", "reverse", "sort")
 CASE = {case.name: case for case in CASES}
 
 
 def config_of(method: Any, *, tasks: int = TASKS, epochs: int = 1, **fields: Any) -> Config:
-    """A stream of clouds of points: two new classes in every task, one head; of LAMOL one of letters to be changed."""
-    if isinstance(method, LAMOL):
+    """A stream of clouds of points: two new classes in every task, one head; of LAMOL, and of a method whose model grows
+    in width, one of letters to be changed.
+    """
+    if isinstance(method, LAMOL) or getattr(method, "dims", ()):
         return texts_of(method, tasks=tasks, epochs=epochs, **fields)
     source = lambda i: Blobs(classes=(2 * i, 2 * i + 1), num_classes=2 * TASKS, dim=DIM, num_train=SIZE, num_test=8)
     training = {
@@ -194,14 +202,16 @@ def texts_of(method: Any, *, tasks: int, epochs: int, **fields: Any) -> Config:
 
 @dataclasses.dataclass
 class Played:
-    """What a stream has left: the learner, its state, every update, and how often each kind was traced."""
+    """What a stream has left: the learner, its state, every update, and how often each generation traced each kind."""
 
     learner: Any
     places: Places
     state: Any
     updates: list[tuple[str, Any]]
     sums: list[dict[str, Any]]
-    traced: Counter
+    traced: list[Counter]
+    lineage: Any = ()
+    begun: Any = None  # parameters before the updates of the last stage
 
 
 def play(
@@ -230,29 +240,41 @@ def play(
         experiment = dataclasses.replace(experiment, model=model)
         cast = lambda leaf: leaf.astype(jnp.float64)
     make_learner, course = course_of(experiment, layout, make_objective)
-    plain, traced = make_learner(()), Counter()
-    learner = plain._replace(variables=lambda: jax.tree.map(cast, plain.variables()))
 
-    def observe(state: Any, batch: Any, kind: str) -> Any:
-        traced[kind] += 1
-        return learner.observe(state, batch, kind)
+    def generation(lineage: Any) -> tuple[Any, Places, Counter]:
+        plain, traced = make_learner(lineage), Counter()
+        learner = plain._replace(variables=lambda: jax.tree.map(cast, plain.variables()))
 
-    places = Places(layout, learner._replace(observe=observe))
+        def observe(state: Any, batch: Any, kind: str) -> Any:
+            traced[kind] += 1
+            return learner.observe(state, batch, kind)
+
+        return learner, Places(layout, learner._replace(observe=observe)), traced
+
+    learner, places, traced = generation(())
     state = places.init(places.fresh() if start is None else start)
-    played = Played(learner, places, state, [], [], traced)
+    played, grows = Played(learner, places, state, [], [], [traced]), isinstance(config.lifelong.method, ELLE)
     for number, stage in enumerate(course[:stages]):
 
         def data(stage: Any = stage) -> Any:
-            return map(places.put_update, stage.open(played.state, None))
+            return map(played.places.put_update, stage.open(played.state, None))
 
-        key = jax.random.fold_in(jax.random.key(0), number)
-        context = Context(key, data, (), lambda: None, lambda line: None, layout)
-        played.state = places.take(stage.before(played.state, context).state, grown=False)
+        # What is copied of what is that of a run.
+        seed = config.training.seed
+        key = phase_key(seed, number, "before") if grows else jax.random.fold_in(jax.random.key(0), number)
+        context = Context(key, data, played.lineage, lambda: None, lambda line: None, layout)
+        change = stage.before(played.state, context)
+        if grown := change.lineage != played.lineage:
+            played.lineage, (played.learner, places, traced) = change.lineage, generation(change.lineage)
+            played.places, played.traced = places, [*played.traced, traced]
+        played.state = places.take(change.state, grown=grown)
+        played.begun = jax.device_get(played.state.params)
         for kind, batch in stage.open(played.state, None):
             given = None if batch is None else change(batch)
             played.updates.append((kind, given))
             played.state, sums = places.observe(played.state, places.put_update((kind, given)))
             played.sums.append(sums)
+        context = context._replace(lineage=played.lineage)
         played.state = places.take(stage.after(played.state, context).state, grown=False)
     return played
 

@@ -55,7 +55,7 @@ _WHAT = (
     "2020. Scores: exact match (SST), F1 (QA-SRL, SQuAD), state of the turn (WOZ), logical form (WikiSQL, without "
     "table headers). MEMJAX_INSTRUCTIONS is a folder with `sst`, `qa-srl`, `woz`, `wikisql` and `squad`."
 )
-_ABOUT, _SHORT = _WHAT.format(passes="nine"), _WHAT.format(passes="five")
+_ABOUT, _SHORT, _SHORTEST = (_WHAT.format(passes=passes) for passes in ("nine", "five", "three"))
 _ARGUMENTS = (
     "--lifelong.folder $MEMJAX_INSTRUCTIONS --training.init-from $MEMJAX_SMALL_GPT2 "
     "--data.tokenizer.path $MEMJAX_SMALL_GPT2/tokenizer/tokenizer.json"
@@ -106,14 +106,14 @@ RECIPES = {
         controls=_controls(_TEXTS),
     ),
     "lifelong_lamol_four": Recipe(
-        description=f"{_SHORT} WikiSQL, SST, QA-SRL, WOZ: how many examples are written.",
+        description=f"{_SHORTEST} WikiSQL, SST, QA-SRL, WOZ: how many examples are written.",
         config="lifelong_lamol",
         variants=_FOUR,
         steps=0,
         orders={"order 1": "--lifelong.order 0 1 2 3"},
         page=_PAGE,
         seeds=_SEEDS,
-        arguments=_FEWER,
+        arguments=f"{_ARGUMENTS} --lifelong.epochs 3",
         controls={"LAMOL, shared, 0.3": ("LAMOL, 0.3",), "LAMOL, shared, 0.01": ("LAMOL, 0.01",)},
     ),
     "lifelong_lamol_five": Recipe(
