@@ -147,6 +147,8 @@ def grown(how: How, learner: Any, task: TaskInfo, state: TrainState, context: Co
     """The state of the model that is to learn a task, and the lineage that it has then."""
     small = task.experiment.grown(context.lineage)
     step = next_growth(how, small.config, task.index, context.lineage, context.key)
+    if step is None and how.moments == "mapped":
+        return Change(state, context.lineage)
     if step is None:
         return Change(with_fresh_optimizer(state, task._replace(experiment=small)), context.lineage)
     begun, lineage = time.perf_counter(), (*context.lineage, step[0])
@@ -186,7 +188,8 @@ def grow(
         changed = dataclasses.replace(fresh, step=state.step, key=state.key, method=kept)
         if how.moments == "fresh":
             return changed
-        return dataclasses.replace(changed, opt_state=_moments(state, small.model, big.model, growth, make, fresh))
+        moments = _moments(state, small.model, big.model, growth, make, fresh, factor)
+        return dataclasses.replace(changed, opt_state=moments)
 
     return change
 
@@ -258,6 +261,8 @@ def next_growth(
       lineage: so far.
       key: of what is drawn.
     """
+    if not how.dims and not how.layers:
+        return None  # models of other sizes than a width and a number of layers stay too
     model = config.model
     dim = how.dims[index - 1] if how.dims else model.dim
     layers = how.layers[index - 1] if how.layers else model.num_layers
@@ -324,11 +329,13 @@ def _seed(key: Any) -> list[int]:
     return [int(word) for word in np.asarray(jax.random.key_data(key)).reshape(-1)]
 
 
-def _moments(state: TrainState, model: Any, bigger: Any, growth: Growth, make: Any, fresh: TrainState) -> Any:
+def _moments(
+    state: TrainState, model: Any, bigger: Any, growth: Growth, make: Any, fresh: TrainState, factor: float
+) -> Any:
     """The moments of an optimiser as those of the bigger model."""
     names = split_collection(parameter_names(lambda: make(model))["params"], model.groups())
     divided = divided_norm(state.params, model, fresh.params)
-    fields = {"head_dim": model.stack.layers[0].attention.head_dim, "divided": divided}
+    fields = {"head_dim": model.stack.layers[0].attention.head_dim, "divided": divided, "factor": factor}
 
     def grow(tree: Any, power: int) -> Any:
         wide = expand_gradients(split_collection(tree, model.groups()), names, growth, power=power, **fields)

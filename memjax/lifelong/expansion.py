@@ -548,18 +548,22 @@ def expand_gradients(
     head_dim: int,
     power: int = 1,
     divided: str = "",
+    factor: float = 1.0,
 ) -> dict[str, Any]:
     """Gradients (to a power) of a wider model that computes the same, from those of the narrower one.
 
     Arguments as in `expand_params`; rows that are read are copied, entries that are given are divided. Those of tied
     embeddings are not exact: as input and as output weights they grow in two ways, of which this is the first.
     """
+    is_divided = lambda path: bool(divided) and path.startswith(divided)
 
     def change(path: str, leaf: Any, plan: _Leaf) -> Any:
         new = plan.copied(leaf)
         for axis, number in plan.counts.items():
-            if axis != plan.read and not (divided and path.startswith(divided)):
+            if axis != plan.read and not is_divided(path):
                 new = new / plan.shaped(number.astype(np.float64) ** power, axis, new)
-        return new
+        if factor == 1:
+            return new
+        return new / factor**power if path == ENTRIES else new * factor**power if is_divided(path) else new
 
     return _map_widths(gradients, names, growth, head_dim, change)

@@ -280,10 +280,17 @@ def gradients(model, variables):
     return jax.jit(jax.grad(loss))(variables["params"])
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt2_untied", "bert"])
-def test_gradients_of_copies_are_equal_without_noise_and_are_what_moments_grow_by(name):
+@pytest.mark.parametrize(
+    ("name", "scaled"),
+    [("gpt2", False), ("gpt2", True), ("gpt2_untied", False), ("gpt2_untied", True), ("bert", False)],
+)
+def test_gradients_of_copies_are_equal_without_noise_and_are_what_moments_grow_by(name, scaled):
     make, fields = KINDS[name]
     model, bigger = make(SMALL, **fields), make(BIG, weighted=True, **fields)
+    if scaled:
+        of = lambda one, dim: one.clone(vocabulary=one.vocabulary.clone(scale=dim**0.5))
+        model, bigger = of(model, SMALL[0]), of(bigger, BIG[0])
+    factor = (SMALL[0] / BIG[0]) ** 0.5 if scaled else 1.0
     variables = started(model)
     names = split_collection(parameter_names(lambda: made(model))["params"], model.groups())
     divided = model.output_norm() if fields.get("tied", True) else ""
@@ -293,17 +300,18 @@ def test_gradients_of_copies_are_equal_without_noise_and_are_what_moments_grow_b
         growth(),
         head_dim=HEAD_DIM,
         divided=divided,
+        factor=factor,
     )
-    of = {
-        noise: gradients(bigger, expand(variables, model, bigger, growth(), make=made, noise=noise))
+    with_noise = {
+        noise: gradients(bigger, expand(variables, model, bigger, growth(), make=made, noise=noise, factor=factor))
         for noise in ("none", "zero_sum")
     }
-    found = split_collection(of["none"], bigger.groups())
+    found = split_collection(with_noise["none"], bigger.groups())
     if fields.get("tied", True):  # the two uses of a tied table grow in two ways
         for tree in (mapped, found):
             tree["vocabulary"].pop("embedding")
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10), found, mapped)
-    units = lambda noise: np.asarray(of[noise]["stack"]["layers_0"]["feed_forward"]["wide"]["kernel"])
+    units = lambda noise: np.asarray(with_noise[noise]["stack"]["layers_0"]["feed_forward"]["wide"]["kernel"])
     first, copy = growth().mlp[0][SMALL[2]], SMALL[2]
     np.testing.assert_allclose(units("none")[:, first], units("none")[:, copy], rtol=1e-8)
     assert not np.allclose(units("zero_sum")[:, first], units("zero_sum")[:, copy], rtol=1e-3)
