@@ -307,7 +307,8 @@ def check_needs(settings: Lifelong, method: Method) -> None:
         raise ValueError(f"lifelong.borders: given {borders!r}, allowed: 'known', {kind} needs to know where tasks end")
     if borders != "known" and method.needs.tasks_in_training:
         raise ValueError(f"lifelong.borders: given {borders!r}, allowed: 'known', {kind} needs to know the task")
-    if not settings.epochs and (method.needs.examples or method.scope != "task" or borders != "known"):
+    counts = method.needs.examples or method.needs.tasks_in_training or method.scope != "task"
+    if not settings.epochs and (counts or borders != "known"):
         what = kind if borders == "known" else f"borders {borders!r}"
         raise ValueError(f"lifelong.epochs: given 0, allowed: at least 1, {what} counts examples")
 

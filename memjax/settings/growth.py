@@ -20,6 +20,9 @@ __all__ = ["ELLE", "ProgressiveNetwork"]
 class ELLE(Method):
     """ELLE (Qin et al. 2022): before every task but the first the model grows, recovers on a memory, and then learns
     the task beside rows of the memory.
+
+    The optimiser begins anew where the model grows, and the learning rate with it: a decay is laid out over the updates
+    of all tasks, so that a warm-up comes again and a decay hardly falls.
     """
 
     made_by = "elle.elle"

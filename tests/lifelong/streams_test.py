@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from memjax.cli import main
-from memjax.config import EWC, GEM, EpisodicMemory, MbPA, Replay, Sequential
+from memjax.config import EWC, GEM, LAMOL, EpisodicMemory, MbPA, Replay, Sequential
 from memjax.data.examples import EXAMPLE
 from memjax.data.reading import Reading
 from memjax.data.rows import merge_positions
@@ -214,6 +214,11 @@ def test_a_stream_without_borders_is_one_stage_of_all_examples():
             Replay(),
             {"epochs": 0, "training": {"steps": 9}},
             "lifelong.epochs: given 0, allowed: at least 1, Replay counts examples",
+        ),
+        (
+            LAMOL(share=0.0),
+            {"epochs": 0, "training": {"steps": 9}},
+            "lifelong.epochs: given 0, allowed: at least 1, LAMOL counts examples",
         ),
         (Sequential(), {"borders": "blurred"}, "lifelong.border_width: given 0, allowed"),
         (MbPA(every=3), {}, "lifelong.method.every: given 3, allowed: 0, or the 4 rows of a batch"),
