@@ -144,8 +144,8 @@ CASE = {case.name: case for case in CASES}
 
 
 def config_of(method: Any, *, tasks: int = TASKS, epochs: int = 1, **fields: Any) -> Config:
-    """A stream of clouds of points: two new classes in every task, one head; of LAMOL, and of a method whose model grows
-    in width, one of letters to be changed.
+    """A stream of clouds of points: two new classes in every task, one head; of LAMOL, and where a model becomes wider,
+    one of letters to be changed.
     """
     if isinstance(method, LAMOL) or getattr(method, "dims", ()):
         return texts_of(method, tasks=tasks, epochs=epochs, **fields)
@@ -263,11 +263,11 @@ def play(
         seed = config.training.seed
         key = phase_key(seed, number, "before") if grows else jax.random.fold_in(jax.random.key(0), number)
         context = Context(key, data, played.lineage, lambda: None, lambda line: None, layout)
-        change = stage.before(played.state, context)
-        if grown := change.lineage != played.lineage:
-            played.lineage, (played.learner, places, traced) = change.lineage, generation(change.lineage)
+        begun = stage.before(played.state, context)
+        if grown := begun.lineage != played.lineage:
+            played.lineage, (played.learner, places, traced) = begun.lineage, generation(begun.lineage)
             played.places, played.traced = places, [*played.traced, traced]
-        played.state = places.take(change.state, grown=grown)
+        played.state = places.take(begun.state, grown=grown)
         played.begun = jax.device_get(played.state.params)
         for kind, batch in stage.open(played.state, None):
             given = None if batch is None else change(batch)
