@@ -42,12 +42,14 @@ from memjax.config import (
 )
 from memjax.data.documents import ArrayDocuments
 from memjax.data.pieces import TextPieces
-from memjax.lifelong import load_run, train
+from memjax.lifelong import elle, load_run, train
 from memjax.lifelong.contract import TaskInfo
-from memjax.lifelong.elle import GROWTH_LINE, WARM_UP
+from memjax.lifelong.elle import GROWTH_LINE, WARM_UP, How, next_growth
+from memjax.lifelong.expansion import Growth
 from memjax.lifelong.factory import lineages, make_method
 from memjax.lifelong.progress import draw_task
 from memjax.memory.projections import NORM_WEIGHTS
+from memjax.models.transformer import split_collection
 from memjax.tasks.contract import Asked
 from memjax.training import read_metrics
 from memjax.training.assembly import make_objective
@@ -55,7 +57,7 @@ from memjax.training.checkpoints import flatten
 from memjax.training.experiment import make_experiment
 from memjax.training.restoring import checkpoint_extras
 from memjax.training.runs import grown
-from memjax.training.stages import STREAM, Context, Position, Stage
+from memjax.training.stages import GROWTH, STREAM, Context, Position, Stage
 from memjax.training.step import init_variables, model_variables
 from tests.training.loop_test import Crash, assert_same_run, crash_at, final_arrays
 
@@ -214,6 +216,63 @@ def test_what_growth_changes_of_what_a_model_computes(tmp_path, method, moved):
     assert bool(jnp.abs(said[0] - said[1]).max() > 1e-4) is moved
 
 
+def grown_state(config, batch):
+    """The state after one update, that of the bigger model with its learner, and what is copied of what."""
+    made, small = make_method(config.lifelong.method), make_experiment(config)
+    learner = made.learner(small, None, make_objective)
+    state = learner.init(init_variables(small.model, jax.random.key(1), 6))
+    state, _ = jax.jit(learner.observe, static_argnums=2)(state, batch, STREAM)
+    task = TaskInfo(1, small.of_task("task 1"))
+    [first, *_] = made.stages(task, Stage("task 1", lambda state, position: None, 0))
+    nothing = lambda *_: None
+    change = first.before(state, Context(jax.random.key(2), lambda: iter(()), (), nothing, nothing, None))
+    learner = made.learner(small.grown(change.lineage), None, make_objective)
+    return state, change.state, learner, Growth.from_json(change.lineage[-1][GROWTH])
+
+
+def adam_of(state):
+    is_adam = lambda node: hasattr(node, "mu")
+    return next(node for node in jax.tree.leaves(state.opt_state, is_leaf=is_adam) if is_adam(node))
+
+
+@pytest.mark.parametrize("moments", ["fresh", "mapped"])
+def test_the_optimiser_begins_anew_or_its_moments_are_those_of_the_gradients_of_the_bigger_model(tmp_path, moments):
+    method = ELLE(dims=(10, 12), layers=(3, 3), rows=0, noise="none", moments=moments)
+    config = config_of(tmp_path, method, num_layers=2)
+    config.training.schedule.learning_rate, config.training.clip_norm = 1e-30, 0.0
+    batch = jax.tree.map(jnp.asarray, next(make_experiment(config).of_task("task 0").stream(epochs=1)))
+    before, state, learner, growth = grown_state(config, batch)
+    adam = adam_of(state)
+    if moments == "fresh":
+        assert int(adam.count) == 0 and not any(jnp.any(leaf) for leaf in jax.tree.leaves((adam.mu, adam.nu)))
+        return
+    assert int(adam.count) == int(adam_of(before).count) == 1
+    # One update of an optimiser that begins: its moments are the gradients, and their squares, of the bigger model.
+    learned, _ = jax.jit(learner.observe, static_argnums=2)(learner.init(model_variables(state)), batch, STREAM)
+    found, wanted = (
+        {name: split_collection(getattr(adam_of(one), name), learner.model.groups()) for name in ("mu", "nu")}
+        for one in (state, learned)
+    )
+    [copied] = growth.added
+    for name in ("mu", "nu"):
+        mine, theirs = flatten(found[name]), flatten(wanted[name])
+        for path in mine:
+            if path == "vocabulary/embedding":  # tied
+                continue
+            source = path.replace(f"layer_{copied:02d}", f"layer_{copied - 1:02d}")  # of a copy, those of its source
+            np.testing.assert_allclose(mine[path], theirs[source], rtol=1e-3, atol=1e-8 if name == "mu" else 1e-12)
+
+
+def test_two_growths_in_depth_copy_other_layers(tmp_path):
+    how = How(**ELLE(layers=(6, 8), memory=MEMORY).arguments())
+    config = config_of(tmp_path, Sequential(), num_layers=4)
+    first, growth = next_growth(how, config, 1, (), jax.random.key(1))
+    bigger = grown(config, [first])
+    _, again = next_growth(how, bigger, 2, (first,), jax.random.key(2))
+    copied = [{growth.layers[place] for place in growth.added}, {growth.layers[again.layers[i]] for i in again.added}]
+    assert copied[0] | copied[1] == {0, 1, 2, 3} and len(copied[0]) == len(copied[1]) == 2
+
+
 def test_the_preset_of_the_paper_is_all_of_it_at_once_and_what_is_given_comes_first(tmp_path):
     paper = ELLE.as_published(batch=1840, dims=(10, 12), layers=(1, 2), memory=MEMORY)
     validate(config_of(tmp_path, paper))
@@ -264,6 +323,35 @@ def test_rows_are_drawn_of_one_task_by_its_odds():
     assert abs(rows[0] / rows.sum() - 0.5) < 0.05
     nothing = draw_task(groups, jnp.int32(0), odds, jax.random.key(1), 4)
     assert nothing.tolist() == [-1] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["recovering", "growing"])
+def test_a_run_killed_while_it_recovers_or_grows_goes_on_bit_for_bit(tmp_path, monkeypatch, place):
+    """The stages have 3, 2, 5, 2 and 5 updates; a checkpoint stands behind the first of those that recover."""
+    method = dataclasses.replace(GROWN, moments="mapped")
+    whole, again = (config_of(tmp_path / name, method) for name in ("whole", "again"))
+    for config in (whole, again):
+        config.training.checkpoint_every, config.training.keep_checkpoints = 1, 99
+    expected = train(whole).path
+    if place == "recovering":
+        for step in (5, 12):
+            with pytest.raises(Crash):
+                train(again, hooks=[crash_at(step)])
+            newest = [*checkpoint_extras(tmp_path / "again" / "run").values()][-1]["position"]
+            assert (newest["phase"], newest["stream"]) == ("steps", 1)
+    else:
+
+        def killed(*_):
+            raise Crash
+
+        with monkeypatch.context() as patch:
+            patch.setattr(elle, "mean_nats", killed)  # within growth, of the first of two
+            with pytest.raises(Crash):
+                train(again)
+        newest = [*checkpoint_extras(tmp_path / "again" / "run").values()][-1]
+        assert newest["position"]["phase"] == "steps" and "lineage" not in newest
+    assert_same_run(train(again).path, expected)
 
 
 @pytest.mark.slow
@@ -435,7 +523,11 @@ def test_an_encoder_of_byte_pairs_grows_and_has_prompts(tmp_path, where):
     norms = {name: value for name, value in flatten(begun.variables["constants"]).items() if NORM_WEIGHTS in name}
     theirs = flatten(loaded.variables["constants"])
     assert norms and all((value == theirs[name]).all() for name, value in norms.items())
-    assert {int(begun.experiment.documents("train").example(i).inputs[1]) for i in range(3)} == {280 + 3 + 1}
+    second = lambda run: {int(run.experiment.documents("train").example(i).inputs[1]) for i in range(3)}
+    assert second(begun) == {280 + 3 + 1}
+    # Or without a prompt.
+    task.name, task.task = "no_prompt", dataclasses.replace(task.task, domain=-1)
+    assert max(second(load_run(train(task).path))) < 280 + 3
 
 
 @pytest.mark.parametrize("field", ["stride", "memory_length"])

@@ -179,6 +179,34 @@ def test_noise_of_the_paper_is_on_all_rows_that_have_copies_and_that_of_the_code
     np.testing.assert_array_equal((code != quiet).all(axis=1), np.arange(BIG[0]) >= SMALL[0])
 
 
+@pytest.mark.parametrize(("noise", "share"), [("paper", 1.0), ("code", 1.0), ("zero_sum", 0.5)])
+def test_noise_has_the_deviation_that_was_asked_for(noise, share):
+    """Of two copies whose noise adds up to nothing, each keeps half of the variance."""
+    model, stddev = gpt2((200, 2, 300), 1), 0.02
+    twice = growth("cyclic", (400, 4, 600), (200, 2, 300), layers=(0,))
+    split = split_collection(started(model)["params"], model.groups())
+    names = split_collection(parameter_names(lambda: made(model))["params"], model.groups())
+    grow = lambda noise: expand_params(split, names, twice, head_dim=HEAD_DIM, noise=noise, stddev=stddev)
+    for part in ("wide", "narrow"):
+        of = lambda noise, part=part: np.asarray(grow(noise)["stack"]["layer_00"]["feed_forward"][part]["kernel"])
+        added = (of(noise) - of("none"))[200 if part == "wide" else 300 :]  # rows of copies
+        wanted, error = stddev * share**0.5, 4 / (2 * added.size) ** 0.5
+        assert abs(added.std() / wanted - 1) < error and abs(added.mean()) < 4 * wanted / added.size**0.5
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "rms"])
+def test_parameters_of_a_model_in_half_precision_grow_as_those_of_one_in_full(name):
+    make = KINDS[name][0]
+    grown = {}
+    for dtype in ("float32", "bfloat16"):
+        model, bigger = make(SMALL, dtype=dtype), make(BIG, 3, weighted=True, dtype=dtype)
+        variables = started(model, "float32")
+        grown[dtype] = expand(variables, model, bigger, growth(layers=(0, 1, 1)), make=made)
+    for half, full in zip(*map(jax.tree.leaves, (grown["bfloat16"], grown["float32"])), strict=True):
+        assert half.dtype == full.dtype == jnp.float32
+        np.testing.assert_array_equal(half, full)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_untied_or_not_divided_scores_are_wrong(name):
     """The trap of tied weights: without a division at the output, or with two of them, log-probabilities are wrong."""
@@ -342,12 +370,16 @@ def test_moments_go_on_with_copies_and_have_the_shapes_of_the_bigger_model():
         expand_moments(state, variables["params"], lambda tree, power: tree, fresh)
 
 
-def test_parameters_are_as_many_as_the_formula_says():
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_parameters_are_as_many_as_the_formula_says(name):
     def number(dim, heads, mlp, layers):
         attention = 4 * dim * heads * HEAD_DIM + 3 * heads * HEAD_DIM + dim
-        return VOCAB * dim + LENGTH * dim + 2 * dim + layers * (attention + 2 * dim * mlp + mlp + dim + 4 * dim)
+        # Of BERT two types of tokens, the pooler, and the head of hidden tokens with its norm and a bias of the scores.
+        more = 2 * dim + 2 * (dim * dim + dim) + 2 * dim + VOCAB if name == "bert" else 0
+        return more + VOCAB * dim + LENGTH * dim + 2 * dim + layers * (attention + 2 * dim * mlp + mlp + 5 * dim)
 
-    model, bigger = gpt2(SMALL), gpt2(BIG, 4, weighted=True)
+    make = KINDS[name][0]
+    model, bigger = make(SMALL), make(BIG, 4, weighted=True)
     variables = started(model)
     grown = expand(variables, model, bigger, growth(layers=(0, 0, 1, 1)), make=made)
     size = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))

@@ -211,7 +211,7 @@ class Played:
     sums: list[dict[str, Any]]
     traced: list[Counter]
     lineage: Any = ()
-    begun: Any = None  # parameters before the updates of the last stage
+    begun: Any = ()  # the state before the updates of each stage
 
 
 def play(
@@ -268,7 +268,7 @@ def play(
             played.lineage, (played.learner, places, traced) = begun.lineage, generation(begun.lineage)
             played.places, played.traced = places, [*played.traced, traced]
         played.state = places.take(begun.state, grown=grown)
-        played.begun = jax.device_get(played.state.params)
+        played.begun = (*played.begun, jax.tree.map(jnp.copy, played.state))
         for kind, batch in stage.open(played.state, None):
             given = None if batch is None else change(batch)
             played.updates.append((kind, given))

@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import itertools
 
 import jax
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 from memjax.config import AGEM, EWC, GEM, MAS, SI, Adam, LwF, MbPA, Replay, Sequential
 from memjax.data.examples import EXAMPLE
 from memjax.lifelong.ea_emr import ALIGN, REHEARSE
+from memjax.lifelong.elle import WARM_UP
 from memjax.lifelong.emar import ACTIVATE, RECONSOLIDATE
+from memjax.lifelong.episodes import EPISODES
 from memjax.lifelong.factory import course_of
 from memjax.lifelong.streams import TASK
 from memjax.training.assembly import make_objective
@@ -164,12 +167,30 @@ def test_frozen_parameters_stay_under_weight_decay(name):
     training = {"optimizer": Adam(weight_decay=0.5), "frozen": ("layers_0/",)}
     played = play(config_of(CASE[name].method, training=training), stages=2)
     # Growth alone changes them, and stands before the updates of a stage.
-    fresh = played.begun if name in GROWING else played.places.fresh()["params"]
+    fresh = played.begun[-1].params if name in GROWING else played.places.fresh()["params"]
     before, after = flatten(fresh), flatten(played.state.params)
     frozen = {path for path in before if "layers_0/" in path}
     assert frozen and all(np.array_equal(before[path], after[path]) for path in frozen)
     head = [path for path in before if {"head", "vocabulary"} & set(path.split("/"))]
     assert not np.array_equal(flat([before[path] for path in head]), flat([after[path] for path in head]))
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("name", ["elle", "elle_grown"])
+def test_elle_recovers_on_rows_of_earlier_tasks_alone_with_an_optimiser_that_begins(whole, name):
+    played = whole(name)
+    runs = [(kind, len([*found])) for kind, found in itertools.groupby(kind for kind, _ in played.updates)]
+    assert runs == [(STREAM, 3), *[(WARM_UP, 2), (STREAM, 3)] * 2]
+    assert all(batch is None for kind, batch in played.updates if kind == WARM_UP)
+    for task, state in ((1, played.begun[1]), (2, played.begun[3])):
+        assert not any(np.any(leaf) for leaf in jax.tree.leaves(state.opt_state))  # counts and moments
+        memory = state.method[EPISODES]
+        ids = np.asarray(memory.rows.extras[EXAMPLE])[: int(memory.count)]
+        assert len(ids) and (ids < SIZE * task).all() and len({int(one) // SIZE for one in ids}) == task
+        # The task that comes next has not been read.
+        assert int(memory.offered) == SIZE * task
+    # The optimiser goes on from recovery to learning.
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(played.begun[2].opt_state))
 
 
 @pytest.mark.laws
