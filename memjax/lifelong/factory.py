@@ -70,7 +70,7 @@ def check_generations(experiment: Experiment, method: Method, planned: Sequence[
     Raises:
       ValueError: a generation that is not valid, cannot fit, or has other arrays than it grows to.
     """
-    names = [task.name for task in settings_of(experiment).in_order]
+    names, old = [task.name for task in settings_of(experiment).in_order], None
     for name, before, after in zip(names[1:], planned, planned[1:], strict=False):
         if after == before or method.grow is None:
             continue
@@ -78,16 +78,18 @@ def check_generations(experiment: Experiment, method: Method, planned: Sequence[
             small, big = experiment.grown(before), experiment.grown(after)
             validate(big.config)
             check_sizes(big.config, available_bytes())
-            old, new = (state_shapes(method.learner(one, None, make_objective)) for one in (small, big))
+            old, new = old or state_shapes(method, small), state_shapes(method, big)
             found = jax.eval_shape(method.grow(small, big, after[-1]), old)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{str(error).splitlines()[0]}, in the model for {name}") from error
         if found != new:
             raise ValueError(f"lifelong.method: given a model for {name} that does not grow, allowed: another")
+        old = new
 
 
-def state_shapes(learner: Learner) -> Any:
-    """Of the train state that it begins with."""
+def state_shapes(method: Method, experiment: Experiment) -> Any:
+    """Of the train state that training begins with."""
+    learner = method.learner(experiment, None, make_objective)
     return jax.eval_shape(lambda: learner.init(learner.variables()))
 
 
@@ -104,8 +106,8 @@ def check_lineage(lineage: Lineage, planned: Lineage) -> None:
     if len(lineage) > len(planned):
         raise ValueError(f"lineage: given {len(lineage)} growths, allowed: up to {len(planned)}, those of this run")
     for there, here in zip(lineage, planned, strict=False):
-        for name in ({**there, **here}).keys() - {GROWTH}:
-            if there.get(name) != here.get(name):
+        for name in {**there, **here}:
+            if name != GROWTH and there.get(name) != here.get(name):
                 given, wanted = there.get(name), here.get(name)
                 raise ValueError(f"lineage: given {name} = {given}, allowed: {wanted}, as the model of this run grows")
         seeds = [one.get(GROWTH, {}).get("seed") for one in (there, here)]  # older runs do not have them
