@@ -36,10 +36,10 @@ MEANS = ("growth_seconds", "compilation_seconds", "skipped", "spikes", "paramete
 COSTS = (
     "What a run needs beside the model, and where its seconds go (means over seeds of the runs that say it; rows are "
     "not timed side by side): of updates, until the end of each domain; of growing the model; of the first updates of "
-    "all stages, compilation included; the updates that were skipped; lines of the log whose loss is "
-    f"{SPIKE:g} nats above that of the line before; and nats a token of rows of the memory right before and after each "
-    "growth, which is what a warm-up has to mend. AP and AP+ after each domain are of the domains so far; the work "
-    "until then is the same in all rows."
+    "all stages, compilation included where no earlier run had compiled the same; the updates that were skipped; lines "
+    f"of the log whose loss is {SPIKE:g} nats above that of the line before; and nats a token of rows of the memory "
+    "right before and after each growth, which is what a warm-up has to mend. AP and AP+ after each domain are of the "
+    "domains so far; the work until then is the same in all rows."
 )
 
 

@@ -116,8 +116,8 @@ def beside(runs: Sequence[Run], recipe: Recipe) -> str:
 
 COSTS = (
     "What a run keeps beside the model, by kind, and where its seconds go (means over orders and seeds of the runs "
-    "that say it; rows are not timed side by side): of updates, of the first ones of all stages, compilation included, "
-    "of writing examples of earlier tasks, of answering one test example."
+    "that say it; rows are not timed side by side): of updates, of the first ones of all stages, compilation included "
+    "where no earlier run had compiled the same, of writing examples of earlier tasks, of answering one test example."
 )
 STRAYS = "Share of answers after the last task that are no class, in percent, mean over orders and seeds:"
 
