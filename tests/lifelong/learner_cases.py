@@ -136,7 +136,7 @@ CASES = [
     Case("lamol", LAMOL(share=0.4, rows=2, capacity=8, written_at_once=4)),
     Case("lamol_real", LAMOL(share=0.4, rows=2, capacity=8, samples="real", tokens="shared")),
     Case("elle", ELLE(**RECOVERS)),
-    Case("elle_grown", ELLE(dims=(12, 12), layers=(1, 2), **RECOVERS)),
+    Case("elle_grown", ELLE(dims=(12, 12), **RECOVERS)),
     Case("pnn", ProgressiveNetwork()),
 ]
 CHANGES = ("copy", "reverse", "sort")
