@@ -31,7 +31,7 @@ from memjax.lifelong.contract import Method, TaskInfo, phase_of, settings_of
 from memjax.lifelong.head_features import features_of, read_features
 from memjax.lifelong.rehearsal import (
     CHOSEN,
-    Chosen,
+    KeptExamples,
     chosen_numbers,
     rows_like,
     select,
@@ -120,7 +120,7 @@ class _Stages:
 
     def __init__(self, how: How, rule: optax.GradientTransformation, task: TaskInfo):
         self.how, self.rule, self.index, self.experiment = how, rule, task.index, task.experiment
-        self.chosen = Chosen(task.parts, task.experiment)
+        self.chosen = KeptExamples(task.parts, task.experiment)
 
     def all(self, own: Stage) -> list[Stage]:
         """The task's own, with what is kept of others between its batches; then the alignment."""

@@ -40,7 +40,7 @@ from memjax.lifelong.compose import Rule, compose, updating
 from memjax.lifelong.contract import Method, TaskInfo, phase_of, settings_of
 from memjax.lifelong.head_features import read_features
 from memjax.lifelong.rehearsal import (
-    Chosen,
+    KeptExamples,
     Selection,
     chosen_numbers,
     rows_like,
@@ -133,7 +133,7 @@ class _Stages:
 
     def __init__(self, how: How, task: TaskInfo):
         self.how, self.task, self.index, self.experiment = how, task, task.index, task.experiment
-        self.chosen, self.config = Chosen(task.parts, task.experiment), task.experiment.config
+        self.chosen, self.config = KeptExamples(task.parts, task.experiment), task.experiment.config
 
     def all(self, own: Stage) -> list[Stage]:
         """The task's own, then rounds of activation and reconsolidation."""

@@ -25,7 +25,7 @@ from memjax.training.assembly import make_parts
 from memjax.training.experiment import Experiment
 from memjax.training.step import TrainState
 
-__all__ = ["CHOSEN", "Chosen", "chosen_numbers", "quotas", "select", "selection"]
+__all__ = ["CHOSEN", "KeptExamples", "chosen_numbers", "quotas", "select", "selection"]
 
 CHOSEN = "chosen"
 """the kept examples in `TrainState.method`: int32 `[tasks, size]`, their numbers in the run, -1 = none"""
@@ -107,7 +107,7 @@ def quotas(importance: Sequence[int], available: Sequence[int], size: int) -> li
 # Streams of them
 
 
-class Chosen(NamedTuple):
+class KeptExamples(NamedTuple):
     """The examples of all tasks, of which some are kept.
 
     Attributes:
