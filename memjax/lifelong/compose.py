@@ -43,7 +43,7 @@ from memjax.training.stages import STREAM, Context, Learner, Needs, Part, Sizes
 from memjax.training.step import Gradients, TrainState, apply_gradients, gradients_of, model_variables
 from memjax.typing import Batch, Sum
 
-__all__ = ["SUPPORT", "Adapting", "Episode", "Replayed", "Rule", "compose"]
+__all__ = ["SUPPORT", "Adapting", "Episode", "Replayed", "Rule", "compose", "rows_of"]
 
 REPLAY, PROJECTED = "replay", "projected"
 """kinds of update beside `stream`"""
@@ -405,7 +405,7 @@ class _Composed:
         if self.find is None:
             support = None if batch is None else jax.tree.map(lambda leaf: leaf[:steps], batch)
         else:
-            support = jax.lax.stop_gradient(self.find(variables, _rows_of(query)))
+            support = jax.lax.stop_gradient(self.find(variables, rows_of(query)))
         return {**variables, "method": {**variables["method"], SUPPORT: support}}
 
     def _gradients(self, objective: Objective, state: TrainState, batch: Batch, *, memory: Any = None) -> Gradients:
@@ -489,7 +489,7 @@ class _Composed:
         assert isinstance(self.store, InState) and self.replay is not None
         number = self.replay.rows
         ids = self.store.drawn(episodes, drawing_key(state), number, replace=self.replay.replace)
-        rows = jax.tree.map(lambda leaf: leaf[:number], _rows_of(drawn))
+        rows = jax.tree.map(lambda leaf: leaf[:number], rows_of(drawn))
         right = self.memory.again(self.model, model_variables(state), state.method, rows)
         ids = jnp.where(sums["skipped"].total == 0, ids, -1)
         return self.store.seen_again(episodes, ids, right)
@@ -510,7 +510,7 @@ class _Composed:
         # An episode that replays has one batch less; what is offered has one shape.
         missing = self.episode.steps + 1 - len(batch.inputs) if self.episode and self.find is None else 0
         pad = lambda leaf: jnp.pad(leaf, ((0, missing), *((0, 0),) * (leaf.ndim - 1))) if missing else leaf
-        rows = _rows_of(jax.tree.map(pad, batch))
+        rows = rows_of(jax.tree.map(pad, batch))
         of_rows = lambda function: function and function(self.model, variables, method, rows)
         groups = rows.extras[TASK] if self.memory.groups == "task" else rows.targets[:, 0]
         return {
@@ -561,7 +561,7 @@ def _over_devices(rows: Batch) -> Batch:
     return jax.tree.map(lambda leaf: constrain(fill(leaf), None, "batch", *(None,) * (leaf.ndim - 2)), rows)
 
 
-def _rows_of(batch: Batch) -> Batch:
+def rows_of(batch: Batch) -> Batch:
     """All rows of a batch, of its segments one after the other."""
     if len(batch.inputs) == 1:
         return jax.tree.map(lambda leaf: leaf[0], batch)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from memjax.config import EpisodicMemory
 from memjax.lifelong import penalties, policies, projection
-from memjax.lifelong.compose import Replayed, Rule, compose
+from memjax.lifelong.compose import Replayed, Rule, compose, rows_of
 from memjax.lifelong.contract import Appended, Method, TaskInfo
 from memjax.lifelong.episodes import Episodes, purpose_key
 from memjax.lifelong.spans import share_done
@@ -370,7 +370,7 @@ def read(context: Context) -> Iterator[Batch]:
 
 def rows_and_weights(batch: Batch) -> tuple[Batch, Any]:
     """All rows of a batch, of all its segments, `[rows, ...]`; and 1 for those that ask for something."""
-    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batch)
+    rows = rows_of(batch)
     return rows, jnp.any(rows.weights > 0, axis=-1).astype(jnp.float32)
 
 
