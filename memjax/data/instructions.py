@@ -322,7 +322,7 @@ def wikisql_instructions(path: str, split: str) -> list[Instruction]:
     """Questions of `wikisql.json` with their queries, whose variables are filled in.
 
     WikiSQL (Zhong, Xiong and Socher 2017, https://arxiv.org/abs/1709.00103), as
-    https://github.com/jkkummerfeld/text2sql-data has it: without the headers of tables, and the name that the file gives
+    https://github.com/jkkummerfeld/text2sql-data has it: without the headers of tables. The name that the file gives
     every table is left out.
 
     Raises:
