@@ -111,7 +111,8 @@ def differences(runs: Sequence[Run], recipe: Recipe) -> str:
             if number:
                 found = paired_difference(*pair, more_is_better=False)
                 verdict = found.verdict if number > 2 else "too few runs"
-                cells.append([row, control, f"{found.difference:+.4f} ± {found.error:.4f}", str(number), verdict])
+                spread = f" ± {found.error:.4f}" if number > 1 else ""
+                cells.append([row, control, f"{found.difference:+.4f}{spread}", str(number), verdict])
     if not cells:
         return ""
     heads = ["row", "against", "difference ± standard error, nats", "pairs", "verdict"]

@@ -186,7 +186,8 @@ def differences(runs: Sequence[Run], recipe: Recipe, kept: Sequence[str] | None 
             if number := int(np.sum(~np.isnan(pair[0] - pair[1]))):
                 found = paired_difference(*pair)
                 verdict = found.verdict if number > 2 else "too few runs"
-                cells.append([row, control, f"{found.difference:+.2f} ± {found.error:.2f}", number, verdict])
+                spread = f" ± {found.error:.2f}" if number > 1 else ""
+                cells.append([row, control, f"{found.difference:+.2f}{spread}", number, verdict])
     if not cells:
         return ""
     heads = ["row", "against", "difference ± standard error, points", "pairs", "verdict"]
