@@ -423,7 +423,9 @@ def _few_ticks(axes: Any, place: tuple[int, int, int], which: str = "xy") -> Non
             axis.set_major_locator(MaxNLocator(most[name]))
         else:
             axis.set_minor_formatter(NullFormatter())
-        axis.set_major_formatter(FuncFormatter(lambda value, _, axis=axis: _brief(value, *axis.get_view_interval())))
+        axis.set_major_formatter(
+            FuncFormatter(lambda value, _, axis=axis: _brief(float(value), *axis.get_view_interval()))
+        )
 
 
 def _brief(value: float, low: float = 0.0, high: float = 0.0) -> str:
