@@ -16,6 +16,7 @@ from memjax.functional.basis import bin_masses, token_positions
 from memjax.functional.slots import slot_types
 from memjax.memory.contract import Absent
 from memjax.memory.infinity_former import BesideLongTerm, LongTermMemory
+from memjax.models.contract import Model
 from memjax.models.language_model import LanguageModel
 from memjax.models.memformer import Memformer
 
@@ -187,13 +188,14 @@ def signal_map(
     )
 
 
-def long_term_of(model: LanguageModel) -> tuple[tuple[int, ...], LongTermMemory]:
+def long_term_of(model: Model) -> tuple[tuple[int, ...], LongTermMemory]:
     """The layers of a model with a signal, 0-based, and the long-term memory of the first of them.
 
     Raises:
       Absent: no layer has one.
     """
-    parts = enumerate(layer.attention for layer in model.stack.layers)
+    layers: Any = model.stack.layers if model.has_stack else ()
+    parts = enumerate(layer.attention for layer in layers)
     found = {index: part.long_term for index, part in parts if isinstance(part, BesideLongTerm)}
     if not found:
         raise Absent("model: given a model without infinity-former, allowed: one with it in some layer")

@@ -67,8 +67,6 @@ class Document:
 def panels(run: OpenedRun) -> Iterator[Panel]:
     """What the queries of an infinity-former look at in its signal; nothing of other models."""
     model = run.loaded.experiment.model
-    if not model.has_stack:
-        return
     try:
         _, memory = long_term_of(model)
     except Absent:
