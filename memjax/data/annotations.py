@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from memjax.data.documents import Documents, Examples
+from memjax.data.documents import Documents, Examples, Split
 
 __all__ = ["AnnotatedDocuments", "open_neighbors", "target_shares", "unlike_neighbors", "write_neighbors"]
 
@@ -33,7 +33,7 @@ class AnnotatedDocuments(Documents):
     """
 
     def __init__(
-        self, documents: Documents, arrays: Mapping[str, Any] | None = None, *, numbers: bool = False, version: str = ""
+        self, documents: Split, arrays: Mapping[str, Any] | None = None, *, numbers: bool = False, version: str = ""
     ):
         """Reads nothing yet but the lengths of the documents.
 
@@ -44,12 +44,12 @@ class AnnotatedDocuments(Documents):
           version: of the arrays; documents of another one have another fingerprint.
 
         Raises:
-          ValueError: an array of another length, or a name that the documents have already.
+          ValueError: examples, an array of another length, or a name that the documents have already.
         """
-        self.documents, self._arrays, self._numbers = documents, dict(arrays or {}), numbers
         if isinstance(documents, Examples):
             kind = type(documents).__name__
             raise ValueError(f"neighbours: given {kind}, allowed: documents, of which every token is a target")
+        self.documents, self._arrays, self._numbers = documents, dict(arrays or {}), numbers
         self.sliced = documents.sliced
         sizes = [documents.num_tokens(index) for index in range(len(documents))]
         self.offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])

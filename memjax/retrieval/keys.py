@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.data.annotations import NUMBER, AnnotatedDocuments
-from memjax.data.documents import Documents
+from memjax.data.documents import Documents, Split
 from memjax.data.reading import Reading
 from memjax.memory.contract import OutputMemory
 from memjax.models.features import add_features, add_mixtures, regroup
@@ -58,7 +58,7 @@ class KeyReader:
         self,
         model: Any,
         variables: Mapping[str, Any],
-        documents: Documents,
+        documents: Split,
         reading: Reading,
         *,
         tap: str,

@@ -122,15 +122,23 @@ class Instructions(Task):
         return answers
 
     def predict(
-        self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
+        self,
+        model: Any,
+        variables: Mapping[str, Any],
+        asked: Sequence[Asked],
+        data: Datasets,
+        *,
+        adapt_rows: Any = None,
+        **how: Any,
     ) -> list[dict[str, Any]]:
         """Writes an answer to each question about a text."""
+        del how
         if not all(question for _, question in asked):
             raise ValueError("question: given none, allowed: one about the text")
         tokenizer, room = data.tokenizer, self._length - self._longest
         parts = [[tokenizer.encode(text).tolist() for text in one] for one in asked]
         prompts = [prompt_of(context, question, tokenizer.answer_id, room) for context, question in parts]
-        given = self.write(model, variables, prompts, data, rows=min(len(prompts), 8), **how)
+        given = self.write(model, variables, prompts, data, rows=min(len(prompts), 8), adapt_rows=adapt_rows)
         return [{"answer": text} for text in given]
 
 

@@ -123,3 +123,11 @@ def test_replies_are_those_of_the_evaluation(ask):
     answers = list(answer_turns(experiment.model, variables, experiment.documents("validation"), rows=1, **settings))
     assert answers[3].turn.utterance == 3
     assert found["answer"] == experiment.tokenizer.decode(answers[3].tokens)
+
+
+def test_instructions_are_answered_in_words_whatever_else_is_asked(ask):
+    experiment, variables, predict = ask("stream of instructions")
+    found = predict([Asked("abc", "copy"), Asked("a", "copy")], experiment.datasets, top=5)
+    assert [[*one] for one in found] == [["answer"]] * 2
+    with pytest.raises(ValueError, match="question: given none"):
+        predict([Asked("abc")], experiment.datasets, top=5)
