@@ -110,8 +110,8 @@ RECIPES = {
         arguments=_FEWER.replace("MEMJAX_INSTRUCTIONS", "MEMJAX_TEXTS"),
         controls={**_controls(_TEXTS), "LAMOL": ("fine-tuning", "MbPA++", "replay", "multi-task")},
         findings=(
-            "Each task alone comes to 48 in the mean, and learning all at once to 41. LAMOL is ahead of fine-tuning and "
-            "far behind replay of stored texts, against the published numbers: after the last task most of its answers "
+            "Each task alone comes to 48 in the mean, learning all at once to 41. LAMOL is ahead of fine-tuning and far "
+            "behind replay of stored texts, against the published numbers: after the last task most of its answers "
             "to earlier ones are no class, since a model of this size writes few texts of earlier tasks with a class "
             "behind the mark. MbPA++ keeps nothing either: its neighbours change the last layer too little."
         ),
@@ -139,8 +139,8 @@ RECIPES = {
         controls={**_controls(_FIVE), "LAMOL, 20%": ("fine-tuning", "LAMOL, 5%", "LAMOL, real, 5%", "multi-task")},
         findings=(
             "With a fifth written LAMOL is ahead of fine-tuning, with a twentieth hardly. WikiSQL is not learned at "
-            "this size, SQuAD to 2 %, QA-SRL to 1 %, by learning all tasks at once neither: whether QA-SRL rises before "
-            "its turn, or SQuAD comes back after it, cannot be said of scores near zero."
+            "this size, SQuAD to 2 %, QA-SRL to 1 %, by learning all at once neither: whether QA-SRL rises before its "
+            "turn, or SQuAD comes back after it, cannot be said of scores near zero."
         ),
     ),
 }
