@@ -110,8 +110,8 @@ RECIPES = {
         arguments=_FEWER.replace("MEMJAX_INSTRUCTIONS", "MEMJAX_TEXTS"),
         controls={**_controls(_TEXTS), "LAMOL": ("fine-tuning", "MbPA++", "replay", "multi-task")},
         findings=(
-            "Each task alone comes to 48 in the mean, learning all at once to 41. LAMOL is ahead of fine-tuning and far "
-            "behind replay of stored texts, against the published numbers: after the last task most of its answers "
+            "Each task alone comes to 48 in the mean, learning all at once to 41. LAMOL is ahead of fine-tuning and "
+            "far behind replay of stored texts, against the published numbers: after the last task most of its answers "
             "to earlier ones are no class, since a model of this size writes few texts of earlier tasks with a class "
             "behind the mark. MbPA++ keeps nothing either: its neighbours change the last layer too little."
         ),
