@@ -169,7 +169,7 @@ def export_config(model: config.Model, vocab_size: int, task: config.TaskKind | 
         "model_type": "transfo-xl",
         "vocab_size": vocab_size,
         "cutoffs": cutoffs,
-        "div_val": output.div_val if adaptive else 1,
+        "div_val": output.div_val,
         "tie_projs": list(output.tie_projections if adaptive else ()) or [False] * (len(cutoffs) + 1),
         "adaptive": adaptive,
         "d_model": model.dim,

@@ -201,8 +201,8 @@ def compose(
 
     before, after = around([rule.before for rule in rules]), around([rule.after for rule in rules])
     takes_tasks = memory is None or not memory.of_each_task
-    appended = memory.appended if memory is not None else None
-    method = Method(learner, before, after, scope, schedule, needs, takes_tasks, appended=appended)
+    method = Method(learner, before, after, scope, schedule, needs, takes_tasks)
+    method = method if memory is None else method._replace(notes=memory.notes)
     return method._replace(stages=lambda task, own: [spanned(own)]) if counts else method
 
 

@@ -34,17 +34,7 @@ from memjax.training.sharding import Layout
 from memjax.training.stages import Change, Context, Learner, Lineage, Needs, Stage, keep
 from memjax.training.step import TrainState
 
-__all__ = [
-    "Appended",
-    "Method",
-    "Phase",
-    "Scope",
-    "TaskInfo",
-    "phase_of",
-    "settings_of",
-    "stage_examples",
-    "task_stages",
-]
+__all__ = ["Method", "Phase", "Scope", "TaskInfo", "phase_of", "settings_of", "stage_examples", "task_stages"]
 
 Phase = Callable[[TrainState, Context], Change]
 Scope = Literal["task", "seen", "all"]
@@ -76,45 +66,6 @@ class TaskInfo(NamedTuple):
     parts: Sequence[Part] = ()
 
 
-class Appended(NamedTuple):
-    """How a memory is filled that writes rows as they come, one behind the other.
-
-    Attributes:
-      capacity: rows.
-      share: of the rows that are read, which are written.
-      drops: a full memory takes nothing more.
-    """
-
-    capacity: int
-    share: float
-    drops: bool
-
-    def notes(self, task: str, seen: int, total: int, epochs: int) -> list[str]:
-        """What is not kept of a task, or kept several times, in a line each.
-
-        Args:
-          task: its name.
-          seen: examples that the run has read before it, each time one was.
-          total: that it reads, likewise.
-          epochs: how often it reads each.
-
-        Example:
-          >>> for line in Appended(8, 1.0, True).notes("news", seen=0, total=12, epochs=2): print(line)
-          lifelong.method.memory: an example is read 2 times and kept 2 times; 'random' with probability 0.5 keeps one
-          lifelong.method.memory.capacity: full after 8 rows, of news; rows that come later are not kept
-          >>> Appended(12, 0.5, True).notes("news", 0, 12, 2), Appended(8, 0.5, False).notes("news", 0, 12, 2)
-          ([], [])
-        """
-        lines, times, room = [], self.share * epochs, self.capacity / self.share if self.share else math.inf
-        if times > 1 and not seen:
-            what = f"an example is read {epochs} times and kept {times:g} times"
-            lines.append(f"lifelong.method.memory: {what}; 'random' with probability {1 / epochs:.2g} keeps one")
-        if self.drops and seen <= room < seen + total:
-            what = f"full after {room:,.0f} rows, of {task}; rows that come later are not kept"
-            lines.append(f"lifelong.method.memory.capacity: {what}")
-        return lines
-
-
 class Method(NamedTuple):
     """A method of lifelong learning for one configuration.
 
@@ -132,7 +83,8 @@ class Method(NamedTuple):
         None = it stays. The configuration is that of the model so far.
       grow: `grow(small, big, fields) -> change(state)`, the state of the experiment that has grown by the fields that
         `growth` gives, from that of the one before it; traced for shapes before anything is trained.
-      appended: how its memory is filled, where that is in the order of the stream.
+      notes: `notes(name, seen, total, epochs)`, lines about a task of that name, before which the run has read so many
+        examples, and which reads so many, each time that one is read counting.
     """
 
     learner: Callable[[Experiment, Layout | None, MakeObjective], Learner]
@@ -145,7 +97,7 @@ class Method(NamedTuple):
     stages: Callable[[TaskInfo, Stage], Sequence[Stage]] = lambda task, own: (own,)
     growth: Callable[[Config, int, Lineage, Any], Mapping[str, Any] | None] = lambda config, index, lineage, key: None
     grow: Callable[[Experiment, Experiment, Mapping[str, Any]], Callable[[TrainState], TrainState]] | None = None
-    appended: Appended | None = None
+    notes: Callable[[str, int, int, int], Sequence[str]] = lambda name, seen, total, epochs: ()
 
 
 def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -> Sequence[Stage]:
@@ -201,7 +153,7 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
 
         lines = [f"{name}: the last {plan.left_out} examples fill no episode, and are left out"] * bool(plan.left_out)
         lines += [line for one in read.items() for line in left_out(*one, config.evaluation.split)]
-        lines += method.appended.notes(name, seen, plan.total, settings.epochs) if method.appended else []
+        lines += method.notes(name, seen, plan.total, settings.epochs)
         return Stage(name, opened, plan.updates, evaluate=scored, notes=lines, **fields)
 
     splits = joined_parts(experiment, method, parts)

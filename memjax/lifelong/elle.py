@@ -103,7 +103,7 @@ def elle(**fields: Any) -> Method:
     how = How(**fields)
     memory, by_progress = episodes(how.memory), how.replayed == "progress"
     if how.share:  # nothing is written while a task is learned
-        memory = memory._replace(policy=policies.random_write(0.0), scores=None, again=None)
+        memory = memory._replace(policy=policies.random_write(0.0), scores=None, again=None, written=0.0)
     if by_progress:
         memory = memory._replace(groups="task")
     anneals = Rule("annealed_norms", counts=how.annealed)

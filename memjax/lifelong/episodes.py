@@ -18,7 +18,6 @@ from memjax.axes import axes_of
 from memjax.data.documents import Examples
 from memjax.lifelong import memory as episodic
 from memjax.lifelong import policies
-from memjax.lifelong.contract import Appended
 from memjax.lifelong.host_memory import HostMemory
 from memjax.lifelong.memory import Nearest
 from memjax.lifelong.policies import Entries, Offered, Policy, seen_again
@@ -81,7 +80,8 @@ class Episodes(NamedTuple):
       place: in the train state, on the devices, or in the memory of the host.
       index: how a memory on the host searches its keys.
       setting: the field that says the capacity.
-      appended: how it is filled, where that is in the order of the stream.
+      written: share of the rows that are read, which are written one behind the other; 0 = in another order.
+      drops: such a memory takes nothing more once it is full.
     """
 
     capacity: int
@@ -95,7 +95,27 @@ class Episodes(NamedTuple):
     place: Literal["device", "host"] = "device"
     index: Literal["exact", "scann"] = "exact"
     setting: str = "lifelong.method.memory.capacity"
-    appended: Appended | None = None
+    written: float = 0.0
+    drops: bool = False
+
+    def notes(self, task: str, seen: int, total: int, epochs: int) -> list[str]:
+        """What is kept of a task several times, or not at all, in a line each (`Method.notes`).
+
+        Example:
+          >>> memory = Episodes(8, policies.write_all("drop"), written=1.0, drops=True)
+          >>> for line in memory.notes("news", seen=0, total=12, epochs=2): print(line)
+          lifelong.method.memory: an example is read 2 times and kept 2 times; 'random' with probability 0.5 keeps one
+          lifelong.method.memory.capacity: full after 8 rows, of news; rows that come later are not kept
+          >>> memory._replace(capacity=12, written=0.5).notes("news", 0, 12, 2)
+          []
+        """
+        lines, times = list[str](), self.written * epochs
+        if times > 1 and not seen:
+            what = f"an example is read {epochs} times and kept {times:g} times"
+            lines.append(f"lifelong.method.memory: {what}; 'random' with probability {1 / epochs:.2g} keeps one")
+        if self.drops and self.written and seen <= (room := self.capacity / self.written) < seen + total:
+            lines.append(f"{self.setting}: full after {room:,.0f} rows, of {task}; rows that come later are not kept")
+        return lines
 
 
 class InState:

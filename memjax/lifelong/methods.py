@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from memjax.config import EpisodicMemory
 from memjax.lifelong import penalties, policies, projection
 from memjax.lifelong.compose import Replayed, Rule, compose, rows_of
-from memjax.lifelong.contract import Appended, Method, TaskInfo
+from memjax.lifelong.contract import Method, TaskInfo
 from memjax.lifelong.episodes import Episodes, purpose_key
 from memjax.lifelong.spans import share_done
 from memjax.training.assembly import make_parts
@@ -226,10 +226,9 @@ def episodes(settings: EpisodicMemory, *, keys: Any = None) -> Episodes:
                 given = settings.probability, settings.temperature
                 metrics = {"odds_of_writing": policies.spread_of_odds(*given, relative=relative)}
     found = Episodes(settings.capacity, policy, keys, settings.groups, scores, again, metrics)
-    shares = {"all": 1.0, "random": settings.probability}
-    share, drops = shares.get(settings.policy), settings.full == "drop"
-    appended = None if share is None else Appended(settings.capacity, share, drops)
-    return found._replace(place=settings.place, index=settings.index, appended=appended)
+    written = {"all": 1.0, "random": settings.probability}.get(settings.policy, 0.0)
+    found = found._replace(written=written, drops=settings.full == "drop")
+    return found._replace(place=settings.place, index=settings.index)
 
 
 # Rules

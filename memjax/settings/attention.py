@@ -579,8 +579,7 @@ class LSTM(Attention):
     crosses_segments = True
 
     def check(self, field: str, config: Config) -> None:
-        part = type(config.model.feed_forward).__name__
-        require(part == "Dense", "model.feed_forward", part, "Dense (it has no effect) with LSTM")
+        config.model.feed_forward.require_dense("(it has no effect) with LSTM")
 
 
 AttentionKind = (

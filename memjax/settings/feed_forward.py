@@ -20,9 +20,15 @@ class FeedForward(Settings):
 
     Attributes:
       dense_scale: weight of the ordinary network, in layers where a memory stands beside it or in its place.
+      has_memory: some layers have one.
     """
 
     dense_scale = 1.0
+    has_memory = False
+
+    def require_dense(self, where: str) -> None:
+        """Refuses a memory, in one line that ends with `where` it cannot be."""
+        require(not self.has_memory, "model.feed_forward", type(self).__name__, f"Dense {where}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,6 +50,7 @@ class ProductKey(Dense):
     In some layers; `dim`, `activation` and `bias` are those of the ordinary network.
     """
 
+    has_memory = True
     layers: tuple[int, ...] | None = None
     """layers with a memory, 0-based, negative from the end; () = all, None = the second from the end (the first of one
     layer)"""

@@ -103,11 +103,10 @@ class ELLE(Method):
         grows = model.carrier.grows and model.memory_tokens is None
         require(grows, f"{field}dims", self.dims, f"() with {kind}; GPT2, Bidirectional and FullAttention grow")
         require(model.positions == "none", "model.positions", model.positions, "'none' in a model that grows")
-        part, output = type(model.feed_forward).__name__, model.output
-        require(part == "Dense", "model.feed_forward", part, "Dense in a model that grows")
+        model.feed_forward.require_dense("in a model that grows")
+        output = model.output
         require(not output.needs_neighbors, "model.output", type(output).__name__, "Softmax in a model that grows")
-        narrower = getattr(output, "div_val", 1)
-        require(narrower == 1, "model.output.div_val", narrower, "1 in a model that grows")
+        require(output.div_val == 1, "model.output.div_val", output.div_val, "1 in a model that grows")
         require(not model.first_layer, "model.first_layer", model.first_layer, "0 in a model that grows")
         if stream is None:
             return
@@ -162,6 +161,5 @@ class ProgressiveNetwork(Method):
         require(not model.scans, "model.scan_layers", model.scan_layers, "False in columns, whose layers stand alone")
         below = config.training.train_layers
         require(below is None, "training.train_layers", below, "None in columns")
-        part = type(model.feed_forward).__name__
-        require(part == "Dense", "model.feed_forward", part, "Dense in columns")
+        model.feed_forward.require_dense("in columns")
         require(not model.first_layer, "model.first_layer", model.first_layer, "0 in columns")

@@ -193,8 +193,7 @@ class EncoderDecoder(ModelSettings):
         source = config.data.source
         allowed = "ParallelText, TfdsTranslation, NumberWords or CopiedLetters with an EncoderDecoder"
         require("pairs" in source.gives, "data.source", type(source).__name__, allowed)
-        part = type(self.feed_forward).__name__
-        require(part == "Dense", "model.feed_forward", part, "Dense in a translation model")
+        self.feed_forward.require_dense("in a translation model")
         _check_output(self.output)
         allowed = "an attention in a translation model"
         require(self.attention.has_heads, "model.attention", self.attention_kind, allowed)
@@ -249,8 +248,8 @@ class Memformer(LayeredModel, Carrier):
         require(fits, "model.dim", self.dim, "an even number (sines and cosines of model.segment_positions)")
         length, scored = config.data.segment_length, config.evaluation.segment_length
         require(scored in (0, length), "evaluation.segment_length", scored, f"0 or data.segment_length = {length}")
-        part, task = type(self.feed_forward).__name__, type(config.task).__name__
-        require(part == "Dense", "model.feed_forward", part, "Dense in a Memformer")
+        task = type(config.task).__name__
+        self.feed_forward.require_dense("in a Memformer")
         _check_output(self.output)
         require(task == "LanguageModeling", "task", task, "LanguageModeling with a Memformer")
 

@@ -22,11 +22,13 @@ class Output(Settings):
       is_one_softmax: whether a row of scores, one for each entry, is what it normalises.
       needs_neighbors: whether it reads the neighbours of `data.neighbors`, found with a model that stands elsewhere.
       num_neighbors: of each position that it reads.
+      div_val: each further cluster's embedding is this factor narrower, where there are clusters.
     """
 
     is_one_softmax = True
     needs_neighbors = False
     num_neighbors = 0
+    div_val = 1
 
     @property
     def softmax(self) -> Any:

@@ -113,7 +113,9 @@ class Experiment:
         tasks = {f"{task.name}: ": stream.located(task.source) for task in stream.tasks} if stream else {}
         left_out = tasks or {"": self.config.data.source}
         lines = [f"{name}{note}" for name, source in left_out.items() for note in source_notes(source)]
-        return ([line] if line else []) + lines + self.task.notes(self.documents("train"))
+        # Stages say it of every task whose answers are written (`memjax.lifelong.contract`).
+        said = stream is not None and stream.epochs and self.task.writes_answers
+        return ([line] if line else []) + lines + ([] if said else self.task.notes(self.documents("train")))
 
     def reopened(self, split: str, **fields: Any) -> Documents:
         """A split of the same data with other settings of it, in the same tokens."""

@@ -464,10 +464,10 @@ def test_what_a_stream_costs_is_in_its_table():
 def test_answers_that_are_no_class_are_counted():
     recipe = Recipe("", "lifelong_lamol", {"one": "lamol", "two": "default"}, 0, orders={"order 1": ""}, seeds=(0, 1))
     runs = [_stream(f"{row}, order 1", seed, 0.5) for row in ("one", "two") for seed in (0, 1)]
-    assert streams.strays(runs, recipe) == ""
+    assert streams.no_class(runs, recipe) == ""
     scored = [
         dataclasses.replace(run, results={"evaluations": {"a": {"no_class": share}, "b": {"score": 1.0}}})
         for run, share in zip(runs, (10.0, 20.0, 0.0, 1.0), strict=True)
     ]
-    lines = streams.strays(scored, recipe).splitlines()
+    lines = streams.no_class(scored, recipe).splitlines()
     assert "| row | a |" in lines and lines[-2:] == ["| one | 15.0 |", "| two | 0.5 |"]

@@ -38,7 +38,8 @@ def news(file: Path) -> Iterator[str]:
 
 def reviews(file: Path) -> Iterator[str]:
     """Training texts of a set of reviews."""
-    yield from (row["sentence"] for row in json.loads(lzma.open(file, "rt", encoding="utf-8").read()))
+    with lzma.open(file, "rt", encoding="utf-8") as texts:
+        yield from (row["sentence"] for row in json.load(texts))
 
 
 def sources() -> Iterator[str]:

@@ -13,17 +13,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from memjax.data.text_classes import cl_benchmark_texts, class_texts
-from memjax.data.text_splits import TextSplits
+from memjax.data.readers import open_source
+from memjax.data.sources import SPLITS
+from memjax.overrides import load_config
 from memjax.training.runs import versions
+from tools.recipes.growth import TASKS
 from tools.results import pages
 from tools.results.ledger import ROOT, Book, measured
 
 LEAST = 20
 """letters of a text that counts"""
 ABOUT = (
-    "Texts of the tasks of `elle_downstream` (of AG News without their titles) that the domain of the same kind has "
-    "too, word for word. The tokenizer and the domains never read a class."
+    f"Texts of the tasks of `elle_downstream` (of AG News without their titles) of {LEAST} letters and more that the "
+    "domain of the same kind has too, word for word."
 )
 
 
@@ -53,24 +55,16 @@ def read_domain(file: Path) -> str:
     return "\n".join(flat(json.loads(line)["text"]) for line in file.read_text(encoding="utf-8").split("\n") if line)
 
 
-def tasks(data: Path) -> dict[str, tuple[str, TextSplits]]:
-    """Task -> its domain and its texts, as `configs/elle_downstream.py` reads them."""
-    benchmark = str(data / "cl-benchmark")
-    news = class_texts("ag_news", str(data / "ag-news"), train_files=("alps_dev.tsv",), test_files=(), text="text")
-    return {
-        "DBpedia": ("encyclopedia", cl_benchmark_texts("dbpedia", benchmark)),
-        "AG News": ("news", news),
-        "SST-2": ("reviews", cl_benchmark_texts("sst2", benchmark)),
-    }
-
-
 def measure(data: Path, domains: Path) -> list[dict[str, Any]]:
     """A row a task and split."""
     found = []
-    for task, (domain, splits) in tasks(data).items():
-        known = read_domain(domains / f"{domain}.jsonl")
-        for split, rows in splits.texts.items():
-            number, shared = count_shared((" ".join(row.texts) for row in rows), known)
+    for task, (domain, _, _, folder) in TASKS.items():
+        known, read = read_domain(domains / f"{domain}.jsonl"), load_config("elle_downstream", domain).data
+        source: Any = read.source
+        source.path, source.text = str(data / folder), "text"
+        for split in SPLITS:
+            texts = (" ".join(row.texts) for row in open_source(read, split, wanted="labelled"))
+            number, shared = count_shared(texts, known)
             found.append({"task": task, "domain": domain, "split": split, "texts": number, "shared": shared})
     return found
 

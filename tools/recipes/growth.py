@@ -2,7 +2,7 @@
 
 from tools.recipes.recipe import Recipe
 
-__all__ = ["RECIPES"]
+__all__ = ["RECIPES", "TASKS"]
 
 ROWS = {
     "naive": "default",
@@ -32,15 +32,15 @@ _BERT = {
     "ELLE, paper": "bert_elle_paper",
 }
 _FOUR = {"naive": "four", "replay": "four_replay", "ELLE": "four_elle"}
-_TASKS = {
+TASKS = {
     "DBpedia": ("encyclopedia", 0, 2, "cl-benchmark"),
     "AG News": ("news", 1, 0, "ag-news"),
     "SST-2": ("reviews", 2, 1, "cl-benchmark"),
 }
-"""task -> variant, place of its domain, of another one, folder"""
+"""task -> its domain, which is the variant, the place of that, of another one, folder"""
 _PROMPTED = {
     f"{task}, {said}": f"{variant} --data.source.path $MEMJAX_INSTRUCTIONS/{folder} --task.domain {domain}"
-    for task, (variant, right, wrong, folder) in _TASKS.items()
+    for task, (variant, right, wrong, folder) in TASKS.items()
     for said, domain in (("right prompt", right), ("wrong prompt", wrong), ("no prompt", -1))
 }
 _PAGE = "lifelong_pretraining"
@@ -107,7 +107,7 @@ RECIPES = {
         findings=(
             "Replay is ahead of plain training and of ELLE, whose larger models read a third and a ninth of the "
             "later domains for the same work. No post-norm layer is an identity, so that the exact form loses a little "
-            "in each growth too; it ends behind that of the paper by little. Prompts change nothing."
+            "in each growth too; it ends behind that of the paper by little. Prompts are level."
         ),
         **_SAME,
     ),
@@ -139,6 +139,6 @@ RECIPES = {
         page=_PAGE,
         seeds=(0, 1, 2),
         arguments="--training.init-from $MEMJAX_ELLE --data.tokenizer.path $MEMJAX_ELLE/tokenizer/tokenizer.json",
-        controls={f"{task}, right prompt": (f"{task}, wrong prompt", f"{task}, no prompt") for task in _TASKS},
+        controls={f"{task}, right prompt": (f"{task}, wrong prompt", f"{task}, no prompt") for task in TASKS},
     ),
 }

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tools.recipes import Recipe
 from tools.results.ledger import Measurement, Run
-from tools.results.speed_tables import grid
+from tools.results.speed_tables import grid, with_error
 from tools.results.tables import numbers, spread
 
 MORE_IS_BETTER = ("accuracy", "BLEU", "F1", "ROUGE", "METEOR", "exact match")
@@ -89,8 +89,7 @@ def differences(runs: Sequence[Run], recipe: Recipe) -> str:
             ]
             for name in shown:
                 found = compare(runs, row, control, name, recipe)
-                error = "" if math.isnan(found.error) else f" ± {found.error:.4f}"
-                cells.append([row, control, name, f"{found.mean:+.4f}{error}", found.seeds, found.verdict])
+                cells.append([row, control, name, with_error(found.mean, found.error, 4), found.seeds, found.verdict])
     if not cells:
         return ""
     heads = ["row", "control", "number", "difference ± standard error", "seeds", "verdict"]

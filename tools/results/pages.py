@@ -269,7 +269,7 @@ def _of_streams(runs: Sequence[Run], searched: Sequence[Run], recipe: Recipe, te
     ]
     parts += [streams.tasks_alone(runs, texts)] if texts else []
     parts += [
-        streams.strays(runs, recipe),
+        streams.no_class(runs, recipe),
         streams.costs(runs, recipe),
         streams.wholes(runs, recipe),
         streams.ages(runs, recipe),

@@ -16,7 +16,7 @@ from memjax.lifelong.metrics import (
 from memjax.report.outcomes import SPIKE
 from tools.recipes import Recipe
 from tools.results.ledger import Measurement, Run
-from tools.results.speed_tables import grid
+from tools.results.speed_tables import grid, with_error
 from tools.results.streams import kept_in_words
 
 NATS = "nats_per_token"
@@ -111,8 +111,7 @@ def differences(runs: Sequence[Run], recipe: Recipe) -> str:
             if number:
                 found = paired_difference(*pair, more_is_better=False)
                 verdict = found.verdict if number > 2 else "too few runs"
-                spread = f" ± {found.error:.4f}" if number > 1 else ""
-                cells.append([row, control, f"{found.difference:+.4f}{spread}", str(number), verdict])
+                cells.append([row, control, with_error(found.difference, found.error, 4), str(number), verdict])
     if not cells:
         return ""
     heads = ["row", "against", "difference ± standard error, nats", "pairs", "verdict"]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from memjax.lifelong.metrics import accuracy_by_age, forgetting, paired_difference, spread
 from tools.recipes import Recipe
 from tools.results.ledger import Measurement, Run
-from tools.results.speed_tables import grid
+from tools.results.speed_tables import grid, with_error
 
 ALONE = "single task"
 """row of tasks that are learned apart"""
@@ -119,7 +119,7 @@ COSTS = (
     "that say it; rows are not timed side by side): of updates, of the first ones of all stages, compilation included "
     "where no earlier run had compiled the same, of writing examples of earlier tasks, of answering one test example."
 )
-STRAYS = "Share of answers after the last task that are no class, in percent, mean over orders and seeds:"
+NO_CLASS = "Share of answers after the last task that are no class, in percent, mean over orders and seeds:"
 
 
 def costs(runs: Sequence[Run], recipe: Recipe) -> str:
@@ -142,22 +142,22 @@ def costs(runs: Sequence[Run], recipe: Recipe) -> str:
 
 
 def kept_in_words(kept: Sequence[Mapping[str, int]]) -> str:
-    """Megabytes that some runs keep beside the model, in the mean: all, and by kind where there are several.
+    """Megabytes that some runs keep beside the model, in the mean: all, and of which kinds, unless these round to 0.
 
     Example:
-      >>> kept_in_words([{"memory": 2_000_000, "keys": 1_000_000, "teachers": 0, "total": 3_000_000}])
+      >>> kept_in_words([{"memory": 2_000_000, "keys": 1_000_000, "anchors": 8, "total": 3_000_008}])
       '3.0 (memory 2.0, keys 1.0)'
       >>> kept_in_words([{"memory": 0, "total": 0}]), kept_in_words([{"anchors": 500_000, "total": 500_000}])
       ('0.0', '0.5 (anchors)')
     """
     means = {name: float(np.mean([one.get(name, 0) for one in kept])) / 1e6 for name in kept[0]}
     whole = means.pop("total")
-    kinds = {name: value for name, value in means.items() if value}
+    kinds = {name: value for name, value in means.items() if round(value, 1)}
     said = ", ".join(kinds) if len(kinds) == 1 else ", ".join(f"{name} {value:.1f}" for name, value in kinds.items())
     return f"{whole:.1f} ({said})" if kinds else f"{whole:.1f}"
 
 
-def strays(runs: Sequence[Run], recipe: Recipe) -> str:
+def no_class(runs: Sequence[Run], recipe: Recipe) -> str:
     """A line a method of the answers that are none of the classes of their task; '' where tasks have none."""
     found: dict[str, dict[str, list[float]]] = {row: {} for row in recipe.variants}
     for run in runs:
@@ -168,7 +168,7 @@ def strays(runs: Sequence[Run], recipe: Recipe) -> str:
     if not names:
         return ""
     cells = [[row, *(_cell(_mean(tasks.get(name, ()))) for name in names)] for row, tasks in found.items() if tasks]
-    return f"{STRAYS}\n\n{grid(['row', *names], cells)}"
+    return f"{NO_CLASS}\n\n{grid(['row', *names], cells)}"
 
 
 def measure_of(runs: Sequence[Run]) -> str:
@@ -186,8 +186,7 @@ def differences(runs: Sequence[Run], recipe: Recipe, kept: Sequence[str] | None 
             if number := int(np.sum(~np.isnan(pair[0] - pair[1]))):
                 found = paired_difference(*pair)
                 verdict = found.verdict if number > 2 else "too few runs"
-                spread = f" ± {found.error:.2f}" if number > 1 else ""
-                cells.append([row, control, f"{found.difference:+.2f}{spread}", number, verdict])
+                cells.append([row, control, with_error(found.difference, found.error, 2), number, verdict])
     if not cells:
         return ""
     heads = ["row", "against", "difference ± standard error, points", "pairs", "verdict"]
