@@ -46,7 +46,7 @@ from memjax.lifelong import elle, load_run, train
 from memjax.lifelong.contract import TaskInfo
 from memjax.lifelong.elle import GROWTH_LINE, WARM_UP, How, next_growth
 from memjax.lifelong.expansion import Growth
-from memjax.lifelong.factory import lineages, make_method
+from memjax.lifelong.factory import course_of, lineages, make_method
 from memjax.lifelong.progress import draw_task
 from memjax.memory.projections import NORM_WEIGHTS
 from memjax.models.transformer import split_collection
@@ -564,3 +564,16 @@ def test_prompts_that_do_not_fit_are_refused_in_one_line(tmp_path, name):
     config.evaluation = dataclasses.replace(config.evaluation, task="task 0", prompt=prompt)
     with pytest.raises(ValueError, match=line):
         validate(config)
+
+
+def test_a_share_of_every_task_is_not_kept_in_the_order_of_the_stream(tmp_path):
+    kept = EpisodicMemory(policy="all", capacity=8)
+    notes = lambda **fields: [
+        line
+        for stage in course_of(make_experiment(config_of(tmp_path, ELLE(memory=kept, **fields))), None, make_objective)[
+            1
+        ]
+        for line in stage.notes
+    ]
+    assert any("rows that come later are not kept" in line for line in notes())
+    assert notes(share=0.1) == []
