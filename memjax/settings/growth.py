@@ -21,8 +21,8 @@ class ELLE(Method):
     """ELLE (Qin et al. 2022): before every task but the first the model grows, recovers on a memory, and then learns
     the task beside rows of the memory.
 
-    The optimiser begins anew where the model grows, and the learning rate with it: a decay is laid out over the updates
-    of all tasks, so that a warm-up comes again and a decay hardly falls.
+    Unless its moments are mapped, the optimiser begins anew with every task, and the learning rate with it: a decay is
+    laid out over the updates of all tasks, so that a warm-up comes again and a decay hardly falls.
     """
 
     made_by = "elle.elle"
@@ -65,8 +65,8 @@ class ELLE(Method):
 
     @classmethod
     def as_published(cls, *, batch: int = 0, **fields: Any) -> ELLE:
-        """All of the paper at once: an expansion that changes what the model computes, 5,000 updates to recover from it
-        with an optimiser that begins anew, and rows of the memory that are drawn uniformly.
+        """The paper's expansion, which changes what the model computes, its 5,000 updates to recover with an optimiser
+        that begins anew, and rows of the memory that are drawn uniformly. Sizes, capacity and `share` stay the caller's.
 
         Args:
           batch: rows of the stream in an update (`data.rows`), beside every nine of which there is one of the memory,
