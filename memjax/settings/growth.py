@@ -66,7 +66,7 @@ class ELLE(Method):
     @classmethod
     def as_published(cls, *, batch: int = 0, **fields: Any) -> ELLE:
         """The paper's expansion, which changes what the model computes, its 5,000 updates to recover with an optimiser
-        that begins anew, and rows of the memory that are drawn uniformly. Sizes, capacity and `share` stay the caller's.
+        that begins anew, and rows of the memory that are drawn uniformly. Sizes, capacity and `share` stay as given.
 
         Args:
           batch: rows of the stream in an update (`data.rows`), beside every nine of which there is one of the memory,
