@@ -13,6 +13,11 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "knn": ("approximate neighbours on the host", ("scann",)),
     "eval": ("BLEU, ROUGE and the other published metrics", ("sacrebleu", "rouge-score", "nltk", "scikit-learn")),
     "hf": ("Hugging Face tokenizers", ("tokenizers",)),
+    "hub": ("models of the Hugging Face hub by name", ("huggingface-hub",)),
+    "files": (
+        "Parquet and Arrow files, encodings of texts and Zstandard",
+        ("pyarrow", "charset-normalizer", "zstandard"),
+    ),
     "faiss": ("indices in the faiss format", ("faiss-cpu",)),
     "beam": ("building datastores and TFDS data sets on several machines", ("apache-beam",)),
     "tb": ("TensorBoard event files", ("tensorboardX",)),
@@ -20,6 +25,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "plots": ("`memjax report`", ("matplotlib", "jinja2")),
     "docs": ("`make docs`", ("sphinx", "myst-parser", "furo")),
     "notebooks": ("running the colabs", ("ipykernel", "jupytext", "nbclient")),
+    "lm-eval": ("tasks of EleutherAI's evaluation harness", ("lm-eval",)),
     "plan": ("compiling for a TPU that is not here", ("libtpu",)),
 }
 """Extra -> what it is for, and its packages. `tpu` and `cuda` are JAX's own and follow from the devices."""
