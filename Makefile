@@ -1,23 +1,29 @@
 # Every command of the project. `make` lists them.
 
-PYTHON ?= python3.11
+VENV := .venv
+VENV313 := .venv313
+VENV_BEAM := .venv-beam
+LOCK_BEAM := requirements-beam.txt
 PYTHON313 ?= python3.13
 PYTEST_WORKERS ?= 2
 ARGS ?=
 
-VENV := .venv
+# An environment that is there keeps its Python. A new one takes the newest that runs here and has a lock: a command may
+# be there and not run, as those of pyenv. For 3.13 one package is compiled (see `dev` in pyproject.toml).
+RUNS := import ensurepip, os, shutil, sys, sysconfig, venv; compiles = shutil.which("c++") and os.path.exists( \
+	sysconfig.get_path("include") + "/Python.h"); sys.exit(sys.version_info >= (3, 13) and not compiles)
+ifeq ($(origin PYTHON),undefined)
+PYTHON := $(shell for python in $(VENV)/bin/python python3.13; do \
+	$$python -c '$(RUNS)' 2>/dev/null && { echo $$python; exit; }; done; echo python3.11)
+endif
+PYTHON_VERSION := $(shell $(PYTHON) -c 'import sys; print("%d%d" % sys.version_info[:2])' 2>/dev/null || echo 311)
 BIN := $(VENV)/bin
-LOCK := requirements-py311.txt
-VENV313 := .venv313
-LOCK313 := requirements-py313.txt
-VENV_BEAM := .venv-beam
-LOCK_BEAM := requirements-beam.txt
+LOCK := requirements-py$(PYTHON_VERSION).txt
 
 # A stamp holds the hash of its lock: editing the lock, and nothing else, makes the installation run again.
-hash = $(shell cat $(1) | sha256sum | cut -c1-16)
+hash = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-16)
 STAMP := $(VENV)/.stamp-$(call hash,$(LOCK))
 PROJECT_STAMP := $(STAMP)-$(call hash,pyproject.toml)
-STAMP313 := $(VENV313)/.stamp-$(call hash,$(LOCK313))-$(call hash,pyproject.toml)
 STAMP_BEAM := $(VENV_BEAM)/.stamp-$(call hash,$(LOCK_BEAM))-$(call hash,pyproject.toml)
 
 PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest
@@ -31,16 +37,19 @@ SHELL := /bin/bash
 help:  ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
-# Everything comes from the lock and is checked against its hashes. setuptools goes first, so that the two packages
+# Everything comes from the lock and is checked against its hashes. What builds packages goes first, so that those
 # without a wheel are built with it instead of with whatever is newest on the day.
 # $(1) python, $(2) environment, $(3) lock
 define install_lock
+	@$(1) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "$(1) was not found, or has no venv; name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -e $(3) || { echo "$(1): there is no $(3), but $$(ls requirements-py*.txt | xargs)" >&2; exit 1; }
 	@echo "== $(2): installing the $$(grep -c == $(3)) packages of $(3) (a few minutes the first time)"
-	@command -v $(1) >/dev/null || { echo "$(1) was not found; name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@test -x $(2)/bin/python || $(1) -m venv $(2)
-	@awk '/^setuptools==/ {p = 1} p {print; if (!/\\$$/) exit}' $(3) > $(2)/setuptools.txt
-	@$(2)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(2)/setuptools.txt
-	@rm $(2)/setuptools.txt
+	@version='import sys; print(sys.version_info[:2])'; \
+		test "$$($(2)/bin/python -c "$$version" 2>/dev/null)" = "$$($(1) -c "$$version")" || $(1) -m venv --clear $(2)
+	@awk '/^(setuptools|cython|pdm-backend)==/ {p = 1} p; !/\\$$/ {p = 0}' $(3) > $(2)/first.txt
+	@$(2)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(2)/first.txt
+	@rm $(2)/first.txt
 	@$(2)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
 		--no-build-isolation --use-pep517 -r $(3)
 	@rm -f $(2)/.stamp-*
@@ -59,15 +68,8 @@ $(PROJECT_STAMP): | $(STAMP)
 	$(call install_project,$(VENV))
 	@touch $@
 
-$(STAMP313):
-	@$(PYTHON313) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null \
-		|| { echo "Python 3.13 was not found; name one: make test-py313 PYTHON313=/path/to/python3.13" >&2; exit 1; }
-	$(call install_lock,$(PYTHON313),$(VENV313),$(LOCK313))
-	$(call install_project,$(VENV313))
-	@touch $@
-
 $(STAMP_BEAM):
-	$(call install_lock,$(PYTHON),$(VENV_BEAM),$(LOCK_BEAM))
+	$(call install_lock,python3.11,$(VENV_BEAM),$(LOCK_BEAM))
 	$(call install_project,$(VENV_BEAM))
 	@touch $@
 
@@ -97,10 +99,10 @@ test-gpu: install  ## the tests that need a GPU (and `pip install 'jax[cuda13]'`
 	@echo "== GPU tests"
 	@JAX_PLATFORMS=cuda,cpu $(BIN)/python -m pytest -m gpu $(ARGS)
 
-test-py313: $(STAMP313)  ## the fast tests that need no TensorFlow, with Python 3.13
-	@echo "== fast tests with Python 3.13"
-	@JAX_PLATFORMS=cpu $(VENV313)/bin/python -m pytest $(PARALLEL) --jaxtyping \
-		-m "not slow and not laws and not gpu and not tensorflow" $(ARGS)
+test-py313:  ## the fast tests with Python 3.13, in an environment of its own (TEST=test-laws, test-slow: others)
+	@$(PYTHON313) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null \
+		|| { echo "Python 3.13 was not found; name one: make test-py313 PYTHON313=/path/to/python3.13" >&2; exit 1; }
+	@$(MAKE) --no-print-directory $(or $(TEST),test) VENV=$(VENV313) PYTHON=$(PYTHON313)
 
 test-beam: $(STAMP_BEAM)  ## the tests that need Apache Beam, in an environment of its own
 	@echo "== tests with Apache Beam"
@@ -135,16 +137,18 @@ bench: install  ## measure speed, as ratios in one run
 	@echo "== python -m tools.bench"
 	@$(BIN)/python -m tools.bench $(ARGS)
 
-UV_COMPILE := .cache/uv/bin/uv pip compile --quiet --no-config --upgrade --generate-hashes --no-header --no-annotate \
+UPGRADE ?= --upgrade
+UV_COMPILE := .cache/uv/bin/uv pip compile --quiet --no-config $(UPGRADE) --generate-hashes --no-header --no-annotate \
 	--python-platform x86_64-manylinux_2_31
 
-lock:  ## resolve both lock files again, with the newest versions that fit together
-	@echo "== $(LOCK), $(LOCK313), $(LOCK_BEAM)"
+lock:  ## resolve the lock files again, with the newest versions that fit together (UPGRADE= keeps those that fit)
+	@echo "== $(wildcard requirements-*.txt)"
 	@test -x .cache/uv/bin/uv || { $(PYTHON) -m venv .cache/uv && .cache/uv/bin/python -m pip install --quiet uv; }
-	@$(UV_COMPILE) --python-version 3.11 --extra all --extra dev pyproject.toml -o $(LOCK) > /dev/null
-	@$(UV_COMPILE) --python-version 3.13 --extra tb --extra hf --extra dev pyproject.toml -o $(LOCK313) > /dev/null
+	@for version in 3.11 3.13; do \
+		$(UV_COMPILE) --python-version $$version --extra all --extra dev pyproject.toml \
+			-o requirements-py$${version/./}.txt > /dev/null; done
 	@$(UV_COMPILE) --python-version 3.11 --extra beam --extra knn --extra dev pyproject.toml -o $(LOCK_BEAM) > /dev/null
-	@git --no-pager diff --stat -- $(LOCK) $(LOCK313) $(LOCK_BEAM) || true
+	@git --no-pager diff --stat -- requirements-*.txt || true
 
 clean:  ## remove caches and builds (runs and environments stay)
 	@echo "== removing caches and builds"
