@@ -41,7 +41,9 @@ def preparation(seconds: float = 3.0) -> Callable[[str, int, int | None], None]:
 
     def progress(what: str, done: int, total: int | None) -> None:
         nonlocal told
-        if time.monotonic() - told >= seconds:
+        if total == 0:
+            print(what, file=sys.stderr, flush=True)
+        elif time.monotonic() - told >= seconds:
             told = time.monotonic()
             print(f"{what}: {done:,}" + (f" of {total:,}" if total else ""), file=sys.stderr, flush=True)
 

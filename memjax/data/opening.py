@@ -10,6 +10,8 @@ import dataclasses
 import functools
 import hashlib
 import os
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,9 @@ from memjax.data.documents import Documents, half_of
 from memjax.data.identifiers import ANNOTATION, identifier_distances
 from memjax.data.images import ImageDocuments
 from memjax.data.readers import open_source
-from memjax.data.seqio import register_tasks, seqio_documents, seqio_tokenizer
+from memjax.data.seqio import register_tasks, seqio_content, seqio_documents, seqio_tokenizer
 from memjax.data.sources import SPLITS, only_texts
-from memjax.data.token_files import Progress, write_token_file
+from memjax.data.token_files import Progress, TokenFile, write_token_file
 from memjax.data.tokenizers import (
     ByteTokenizer,
     SentencePieceTokenizer,
@@ -234,10 +236,42 @@ def vocab_size_of(data: configs.Data) -> int:
 
 
 def cache_folder(data: configs.Data) -> Path:
-    """Where prepared data lies."""
-    if data.cache_dir:
-        return Path(data.cache_dir).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memjax" / "data"
+    """The folder of prepared data: that of the settings, the user's cache, or one that goes with this process."""
+    if data.cache_dir == "default":
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memjax" / "data"
+    return Path(data.cache_dir).expanduser() if data.cache_dir else Path(_temporary_folder().name)
+
+
+@functools.cache
+def _temporary_folder() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="memjax-data-")
+
+
+def _tell_reuse(file: TokenFile, began: float, split: str, compared: str, progress: Progress | None) -> None:
+    """Says once that a split was prepared before, when, and how much of its source was compared."""
+    is_told = file.finished >= began or file.path in _told  # what this process has prepared needs no line
+    _told.add(file.path)
+    if progress is None or is_told:
+        return
+    part = f" ({compared})" if compared else ""
+    age = describe_age(time.time() - file.finished)
+    progress(f"{split}: tokens prepared {age} ago, read from {file.path}{part}; --data.cache-dir '' uses none", 0, 0)
+
+
+_told: set[Path] = set()
+
+
+def describe_age(seconds: float) -> str:
+    """A time span in words.
+
+    Example:
+      >>> [describe_age(seconds) for seconds in (5, 200, 7_300, 200_000)]
+      ['5 s', '3 min', '2 h', '2 days']
+    """
+    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length * (2 if unit == "days" else 1):
+            return f"{seconds // length:,.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
 
 
 def _tokenizer_of(data: configs.Data, given: Any, progress: Progress | None, train: Callable[[], Any]) -> Any:
@@ -251,9 +285,9 @@ def _texts(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: 
     annotators = {ANNOTATION: identifier_distances} if data.source.is_code and tokenizer.lossless else {}
 
     def documents(split: str) -> Documents:
-        chosen = read(split)
+        chosen, began = read(split), time.time()
         name = _digest(chosen.fingerprint, tokenizer.fingerprint, str(data.min_document_length), *annotators)
-        return write_token_file(
+        file = write_token_file(
             folder / f"{type(data.source).__name__}-{split}-{name}",
             chosen,
             tokenizer,
@@ -261,6 +295,8 @@ def _texts(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: 
             annotators=annotators,
             progress=progress,
         )
+        _tell_reuse(file, began, split, chosen.compared, progress)
+        return file
 
     num_words = functools.cache(lambda split: sum(map(count_words, read(split))))
     counted = {"num_words": num_words} if data.source.counts_words and tokenizer.lossless else {}
@@ -302,7 +338,10 @@ def _pairs(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: 
     def documents(split: str) -> SentencePairs:
         def write(texts: Any) -> Documents:
             path = folder / f"{type(source).__name__}-{split}-{_digest(texts.fingerprint, ending.fingerprint)}"
-            return write_token_file(path, texts, ending, progress=progress)
+            began = time.time()
+            file = write_token_file(path, texts, ending, progress=progress)
+            _tell_reuse(file, began, split, texts.compared, progress)
+            return file
 
         here, there = map(write, read(split))
         return SentencePairs(here, there, source.max_length)
@@ -318,11 +357,16 @@ def _seqio(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: 
     if source.data_dir:
         register_tasks([source.name], data_dir=source.data_dir)
     tokenizer = seqio_tokenizer(source.name, feature=source.feature)
-    name = _digest(source.name, source.feature, tokenizer.fingerprint, str(shortest), source.data_dir)
 
     def documents(split: str) -> Documents:
-        path, chosen = cache_folder(data) / f"SeqioTask-{split}-{name}", {"split": split, "feature": source.feature}
-        return seqio_documents(source.name, path, min_tokens=shortest, progress=progress, **chosen)
+        began, chosen = time.time(), {"split": split, "feature": source.feature}
+        content, compared = seqio_content(source.name, **chosen)
+        name = _digest(source.name, source.feature, tokenizer.fingerprint, str(shortest), source.data_dir, content)
+        path = cache_folder(data) / f"SeqioTask-{split}-{name}"
+        how = {"content": content, "min_tokens": shortest, "progress": progress}
+        file = seqio_documents(source.name, path, **chosen, **how)
+        _tell_reuse(file, began, split, compared, progress)
+        return file
 
     return Datasets(documents, tokenizer, *_ids(tokenizer))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from memjax.data.content import hash_in_order
 from memjax.data.tfds import (
     PYTHON_LIBRARY,
     import_quietly,
@@ -24,7 +25,7 @@ from memjax.data.tfds import (
 from memjax.data.token_files import Progress, TokenFile, TokenizedDocument, write_tokens
 from memjax.data.tokenizers import SeqioVocabulary
 
-__all__ = ["register_tasks", "seqio_documents", "seqio_pairs", "seqio_splits", "seqio_tokenizer"]
+__all__ = ["register_tasks", "seqio_content", "seqio_documents", "seqio_pairs", "seqio_splits", "seqio_tokenizer"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +185,7 @@ def seqio_documents(
     split: str,
     feature: str = "targets",
     min_tokens: int = 1,
+    content: str = "",
     progress: Progress | None = None,
 ) -> TokenFile:
     """Any registered seqio Task or Mixture as documents, read once into a token file.
@@ -199,27 +201,25 @@ def seqio_documents(
       split: of the Task.
       feature: whose tokens are the document.
       min_tokens: shorter documents are left out (see `write_token_file`).
+      content: The hash of `seqio_content`, where it has been computed already.
       progress: called after every document.
 
     Raises:
       ValueError: an unknown name, split or feature, data that are not prepared, or a document without tokens.
     """
-    task, tokenizer = _task(name), seqio_tokenizer(name, feature=feature)
-    with quiet():
-        if split not in task.splits:
-            raise ValueError(f"split: {split!r}; {name} has {', '.join(task.splits)}")
+    task, tokenizer = _task_with_split(name, split), seqio_tokenizer(name, feature=feature)
+    content = content or seqio_content(name, split=split, feature=feature)[0]
     lengths = tokenizer.token_bytes(np.arange(tokenizer.vocab_size))
 
     def documents(start: int) -> Iterator[TokenizedDocument]:
         with quiet():
-            dataset = task.get_dataset(sequence_length=None, split=split, shuffle=False, num_epochs=1)
-            for number, example in enumerate(dataset.skip(start).as_numpy_iterator(), start=start):
+            for number, example in enumerate(_dataset(task, split).skip(start).as_numpy_iterator(), start=start):
                 tokens = np.asarray(example[feature], np.int32)
                 text = example.get(f"{feature}_pretokenized")
                 num_bytes = len(text) if isinstance(text, bytes) else int(lengths[tokens].sum())
                 yield TokenizedDocument(f"{name}/{split}:{number}", tokens, num_bytes)
 
-    source = f"{name}/{split}/{feature}/{tokenizer.fingerprint}"
+    source = f"{name}/{split}/{feature}/{tokenizer.fingerprint}/{content}"
     try:
         return write_tokens(
             path,
@@ -230,6 +230,29 @@ def seqio_documents(
             min_tokens=min_tokens,
             progress=progress,
         )
+    except (AssertionError, FileNotFoundError, NotImplementedError) as error:
+        raise _unreadable(name, error) from error
+
+
+def seqio_content(name: str, *, split: str, feature: str = "targets") -> tuple[str, str]:
+    """Hashes the examples of a registered Task or Mixture, which may have been registered anew under its name.
+
+    Returns:
+      The hash, and how much was compared, in words (`memjax.data.content.hash_in_order`).
+
+    Raises:
+      ValueError: an unknown name or split, or data that are not prepared.
+    """
+    task = _task_with_split(name, split)
+
+    def examples() -> Iterator[bytes]:
+        for example in _dataset(task, split).as_numpy_iterator():
+            text = example.get(f"{feature}_pretokenized", b"")
+            yield np.asarray(example[feature], np.int32).tobytes() + (text if isinstance(text, bytes) else b"")
+
+    try:
+        with quiet():
+            return hash_in_order(examples())
     except (AssertionError, FileNotFoundError, NotImplementedError) as error:
         raise _unreadable(name, error) from error
 
@@ -252,8 +275,7 @@ def seqio_pairs(name: str, *, split: str) -> Iterator[tuple[str, str]]:
     task, decoders = _task(name), {one: seqio_tokenizer(name, feature=one).decode for one in ("inputs", "targets")}
     try:
         with quiet():
-            dataset = task.get_dataset(sequence_length=None, split=split, shuffle=False, num_epochs=1)
-            for example in dataset.as_numpy_iterator():
+            for example in _dataset(task, split).as_numpy_iterator():
                 kept = [example.get(f"{feature}_pretokenized") for feature in decoders]
                 found = [
                     text.decode("utf-8") if isinstance(text, bytes) else decode(example[feature])
@@ -267,6 +289,19 @@ def seqio_pairs(name: str, *, split: str) -> Iterator[tuple[str, str]]:
 def _unreadable(name: str, error: Exception) -> ValueError:
     reason = str(error).strip().split("\n")[0]
     return ValueError(f"name: {name} cannot be read ({reason}); prepare its data set, or give data_dir")
+
+
+def _dataset(task: Any, split: str) -> Any:
+    """The examples of a Task or Mixture, untrimmed and in the order of the source."""
+    return task.get_dataset(sequence_length=None, split=split, shuffle=False, num_epochs=1)
+
+
+def _task_with_split(name: str, split: str) -> Any:
+    task = _task(name)
+    with quiet():
+        if split not in task.splits:
+            raise ValueError(f"split: {split!r}; {name} has {', '.join(task.splits)}")
+    return task
 
 
 def _task(name: str) -> Any:

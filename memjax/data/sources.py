@@ -19,6 +19,8 @@ from glob import glob
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from memjax.data.content import file_sha256
+
 __all__ = [
     "TextSource",
     "Texts",
@@ -56,6 +58,9 @@ class TextSource(Protocol):
 class Texts:
     """Texts that are read one by one when they are asked for.
 
+    Attributes:
+      compared: How much of the texts the fingerprint has seen, in words. Empty for all of them.
+
     Example:
       >>> texts = Texts.from_mapping({"a": "one", "b": "two"})
       >>> texts.names, texts[1], list(texts)
@@ -64,7 +69,7 @@ class Texts:
 
     def __init__(self, names: Sequence[str], read: Callable[[int], str], fingerprint: str):
         self.names = list(names)
-        self.fingerprint = fingerprint
+        self.fingerprint, self.compared = fingerprint, ""
         self._read = read
 
     @classmethod
@@ -511,9 +516,9 @@ def _between_blank_lines(text: str, match: re.Match[str]) -> bool:
 
 
 def _file_fingerprint(files: Iterable[Path], root: Path) -> str:
-    """Names, sizes and times of files: reading all of them to see whether one changed would take too long."""
-    facts = ((file.relative_to(root).as_posix(), file.stat()) for file in files)
-    return "files-" + digest(part for name, s in facts for part in (name, f"{s.st_size}/{s.st_mtime_ns}"))[:16]
+    """The names and the content of files, so that a touched or copied corpus is the same one."""
+    named = ((file.relative_to(root).as_posix(), file_sha256(file)) for file in files)
+    return "files-" + digest(part for item in named for part in item)[:16]
 
 
 def digest(parts: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from memjax.data.content import hash_in_order, hash_sample
 from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
 from memjax.data.sources import SPLITS, Texts, decode_text
 
@@ -141,8 +142,8 @@ def python_library_builder(data_dir: str | os.PathLike[str] | None = None, *, fi
 class TfdsPairs:
     """(name, text) of a builder without random access, in the order of its files."""
 
-    def __init__(self, builder: Any, split: str, field: str, fingerprint: str):
-        self.fingerprint = fingerprint
+    def __init__(self, builder: Any, split: str, field: str, fingerprint: str, compared: str = ""):
+        self.fingerprint, self.compared = fingerprint, compared
         self._builder, self._split, self._field = builder, split, field
 
     def __len__(self) -> int:
@@ -196,14 +197,23 @@ def tfds_texts(
     size = builder.info.splits[part].num_examples
     if not size:
         raise ValueError(f"split: {split!r} of {name} has no documents; give another split")
-    identity = f"{builder.info.full_name}/{part}/{field}/{size}/{builder.info.dataset_size}"
-    fingerprint = "tfds-" + hashlib.sha256(identity.encode("utf-8")).hexdigest()[:16]
-    if builder.info.file_format.value != "array_record":
-        return TfdsPairs(builder, part, field, fingerprint)
+    in_order = builder.info.file_format.value != "array_record"
     with quiet():
-        source = builder.as_data_source(split=part)
+        source = None if in_order else builder.as_data_source(split=part)
+        if source is None:
+            last = next(iter(_in_order(builder, f"{part}[{size - 1}:]")))[field] if "[" not in part else b""
+            content, compared = hash_in_order((one[field] for one in _in_order(builder, part)), size, last)
+        else:
+            content, compared = hash_sample(size, lambda number: source[number][field])
+    identity = f"{builder.info.full_name}/{part}/{field}/{size}/{content}"
+    fingerprint = "tfds-" + hashlib.sha256(identity.encode("utf-8")).hexdigest()[:16]
+    if source is None:
+        return TfdsPairs(builder, part, field, fingerprint, compared)
     names = [f"{part}:{number}" for number in range(size)]
-    return Texts(names, lambda i: decode_text(source[i][field], f"{builder.info.full_name} {names[i]}"), fingerprint)
+    read = lambda index: decode_text(source[index][field], f"{builder.info.full_name} {names[index]}")
+    texts = Texts(names, read, fingerprint)
+    texts.compared = compared
+    return texts
 
 
 def tfds_examples(name: str, *, split: str, data_dir: str | os.PathLike[str] | None = None) -> Iterator[dict[str, Any]]:

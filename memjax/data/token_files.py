@@ -87,6 +87,7 @@ class TokenFile(Documents):
       fingerprint: of the tokens (their SHA-256, shortened), the same wherever the folder lies.
       num_documents, total_tokens, total_bytes: of the whole file.
       skipped: documents of the source that were shorter than the minimum.
+      finished: when the file was finished, in seconds since 1970.
     """
 
     sliced = True
@@ -104,6 +105,7 @@ class TokenFile(Documents):
         done: dict[str, Any] = json.loads((self.path / "done.json").read_text("utf-8"))
         self.total_tokens, self.total_bytes, self.skipped = done["tokens"], done["bytes"], done["skipped"]
         self.fingerprint: str = done["sha256"][:16]
+        self.finished = (self.path / "done.json").stat().st_mtime
         self._rows = np.fromfile(self.path / "documents.bin", np.int64).reshape(-1, 3)
         self._ends, self.num_documents = self._rows[:, 0], len(self._rows)
         self._byte_lengths = np.load(self.path / "token_bytes.npy")
@@ -168,7 +170,7 @@ class TokenizedDocument(NamedTuple):
 
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with (what, done so far, total or None)."""
+"""Called with (what, done so far, total or None); a total of 0 means a line that stands alone."""
 
 
 def write_token_file(

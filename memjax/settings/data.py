@@ -32,8 +32,9 @@ class Data(Settings):
     """where documents come from"""
     tokenizer: TokenizerKind = field(default_factory=SentencePiece)
     """text to tokens; sources that are tokens already ignore it"""
-    cache_dir: str = ""
-    """prepared token files; '' = the user's cache folder"""
+    cache_dir: str = "default"
+    """folder of prepared token files and trained tokenizers; 'default' = the user's cache folder; '' = none is read or
+    kept"""
     rows: Count = 8
     """batch rows over all hosts: one document stream each"""
     segment_length: Count = 128

@@ -270,7 +270,9 @@ def _report_preparation(report: Callable[[Event], None], steps: int) -> Callable
 
     def progress(what: str, done: int, total: int | None) -> None:
         now = time.perf_counter()
-        if now - told.get(what, now - 5) >= 5:
+        if total == 0:
+            report(Event("note", 0, steps, {}, what))
+        elif now - told.get(what, now - 5) >= 5:
             told[what] = now
             values = {"what": what, "done": done, "total": total}
             report(Event("note", 0, steps, values, f"{what}: {done:,}" + (f" of {total:,}" if total else "")))

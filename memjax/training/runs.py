@@ -202,6 +202,8 @@ def config_to_dict(config: Any) -> Any:
     """
     if dataclasses.is_dataclass(config):
         fields = {f.name: config_to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
+        if isinstance(config, configs.Data) and not config.cache_dir:
+            fields["cache_dir"] = None  # where earlier versions wrote '', they meant the default folder
         return {"type": SAVED_NAMES.get(name := type(config).__name__, name), **fields}
     return [config_to_dict(value) for value in config] if isinstance(config, tuple | list) else config
 
@@ -221,6 +223,8 @@ def config_from_dict(value: Any) -> Any:
         raise ValueError(f"config: type {value.get('type')!r} is not known to this version of memjax")
     value = {name: item for name, item in value.items() if name not in DROPPED.get(value["type"], ())}
     value = FORMERLY.get(value["type"], {}) | value
+    if value["type"] == "Data" and "cache_dir" in value:
+        value["cache_dir"] = {"": "default", None: ""}.get(value["cache_dir"], value["cache_dir"])
     known = {field.name for field in dataclasses.fields(kind)}
     unknown = sorted(value.keys() - known - {"type"})
     if unknown:

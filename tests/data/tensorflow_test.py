@@ -13,6 +13,7 @@ from memjax.data import seqio as seqio_module
 from memjax.data import tfds as builders
 from memjax.data.glue import LabelledText
 from memjax.data.instructions import Instruction, InstructionExamples, InstructionTokenizer
+from memjax.data.opening import make_datasets
 from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
 from memjax.data.readers import classified_texts, instructions_of
 from memjax.data.seqio import CORPORA, register_tasks, seqio_documents, seqio_tokenizer
@@ -215,6 +216,45 @@ def test_any_mixture_with_any_vocabulary(seqio, tmp_path):
     # A Mixture ends with the first of its Tasks.
     assert texts_of(mixed, tokenizer)[-1] in ("dd", "c") and {"a b", "c", "dd"} >= set(texts_of(mixed, tokenizer))
     np.testing.assert_array_equal(tokenizer.encode("a b"), documents[0][:-1])
+
+
+@pytest.mark.parametrize("file_format", ["array_record", "tfrecord"])
+def test_a_builder_of_the_same_name_and_size_with_other_texts_is_prepared_anew(tfds, tmp_path, file_format):
+    data = configs.Data(tokenizer=configs.Bytes(), cache_dir=str(tmp_path / "cache"))
+    found = []
+    for folder, last in (("one", "a"), ("copy", "a"), ("other", "b")):
+        texts = {"train": [{"text": f"text {i}" if i < 3 else last} for i in range(4)], "test": [{"text": "t"}] * 2}
+        prepare(tfds, tmp_path / folder, "tiny_again:1.0.0", texts, file_format)
+        data.source = configs.TfdsBuilder(name="tiny_again", data_dir=str(tmp_path / folder))
+        found.append(make_datasets(data).documents("train"))
+    assert found[0].path == found[1].path != found[2].path
+    assert [sorted(texts_of(one, ByteTokenizer()))[0] for one in found] == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize("change", ["a word", "one more", "one less", "order", "nothing"])
+def test_a_task_that_is_registered_anew_is_prepared_anew(seqio, tmp_path, change):
+    data = configs.Data(source=configs.SeqioTask(name="memjax_test_anew"), cache_dir=str(tmp_path / "cache"))
+    old = ["one", "two", "three"]
+    new = {"a word": ["one", "TWO", "three"], "one more": [*old, "four"], "one less": old[:2], "order": old[::-1]}
+    for texts in (old, new.get(change, old)):
+        dataset = functools.partial(
+            lambda texts, split, shuffle_files, seed=None: builders.import_tensorflow().data.Dataset.from_tensor_slices(
+                {"targets": texts}
+            ),
+            texts,
+        )
+        with quiet():
+            if "memjax_test_anew" in seqio.TaskRegistry.names():
+                seqio.TaskRegistry.remove("memjax_test_anew")
+            seqio.TaskRegistry.add(
+                "memjax_test_anew",
+                source=seqio.FunctionDataSource(dataset, splits=["train"]),
+                preprocessors=[seqio.preprocessors.tokenize],
+                output_features={"targets": seqio.Feature(seqio.ByteVocabulary(), add_eos=False)},
+            )
+        made = make_datasets(data)
+        assert texts_of(made.documents("train"), made.tokenizer) == texts
+    assert len(list((tmp_path / "cache").iterdir())) == (1 if change == "nothing" else 2)
 
 
 def test_texts_of_a_builder_and_of_a_task_have_classes_and_answers(tfds, seqio, tmp_path):

@@ -1,0 +1,91 @@
+"""Tells data by what it holds: the SHA-256 of files and of examples.
+
+The size and the time of a file only decide whether it is hashed again, so that a touched or copied file stays the same.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+__all__ = ["file_sha256", "hash_in_order", "hash_sample", "sample_numbers"]
+
+SAMPLE = 1000  # Examples of a random-access source that are compared, besides the last one.
+MAX_EXAMPLES, MAX_BYTES = 200_000, 1 << 28  # Of a source that can only be read in order: what is read to compare it.
+_BLOCK = 1 << 20
+_SETTLED_NS = 2_000_000_000  # Younger files may change again without another time: they are always hashed.
+
+_known: dict[str, tuple[int, int, str]] = {}
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file in hexadecimal digits, computed once per size and time of the file."""
+    name, facts = str(path.absolute()), path.stat()
+    if _known.get(name, ())[:2] == (facts.st_size, facts.st_mtime_ns):
+        return _known[name][2]
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    result = digest.hexdigest()
+    if time.time_ns() - facts.st_mtime_ns > _SETTLED_NS:
+        _known[name] = (facts.st_size, facts.st_mtime_ns, result)
+    return result
+
+
+def sample_numbers(count: int) -> list[int]:
+    """Numbers of the examples that are compared: a seeded sample of `SAMPLE` out of `count`, and the last one.
+
+    Example:
+      >>> sample_numbers(3), len(sample_numbers(50_000)), sample_numbers(50_000)[-1]
+      ([0, 1, 2], 1001, 49999)
+    """
+    if count <= SAMPLE:
+        return list(range(count))
+    chosen = np.random.default_rng(count).choice(count - 1, SAMPLE, replace=False)
+    return [*sorted(map(int, chosen)), count - 1]
+
+
+def hash_sample(count: int, read: Callable[[int], bytes]) -> tuple[str, str]:
+    """Hashes the number of examples and a sample of them.
+
+    Args:
+      count: Number of examples.
+      read: `read(number)`, the content of one example.
+
+    Returns:
+      The hash in 16 hexadecimal digits, and how much was compared, in words ('' = all of it).
+    """
+    numbers = sample_numbers(count)
+    digest = _hash([str(count).encode(), *map(read, numbers)])[0]
+    return digest, "" if len(numbers) == count else f"{len(numbers):,} of {count:,} examples compared"
+
+
+def hash_in_order(examples: Iterable[bytes], count: int | None = None, last: bytes = b"") -> tuple[str, str]:
+    """Hashes examples that can only be read in order, up to `MAX_EXAMPLES` and `MAX_BYTES`.
+
+    Args:
+      examples: The content of each example.
+      count: Number of examples, where it is known without reading them.
+      last: The content of the last example, where it can be read by itself.
+
+    Returns:
+      The hash in 16 hexadecimal digits, and how much was compared, in words ('' = all of it).
+    """
+    digest, number, complete = _hash(examples, MAX_EXAMPLES, MAX_BYTES)
+    digest = _hash([str(number if count is None else count).encode(), last, digest.encode()])[0]
+    of_all = "" if count is None else f" of {count:,}"
+    return digest, "" if complete else f"the first {number:,}{of_all} examples compared"
+
+
+def _hash(parts: Iterable[bytes], max_parts: int | None = None, max_bytes: int | None = None) -> tuple[str, int, bool]:
+    """The hash of parts, how many there were, and whether those were all of them."""
+    digest, number, size = hashlib.sha256(), 0, 0
+    for part in parts:
+        if (max_parts is not None and number >= max_parts) or (max_bytes is not None and size > max_bytes):
+            return digest.hexdigest()[:16], number, False
+        digest.update(len(part).to_bytes(8, "little") + part)
+        number, size = number + 1, size + len(part)
+    return digest.hexdigest()[:16], number, True
