@@ -1,0 +1,332 @@
+"""Contents of files: unpacked and decoded, or refused with what they are and what to do."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import contextlib
+import gzip
+import importlib
+import io
+import lzma
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from memjax.data.reading_report import UnreadableError, check_encoding
+
+__all__ = [
+    "check_text",
+    "decode_bytes",
+    "import_extra",
+    "open_unpacked",
+    "packing_of",
+    "propose_encoding",
+    "read_head",
+    "read_text_file",
+    "unpacked_name",
+]
+
+HEAD_BYTES = 1 << 16  # What a file is can be told from so many bytes.
+MAX_CONTROL = 0.02  # Share of control characters in a text; random bytes have a tenth.
+
+
+class _Kind(NamedTuple):
+    """A form of file that is no text: its first bytes, its name, and what the user can do."""
+
+    start: bytes
+    name: str
+    advice: str = ""
+
+
+_KINDS = (
+    _Kind(b"%PDF-", "a PDF", "extract its text (pdftotext FILE.pdf)"),
+    _Kind(b"{\\rtf", "an RTF document", "save it as plain text"),
+    _Kind(b"\xd0\xcf\x11\xe0", "an old Office document", "save it as plain text or CSV"),
+    _Kind(b"\x89PNG", "a picture (PNG)"),
+    _Kind(b"\xff\xd8\xff", "a picture (JPEG)"),
+    _Kind(b"GIF8", "a picture (GIF)"),
+    _Kind(b"II*\0", "a picture (TIFF)"),
+    _Kind(b"MM\0*", "a picture (TIFF)"),
+    _Kind(b"RIFF", "a picture or sound (RIFF)"),
+    _Kind(b"ID3", "a sound (MP3)"),
+    _Kind(b"OggS", "a sound (Ogg)"),
+    _Kind(b"fLaC", "a sound (FLAC)"),
+    _Kind(b"\x7fELF", "a program (ELF)"),
+    _Kind(b"\xca\xfe\xba\xbe", "a program (Java or macOS)"),
+    _Kind(b"SQLite format 3\0", "an SQLite database", "export a table as CSV (sqlite3 -csv)"),
+    _Kind(b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it"),
+    _Kind(b"Rar!", "a RAR archive", "unpack it"),
+    _Kind(b"\x93NUMPY", "a NumPy array", "--tasks takes folders of vectors"),
+    _Kind(b"\x89HDF", "an HDF5 file", "export its texts as JSON lines"),
+)
+_ZIP_KINDS = (
+    ("word/document.xml", "a Word document (DOCX)", "save it as plain text"),
+    ("xl/workbook.xml", "an Excel sheet (XLSX)", "save it as CSV"),
+    ("ppt/presentation.xml", "a presentation (PPTX)", "save it as plain text"),
+    ("META-INF/container.xml", "an EPUB book", "convert it to plain text (pandoc -t plain)"),
+    ("content.xml", "an OpenDocument file", "save it as plain text or CSV"),
+    ("META-INF/MANIFEST.MF", "a Java archive", ""),
+)
+_PARQUET, _ARROW, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
+_PACKED = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\0", ".zst": b"\x28\xb5\x2f\xfd", ".zip": b"PK"}
+"""ending -> first bytes of packed files"""
+_BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")
+"""what follows BZh and a digit: a block, or the end of an empty file"""
+
+
+def _unreadable(file: object, name: str, advice: str = "") -> UnreadableError:
+    message = f"path: {file} is {name}; {advice or 'give files with text'}"
+    return UnreadableError(message, name.removeprefix("a ").removeprefix("an "), is_broken=False)
+
+
+def import_extra(module: str, file: object, form: str) -> Any:
+    """Imports a package of the extra `files`.
+
+    Args:
+      module: Name of the module.
+      file: File that needs it, for the error.
+      form: Kind of the file, such as 'Parquet'.
+
+    Raises:
+      ValueError: The package is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        message = f"path: {file} is {form}, and {module} is not installed; pip install 'memjax[files]'"
+        raise ValueError(message) from None
+
+
+def packing_of(path: str | os.PathLike[str]) -> str:
+    """Returns how a file is packed, by its first bytes: '.gz', '.bz2', '.xz', '.zst', '.zip', or ''."""
+    with open(path, "rb") as file:
+        start = file.read(10)
+    ending = next((ending for ending, magic in _PACKED.items() if start.startswith(magic)), "")
+    # Texts may begin with the letters PK or BZh.
+    is_packed = {".zip": lambda: zipfile.is_zipfile(path), ".bz2": lambda: start[4:] in _BZIP2_BLOCKS}
+    return ending if is_packed.get(ending, lambda: True)() else ""
+
+
+def unpacked_name(path: str | os.PathLike[str]) -> str:
+    """Returns the name of what is in a file: that of the member of a .zip, else its own without the ending."""
+    name, ending = Path(path).name, packing_of(path)
+    if ending == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            return Path(_zip_member(path, archive)).name
+    return name.removesuffix(ending)
+
+
+@contextlib.contextmanager
+def open_unpacked(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Opens the bytes of a file, unpacked where its first bytes are those of .gz, .bz2, .xz, .zst or .zip.
+
+    Raises:
+      UnreadableError: A document of an office program, a .zip of several files, or a damaged file.
+    """
+    ending, where = packing_of(path), Path(path)
+    damage = (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError, zipfile.BadZipFile)
+    with contextlib.ExitStack() as stack:
+        try:
+            match ending:
+                case ".zip":
+                    archive = stack.enter_context(zipfile.ZipFile(path))
+                    yield stack.enter_context(archive.open(_zip_member(path, archive)))
+                case ".zst":
+                    zstandard = import_extra("zstandard", path, "packed with Zstandard")
+                    damage = (*damage, zstandard.ZstdError)
+                    packed = stack.enter_context(open(path, "rb"))
+                    unpacker = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+                    yield stack.enter_context(io.BufferedReader(unpacker))
+                case _:
+                    opener: Callable[..., Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(
+                        ending, open
+                    )
+                    content = stack.enter_context(opener(path, "rb"))
+                    if not ending and where.suffix in _PACKED and where.stat().st_size:
+                        raise EOFError(f"its content is not that of a {where.suffix} file")
+                    yield content
+        except damage as error:
+            message = f"path: {path} cannot be unpacked ({error}); check the file"
+            raise UnreadableError(message, "damaged") from None
+        except OSError as error:
+            if ending != ".bz2" or error.errno is not None:
+                raise
+            message = f"path: {path} cannot be unpacked ({error}); check the file"
+            raise UnreadableError(message, "damaged") from None
+
+
+def _zip_member(path: str | os.PathLike[str], archive: zipfile.ZipFile) -> str:
+    """Returns the name of the one file in a .zip."""
+    names = [name for name in archive.namelist() if not name.endswith("/")]
+    for member, name, advice in _ZIP_KINDS:
+        if member in names:
+            raise _unreadable(path, name, advice)
+    names = [name for name in names if not any(part.startswith((".", "__MACOSX")) for part in Path(name).parts)]
+    if len(names) == 1:
+        return names[0]
+    message = f"path: {path} is a .zip of {len(names)} files; unpack it and give the folder"
+    raise UnreadableError(message, "a .zip of several files")
+
+
+def read_head(path: str | os.PathLike[str]) -> bytes:
+    """Returns the first bytes of a file, unpacked."""
+    with open_unpacked(path) as file:
+        return file.read(HEAD_BYTES)
+
+
+def check_text(content: bytes, name: object) -> None:
+    """Raises `UnreadableError` where the first bytes of a file are not those of a text in any encoding."""
+    if not content:
+        raise UnreadableError(f"path: {name} is empty; give a file with text", "empty", is_broken=False)
+    is_printable = _control_share(content) == 0
+    for kind in _KINDS:
+        # A text may begin with the letters RIFF.
+        if content.startswith(kind.start) and (not is_printable or kind.start in (b"%PDF-", b"{\\rtf")):
+            raise _unreadable(name, kind.name, kind.advice)
+    if content.startswith(_PARQUET + b"\x15") or content.startswith((_ARROW, _ARROW_STREAM)):
+        raise _unreadable(name, "a table (Parquet or Arrow)", "read it as records (JsonLines)")
+    if content[257:262] == b"ustar":
+        raise _unreadable(name, "a tar", "unpack it and give the folder")
+    if content[2:4] == b"\r\n" and content[4:8] in (b"\0\0\0\0", b"\1\0\0\0", b"\3\0\0\0"):
+        raise _unreadable(name, "compiled Python")
+    if not _wide_encoding(content) and _control_share(content) > MAX_CONTROL:
+        raise UnreadableError(f"path: {name} is not text; give files with text", "not text", is_broken=False)
+
+
+def _control_share(content: bytes) -> float:
+    """Returns the share of control characters, white space and escapes of terminals excepted."""
+    sample = content[:HEAD_BYTES]
+    printable = sample.translate(None, bytes({*range(32), 127} - {*b"\t\n\v\f\r\x1b\b"}))
+    return 1 - len(printable) / max(len(sample), 1)
+
+
+def _wide_encoding(content: bytes) -> str:
+    """Returns the encoding of two or four bytes a character that a text seems to have, else ''."""
+    for mark, encoding in (
+        *((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32")),
+        *((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")),
+    ):
+        if content.startswith(mark) and _is_decoded(content, encoding):
+            return encoding
+    # Without a mark: half of the bytes of Latin letters are zero, on one side.
+    sample = content[: min(len(content), HEAD_BYTES) // 2 * 2]
+    halves = [half.count(0) / max(len(half), 1) for half in (sample[::2], sample[1::2])]
+    if max(halves) > 0.4 and min(halves) < 0.05:
+        encoding = "utf-16-be" if halves[0] > halves[1] else "utf-16-le"
+        return encoding if _is_decoded(sample, encoding) else ""
+    return ""
+
+
+def _is_decoded(content: bytes, encoding: str) -> bool:
+    """Whether the first bytes of a text decode and few control characters come out."""
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(content[:HEAD_BYTES])
+    except UnicodeError:
+        return False
+    control = sum(character < " " and character not in "\t\n\v\f\r\x1b\b" for character in text)
+    return control <= MAX_CONTROL * len(text)
+
+
+def propose_encoding(content: bytes) -> str:
+    """Returns the encoding that a text which is not UTF-8 seems to have, '' where none fits.
+
+    UTF-16, Latin-1 and Windows-1252 are told without help. Longer texts of which more than a fifth of the bytes are not
+    ASCII are left to `charset_normalizer` where it is installed.
+
+    Example:
+      >>> propose_encoding("café".encode("latin-1")), propose_encoding("“café”".encode("cp1252"))
+      ('latin-1', 'cp1252')
+      >>> propose_encoding("café".encode("utf-16")), propose_encoding("café".encode("utf-16-be"))
+      ('utf-16', 'utf-16-be')
+    """
+    if wide := _wide_encoding(content):
+        return wide
+    sample = content[:HEAD_BYTES]
+    high = [byte for byte in sample if byte >= 128]
+    if len(high) > max(0.2 * len(sample), 50):  # of short texts it says anything
+        with contextlib.suppress(ImportError):
+            from charset_normalizer import from_bytes
+
+            best = from_bytes(sample).best()
+            if best and not best.encoding.startswith("utf"):
+                return best.encoding.replace("_", "-")
+    if not any(128 <= byte < 160 for byte in high):
+        return "latin-1"
+    return "cp1252" if _is_decoded(content, "cp1252") else ""
+
+
+def decode_bytes(content: bytes, name: object, encoding: str = "utf-8", *, is_head: bool = False) -> str:
+    """Decodes a text; a byte-order mark is left out.
+
+    Args:
+      content: Bytes of a text or of its beginning.
+      name: Name of the text in errors.
+      encoding: Encoding of texts that are not UTF-8.
+      is_head: Whether the last character may be cut.
+
+    Raises:
+      UnreadableError: The text is not of this encoding. The message proposes one that fits.
+    """
+    encoding = check_encoding(encoding)
+    decode = lambda name: codecs.getincrementaldecoder(name)().decode(content, final=not is_head)
+    # A text beyond ASCII that is UTF-8 by chance hardly exists; in UTF-16 every line end has a zero.
+    is_other = encoding != "utf-8" and (content.isascii() or (encoding.startswith("utf-") and b"\0" in content))
+    try:
+        text = None if is_other else decode("utf-8")
+    except UnicodeDecodeError as error:
+        if encoding == "utf-8":
+            raise _refused_encoding(content, name, encoding, error.start) from None
+        text = None
+    try:
+        text = decode(encoding) if text is None else text
+    except UnicodeError as error:
+        raise _refused_encoding(content, name, encoding, getattr(error, "start", 0)) from None
+    if encoding == "utf-8" and "\0" in text[:HEAD_BYTES] and _wide_encoding(content):
+        raise _refused_encoding(content, name, encoding, content.find(0))
+    return text.removeprefix("\ufeff")
+
+
+def _refused_encoding(content: bytes, name: object, encoding: str, place: int) -> UnreadableError:
+    spelled = {"utf-8": "UTF-8"}.get(encoding, encoding)
+    line = content.count(b"\n", 0, place) + 1
+    start = f"path: {name} is not {spelled} at byte {place}" + (f", line {line:,}" if line > 1 else "")
+    if encoding == "utf-8" and _is_mostly_utf8(content):
+        advice = "the rest is: mend that line, or drop such bytes (iconv -c -f utf-8 -t utf-8)"
+        return UnreadableError(f"{start}; {advice}", "not UTF-8")
+    # The place in its line, so that the excerpt begins with whole characters in encodings of two bytes too.
+    proposed = propose_encoding(content)
+    if not proposed or codecs.lookup(proposed).name == encoding:
+        advice = "give its encoding (--encoding NAME), or convert it to UTF-8"
+        return UnreadableError(f"{start}; {advice}", f"not {spelled}")
+    begin = 0 if proposed.startswith("utf") else max(content.rfind(b"\n", 0, place) + 1, place - 20)
+    excerpt = content[begin : begin + (200 if proposed.startswith("utf") else 40)].decode(proposed, "ignore")
+    excerpt = " ".join(excerpt.removeprefix("\ufeff").split())[:40]
+    advice = f"as {proposed} it reads {excerpt!r}: give --encoding {proposed}, or convert it to UTF-8"
+    return UnreadableError(f"{start}; {advice}", f"not {spelled}")
+
+
+_UTF8_LETTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
+
+
+def _is_mostly_utf8(content: bytes) -> bool:
+    """Whether most letters beyond ASCII are UTF-8, so that single ones are broken."""
+    letters = _UTF8_LETTER.findall(content)
+    rest = sum(byte >= 128 for byte in content) - sum(map(len, letters))
+    return len(letters) > rest
+
+
+def read_text_file(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
+    """Returns the text of a file, unpacked and decoded.
+
+    Raises:
+      UnreadableError: A file that is empty, damaged, of another encoding, or no text.
+    """
+    with open_unpacked(path) as file:
+        content = file.read()
+    check_text(content, path)
+    return decode_bytes(content, path, encoding)

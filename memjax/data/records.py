@@ -1,0 +1,372 @@
+"""Records of files: rows of CSV, TSV, JSON, Parquet and Arrow, and the text of a record.
+
+report = ReadingReport("rows", "reviews.csv", ReadingRules(encoding="cp1252"))
+for record in report.select(read_records("reviews.csv.gz", "cp1252")):
+    print(record.place, record.value)
+print(report.finish())  # "3 of 212 rows skipped: 2 empty, 1 null"
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import importlib
+import io
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from memjax.data.file_contents import import_extra, packing_of, read_text_file, unpacked_name
+from memjax.data.reading_report import Record, UnreadableError
+
+__all__ = [
+    "field_of",
+    "json_line_records",
+    "parse_json",
+    "read_json",
+    "read_records",
+    "read_table",
+    "record_format",
+    "record_text",
+]
+
+# The default of csv, 131,072 characters, is less than a chapter.
+csv.field_size_limit(2**31 - 1)
+
+_PARQUET, _ARROW, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
+_RECORD_ENDINGS = {
+    **{".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "tsv"},
+    **{".parquet": "parquet", ".arrow": "arrow"},
+}
+
+
+def record_format(path: str | os.PathLike[str]) -> str:
+    """Returns which records a file has: 'json', 'csv', 'tsv', 'parquet', 'arrow', or '' for a file without records.
+
+    Parquet and Arrow are told by their first bytes, the others by the ending of the unpacked name.
+    """
+    with open(path, "rb") as file:
+        start = file.read(8)
+    if start.startswith(_PARQUET):
+        return "parquet"
+    if start.startswith((_ARROW, _ARROW_STREAM)):
+        return "arrow"
+    name = Path(path).name
+    ending = Path(name.removesuffix(packing_of(path))).suffix.lower()
+    if ending in _RECORD_ENDINGS:
+        return _RECORD_ENDINGS[ending]
+    try:
+        return _RECORD_ENDINGS.get(Path(unpacked_name(path)).suffix.lower(), "")
+    except UnreadableError:
+        return ""
+
+
+def read_records(path: str | os.PathLike[str], encoding: str = "utf-8", *, delimiter: str = "") -> Iterator[Record]:
+    """Yields the records of a file: rows of CSV and TSV as lists of fields, of JSON, Parquet and Arrow as they are.
+
+    Args:
+      path: File, packed or not.
+      encoding: Encoding of a file that is not UTF-8.
+      delimiter: Character between the fields of a table. Empty to find out.
+
+    Raises:
+      UnreadableError: The file as a whole cannot be read. A record that cannot be read is an `UnreadableError` as its
+        value.
+    """
+    form = record_format(path)
+    if form in ("parquet", "arrow"):
+        yield from _read_columns(path, form)
+    elif form == "json":
+        yield from read_json(read_text_file(path, encoding), path)
+    elif form:
+        delimiter = delimiter or ("\t" if form == "tsv" else "")
+        yield from read_table(read_text_file(path, encoding), path, delimiter=delimiter)
+    else:
+        endings = ", ".join(_RECORD_ENDINGS)
+        raise UnreadableError(f"path: {path} has no records; allowed: {endings}", "without records", is_broken=False)
+
+
+def read_json(text: str, name: object) -> Iterator[Record]:
+    """Yields the records of a JSON array, of JSON lines, or of the one list in an object.
+
+    Raises:
+      UnreadableError: An array that is not JSON.
+    """
+    if text.lstrip().startswith("["):
+        entries = _json_array(text, name)
+    elif (whole := _object_of_lines(text)) is not None:
+        lists = [value for value in whole.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
+        entries = lists[0] if len(lists) == 1 else [whole]
+    else:
+        yield from json_line_records(text.split("\n"), name)
+        return
+    size = len(text) // max(len(entries), 1)
+    for number, entry in enumerate(entries, start=1):
+        yield Record(f"{name}, row {number}", number, entry, size)
+
+
+def _json_array(text: str, name: object) -> list[Any]:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        lines = text.lstrip().split("\n")
+        # Lines that are arrays each are no JSON array.
+        with contextlib.suppress(ValueError):
+            return [json.loads(line) for line in lines if line.strip()]
+        raise UnreadableError(f"path: {name} is not JSON ({error}); mend it", "not JSON") from None
+
+
+def _object_of_lines(text: str) -> dict[str, Any] | None:
+    """Returns the one object that a text of several lines is, None for anything else."""
+    if not text.lstrip().startswith("{"):
+        return None
+    first = text.lstrip().split("\n", 1)[0]
+    with contextlib.suppress(ValueError):
+        json.loads(first)
+        if text.strip() != first.strip():
+            return None  # JSON lines
+    with contextlib.suppress(ValueError):
+        return json.loads(text)
+    return None
+
+
+def json_line_records(lines: Iterable[str | bytes], name: object) -> Iterator[Record]:
+    """Yields a record for every line that is not blank."""
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            place = f"{name}, row {number}"
+            yield Record(place, number, parse_json(line, place), len(line))
+
+
+def parse_json(line: str | bytes, place: str) -> Any:
+    """Returns a JSON value, or the `UnreadableError` that says why it is none."""
+    try:
+        return json.loads(line.removeprefix(b"\xef\xbb\xbf") if isinstance(line, bytes) else line)
+    except (ValueError, RecursionError) as error:
+        message = f"path: {place} is not JSON ({error}); give one JSON object per line, or an array"
+        return UnreadableError(message, "not JSON")
+
+
+def read_table(text: str, name: object, *, delimiter: str = "") -> Iterator[Record]:
+    r"""Yields the rows of CSV or TSV as lists of fields; blank lines are left out.
+
+    Quotes, delimiters and line ends inside of quotes, `\r\n` and `\r` are understood. Tables with tabs are read
+    without quotes unless their quotes are those of a table.
+
+    Args:
+      text: Content of the file.
+      name: Name of the file in errors.
+      delimiter: Character between fields. Empty to choose the one of `, ; tab |` that cuts all rows alike.
+
+    Raises:
+      UnreadableError: A quote that is never closed. The error names the row where it opens.
+
+    Example:
+      >>> [row.value for row in read_table('a;"b;\n1,5"\r\nc;d', "table")]
+      [['a', 'b;\n1,5'], ['c', 'd']]
+    """
+    text = text.removeprefix("\ufeff")
+    if separator := re.match(r'"?sep=(.)"?\r?\n', text):  # as Excel writes it
+        delimiter, text = delimiter or separator[1], text[separator.end() :]
+    delimiter = delimiter or _delimiter_of(text)
+    is_plain = delimiter == "\t" and not _has_table_quotes(text)
+    options: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if is_plain else {}
+    lines = _CountedLines(text)
+    for number, row in enumerate(csv.reader(lines, delimiter=delimiter, **options), start=1):
+        taken = lines.take()
+        if row:
+            yield Record(f"{name}, row {number}", number, row, sum(map(len, taken)))
+        if not is_plain and len(taken) > 1 and lines.is_done and _is_open(taken, delimiter):
+            message = f"path: {name}, row {number}: a quote is never closed; mend it, or double quotes inside of fields"
+            raise UnreadableError(message, "with an open quote")
+
+
+class _CountedLines:
+    """Iterates over the lines of a text and keeps those that make up the current row."""
+
+    def __init__(self, text: str):
+        self._lines, self._taken, self.is_done = io.StringIO(text, newline=""), list[str](), False
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self._taken.append(line)
+            yield line
+        self.is_done = True
+
+    def take(self) -> list[str]:
+        """Returns the lines read since the last call."""
+        taken, self._taken = self._taken, []
+        return taken
+
+
+def _is_open(lines: Sequence[str], delimiter: str) -> bool:
+    """Whether a row ends inside of quotes."""
+    try:
+        list(csv.reader(lines, delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        return "unexpected end" in str(error)
+    return False
+
+
+def _sample_rows(text: str, delimiter: str, **options: Any) -> list[list[str]]:
+    """Returns the first rows of a table; a field over many lines is left to the reader."""
+    reader = csv.reader(io.StringIO(text[: 1 << 18], newline=""), delimiter=delimiter, **options)
+    rows = [row for row in itertools.islice(reader, 200) if row]
+    return rows[:-1] if len(text) > 1 << 18 else rows
+
+
+def _delimiter_of(text: str) -> str:
+    for delimiter in ",;\t|":
+        widths = {len(row) for row in _sample_rows(text, delimiter)}
+        if len(widths) == 1 and min(widths) > 1:
+            return delimiter
+    return ","
+
+
+def _has_table_quotes(text: str) -> bool:
+    """Whether the quotes of a table with tabs hold its fields, and are not part of the texts."""
+    if '"' not in text:
+        return False
+    try:
+        quoted = _sample_rows(text, "\t", strict=True)
+    except csv.Error:
+        return False
+    plain = _sample_rows(text, "\t", quoting=csv.QUOTE_NONE)
+    widths = lambda rows: len({len(row) for row in rows})
+    doubled = any(re.search(r'^".*"".*"$', field) for row in plain for field in row)
+    all_quoted = all(len(field) > 1 and field[0] == field[-1] == '"' for row in plain for field in row)
+    return (widths(quoted) == 1 < widths(plain)) or (doubled and widths(quoted) == 1) or all_quoted
+
+
+def _read_columns(path: str | os.PathLike[str], form: str) -> Iterator[Record]:
+    """Yields the rows of Parquet and Arrow files."""
+    arrow = import_extra("pyarrow", path, form.capitalize())
+    try:
+        if form == "parquet":
+            batches = importlib.import_module("pyarrow.parquet").ParquetFile(path).iter_batches(1024)
+        else:
+            with open(path, "rb") as file:
+                opener = arrow.ipc.open_file if file.read(6) == _ARROW else arrow.ipc.open_stream
+            reader = opener(arrow.memory_map(os.fspath(path)))
+            batches = (
+                map(reader.get_batch, range(reader.num_record_batches)) if opener is arrow.ipc.open_file else reader
+            )
+        number = 0
+        for batch in batches:
+            size = batch.nbytes // max(batch.num_rows, 1)
+            for row in batch.to_pylist():
+                number += 1
+                yield Record(f"{path}, row {number}", number, row, size)
+    except (arrow.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UnreadableError(f"path: {path} is damaged {form} ({reason}); check the file", "damaged") from None
+
+
+# Texts of records
+
+
+def field_of(value: Any, field: str) -> Any:
+    """Returns what stands under a key of a record; dots lead into nested records, numbers into lists.
+
+    Raises:
+      KeyError: Nothing is there.
+
+    Example:
+      >>> field_of({"a": {"b": [1, "two"]}}, "a.b.1"), field_of({"a.b": 3}, "a.b")
+      ('two', 3)
+    """
+    if isinstance(value, Mapping) and field in value:
+        return value[field]
+    head, _, rest = field.partition(".")
+    if isinstance(value, Mapping) and head in value and rest:
+        return field_of(value[head], rest)
+    if isinstance(value, list) and head.isdecimal() and int(head) < len(value):
+        return field_of(value[int(head)], rest) if rest else value[int(head)]
+    raise KeyError(field)
+
+
+def record_text(value: Any, field: str, place: str) -> str:
+    r"""Returns the text of a record.
+
+    A record that is a text is its own text. A chat is written out message by message, and a list of texts line by line.
+    Where `field` is 'text' and a record has none, `messages`, `conversations`, or `prompt` and `completion` are taken.
+
+    Args:
+      value: JSON value, or fields by the names of their columns.
+      field: Key, with dots for nested records.
+      place: Name of the record in errors.
+
+    Raises:
+      UnreadableError: The record is empty or null, or has no text there.
+
+    Example:
+      >>> record_text({"messages": [{"role": "user", "content": "Hi"}]}, "text", "row 1")
+      'user: Hi\n'
+    """
+    if isinstance(value, UnreadableError):
+        raise value
+    if value is None or (isinstance(value, Mapping | list | str) and not value):
+        raise _no_text(place, "null" if value is None else "empty")
+    if isinstance(value, str):
+        return value
+    try:
+        entry = field_of(value, field) if isinstance(value, Mapping) else value
+    except KeyError:
+        entry = _chat_of(dict(value)) if field == "text" else ...
+    if entry is None or (isinstance(entry, str | list | Mapping) and not entry):
+        raise _no_text(place, "null" if entry is None else "empty")
+    text = _written_out(entry) if isinstance(value, Mapping) else None
+    if text is None:
+        has = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+        advice = "name the field that holds the text"
+        raise UnreadableError(
+            f"field: {place} has no text under {field!r} (it has: {has}); {advice}", f"without {field!r}"
+        )
+    if not text:
+        raise _no_text(place, "empty")
+    return text
+
+
+def _no_text(place: str, reason: str) -> UnreadableError:
+    return UnreadableError(f"path: {place} is {reason}; remove it", reason, is_broken=False)
+
+
+def _chat_of(value: Mapping[str, Any]) -> Any:
+    """Returns the messages of a record, or its prompt and completion as one text."""
+    for name in ("messages", "conversations"):
+        if isinstance(value.get(name), list):
+            return value[name]
+    parts = [value.get(name) for name in ("prompt", "completion")]
+    if not all(isinstance(part, str | list) for part in parts):
+        return ...
+    prompt, completion = (_written_out(part) for part in parts)
+    if prompt is None or completion is None:
+        return ...
+    return prompt + ("" if prompt[-1:].isspace() or completion[:1].isspace() else "\n") + completion
+
+
+def _written_out(entry: Any) -> str | None:
+    """Returns a text, the lines of a list of texts, or the messages of a chat; None for anything else."""
+    if isinstance(entry, str):
+        return entry
+    if not isinstance(entry, list):
+        return None
+    if all(isinstance(part, str) for part in entry):
+        return "\n".join(entry)
+    lines = []
+    for message in entry:
+        role, content = (_first_of(message, *names) for names in (("role", "from"), ("content", "value")))
+        if isinstance(content, list):  # parts of a message, of which pictures have no text
+            content = "\n".join(part["text"] for part in content if isinstance(part, Mapping) and "text" in part)
+        if not isinstance(role, str) or not isinstance(content, str | None):
+            return None
+        lines.append(f"{role}: {content or ''}\n")
+    return "".join(lines)
+
+
+def _first_of(message: Any, *names: str) -> Any:
+    return next((message[name] for name in names if isinstance(message, Mapping) and name in message), None)
