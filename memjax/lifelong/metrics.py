@@ -23,7 +23,6 @@ from scipy.spatial.distance import cdist
 
 __all__ = [
     "ClassDistances",
-    "Comparison",
     "Evaluations",
     "Spread",
     "accuracy_by_age",
@@ -43,7 +42,6 @@ __all__ = [
     "learning_accuracy",
     "linear_probe",
     "matrix_from_lines",
-    "paired_difference",
     "perplexities_after_each",
     "perplexity_summary",
     "spread",
@@ -77,20 +75,6 @@ class Spread(NamedTuple):
     mean: float
     orders: float
     seeds: float
-
-
-class Comparison(NamedTuple):
-    """A difference of pairs.
-
-    Attributes:
-      difference: mean of what one has more than the other.
-      error: standard error of that mean; NaN of fewer than two pairs.
-      verdict: "gain" or "loss" where the difference is beyond two standard errors, else "level".
-    """
-
-    difference: float
-    error: float
-    verdict: str
 
 
 # Scores
@@ -331,32 +315,6 @@ def spread(scores: npt.ArrayLike) -> Spread:
         raise ValueError(f"scores: given shape {scores.shape}, allowed: [orders, seeds]")
     means = np.array([_mean(row) for row in scores])
     return Spread(_mean(means), _deviation(means), math.sqrt(_mean([_deviation(row) ** 2 for row in scores])))
-
-
-def paired_difference(own: npt.ArrayLike, other: npt.ArrayLike, *, more_is_better: bool = True) -> Comparison:
-    """What one has more than another, run by run of the same seed and order.
-
-    Args:
-      own: `[runs]`, scores; pairs of which one is NaN do not count.
-      other: `[runs]`, of the same seeds and orders.
-      more_is_better: False for perplexities.
-
-    Raises:
-      ValueError: not as many of both.
-
-    Example:
-      >>> paired_difference([0.75, 0.8, 0.82], [0.5, 0.6, 0.5]).verdict
-      'gain'
-      >>> paired_difference([0.75, 0.4, 0.82], [0.5, 0.6, 0.5]).verdict
-      'level'
-    """
-    own, other = np.asarray(own, np.float64), np.asarray(other, np.float64)
-    if own.shape != other.shape or own.ndim != 1:
-        raise ValueError(f"other: given {other.shape} scores beside {own.shape}, allowed: [runs], as many of both")
-    found = own - other
-    mean, error = _mean(found), _deviation(found) / math.sqrt(max(np.sum(~np.isnan(found)), 1))
-    beyond = abs(mean) > 2 * error  # False of NaN
-    return Comparison(mean, error, "level" if not beyond else "gain" if (mean > 0) == more_is_better else "loss")
 
 
 def bytes_by_kind(**trees: Any) -> dict[str, int]:

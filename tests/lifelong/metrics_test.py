@@ -22,7 +22,6 @@ from memjax.lifelong.metrics import (
     learning_accuracy,
     linear_probe,
     matrix_from_lines,
-    paired_difference,
     spread,
     summary,
 )
@@ -169,25 +168,6 @@ def test_deviations_of_orders_and_seeds():
     assert one.mean == 0.5 and math.isnan(one.orders) and math.isnan(one.seeds)
 
 
-def test_pairs():
-    other = np.array([0.5, 0.6, 0.9, NAN])
-    gain = paired_difference(other + [0.1, 0.2, 0.3, 0.0], other)
-    assert gain.difference == pytest.approx(0.2) and gain.error == pytest.approx(0.1 / math.sqrt(3))
-    assert gain.verdict == "gain"
-    assert paired_difference(other + [0.1, 0.2, 0.3, 0.0], other, more_is_better=False).verdict == "loss"
-    assert paired_difference(other, other + [0.1, 0.2, 0.3, 0.0]).verdict == "loss"
-    # Just inside and just outside two standard errors: deviation 0.3, three pairs.
-    steps = np.array([-0.3, 0.0, 0.3])
-    for factor, verdict in ((1.9, "level"), (2.1, "gain")):
-        own = steps + factor * 0.3 / math.sqrt(3)
-        assert paired_difference(own, np.zeros(3)).verdict == verdict
-    # The same in both: the noise that pairs share does not count.
-    assert paired_difference([0.2, 0.9, 0.5], [0.1, 0.8, 0.4]).verdict == "gain"
-    for own in ([0.9], [NAN], []):
-        alone = paired_difference(own, np.zeros(len(own)))
-        assert alone.verdict == "level" and math.isnan(alone.error)
-
-
 def test_bytes():
     memory = {"tokens": jax.ShapeDtypeStruct((8, 4), jnp.int32), "valid": np.zeros(8, bool)}
     found = bytes_by_kind(memory=memory, keys=jnp.zeros((8, 2), jnp.bfloat16), anchors=None)
@@ -225,7 +205,6 @@ def test_a_probe_says_what_is_missing(monkeypatch):
         (lambda: forward_transfer(SCORES, [0.1]), r"before: given shape \(1,\), allowed: \[tasks\], 3 of them"),
         (lambda: intransigence(SCORES, SCORES), r"joint: given shape \(3, 3\), allowed: \[tasks\], 3 of them"),
         (lambda: spread([0.1, 0.2]), r"scores: given shape \(2,\), allowed: \[orders, seeds\]"),
-        (lambda: paired_difference([0.1], [0.1, 0.2]), r"other: given \(2,\) scores beside \(1,\)"),
     ],
 )
 def test_bad_arguments_are_refused(call, message):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tools.results_test import RUN
 from tools.recipes import RECIPES, Recipe
-from tools.results.comparisons import compare, difference, differences, memory_figures
+from tools.results.comparisons import compare_rows, compare_seeds, differences, memory_figures
 from tools.results.ledger import Book
 
 SHARE = "transformer_xl/memory_share"
@@ -21,17 +21,11 @@ def runs(row, values, share=None):
 
 
 def test_a_difference_is_taken_seed_by_seed():
-    found = difference({0: 1.0, 1: 2.0, 2: 3.0, 9: 0.0}, {2: 3.4, 1: 2.2, 0: 1.3, 7: 5.0}, more_is_better=False)
-    assert found.seeds == 3 and found.mean == pytest.approx(-0.3)
-    assert found.error == pytest.approx(math.sqrt((0.1**2 + 0.1**2) / 2 / 3))
-    # 0.3 is 5.2 standard errors away, and the interval of three seeds has 4.30
-    assert found.verdict == "gain"
-    assert difference({0: 1.0, 1: 2.0, 2: 3.0}, {0: 1.3, 1: 2.2, 2: 3.4}, more_is_better=True).verdict == "loss"
-    assert difference({0: 1.0, 1: 2.0, 2: 3.0}, {0: 1.4, 1: 2.1, 2: 3.4}, more_is_better=False).verdict == "level"
-    assert difference({0: 1.0, 1: 2.0}, {0: 1.3, 1: 2.3}, more_is_better=False).verdict == "too few seeds"
-    assert math.isnan(difference({0: 1.0}, {0: 1.3}, more_is_better=False).error)
+    found = compare_seeds({0: 1.0, 1: 2.0, 2: 3.0, 9: 0.0}, {2: 3.4, 1: 2.2, 0: 1.3, 7: 5.0}, more_is_better=False)
+    assert found.counted == "3 seeds" and found.difference == pytest.approx(-0.3)
+    assert found.error == pytest.approx(math.sqrt((0.1**2 + 0.1**2) / 2 / 3)) and found.verdict == "gain"
     with pytest.raises(ValueError, match=r"seeds: given \[0\] and \[1\], allowed: at least one in common"):
-        difference({0: 1.0}, {1: 1.0}, more_is_better=True)
+        compare_seeds({0: 1.0}, {1: 1.0}, more_is_better=True)
 
 
 def test_a_page_compares_rows_with_their_controls():
@@ -39,9 +33,9 @@ def test_a_page_compares_rows_with_their_controls():
         "about", "x", {"memory": "a", "none": "b", "later": "c"}, 5, controls={"memory": ("none",), "later": ("none",)}
     )
     found = [*runs("memory", [1.0, 1.1, 1.2], share=0.25), *runs("none", [1.5, 1.61, 1.69])]
-    assert compare(found, "memory", "none", "bits per byte", recipe).verdict == "gain"
+    assert compare_rows(found, recipe)["memory", "none", "bits per byte"].verdict == "gain"
     text = differences(found, recipe)
-    assert "| memory | none | bits per byte | -0.5000 ± 0.0058 | 3 | gain |" in text
+    assert "| memory | none | bits per byte | -0.5000 ± 0.0058 | 3 seeds | <0.001 | gain |" in text
     assert "later" not in text and "targets" not in text and "parameters" not in text
     assert differences(found[3:], recipe) == ""
     figures = memory_figures(found)

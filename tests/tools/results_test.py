@@ -347,7 +347,7 @@ def test_rows_of_streams_are_compared_over_orders_and_seeds():
     ]
     found = streams.methods(runs, recipe)
     assert "| one | 4 of 4 | 35.0 | 7.1 | 14.1 | 40.0 | 30.0 | 60.0 | 25.0 |  |" in found
-    assert "| two | one | +19.75 ± 0.25 | 4 | gain |" in streams.differences(runs, recipe)
+    assert "| two | one | +19.75 ± 0.25 | 2 orders |  | too few |" in streams.differences(runs, recipe)
     assert "| one | 47.5 | 25.0 |" in streams.ages(runs, recipe)
     assert "| b | 30.0 | 50.0 |" in streams.matrices(runs, recipe)
     assert "| two | 2 of 4 | 59.5 |" in streams.methods([run for run in runs if "order 1" in run.row], recipe)
@@ -428,7 +428,7 @@ def test_a_stream_of_texts_has_perplexities_of_which_less_is_better():
     # exp(1.5) in the end; the first task has grown from e to e squared.
     assert lines[-2].startswith("| plain | 3 | 4.5 ± 0.0 | 4.7 ± 0.0 | 2.000 (1.000) |")
     assert lines[-1].startswith("| method | 3 | 2.7 ± 0.0 | 0.0 ± 0.0 |")
-    assert "| method | plain | -0.5000 ± 0.0000 | 3 | gain |" in perplexities.differences(runs, recipe)
+    assert "| method | plain | -0.5000 ± 0.0000 | 3 seeds | <0.001 | gain |" in perplexities.differences(runs, recipe)
     # What no run says stays open; what some say is their mean.
     assert perplexities.costs(runs, recipe).splitlines()[-1].endswith("|  |  |  |  |  |  | 0.0 |  |")
     told = {"update_seconds": 90.0, "growth_seconds": 1.5, "skipped": 2, "parameters": 1000, "growths": [[2.0, 2.25]]}

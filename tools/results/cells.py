@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from memjax.report.verdicts import LEAST_UNITS
 from tools.recipes import RECIPES
 from tools.results import streams, survey
-from tools.results.comparisons import LEAST_SEEDS
 from tools.results.ledger import Run, apart
 from tools.results.speed_tables import grid, plan_cells
 from tools.texts import which
@@ -102,7 +102,7 @@ def _linear(row: str, contender: str) -> Callable[[Known], str]:
         recipe, text, alone = "associative_recall", "linear_states_wikitext2", "softmax, one segment"
         reached, without = (known.mean(text, name, "test perplexity") for name in (row, alone))
         over = ""
-        if known.seeds(recipe, row) >= LEAST_SEEDS:
+        if known.seeds(recipe, row) >= LEAST_UNITS:
             found = known.against(recipe, row, alone, "test accuracy")
             over = f"24 pairs: against one segment {found} ({link(recipe)}); "
         return (

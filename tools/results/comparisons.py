@@ -1,99 +1,117 @@
 """Differences between contenders with their errors, and what may be said of them: gain, level or loss.
 
-Runs of one seed have the same batches, so that differences are taken seed by seed. A difference is a gain or a loss
-where 0 lies outside its interval of 95 % (Student's t of the seeds), of three seeds or more; otherwise it is level.
+Runs of one seed have the same batches, so that differences are taken seed by seed. The verdicts of a table are those of
+`memjax.report.verdicts`, corrected where the table has many; a cell elsewhere quotes the verdict of its table.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from memjax.report.verdicts import Comparison, compare_pairs, correct_for_many, describe_test, show_p
 from tools.recipes import Recipe
 from tools.results.ledger import Measurement, Run
 from tools.results.speed_tables import grid, with_error
 from tools.results.tables import numbers, spread
 
 MORE_IS_BETTER = ("accuracy", "BLEU", "F1", "ROUGE", "METEOR", "exact match")
-LEAST_SEEDS = 3
 NOT_COMPARED = ("parameters", "memory bytes per row", "targets", "pairs", "pairs too long")
+CONTROLS = ("not_compressed", "parent", "off", "cleared")
+"""what a model that was trained for its memory is compared with: the first of these that was measured"""
+
+Claim = tuple[str, ...]
+"""row, control and what is compared"""
 
 
-class Difference(NamedTuple):
-    """Of a number of two contenders, over the seeds that both have.
+def compare_rows(runs: Sequence[Run], recipe: Recipe) -> dict[Claim, Comparison]:
+    """Compares every row with its controls, number by number, as the table of the recipe has them.
 
-    Attributes:
-      mean: of the differences.
-      error: standard error of that mean; NaN of a single seed.
-      seeds: how many.
-      verdict: 'gain', 'level', 'loss', or 'too few seeds'.
+    Returns:
+      Row, control and number (`tools.results.tables.numbers`) -> the comparison. Empty where there are no controls.
     """
+    by_row: dict[str, dict[int, dict[str, float]]] = {}
+    for run in runs:
+        by_row.setdefault(run.row, {})[run.seed] = numbers(run, recipe)
+    compared: dict[Claim, Comparison] = {}
+    for row, control in ((row, control) for row, controls in recipe.controls.items() for control in controls):
+        if row not in by_row or control not in by_row:
+            continue
+        first, second = (next(reversed(by_row[name].values())) for name in (row, control))
+        for name in (name for name in first if name in second):
+            if not name.endswith(NOT_COMPARED) and not name.startswith("slots: "):
+                better = any(word in name for word in MORE_IS_BETTER)
+                scores = {one: {seed: values[name] for seed, values in by_row[one].items()} for one in (row, control)}
+                compared[row, control, name] = compare_seeds(scores[row], scores[control], more_is_better=better)
+    return dict(zip(compared, correct_for_many([*compared.values()]), strict=True))
 
-    mean: float
-    error: float
-    seeds: int
-    verdict: str
 
-
-def difference(own: Mapping[int, float], control: Mapping[int, float], *, more_is_better: bool) -> Difference:
-    """What a contender has more than its control.
+def compare_seeds(own: Mapping[int, float], control: Mapping[int, float], *, more_is_better: bool) -> Comparison:
+    """Compares a contender with its control, seed by seed.
 
     Args:
-      own: seed -> value.
-      control: seed -> value of the control.
-      more_is_better: a larger value is a gain.
+      own: Seed -> score.
+      control: Seed -> score of the control.
+      more_is_better: Whether a larger score is a gain.
 
     Raises:
-      ValueError: no seed in common.
+      ValueError: The two have no seed in common.
 
     Example:
-      >>> control = {0: 2.0, 1: 2.1, 2: 2.2}
-      >>> difference({0: 1.5, 1: 1.61, 2: 1.69}, control, more_is_better=False).verdict
-      'gain'
-      >>> difference({0: 1.5, 1: 2.5, 2: 2.2}, control, more_is_better=False).verdict
-      'level'
+      >>> compare_seeds({0: 1.5, 1: 1.61, 9: 1.69}, {0: 2.0, 1: 2.1, 2: 2.2}, more_is_better=False).verdict
+      'too few'
     """
-    from scipy import stats
-
-    found = [own[seed] - control[seed] for seed in own if seed in control]
-    if not found:
+    seeds = [seed for seed in own if seed in control]
+    if not seeds:
         raise ValueError(f"seeds: given {sorted(own)} and {sorted(control)}, allowed: at least one in common")
-    mean, count = statistics.fmean(found), len(found)
-    error = statistics.stdev(found) / math.sqrt(count) if count > 1 else math.nan
-    if count < LEAST_SEEDS:
-        return Difference(mean, error, count, "too few seeds")
-    outside = abs(mean) > error * float(stats.t.ppf(0.975, count - 1))
-    verdict = "level" if not outside else "gain" if (mean > 0) == more_is_better else "loss"
-    return Difference(mean, error, count, verdict)
+    pair = [[scores[seed] for seed in seeds] for scores in (own, control)]
+    return compare_pairs(*pair, more_is_better=more_is_better)
 
 
-def compare(runs: Sequence[Run], row: str, control: str, name: str, recipe: Recipe | None = None) -> Difference:
-    """A number of a row against that of its control, as tables name it (`tools.results.tables.numbers`)."""
-    own, other = (
-        {run.seed: numbers(run, recipe)[name] for run in runs if run.row == wanted} for wanted in (row, control)
-    )
-    return difference(own, other, more_is_better=any(word in name for word in MORE_IS_BETTER))
+def compare_learned(measurements: Sequence[Measurement]) -> dict[Claim, Comparison]:
+    """Compares every model that was trained for its memory with the control that was measured beside it.
+
+    Returns:
+      Memory and control -> the comparison, seed by seed.
+    """
+    compared: dict[Claim, Comparison] = {}
+    for one in measurements:
+        records = [record["found"] for record in one.facts["records"]]
+        saves = one.facts["unit"].startswith("nats")  # `kept` is then what is saved over the model alone
+        control = "alone" if saves else next(name for name in CONTROLS if name in records[0])
+        pair = [[found["kept"] for found in records], [0.0 if saves else found[control] for found in records]]
+        compared[one.name, control] = compare_pairs(*pair)
+    return dict(zip(compared, correct_for_many([*compared.values()]), strict=True))
+
+
+def grid_of_comparisons(compared: Mapping[Claim, Comparison], heads: Sequence[str], unit: str, digits: int) -> str:
+    """A table of comparisons.
+
+    Args:
+      compared: What each line is about -> its comparison.
+      heads: Names of the columns that say what a line is about.
+      unit: Unit of the differences, `""` where it differs.
+      digits: Decimals of the differences.
+    """
+    shown = lambda found: [with_error(found.difference, found.error, digits), found.counted, show_p(found.p)]
+    cells = [[*claim, *shown(found), found.verdict] for claim, found in compared.items()]
+    difference = f"difference ± standard error{', ' if unit else ''}{unit}"
+    return grid([*heads, difference, "units", "p", "verdict"], cells)
 
 
 def differences(runs: Sequence[Run], recipe: Recipe) -> str:
     """Every row against its control, each number with its standard error; '' where the recipe names none."""
-    known, cells = {run.row: run for run in runs}, []
-    pairs = [(row, control) for row, controls in recipe.controls.items() for control in controls]
-    for row, control in pairs:
-        if row in known and control in known:
-            both = [numbers(known[name], recipe) for name in (row, control)]
-            shown = [
-                n for n in both[0] if n in both[1] and not n.endswith(NOT_COMPARED) and not n.startswith("slots: ")
-            ]
-            for name in shown:
-                found = compare(runs, row, control, name, recipe)
-                cells.append([row, control, name, with_error(found.mean, found.error, 4), found.seeds, found.verdict])
-    if not cells:
+    compared = compare_rows(runs, recipe)
+    if not compared:
         return ""
-    heads = ["row", "control", "number", "difference ± standard error", "seeds", "verdict"]
-    return f"Against the controls, seed by seed:\n\n{grid(heads, cells)}"
+    about = f"Against the controls, seed by seed ({describe_test([*compared.values()])}):"
+    return f"{about}\n\n{grid_of_comparisons(compared, ('row', 'control', 'number'), '', 4)}"
+
+
+def differences_of_learned(measurements: Sequence[Measurement]) -> str:
+    """Every model that was trained for its memory against its control."""
+    compared = compare_learned(measurements)
+    table = grid_of_comparisons(compared, ("memory", "control"), "", 2)
+    return f"With the memory against a control, seed by seed ({describe_test([*compared.values()])}):\n\n{table}"
 
 
 def memory_figures(runs: Sequence[Run]) -> str:

@@ -130,7 +130,7 @@ def page(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], bo
     if plans:
         parts.append(speed_tables.plans(plans))
     if learned := [one for one in measurements if one.kind == "learns"]:
-        parts += [ABOUT_LEARNING, comparisons.learned(learned)]
+        parts += [ABOUT_LEARNING, comparisons.learned(learned), comparisons.differences_of_learned(learned)]
     parts += [section(one) for one in measurements if one.kind in (*TABLES, "note")]
     return "\n\n".join(parts) + "\n"
 

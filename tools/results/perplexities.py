@@ -10,14 +10,15 @@ import numpy as np
 from memjax.lifelong.metrics import (
     average_perplexity,
     increased_perplexity,
-    paired_difference,
     perplexities_after_each,
 )
 from memjax.report.outcomes import SPIKE
+from memjax.report.verdicts import Comparison, compare_pairs
 from tools.recipes import Recipe
+from tools.results.comparisons import Claim
 from tools.results.ledger import Measurement, Run
-from tools.results.speed_tables import grid, with_error
-from tools.results.streams import kept_in_words
+from tools.results.speed_tables import grid
+from tools.results.streams import kept_in_words, table_of
 
 NATS = "nats_per_token"
 ABOUT = (
@@ -103,20 +104,13 @@ def differences(runs: Sequence[Run], recipe: Recipe) -> str:
     ends = {
         (run.row.rpartition(", ")[0], run.seed): float(np.mean(run.evaluations["stream"]["scores"][-1])) for run in runs
     }
-    cells = []
+    compared: dict[Claim, Comparison] = {}
     for row, controls in recipe.controls.items():
         for control in controls:
-            pair = [np.array([ends.get((name, seed), np.nan) for seed in recipe.seeds]) for name in (row, control)]
-            number = int(np.sum(~np.isnan(pair[0] - pair[1])))
-            if number:
-                found = paired_difference(*pair, more_is_better=False)
-                verdict = found.verdict if number > 2 else "too few runs"
-                cells.append([row, control, with_error(found.difference, found.error, 4), str(number), verdict])
-    if not cells:
-        return ""
-    heads = ["row", "against", "difference ± standard error, nats", "pairs", "verdict"]
-    about = "Nats a token, the mean of all domains in the end, seed by seed; level within two errors, less is a gain:"
-    return f"{about}\n\n{grid(heads, cells)}"
+            pair = [[ends.get((name, seed), np.nan) for seed in recipe.seeds] for name in (row, control)]
+            compared[row, control] = compare_pairs(*pair, more_is_better=False)
+    about = "Nats a token, the mean of all domains in the end, seed by seed; less is a gain"
+    return table_of(compared, about, "nats", 4)
 
 
 def ancestors(found: Measurement) -> str:

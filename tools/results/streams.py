@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from memjax.lifelong.metrics import accuracy_by_age, forgetting, paired_difference, spread
+from memjax.lifelong.metrics import accuracy_by_age, forgetting, spread
+from memjax.report.verdicts import Comparison, compare_pairs, correct_for_many, describe_test
 from tools.recipes import Recipe
+from tools.results.comparisons import Claim, grid_of_comparisons
 from tools.results.ledger import Measurement, Run
-from tools.results.speed_tables import grid, with_error
+from tools.results.speed_tables import grid
 
 ALONE = "single task"
 """row of tasks that are learned apart"""
@@ -179,19 +181,20 @@ def measure_of(runs: Sequence[Run]) -> str:
 
 def differences(runs: Sequence[Run], recipe: Recipe, kept: Sequence[str] | None = None) -> str:
     """Every row against its controls, run by run of the same order and seed; '' where the recipe names none."""
-    cells = []
+    compared: dict[Claim, Comparison] = {}
     for row, controls in recipe.controls.items():
         for control in controls:
-            pair = [scores(runs, recipe, name, AVERAGE, kept).reshape(-1) for name in (row, control)]
-            if number := int(np.sum(~np.isnan(pair[0] - pair[1]))):
-                found = paired_difference(*pair)
-                verdict = found.verdict if number > 2 else "too few runs"
-                cells.append([row, control, with_error(found.difference, found.error, 2), number, verdict])
-    if not cells:
-        return ""
-    heads = ["row", "against", "difference ± standard error, points", "pairs", "verdict"]
-    about = f"Average {measure_of(runs)}, run by run of the same order and seed; level within two errors:"
-    return f"{about}\n\n{grid(heads, cells)}"
+            pair = [scores(runs, recipe, name, AVERAGE, kept) for name in (row, control)]
+            compared[row, control] = compare_pairs(*pair)
+    return table_of(compared, f"Average {measure_of(runs)}, run by run of the same order and seed", "points", 2)
+
+
+def table_of(compared: Mapping[Claim, Comparison], about: str, unit: str, digits: int) -> str:
+    """The comparisons of a stream that have pairs, after a line that names their test; '' where none has."""
+    some = {claim: found for claim, found in compared.items() if found.units}
+    some = dict(zip(some, correct_for_many([*some.values()]), strict=True))
+    table = grid_of_comparisons(some, ("row", "against"), unit, digits)
+    return f"{about} ({describe_test([*some.values()])}):\n\n{table}" if some else ""
 
 
 def ages(runs: Sequence[Run], recipe: Recipe) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tools.recipes import RECIPES, page_of
-from tools.results.comparisons import compare, difference
+from tools.results.comparisons import compare_learned, compare_rows
 from tools.results.ledger import Measurement, Run, apart
+from tools.results.speed_tables import with_error
 from tools.results.tables import numbers
 
 Measured = Mapping[tuple[str, str], Measurement]
@@ -27,15 +28,14 @@ class Known:
 
     def against(self, recipe: str, row: str, control: str, name: str, digits: int = 2) -> str:
         """What a contender is to its control: verdict, difference and standard error; its table has the seeds."""
-        one = compare(self.runs(recipe), row, control, name, RECIPES.get(recipe))
-        return f"{one.verdict} {one.mean:+.{digits}f} ± {one.error:.{digits}f}"
+        one = compare_rows(self.runs(recipe), RECIPES[recipe])[row, control, name]
+        return f"{one.verdict} {with_error(one.difference, one.error, digits)}"
 
     def learned(self, memory: str, without: str = "parent") -> str:
         """What a model that was trained on a task for its memory has over one without: verdict, difference, error."""
-        records = [record["found"] for record in self.facts("learns", memory)["records"]]
-        kept, other = ({n: found[name] for n, found in enumerate(records)} for name in ("kept", without))
-        one = difference(kept, other, more_is_better=True)
-        return f"{one.verdict} {one.mean:+.2f} ± {one.error:.2f}"
+        measurements = [one for (kind, _), one in self._measured.items() if kind == "learns"]
+        one = compare_learned(measurements)[memory, without]
+        return f"{one.verdict} {with_error(one.difference, one.error, 2)}"
 
     def seeds(self, recipe: str, row: str) -> int:
         """How many runs a contender has."""

@@ -1,0 +1,160 @@
+"""Paired comparisons of scores, and what may be claimed of them: gain, level or loss.
+
+A verdict rests on independent units. Runs of one order of tasks share that order, so that seeds within an order are
+averaged and each order is one unit. Where there is one order, and where there are no tasks, each seed is one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "LEAST_UNITS",
+    "LEVEL_OF_SIGNIFICANCE",
+    "Comparison",
+    "compare_pairs",
+    "correct_for_many",
+    "describe_test",
+    "show_p",
+]
+
+LEVEL_OF_SIGNIFICANCE = 0.05
+LEAST_UNITS = 3
+MOST_CLAIMS = 10  # A table with more of them is corrected.
+TOO_FEW = "too few"
+_ROUNDING = 1e-12  # Relative to the scores. Equal runs may differ by as much, and their mean would look certain.
+
+
+class Comparison(NamedTuple):
+    """A difference between two contenders, over paired units.
+
+    Attributes:
+      difference: Mean of the differences over the units. NaN of no unit.
+      error: Standard error of that mean. NaN of fewer than two units.
+      units: Number of units.
+      unit: Kind of the units, in the singular, such as "order", "seed" or "document".
+      p: Two-sided p-value of Student's t, corrected where `correct_for_many` was applied. NaN of too few units.
+      verdict: "gain" or "loss" where p is below 0.05, else "level". "too few" of fewer than three units.
+    """
+
+    difference: float
+    error: float
+    units: int
+    unit: str
+    p: float
+    verdict: str
+
+    @property
+    def counted(self) -> str:
+        """The number of units in words, such as "3 seeds"."""
+        return f"{self.units:,} {self.unit}{'' if self.units == 1 else 's'}"
+
+
+def compare_pairs(
+    scores: npt.ArrayLike, control: npt.ArrayLike, *, more_is_better: bool = True, unit: str = "seed"
+) -> Comparison:
+    """Compares a contender with its control by a paired, two-sided t-test.
+
+    Args:
+      scores: Scores of the contender `[units]` or `[orders, seeds]`. Pairs of which one is NaN do not count.
+      control: Scores of the control, for the same units in the same order.
+      more_is_better: Whether a larger score is a gain. False for losses and perplexities.
+      unit: Kind of the units of one axis. With two axes the units are orders, or seeds if one order has pairs.
+
+    Raises:
+      ValueError: The shapes differ, or have more than two axes.
+
+    Example:
+      >>> found = compare_pairs([0.75, 0.8, 0.82], [0.5, 0.6, 0.5])
+      >>> print(f"{found.difference:.3f} ± {found.error:.3f}, {found.counted}, p {found.p:.3f}: {found.verdict}")
+      0.257 ± 0.035, 3 seeds, p 0.018: gain
+      >>> compare_pairs([0.75, 0.4, 0.82], [0.5, 0.6, 0.5]).verdict
+      'level'
+      >>> compare_pairs([[0.75, 0.8, 0.82], [0.7, 0.8, 0.9]], [[0.5, 0.6, 0.5], [0.5, 0.5, 0.4]])[2:4]
+      (2, 'order')
+    """
+    from scipy import special  # `scipy.stats` takes half a second to import.
+
+    scores, control = np.asarray(scores, np.float64), np.asarray(control, np.float64)
+    if scores.shape != control.shape or scores.ndim not in (1, 2):
+        allowed = "[units] or [orders, seeds], as many of both"
+        raise ValueError(f"control: given shape {control.shape} beside {scores.shape}, allowed: {allowed}")
+    with np.errstate(invalid="ignore"):
+        differences = np.where(np.isclose(scores, control, rtol=_ROUNDING, atol=0), 0.0, scores - control)
+    known = ~np.isnan(differences)  # Infinite differences count: a run that has diverged is not left out.
+    by_order = [row[there] for row, there in zip(np.atleast_2d(differences), np.atleast_2d(known), strict=True)]
+    by_order = [row for row in by_order if row.size]
+    if scores.ndim == 2:
+        unit = "order" if len(by_order) > 1 else "seed"
+    differences = np.array([row.mean() for row in by_order]) if len(by_order) > 1 else differences[known]
+    units = differences.size
+    with np.errstate(invalid="ignore"):  # of infinities
+        difference = float(np.mean(differences)) if units else math.nan
+        error = float(np.std(differences, ddof=1)) / math.sqrt(units) if units > 1 else math.nan
+    if units < LEAST_UNITS:
+        return Comparison(difference, error, units, unit, math.nan, TOO_FEW)
+    if not math.isfinite(error):  # A run has diverged: its size says nothing about the others.
+        p = 1.0
+    elif error:
+        p = 2 * float(special.stdtr(units - 1, -abs(difference) / error))
+    else:
+        p = 0.0 if difference else 1.0
+    better = (difference > 0) == more_is_better
+    verdict = "level" if p >= LEVEL_OF_SIGNIFICANCE else "gain" if better else "loss"
+    return Comparison(difference, error, units, unit, p, verdict)
+
+
+def correct_for_many(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Applies Holm's correction to the comparisons of one table, where more than ten of them are claims.
+
+    A comparison of too few units claims nothing. It does not count and stays as it is.
+
+    Args:
+      comparisons: All comparisons of the table, as `compare_pairs` returns them.
+
+    Returns:
+      The comparisons in the same order, with corrected p-values and the verdicts that follow.
+
+    Example:
+      >>> one = compare_pairs([0.75, 0.8, 0.82], [0.5, 0.6, 0.5])
+      >>> print(*(f"{correct_for_many([one] * count)[0].p:.3f}" for count in (10, 11)))
+      0.018 0.197
+    """
+    claims = sorted((c.p, number) for number, c in enumerate(comparisons) if not math.isnan(c.p))
+    corrected, largest = list(comparisons), 0.0
+    if len(claims) > MOST_CLAIMS:
+        for rank, (p, number) in enumerate(claims):
+            largest = max(largest, min(1.0, p * (len(claims) - rank)))
+            verdict = comparisons[number].verdict if largest < LEVEL_OF_SIGNIFICANCE else "level"
+            corrected[number] = comparisons[number]._replace(p=largest, verdict=verdict)
+    return corrected
+
+
+def describe_test(comparisons: Sequence[Comparison]) -> str:
+    """Names the test behind the verdicts of one table, for the line above it.
+
+    Example:
+      >>> describe_test([])
+      "Student's t, paired and two-sided: a gain or a loss has p < 0.05, fewer than 3 units are too few"
+    """
+    claims = sum(not math.isnan(comparison.p) for comparison in comparisons)
+    corrected = f"; p by Holm's correction for {claims} claims" if claims > MOST_CLAIMS else ""
+    return (
+        f"Student's t, paired and two-sided: a gain or a loss has p < {LEVEL_OF_SIGNIFICANCE:g}, fewer than "
+        f"{LEAST_UNITS} units are too few{corrected}"
+    )
+
+
+def show_p(p: float) -> str:
+    """Returns a p-value for a table, empty where there is none.
+
+    Example:
+      >>> show_p(0.0312), show_p(0.0001), show_p(1.0), show_p(float("nan"))
+      ('0.031', '<0.001', '1.000', '')
+    """
+    return "" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"

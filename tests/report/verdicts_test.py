@@ -1,0 +1,142 @@
+"""Verdicts: p-values against SciPy, units of orders and seeds, Holm's correction by its definition, and borders."""
+
+import itertools
+import math
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies
+from scipy import stats
+
+from memjax.report.verdicts import compare_pairs, correct_for_many, describe_test, show_p
+
+NAN = math.nan
+SCORES = strategies.floats(-100, 100).map(lambda value: round(value, 3))
+PAIRS = strategies.lists(strategies.tuples(SCORES, SCORES), min_size=3, max_size=12)
+
+
+@hypothesis.given(PAIRS)
+def test_p_is_that_of_scipy(pairs):
+    own, control = np.array(pairs).T
+    found = compare_pairs(own, control)
+    differences = own - control
+    if np.ptp(differences) < 1e-9:  # SciPy warns: the t of a deviation 0
+        assert found.p < 1e-9 or found.verdict == "level"
+        return
+    expected = stats.ttest_rel(own, control)
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-9, abs=1e-15)
+    assert found.difference == pytest.approx(differences.mean())
+    assert found.error == pytest.approx(stats.sem(differences)) and found.units == len(pairs)
+    low, high = expected.confidence_interval(0.95)  # the rule of an interval is the same rule
+    if min(abs(low), abs(high)) > 1e-9:
+        assert (found.verdict == "level") == (low < 0 < high)
+
+
+@hypothesis.given(PAIRS)
+def test_the_other_way_round_is_the_other_verdict(pairs):
+    own, control = np.array(pairs).T
+    opposite = {"gain": "loss", "loss": "gain", "level": "level"}
+    found = compare_pairs(own, control)
+    assert compare_pairs(control, own).verdict == opposite[found.verdict]
+    assert compare_pairs(own, control, more_is_better=False).verdict == opposite[found.verdict]
+    assert compare_pairs(np.append(own, [NAN, 1.0]), np.append(control, [1.0, NAN])) == found
+
+
+TABLE = {
+    # t = difference / error; the border of three units is 4.303, of four 3.182, of five 2.776.
+    "three units below": ([-0.3, 0.0, 0.3], 4.2, "level"),
+    "three units above": ([-0.3, 0.0, 0.3], 4.4, "gain"),
+    "three units, two errors": ([-0.3, 0.0, 0.3], 2.1, "level"),
+    "four units below": ([-0.3, -0.1, 0.1, 0.3], 3.1, "level"),
+    "four units above": ([-0.3, -0.1, 0.1, 0.3], 3.25, "gain"),
+    "five units below": ([-0.2, -0.1, 0.0, 0.1, 0.2], 2.7, "level"),
+    "five units above": ([-0.2, -0.1, 0.0, 0.1, 0.2], 2.85, "gain"),
+    "five units, a loss": ([-0.2, -0.1, 0.0, 0.1, 0.2], -2.85, "loss"),
+}
+
+
+@pytest.mark.parametrize("noise, errors, verdict", TABLE.values(), ids=TABLE)
+def test_borders(noise, errors, verdict):
+    noise = np.array(noise)
+    assert compare_pairs(noise + errors * stats.sem(noise), np.zeros(len(noise))).verdict == verdict
+
+
+def test_units():
+    rng = np.random.default_rng(0)
+    orders, control = rng.normal(size=(4, 3)) + 1, rng.normal(size=(4, 3))
+    same = lambda one, other: one[:2] == pytest.approx(other[:2]) and one.p == pytest.approx(other.p)
+    found = compare_pairs(orders, control)
+    assert same(found, compare_pairs(orders.mean(axis=1), control.mean(axis=1))) and found.counted == "4 orders"
+    # A seed that was not run leaves the mean of its order, and an order that was not run is no unit.
+    holes = orders.copy()
+    holes[0, 1] = holes[3] = NAN
+    means = [(holes - control)[0, [0, 2]].mean(), *(holes - control)[1:3].mean(axis=1)]
+    assert same(compare_pairs(holes, control), compare_pairs(means, np.zeros(3)))
+    assert compare_pairs(holes, control).counted == "3 orders"
+    # One order: its seeds. Two: too few, however many seeds.
+    alone = np.where(np.arange(4)[:, None] == 2, orders, NAN)
+    assert compare_pairs(alone, control) == compare_pairs(orders[2], control[2])
+    assert compare_pairs(orders[2:3], control[2:3]).counted == "3 seeds"
+    two = compare_pairs(orders[:2] + 100, control[:2])
+    assert (two.verdict, two.counted) == ("too few", "2 orders") and math.isnan(two.p) and two.error > 0
+
+
+@pytest.mark.parametrize("own", [[], [NAN], [0.9], [0.9, 0.8], [0.9, NAN, 0.8], [[0.9], [0.8]]])
+def test_too_few(own):
+    found = compare_pairs(own, np.zeros_like(own))
+    assert found.verdict == "too few" and math.isnan(found.p) and found.units == np.sum(~np.isnan(own))
+    assert math.isnan(found.error) == (found.units < 2) and math.isnan(found.difference) == (found.units < 1)
+
+
+def test_equal_and_diverged_runs():
+    same = compare_pairs([0.1, 0.2, 0.3], [0.1, 0.2, 0.3])
+    assert (same.difference, same.error, same.p, same.verdict) == (0.0, 0.0, 1.0, "level")
+    rounded = np.nextafter([0.1, 0.2, 0.3], 1)  # differs by the last bit alone: no certain gain
+    assert compare_pairs(rounded, [0.1, 0.2, 0.3]) == same
+    assert compare_pairs([1.5, 2.5, 3.5], [1.0, 2.0, 3.0]).verdict == "gain"  # without deviation
+    for own in ([math.inf, 1.0, 2.0], [-math.inf, 1.0, 2.0], [math.inf, -math.inf, 0.0]):
+        assert compare_pairs(own, [0.0, 0.1, 0.2]).verdict == "level"
+
+
+def holm(values):
+    """By the definition: the largest of all steps up to one's own, cut at 1."""
+    order = np.argsort(values, kind="stable")
+    steps = [min(1.0, (len(values) - rank) * values[number]) for rank, number in enumerate(order)]
+    return dict(zip(order.tolist(), itertools.accumulate(steps, max), strict=True))
+
+
+@hypothesis.given(strategies.lists(strategies.floats(1e-9, 1), min_size=8, max_size=30), strategies.randoms())
+def test_corrections(values, random):
+    few = compare_pairs([0.9, 0.8], [0.0, 0.0])
+    table = [few._replace(p=p, units=3, verdict="gain" if p < 0.05 else "level") for p in values]
+    for _ in range(3):  # lines that claim nothing
+        table.insert(random.randrange(len(table) + 1), few)
+    found = correct_for_many(table)
+    assert [one for one in found if one.verdict == "too few"] == [few] * 3
+    claims = [one for one in found if one.verdict != "too few"]
+    expected = holm(values) if len(values) > 10 else dict(enumerate(values))
+    assert [one.p for one in claims] == pytest.approx([expected[number] for number in range(len(values))])
+    assert all((one.verdict == "gain") == (one.p < 0.05) for one in claims)
+    assert f"Holm's correction for {len(values)} claims" in describe_test(table) or len(values) <= 10
+    assert describe_test(table) == describe_test(found)
+
+
+def test_three_steps_by_hand():
+    one = compare_pairs([1.5, 1.6, 1.7], [1.0, 1.0, 1.0])
+    table = [one._replace(p=p) for p in (0.03, 0.004, 0.0046, *[0.5] * 8)]
+    found = correct_for_many(table)
+    assert [c.p for c in found[:3]] == pytest.approx([0.27, 0.044, 0.046])
+    assert [c.verdict for c in found[:3]] == ["level", "gain", "gain"]
+    assert correct_for_many(table[:10]) == table[:10]
+
+
+def test_words():
+    assert [show_p(p) for p in (0.0005, 0.001, 0.0499, 1.0, NAN)] == ["<0.001", "0.001", "0.050", "1.000", ""]
+    assert compare_pairs([1.0], [0.0], unit="document").counted == "1 document"
+
+
+@pytest.mark.parametrize("own, control", [([0.1], [0.1, 0.2]), (0.1, 0.2), (np.zeros((1, 1, 1)), np.zeros((1, 1, 1)))])
+def test_other_shapes_are_refused(own, control):
+    with pytest.raises(ValueError, match=r"control: given shape .* allowed: \[units\] or \[orders, seeds\]"):
+        compare_pairs(own, control)
