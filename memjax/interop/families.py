@@ -1,55 +1,18 @@
 """Which architecture of Hugging Face `transformers` a folder holds, or a run can be written as."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, get_args, runtime_checkable
-
-import numpy as np
+from collections.abc import Mapping
+from typing import Any, get_args
 
 from memjax import config
 from memjax.interop import folders, hf_bert, hf_gpt2, hf_transfo_xl
-from memjax.interop.state_dicts import Entry, Imported
+from memjax.interop.family import Family
 
 __all__ = ["FAMILIES", "Family", "family_of_run", "family_of_weights"]
 
-
-@runtime_checkable
-class Family(Protocol):
-    """What a module says of one architecture."""
-
-    def read_model(
-        self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
-    ) -> Imported:
-        """What a configuration and a state dict hold."""
-        ...
-
-    def export_config(
-        self, model: config.Model, vocab_size: int, task: config.TaskKind | None = None
-    ) -> dict[str, Any]:
-        """The `config.json` of a model; a `ValueError` for an option that the architecture lacks."""
-        ...
-
-    def export_params(
-        self, params: Mapping[str, Any], model: config.Model, task: config.TaskKind | None = None
-    ) -> dict[str, np.ndarray]:
-        """The state dict of a model."""
-        ...
-
-    def entries(self, model: config.Model, task: config.TaskKind | None = None) -> Iterable[Entry]:
-        """The parameters that stand in that state dict."""
-        ...
-
-    def differences(self, model: config.Model) -> tuple[str, ...]:
-        """What the exported model computes otherwise, a line each."""
-        ...
-
-
 FAMILIES: dict[str, Family] = {
-    "gpt2": hf_gpt2,
-    "bert": hf_bert,
-    "distilbert": hf_bert,
-    "transfo-xl": hf_transfo_xl,
+    family.model_type: family for family in (hf_gpt2.FAMILY, hf_bert.BERT, hf_bert.DISTILBERT, hf_transfo_xl.FAMILY)
 }
-"""`model_type` of config.json -> the module that reads and writes it"""
+"""`model_type` of config.json -> its family"""
 
 
 def family_of_weights(described: Mapping[str, Any]) -> Family:

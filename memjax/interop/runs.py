@@ -21,7 +21,7 @@ import numpy as np
 from memjax import config
 from memjax.data.saved_tokenizers import save_tokenizer
 from memjax.interop import folders
-from memjax.interop.families import family_of_run, family_of_weights
+from memjax.interop.families import Family, family_of_run, family_of_weights
 from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
 from memjax.models.vocabulary import cut_tables, pad_tables
 from memjax.training.checkpoints import Checkpoints
@@ -152,10 +152,11 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     params = join_arrays(arrays, model.groups())["params"]
     params = {**params, "vocabulary": _cut(params["vocabulary"], model.vocabulary)}
     task = settings.task if "head" in params else None
-    weights = family.export_params(params, settings.model, task)
     described = {**family.export_config(settings.model, model.vocabulary.vocab_size, task), "dtype": "float32"}
+    weights = family.export_params(params, settings.model, task)
     if (run / KEPT).is_dir():
-        described, weights = _as_it_came(run / KEPT, described, weights)
+        tables, tied = family.export_tables(params, settings.model, task)
+        described, weights = _as_it_came(run / KEPT, family, described, tables, tied)
     taken = {f"params/{path}" for entry in family.entries(settings.model, task) for path in entry.paths}
     left_out = {name: tuple(leaf.shape) for name, leaf in arrays.items() if name not in taken}
     length = settings.model.attention.learned_positions or UNLIMITED
@@ -171,22 +172,37 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    count = sum(weight.size for weight in {id(weight): weight for weight in weights.values()}.values())
+    parameters = [weight for name, weight in weights.items() if not name.endswith(family.constants)]
+    count = sum(weight.size for weight in {id(weight): weight for weight in parameters}.values())
     files = tuple(sorted(file.name for file in folder.iterdir()))
     notes = (*family.differences(settings.model), *notes)
     return Exported(checkpoint, described["model_type"], count, files, left_out, notes)
 
 
 def _as_it_came(
-    kept: Path, described: dict[str, Any], weights: dict[str, np.ndarray]
+    kept: Path,
+    family: Family,
+    described: dict[str, Any],
+    tables: Mapping[str, np.ndarray],
+    tied: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The configuration and the weights of a run that was imported, with what came with them, and in their type."""
+    """Returns configuration and weights of an imported run, with the names and types of the files it was made of.
+
+    Args:
+      kept: Folder of what came with the weights.
+      family: Family of the run.
+      described: Configuration of the run's model.
+      tables: Tensors by their names in the tables of the family.
+      tied: Tensors that repeat one of them.
+    """
     described = described | {n: value for n, value in folders.read_described(kept).items() if n != "vocab_size"}
-    there = set(json.loads((kept / NAMES_FILE).read_text("utf-8")))
-    inner = lambda name: name.partition(".")[2]  # of the model without a head: a file may have either names
-    outer = {inner(name): name for name in there}
-    came = lambda name: name if name in there else inner(name) if inner(name) in there else outer.get(name, name)
-    weights = {came(name): weight for name, weight in weights.items()}
+    names = family.read_names(json.loads((kept / NAMES_FILE).read_text("utf-8")))
+    twins = {name: weight for name, weight in tied.items() if name in names.plain.values()}
+    weights = {name: tables[plain] for name, plain in names.plain.items() if plain in tables}
+    weights |= {name: twins[plain].copy() for name, plain in names.plain.items() if plain in twins}
+    for plain in tables.keys() - names.plain.values():  # of a head that was trained since
+        if not plain.endswith(family.constants):
+            weights[names.write(plain, family.prefix)] = tables[plain]
     dtype = described.get("dtype") or described.get("torch_dtype")
     if dtype in ("float16", "bfloat16"):
         weights = {name: weight.astype(jax.numpy.dtype(dtype)) for name, weight in weights.items()}

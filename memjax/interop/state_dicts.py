@@ -3,8 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -80,50 +79,6 @@ def fused(part: str, name: str, dim: int, heads: Shape, *, transposed: bool = Tr
     return Entry((f"{part}/query", f"{part}/key_value"), whole.tensors, load, dump)
 
 
-class Imported(NamedTuple):
-    """What a folder of transformers holds.
-
-    Attributes:
-      model: its architecture.
-      params: of the model, in its own grouping of layers.
-      data: what a run of it reads, unless it is told something else.
-      task: whose head the weights have; None = none.
-      left: tensors that have no place here, such as the heads of other tasks.
-    """
-
-    model: config.Model
-    params: dict[str, Any]
-    data: config.Data
-    task: config.TaskKind | None = None
-    left: Mapping[str, np.ndarray] = MappingProxyType({})
-
-
-class StateDict:
-    """The state dict while it is read: every tensor is taken once, and none may be left."""
-
-    def __init__(self, weights: Mapping[str, np.ndarray], owner: str) -> None:
-        self.weights, self.owner = dict(weights), owner
-
-    def take(self, name: str, shape: Shape) -> np.ndarray | None:
-        """The tensor `name`; a size of -1 may be anything."""
-        if name not in self.weights:
-            raise ValueError(f"weights: {name!r} is missing, allowed: the state dict of a {self.owner}")
-        weight = np.asarray(self.weights.pop(name))
-        if not fits(weight, shape):
-            raise ValueError(f"weights[{name!r}]: given shape {weight.shape}, allowed: {shape}")
-        return in_full(weight)
-
-    def check_tied(self, name: str, weight: np.ndarray) -> None:
-        """Takes `name`, which is tied to `weight`, if it is there."""
-        if name in self.weights and not np.array_equal(self.weights.pop(name), weight):
-            raise ValueError(f"weights[{name!r}]: given other values than those it is tied to, allowed: equal ones")
-
-    def finish(self) -> None:
-        """Raises `ValueError` where something is left."""
-        if self.weights:
-            raise ValueError(f"weights: given {sorted(self.weights)} too, allowed: names that the configuration has")
-
-
 def fits(weight: np.ndarray, shape: Shape) -> bool:
     """Whether a tensor has a shape, of which sizes of -1 may be anything."""
     return weight.ndim == len(shape) and all(b in (-1, a) for a, b in zip(weight.shape, shape, strict=True))
@@ -134,27 +89,58 @@ def in_full(weight: np.ndarray) -> np.ndarray:
     return weight if weight.dtype == np.float64 else weight.astype(np.float32)
 
 
-def load_entries(entries: Iterable[Entry], source: StateDict) -> dict[str, Any]:
-    """Our parameters from theirs, without those of which a tensor could not be taken."""
+def load_entries(
+    entries: Iterable[Entry], weights: Mapping[str, np.ndarray], written: Callable[[str], str] = str
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Converts a state dict to parameters.
+
+    Args:
+      entries: The table.
+      weights: Name in the table -> array.
+      written: Gives the name of a tensor as its file has it, for messages.
+
+    Returns:
+      The parameters, without those whose tensors do not fit; the names that are left over; and a phrase for each
+      mismatch.
+    """
     params: dict[str, Any] = {}
+    left, problems = dict(weights), list[str]()
+
+    def take(name: str, shape: Shape) -> np.ndarray | None:
+        weight = left.pop(name, None)
+        if weight is None:
+            problems.append(f"{written(name)} is missing")
+        elif not fits(weight, shape):
+            expected = tuple("any" if size == -1 else size for size in shape)
+            problems.append(f"{written(name)} has shape {weight.shape} and not {expected}".replace("'", ""))
+        else:
+            return in_full(weight)
+        return None
+
     for entry in entries:
-        taken = [source.take(name, shape) for name, shape in entry.tensors.items()]
+        first = next(iter(entry.tensors))
+        for name in entry.tied:
+            twin = left.pop(name, None)
+            if twin is not None and not np.array_equal(twin, left.setdefault(first, twin)):
+                problems.append(f"{written(name)} differs from {written(first)}, to which it is tied")
+        taken = [take(name, shape) for name, shape in entry.tensors.items()]
         arrays = [array for array in taken if array is not None]
         if len(arrays) < len(taken):
             continue
-        for name in entry.tied:
-            source.check_tied(name, arrays[0])
         for path, array in zip(entry.paths, entry.load(arrays), strict=True):
             tree, (*folders, last) = params, path.split("/")
             for folder in folders:
                 tree = tree.setdefault(folder, {})
             tree[last] = array
-    return params
+    return params, list(left), problems
 
 
-def dump_entries(entries: Iterable[Entry], params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Theirs from ours, tied tensors repeated."""
+def dump_entries(
+    entries: Iterable[Entry], params: Mapping[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Converts parameters to the tensors of a table, and to those that repeat one of them."""
     weights: dict[str, np.ndarray] = {}
+    tied: dict[str, np.ndarray] = {}
     for entry in entries:
         arrays = []
         for path in entry.paths:
@@ -163,43 +149,9 @@ def dump_entries(entries: Iterable[Entry], params: Mapping[str, Any]) -> dict[st
                 found = found[step]
             arrays.append(np.asarray(found))
         dumped = [np.ascontiguousarray(array) for array in entry.dump(arrays)]
-        weights |= dict(zip(entry.tensors, dumped, strict=True)) | dict.fromkeys(entry.tied, dumped[0])
-    return weights
-
-
-def check_fixed(given: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for an option of a configuration that has no counterpart here."""
-    for key, allowed in fixed.items():
-        if given[key] != allowed:
-            raise ValueError(f"hf_config[{key!r}]: given {given[key]!r}, allowed: {allowed!r}")
-
-
-def take_activation(given: Mapping[str, Any], key: str) -> Any:
-    """Our name of the activation in a configuration; a `ValueError` where it has none."""
-    if given[key] not in ACTIVATIONS:
-        raise ValueError(f"hf_config[{key!r}]: given {given[key]!r}, allowed: {', '.join(map(repr, ACTIVATIONS))}")
-    return ACTIVATIONS[given[key]]
-
-
-def name_activation(model: config.Model) -> str:
-    """Their name of the activation of a model that `feed_forward_checks` lets pass."""
-    return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == model.feed_forward.activation)
-
-
-def take_settings(hf_config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with the defaults of what it lacks; a `ValueError` where a value has another type than those."""
-    given = {**defaults, **hf_config}
-    for key, default in defaults.items():
-        types = (int, float) if isinstance(default, float) else type(default)
-        if default is not None and not isinstance(given[key], types):
-            raise ValueError(f"hf_config[{key!r}]: given {given[key]!r}, allowed: a value such as {default!r}")
-    return given
-
-
-def check_heads(given: Mapping[str, Any], heads: str, dim: str) -> None:
-    """Raises `ValueError` unless the width can be split between the heads."""
-    if given[heads] < 1 or given[dim] % given[heads]:
-        raise ValueError(f"hf_config[{heads!r}]: given {given[heads]}, allowed: a divisor of {dim} = {given[dim]}")
+        weights |= zip(entry.tensors, dumped, strict=True)
+        tied |= dict.fromkeys(entry.tied, dumped[0])
+    return weights, tied
 
 
 def check_fields(checks: Iterable[tuple[str, Any, Any]], owner: str) -> None:

@@ -255,11 +255,11 @@ def test_other_variants_are_refused(change, message):
 
 def test_weights_of_another_shape_or_name_are_refused():
     weights = safetensors.numpy.load_file(WEIGHTS)
-    with pytest.raises(ValueError, match=r"weights\['wpe.weight'\]: given shape \(31, 24\), allowed: \(32, 24\)"):
+    with pytest.raises(ValueError, match=r"wpe.weight has shape \(31, 24\) and not \(32, 24\)"):
         hf.import_params({**weights, "transformer.wpe.weight": np.zeros((31, 24), np.float32)}, description())
-    with pytest.raises(ValueError, match=r"weights: given \['more'\] too"):
+    with pytest.raises(ValueError, match="1 tensor does not fit the model: more is left over"):
         hf.import_params({**weights, "more": np.zeros(1, np.float32)}, description())
-    with pytest.raises(ValueError, match="'ln_f.bias' is missing"):
+    with pytest.raises(ValueError, match="transformer.ln_f.bias is missing"):
         hf.import_params({k: v for k, v in weights.items() if k != "transformer.ln_f.bias"}, description())
 
 
