@@ -1,23 +1,47 @@
 """`memjax compare`."""
 
-from collections.abc import Mapping
+import functools
+import math
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memjax.cli.parser import Parser, tell
 from memjax.console import align, show_value
-from memjax.report.comparison import compare_runs
+from memjax.overrides import UsageError
+from memjax.report.comparison import RunDifference, compare_contenders, compare_runs, split_finished
+from memjax.report.verdicts import describe_test, show_p
 
 
 def run(arguments: list[str]) -> int:
-    """Prints finished runs side by side: what tells their configurations apart, and what they have come to."""
-    parser = Parser("compare", run.__doc__, json=": run -> its values")
+    """Prints finished runs side by side: what tells their configurations apart, and what they have come to.
+
+    Runs that are not finished, or damaged, are left out with a line that says so. Where runs of several seeds or orders
+    of tasks are given, the difference between their settings is judged by a paired test.
+    """
+    parser = Parser("compare", run.__doc__, json=": run -> its values, and their differences where there are several")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run directory whose run is finished")
     options = parser.read(arguments)
-    return tell(compare_runs(options.runs), describe_comparison, options)
+    finished, left_out = split_finished(options.runs)
+    if not finished:
+        raise UsageError(next(iter(left_out.values())))
+    for line in left_out.values():
+        print(f"left out: {line}", file=sys.stderr)
+    differences = compare_contenders(finished)
+    facts: dict[str, Any] = compare_runs(finished)
+    if options.json and differences:
+        facts |= {"differences": [difference_values(one) for one in differences]}
+    return tell(facts, functools.partial(describe_comparison, differences=differences), options)
 
 
-def describe_comparison(facts: Mapping[str, Mapping[str, Any]]) -> str:
-    """A line a value, a column a run.
+def difference_values(one: RunDifference) -> dict[str, Any]:
+    """A difference as JSON values."""
+    numbers = {name: None if value != value else value for name, value in one.comparison._asdict().items()}
+    return {"run": one.name, "control": one.control, "measure": one.measure, **numbers}
+
+
+def describe_comparison(facts: Mapping[str, Mapping[str, Any]], differences: Sequence[RunDifference] = ()) -> str:
+    """A line a value, a column a run; below them a line a difference between runs of several seeds.
 
     Example:
       >>> print(describe_comparison({"a": {"steps": 10, "loss": 0.5}, "b": {"steps": 2000, "loss": 0.25}}))
@@ -29,4 +53,18 @@ def describe_comparison(facts: Mapping[str, Mapping[str, Any]]) -> str:
     show = lambda value: "" if value is None else cell(value)
     names = {name: None for values in facts.values() for name in values}
     rows = [[name, *(show(values.get(name)) for values in facts.values())] for name in names]
-    return "\n".join(align([["", *facts], *rows]))
+    table = "\n".join(align([["", *facts], *rows]))
+    if not differences:
+        return table
+    test = describe_test([one.comparison for one in differences])
+    return "\n".join([table, "", *map(describe_difference, differences), f"({test})"])
+
+
+def describe_difference(one: RunDifference) -> str:
+    """A difference in words."""
+    found = one.comparison
+    error = "" if math.isnan(found.error) else f" ± {found.error:.2g}"
+    p = f", p {show_p(found.p)}" if show_p(found.p) else ""
+    measure = one.measure.replace("_", " ")
+    change = f"{measure} {found.difference:+.4g}{error}"
+    return f"{one.name} against {one.control}: {change} ({found.counted}{p}): {found.verdict}"

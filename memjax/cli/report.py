@@ -13,7 +13,7 @@ def run(arguments: list[str]) -> int:
     """Writes one page about one or several runs, with all figures and examples of their memories, data and tasks.
 
     The page needs no network and no other file. A run that is not finished, or has no checkpoint, is shown as far as it
-    is there.
+    is there. Of several runs, damaged ones are left out with a line that says so.
     """
     parser = Parser("report", run.__doc__)
     add = parser.add_argument
@@ -34,12 +34,18 @@ def run(arguments: list[str]) -> int:
         raise UsageError("--datastore: given with several runs, allowed: with the run whose store it is")
     check_installed()
     from memjax.report.assembly import make_report
+    from memjax.report.comparison import split_readable
     from memjax.report.page import make_page
     from memjax.report.panel import OpenedRun
     from memjax.report.pictures import write_figures
 
     looked = {name: getattr(options, name) for name in ("rows", "segments", "tokens", "split", "datastore")}
-    runs = [OpenedRun(path, **looked) for path in options.runs]
+    readable, left_out = split_readable(options.runs)
+    if not readable:
+        raise UsageError(next(iter(left_out.values())))
+    for line in left_out.values():
+        print(f"left out: {line}", file=sys.stderr)
+    runs = [OpenedRun(path, **looked) for path in readable]
     only = [name for part in options.only.split(",") if (name := part.strip())]
     report = make_report(runs, only=only, say=lambda line: print(f"report: {line} ...", file=sys.stderr, flush=True))
     out = Path(options.out).expanduser() if options.out else _beside(runs)

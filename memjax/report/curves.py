@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 
 from memjax.inspection.figures import FIGURES
 from memjax.report import charts
-from memjax.report.comparison import compare_runs, settings_apart
+from memjax.report.comparison import compare_contenders, compare_runs, settings_apart, split_finished
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
+from memjax.report.verdicts import describe_test, show_p
 
 __all__ = ["compared", "panels", "training_series"]
 
@@ -133,7 +135,8 @@ def training_series(lines: Sequence[Mapping[str, Any]], name: str) -> Series:
 def _differences(names: Mapping[str, OpenedRun]) -> Panel:
     """What tells runs apart, and what those that are finished have come to."""
     paths = {name: run.path for name, run in names.items()}
-    finished = [name for name, run in names.items() if run.finished is not None]
+    whole, left_out = split_finished([*paths.values()])
+    finished = [name for name in names if paths[name] in whole]
     apart = settings_apart([*paths.values()])
     facts = {name: dict(apart[paths[name]]) for name in names}
     came = compare_runs([paths[name] for name in finished]) if finished else {}
@@ -141,14 +144,42 @@ def _differences(names: Mapping[str, OpenedRun]) -> Panel:
         facts[name] |= {fact: value for fact, value in came[paths[name]].items() if fact not in facts[name]}
     rows = [*dict.fromkeys(fact for values in facts.values() for fact in values)]
     cells = tuple((_field(fact), *(_cell(facts[name].get(fact)) for name in names)) for fact in rows)
-    open_runs = [name for name in names if name not in finished]
+    open_runs = [name for name in names if names[name].finished is None]
     left = f" Not finished, and without scores here: {', '.join(open_runs)}." if open_runs else ""
+    damaged = [line for name, path in paths.items() if name not in open_runs and (line := left_out.get(path))]
+    left += f" Left out: {'; '.join(damaged)}." if damaged else ""
     caption = f"Settings in which the runs differ, then steps, sizes and scores of their last evaluations.{left}"
     table = Table("differences", "Side by side", caption, ("", *names), cells)
     text = (
         "What tells these runs apart, and what they have come to: that of their settings that is equal is in the fold."
     )
-    return Panel("comparison", "Comparison", text, (table,))
+    return Panel(
+        "comparison", "Comparison", text, (table, *_verdicts(whole, {path: name for name, path in paths.items()}))
+    )
+
+
+def _verdicts(runs: Sequence[str], names: Mapping[str, str]) -> Iterator[Table]:
+    """A table of the differences between contenders, where runs of several seeds or orders are there."""
+    differences = compare_contenders(runs)
+    if not differences:
+        return
+    cells = tuple(
+        (
+            f"{names[one.name]} ({one.runs} runs)",
+            names[one.control],
+            one.measure.replace("_", " "),
+            one.comparison.difference,
+            None if math.isnan(one.comparison.error) else one.comparison.error,
+            one.comparison.counted,
+            show_p(one.comparison.p),
+            one.comparison.verdict,
+        )
+        for one in differences
+    )
+    test = describe_test([one.comparison for one in differences])
+    caption = f"Runs that differ in seed or order of tasks alone are one row, named by its first run. {test}."
+    heads = ("runs", "against", "score", "difference", "standard error", "units", "p", "verdict")
+    yield Table("verdicts", "Differences", caption, heads, cells)
 
 
 def _field(name: str) -> str:
