@@ -28,17 +28,26 @@ def test_eval_begins_with_a_sentence(here, capsys):  # noqa: F811
 
 @pytest.mark.laws
 def test_memories_side_by_side(here, capsys):  # noqa: F811
-    rows = json.loads(answer(["eval", *RUN, "--memory", "64,off", "--json"], capsys))
+    run = [*RUN, "--evaluation.max-segments", "12"]
+    rows = json.loads(answer(["eval", *run, "--memory", "64,off", "--json"], capsys))
     assert [row["memory_length"] for row in rows] == [0, 16, 64]
+    gains = [row.pop("gain") for row in rows[1:]]
     for row in rows[:2]:
         more = [] if row["memory_length"] else ["--evaluation.memory-length", "0"]
-        alone = json.loads(answer(["eval", *RUN, "--json", *more], capsys))
+        alone = json.loads(answer(["eval", *run, "--json", *more], capsys))
         assert {**row, "tokens_per_second": 0} == {**alone, "tokens_per_second": 0}
-    first, _, head, *table = answer(["eval", *RUN, "--memory", "off,64"], capsys).splitlines()
+    first, _, head, *table = answer(["eval", *run, "--memory", "off,64"], capsys).splitlines()
     best = min(rows, key=lambda row: row["nats"])
     assert f"best with memory {best['memory_length'] or 'off'}" in first
     assert head.split()[0] == "memory"
-    assert [line.split()[0] for line in table] == ["off", "16", "64"] and "(as trained)" in table[1]
+    assert [line.split()[0] for line in table[:3]] == ["off", "16", "64"] and "(as trained)" in table[1]
+    for gain, row in zip(gains, rows[1:], strict=True):
+        assert gain["over_memory_length"] == 0 and gain["unit"] == "document" and gain["units"] > 2
+        assert gain["difference"] == pytest.approx(rows[0]["nats_per_token"] - row["nats_per_token"], abs=1e-9)
+    assert table[4].startswith("nats saved on a token over memory off, paired (Student's t")
+    assert [line.split()[0] for line in table[5:7]] == ["16", "64"] and "± " in table[5]
+    assert f"({gains[0]['units']} documents, p " in table[5] and table[5].endswith(gains[0]["verdict"])
+    assert table[7] == "on these documents; another seed may differ"
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,24 @@
 """`memjax eval`."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memjax.cli.parser import EVALUATION_FIELDS, Parser, open_run, tell, with_config
 from memjax.cli.stores import add_store, check_store_options, describe_store, score_store
 from memjax.cli.streams import check_probe, describe_stream, probe_stream
-from memjax.config import Config
+from memjax.config import Config, Evaluation
 from memjax.console import ANY_SIZE, align, check_serves, describe_facts, waiting
 from memjax.overrides import UsageError
 from memjax.report.outcomes import stream_facts
+from memjax.report.verdicts import Comparison, compare_documents, correct_for_many, describe_test, show_difference
+
+if TYPE_CHECKING:
+    from memjax.training.evaluation import DocumentScores
 
 PLURAL = {
     "nats": "{:,.1f}",
@@ -69,9 +75,11 @@ def run(arguments: list[str]) -> int:
     else:
         wanted = _with_trained(config, wanted)
         with waiting(scoring):
-            results = [(one, loaded.experiment.evaluate(loaded.variables, one)) for one in wanted]
-        rows = [{**facts, **values_of(dataclasses.replace(config, evaluation=e), r)} for e, r in results]
-        print(json.dumps(rows) if options.json else describe_sizes(rows, task, _trained(config)))
+            results = [(one, *score_documents(loaded, one)) for one in wanted]
+        rows = [{**facts, **values_of(dataclasses.replace(config, evaluation=e), r)} for e, r, _ in results]
+        gains = compare_sizes([scores for *_, scores in results], unit_of(loaded.experiment, config))
+        rows = [rows[0], *(row | {"gain": gain_values(rows[0], g)} for row, g in zip(rows[1:], gains, strict=True))]
+        print(json.dumps(rows) if options.json else describe_sizes(rows, task, _trained(config), gains))
         return 0
     return tell(values, functools.partial(describe_evaluation, task=task), options)
 
@@ -90,6 +98,44 @@ def read_sizes(text: str) -> list[int]:
     if wrong := [size for size in sizes if not size.isdecimal()]:
         raise UsageError(f"--memory: given {wrong[0]!r}, allowed: off, or a number of slots; several with commas")
     return list(dict.fromkeys(map(int, sizes)))
+
+
+def score_documents(loaded: Any, evaluation: Evaluation) -> tuple[Any, DocumentScores]:
+    """The result of an evaluation, and the sums of each document."""
+    from memjax.training.evaluation import DocumentScores
+
+    scores = DocumentScores()
+    return loaded.experiment.evaluate(loaded.variables, evaluation, observe=scores.observe), scores
+
+
+def compare_sizes(scores: Sequence[DocumentScores], unit: str) -> list[Comparison]:
+    """Compares each size of the memory with the smallest one, paired over documents.
+
+    Args:
+      scores: Of each size, smallest first.
+      unit: Kind of the documents.
+
+    Returns:
+      A comparison for each size but the first, corrected where there are many.
+    """
+    first, *others = scores
+    return correct_for_many([compare_documents(one.nats, first.nats, first.targets, unit=unit) for one in others])
+
+
+def unit_of(experiment: Any, config: Config) -> str:
+    """The kind of what begins with a fresh memory."""
+    from memjax.data.documents import Examples
+
+    if isinstance(experiment.documents(config.evaluation.split), Examples):
+        return "example"
+    protocol = experiment.reading(config.evaluation).protocol
+    return {"contiguous": "row", "sliding_window": "window"}.get(protocol, "document")
+
+
+def gain_values(control: Mapping[str, Any], gain: Comparison) -> dict[str, Any]:
+    """What a size of the memory saves on a token, as JSON values."""
+    numbers = {name: None if value != value else value for name, value in gain._asdict().items()}
+    return {"over_memory_length": control["memory_length"], **numbers}
 
 
 def values_of(config: Config, result: Any) -> dict[str, Any]:
@@ -145,8 +191,8 @@ def headline(values: Mapping[str, Any], task: Any) -> str:
     return text
 
 
-def describe_sizes(rows: Sequence[Mapping[str, Any]], task: Any, trained: int) -> str:
-    """A line a size of the memory, after a sentence with what was scored."""
+def describe_sizes(rows: Sequence[Mapping[str, Any]], task: Any, trained: int, gains: Sequence[Comparison] = ()) -> str:
+    """A line a size of the memory, after a sentence with what was scored; then what each saves, with its error."""
     names = [name for name in task.headline if name in rows[0]] + ["memory_bytes", "tokens_per_second"]
     show = lambda name, value: PLURAL.get(name, "{:.4f}").format(value)
     size = lambda row: _size(row["memory_length"]) + (" (as trained)" if row["memory_length"] == trained else "")
@@ -156,7 +202,18 @@ def describe_sizes(rows: Sequence[Mapping[str, Any]], task: Any, trained: int) -
     what = f"{best['targets']:,} {task.scored} of the {best['split']} split"
     what += f", memory {best['memory_state']}" if "memory_state" in best else ""
     text = f"{_name(best)}: best with memory {_size(best['memory_length'])}, {_numbers(best, task)} ({what})"
-    return "\n".join([text, "", *align(table, numbers=len(names))])
+    lines = [text, "", *align(table, numbers=len(names))]
+    if gains:
+        over = f"memory {_size(rows[0]['memory_length'])}"
+        lines += ["", f"nats saved on a token over {over}, paired ({describe_test(gains)}):"]
+        lines += align(
+            [
+                [_size(row["memory_length"]), show_difference(gain), gain.verdict]
+                for row, gain in zip(rows[1:], gains, strict=True)
+            ]
+        )
+        lines.append(f"on these {gains[0].unit}s; another seed may differ")
+    return "\n".join(lines)
 
 
 def _name(values: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from memjax.report import charts
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
+from memjax.report.verdicts import Comparison, compare_documents, show_difference
 
 __all__ = ["panels"]
 
@@ -65,10 +66,11 @@ def _memory(run: OpenedRun) -> Panel:
     parts: list[Figure | Table] = []
     rows = tuple((name, *_numbers(result, measure)) for name, result in states.items())
     scored = f"{run.kept.result.targets:,} {task.scored} of the {run.split} split"
-    gain = run.cleared.result.nats_per_token - run.kept.result.nats_per_token
+    gain = _gain(run)
     caption = (
         f"{scored}. Cleared: every segment finds what a document begins with; shuffled: what another row has left. The "
-        f"memory of this text is worth {gain:+.4f} nats a token."
+        f"memory of this text is worth {show_difference(gain)} nats a token: {gain.verdict}, by a paired t-test "
+        f"on these {gain.unit}s; another seed may differ."
     )
     heads = ("memory", "nats per token", *([measure.replace("_", " ")] if measure else []), "bytes of a row")
     parts.append(Table("memory_states", "Memory kept, cleared, shuffled", caption, heads, rows))
@@ -86,6 +88,15 @@ def _memory(run: OpenedRun) -> Panel:
         "that a part of the difference may be that it was trained to find a memory."
     )
     return Panel("memory_scores", "What the memory is worth", text, tuple(parts))
+
+
+def _gain(run: OpenedRun) -> Comparison:
+    """What the memory saves on a token over one that is cleared, paired over documents."""
+    documents = run.kept.document
+    kept, cleared, targets = (
+        np.bincount(documents, weights) for weights in (run.kept.nats, run.cleared.nats, np.ones(len(documents)))
+    )
+    return compare_documents(kept, cleared, targets)
 
 
 def _numbers(result: Any, measure: str) -> tuple[Any, ...]:

@@ -17,9 +17,11 @@ __all__ = [
     "LEAST_UNITS",
     "LEVEL_OF_SIGNIFICANCE",
     "Comparison",
+    "compare_documents",
     "compare_pairs",
     "correct_for_many",
     "describe_test",
+    "show_difference",
     "show_p",
 ]
 
@@ -109,6 +111,35 @@ def compare_pairs(
     return Comparison(difference, error, units, unit, p, verdict)
 
 
+def compare_documents(
+    nats: npt.ArrayLike, control: npt.ArrayLike, targets: npt.ArrayLike, *, unit: str = "document"
+) -> Comparison:
+    """Compares two evaluations of the same documents by what one saves on a target.
+
+    The difference is that of the nats per target of both evaluations, so that long documents count more. Its error is
+    that of a ratio of two sums over documents.
+
+    Args:
+      nats: Sums of nats `[documents]`.
+      control: Sums of nats of the other evaluation `[documents]`.
+      targets: Number of targets of each document `[documents]`.
+      unit: Kind of the documents.
+
+    Returns:
+      The nats per target that are saved. Above 0 the first evaluation is better.
+
+    Example:
+      >>> found = compare_documents([10.0, 21.0, 38.0], [15.0, 30.0, 61.0], [10, 20, 40])
+      >>> print(f"{found.difference:.3f} ± {found.error:.3f} ({found.counted}, p {found.p:.3f}): {found.verdict}")
+      0.529 ± 0.043 (3 documents, p 0.007): gain
+    """
+    nats, control, targets = (np.asarray(values, np.float64) for values in (nats, control, targets))
+    saved = control - nats
+    mean = float(saved.sum() / targets.sum()) if targets.size else math.nan
+    linear = mean + (saved - mean * targets) / targets.mean() if targets.size else saved
+    return compare_pairs(linear, np.zeros_like(linear), unit=unit)
+
+
 def correct_for_many(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Applies Holm's correction to the comparisons of one table, where more than ten of them are claims.
 
@@ -148,6 +179,21 @@ def describe_test(comparisons: Sequence[Comparison]) -> str:
         f"Student's t, paired and two-sided: a gain or a loss has p < {LEVEL_OF_SIGNIFICANCE:g}, fewer than "
         f"{LEAST_UNITS} units are too few{corrected}"
     )
+
+
+def show_difference(comparison: Comparison, digits: int = 4) -> str:
+    """Returns a difference with its error, units and p-value, in words.
+
+    Example:
+      >>> show_difference(compare_pairs([0.75, 0.8, 0.82], [0.5, 0.6, 0.5]), 2)
+      '+0.26 ± 0.03 (3 seeds, p 0.018)'
+      >>> show_difference(compare_pairs([0.75], [0.5], unit="document"), 2)
+      '+0.25 (1 document, too few for an error)'
+    """
+    error = "" if math.isnan(comparison.error) else f" ± {comparison.error:.{digits}f}"
+    p = f"p {show_p(comparison.p)}".replace("p <", "p < ") if show_p(comparison.p) else ""
+    p = p or ("too few for a verdict" if error else "too few for an error")
+    return f"{comparison.difference:+.{digits}f}{error} ({comparison.counted}, {p})"
 
 
 def show_p(p: float) -> str:

@@ -21,7 +21,7 @@ from memjax.training.objective import model_collections
 from memjax.training.sharding import Layout, check_rows, put
 from memjax.typing import Batch, tree_dataclass
 
-__all__ = ["EvaluationResult", "Evaluator", "Score", "evaluate"]
+__all__ = ["DocumentScores", "EvaluationResult", "Evaluator", "Score", "evaluate"]
 
 READING = ("protocol", "rows", "segment_length", "stride", "score_first")
 """What a result says of its reading."""
@@ -204,6 +204,50 @@ class EvaluationResult(Score):
         words = {"words": self.words, "word_perplexity": self.word_perplexity} if self.words else {}
         words |= {"examples_per_second": self.examples_per_second} if self.examples_per_second else {}
         return {**super().as_dict(), **words, **self.measures, **values}
+
+
+class DocumentScores:
+    """Sums of each document that an evaluation reads; `observe` is an argument of a call of `Evaluator`.
+
+    A document is whatever begins with a fresh memory: a document (`separate`), a row of the whole split (`contiguous`),
+    a window (`sliding_window`) or an example. Two evaluations of one reading have the same documents in the same order.
+
+    Example:
+      >>> batch = Batch(np.zeros((1, 2)), np.zeros((1, 2)), np.ones((1, 2), bool), np.ones((1, 2)), np.array([True]))
+      >>> scores = DocumentScores()
+      >>> for nats in ([[1.0, 2.0]], [[3.0, 3.0]]):
+      ...     scores.observe(batch, Scored(np.array(nats)))
+      >>> scores.nats.tolist(), scores.targets.tolist()
+      ([3.0, 6.0], [2.0, 2.0])
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[int, int], np.ndarray] = {}
+        self._numbers: dict[int, int] = {}
+
+    def observe(self, batch: Batch, scored: Scored) -> None:
+        """Adds the targets of a batch to their documents."""
+        read = np.flatnonzero(np.any(np.asarray(batch.mask), axis=1))
+        where = np.asarray(batch.weights) > 0
+        for row in read.tolist():
+            self._numbers[row] = self._numbers.get(row, 0) + bool(batch.start_of_document[row])
+            nats = np.sum(scored.nats[row], where=where[row], dtype=np.float64)
+            sums = self._sums.setdefault((row, self._numbers[row]), np.zeros(2))
+            sums += nats, np.sum(where[row])
+
+    @property
+    def nats(self) -> np.ndarray:
+        """`[documents]`, negative log likelihood of the targets of each; documents without any are left out."""
+        return self._columns()[0]
+
+    @property
+    def targets(self) -> np.ndarray:
+        """`[documents]`, number of scored targets of each."""
+        return self._columns()[1]
+
+    def _columns(self) -> np.ndarray:
+        found = np.array([self._sums[place] for place in sorted(self._sums)]).reshape(-1, 2).T
+        return found[:, found[1] > 0]
 
 
 def evaluate(

@@ -256,7 +256,9 @@ class Experiment:
             how["read"] = make_read(self.model, self.adapt_rows)
         return self.task.predict(self.model, variables, asked, self.datasets, **how)
 
-    def evaluate(self, variables: Mapping[str, Any], evaluation: configs.Evaluation | None = None) -> EvaluationResult:
+    def evaluate(
+        self, variables: Mapping[str, Any], evaluation: configs.Evaluation | None = None, **asked: Any
+    ) -> EvaluationResult:
         """Scores a split, then measures what the model answers to it by generating, as far as the task does.
 
         Where the evaluation changes the memory between segments, nothing is generated.
@@ -264,13 +266,14 @@ class Experiment:
         Args:
           variables: of `model`.
           evaluation: another one than the configuration describes.
+          **asked: `observe` and `stop` of `Evaluator`.
         """
         evaluation = self.told(evaluation or self.config.evaluation)
         if evaluation.task:
             own = dataclasses.replace(evaluation, task="", prompt="")
-            return self.of_task(evaluation.task, evaluation.prompt).evaluate(variables, own)
+            return self.of_task(evaluation.task, evaluation.prompt).evaluate(variables, own, **asked)
         evaluator = self.evaluator(evaluation)
-        result = evaluator(variables)
+        result = evaluator(variables, **asked)
         if not evaluation.answers or evaluation.memory_state != "kept" or self.task.writes_answers:
             return result
         split = self.documents(evaluation.split)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies
 from scipy import stats
 
-from memjax.report.verdicts import compare_pairs, correct_for_many, describe_test, show_p
+from memjax.report.verdicts import compare_documents, compare_pairs, correct_for_many, describe_test, show_p
 
 NAN = math.nan
 SCORES = strategies.floats(-100, 100).map(lambda value: round(value, 3))
@@ -97,6 +97,25 @@ def test_equal_and_diverged_runs():
     assert compare_pairs([1.5, 2.5, 3.5], [1.0, 2.0, 3.0]).verdict == "gain"  # without deviation
     for own in ([math.inf, 1.0, 2.0], [-math.inf, 1.0, 2.0], [math.inf, -math.inf, 0.0]):
         assert compare_pairs(own, [0.0, 0.1, 0.2]).verdict == "level"
+
+
+@hypothesis.given(strategies.lists(strategies.tuples(SCORES, SCORES, strategies.integers(1, 50)), min_size=3))
+def test_documents_are_a_ratio_of_sums(documents):
+    own, control, targets = np.array(documents).T
+    found = compare_documents(own, control, targets)
+    assert found.difference == pytest.approx((control - own).sum() / targets.sum(), abs=1e-9)
+    residual, count = control - own - found.difference * targets, len(documents)  # the error of a ratio of sums
+    expected = math.sqrt(count / (count - 1) * np.sum(residual**2)) / targets.sum()
+    assert found.error == pytest.approx(expected, abs=1e-9) and found.counted == f"{count} documents"
+
+
+def test_documents_of_equal_length_are_pairs():
+    own, control = np.array([3.0, 5.0, 8.0]), np.array([4.0, 5.5, 9.5])
+    found, pairs = compare_documents(own, control, [2, 2, 2]), compare_pairs(control / 2, own / 2)
+    assert found[:2] == pytest.approx(pairs[:2]) and found.p == pytest.approx(pairs.p)
+    alone = compare_documents([3.0], [4.0], [2])
+    assert (alone.verdict, alone.counted, alone.difference) == ("too few", "1 document", 0.5)
+    assert compare_documents([], [], []).units == 0
 
 
 def holm(values):

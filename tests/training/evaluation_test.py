@@ -8,7 +8,7 @@ import pytest
 from memjax.data.documents import ArrayDocuments
 from memjax.data.reading import Reading
 from memjax.data.windows import sliding_windows
-from memjax.training.evaluation import EvaluationResult, Evaluator, Interrupted, evaluate
+from memjax.training.evaluation import DocumentScores, EvaluationResult, Evaluator, Interrupted, evaluate
 from tests.training.toy import LENGTH, ToyModel, toy_documents, toy_state, toy_stream
 
 DOCUMENTS = toy_documents(9, seed=3)
@@ -26,7 +26,7 @@ def read(**arguments):
     return Reading(**{"rows": 3, "segment_length": LENGTH, "begin_token": 0, **arguments})
 
 
-def score(variables, **arguments):
+def score(variables, observe=None, **arguments):
     """One evaluation; compiled programs are kept by the shapes they were compiled for."""
     fields = [field.name for field in dataclasses.fields(Reading)]
     reading = read(**{name: arguments.pop(name) for name in fields if name in arguments})
@@ -37,7 +37,29 @@ def score(variables, **arguments):
         reading.rows if "host_rows" not in arguments else 2,
     )
     evaluator._score = EVALUATORS.setdefault(key, evaluator._score)
-    return evaluator(variables)
+    return evaluator(variables, **({"observe": observe} if observe else {}))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8])
+def test_every_document_has_its_sums(variables, rows):
+    scores = DocumentScores()
+    result = score(variables, rows=rows, observe=scores.observe)
+    assert sorted(scores.targets.tolist()) == sorted(len(DOCUMENTS[i]) for i in range(9))
+    assert scores.nats.sum() == pytest.approx(result.nats)
+    alone = DocumentScores()
+    one = ArrayDocuments([DOCUMENTS[4]], num_bytes=[DOCUMENTS.num_bytes(4)])
+    score(variables, rows=rows, documents=one, observe=alone.observe)
+    assert alone.targets.tolist() == [len(DOCUMENTS[4])]
+    assert np.min(np.abs(scores.nats - alone.nats)) == pytest.approx(0, abs=1e-5)
+
+
+def test_a_row_of_streams_and_a_window_are_documents(variables):
+    streams, windows = DocumentScores(), DocumentScores()
+    result = score(variables, protocol="contiguous", observe=streams.observe)
+    assert len(streams.targets) == 3 and streams.targets.sum() == result.targets
+    result = score(variables, protocol="sliding_window", observe=windows.observe)
+    assert len(windows.targets) > 9 and windows.nats.sum() == pytest.approx(result.nats)
+    assert DocumentScores().nats.tolist() == []
 
 
 @pytest.fixture(scope="module")
