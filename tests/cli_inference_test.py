@@ -28,7 +28,7 @@ def test_eval_begins_with_a_sentence(here, capsys):  # noqa: F811
 
 @pytest.mark.laws
 def test_memories_side_by_side(here, capsys):  # noqa: F811
-    run = [*RUN, "--evaluation.max-segments", "12"]
+    run = [*RUN, "--evaluation.max-segments", "12", "--evaluation.split", "train"]
     rows = json.loads(answer(["eval", *run, "--memory", "64,off", "--json"], capsys))
     assert [row["memory_length"] for row in rows] == [0, 16, 64]
     gains = [row.pop("gain") for row in rows[1:]]
