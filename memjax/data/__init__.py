@@ -6,6 +6,7 @@ from memjax.data.dialogue import *
 from memjax.data.documents import *
 from memjax.data.events import *
 from memjax.data.examples import *
+from memjax.data.file_contents import *
 from memjax.data.glue import *
 from memjax.data.identifiers import *
 from memjax.data.images import *
@@ -16,6 +17,9 @@ from memjax.data.quac import *
 from memjax.data.questions import *
 from memjax.data.readers import *
 from memjax.data.reading import *
+from memjax.data.reading_report import *
+from memjax.data.record_files import *
+from memjax.data.records import *
 from memjax.data.rows import *
 from memjax.data.seqio import *
 from memjax.data.sorting import *

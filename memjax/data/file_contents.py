@@ -76,7 +76,7 @@ _PARQUET, _ARROW, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _PACKED = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\0", ".zst": b"\x28\xb5\x2f\xfd", ".zip": b"PK"}
 """ending -> first bytes of packed files"""
 _BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")
-"""what follows BZh and a digit: a block, or the end of an empty file"""
+"""bytes after BZh and a digit: a block, or the end of an empty file"""
 
 
 def _unreadable(file: object, name: str, advice: str = "") -> UnreadableError:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from memjax.data.documents import EvenDocuments
-from memjax.data.sources import find_packed, open_packed
+from memjax.data.file_contents import open_unpacked
+from memjax.data.sources import find_packed
 
 __all__ = ["ImageDocuments", "images_of", "mnist", "png_grid"]
 
@@ -83,7 +84,7 @@ def _read_idx(path: str | Path, magic: int, what: str) -> np.ndarray:
     """An idx file of bytes; the last digit of its magic number says how many axes it has."""
     axes = magic % 256
     begin = 4 + 4 * axes
-    with open_packed(Path(path)) as file:
+    with open_unpacked(path) as file:
         content = file.read()
     if len(content) < begin or struct.unpack(">I", content[:4])[0] != magic:
         raise ValueError(f"{path}: not an idx file of {what} (magic number {magic})")

@@ -25,6 +25,8 @@ from memjax.data.python_sources import python_sources
 from memjax.data.qa_srl import qa_srl_questions
 from memjax.data.quac import quac_questions, tfds_quac_questions
 from memjax.data.questions import QuestionSplit, select_questions
+from memjax.data.reading_report import ReadingRules
+from memjax.data.record_files import json_lines
 from memjax.data.relation_pairs import cached_pairs, relation_pairs
 from memjax.data.relation_sentences import RelationSplits, made_relations, relation_files, tacred_sentences
 from memjax.data.sorting import Sorting
@@ -87,12 +89,12 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
         case configs.PythonLibrary():
             return python_sources(split)
         case configs.TextFiles():
-            return sources.text_files(source.path, split=split, **_shares(source))
+            return sources.text_files(source.path, split=split, rules=rules_of(source), **_shares(source))
         case configs.Directories():
             listed = {"pattern": source.pattern, "order_file": source.order_file}
-            return sources.directories(source.path, split=split, **listed, **_shares(source))
+            return sources.directories(source.path, split=split, rules=rules_of(source), **listed, **_shares(source))
         case configs.JsonLines():
-            return sources.json_lines(source.path, field=source.field, split=split, **_shares(source))
+            return json_lines(source.path, field=source.field, split=split, rules=rules_of(source), **_shares(source))
         case configs.Enwik8():
             return sources.enwik8(source.path, split=split)
         case configs.WikiText():
@@ -291,6 +293,10 @@ def asked_questions(source: configs.AskedTexts, split: str) -> QuestionSplit:
 def source_notes(source: configs.Source) -> list[str]:
     """Lines about what was left out of a source."""
     match source:
+        case configs.OwnFiles():
+            own: Any = source
+            note = open_source(configs.Data(source=own), "train").note
+            return [note] if note else []
         case configs.ClassifiedTexts():
             return classified_texts(source).notes()
         case configs.Relations(relations=()):
@@ -298,6 +304,11 @@ def source_notes(source: configs.Source) -> list[str]:
         case configs.TriviaQa() | configs.Quac() | configs.QaSrl():
             return [line for split in SPLITS for line in asked_questions(source, split).notes(split)]
     return []
+
+
+def rules_of(source: Any) -> ReadingRules:
+    """The rules by which the files of a source are read."""
+    return ReadingRules(encoding=source.encoding, skip=source.skip)
 
 
 def _shares(source: Any) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import codecs
 import collections
-import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
+
+from memjax.settings.ranges import Encoding, refusal
 
 __all__ = ["ReadingReport", "ReadingRules", "Record", "UnreadableError", "check_encoding"]
 
@@ -38,16 +39,15 @@ class ReadingRules:
         check_encoding(self.encoding)
 
 
-def check_encoding(encoding: str, field: str = "encoding") -> str:
+def check_encoding(encoding: str) -> str:
     """Returns the name of a text encoding as Python's codecs write it.
 
     Raises:
       ValueError: A name that is no text encoding.
     """
-    with contextlib.suppress(LookupError, ValueError):
-        "".encode(encoding)  # refuses codecs that are no text encodings, such as hex
-        return codecs.lookup(encoding).name
-    raise ValueError(f"{field}: given {encoding!r}, allowed: an encoding such as utf-8, utf-16, latin-1, cp1252")
+    if allowed := refusal(encoding, Encoding):
+        raise ValueError(f"encoding: given {encoding!r}, allowed: {allowed}")
+    return codecs.lookup(encoding).name
 
 
 class UnreadableError(ValueError):

@@ -8,6 +8,7 @@ print(report.finish())  # "3 of 212 rows skipped: 2 empty, 1 null"
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import csv
 import importlib
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memjax.data.file_contents import import_extra, packing_of, read_text_file, unpacked_name
+from memjax.data.file_contents import decode_bytes, import_extra, packing_of, read_text_file, unpacked_name
 from memjax.data.reading_report import Record, UnreadableError
 
 __all__ = [
@@ -65,19 +66,22 @@ def record_format(path: str | os.PathLike[str]) -> str:
         return ""
 
 
-def read_records(path: str | os.PathLike[str], encoding: str = "utf-8", *, delimiter: str = "") -> Iterator[Record]:
+def read_records(
+    path: str | os.PathLike[str], encoding: str = "utf-8", *, delimiter: str = "", form: str = ""
+) -> Iterator[Record]:
     """Yields the records of a file: rows of CSV and TSV as lists of fields, of JSON, Parquet and Arrow as they are.
 
     Args:
       path: File, packed or not.
       encoding: Encoding of a file that is not UTF-8.
       delimiter: Character between the fields of a table. Empty to find out.
+      form: One of the results of `record_format`. Empty to find out.
 
     Raises:
       UnreadableError: The file as a whole cannot be read. A record that cannot be read is an `UnreadableError` as its
         value.
     """
-    form = record_format(path)
+    form = form or record_format(path)
     if form in ("parquet", "arrow"):
         yield from _read_columns(path, form)
     elif form == "json":
@@ -90,8 +94,12 @@ def read_records(path: str | os.PathLike[str], encoding: str = "utf-8", *, delim
         raise UnreadableError(f"path: {path} has no records; allowed: {endings}", "without records", is_broken=False)
 
 
+_CONTAINERS = ("data", "rows", "examples", "records", "documents", "items")
+"""keys of an object that may hold all records"""
+
+
 def read_json(text: str, name: object) -> Iterator[Record]:
-    """Yields the records of a JSON array, of JSON lines, or of the one list in an object.
+    """Yields the records of a JSON array, of JSON lines, or of an object that holds them under `data` or a similar key.
 
     Raises:
       UnreadableError: An array that is not JSON.
@@ -99,8 +107,8 @@ def read_json(text: str, name: object) -> Iterator[Record]:
     if text.lstrip().startswith("["):
         entries = _json_array(text, name)
     elif (whole := _object_of_lines(text)) is not None:
-        lists = [value for value in whole.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
-        entries = lists[0] if len(lists) == 1 else [whole]
+        lists = [whole[name] for name in _CONTAINERS if isinstance(whole.get(name), list)]
+        entries = lists[0] if lists else [whole]
     else:
         yield from json_line_records(text.split("\n"), name)
         return
@@ -145,7 +153,9 @@ def json_line_records(lines: Iterable[str | bytes], name: object) -> Iterator[Re
 def parse_json(line: str | bytes, place: str) -> Any:
     """Returns a JSON value, or the `UnreadableError` that says why it is none."""
     try:
-        return json.loads(line.removeprefix(b"\xef\xbb\xbf") if isinstance(line, bytes) else line)
+        return json.loads(decode_bytes(line, place) if isinstance(line, bytes) else line)
+    except UnreadableError as error:
+        return error
     except (ValueError, RecursionError) as error:
         message = f"path: {place} is not JSON ({error}); give one JSON object per line, or an array"
         return UnreadableError(message, "not JSON")
@@ -220,11 +230,14 @@ def _sample_rows(text: str, delimiter: str, **options: Any) -> list[list[str]]:
 
 
 def _delimiter_of(text: str) -> str:
+    """Returns the delimiter by which most rows have as many fields, two or more, else the comma."""
+    best, most = ",", 0.0
     for delimiter in ",;\t|":
-        widths = {len(row) for row in _sample_rows(text, delimiter)}
-        if len(widths) == 1 and min(widths) > 1:
-            return delimiter
-    return ","
+        widths = [len(row) for row in _sample_rows(text, delimiter)]
+        ((width, count),) = collections.Counter(widths).most_common(1) or [(0, 0)]
+        if width > 1 and count / len(widths) > most:
+            best, most = delimiter, count / len(widths)
+    return best
 
 
 def _has_table_quotes(text: str) -> bool:

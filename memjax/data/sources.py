@@ -7,9 +7,7 @@ Each reader checks its path when it is called and reads a text when it is asked 
 from __future__ import annotations
 
 import functools
-import gzip
 import hashlib
-import json
 import lzma
 import os
 import re
@@ -20,13 +18,14 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from memjax.data.content import file_sha256
+from memjax.data.file_contents import HEAD_BYTES, check_text, decode_bytes, open_unpacked, read_text_file
+from memjax.data.reading_report import ReadingReport, ReadingRules, UnreadableError, check_encoding
 
 __all__ = [
     "TextSource",
     "Texts",
     "directories",
     "enwik8",
-    "json_lines",
     "novels",
     "read_text",
     "text_files",
@@ -60,6 +59,7 @@ class Texts:
 
     Attributes:
       compared: How much of the texts the fingerprint has seen, in words. Empty for all of them.
+      note: Line about files and records that were skipped. Empty where none were.
 
     Example:
       >>> texts = Texts.from_mapping({"a": "one", "b": "two"})
@@ -69,7 +69,7 @@ class Texts:
 
     def __init__(self, names: Sequence[str], read: Callable[[int], str], fingerprint: str):
         self.names = list(names)
-        self.fingerprint, self.compared = fingerprint, ""
+        self.fingerprint, self.compared, self.note = fingerprint, "", ""
         self._read = read
 
     @classmethod
@@ -149,9 +149,14 @@ def select_split(
 
 
 def text_files(
-    path: str | os.PathLike[str], *, split: str | None = None, validation: float = 0.05, test: float = 0.05
+    path: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    validation: float = 0.05,
+    test: float = 0.05,
+    rules: ReadingRules = ReadingRules(),
 ) -> Texts:
-    """Text files, one document each, unpacked where a name ends in `.xz` or `.gz`.
+    """Text files, one document each, unpacked where they are packed. Files that are no texts are skipped.
 
     One file alone is cut into consecutive parts instead (the first `1 - validation - test` of it is train, then
     validation, then test), at line ends; so is each of so few files that a split would have none.
@@ -161,20 +166,69 @@ def text_files(
       split: `train`, `validation`, `test`, or None for everything.
       validation: share held out, in [0, 1].
       test: share held out, in [0, 1].
+      rules: Encoding of the files, and what may be skipped.
 
     Raises:
-      ValueError: a path that is missing or without text, or a split without documents; when a text is read, a file
-        that is not UTF-8.
+      ValueError: a path that is missing or without text, files that must not be skipped, or a split without documents;
+        when a text is read, a file that is of another encoding.
     """
-    files = find_files(path)
+    files, note = readable_files(path, rules)
     if len(files) == 1:
-        return _parts_of_file(files[0], split, validation=validation, test=test)
-    if not any(file.stat().st_size for file in files):
-        raise ValueError(f"path: all {len(files)} files of {path} are empty; give files with text")
-    root = Path(os.path.commonpath([file.parent for file in files]))
-    names = [file.relative_to(root).as_posix() for file in files]
-    texts = Texts(names, lambda i: read_text(files[i], allow_empty=True), _file_fingerprint(files, root))
-    return select_split(texts, split, validation=validation, test=test, few_are_cut=True)
+        texts = _parts_of_file(files[0], split, validation=validation, test=test, encoding=rules.encoding)
+    else:
+        root = Path(os.path.commonpath([file.parent for file in files]))
+        names = [file.relative_to(root).as_posix() for file in files]
+        fingerprint = file_fingerprint(files, root) + encoding_mark(rules)
+        texts = Texts(names, lambda i: read_text(files[i], encoding=rules.encoding), fingerprint)
+        texts = select_split(texts, split, validation=validation, test=test, few_are_cut=True)
+    texts.note = note
+    return texts
+
+
+def readable_files(path: str | os.PathLike[str], rules: ReadingRules = ReadingRules()) -> tuple[list[Path], str]:
+    """The files of a path that are texts, by their first 64 kB, and the line about the others.
+
+    Raises:
+      ValueError: nothing is there, or files that must not be skipped.
+    """
+    return _readable(path, find_files(path), rules)
+
+
+def _readable(where: object, files: Sequence[Path], rules: ReadingRules) -> tuple[list[Path], str]:
+    is_alone = list(files) == [Path(str(where))]
+    return _readable_then(str(where), file_facts(files), rules, is_alone)
+
+
+def file_facts(files: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
+    """Files with their sizes and times: what tells that they were read before."""
+    return tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+
+
+@functools.lru_cache(maxsize=8)
+def _readable_then(
+    where: str, facts: Sequence[tuple[Path, int, int]], rules: ReadingRules, is_alone: bool
+) -> tuple[list[Path], str]:
+    """As `_readable`, remembered for files of the same sizes and times: every split asks for it."""
+    report, files = ReadingReport("files", where, rules), []
+    for file, size, _ in facts:
+        try:
+            # Where all may be skipped, what is broken behind the first bytes has to be known.
+            with open_unpacked(file) as opened:
+                content = opened.read(-1 if rules.skip == "all" else HEAD_BYTES)
+            check_text(content, file)
+            decode_bytes(content, file, rules.encoding, is_head=len(content) == HEAD_BYTES)
+        except UnreadableError as error:
+            report.skip(error, size, is_alone=is_alone)
+        else:
+            report.take(size)
+            files.append(file)
+    return files, report.finish()
+
+
+def encoding_mark(rules: ReadingRules) -> str:
+    """The part of a fingerprint that says how files are decoded; empty for UTF-8."""
+    encoding = check_encoding(rules.encoding)
+    return "" if encoding == "utf-8" else f"-{encoding}"
 
 
 def directories(
@@ -185,12 +239,13 @@ def directories(
     split: str | None = None,
     validation: float = 0.05,
     test: float = 0.05,
+    rules: ReadingRules = ReadingRules(),
 ) -> Texts:
     """One document per folder below `path`: a repository, a project, a book in chapters.
 
     The files of a folder are joined in path order, or in the order that `order_file` lists (one path per line, relative
-    to the folder; files that it does not list are left out). Each is preceded by a line `# path`. Empty and hidden
-    files are left out.
+    to the folder; files that it does not list are left out). Each is preceded by a line `# path`. Hidden files are left
+    out, and files that are no texts are skipped.
 
     Args:
       path: the folder that holds the folders.
@@ -199,9 +254,11 @@ def directories(
       split: see `text_files`; by a hash of the folder's name.
       validation: share held out, in [0, 1].
       test: share held out, in [0, 1].
+      rules: Encoding of the files, and what may be skipped.
 
     Raises:
-      ValueError: no such folder, none inside it with matching text, or a listed file that does not exist.
+      ValueError: no such folder, none inside it with matching text, a listed file that does not exist, or files that
+        must not be skipped.
     """
     root = Path(path)
     if not root.is_dir():
@@ -213,66 +270,25 @@ def directories(
             members[folder.name] = files
     if not members:
         raise ValueError(f"path: no folder in {root} has files that match {pattern!r}; check the path and the pattern")
+    readable, note = _readable(root, [file for files in members.values() for file in files], rules)
+    texts = set(readable)
+    members = {name: left for name, files in members.items() if (left := [file for file in files if file in texts])}
     names = list(members)
 
     def read(index: int) -> str:
         folder = root / names[index]
-        parts = ((file.relative_to(folder).as_posix(), read_text(file)) for file in members[names[index]])
+        parts = (
+            (file.relative_to(folder).as_posix(), read_text(file, encoding=rules.encoding))
+            for file in members[names[index]]
+        )
         return "".join(f"# {name}\n{text}" + ("" if text.endswith("\n") else "\n") for name, text in parts)
 
-    texts = Texts(names, read, _file_fingerprint([file for files in members.values() for file in files], root))
-    return select_split(texts, split, validation=validation, test=test)
-
-
-def json_lines(
-    path: str | os.PathLike[str],
-    *,
-    field: str = "text",
-    split: str | None = None,
-    validation: float = 0.05,
-    test: float = 0.05,
-) -> Texts:
-    """JSON lines, one document per line, named `file:line`; blank lines are left out.
-
-    Plain files are read line by line where they lie; packed ones (`.xz`, `.gz`) are kept in memory.
-
-    Args:
-      path: a file, a folder or a glob.
-      field: the key that holds the text.
-      split: see `text_files`; by a hash of `file:line`, inside each text where there are few.
-      validation: share held out, in [0, 1].
-      test: share held out, in [0, 1].
-
-    Raises:
-      ValueError: a path that is missing or without lines; when a text is read, a line that is not JSON or has no
-        string under `field`.
-    """
-    files = find_files(path)
-    root = Path(os.path.commonpath([file.parent for file in files]))
-    names, places, unpacked = [], [], {}
-    for file in files:
-        with open_packed(file) as lines:
-            if file.suffix in _PACKED:
-                unpacked[file] = lines.read()
-            offset = 0
-            for number, line in enumerate(unpacked[file].splitlines(True) if file in unpacked else lines, start=1):
-                if line.strip():
-                    names.append(f"{file.relative_to(root).as_posix()}:{number}")
-                    places.append((file, offset, len(line)))
-                offset += len(line)
-    if not names:
-        raise ValueError(f"path: {path} has no lines; give a file with one JSON object per line")
-
-    def read(index: int) -> str:
-        file, offset, size = places[index]
-        if file in unpacked:
-            return _json_text(unpacked[file][offset : offset + size], field, names[index])
-        with open_packed(file) as lines:
-            lines.seek(offset)
-            return _json_text(lines.read(size), field, names[index])
-
-    texts = Texts(names, read, f"{_file_fingerprint(files, root)}-{field}")
-    return select_split(texts, split, validation=validation, test=test, few_are_cut=True)
+    fingerprint = file_fingerprint([file for files in members.values() for file in files], root)
+    texts = select_split(
+        Texts(names, read, fingerprint + encoding_mark(rules)), split, validation=validation, test=test
+    )
+    texts.note = note
+    return texts
 
 
 def enwik8(
@@ -361,7 +377,7 @@ def novels(
         return select_split(texts, split, validation=validation, test=test)
     if not root.is_file():
         raise ValueError(f"path: {root} does not exist; give a folder or a tar of .txt files")
-    fingerprint = _file_fingerprint([root], root.parent)
+    fingerprint = file_fingerprint([root], root.parent)
     books = _books_of_tar(root, fingerprint)
     if not books:
         raise ValueError(f"path: {root} holds no .txt files; give a folder or a tar of .txt files")
@@ -382,49 +398,38 @@ def _books_of_tar(path: Path, fingerprint: str) -> dict[str, bytes]:
         raise ValueError(f"path: {path} is not a readable tar; give a folder or a tar of .txt files") from None
 
 
-def read_text(path: str | os.PathLike[str], *, allow_empty: bool = False) -> str:
-    """A UTF-8 file, unpacked where its name ends in `.xz` or `.gz`.
+def read_text(path: str | os.PathLike[str], *, allow_empty: bool = False, encoding: str = "utf-8") -> str:
+    """The text of a file, unpacked where its content is packed.
 
     Raises:
-      ValueError: a missing or empty file, or one that is not UTF-8 (with the byte offset).
+      ValueError: a missing or empty file, one of another encoding (with the byte, and an encoding that fits), or one
+        that is no text.
     """
     file = Path(path)
     if not file.is_file():
         raise ValueError(f"path: {file} is not a file; check the path")
-    try:
-        with open_packed(file) as opened:
-            content = opened.read()
-    except (lzma.LZMAError, gzip.BadGzipFile, EOFError) as error:
-        raise ValueError(f"path: {file} cannot be unpacked ({error}); check the file") from None
-    if not content and not allow_empty:
-        raise ValueError(f"path: {file} is empty; give a file with text, or remove it")
-    return decode_text(content, str(file))
+    if allow_empty and not file.stat().st_size:
+        return ""
+    return read_text_file(file, encoding)
 
 
 def decode_text(content: bytes, name: str) -> str:
     """UTF-8 bytes as text; `name` says in an error where they come from."""
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"path: {name} is not UTF-8 at byte {error.start}; convert it to UTF-8") from None
+    return decode_bytes(content, name)
 
 
-_PACKED: Mapping[str, Callable] = {".xz": lzma.open, ".gz": gzip.open}
-
-
-def open_packed(path: Path):
-    """The bytes of a file, unpacked where its name ends in `.xz` or `.gz`."""
-    return _PACKED.get(path.suffix, open)(path, "rb")
+PACKED = (".xz", ".gz", ".bz2", ".zst", ".zip")
+"""endings that a file may have more where it is packed"""
 
 
 def packed_names(*names: str) -> list[str]:
-    """Names under which files may lie, as they are or packed."""
-    return [f"{name}{suffix}" for name in names for suffix in ("", *_PACKED)]
+    """Names under which files may lie, as they are or packed in the usual forms, for messages."""
+    return [f"{name}{suffix}" for name in names for suffix in ("", *PACKED[:2])]
 
 
 def find_packed(folder: str | os.PathLike[str], *names: str) -> Path | None:
     """The first of some files that is there, as it is or packed."""
-    files = (Path(folder) / name for name in packed_names(*names))
+    files = (Path(folder) / f"{name}{suffix}" for name in names for suffix in ("", *PACKED))
     return next((file for file in files if file.is_file()), None)
 
 
@@ -455,8 +460,8 @@ def find_files(path: str | os.PathLike[str]) -> list[Path]:
     return files
 
 
-def _parts_of_file(file: Path, split: str | None, *, validation: float, test: float) -> Texts:
-    text = read_text(file)
+def _parts_of_file(file: Path, split: str | None, *, validation: float, test: float, encoding: str) -> Texts:
+    text = read_text(file, encoding=encoding)
     if split is None:
         return Texts.from_mapping({file.name: text})
     part = _part_of_text(text, split, str(file), validation=validation, test=test)
@@ -486,8 +491,8 @@ def _files_of_folder(folder: Path, pattern: str, order_file: str) -> list[Path]:
         missing = [file for file in listed if not file.is_file()]
         if missing:
             raise ValueError(f"order_file: {listing} lists {missing[0]}, which is not a file; correct the list")
-        return [file for file in listed if file.stat().st_size]
-    found = (file for file in folder.glob(pattern) if file.is_file() and file.stat().st_size)
+        return listed
+    found = (file for file in folder.glob(pattern) if file.is_file())
     shown = (file for file in found if not _is_hidden(file, folder))
     return sorted(shown, key=lambda file: file.relative_to(folder).parts)
 
@@ -496,26 +501,13 @@ def _is_hidden(file: Path, root: str | os.PathLike[str]) -> bool:
     return any(part.startswith(".") for part in file.relative_to(root).parts)
 
 
-def _json_text(line: bytes, field: str, name: str) -> str:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"path: {name} is not JSON ({error}); give one JSON object per line") from None
-    if not isinstance(record, dict) or not isinstance(record.get(field), str):
-        has = ", ".join(record) if isinstance(record, dict) else type(record).__name__
-        raise ValueError(
-            f"field: {name} has no text under {field!r} (it has: {has}); name the field that holds the text"
-        )
-    return record[field]
-
-
 def _between_blank_lines(text: str, match: re.Match[str]) -> bool:
     before = text[text.rfind("\n", 0, max(match.start() - 1, 0)) + 1 : match.start()]
     after = text[match.end() + 1 : text.find("\n", match.end() + 1) + 1]
     return not before.strip() and not after.strip()
 
 
-def _file_fingerprint(files: Iterable[Path], root: Path) -> str:
+def file_fingerprint(files: Iterable[Path], root: Path) -> str:
     """The names and the content of files, so that a touched or copied corpus is the same one."""
     named = ((file.relative_to(root).as_posix(), file_sha256(file)) for file in files)
     return "files-" + digest(part for item in named for part in item)[:16]

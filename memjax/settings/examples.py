@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from memjax.settings.instructions import InstructionKind
 from memjax.settings.questions import QuestionKind
-from memjax.settings.ranges import Count, Number, Percent, Positive, Range, Seed, zero_or_more
+from memjax.settings.ranges import Count, Encoding, Number, Percent, Positive, Range, Seed, zero_or_more
 from memjax.settings.relations import require
 from memjax.settings.sources import Source
 
@@ -151,6 +151,10 @@ class LabelledFile(ClassifiedTexts):
     """its classes, as it writes them"""
     numbers: tuple[int, ...] = ()
     """number of each of them in the head, the same in every order of tasks"""
+    encoding: Encoding = "utf-8"
+    """encoding of the files that are not UTF-8, such as utf-16, latin-1 or cp1252"""
+    skip: Literal["few", "all", "none"] = "few"
+    """which rows without a text are left out: up to 5 % of the characters, all that cannot be read, or none"""
 
     def check(self, field: str, config: Config) -> None:
         fits = len(set(self.numbers)) == len(self.numbers) == len(self.classes)

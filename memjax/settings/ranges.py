@@ -6,6 +6,7 @@ other is said by the `check` of their class (see `memjax.settings.relations`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from math import inf, isfinite
@@ -37,6 +38,17 @@ class Range:
         if isinstance(value, tuple | list):
             return len(value) >= self.entries and all(entry in self for entry in value)
         return _is_number(value) and self.least <= value <= self.most and self.above < value < self.below
+
+
+class TextEncodings:
+    """Names of encodings of texts, as Python's codecs know them."""
+
+    words = "an encoding such as utf-8, utf-16, latin-1, cp1252"
+
+    def __contains__(self, name: Any) -> bool:
+        with contextlib.suppress(LookupError, ValueError):
+            return isinstance(name, str) and "".encode(name) is not None  # refuses hex and others that are of no text
+        return False
 
 
 COUNTED = 2**31 - 1
@@ -74,6 +86,7 @@ Rate = Annotated[float, Range(words="a rate in [0, 1)", least=0, below=1)]
 Share = Annotated[float, Range(words="a share from 0 to 1", least=0, most=1)]
 Weight = Annotated[float, zero_or_more("logged only")]
 """of an auxiliary loss"""
+Encoding = Annotated[str, TextEncodings()]
 Decay = Annotated[float, Range(words="a number in [0, 1)", least=0, below=1)]
 
 

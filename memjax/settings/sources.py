@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from memjax.settings.ranges import Count, Number, Percent, Range, zero_or_more
+from memjax.settings.ranges import Count, Encoding, Number, Percent, Range, zero_or_more
 from memjax.settings.relations import Settings, require
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Source",
     "PythonLibrary",
+    "OwnFiles",
     "TextFiles",
     "Directories",
     "JsonLines",
@@ -88,15 +89,25 @@ class HeldOut(Source):
 
 
 @dataclass(slots=True, kw_only=True)
-class TextFiles(HeldOut):
-    """Plain text files, one document each. Compressed .xz and .gz are read as they are."""
+class OwnFiles(HeldOut):
+    """Files that anybody may have written, packed (.gz, .bz2, .xz, .zst, .zip) or not."""
+
+    encoding: Encoding = "utf-8"
+    """encoding of the files that are not UTF-8, such as utf-16, latin-1 or cp1252"""
+    skip: Literal["few", "all", "none"] = "few"
+    """which files and records without a text are left out: up to 5 % of the bytes, all that cannot be read, or none"""
+
+
+@dataclass(slots=True, kw_only=True)
+class TextFiles(OwnFiles):
+    """Plain text files, one document each."""
 
     path: str = ""
     """a file, a directory or a glob"""
 
 
 @dataclass(slots=True, kw_only=True)
-class Directories(HeldOut):
+class Directories(OwnFiles):
     """One document per directory (a repository): its files joined in path order, each after a line with its path."""
 
     is_code = True
@@ -110,13 +121,14 @@ class Directories(HeldOut):
 
 
 @dataclass(slots=True, kw_only=True)
-class JsonLines(HeldOut):
-    """JSON lines, one document a line."""
+class JsonLines(OwnFiles):
+    """Records, one document each: JSON lines or arrays, CSV, TSV, Parquet, Arrow, `datasets.save_to_disk`."""
 
     path: str = ""
-    """a file or a glob"""
+    """a file, a directory or a glob"""
     field: str = "text"
-    """the field that holds the text"""
+    """the field or column that holds the text, with dots for nested ones; 'text' also takes chats (`messages`, or
+    `prompt` and `completion`)"""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,13 +8,13 @@ import tarfile
 
 import pytest
 
+from memjax.data.record_files import json_lines
 from memjax.data.sources import (
     SPLITS,
     Texts,
     TextSource,
     directories,
     enwik8,
-    json_lines,
     novels,
     read_text,
     select_split,
@@ -64,7 +64,7 @@ def test_mistakes_of_paths(folder):
     assert_refused(text_files, folder / "empty", match="has no files")
     for name in "xy":
         (folder / "empty" / name).touch()
-    assert_refused(text_files, folder / "empty", match="all 2 files of .* are empty")
+    assert_refused(text_files, folder / "empty", match="no files with text .2 empty")
     assert_refused(text_files, folder / "empty" / "x", match="x is empty; give a file with text")
     assert_refused(read_text, folder / "missing", match="is not a file")
     (folder / "bad.xz").write_bytes(b"not packed")
@@ -75,8 +75,7 @@ def test_mistakes_of_paths(folder):
 
 def test_text_that_is_not_utf8_is_named_with_its_place(folder):
     (folder / "latin.txt").write_bytes("abcé".encode("latin-1"))
-    texts = text_files(folder)
-    assert_refused(lambda: list(texts), match=r"latin.txt is not UTF-8 at byte 3; convert it")
+    assert_refused(text_files, folder, match=r"latin.txt is not UTF-8 at byte 3; as latin-1 it reads 'abcé'")
 
 
 def test_splits_by_name_are_disjoint_and_stable():
@@ -134,19 +133,21 @@ def test_json_lines(tmp_path, pack):
     (tmp_path / name).write_bytes(content)
     texts = json_lines(tmp_path / name)
     assert texts.names == [f"{name}:1", f"{name}:3"] and list(texts) == ["é one", "two"]
-    bad = json_lines(tmp_path / name, field="id")
-    assert_refused(lambda: bad[0], match="d.jsonl.*:1 has no text under 'id'.*it has: text.*name the field")
-    assert bad.fingerprint != texts.fingerprint
+    refused = "d.jsonl.*, row 1 has no text under 'id'.*it has: text.*name the field"
+    assert_refused(json_lines, tmp_path / name, field="id", match=refused)
 
 
 def test_json_lines_mistakes(tmp_path):
-    (tmp_path / "bad.jsonl").write_bytes(b'{"text": \n[1]\n{"text": "\xff"}\n')
-    texts = json_lines(tmp_path / "bad.jsonl")
-    assert_refused(lambda: texts[0], match="bad.jsonl:1 is not JSON")
-    assert_refused(lambda: texts[1], match="no text under 'text' .it has: list")
-    assert_refused(lambda: texts[2], match="bad.jsonl:3 is not JSON")
+    for number, told in enumerate(["is not JSON", "no text under 'text' .it has: list", "is not UTF-8 at byte 10"]):
+        lines = b'{"text": \n[1]\n{"text": "\xff"}\n'.split(b"\n")
+        (tmp_path / "bad.jsonl").write_bytes(b'{"text": "a"}\n' + lines[number])
+        assert_refused(json_lines, tmp_path / "bad.jsonl", match=f"bad.jsonl, row 2 .*{told}")
     (tmp_path / "blank.jsonl").write_text("\n\n")
-    assert_refused(json_lines, tmp_path / "blank.jsonl", match="has no lines; give a file with one JSON object")
+    assert_refused(
+        json_lines,
+        tmp_path / "blank.jsonl",
+        match="has no files with text|blank.jsonl has no records; give a file with one JSON object",
+    )
 
 
 def test_enwik8_has_exactly_the_bytes_of_its_splits(tmp_path):

@@ -1,0 +1,213 @@
+"""Texts of records: JSON lines and arrays, CSV, TSV, Parquet, Arrow, and folders of `datasets.save_to_disk`."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from memjax.data.file_contents import HEAD_BYTES, check_text, open_unpacked, packing_of
+from memjax.data.reading_report import ReadingReport, ReadingRules, Record, UnreadableError, check_encoding
+from memjax.data.records import parse_json, read_records, record_format, record_text
+from memjax.data.sources import Texts, encoding_mark, file_facts, file_fingerprint, find_files, select_split
+
+__all__ = ["find_record_files", "json_lines"]
+
+_Source = str | tuple[int, int]
+"""A text, or the begin and the size of its line in a file."""
+
+
+def json_lines(
+    path: str | os.PathLike[str],
+    *,
+    field: str = "text",
+    split: str | None = None,
+    validation: float = 0.05,
+    test: float = 0.05,
+    rules: ReadingRules = ReadingRules(),
+) -> Texts:
+    """Reads records, one document each, named `file:row`.
+
+    Plain JSON lines are read line by line where they lie. The texts of other files are kept in memory. Of a folder that
+    `datasets.save_to_disk` has written, the splits are those that it has. Files without records, and records without
+    text, are skipped.
+
+    Args:
+      path: File, folder or glob.
+      field: Key or column that holds the text, with dots for nested ones. See `memjax.data.records.record_text`.
+      split: 'train', 'validation', 'test', or None for everything. Chosen by a hash of the name, and inside of each
+        text where there are few.
+      validation: Share held out, in [0, 1].
+      test: Share held out, in [0, 1].
+      rules: Encoding of the files, and what may be skipped.
+
+    Raises:
+      ValueError: A path that is missing or without records, a record that cannot be read or has no text under `field`,
+        or a file or record that must not be skipped.
+    """
+    files = find_record_files(path)
+    documents = _find_documents(str(path), file_facts(files), field, rules, Path(path).is_file())
+    root = Path(os.path.commonpath([file.parent for file in files]))
+    names = [f"{files[number].relative_to(root).as_posix()}:{row}" for number, row, _ in documents.places]
+
+    def read(index: int) -> str:
+        number, row, source = documents.places[index]
+        if isinstance(source, str):
+            return source
+        offset, size = source
+        with open(files[number], "rb") as lines:
+            lines.seek(offset)
+            line = lines.read(size)
+        place = f"{files[number]}, row {row}"
+        return record_text(parse_json(line, place), field, place)
+
+    texts = Texts(names, read, f"{file_fingerprint(files, root)}-{field}{encoding_mark(rules)}")
+    has_splits = (Path(path) / "dataset_dict.json").is_file()
+    texts = (_select_published if has_splits else select_split)(
+        texts, split, validation=validation, test=test, few_are_cut=True
+    )
+    texts.note = documents.note
+    return texts
+
+
+def find_record_files(path: str | os.PathLike[str]) -> list[Path]:
+    """Finds the files of a path; those that `datasets.save_to_disk` writes about its data are left out.
+
+    Raises:
+      ValueError: Nothing is there.
+    """
+    files = find_files(path)
+    saved = {file.parent for file in files if file.name == "dataset_info.json"}
+    saved = {folder for folder in saved if (folder / "state.json").is_file()}
+    is_data = lambda file: file.suffix == ".arrow" if file.parent in saved else file.name != "dataset_dict.json"
+    return [file for file in files if is_data(file)] if saved else files
+
+
+def _select_published(texts: Texts, split: str | None, *, validation: float, test: float, few_are_cut: bool) -> Texts:
+    """Selects a split by the folders of the texts; one without a folder is held out of train."""
+    if split is None:
+        return texts
+    folders = [name.split("/")[0] for name in texts.names]
+    select = lambda folder: texts.select([i for i, name in enumerate(folders) if name == folder], folder)
+    if split != "train" and split in folders:
+        return select(split)
+    shares = {"validation": validation, "test": test}
+    shares = {name: 0.0 if name in folders else share for name, share in shares.items()}
+    pool = select("train") if "train" in folders else texts
+    return select_split(pool, split, **shares, few_are_cut=few_are_cut)
+
+
+class _Documents(NamedTuple):
+    """Places of the texts of records.
+
+    Attributes:
+      places: Number of the file, number of the record in it, and its text or the place of its line.
+      note: Line about what was skipped.
+    """
+
+    places: list[tuple[int, int, _Source]]
+    note: str
+
+
+# Remembered for files of the same sizes and times: every split asks for it.
+@functools.lru_cache(maxsize=2)
+def _find_documents(
+    where: str, facts: Sequence[tuple[Path, int, int]], field: str, rules: ReadingRules, is_alone: bool
+) -> _Documents:
+    of_files, of_rows = ReadingReport("files", where, rules), ReadingReport("rows", where, rules)
+    places: list[tuple[int, int, _Source]] = []
+    for number, (file, size, _) in enumerate(facts):
+        first = len(places)
+        try:
+            for record, source in _read_sources(file, field, rules.encoding, is_alone):
+                if isinstance(source, UnreadableError):
+                    of_rows.skip(source, record.size)
+                else:
+                    of_rows.take(record.size)
+                    places.append((number, record.number, source))
+        except UnreadableError as error:
+            del places[first:]
+            of_files.skip(error, size, is_alone=is_alone)
+        else:
+            of_files.take(size)
+    notes = [of_files.finish(), of_rows.finish()]
+    if not places:
+        raise ValueError(f"path: {where} has no records; give a file with one JSON object per line, or a table")
+    return _Documents(places, "; ".join(filter(None, notes)))
+
+
+def _read_sources(
+    file: Path, field: str, encoding: str, is_alone: bool
+) -> Iterator[tuple[Record, _Source | UnreadableError]]:
+    """Yields the records of a file, each with its text or the place of its line, or with the reason why it has none."""
+    form = _form_of(file, is_alone)
+    if form == "json" and check_encoding(encoding) == "utf-8" and _has_plain_lines(file):
+        for record, place in _plain_lines(file):
+            text = _text_of(record, field)
+            yield record, text if isinstance(text, UnreadableError) else place
+        return
+    is_table, header = form in ("csv", "tsv"), list[str]()
+    for record in read_records(file, encoding, form=form):
+        if is_table and not header:
+            header = [name.strip() for name in record.value]
+            if field not in header:
+                message = f"field: {file} has no column {field!r} (it has: {', '.join(header)}); name one of them"
+                raise UnreadableError(message, f"without {field!r}")
+            continue
+        yield record, _text_of(_with_names(record, header, field) if is_table else record, field)
+
+
+def _with_names(record: Record, header: Sequence[str], field: str) -> Record:
+    """Returns a row of a table with the names of its columns."""
+    if header.index(field) < len(record.value) <= len(header):
+        return record._replace(value=dict(zip(header, record.value, strict=False)))
+    message = f"path: {record.place} has {len(record.value)} fields, the header {len(header)}; mend the row"
+    return record._replace(value=UnreadableError(message, "with other columns"))
+
+
+def _text_of(record: Record, field: str) -> str | UnreadableError:
+    try:
+        return record_text(record.value, field, record.place)
+    except UnreadableError as reason:
+        return reason
+
+
+def _form_of(file: Path, is_alone: bool) -> str:
+    """Returns the form of the records of a file; a file of another ending has JSON lines, or none.
+
+    Raises:
+      UnreadableError: A file of another ending, found in a folder, whose first line is no JSON object.
+    """
+    form = record_format(file)
+    if form or is_alone:
+        return form or "json"
+    with open_unpacked(file) as lines:
+        first = lines.readline(HEAD_BYTES)
+    if isinstance(parse_json(first, str(file)), dict):
+        return "json"
+    raise UnreadableError(f"path: {file} has no records", "without records", is_broken=False)
+
+
+def _has_plain_lines(file: Path) -> bool:
+    """Whether a file has two JSON objects in lines, or more, which need not be kept in memory."""
+    if packing_of(file):
+        return False
+    with open(file, "rb") as lines:
+        check_text(lines.read(HEAD_BYTES), file)
+        lines.seek(0)
+        begin = list(itertools.islice(filter(bytes.strip, lines), 2))
+    return len(begin) == 2 and isinstance(parse_json(begin[0], str(file)), dict)
+
+
+def _plain_lines(file: Path) -> Iterator[tuple[Record, tuple[int, int]]]:
+    """Yields the records of JSON lines, each with the begin and the size of its line."""
+    offset = 0
+    with open(file, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                place = f"{file}, row {number}"
+                yield Record(place, number, parse_json(line, place), len(line)), (offset, len(line))
+            offset += len(line)
