@@ -4,14 +4,19 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from memjax import config
-from memjax.interop import folders, hf_bert, hf_gpt2, hf_transfo_xl
+from memjax.interop import folders, hf_bert, hf_gpt2, hf_roberta, hf_transfo_xl
 from memjax.interop.family import Family
 
 __all__ = ["FAMILIES", "Family", "family_of_run", "family_of_weights"]
 
-FAMILIES: dict[str, Family] = {
-    family.model_type: family for family in (hf_gpt2.FAMILY, hf_bert.BERT, hf_bert.DISTILBERT, hf_transfo_xl.FAMILY)
-}
+_ALL: tuple[Family, ...] = (
+    hf_gpt2.FAMILY,
+    hf_bert.BERT,
+    hf_bert.DISTILBERT,
+    hf_roberta.FAMILY,
+    hf_transfo_xl.FAMILY,
+)
+FAMILIES = {family.model_type: family for family in _ALL}
 """`model_type` of config.json -> its family"""
 
 

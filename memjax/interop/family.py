@@ -36,6 +36,7 @@ __all__ = [
     "Field",
     "Imported",
     "activation_key",
+    "epsilon_key",
     "fixed_key",
     "head_count_key",
     "hidden_size_key",
@@ -107,6 +108,12 @@ def hidden_size_key(key: str, default: int | None, dim: str) -> Field:
     """Returns the key of the width of feed-forward parts; None = 4 times that which the key `dim` gives."""
     load = lambda width, described: width or 4 * described[dim]
     return Field(key, default, "feed_forward.dim", load, lambda ours, model: ours or 4 * model.dim)
+
+
+def epsilon_key(key: str, default: float, ours: float) -> Field:
+    """Returns the key of the number that norms add to the variance; None here = `ours`, the family's."""
+    load = lambda value, described: None if value == ours else float(value)
+    return Field(key, default, "norm_epsilon", load, lambda value, model: ours if value is None else value)
 
 
 class Imported(NamedTuple):

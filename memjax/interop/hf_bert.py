@@ -22,6 +22,7 @@ from memjax.interop.family import (
     Field,
     Imported,
     activation_key,
+    epsilon_key,
     fixed_key,
     head_count_key,
     hidden_size_key,
@@ -46,8 +47,8 @@ __all__ = [
     "vocab_size",
 ]
 
-HEAD_ACTIVATION = "gelu_exact"
-"""of the head of masked tokens; there it is that of the layers"""
+EPSILON = 1e-12
+"""of the norms of a text encoder, unless its settings say otherwise"""
 
 
 class Encoder(Family):
@@ -65,13 +66,16 @@ class Encoder(Family):
 
     def base(self) -> config.Model:
         """Returns a model that sees the whole text."""
-        return config.Model(attention=config.Bidirectional())
+        return config.Model(attention=config.Bidirectional(), output=config.Softmax(tied=True))
 
     def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.Entry]:
         """Yields the table of parameters, with the head of the task."""
         dim, part, names = model.dim, _attention(model), self.names
-        embedding = f"{names['embeddings']}.word_embeddings.weight"
-        yield hf.same("vocabulary/embedding", embedding, -1, dim, tied=(names["decoder"],))
+        embedding, scores = (
+            f"{names['embeddings']}.word_embeddings.weight",
+            isinstance(task, config.MaskedLanguageModeling),
+        )
+        yield from hf.embeddings(embedding, names["decoder"], dim, model.output.softmax.tied or not scores)
         yield self.positions(part.positions, dim)
         if part.token_types:
             types = f"{names['embeddings']}.token_type_embeddings.weight"
@@ -80,13 +84,16 @@ class Encoder(Family):
         for index in range(model.num_layers):
             yield from self.layer_tensors(index, model)
         if part.pooler:
-            yield from hf.linear("pooler", names["pooler"], dim, dim)
+            yield from hf.linear("pooler", self.pooler(task), dim, dim)
         match task and task_of(config.Config(model=model, task=task)).head():
             case MaskedTokenHead():
                 yield from hf.linear("head/dense", names["head_dense"], dim, dim)
                 yield from hf.norm("head/layer_norm", names["head_norm"], dim)
-                tied = tuple(name for name in (names.get("decoder_bias"),) if name)
-                yield hf.same("vocabulary/bias", names["head_bias"], -1, tied=tied)
+                bias, decoder = names["head_bias"], names.get("decoder_bias", "")
+                if decoder and not model.output.softmax.tied:  # the class reads that of the decoder then
+                    yield hf.same("vocabulary/bias", decoder, -1, spare=bias)
+                else:
+                    yield hf.same("vocabulary/bias", bias, -1, tied=(decoder,) if decoder else ())
             case ClassificationHead(num_classes=classes):
                 yield from hf.linear("head/classifier", names["classifier"], dim, classes)
             case SpanHead():
@@ -95,6 +102,11 @@ class Encoder(Family):
     def positions(self, count: int, dim: int) -> hf.Entry:
         """Returns the entry of the table of positions."""
         return hf.same("position_embedding", f"{self.names['embeddings']}.position_embeddings.weight", count, dim)
+
+    def pooler(self, task: config.TaskKind | None) -> str:
+        """Returns the name of the dense layer over the first token."""
+        del task
+        return self.names["pooler"]
 
     def layer_tensors(self, index: int, model: config.Model) -> Iterator[hf.Entry]:
         """Yields the table of one layer."""
@@ -130,14 +142,17 @@ class Encoder(Family):
         self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]
     ) -> Mapping[str, config.TaskKind | None]:
         """Returns the classes that are known, and the task of the head that each has in the weights."""
-        has = lambda part: f"{self.names.get(part, '')}.weight" in weights
-        return {
-            f"{self.classes}ForMaskedLM": config.MaskedLanguageModeling() if has("head_dense") else None,
-            f"{self.classes}ForQuestionAnswering": config.QuestionAnswering()
-            if "qa_outputs.weight" in weights
-            else None,
-            f"{self.classes}Model": None,
+        masked, asked = f"{self.names['head_dense']}.weight" in weights, "qa_outputs.weight" in weights
+        known: dict[str, config.TaskKind | None] = {
+            f"{self.classes}ForMaskedLM": config.MaskedLanguageModeling() if masked else None,
+            f"{self.classes}ForQuestionAnswering": config.QuestionAnswering() if asked else None,
         }
+        if "classifier" in self.names:
+            name = f"{self.classes}ForSequenceClassification"
+            is_it = next(iter(described.get("architectures") or (name,))) == name
+            matrix = weights.get(f"{self.names['classifier']}.weight")
+            known[name] = read_classes(described, matrix) if is_it else None
+        return {**known, f"{self.classes}Model": None}
 
     def data(self, model: config.Model, task: config.TaskKind | None, dialogues: bool) -> config.Data:
         """Returns the texts of the task."""
@@ -157,9 +172,8 @@ class Encoder(Family):
         """Returns what a configuration and a state dict hold; the head, where there is one, says the task."""
         read = super().read_model(described, weights, dialogues=dialogues)
         task, length = read.task, read.data.segment_length
-        if isinstance(task, config.MaskedLanguageModeling) and self.task_here(read.model, task) is None:
-            given = read.model.feed_forward.activation
-            raise ValueError(f"hf_config: given the activation {given!r}, allowed: 'gelu' with a head of masked tokens")
+        if isinstance(task, config.MaskedLanguageModeling):
+            task = config.MaskedLanguageModeling(activation=self.head_activation(read.model))
         if isinstance(task, config.QuestionAnswering) and length < 256:  # windows as large a part of it as by default
             task = config.QuestionAnswering(stride=max(length // 3, 1), max_question_length=max(length // 6, 1))
         return read._replace(task=task or config.MaskedLanguageModeling())
@@ -170,8 +184,12 @@ class Encoder(Family):
             case config.Classification():
                 return task if self.has_classes(model) else None
             case config.MaskedLanguageModeling():
-                return task if model.feed_forward.activation == HEAD_ACTIVATION else None
+                return task if task.activation == self.head_activation(model) else None
         return task
+
+    def head_activation(self, model: config.Model) -> Any:
+        """Returns the activation of its head of masked tokens."""
+        return model.feed_forward.activation
 
     def has_classes(self, model: config.Model) -> bool:
         """Returns whether its head of classes is ours."""
@@ -238,10 +256,10 @@ class Bert(Encoder):
         Field("attention_probs_dropout_prob", 0.1, "attention_dropout"),
         Field("max_position_embeddings", 512, "attention.positions"),
         Field("type_vocab_size", 2, "attention.token_types"),
-        fixed_key("layer_norm_eps", 1e-12),
+        epsilon_key("layer_norm_eps", 1e-12, EPSILON),
         fixed_key("position_embedding_type", "absolute"),
         fixed_key("is_decoder", False),
-        fixed_key("tie_word_embeddings", True),
+        Field("tie_word_embeddings", True, "output.tied"),
     )
 
     def heads(
@@ -249,8 +267,7 @@ class Bert(Encoder):
     ) -> Mapping[str, config.TaskKind | None]:
         """Returns the classes that are known, and the task of the head that each has in the weights."""
         known = super().heads(described, weights)
-        classes = {"BertForSequenceClassification": read_classes(described, weights.get("classifier.weight"))}
-        return {"BertForPreTraining": known["BertForMaskedLM"], **classes, **known}
+        return {"BertForPreTraining": known["BertForMaskedLM"], **known}
 
     def has_classes(self, model: config.Model) -> bool:
         """Returns whether its head of classes is ours."""
@@ -289,12 +306,14 @@ class DistilBert(Encoder):
         Field("dropout", 0.1, "dropout"),
         Field("attention_dropout", 0.1, "attention_dropout"),
         Field("max_position_embeddings", 512, "attention.positions"),
-        fixed_key("tie_word_embeddings", True),
+        Field("tie_word_embeddings", True, "output.tied"),
     )
 
     def base(self) -> config.Model:
         """Returns a model that sees the whole text, without types of tokens and pooler."""
-        return config.Model(attention=config.Bidirectional(token_types=0, pooler=False))
+        return config.Model(
+            attention=config.Bidirectional(token_types=0, pooler=False), output=config.Softmax(tied=True)
+        )
 
     def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
         """Returns the names of classes, and how positions were made."""
@@ -302,7 +321,9 @@ class DistilBert(Encoder):
 
     def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
         """Returns name, value and allowed value of settings that it has no key for."""
-        return [*super().checks(model), ("model.attention.pooler", _attention(model).pooler, False)]
+        epsilon = model.norm_epsilon or EPSILON
+        own = [("model.attention.pooler", _attention(model).pooler, False), ("model.norm_epsilon", epsilon, EPSILON)]
+        return [*super().checks(model), *own]
 
 
 def read_classes(described: Mapping[str, Any], matrix: np.ndarray | None) -> config.Classification | None:

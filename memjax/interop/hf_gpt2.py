@@ -25,6 +25,7 @@ from memjax.interop.family import (
     Family,
     Field,
     activation_key,
+    epsilon_key,
     fixed_key,
     head_count_key,
     hidden_size_key,
@@ -64,11 +65,11 @@ class GPT2(Family):
         Field("resid_pdrop", 0.1, "dropout"),
         training_key("embd_pdrop", 0.1, like="resid_pdrop"),
         Field("attn_pdrop", 0.1, "attention_dropout"),
-        fixed_key("layer_norm_epsilon", 1e-5),
+        epsilon_key("layer_norm_epsilon", 1e-5, 1e-5),
         fixed_key("scale_attn_weights", True),
         fixed_key("scale_attn_by_inverse_layer_idx", False),
         fixed_key("add_cross_attention", False),
-        fixed_key("tie_word_embeddings", True),
+        Field("tie_word_embeddings", True, "output.tied"),
     )
 
     def base(self) -> config.Model:
@@ -81,7 +82,7 @@ class GPT2(Family):
         del task
         dim, hidden = model.dim, model.feed_forward.dim or 4 * model.dim
         heads = (model.num_heads, dim // model.num_heads)
-        yield hf.same("vocabulary/embedding", "transformer.wte.weight", -1, dim, tied=("lm_head.weight",))
+        yield from hf.embeddings("transformer.wte.weight", "lm_head.weight", dim, model.output.softmax.tied)
         yield hf.same("positions", "transformer.wpe.weight", _positions(model), dim)
         yield from hf.norm("layer_norm", "transformer.ln_f", dim)
         for index in range(model.num_layers):
@@ -128,7 +129,7 @@ class GPT2(Family):
         return [
             ("model.head_dim", model.head_dim or model.dim // model.num_heads, model.dim // model.num_heads),
             ("model.scale_embeddings", model.scale_embeddings, False),
-            ("model.output.tied", softmax.is_one_softmax and softmax.tied, True),
+            ("model.output", type(softmax).__name__, "Softmax"),
             ("model.output.bias", softmax.bias, False),
         ]
 

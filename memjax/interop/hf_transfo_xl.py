@@ -18,7 +18,7 @@ import numpy as np
 
 from memjax import config
 from memjax.interop import state_dicts as hf
-from memjax.interop.family import Family, Field, fixed_key, hidden_size_key, vocab_size
+from memjax.interop.family import Family, Field, epsilon_key, fixed_key, hidden_size_key, vocab_size
 
 __all__ = [
     "TransfoXL",
@@ -64,7 +64,7 @@ class TransfoXL(Family):
         Field("dropout", 0.1, "dropout"),
         Field("dropatt", 0.0, "attention_dropout"),
         fixed_key("attn_type", 0),
-        fixed_key("layer_norm_epsilon", 1e-5),
+        epsilon_key("layer_norm_epsilon", 1e-5, 1e-5),
         fixed_key("tie_word_embeddings", True),
     )
 

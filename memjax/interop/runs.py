@@ -23,7 +23,7 @@ from memjax.data.saved_tokenizers import save_tokenizer
 from memjax.interop import folders
 from memjax.interop.families import Family, family_of_run, family_of_weights
 from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
-from memjax.models.vocabulary import cut_tables, pad_tables
+from memjax.models.vocabulary import Vocabulary, cut_tables, pad_tables
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.restoring import Checkpoint, load_arrays
@@ -238,7 +238,10 @@ def _cut(tables: Mapping[str, Any], vocabulary: Any) -> dict[str, Any]:
 
 
 def _like(vocabulary: Any, tables: Mapping[str, Any]) -> Any:
-    return vocabulary.clone(bias=any(name.startswith("bias") for name in tables))
+    options: dict[str, Any] = {"bias": any(name.startswith("bias") for name in tables)}
+    if isinstance(vocabulary, Vocabulary):
+        options["tied"] = "output" not in tables
+    return vocabulary.clone(**options)
 
 
 def _keep(folder: Path, to: Path, weights: Iterable[str], left: Mapping[str, np.ndarray]) -> None:

@@ -9,7 +9,11 @@ import numpy as np
 
 from memjax import config
 
-ACTIVATIONS = {"gelu_new": "gelu", "gelu": "gelu_exact", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
+ACTIVATIONS = {
+    **{"gelu_new": "gelu", "gelu": "gelu_exact", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu"},
+    **{"gelu_python": "gelu_exact", "gelu_python_tanh": "gelu", "gelu_accurate": "gelu", "relu": "relu"},
+    **{"silu": "silu", "swish": "silu", "quick_gelu": "quick_gelu", "tanh": "tanh", "relu2": "relu_squared"},
+}
 """theirs -> ours; of several names the first is written"""
 
 Shape = tuple[int, ...]
@@ -26,6 +30,7 @@ class Entry:
       load: theirs to ours.
       dump: ours to theirs.
       tied: names that repeat the first of theirs; they may be missing.
+      spare: name that is read where the first of theirs is missing.
     """
 
     paths: tuple[str, ...]
@@ -33,11 +38,12 @@ class Entry:
     load: Callable[[Arrays], Arrays] = lambda arrays: arrays
     dump: Callable[[Arrays], Arrays] = lambda arrays: arrays
     tied: tuple[str, ...] = ()
+    spare: str = ""
 
 
-def same(path: str, name: str, *shape: int, tied: tuple[str, ...] = ()) -> Entry:
+def same(path: str, name: str, *shape: int, tied: tuple[str, ...] = (), spare: str = "") -> Entry:
     """A parameter that is there as it is here."""
-    return Entry((path,), {name: shape}, tied=tied)
+    return Entry((path,), {name: shape}, tied=tied, spare=spare)
 
 
 def matrix(
@@ -65,6 +71,13 @@ def norm(path: str, name: str, dim: int) -> Iterator[Entry]:
     """A layer norm."""
     yield same(f"{path}/scale", f"{name}.weight", dim)
     yield same(f"{path}/bias", f"{name}.bias", dim)
+
+
+def embeddings(name: str, output: str, dim: int, tied: bool) -> Iterator[Entry]:
+    """The table of a vocabulary, and that of its scores: another one, or the same under a second name."""
+    yield same("vocabulary/embedding", name, -1, dim, tied=(output,) if tied else ())
+    if not tied:
+        yield same("vocabulary/output", output, -1, dim)
 
 
 def fused(part: str, name: str, dim: int, heads: Shape, *, transposed: bool = True) -> Entry:
@@ -123,6 +136,8 @@ def load_entries(
             twin = left.pop(name, None)
             if twin is not None and not np.array_equal(twin, left.setdefault(first, twin)):
                 problems.append(f"{written(name)} differs from {written(first)}, to which it is tied")
+        if entry.spare in left and first not in left:
+            left[first] = left.pop(entry.spare)
         taken = [take(name, shape) for name, shape in entry.tensors.items()]
         arrays = [array for array in taken if array is not None]
         if len(arrays) < len(taken):

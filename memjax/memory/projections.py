@@ -60,7 +60,21 @@ class WeightedNorm(nn.Module):
         return y.astype(self.dtype)
 
 
-def make_norm(kind: str, dtype: Any, *, exact_variance: bool = False, weighted: bool = False) -> nn.Module:
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": nn.relu,
+    "gelu": nn.gelu,
+    "gelu_exact": lambda x: nn.gelu(x, approximate=False),
+    "silu": nn.silu,
+    "quick_gelu": lambda x: x * nn.sigmoid(1.702 * x),
+    "tanh": nn.tanh,
+    "relu_squared": lambda x: jnp.square(nn.relu(x)),
+}
+"""by the names that settings have for them"""
+
+
+def make_norm(
+    kind: str, dtype: Any, *, exact_variance: bool = False, weighted: bool = False, epsilon: float | None = None
+) -> nn.Module:
     """The norm of a part; statistics in float32.
 
     Args:
@@ -69,16 +83,18 @@ def make_norm(kind: str, dtype: Any, *, exact_variance: bool = False, weighted: 
       exact_variance: the mean of squared distances, and not the difference of two means, which cancels where the
         mean is large against the spread; 'layer_exact' always has it, 'rms' needs none.
       weighted: means weigh the entries (`WeightedNorm`).
+      epsilon: Number added to the variance. None = that of the kind.
     """
+    epsilon = EPSILON[kind] if epsilon is None else epsilon
     if weighted:
-        return WeightedNorm(EPSILON[kind], center=kind != "rms", dtype=dtype)
+        return WeightedNorm(epsilon, center=kind != "rms", dtype=dtype)
     ones = named(nn.initializers.ones, "embed")
     if kind.startswith("layer"):
-        zeros, epsilon = named(nn.initializers.zeros, "embed"), EPSILON[kind]
+        zeros = named(nn.initializers.zeros, "embed")
         # So small an epsilon needs a variance that cannot come out negative.
-        fast = not (kind == "layer_exact" or exact_variance)
+        fast = not (kind == "layer_exact" or exact_variance or epsilon < 1e-6)
         return nn.LayerNorm(epsilon, dtype=dtype, scale_init=ones, bias_init=zeros, use_fast_variance=fast)
-    return nn.RMSNorm(epsilon=EPSILON[kind], dtype=dtype, scale_init=ones)
+    return nn.RMSNorm(epsilon=epsilon, dtype=dtype, scale_init=ones)
 
 
 class Residual(nn.Module, kw_only=True):
@@ -88,12 +104,15 @@ class Residual(nn.Module, kw_only=True):
 
     Attributes:
       weighted_norms: as in `make_norm`.
+      norm_epsilon: as in `make_norm`.
     """
 
     weighted_norms: bool = False
+    norm_epsilon: float | None = None
 
     def setup(self) -> None:
-        self.layer_norm = make_norm(self.norm_kind, self.dtype, weighted=self.weighted_norms)
+        options: dict[str, Any] = {"weighted": self.weighted_norms, "epsilon": self.norm_epsilon}
+        self.layer_norm = make_norm(self.norm_kind, self.dtype, **options)
         self.drop = nn.Dropout(self.dropout)
 
     def normed(self, x: Activations) -> Activations:

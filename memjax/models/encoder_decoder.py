@@ -81,6 +81,7 @@ class EncoderDecoder(Model):
       decoder: the decoder's layers.
       vocabulary: embeddings and softmax of both languages.
       final_norm: norm after both stacks: 'layer', 'rms' or '' for none (post-norm layers end with one).
+      norm_epsilon: as in `make_norm`.
       positions: 'sinusoids' or 'none'; memory tokens have none.
       decoder_reads: what the decoder sees of the source: 'all', memory rows and tokens, or 'memory', those rows alone.
       label_smoothing: of `nll`, the training loss; `token_nll` scores without.
@@ -93,6 +94,7 @@ class EncoderDecoder(Model):
     decoder: tuple[DecoderLayer, ...]
     vocabulary: nn.Module
     final_norm: str = ""
+    norm_epsilon: float | None = None
     positions: str = "sinusoids"
     decoder_reads: str = "all"
     label_smoothing: float = 0.0
@@ -104,8 +106,8 @@ class EncoderDecoder(Model):
 
     def setup(self) -> None:
         if self.final_norm:
-            self.encoder_norm = make_norm(self.final_norm, self.dtype)
-            self.decoder_norm = make_norm(self.final_norm, self.dtype)
+            self.encoder_norm = make_norm(self.final_norm, self.dtype, epsilon=self.norm_epsilon)
+            self.decoder_norm = make_norm(self.final_norm, self.dtype, epsilon=self.norm_epsilon)
         self.drop = nn.Dropout(self.dropout)
 
     @nn.nowrap

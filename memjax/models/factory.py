@@ -85,6 +85,7 @@ def make_language_model(
         output_memory=_make_output_memory(model, dtype),
         final_norm=attention.norm_kind if has_final_norm else "",
         weighted_norms=model.weighted_norms,
+        norm_epsilon=model.norm_epsilon,
         num_positions=attention.learned_positions,
         positions=model.positions,
         markers=tuple(range(vocab_size - model.markers, vocab_size)),
@@ -232,7 +233,7 @@ def _make_feed_forward(
         return NoFeedForward()
     fields: dict[str, Any] = {"norm": attention.norm_place, "norm_kind": attention.norm_kind}
     fields |= {"hidden_dropout": attention.hidden_dropout, "init_stddev": attention.init_stddev}
-    fields |= {"weighted_norms": model.weighted_norms}
+    fields |= {"weighted_norms": model.weighted_norms, "norm_epsilon": model.norm_epsilon}
     if isinstance(part, settings.ProductKey) and _is_chosen(
         index, part.chosen_layers(model.num_layers), model.num_layers
     ):
@@ -305,7 +306,7 @@ def make_encoder_decoder(
       segment_length: as in `make_language_model`.
       vocab_multiple: as in `make_language_model`.
     """
-    norms: dict[str, Any] = {"norm": model.norm, "norm_kind": "layer"}
+    norms: dict[str, Any] = {"norm": model.norm, "norm_kind": "layer", "norm_epsilon": model.norm_epsilon}
     common, feed_forward = _of_heads(model), lambda: _feed_forward(model, **norms)
 
     def cross() -> memory.CrossMemory:
@@ -373,10 +374,12 @@ def make_text_encoder(
         raise ValueError(f"model.attention: given {type(part).__name__}, allowed: Bidirectional in a text encoder")
     dtype = jnp.dtype(model.compute_dtype)
     inner = tuple(name for name in features if name.startswith("layer_"))
+    scores = head is not None and head.scores_vocabulary
     vocabulary = Vocabulary(
         vocab_size=vocab_size,
         dim=model.dim,
-        bias=head is not None and head.scores_vocabulary,
+        tied=not scores or getattr(model.output.softmax, "tied", True),
+        bias=scores,
         init_stddev=INIT_STDDEV,
         multiple=vocab_multiple,
         dtype=dtype,
@@ -396,6 +399,7 @@ def make_text_encoder(
         pooling=part.pooling,
         gate=gate,
         weighted_norms=model.weighted_norms,
+        norm_epsilon=model.norm_epsilon,
         dropout=model.dropout,
         **memory_fields(model.memory_tokens, beside=1.0),  # embeddings behind a layer norm
         features=tuple(name for name in features if name not in inner),

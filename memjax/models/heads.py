@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from memjax.axes import named
 from memjax.functional.losses import token_cross_entropy
 from memjax.memory.mixtures import Prediction, mix_log_prob, mix_log_probs, recalled_log_prob
-from memjax.memory.projections import make_norm, matrix_init
+from memjax.memory.projections import ACTIVATIONS, make_norm, matrix_init
 from memjax.typing import Activations, Mask
 
 INIT_STDDEV = 0.02
@@ -166,23 +166,28 @@ class TaskHead(nn.Module):
 
 
 class MaskedTokenHead(TaskHead):
-    """What stood at hidden tokens: dense, GELU and norm; the scores are the vocabulary's, with a bias.
+    """What stood at hidden tokens: dense, activation and norm; the scores are the vocabulary's, with a bias.
 
     Attributes:
       dim: width of the encoder.
       weighted_norms: as in `make_norm`.
       dtype: of the computation.
+      norm_epsilon: as in `make_norm`.
+      activation: one of `ACTIVATIONS`.
     """
 
     dim: int
     weighted_norms: bool = False
     dtype: Any = jnp.float32
+    norm_epsilon: float | None = None
+    activation: str = "gelu_exact"
 
     scores_vocabulary = True
 
     def setup(self) -> None:
         self.dense = dense(self.dim, self.dtype, outer="embed")
-        self.layer_norm = make_norm("layer_exact", self.dtype, weighted=self.weighted_norms)
+        options: dict[str, Any] = {"weighted": self.weighted_norms, "epsilon": self.norm_epsilon}
+        self.layer_norm = make_norm("layer_exact", self.dtype, **options)
 
     @nn.nowrap
     def scores(self, vocabulary: Any) -> VocabularyScores:
@@ -194,7 +199,7 @@ class MaskedTokenHead(TaskHead):
         hidden = text.hidden
         if MASKED_POSITIONS in text.extras:
             hidden = jnp.take_along_axis(hidden, text.extras[MASKED_POSITIONS][..., None], axis=1, mode="clip")
-        return self.layer_norm(nn.gelu(self.dense(hidden), approximate=False))
+        return self.layer_norm(ACTIVATIONS[self.activation](self.dense(hidden)))
 
 
 class ClassificationHead(TaskHead):

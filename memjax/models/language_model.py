@@ -59,6 +59,7 @@ class LanguageModel(Model):
         the other.
       final_norm: norm of the last hidden state: 'layer', 'rms' or '' for none (post-norm layers end with one).
       weighted_norms: as in `make_norm`.
+      norm_epsilon: as in `make_norm`.
       num_positions: learned positions of the tokens in their segment, added to the embeddings; 0 = none.
       positions: 'sinusoids' of the place in the document are added to the embeddings, or 'none'.
       markers: ids that mark what follows them in the document, such as the speakers of a dialogue: every token gets a
@@ -79,6 +80,7 @@ class LanguageModel(Model):
     mixtures: tuple[OutputMemory, ...] = ()
     final_norm: str = "rms"
     weighted_norms: bool = False
+    norm_epsilon: float | None = None
     num_positions: int = 0
     positions: str = "none"
     markers: tuple[int, ...] = ()
@@ -103,7 +105,8 @@ class LanguageModel(Model):
 
     def setup(self) -> None:
         if self.final_norm:
-            self.layer_norm = make_norm(self.final_norm, self.dtype, weighted=self.weighted_norms)
+            options: dict[str, Any] = {"weighted": self.weighted_norms, "epsilon": self.norm_epsilon}
+            self.layer_norm = make_norm(self.final_norm, self.dtype, **options)
         self.drop = nn.Dropout(self.dropout)
         if self.num_positions:
             init, dim = named(nn.initializers.normal(0.02), None, "embed"), self.stack.layers[0].attention.dim

@@ -64,6 +64,7 @@ class TextEncoder(Model):
         all tokens.
       gate: on that, or None.
       weighted_norms: as in `make_norm`.
+      norm_epsilon: as in `make_norm`.
       dropout: rate on embeddings.
       memory_tokens: learned rows before every text, which all layers read and write, as in a MemTransformer; they come
         out as `memory` in `Aux.arrays`, have no positions, types or norm of embeddings, and no head reads them.
@@ -82,6 +83,7 @@ class TextEncoder(Model):
     pooling: str = "first"
     gate: Gate | None = None
     weighted_norms: bool = False
+    norm_epsilon: float | None = None
     dropout: float = 0.0
     memory_tokens: int = 0
     memory_stddev: float = 1.0
@@ -90,7 +92,7 @@ class TextEncoder(Model):
 
     has_stack = True
     represents = True
-    task_parameters = ("head/", "pooler/", "vocabulary/bias", GATE)
+    task_parameters = ("head/", "pooler/", "vocabulary/bias", "vocabulary/output", GATE)
     """Parameters of one task: an encoder that goes on with another task need not have, or find, them."""
 
     @property
@@ -111,7 +113,8 @@ class TextEncoder(Model):
         if self.memory_tokens:
             rows = named(matrix_init(self.memory_stddev), None, "embed")
             self.memory_rows = self.param("memory_tokens", rows, (self.memory_tokens, dim))
-        self.layer_norm = make_norm("layer_exact", self.dtype, weighted=self.weighted_norms)
+        options: dict[str, Any] = {"weighted": self.weighted_norms, "epsilon": self.norm_epsilon}
+        self.layer_norm = make_norm("layer_exact", self.dtype, **options)
         self.drop = nn.Dropout(self.dropout)
 
     @nn.nowrap

@@ -16,16 +16,11 @@ from jaxtyping import Array, Float
 
 from memjax.axes import constrain, named
 from memjax.memory.contract import LayerMemory, LayerState, Memory, StackState, Stateless
-from memjax.memory.projections import Residual, matrix_init
+from memjax.memory.projections import ACTIVATIONS, Residual, matrix_init
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["FeedForward", "Layer", "NoFeedForward", "Side", "Stack", "join_layers", "split_layers"]
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": nn.relu,
-    "gelu": nn.gelu,
-    "gelu_exact": lambda x: nn.gelu(x, approximate=False),
-}
 Side = Callable[[int], Array]
 """Layer -> what is added to its output from beside the stack."""
 TAPS = ("attention_input", "attention_input_normed", "feed_forward_input", "feed_forward_input_normed", "output")
@@ -42,7 +37,8 @@ class FeedForward(Residual, Stateless):
     Attributes:
       dim: width of the residual stream.
       hidden_dim: width of the hidden layer.
-      activation: 'relu', 'gelu' (tanh), 'gelu_exact' or 'swiglu' (the hidden layer is gated, a third matrix).
+      activation: one of `ACTIVATIONS` ('gelu' is the tanh form), or 'swiglu' (the hidden layer is gated, a third
+        matrix).
       norm: 'pre' or 'post'.
       norm_kind: as in `make_norm`.
       bias: biases in both layers.

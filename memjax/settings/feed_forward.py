@@ -37,8 +37,8 @@ class Dense(FeedForward):
 
     dim: Annotated[int, zero_or_more("4 * dim")] = 0
     """width of the hidden layer; 0 = 4 * model.dim"""
-    activation: Literal["relu", "gelu", "gelu_exact", "swiglu"] = "relu"
-    """'gelu' is the tanh form"""
+    activation: Literal["relu", "gelu", "gelu_exact", "silu", "quick_gelu", "tanh", "relu_squared", "swiglu"] = "relu"
+    """activation of the hidden layer; 'gelu' is the tanh form, 'swiglu' gates with a third matrix"""
     bias: bool = True
     """biases in both layers"""
 

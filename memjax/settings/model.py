@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from memjax.settings.attention import RFA, T2R, AttentionKind, Carrier, FullAttention, LinearTransformer, MemSizer
 from memjax.settings.feed_forward import Dense, FeedForwardKind
 from memjax.settings.output import Output, OutputKind, Softmax
-from memjax.settings.ranges import Count, Number, Range, Rate, zero_or_more
+from memjax.settings.ranges import Count, Number, Positive, Range, Rate, zero_or_more
 from memjax.settings.relations import Settings, require
 
 if TYPE_CHECKING:
@@ -130,6 +130,9 @@ class ModelSettings(LayeredModel):
     learned embedding of the last mark before it; 0 = none"""
     weighted_norms: bool = False
     """means of norms weigh the entries of the residual stream, equally at first: a model that is to grow in width"""
+    norm_epsilon: Positive | None = None
+    """number added to the variance in the norms of layers, embeddings, output and head of masked tokens; None = 1e-5 of
+    layer norms, 1e-12 of text encoders, 1e-6 of norms without mean"""
     first_layer: Number = 0
     """of a text encoder without embeddings and without the layers below: what those give of each text is trained no
     more, and read from `data.states`"""

@@ -186,6 +186,8 @@ class MaskedLanguageModeling(TextEncoderTask, Prompted):
     """share of them that read as the mask token"""
     random: Share = 0.1
     """share of them that read as a random token; the rest stays as it is"""
+    activation: Literal["relu", "gelu", "gelu_exact", "silu", "quick_gelu", "tanh", "relu_squared"] = "gelu_exact"
+    """activation of the head; imported weights have that of the layers"""
 
     def check(self, field: str, config: Config) -> None:
         TextEncoderTask.check(self, field, config)

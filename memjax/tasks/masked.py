@@ -46,8 +46,9 @@ class MaskedLanguageModeling(Task):
         return {"prompt": self.settings.prompt_id(data.tokenizer.vocab_size), "where": self.settings.prompt}
 
     def head(self) -> MaskedTokenHead:
-        model = self.config.model
-        return MaskedTokenHead(model.dim, model.weighted_norms, jnp.dtype(model.compute_dtype))
+        model, dtype = self.config.model, jnp.dtype(self.config.model.compute_dtype)
+        own = {"norm_epsilon": model.norm_epsilon, "activation": self.settings.activation}
+        return MaskedTokenHead(model.dim, model.weighted_norms, dtype, **own)
 
     def predict(
         self,

@@ -140,7 +140,7 @@ def test_all_mismatches_stand_in_one_line(model):
     "key, value, message",
     [
         ("model_type", "roberta", "given 'roberta', allowed: 'bert', 'distilbert'"),
-        ("hidden_act", "silu", "given 'silu', allowed: 'gelu_new', 'gelu'"),
+        ("hidden_act", "gelu_10", "given 'gelu_10', allowed: 'gelu_new', 'gelu'"),
         ("num_attention_heads", 5, "given 5, allowed: a divisor of hidden_size = 768"),
         ("position_embedding_type", "relative_key", "allowed: 'absolute'"),
     ],

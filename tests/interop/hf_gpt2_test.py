@@ -244,7 +244,7 @@ def test_a_folder_becomes_a_run_from_which_dialogues_with_a_memory_start(tmp_pat
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"activation_function": "silu"}, "hf_config\\['activation_function'\\]: given 'silu', allowed: 'gelu_new'"),
+        ({"activation_function": "mish"}, "hf_config\\['activation_function'\\]: given 'mish', allowed: 'gelu_new'"),
         ({"scale_attn_by_inverse_layer_idx": True}, "allowed: False"),
     ],
 )

@@ -171,8 +171,9 @@ def small_memory(**fields) -> Memorizing:
         ({"attention_dropout": -0.1}, "model.attention_dropout: given -0.1, allowed: a rate in [0, 1)"),
         ({"compute_dtype": "float16"}, "model.compute_dtype: given 'float16', allowed: one of 'float32', 'bfloat16'"),
         (
-            {"feed_forward": assigned(Dense(), activation="tanh")},
-            "model.feed_forward.activation: given 'tanh', allowed: one of 'relu', 'gelu', 'gelu_exact', 'swiglu'",
+            {"feed_forward": assigned(Dense(), activation="mish")},
+            "model.feed_forward.activation: given 'mish', allowed: one of 'relu', 'gelu', 'gelu_exact', 'silu', "
+            "'quick_gelu', 'tanh', 'relu_squared', 'swiglu'",
         ),
         ({"feed_forward": Dense(dim=-4)}, "model.feed_forward.dim: given -4, allowed: 0 (4 * dim) or more"),
         (

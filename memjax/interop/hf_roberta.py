@@ -1,0 +1,104 @@
+"""RoBERTa of Hugging Face `transformers`: import of weights and configuration, and export.
+
+    model, params = load_pretrained("folder with config.json and model.safetensors")
+    encoder = make_text_encoder(model, None, vocab_size(params))
+
+The layers are BERT's. Positions of a text begin behind the id of the padding there, so that the first rows of the table
+are no positions; there is one type of tokens; the head of classes has the dense layer that BERT has over the encoder.
+Nothing here imports torch or transformers.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from memjax import config
+from memjax.interop import state_dicts as hf
+from memjax.interop.family import Field, fixed_key, vocab_size
+from memjax.interop.hf_bert import BERT, Bert, Encoder
+
+__all__ = [
+    "Roberta",
+    "differences",
+    "entries",
+    "export_config",
+    "export_params",
+    "find_task",
+    "import_params",
+    "load_pretrained",
+    "model_config",
+    "read_model",
+    "save_pretrained",
+    "vocab_size",
+]
+
+PADDING_ID = 1
+OFFSET = PADDING_ID + 1
+"""rows of the table of positions before that of the first token"""
+_HEADS = {
+    "head_dense": "lm_head.dense",
+    "head_norm": "lm_head.layer_norm",
+    "head_bias": "lm_head.bias",
+    "decoder": "lm_head.decoder.weight",
+    "decoder_bias": "lm_head.decoder.bias",
+    "classifier": "classifier.out_proj",
+}
+
+
+class Roberta(Encoder):
+    """RoBERTa (Liu et al. 2019)."""
+
+    name, model_type, classes = "RoBERTa", "roberta", "Roberta"
+    prefix, layer, head_parts = "roberta.", Bert.layer, ("lm_head.", "classifier.", "qa_outputs.")
+    beside = (*head_parts, "pooler.dense.")
+    names = {part: f"roberta.{name.removeprefix('bert.')}" for part, name in Bert.names.items()} | _HEADS
+    fields = (
+        *(field for field in BERT.fields if field.key != "max_position_embeddings"),
+        Field(
+            "max_position_embeddings",
+            512,
+            "attention.positions",
+            lambda rows, described: rows - OFFSET,
+            lambda count, model: count + OFFSET,
+        ),
+        fixed_key("pad_token_id", PADDING_ID),
+    )
+
+    def positions(self, count: int, dim: int) -> hf.Entry:
+        """Returns the entry of the table of positions."""
+        return hf.Entry(
+            ("position_embedding",),
+            {f"{self.names['embeddings']}.position_embeddings.weight": (count + OFFSET, dim)},
+            lambda arrays: [arrays[0][OFFSET:]],
+            lambda arrays: [np.concatenate([np.zeros((OFFSET, dim), arrays[0].dtype), arrays[0]])],
+        )
+
+    def pooler(self, task: config.TaskKind | None) -> str:
+        """Returns the name of the dense layer over the first token."""
+        return "classifier.dense" if isinstance(task, config.Classification) else super().pooler(task)
+
+    def adapt(self, model: config.Model, names: Iterable[str]) -> config.Model:
+        """Returns the model, with a pooler where there are tensors of one."""
+        poolers = {f"{self.pooler(task)}.weight" for task in (None, config.Classification())}
+        return super().adapt(model, [f"{self.names['pooler']}.weight"] if poolers & set(names) else [])
+
+    def head_activation(self, model: config.Model) -> Any:
+        """Returns the activation of its head of masked tokens, which the configuration does not change."""
+        del model
+        return "gelu_exact"
+
+    def has_classes(self, model: config.Model) -> bool:
+        """Returns whether its head of classes is ours."""
+        return BERT.has_classes(model)
+
+    def tokenizer(self) -> config.TokenizerKind:
+        """Returns the kind of its tokenizer."""
+        return config.BytePairs()
+
+
+FAMILY = Roberta()
+model_config, read_model, find_task = FAMILY.model_config, FAMILY.read_model, FAMILY.find_task
+import_params, export_params = FAMILY.import_params, FAMILY.export_params
+load_pretrained, save_pretrained = FAMILY.load_pretrained, FAMILY.save_pretrained
+export_config, entries, differences = FAMILY.export_config, FAMILY.entries, FAMILY.differences

@@ -1,0 +1,77 @@
+"""Small models of transformers with other options than the usual ones, and weights that are made by name.
+
+Both sides make the same weights: `tools/golden_interop.py` for the classes of transformers, whose logits are in
+`tests/golden/interop.npz`, and the tests for ours. Nothing but NumPy is needed here.
+"""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+VOCAB, LENGTH = 61, 11
+_BERT = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
+_BERT |= {"max_position_embeddings": 20, "vocab_size": VOCAB}
+_DISTIL = {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40, "max_position_embeddings": 20, "vocab_size": VOCAB}
+_GPT2 = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 20, "vocab_size": VOCAB}
+_ROBERTA = {**_BERT, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
+_LABELS = {"id2label": {str(n): f"LABEL_{n}" for n in range(3)}, "label2id": {f"LABEL_{n}": n for n in range(3)}}
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("BertForMaskedLM", {**_BERT}),
+    "bert_epsilon": ("BertForMaskedLM", {**_BERT, "layer_norm_eps": 0.1}),
+    "bert_relu": ("BertForMaskedLM", {**_BERT, "hidden_act": "relu"}),
+    "bert_silu_one_type": ("BertForMaskedLM", {**_BERT, "hidden_act": "silu", "type_vocab_size": 1}),
+    "bert_untied": ("BertForMaskedLM", {**_BERT, "tie_word_embeddings": False}),
+    "bert_classes": ("BertForSequenceClassification", {**_BERT, **_LABELS, "hidden_act": "gelu_new"}),
+    "bert_spans": ("BertForQuestionAnswering", {**_BERT, "hidden_act": "quick_gelu"}),
+    "distilbert": ("DistilBertForMaskedLM", {**_DISTIL}),
+    "distilbert_relu": ("DistilBertForMaskedLM", {**_DISTIL, "activation": "relu"}),
+    "roberta": ("RobertaForMaskedLM", {**_ROBERTA}),
+    "roberta_relu": ("RobertaForMaskedLM", {**_ROBERTA, "hidden_act": "relu"}),
+    "roberta_classes": ("RobertaForSequenceClassification", {**_ROBERTA, **_LABELS}),
+    "gpt2": ("GPT2LMHeadModel", {**_GPT2}),
+    "gpt2_epsilon": ("GPT2LMHeadModel", {**_GPT2, "layer_norm_epsilon": 0.1}),
+    "gpt2_relu2": ("GPT2LMHeadModel", {**_GPT2, "activation_function": "relu2", "n_inner": 40}),
+    "gpt2_tanh": ("GPT2LMHeadModel", {**_GPT2, "activation_function": "tanh"}),
+    "gpt2_untied": ("GPT2LMHeadModel", {**_GPT2, "tie_word_embeddings": False}),
+}
+"""name -> class, and its configuration"""
+MODEL_TYPES = {"Bert": "bert", "DistilBert": "distilbert", "Roberta": "roberta", "GPT2": "gpt2"}
+
+
+def described(name: str) -> dict[str, Any]:
+    """Returns the config.json of a variant."""
+    class_name, settings = VARIANTS[name]
+    model_type = next(kind for start, kind in MODEL_TYPES.items() if class_name.startswith(start))
+    return {"model_type": model_type, "architectures": [class_name], **settings}
+
+
+def tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns the values of a tensor, which its name alone decides: large enough that logits spread by 3 and more."""
+    values = np.random.default_rng(zlib.crc32(name.encode())).normal(size=shape)
+    if name.endswith(".weight") and len(shape) == 1:
+        values = 1 + 0.3 * values
+    elif "embedding" in name or ".wte." in name or ".wpe." in name or len(shape) == 1:
+        values = 0.5 * values
+    else:
+        values = (
+            (40 if name.startswith("classifier.") else 8 if name.startswith("qa_outputs.") else 1.5)
+            * values
+            / np.sqrt(max(shape))
+        )
+    return values.astype(np.float32)
+
+
+def weights(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Returns the tensors of a model."""
+    return {name: tensor(name, shape) for name, shape in shapes.items()}
+
+
+def inputs() -> tuple[np.ndarray, np.ndarray]:
+    """Returns ids of two texts without the ids below 4, and a mask: the second text has 8 tokens."""
+    ids = np.random.default_rng(5).integers(4, VOCAB, (2, LENGTH))
+    mask = np.ones((2, LENGTH), bool)
+    mask[1, 8:] = False
+    return np.where(mask, ids, 1), mask

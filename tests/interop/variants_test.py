@@ -1,0 +1,124 @@
+"""Options of the families against the classes of transformers: equal logits, and not with a switch flipped."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from memjax import config
+from memjax.interop.families import FAMILIES
+from memjax.interop.family import Family
+from memjax.models.factory import make_language_model, make_text_encoder
+from memjax.tasks import task_of
+from tests.interop import variants
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "interop.npz"
+LIMIT = 1e-5
+"""largest difference of logits over the largest logit"""
+
+
+def made(name: str) -> tuple[Family, dict[str, Any], dict[str, np.ndarray]]:
+    """The family, config.json and weights of a variant."""
+    described = variants.described(name)
+    family = FAMILIES[described["model_type"]]
+    model = family.model_config(described)
+    class_name = described["architectures"][0]
+    task: Any = None
+    if class_name.endswith("ForMaskedLM"):
+        task = config.MaskedLanguageModeling()
+    elif class_name.endswith("ForSequenceClassification"):
+        task = config.Classification(num_classes=3)
+    elif class_name.endswith("ForQuestionAnswering"):
+        task = config.QuestionAnswering()
+    if isinstance(model.attention, config.Bidirectional) and not isinstance(task, config.Classification):
+        model.attention.pooler = False  # those classes have none
+    shapes = {
+        name: tuple(variants.VOCAB if size == -1 else size for size in shape)
+        for entry in family.tensors(model, task)
+        for name, shape in entry.tensors.items()
+    }
+    return family, described, variants.weights(shapes)
+
+
+def logits_of(model: config.Model, params: Any, task: Any) -> np.ndarray:
+    """Logits of the inputs that all variants share."""
+    ids, mask = variants.inputs()
+    tokens, visible = jnp.asarray(ids, jnp.int32), jnp.asarray(mask)
+    if model.attention.is_causal:
+        module: Any = make_language_model(model, variants.VOCAB)
+        named: dict[str, Any] = {"start_of_document": jnp.ones(2, bool)}
+    else:
+        module = make_text_encoder(model, task_of(config.Config(task=task, model=model)).head(), variants.VOCAB)
+        named = {"extras": {}}
+
+    @jax.jit
+    def apply(params):
+        output, _, _ = module.apply({"params": params}, tokens, module.init_state(2), mask=visible, **named)
+        if model.attention.is_causal:
+            return module.apply({"params": params}, output, method=lambda m, h: m.vocabulary.logits(h))
+        if isinstance(task, config.MaskedLanguageModeling):
+            return module.apply({"params": params}, output, method="logits")
+        return output.swapaxes(1, 2) if isinstance(task, config.QuestionAnswering) else output
+
+    return np.asarray(apply(params))
+
+
+def difference(name: str, found: np.ndarray) -> float:
+    """Of logits from the published ones, over the largest of those."""
+    with np.load(GOLDEN) as file:
+        expected = file[name]
+    real = variants.inputs()[1] if expected.shape[1] == variants.LENGTH else slice(None)
+    expected, found = expected[real], found.reshape(expected.shape)[real]
+    assert expected.max() - expected.min() >= 3
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", variants.VARIANTS)
+def test_logits_are_those_of_transformers_and_come_back(name):
+    family, described, weights = made(name)
+    read = family.read_model(described, weights)
+    assert difference(name, logits_of(read.model, read.params, read.task)) <= LIMIT
+    written = family.export_params(read.params, read.model, read.task)
+    again = family.read_model(family.export_config(read.model, variants.VOCAB, read.task), written)
+    assert (again.model, again.task) == (read.model, read.task)
+    jax.tree.map(np.testing.assert_array_equal, again.params, read.params)
+    assert family.export_config(read.model, variants.VOCAB, read.task).items() >= described.items()
+
+
+FLIPPED: dict[str, dict[str, Any]] = {
+    "bert_epsilon": {"norm_epsilon": None},
+    "bert_relu": {"feed_forward.activation": "gelu_exact"},
+    "bert_silu_one_type": {"feed_forward.activation": "gelu"},
+    "bert": {"task.activation": "relu"},
+    "gpt2_epsilon": {"norm_epsilon": None},
+    "gpt2_relu2": {"feed_forward.activation": "relu"},
+    "gpt2_tanh": {"feed_forward.activation": "gelu"},
+    "roberta": {"task.activation": "relu"},
+}
+
+
+@pytest.mark.parametrize("name, flip", FLIPPED.items(), ids=FLIPPED)
+def test_a_flipped_switch_is_another_model(name, flip):
+    family, described, weights = made(name)
+    read = family.read_model(described, weights)
+    model, task = read.model, read.task
+    for path, value in flip.items():
+        if path == "feed_forward.activation":
+            model = dataclasses.replace(model, feed_forward=dataclasses.replace(model.feed_forward, activation=value))
+        elif path == "task.activation":
+            task = config.MaskedLanguageModeling(activation=value)
+        else:
+            model = dataclasses.replace(model, **{path: value})
+    assert difference(name, logits_of(model, read.params, task)) > 10 * LIMIT
+
+
+def test_rows_of_padding_are_no_positions():
+    family, described, weights = made("roberta")
+    table = "roberta.embeddings.position_embeddings.weight"
+    rolled = {**weights, table: np.roll(weights[table], 1, axis=0)}
+    read = family.read_model(described, rolled)
+    assert difference("roberta", logits_of(read.model, read.params, read.task)) > 10 * LIMIT
