@@ -535,6 +535,11 @@ def vocab_size(params: Mapping[str, Any]) -> int:
     return sum(table.shape[0] for table in tables)
 
 
+def is_tied(model: config.Model) -> bool:
+    """Returns whether the scores of a vocabulary are made with its embeddings."""
+    return getattr(model.output.softmax, "tied", True)
+
+
 MOST_PROBLEMS = 8
 """mismatches that one line names"""
 _DATA_PARALLEL, _COMPILED = "module.", "_orig_mod."

@@ -26,6 +26,7 @@ from memjax.interop.family import (
     fixed_key,
     head_count_key,
     hidden_size_key,
+    is_tied,
     vocab_size,
 )
 from memjax.models.heads import ClassificationHead, MaskedTokenHead, SpanHead
@@ -75,7 +76,7 @@ class Encoder(Family):
             f"{names['embeddings']}.word_embeddings.weight",
             isinstance(task, config.MaskedLanguageModeling),
         )
-        yield from hf.embeddings(embedding, names["decoder"], dim, model.output.softmax.tied or not scores)
+        yield from hf.embeddings(embedding, names["decoder"], dim, is_tied(model) or not scores)
         yield self.positions(part.positions, dim)
         if part.token_types:
             types = f"{names['embeddings']}.token_type_embeddings.weight"
@@ -90,7 +91,7 @@ class Encoder(Family):
                 yield from hf.linear("head/dense", names["head_dense"], dim, dim)
                 yield from hf.norm("head/layer_norm", names["head_norm"], dim)
                 bias, decoder = names["head_bias"], names.get("decoder_bias", "")
-                if decoder and not model.output.softmax.tied:  # the class reads that of the decoder then
+                if decoder and not is_tied(model):  # the class reads that of the decoder then
                     yield hf.same("vocabulary/bias", decoder, -1, spare=bias)
                 else:
                     yield hf.same("vocabulary/bias", bias, -1, tied=(decoder,) if decoder else ())

@@ -29,6 +29,7 @@ from memjax.interop.family import (
     fixed_key,
     head_count_key,
     hidden_size_key,
+    is_tied,
     training_key,
     vocab_size,
 )
@@ -82,7 +83,7 @@ class GPT2(Family):
         del task
         dim, hidden = model.dim, model.feed_forward.dim or 4 * model.dim
         heads = (model.num_heads, dim // model.num_heads)
-        yield from hf.embeddings("transformer.wte.weight", "lm_head.weight", dim, model.output.softmax.tied)
+        yield from hf.embeddings("transformer.wte.weight", "lm_head.weight", dim, is_tied(model))
         yield hf.same("positions", "transformer.wpe.weight", _positions(model), dim)
         yield from hf.norm("layer_norm", "transformer.ln_f", dim)
         for index in range(model.num_layers):
