@@ -91,9 +91,9 @@ test-laws: install  ## the laws of variants, whole models and toys, of every mem
 	@echo "== the other laws, $(PYTEST_WORKERS) processes"
 	@$(PYTEST) $(PARALLEL) --jaxtyping -m "laws and not slow" $(LAWS) $(ARGS)
 
-test-slow: install  ## the slow tests: integration, every config, several processes
-	@echo "== slow tests, one process"
-	@$(PYTEST) --jaxtyping --optimized -m "slow and not gpu" $(ARGS)
+test-slow: install  ## the slow tests, file by file: integration, every config, several processes (a second call goes on)
+	@echo "== slow tests, a process for each file"
+	@JAX_PLATFORMS=cpu $(BIN)/python -m tools.slow_suite $(ARGS)
 
 test-gpu: install  ## the tests that need a GPU (and `pip install 'jax[cuda13]'` of the locked version in .venv)
 	@echo "== GPU tests"

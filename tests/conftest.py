@@ -55,6 +55,16 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Frees programs after every slow test and every file, where there are many."""
+    from tests.freeing import free_programs
+
+    is_last_of_file = nextitem is None or nextitem.path != item.path
+    if is_last_of_file or item.get_closest_marker("slow") is not None:
+        free_programs()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
     """`--dist loadfile`, but for the laws."""

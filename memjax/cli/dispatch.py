@@ -17,6 +17,7 @@ from memjax import __version__
 from memjax.allocation import keep_memory
 from memjax.cli.errors import explain
 from memjax.cli.platforms import only_cpu, skip_absent_tpu
+from memjax.cli.processes import names_later_process
 from memjax.compilation import keep_programs
 from memjax.console import waiting
 from memjax.overrides import UsageError, suggestion
@@ -67,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if warning:
             print(f"memjax {verb}: {warning}", file=sys.stderr)
         # A second is more than what needs no JAX takes, and less than its import does.
-        with waiting(f"{verb}: reading the settings, starting JAX") if is_process else contextlib.nullcontext():
+        speaks = is_process and not names_later_process(rest)
+        with waiting(f"{verb}: reading the settings, starting JAX") if speaks else contextlib.nullcontext():
             return importlib.import_module(f"memjax.cli.{VERBS[verb][0]}").run(rest)
     except SystemExit as exit:  # --help has printed what it had to
         return exit.code if isinstance(exit.code, int) else 0

@@ -1,6 +1,7 @@
 """Several processes of one run, as the verbs that may be one of them begin."""
 
 import argparse
+from collections.abc import Sequence
 
 from memjax.cli.platforms import tpu_may_be_here
 from memjax.config import Config
@@ -20,3 +21,18 @@ def connect(options: argparse.Namespace, config: Config) -> None:
 
     coordinator = options.coordinator or ("auto" if tpu_may_be_here() else "")
     processes.connect(coordinator, options.num_processes, options.process_id, timeout=config.sharding.timeout)
+
+
+def names_later_process(arguments: Sequence[str]) -> bool:
+    """Whether a command line names a process other than the first one, which alone speaks for a run.
+
+    Args:
+      arguments: Words after the verb, not checked yet.
+
+    Example:
+      >>> names_later_process(["--process-id", "1"]), names_later_process(["--process-id=0"]), names_later_process([])
+      (True, False, False)
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--process-id", nargs="?", default="0")
+    return parser.parse_known_args(arguments)[0].process_id not in ("0", None)
