@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -32,14 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs what is not yet passed and returns 0 where everything passed, 1 where something failed."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     cut = arguments.index("--") if "--" in arguments else len(arguments)
-    parser = argparse.ArgumentParser(prog="python -m tools.slow_suite", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.slow_suite", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("paths", nargs="*", default=["tests"], help="files or folders, in the order in which they run")
     parser.add_argument("--results", type=Path, default=ROOT / ".cache" / "slow" / "results.jsonl", metavar="FILE")
     parser.add_argument("--again", action="store_true", help="also run files that have passed on these sources")
     options, more = parser.parse_args(arguments[:cut]), arguments[cut + 1 :]
     options.results.parent.mkdir(parents=True, exist_ok=True)
     counts = collect_files(options.paths, more)
-    key = {"sources": hash_sources(ROOT), "options": more}
+    key = {"sources": hash_sources(ROOT), "python": platform.python_version(), "options": more}
     results = read_results(options.results)
     files = order_files(counts, results, {} if options.again else key)
     print(f"{sum(counts.values())} slow tests in {len(counts)} files, {len(files)} files to run", flush=True)
@@ -97,7 +98,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 
 def is_of(result: Mapping[str, Any], key: Mapping[str, Any]) -> bool:
-    """Whether a result belongs to these sources and options."""
+    """Whether a result belongs to these sources, this Python and these options."""
     return all(result[name] == value for name, value in key.items())
 
 
