@@ -1,7 +1,7 @@
 """The laws of the memory contract, for every memory. A new memory is one `Case` in `tests/contract/cases.py`.
 
-`make test` runs the laws of a memory in float32, compiled fast; `make test-laws` runs them once more, compiled as users
-do, and the rest. Every change has to pass both.
+`make test` runs the laws of a memory in float32, compiled fast, under strict promotion of dtypes and ranks.
+`make test-laws` runs them once more, compiled as users do, and the rest. Every change has to pass both.
 """
 
 import contextlib
@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
+from flax.nnx.bridge.variables import linen_vars_to_nnx_attrs
 
 from memjax.memory.contract import Memory, StackState
 from memjax.models.contract import Model
@@ -94,8 +96,42 @@ def run_of():
 @pytest.mark.parametrize("case, law, dtype, as_users", [one for case in CASES for one in programs_of(case)])
 def test_law(case, law, dtype, as_users, run_of):
     run = run_of(case, dtype, as_users)
-    with run.precision():
+    with run.precision(), jax.numpy_dtype_promotion("standard" if as_users else "strict"):
         LAWS[law](run)
+
+
+IN_NNX = ("transformer_xl", "linear_transformer")
+"""Memories that `make test` runs inside an NNX model. `make test-laws` runs the others."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=() if case.name in IN_NNX else pytest.mark.laws)
+        for case in CASES
+        if not case.is_variant
+    ],
+)
+def test_a_memory_runs_inside_an_nnx_model(case):
+    run = Run(case, as_users=False)
+    x, named = run.xs(1)[0], {"start_of_document": starts(False, True, False), "mask": full_mask(), **run.extras()}
+
+    class Model(nnx.Module):
+        def __init__(self, state):
+            keys = nnx.Rngs(params=0, dropout=1, memory=2, features=3)
+            self.memory = nnx.bridge.ToNNX(run.module, keys).lazy_init(x, state, **named)
+
+        def __call__(self, state):
+            return self.memory(x, state, **named)
+
+    @jax.jit
+    def both(variables, state):
+        model = Model(state)
+        nnx.update(model.memory, linen_vars_to_nnx_attrs(variables))
+        return model(state), run.apply(variables, x, state, **named)
+
+    bridged, plain = both(run.variables, run.any_state(61))
+    assert_identical(bridged, plain)
 
 
 @pytest.mark.laws

@@ -1,6 +1,7 @@
 """`memjax plan`."""
 
 import shlex
+import sys
 
 from memjax.cli.parser import Parser, with_config
 from memjax.overrides import UsageError
@@ -23,10 +24,17 @@ def run(arguments: list[str]) -> int:
     options, config = with_config(parser, arguments)
     if options.vocab_size < 0:
         raise UsageError(f"--vocab-size: given {options.vocab_size}, allowed: 0 (as the configuration says) or more")
-    from memjax.planning.cases import plan
-    from memjax.planning.report import make_cases, report
+    from memjax.planning.cases import check_topologies, plan
+    from memjax.planning.report import describe_shapes, make_cases, report
 
-    cases = make_cases(config, options.topology.split(","), options.what, options.sweep)
+    names = options.topology.split(",")
+    cases = make_cases(config, names, options.what, options.sweep)
+    for line in describe_shapes(names):
+        print(line, file=sys.stderr)
+    if (
+        len(slices := {case.topology.name: case.topology for case in cases}) > 1
+    ):  # one alone is asked for when it is compiled
+        check_topologies(slices.values())
     facts_of = lambda case: plan(case, vocab_size=options.vocab_size, widest=options.widest)
     command = ["memjax", "plan", *arguments]
     return 0 if report(cases, facts_of, as_json=options.json, command=shlex.join(command)) else 3

@@ -16,6 +16,7 @@ from memjax.functional.losses import *
 from memjax.functional.mixing import *
 from memjax.functional.neighbors import *
 from memjax.functional.positions import *
+from memjax.functional.precision import *
 from memjax.functional.product_keys import *
 from memjax.functional.replay import *
 from memjax.functional.scopes import *

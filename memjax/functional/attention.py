@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from memjax.functional.precision import at_least_float32
 from memjax.functional.scopes import operation
 from memjax.functional.shapes import check_shapes
 
@@ -316,7 +317,7 @@ def visibility(
 
 
 def _score_dtype(queries: Array, keys: Array) -> jnp.dtype:
-    return jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
+    return at_least_float32(queries.dtype, keys.dtype)
 
 
 def _scores(queries: Array, keys: Array, bias: Array | None, dtype: jnp.dtype) -> Array:

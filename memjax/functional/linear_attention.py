@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from memjax.functional.precision import at_least_float32
 from memjax.functional.scopes import operation
 from memjax.functional.shapes import check_shapes
 from memjax.typing import EmptyState, Leaf, tree_dataclass
@@ -81,7 +82,7 @@ def init_linear_state(
       ((2, 1, 4, 3), (2, 1, 4), EmptyState())
     """
     _check_normalizer(normalizer)
-    dtype = jnp.promote_types(dtype, jnp.float32)
+    dtype = at_least_float32(dtype)
     sums = normalizer in ("add", "clamp")
     return LinearState(
         jnp.zeros((batch, heads, features, value_dim), dtype),

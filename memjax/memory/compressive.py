@@ -26,6 +26,7 @@ from memjax.functional.compression import (
     window_validity,
 )
 from memjax.functional.fifo import reset_rows, shift_append
+from memjax.functional.precision import at_least_float32
 from memjax.functional.scopes import operation
 from memjax.memory.contract import where_rows
 from memjax.memory.projections import COMPRESSED, SHORT, Keys, matrix_init, project
@@ -323,7 +324,7 @@ class CompressiveAttention(TransformerXLAttention):
         valid = lambda slots: jnp.full((batch_size, slots), self.empty_memory == "zeros")
         usage, shape = EmptyState(), (batch_size, self.memory_length)
         if self.compression == "most_used":
-            usage = Usage(jnp.zeros(shape, jnp.promote_types(dtype, jnp.float32)), jnp.zeros(shape, jnp.int32))
+            usage = Usage(jnp.zeros(shape, at_least_float32(dtype)), jnp.zeros(shape, jnp.int32))
         m, cm = self.memory_length, self.compressed_memory_length
         return CompressiveState(zeros(m), valid(m), zeros(cm), valid(cm), jnp.zeros(batch_size, jnp.int32), usage)
 

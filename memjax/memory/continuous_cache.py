@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from memjax.functional.fifo import order_after, reset_rows, ring_ages
+from memjax.functional.precision import at_least_float32
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
 from memjax.memory.mixtures import MIXING, Recalled, linear_weight, spread_metrics
@@ -126,7 +127,7 @@ def similarities(
       >>> [similarities(q, k, kind).ravel().tolist() for kind in SIMILARITIES]
       [[6.0, 0.0], [1.0, 0.0], [-1.0, -34.0]]
     """
-    dtype = jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
+    dtype = at_least_float32(queries.dtype, keys.dtype)
     queries, keys = queries.astype(dtype), keys.astype(dtype)
     if kind == "negative_squared_l2":
         # Not |q|^2 - 2 q k + |k|^2, which loses the digits that tell near neighbours apart. XLA fuses this into a sum.

@@ -27,6 +27,7 @@ from memjax.functional.basis import (
     update_matrices,
 )
 from memjax.functional.fifo import reset_rows
+from memjax.functional.precision import at_least_float32
 from memjax.functional.scopes import operation
 from memjax.memory.contract import DecodeState, where_rows
 from memjax.memory.projections import matrix_init, project
@@ -305,7 +306,7 @@ class LongTermMemory(nn.Module):
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LongTermState:
         """No signal; `dtype` is that of the segment that waits."""
         self._check()
-        wide, tokens = jnp.promote_types(dtype, jnp.float32), (batch_size, self.segment_length)
+        wide, tokens = at_least_float32(dtype), (batch_size, self.segment_length)
         return LongTermState(
             jnp.zeros((batch_size, self.num_basis, self.dim), wide),
             jnp.zeros((batch_size,), bool),

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from memjax.axes import named
+from memjax.functional.precision import at_least_float32
 from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, token_decode_state, where_rows
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
@@ -77,7 +78,7 @@ class LSTM(LayerMemory):
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LSTMState:
         """Zeros, in at least float32."""
-        wide: Any = jnp.promote_types(dtype, jnp.float32)
+        wide: Any = at_least_float32(dtype)
         return LSTMState(jnp.zeros((batch_size, self.dim), wide), jnp.zeros((batch_size, self.dim), wide))
 
     @nn.nowrap

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float
 from memjax.axes import named
 from memjax.functional.attention import attention, attention_with_weights
 from memjax.functional.positions import bidirectional_bias
+from memjax.functional.precision import at_least_float32
 from memjax.functional.scopes import operation
 from memjax.functional.slots import count_slot_types, normalize_slots, slot_attention, slot_shares, slot_spread
 from memjax.memory.contract import StackMemory, broadcast_mask, where_rows
@@ -293,7 +294,7 @@ class MemformerEncoder(StackMemory):
         if not self.num_slots:
             return EmptyState()
         require(self.dim % self.writer_heads == 0, "writer_heads", self.writer_heads, f"a divisor of dim = {self.dim}")
-        slots = jnp.zeros((batch_size, self.num_slots, self.dim), jnp.promote_types(dtype, jnp.float32))
+        slots = jnp.zeros((batch_size, self.num_slots, self.dim), at_least_float32(dtype))
         return MemformerState(slots, jnp.zeros((batch_size,), bool))
 
     def __call__(

@@ -387,10 +387,13 @@ def _part(argument: str, keys: str) -> str:
 
 
 def main() -> int:
-    """Reads a request, prints a measurement or the line about a mistake."""
+    """Reads a request, prints a measurement, the devices of slices, or the line about a mistake."""
     request = json.loads(sys.stdin.read())
-    config: Config = config_from_dict(request["config"])
     try:
+        if "topologies" in request:
+            print(json.dumps({name: len(parse_topology(name).devices()) for name in request["topologies"]}))
+            return 0
+        config: Config = config_from_dict(request["config"])
         vocab_size, topology = request["vocab_size"] or vocab_size_of(config.data), parse_topology(request["topology"])
         for measurement in measure(config, request["what"], vocab_size, topology, widest=request["widest"]):
             print(json.dumps(dataclasses.asdict(measurement)), flush=True)

@@ -21,6 +21,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +107,6 @@ def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[
       ValueError: the configuration does not fit the topology.
       RuntimeError: the compiler failed.
     """
-    if importlib.util.find_spec("libtpu") is None:
-        raise ModuleNotFoundError(
-            "libtpu is not installed; pip install 'memjax[plan]' (Linux on x86-64)", name="libtpu"
-        )
     facts = {
         "name": case.config.name,
         "what": case.what,
@@ -121,6 +118,8 @@ def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[
         "rows": (case.config.data if case.what == "train" else case.config.evaluation).rows,
         "rematerialize": case.config.training.rematerialize,
     }
+    request = {"config": config_to_dict(case.config), "vocab_size": vocab_size, "widest": widest}
+    steps = _compile({**facts, **request})
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")}
     known = {"assumptions": assumptions(case.topology), "versions": versions}
 
@@ -130,8 +129,20 @@ def plan(case: Case, *, vocab_size: int = 0, widest: bool = False) -> list[dict[
         found["tips"] = [] if found["fits"] else [dataclasses.asdict(tip) for tip in advise(case.config, found)]
         return {**found, **known}
 
-    request = {"config": config_to_dict(case.config), "vocab_size": vocab_size, "widest": widest}
-    return [explained(step) for step in _compile({**facts, **request})]
+    return [explained(step) for step in steps]
+
+
+def check_topologies(topologies: Iterable[Topology]) -> None:
+    """Asks libtpu whether it offers each slice, in one process: a second that would be refused stops the first.
+
+    Args:
+      topologies: Slices that are to be compiled for.
+
+    Raises:
+      ModuleNotFoundError: libtpu is not installed.
+      ValueError: libtpu does not offer one of the slices.
+    """
+    _compile({"topologies": [topology.name for topology in topologies]})
 
 
 def assumptions(topology: Topology) -> str:
@@ -188,6 +199,10 @@ def environment(folder: str) -> dict[str, str]:
 
 def _compile(request: dict[str, Any]) -> list[dict[str, Any]]:
     """Runs the compiling process: what it says of each step."""
+    if importlib.util.find_spec("libtpu") is None:
+        raise ModuleNotFoundError(
+            "libtpu is not installed; pip install 'memjax[plan]' (Linux on x86-64)", name="libtpu"
+        )
     with tempfile.TemporaryDirectory(prefix="memjax-plan-") as folder:
         done = subprocess.run(
             [sys.executable, "-m", "memjax.planning.aot"],

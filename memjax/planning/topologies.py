@@ -2,7 +2,8 @@
 
 A name is `GENERATION:SHAPE` with the shape in chips (`v5e:4x4`, `v5p:4x4x4`), or what Google Cloud sells,
 `GENERATION-NUMBER`. The number counts chips for v5e (also `v5litepod-16`) and v6e, and TensorCores, two per chip, for
-v4, v5p and 7x: `v5e-16` is 16 chips, `v5p-128` is 64 chips, `v5p:4x4x4`.
+v4, v5p and 7x: `v5e-16` is 16 chips, `v5p-128` is 64 chips, `v5p:4x4x4`. It means every shape of so many chips, of
+which the cubest is taken. Whether a shape exists is for libtpu to say (`Topology.devices`).
 
 A device, as JAX counts them, is a chip; a chip of TPU7x is two devices. The facts below are per chip and come from the
 pages of each generation in Google's documentation (https://docs.cloud.google.com/tpu/docs/v4, v5e, v5p, v6e, tpu7x):
@@ -34,7 +35,7 @@ class Generation:
       ici_bandwidth: bytes per second that a chip can send to its neighbours over all links together.
       hbm_limit: bytes of a device that a program may use.
       dimensions: of the network, 2 or 3.
-      largest: chips along each dimension of the largest slice.
+      most_chips: Number of chips in the largest slice.
       devices_per_chip: as JAX counts devices.
       number_per_chip: what the number in a name counts per chip, TensorCores or chips.
       options: of `jax.experimental.topologies.get_topology_desc`.
@@ -46,7 +47,7 @@ class Generation:
     ici_bandwidth: float
     hbm_limit: int
     dimensions: int
-    largest: int
+    most_chips: int
     devices_per_chip: int = 1
     number_per_chip: int = 1
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -57,13 +58,13 @@ GENERATIONS: dict[str, Generation] = {
     for generation in (
         # Without the option a v4 chip is two devices of half the memory, as nobody uses it.
         Generation(
-            "v4", 275e12, 1200e9, 300e9, int(30.75 * GIB), 3, 16, number_per_chip=2,
+            "v4", 275e12, 1200e9, 300e9, int(30.75 * GIB), 3, 4096, number_per_chip=2,
             options={"chip_config_name": "megacore"},
         ),
-        Generation("v5e", 197e12, 819e9, 200e9, int(15.75 * GIB), 2, 16),
-        Generation("v5p", 459e12, 2765e9, 600e9, int(95.73 * GIB), 3, 24, number_per_chip=2),
-        Generation("v6e", 918e12, 1638e9, 400e9, int(31.24 * GIB), 2, 16),
-        Generation("tpu7x", 2307e12, 7380e9, 600e9, int(94.74 * GIB), 3, 24, devices_per_chip=2, number_per_chip=2),
+        Generation("v5e", 197e12, 819e9, 200e9, int(15.75 * GIB), 2, 256),
+        Generation("v5p", 459e12, 2765e9, 600e9, int(95.73 * GIB), 3, 8960, number_per_chip=2),
+        Generation("v6e", 918e12, 1638e9, 400e9, int(31.24 * GIB), 2, 256),
+        Generation("tpu7x", 2307e12, 7380e9, 600e9, int(94.74 * GIB), 3, 9216, devices_per_chip=2, number_per_chip=2),
     )
 }  # fmt: skip
 """name -> generation"""
@@ -139,45 +140,65 @@ class Topology:
 
 
 def parse_topology(name: str) -> Topology:
-    """The slice that a name means (see the module's docstring).
+    """Returns the slice that a name means (see the module's docstring): for a number, the first of `parse_shapes`.
 
     Args:
       name: `v5e:4x4`, `v5e-16`, `v5p-128`; upper and lower case are the same.
 
     Raises:
-      ValueError: an unknown generation, or a size that it does not have.
+      ValueError: An unknown generation, or a size that it does not have. What libtpu alone knows, it refuses later.
 
     Example:
-      >>> parse_topology("v5e-16").name, parse_topology("v5p-128").name
-      ('v5e:4x4', 'v5p:4x4x4')
+      >>> parse_topology("v5e-16").name, parse_topology("v5p-128").name, parse_topology("v5p-1280").name
+      ('v5e:4x4', 'v5p:4x4x4', 'v5p:4x8x20')
       >>> parse_topology("v5p-128").num_chips
       64
     """
+    return parse_shapes(name)[0]
+
+
+def parse_shapes(name: str) -> list[Topology]:
+    """Returns every slice that a name means, the cubest first.
+
+    Args:
+      name: See `parse_topology`. A shape means itself.
+
+    Raises:
+      ValueError: An unknown generation, or a size that it does not have.
+
+    Example:
+      >>> [topology.name for topology in parse_shapes("v5p-1280")]
+      ['v5p:4x8x20', 'v5p:4x4x40']
+    """
     prefix, separator, size = re.match(r"([^:-]*)([:-]?)(.*)", name.strip().lower()).groups()  # type: ignore[union-attr]
     generation = _generation(name, prefix)
-    shapes = _standard_shapes(generation)
-    examples = ", ".join(f"{generation.name}:{'x'.join(map(str, shapes[units]))}" for units in list(shapes)[2:7])
+    examples = ", ".join(Topology(generation, _shapes(generation, chips)[0]).name for chips in (4, 8, 16, 32, 64))
+    refused = f"topology: given {name!r}, allowed:"
+    largest = f"at most {generation.most_chips:,} chips, the largest slice of {generation.name}"
     if separator == ":" and re.fullmatch(r"\d+(x\d+)*", size):
-        shape = tuple(int(part) for part in size.split("x"))
-        fits = len(shape) == generation.dimensions and all(1 <= side <= generation.largest for side in shape)
-        if fits and _is_whole(shape):
-            return Topology(generation, shape)
-        raise ValueError(
-            f"topology: given {name!r}, allowed: {generation.dimensions} numbers of chips for {generation.name}, "
-            f"even or 1, up to {generation.largest}, as {examples}"
-        )
-    if separator == "-" and size.isdigit():
-        number, cores = int(size), generation.number_per_chip
-        shape = shapes.get(number // cores) if number % cores == 0 else None
-        if shape is not None:
-            return Topology(generation, shape)
+        shape = tuple(int(side) for side in size.split("x"))
+        if len(shape) != generation.dimensions or 0 in shape:  # libtpu ends the process where a side is 0
+            raise ValueError(
+                f"{refused} {generation.dimensions} numbers of chips for {generation.name}, each 1 or more, as "
+                f"{examples}"
+            )
+        if math.prod(shape) > generation.most_chips:
+            raise ValueError(f"{refused} {largest}; given {math.prod(shape):,}")
+        return [Topology(generation, shape)]
+    if separator == "-" and size.isdecimal():
+        chips, rest = divmod(int(size), generation.number_per_chip)
+        if chips > generation.most_chips:
+            raise ValueError(f"{refused} {largest}; given {chips:,}")
+        if shapes := [] if rest else _shapes(generation, chips):
+            return [Topology(generation, shape) for shape in shapes]
+        cores = generation.number_per_chip
         counted = f"TensorCores, {cores} per chip" if cores > 1 else "chips"
-        known = ", ".join(str(units * cores) for units in shapes)
+        known = ", ".join(str(chips * cores) for chips in (4, 8, 16, 32, 64, 128, 256))
         raise ValueError(
-            f"topology: given {name!r}, allowed: {generation.name}-N with N {counted}, of {known}; or a shape in "
+            f"{refused} {generation.name}-N with N {counted}, in hosts of 2 x 2 chips, such as {known}; or a shape in "
             f"chips, as {examples}"
         )
-    raise ValueError(f"topology: given {name!r}, allowed: a shape or a size of {generation.name}, as {examples}")
+    raise ValueError(f"{refused} a shape or a size of {generation.name}, as {examples}")
 
 
 def _generation(name: str, prefix: str) -> Generation:
@@ -191,24 +212,21 @@ def _generation(name: str, prefix: str) -> Generation:
     )
 
 
-def _is_whole(shape: tuple[int, ...]) -> bool:
-    """Hosts have 2 x 2 chips: sides are even, or nothing but a single chip or a single plane of hosts."""
-    plane = shape[:2]
-    return (
-        all(side % 2 == 0 for side in plane)
-        and (len(shape) == 2 or shape[2] == 1 or shape[2] % 2 == 0)
-        or (all(side == 1 for side in shape))
-    )
+def _shapes(generation: Generation, chips: int) -> list[tuple[int, ...]]:
+    """Every shape of so many chips, the cubest first, as libtpu's hosts of 2 x 2 chips allow it.
 
-
-def _standard_shapes(generation: Generation) -> dict[int, tuple[int, ...]]:
-    """Chips -> shape, of the sizes that are powers of two: sides as equal as can be, the larger ones last."""
-    shapes: dict[int, tuple[int, ...]] = {1: (1,) * generation.dimensions}
-    shape = [2, 2] if generation.dimensions == 2 else [2, 2, 1]
-    while True:
-        shapes[math.prod(shape)] = tuple(shape)
-        smallest = min(shape)
-        side = max(i for i, size in enumerate(shape) if size == smallest)
-        if shape[side] * 2 > generation.largest:
-            return shapes
-        shape[side] *= 2
+    Of slices of more than 64 chips in three dimensions those that are made of cubes of 4 x 4 x 4 come before others,
+    since these alone are sold. Of shapes that are the same but for their order, one counts: sides grow, ones last.
+    """
+    divisors = [side for side in range(1, chips + 1) if chips % side == 0]
+    if generation.dimensions == 2:
+        shapes = {tuple(sorted((side, chips // side))) for side in divisors}
+    else:
+        pairs = [
+            (a, b) for a in divisors for b in divisors if a <= b and chips % (a * b) == 0 and b <= chips // (a * b)
+        ]
+        shapes = {(a, b, chips // (a * b)) for a, b in pairs}
+    ordered = [tuple(sorted(shape, key=lambda side: (side == 1, side))) for shape in shapes]
+    whole = [shape for shape in ordered if all(side == 1 or side % 2 == 0 for side in shape[:2])]
+    cubes = [shape for shape in whole if len(shape) == 3 and chips > 64 and all(side % 4 == 0 for side in shape)]
+    return sorted(cubes or whole, key=lambda shape: (sum(shape), shape))

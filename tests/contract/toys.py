@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from memjax.functional.attention import attention, visibility
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
+from memjax.functional.precision import at_least_float32
 from memjax.functional.product_keys import lookup_rows
 from memjax.memory import contract
 from memjax.memory.contract import DecodeState, broadcast_mask, next_position, token_decode_state, where_rows
@@ -92,7 +93,7 @@ class OutputMemory(contract.OutputMemory):
         tokens = weights.sum().astype(y.dtype)
         aux = Aux(
             losses={"size": Sum(jnp.where(weights[..., None], y**2, 0).sum(), tokens)},
-            metrics={"filled": Sum((valid.sum(axis=1) * weights.any(axis=1)).sum().astype(y.dtype), tokens)},
+            metrics={"filled": Sum(jnp.where(weights.any(axis=1), valid.sum(axis=1), 0).sum().astype(y.dtype), tokens)},
         )
         return y, self._write(kept, x, mask), aux
 
@@ -210,7 +211,7 @@ class LinearMemory(contract.LayerMemory):
 
     @nn.nowrap
     def init_state(self, batch_size, dtype=jnp.float32):
-        dtype = jnp.promote_types(dtype, jnp.float32)
+        dtype = at_least_float32(dtype)
         return LinearState(jnp.zeros((batch_size, self.dim, self.dim), dtype), jnp.zeros((batch_size, self.dim), dtype))
 
     @nn.nowrap

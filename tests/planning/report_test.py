@@ -3,12 +3,13 @@
 import importlib.util
 import io
 import json
+import time
 
 import pytest
 
 from memjax.cli import main
 from memjax.overrides import UsageError
-from memjax.planning.report import make_cases, report
+from memjax.planning.report import describe_shapes, make_cases, report
 from memjax.planning.topologies import GIB
 from tests.planning.cases_test import tiny
 
@@ -209,3 +210,20 @@ def test_a_sweep_to_where_it_does_not_fit_has_code_3(here, capsys):
     changes = [tip["change"] for tip in large["tips"]]
     assert any(change.startswith("--model.attention.memory-length ") for change in changes)
     assert "--model.memory-dtype bfloat16" in changes
+
+
+def test_it_says_how_long_the_rest_takes(monkeypatch, capsys):
+    now = iter([0.0, 0.0, 30.0, 180.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    cases = make_cases(tiny(), ["v5e:2x2", "v5e:2x4", "v5e:4x4"])
+    report(cases, lambda case: [facts(case.topology.name)], stream=io.StringIO())
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first.startswith("compiling 1 of 3: ") and "each takes about a minute" in first
+    assert second.endswith("(30 s each so far, about 60 s left)")
+    assert third.endswith("(90 s each so far, about 90 s left)")
+
+
+def test_of_a_number_with_several_shapes_it_says_which_is_taken():
+    assert describe_shapes(["v5e:4x4", "v5e-1"]) == []
+    (line,) = describe_shapes(["v5p-1280"])
+    assert line == "v5p-1280: taken as v5p:4x8x20; the same number of chips: v5p:4x4x40"
