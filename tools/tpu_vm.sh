@@ -25,7 +25,7 @@ MAX_RECREATIONS=${TPU_MAX_RECREATIONS:-20}
 POLL_SECONDS=${TPU_POLL_SECONDS:-60}
 MAX_WAIT_SECONDS=${TPU_MAX_WAIT_SECONDS:-1800}
 GRACE_SECONDS=${TPU_GRACE_SECONDS:-120}
-VERB='' COMMAND=() WORKER=0 FORCE=0 DRY_RUN=0
+VERB='' COMMAND=() WORKER=0 FORCE=0 DRY_RUN=0 YES=0
 CREATE=(--quiet) CONNECT=(--quiet) # never empty: bash before 4.4 takes an empty array for an unset variable
 
 print_help() {
@@ -46,7 +46,7 @@ usage: tools/tpu_vm.sh VERB [options] [-- command]
              tools/tpu_vm.sh logs --name lm --zone us-west4-a --worker all
   kill     end the run: SIGTERM, on which memjax saves, and SIGKILL after TPU_GRACE_SECONDS (120)
              tools/tpu_vm.sh kill --name lm --zone us-west4-a
-  delete   delete the node, and with --queued its request; asks nothing
+  delete   delete the node, and with --queued its request; asks first, unless --yes is given
              tools/tpu_vm.sh delete --name lm --zone us-west4-a
   babysit  create, setup and run, again whenever the node is taken away, until the command has finished on all workers.
            It resumes if its checkpoints outlive the node: `memjax train` with a --workdir in the bucket
@@ -70,6 +70,7 @@ option, and the environment variable that gives its default
   --create-flag FLAG     for gcloud's create, such as --create-flag=--network=lab; may be repeated
   --connect-flag FLAG    for gcloud's ssh and scp, such as --connect-flag=--internal-ip; may be repeated
   --force                setup and run although a run is going on
+  --yes                  delete without a question
   --dry-run              print every command, ready to paste, and execute none
 Babysit looks every TPU_POLL_SECONDS (60), doubled with each repair in a row up to TPU_MAX_WAIT_SECONDS (1800).
 
@@ -301,6 +302,18 @@ delete_node() {
   fi
 }
 
+# No answer, as from a script, is no.
+confirm_deletion() {
+  local answer=''
+  if ((YES || DRY_RUN)); then return; fi
+  printf 'tpu_vm.sh: delete %s in %s with everything on its disks? [y/N] ' "$NAME" "$ZONE" >&2
+  read -r answer || true
+  if [[ ! $answer =~ ^[yY]([eE][sS])?$ ]]; then
+    printf '%s\n' "$NAME stays; --yes deletes without a question" >&2
+    exit 1
+  fi
+}
+
 setup_workers() {
   local archive=$ROOT/.cache/memjax-$COMMIT.tar.gz
   if [[ -z $REPOSITORY ]]; then
@@ -443,6 +456,7 @@ parse() {
       --spot) SPOT=1 ;;
       --queued) QUEUED=1 ;;
       --force) FORCE=1 ;;
+      --yes) YES=1 ;;
       --dry-run) DRY_RUN=1 ;;
       --) COMMAND=("$@") && return ;;
       --create-flag | --connect-flag | --name | --zone | --project | --type | --version | --bucket | --commit | \
@@ -560,7 +574,7 @@ main() {
     status) show_status ;;
     logs) on_workers "$WORKER" worker_follow "$WORKER" ;;
     kill) stop_run mark ;;
-    delete) delete_node ;;
+    delete) confirm_deletion && delete_node ;;
     babysit)
       outlives_node || say "checkpoints must outlive the node: --bucket gs://NAME, and --workdir '~/memjax-bucket/runs'"
       if ((DRY_RUN)); then print_cycle; else babysit; fi

@@ -124,11 +124,11 @@ class Cloud:
         command = ["git", "-C", str(self.checkout), *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    def bash(self, *arguments, **environment):
+    def bash(self, *arguments, answer="", **environment):
         return subprocess.run(
             ["bash", *arguments],
             env={**self.environment, **environment},
-            stdin=subprocess.DEVNULL,
+            input=answer,
             capture_output=True,
             text=True,
             timeout=60,
@@ -253,7 +253,7 @@ def test_dry_run_prints_the_commands_and_executes_none(cloud, arguments, line):
         ["setup", "--bucket", "gs://lab-runs"],
         ["status"],
         ["kill"],
-        ["delete", "--queued"],
+        ["delete", "--queued", "--yes"],
     ],
     ids=lambda words: words[0],
 )
@@ -330,6 +330,25 @@ def test_mistakes_are_one_line_and_exit_code_2(cloud, arguments, parts):
     assert result.returncode == 2 and result.stdout == "" and cloud.calls == []
     assert result.stderr.startswith("tpu_vm.sh: ") and result.stderr.count("\n") == 1
     assert all(part in result.stderr for part in parts), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "deletes"),
+    [
+        *((answer, [], True) for answer in ("y\n", "Y\n", "yes\n", "y")),
+        *((answer, [], False) for answer in ("", "\n", "n\n", "no\n", "yesterday\n", "lm\n", " \n")),
+        ("", ["--yes"], True),
+        ("n\n", ["--yes", "--queued"], True),
+        ("", ["--dry-run"], False),
+    ],
+)
+def test_delete_asks_first(cloud, answer, options, deletes):
+    result = cloud.launch("delete", *NODE, *options, answer=answer)
+    assert cloud.steps == ["delete"] * deletes
+    asked = not options
+    assert ("delete lm in us-west4-a" in result.stderr) == asked
+    assert result.returncode == (1 if asked and not deletes else 0)
+    assert ("lm stays; --yes" in result.stderr) == (asked and not deletes)
 
 
 def test_missing_gcloud_is_said(cloud):
