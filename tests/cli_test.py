@@ -437,9 +437,11 @@ def test_a_run_carries_its_tokenizer(here, capsys, monkeypatch):
     (elsewhere / "texts" / "another.txt").write_text("what was not there would make another tokenizer " * 9)
     monkeypatch.chdir(elsewhere)
     (elsewhere / "texts").rename(elsewhere / "moved")
+    (here / "texts").rename(here / "gone")
     assert generate("mine") == text
     line = refuse(["eval", "--run", "mine"], capsys)
-    assert "texts does not exist" in line
+    assert "'texts', which is not there; looked for texts, " in line and str(here / "texts") in line
+    (here / "gone").rename(here / "texts")
     (elsewhere / "moved" / "another.txt").unlink()
     _, found = score("mine", "--data.source.path", "moved", "--data.cache-dir", "other_cache")
     different = ("run", "tokens_per_second")

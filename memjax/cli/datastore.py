@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from memjax.cli.parser import EVALUATION_FIELDS, RUN, Parser, open_run, tell, with_config
+from memjax.cli.parser import EVALUATION_FIELDS, RUN, Parser, data_facts, open_run, tell, with_config
 from memjax.cli.processes import add_processes, connect
 from memjax.config import Config
 from memjax.console import check_serves, describe_facts, preparation
@@ -151,7 +151,8 @@ def _plan_or_build(action: str, options: Any, config: Config | None) -> dict[str
         chosen |= {"tap": options.key or TAP, "runner": options.runner, "runner_options": options.runner_option}
         return build_with_beam(options.run, options.path, config=config, **chosen).describe()
     source = _key_source(options, config)
-    return source.run.checkpoint.facts() | build_datastore(source, options.path, **chosen).describe()
+    built = build_datastore(source, options.path, **chosen).describe()
+    return source.run.checkpoint.facts() | built | data_facts(source.run)
 
 
 def _key_source(options: Any, config: Config | None, store: Any = None, otherwise: str = "") -> Any:
@@ -159,7 +160,7 @@ def _key_source(options: Any, config: Config | None, store: Any = None, otherwis
     from memjax.retrieval.keys import TAP, make_key_source
 
     key = options.key or otherwise or (TAP if store is None else str(store.header.protocol.get("key", TAP)))
-    return make_key_source(open_run(options.run, config), key)
+    return make_key_source(open_run(options.run, config, options), key)
 
 
 def _open_index(store: Any, options: Any, **chosen: Any) -> Any:
@@ -230,7 +231,7 @@ def _other_half(options: Any, source: Any) -> Any:
     data = dataclasses.replace(ours.data, half=theirs.data.half)
     config = dataclasses.replace(theirs, data=data, evaluation=ours.evaluation)
     index = _open_index(store, options, exact_scores=options.backend != "exact")
-    return Half(make_key_source(open_run(run, config), source.tap), store, index)
+    return Half(make_key_source(open_run(run, config, options), source.tap), store, index)
 
 
 def _build_index(store: Any, options: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memjax.cli.parser import EVALUATION_FIELDS, Parser, open_run, tell, with_config
+from memjax.cli.parser import EVALUATION_FIELDS, Parser, data_facts, open_run, tell, with_config
 from memjax.cli.stores import add_store, check_store_options, describe_store, score_store
 from memjax.cli.streams import check_probe, describe_stream, probe_stream
 from memjax.config import Config, Evaluation
@@ -56,13 +56,13 @@ def run(arguments: list[str]) -> int:
     wanted = [dataclasses.replace(config.evaluation, memory_length=length) for length in lengths]
     for evaluation in wanted or [config.evaluation]:  # refuses what the model does not take before anything is read
         evaluation_model(dataclasses.replace(config, evaluation=evaluation), ANY_SIZE)
-    loaded = open_run(options.run, config)
+    loaded = open_run(options.run, config, options)
     task, facts = loaded.experiment.task, {"run": options.run, **loaded.checkpoint.facts()}
     scoring = f"eval: compiling, then scoring the {config.evaluation.split} split"
     if options.datastore:
         with waiting(scoring):
             result, store = score_store(options, loaded)
-        values = {**facts, **values_of(config, result), "datastore": store}
+        values = {**facts, **values_of(config, result), "datastore": store, **data_facts(loaded)}
     elif not wanted:
         with waiting(scoring):
             result = loaded.experiment.evaluate(loaded.variables)
@@ -72,10 +72,12 @@ def run(arguments: list[str]) -> int:
             with waiting("eval: probing what the head reads of every task"):
                 stream |= {"probe": probe_stream(stream, loaded)}
         values |= {"stream": stream} if stream else {}
+        values |= data_facts(loaded)
     else:
         wanted = _with_trained(config, wanted)
         with waiting(scoring):
             results = [(one, *score_documents(loaded, one)) for one in wanted]
+        facts |= data_facts(loaded)
         rows = [{**facts, **values_of(dataclasses.replace(config, evaluation=e), r)} for e, r, _ in results]
         gains = compare_sizes([scores for *_, scores in results], unit_of(loaded.experiment, config))
         rows = [rows[0], *(row | {"gain": gain_values(rows[0], g)} for row, g in zip(rows[1:], gains, strict=True))]

@@ -18,6 +18,10 @@ DATA_FIELDS = (*(f"data.{field}" for field in Data.places), "lifelong.folder")
 """What every verb on a run may change: where its data is."""
 
 
+DATA_NAMES = ("data.source", "data.neighbors", "data.states", "lifelong.folder")
+"""Fields that say which data a run reads: named on the command line, it may be other data than that of training."""
+
+
 EVALUATION_FIELDS = ("evaluation.", "model.attention.", "task.", *DATA_FIELDS)
 """What `memjax eval` may change; of the attention and the task only what changes no parameter."""
 
@@ -163,6 +167,7 @@ def with_config(parser: Parser, arguments: list[str], only: Sequence[str] = ()) 
         config = load_config(DEFAULT_CONFIG if options.config is None else options.config, options.variant)
     rest, others = ["--help"] if wants_help else rest, tuple(parser._option_string_actions)
     config = apply_overrides(config, rest, prog=parser.prog, only=only, others=others)
+    options.is_data_named = any(one.startswith(tuple(f"--{name}" for name in DATA_NAMES)) for one in rest)
     validate(config)
     return options, config
 
@@ -177,13 +182,27 @@ def _whence(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def open_run(run: str, config: Config | None, *, step: int | None = None) -> Any:
-    """A run as its directory has it, and a line on standard error that says which checkpoint that is."""
+def open_run(run: str, config: Config | None, options: Any = None, *, step: int | None = None) -> Any:
+    """A run as its directory has it, and lines on standard error that say which checkpoint that is, and which data.
+
+    Args:
+      run: The run directory.
+      config: The configuration that is used instead of that of the run.
+      options: The options of `with_config`, which know whether the data was named on the command line.
+      step: The step of another checkpoint than the newest.
+    """
     from memjax.lifelong import load_run
 
-    loaded = load_run(run, config, step=step)
-    print(f"{run}: {loaded.checkpoint}", file=sys.stderr, flush=True)
+    tell = lambda line: print(line, file=sys.stderr, flush=True)
+    loaded = load_run(run, config, step=step, tell=tell, is_data_named=getattr(options, "is_data_named", False))
+    tell(f"{run}: {loaded.checkpoint}")
     return loaded
+
+
+def data_facts(loaded: Any) -> dict[str, Any]:
+    """What was read instead of the data of a run, for its results; {} where that is the data of training."""
+    other = loaded.experiment.run_data.other
+    return {"other_data": ", ".join(other)} if other else {}
 
 
 def tell(facts: Mapping[str, Any], describe: Callable[[Any], str], options: argparse.Namespace) -> int:

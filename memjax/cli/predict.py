@@ -33,7 +33,7 @@ def run(arguments: list[str]) -> int:
     asked: list[tuple[Any, str]] = [*_asked(config, files)] if files else []
     if options.text or options.file or not files:
         asked += [(text, about) for text in read_texts(options.text, options.file)]
-    answers, facts = predict(options.run, config, asked, top=options.top)
+    answers, facts = predict(options.run, config, asked, options, top=options.top)
     for number, ((text, _), found) in enumerate(zip(asked, answers, strict=True)):
         told = {"text": text} if isinstance(text, str) else {"row": number}
         shown = describe_row(found) if files else describe_answer(found)
@@ -42,12 +42,12 @@ def run(arguments: list[str]) -> int:
 
 
 def predict(
-    run: str, config: Config, asked: Sequence[tuple[Any, str]], **how: Any
+    run: str, config: Config, asked: Sequence[tuple[Any, str]], options: Any = None, **how: Any
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What a run answers, see `Task.predict`, and which checkpoint of it."""
     from memjax.tasks import Asked
 
-    loaded = open_run(run, config)
+    loaded = open_run(run, config, options)
     if loaded.experiment.model.asks_task and config.lifelong is not None:
         last = config.lifelong.in_order[loaded.experiment.config.num_columns - 1].name
         print(f"{run}: no task is told, the column of {last} answers", file=sys.stderr, flush=True)

@@ -63,7 +63,12 @@ def _of_run(config: Config, run: str, file: str | None) -> tuple[Config, str]:
 
 def _remove_unstarted(path: Path) -> None:
     """Removes the directory of a run that has not begun, so that the corrected command may use its name."""
-    if path.is_dir() and {entry.name for entry in path.iterdir()} <= {"config.json", "config.tmp", ".lock"}:
+    if path.is_dir() and {entry.name for entry in path.iterdir()} <= {
+        "config.json",
+        "config.tmp",
+        "data.json",
+        ".lock",
+    }:
         for entry in path.iterdir():
             entry.unlink()
         path.rmdir()

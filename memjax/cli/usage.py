@@ -14,15 +14,16 @@ def run(arguments: list[str]) -> int:
     every = "every checkpoint that the run has kept, and at which of them a slot was last in use"
     parser.add_argument("--checkpoints", action="store_true", help=every)
     options, config = with_config(parser, arguments, only=EVALUATION_FIELDS)
-    return tell(usage_facts(options.run, config, checkpoints=options.checkpoints), describe_usage, options)
+    return tell(usage_facts(options.run, config, options, checkpoints=options.checkpoints), describe_usage, options)
 
 
-def usage_facts(run: str, config: Config, *, checkpoints: bool = False) -> dict[str, Any]:
+def usage_facts(run: str, config: Config, options: Any = None, *, checkpoints: bool = False) -> dict[str, Any]:
     """What `memjax usage` prints: numbers of every table, and with `checkpoints` those of all of them.
 
     Args:
       run: the directory.
       config: of the run, with another split if wanted.
+      options: The options of the command line, as `open_run` takes them.
       checkpoints: all that are kept instead of the newest.
     """
     from memjax.inspection.slot_usage import describe_counts, last_used, measure_usage
@@ -31,7 +32,7 @@ def usage_facts(run: str, config: Config, *, checkpoints: bool = False) -> dict[
     read: dict[str, Any] = {}
 
     def measure(step: int | None) -> dict[str, dict[str, Any]]:
-        loaded = open_run(run, config, step=step)
+        loaded = open_run(run, config, options, step=step)
         read.update(loaded.checkpoint.facts())
         return measure_usage(loaded.experiment, loaded.variables)
 

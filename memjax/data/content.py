@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["file_sha256", "hash_in_order", "hash_sample", "sample_numbers"]
+__all__ = ["file_sha256", "hash_in_order", "hash_sample", "remember_file", "sample_numbers"]
 
 SAMPLE = 1000  # Examples of a random-access source that are compared, besides the last one.
 MAX_EXAMPLES, MAX_BYTES = 200_000, 1 << 28  # Of a source that can only be read in order: what is read to compare it.
@@ -33,6 +33,11 @@ def file_sha256(path: Path) -> str:
     if time.time_ns() - facts.st_mtime_ns > _SETTLED_NS:
         _known[name] = (facts.st_size, facts.st_mtime_ns, result)
     return result
+
+
+def remember_file(path: Path, size: int, mtime_ns: int, sha256: str) -> None:
+    """Takes over what an earlier process has hashed, unless the file was hashed in this one."""
+    _known.setdefault(str(path.absolute()), (size, mtime_ns, sha256))
 
 
 def sample_numbers(count: int) -> list[int]:

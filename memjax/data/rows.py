@@ -248,9 +248,11 @@ class RowStream(abc.ABC):
     def _restore(self, position: Mapping[str, Any]) -> None:
         given, ours = json.loads(json.dumps(dict(position["stream"]))), self._identity()
         if given != ours:
-            raise ValueError(
-                f"position: of another stream, {_difference(ours, given)}; use the run's own data settings"
-            )
+            content = {name for name in {**ours, **given} if ours.get(name) != given.get(name)}
+            remedy = "use the run's own data settings"
+            if content <= {"fingerprint", "documents"}:
+                remedy = "the data has changed: give back the data as it was, or train a new run under another name"
+            raise ValueError(f"position: of another stream, {_difference(ours, given)}; {remedy}")
         places = _places(position, [row.row for row in self._host])
         self._host = [Row(row, *map(int, place)) for row, place in places.items()]
 

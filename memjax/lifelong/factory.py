@@ -172,9 +172,8 @@ def train(config: Config, **arguments: Any) -> TrainingResult:
     return loop.train(config, **{"course": course_of, **arguments})
 
 
-def load_run(run: Path | str, config: Config | None = None, *, step: int | None = None) -> LoadedRun:
+def load_run(run: Path | str, config: Config | None = None, *, step: int | None = None, **about_data: Any) -> LoadedRun:
     """Opens a run of any configuration, as `memjax.training.load_run` does; the learner of a method adapts."""
     config = load_config(run) if config is None else config
-    if config.lifelong is None:
-        return restoring.load_run(run, config, step=step)
-    return restoring.load_run(run, config, step=step, learner=make_learner)
+    learner = None if config.lifelong is None else make_learner
+    return restoring.load_run(run, config, step=step, learner=learner, **about_data)

@@ -27,6 +27,7 @@ from memjax.tasks.contract import Asked, Subset, Task, task_of
 from memjax.training.capacity import available_bytes
 from memjax.training.evaluation import AdaptRows, EvaluationResult, Evaluator, make_read
 from memjax.training.interventions import intervention
+from memjax.training.run_data import RunData
 from memjax.training.runs import grown
 from memjax.training.sharding import Layout
 from memjax.training.variables import fitting
@@ -47,6 +48,7 @@ class Experiment:
       tokenizer: of the documents, or None where they have none.
       num_words: split -> words of its text, where perplexity is one of words (`memjax.data.opening.Datasets`).
       adapt_rows: evaluations score every row with parameters of its own (`memjax.training.evaluation.make_score`).
+      run_data: The record of the run's data, to which every split that is opened is compared.
     """
 
     config: Config
@@ -56,6 +58,7 @@ class Experiment:
     tokenizer: Any = None
     num_words: Callable[[str], int] | None = None
     adapt_rows: AdaptRows | None = None
+    run_data: RunData = dataclasses.field(default_factory=RunData)
 
     @property
     def fingerprint(self) -> str | None:
@@ -120,7 +123,8 @@ class Experiment:
     def reopened(self, split: str, **fields: Any) -> Documents:
         """A split of the same data with other settings of it, in the same tokens."""
         config = dataclasses.replace(self.config, data=dataclasses.replace(self.config.data, **fields))
-        return task_of(config).data(tokenizer=self.tokenizer).documents(split)
+        read = task_of(config).data(tokenizer=self.tokenizer).documents
+        return self.run_data.open(config, "", split, read, same_settings=False)
 
     def subsets(self, evaluation: configs.Evaluation) -> dict[str, Subset]:
         """The targets of the evaluation's split that are scored apart."""
@@ -158,7 +162,8 @@ class Experiment:
             raise ValueError(
                 f"lifelong.tasks: {name} has {theirs.vocab_size} ids, allowed: {ours}, those of data.source"
             )
-        documents = functools.cache(theirs.documents)
+        of_own = {"same_settings": prompt in ("", name)}
+        documents = functools.cache(lambda split: self.run_data.open(config, name, split, theirs.documents, **of_own))
         model = self.model.of_task([one.name for one in settings.in_order].index(name))
         named = {"documents": documents, "num_words": theirs.num_words}
         return dataclasses.replace(self, config=config, model=model, **named)
@@ -250,6 +255,8 @@ class Experiment:
           asked: one or more.
           **how: what the task takes.
         """
+        if isinstance(self.config.data.source, configs.Relations):
+            self.run_data.check_files(self.config)  # whose file names the relations
         if self.adapt_rows is not None and self.task.writes_answers:
             how["adapt_rows"] = self.adapt_rows
         elif self.adapt_rows is not None:
@@ -283,7 +290,11 @@ class Experiment:
 
 
 def make_experiment(
-    config: Config, *, tokenizer: Any = None, progress: Callable[[str, int, int | None], None] | None = None
+    config: Config,
+    *,
+    tokenizer: Any = None,
+    progress: Callable[[str, int, int | None], None] | None = None,
+    run_data: RunData | None = None,
 ) -> Experiment:
     """Builds the documents, tokenizer and model of a configuration.
 
@@ -291,6 +302,7 @@ def make_experiment(
       config: the configuration.
       tokenizer: instead of the one that it describes, such as that of a run; documents are then read when asked for.
       progress: told what is prepared.
+      run_data: The record of the data of a run that is opened, or trained.
 
     Raises:
       ValueError: the configuration is not valid or cannot fit into memory, or its data cannot be read.
@@ -299,7 +311,10 @@ def make_experiment(
     check_sizes(config, available_bytes())
     if config.model.output.needs_neighbors and not config.data.neighbors:
         raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
-    task = task_of(with_source(config, config.data.source))
+    run_data = run_data or RunData()
+    config = run_data.located(config)
+    own = with_source(config, config.data.source)
+    task = task_of(own)
     data = task.data(progress, tokenizer=tokenizer)
     model = task.model(data.vocab_size)
 
@@ -307,7 +322,9 @@ def make_experiment(
         plain = data.documents(split)
         return open_neighbors(config.data.neighbors, split, plain) if config.data.neighbors else plain
 
-    return Experiment(config, model, functools.cache(documents), data.begin_token, data.tokenizer, data.num_words)
+    opened = functools.cache(lambda split: run_data.open(own, "", split, documents))
+    words = data.num_words
+    return Experiment(config, model, opened, data.begin_token, data.tokenizer, words, run_data=run_data)
 
 
 def with_source(config: Config, source: Any) -> Config:

@@ -26,6 +26,7 @@ from memjax.training.profiles import Profile, Steps, check_steps
 from memjax.training.progress import Event, Progress
 from memjax.training.record import Record, describe_score
 from memjax.training.restoring import check_start, init_from
+from memjax.training.run_data import RunData, read_record
 from memjax.training.runs import (
     RunDirectory,
     check_directory,
@@ -239,7 +240,8 @@ def train(
         if experiment is None:
             tokenizer = open_tokenizer(path) if path.exists() else None
             prepared = _report_preparation(report, training.steps)
-            experiment = make_experiment(config, tokenizer=tokenizer, progress=prepared)
+            run_data = RunData(path, recorded=read_record(path), is_training=True)
+            experiment = make_experiment(config, tokenizer=tokenizer, progress=prepared, run_data=run_data)
         for line in experiment.notes():
             report(Event("note", 0, training.steps, {}, line))
         if training.init_from:
@@ -253,6 +255,8 @@ def train(
     try:
         with processes.together("the run directory", timeout):
             directory.check_shared()
+            if processes.is_first():
+                experiment.run_data.keep(directory.path)
         with StopSignal() as stop, layout.active() if layout else contextlib.nullcontext(), processes.Watch(timeout):
             named = {"tokenizer": experiment.tokenizer, "layout": layout, "reset_memory": reset_memory}
             record = Record(config, directory, report, stop, **named)

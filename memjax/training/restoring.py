@@ -15,6 +15,7 @@ from memjax.training import optimizers
 from memjax.training.checkpoints import Checkpoints, some_of
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.places import Places
+from memjax.training.run_data import RunData
 from memjax.training.runs import TOKENIZER, check_tokenizer, grown, load_config, open_tokenizer
 from memjax.training.stages import Learner, own_variables
 from memjax.training.variables import COLLECTIONS, fit_variables, join_arrays, name_arrays
@@ -144,10 +145,13 @@ def load_run(
     *,
     step: int | None = None,
     learner: Callable[[Experiment], Learner] | None = None,
+    is_data_named: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> LoadedRun:
     """Opens a run directory at its newest intact checkpoint, for evaluation or generation.
 
-    With a tokenizer of its own the run needs nothing else: documents are read when they are asked for.
+    With a tokenizer of its own the run needs nothing else: documents are read when they are asked for, and are then
+    compared with those of training (`memjax.training.run_data`).
 
     Args:
       run: the directory.
@@ -155,14 +159,20 @@ def load_run(
       step: of another checkpoint.
       learner: `learner(experiment)`, how the run has learned: its variables are then what `Learner.adapt` gives,
         as for the evaluations of the run (`memjax.lifelong.load_run` knows the learner of any run).
+      is_data_named: Whether the user has named the data, which may then be other data than that of training. Data that
+        `config` names elsewhere may be.
+      tell: Gets lines about the data: that it is other data, that it cannot be compared, that a cache is read.
 
     Raises:
       ValueError: no checkpoint, or one of another architecture (the line lists the difference).
     """
     read, loaded, extra = load_arrays(run, step)
     lineage, wanted = extra.get("lineage", ()), extra.get("tokenizer")
-    config = grown(load_config(run) if config is None else config, lineage)
-    experiment = make_experiment(config, tokenizer=open_tokenizer(run, wanted))
+    trained = load_config(run)
+    run_data = RunData.of_run(run, trained, config, extra=extra, is_named=is_data_named, tell=tell)
+    config = grown(trained if config is None else config, lineage)
+    progress = lambda what, done, total: tell(what) if total == 0 else None
+    experiment = make_experiment(config, tokenizer=open_tokenizer(run, wanted), progress=progress, run_data=run_data)
     check_tokenizer(experiment.fingerprint, wanted, run)
     made, length = learner(experiment) if learner else None, experiment.config.data.segment_length
     if made is not None and made.adapt_rows is not None:

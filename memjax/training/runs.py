@@ -4,6 +4,7 @@ config.json      the resolved configuration
 command.txt      the command of every attempt
 versions.json    versions and devices of every attempt
 metrics.jsonl    one line per log and evaluation
+data.json        what its data was, see `memjax.training.run_data`
 tokenizer/       see `memjax.data.saved_tokenizers`
 checkpoints/     see `memjax.training.checkpoints`
 profile/         traces of steps, where asked for

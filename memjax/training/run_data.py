@@ -1,0 +1,404 @@
+"""The data of a run: recorded while it is trained, and compared whenever its documents are opened.
+
+`data.json` of a run directory holds for every task ('' for `data.source`)
+
+    paths      path as it was typed -> the absolute one, and the one relative to the run directory
+    files      file -> its size, its time in ns, and its SHA-256 ('' where the files are too many bytes to hash)
+    splits     split -> the fingerprint of its documents, and their number
+
+The files tell what has changed, also where settings of the task differ. The fingerprints are those of all sources, and
+need no files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from glob import iglob
+from pathlib import Path
+from typing import Any
+
+from memjax import config as configs
+from memjax.config import Config
+from memjax.data.content import file_sha256, remember_file
+from memjax.data.sources import find_files, find_packed
+from memjax.training.runs import config_to_dict, flat_settings, read_json, write_json
+
+__all__ = ["RunData", "source_files"]
+
+FILE = "data.json"
+MAX_HASHED_BYTES = 4 << 30  # Of the files of a source that is not read as texts, which hash all of theirs anyway.
+NOT_OF_DOCUMENTS = ("rows", "seed", "cache_dir")  # Fields of `data` under which the documents stay the same.
+
+Read = Callable[[str], Any]
+Recorded = Mapping[str, Any]
+
+
+class RunData:
+    """The recorded data of a run, to which everything that the run opens is compared.
+
+    Attributes:
+      other: Descriptions of the data that was read instead, each once.
+    """
+
+    def __init__(
+        self,
+        run: Path | str = "",
+        *,
+        recorded: Recorded | None = None,
+        same_settings: bool = True,
+        is_other: bool = False,
+        is_training: bool = False,
+        tell: Callable[[str], None] = lambda line: None,
+    ):
+        """Keeps what was recorded; nothing is read yet.
+
+        Args:
+          run: The run directory.
+          recorded: Task -> `paths`, `files` and `splits`. None if the run has recorded nothing.
+          same_settings: Whether the documents are read with the settings of the run, so that fingerprints compare.
+          is_other: Whether the user has named other data, which is then read, and said, where it differs.
+          is_training: Whether the run is trained, which needs its own data.
+          tell: Gets lines for the user.
+        """
+        self.other: list[str] = []
+        self._run, self._recorded = Path(run).expanduser() if run else None, {**(recorded or {})}
+        self._same_settings, self._is_other, self._is_training = same_settings, is_other, is_training
+        self._tell, self._said = tell, set[str]()
+        self._opened: dict[tuple[str, str], tuple[Any, list[Any]]] = {}
+        self._keeps = False
+
+    @classmethod
+    def of_run(
+        cls,
+        run: Path | str,
+        config: Config,
+        given: Config | None = None,
+        *,
+        extra: Mapping[str, Any] | None = None,
+        is_named: bool = False,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> RunData:
+        """The record of a run that is opened.
+
+        Args:
+          run: The run directory.
+          config: The configuration in it.
+          given: The configuration that is used instead. None for that of the run.
+          extra: What its checkpoint holds beside the arrays; of earlier versions the only record.
+          is_named: Whether the user has named the data, even if it is where that of the run was.
+          tell: Gets lines for the user.
+        """
+        given = config if given is None else given
+        recorded = read_record(run)
+        return cls(
+            run,
+            recorded=earlier_record(extra or {}) if recorded is None else recorded,
+            same_settings=_settings(config) == _settings(given),
+            is_other=is_named or _places(config) != _places(given),
+            tell=tell,
+        )
+
+    def located(self, config: Config) -> Config:
+        """The configuration with paths that exist: as typed, beside the run, or where they were in training."""
+        if self._run is None:
+            return config
+        stream, data = config.lifelong, config.data
+        place = stream.located if stream else lambda source: source
+        changes: dict[str, Any] = {}
+        for name in ("neighbors", "states"):
+            if (path := self._find(getattr(data, name))) != getattr(data, name):
+                changes[name] = path
+        if (source := self._find_source(place(data.source))) != place(data.source):
+            changes["source"] = source
+        if changes:
+            config = dataclasses.replace(config, data=dataclasses.replace(data, **changes))
+        if stream is None:
+            return config
+        tasks = [(task, place(task.source), self._find_source(place(task.source), task.name)) for task in stream.tasks]
+        moved = [dataclasses.replace(task, source=new) if new != old else task for task, old, new in tasks]
+        if moved != [*stream.tasks]:
+            config = dataclasses.replace(config, lifelong=dataclasses.replace(stream, tasks=tuple(moved)))
+        return config
+
+    def open(self, config: Config, task: str, split: str, read: Read, *, same_settings: bool = True) -> Any:
+        """The documents of a split, compared with those of training.
+
+        Args:
+          config: The configuration whose `data.source` is read, with paths that exist.
+          task: Name of the task of a stream. '' for `data.source`.
+          split: Name of the split.
+          read: `read(split)`, opens documents.
+          same_settings: Whether the settings are those under which the documents of the task were recorded.
+
+        Raises:
+          ValueError: The data is not that of training, or is not there.
+        """
+        source, known = config.data.source, self._recorded.get(task)
+        if known is None and self._run and not self._is_training:
+            self._say(f"the data{f' of {task}' * bool(task)} was not recorded in training, and cannot be compared")
+        changes = self._changes(source, known) if known else None
+        try:
+            documents = read(split)
+        except (ValueError, OSError) as error:
+            if line := self._missing(source):
+                raise ValueError(line) from error
+            if changes and not self._is_other:
+                raise ValueError(self._refusal(config, task, changes)) from error
+            raise
+        same_settings = same_settings and self._same_settings
+        if known:
+            changes = self._compare(known, split, documents, changes, read, same_settings)
+            if changes:
+                self._refuse_or_tell(config, task, split, changes)
+        if same_settings and not changes and (known is None or split not in known.get("splits", {})):
+            number = len(documents) if hasattr(documents, "__len__") else 0
+            self._opened[task, split] = source, [documents.fingerprint, number]
+            if self._keeps:
+                self._write()
+        return documents
+
+    def check_files(self, config: Config, task: str = "") -> None:
+        """Raises `ValueError` if files of a source have changed whose documents are not opened."""
+        known = self._recorded.get(task)
+        if known and not self._is_other and (changes := self._changes(config.data.source, known)):
+            raise ValueError(self._refusal(config, task, changes))
+
+    def keep(self, run: Path) -> None:
+        """Writes what was opened into a run directory, and from now on whatever is opened."""
+        self._run, self._keeps = run, True
+        self._write()
+
+    # Comparison
+
+    def _compare(
+        self,
+        known: Recorded,
+        split: str,
+        documents: Any,
+        changes: Sequence[str] | None,
+        read: Read,
+        same_settings: bool,
+    ) -> Sequence[str]:
+        """What has changed, in words; empty where nothing has, or nothing can be compared."""
+        splits = known.get("splits", {})
+        if same_settings and split in splits:
+            return () if _is_same(documents, splits[split]) else changes or [_counted(split, documents, splits[split])]
+        if changes is not None:
+            return changes
+        if same_settings and splits:  # This split was never opened: one that was tells whether the data is the same.
+            other = next(iter(splits))
+            try:
+                recorded, theirs = splits[other], read(other)
+            except (ValueError, OSError) as error:
+                self._say(f"the data cannot be compared with that of training: {error}")
+                return ()
+            return () if _is_same(theirs, recorded) else [_counted(other, theirs, recorded)]
+        self._say(f"the data of the {split} split was read with other settings in training, and cannot be compared")
+        return ()
+
+    def _changes(self, source: Any, known: Recorded) -> list[str] | None:
+        """Which files differ, in words; None where none were recorded."""
+        recorded = known.get("files")
+        if not recorded:
+            return None
+        files, hashed = _named(source_files(source)), all(sha256 for _, _, sha256 in recorded.values())
+        for name in recorded.keys() & files.keys():
+            if hashed:
+                remember_file(files[name], *recorded[name])
+        if len(files) == len(recorded) == 1:  # whatever its name
+            recorded = dict(zip(files, recorded.values(), strict=True))
+        folder = Path(source.path) if len(recorded) > 1 else Path(source.path).parent
+        named = {name: str(files.get(name, folder / name)) for name in {**recorded, **files}}
+        lines = (_change(named[name], files.get(name), recorded.get(name), hashed) for name in named)
+        return [line for line in lines if line]
+
+    def _refuse_or_tell(self, config: Config, task: str, split: str, changes: Sequence[str]) -> None:
+        if not self._is_other:
+            raise ValueError(self._refusal(config, task, changes))
+        data = describe_source(config.data.source)
+        if data not in self.other:
+            self.other.append(data)
+        self._say(f"{f'{task}, ' * bool(task)}{split}: reads {data}, other data than that of training")
+
+    def _refusal(self, config: Config, task: str, changes: Sequence[str]) -> str:
+        shown = "; ".join(changes[:3]) + (f"; and {len(changes) - 3} more" if len(changes) > 3 else "")
+        source = config.data.source
+        if self._is_training:
+            remedy = "a new run under another --name for what is there now"
+        elif config.lifelong is not None and config.lifelong.folder:
+            remedy = f"--lifelong.folder {config.lifelong.folder}, to read what is there now"
+        elif getattr(source, "path", ""):
+            remedy = f"--data.source.path {getattr(source, 'path', '')}, to read what is there now"
+        else:
+            remedy = f"--data.source.name {getattr(source, 'name', 'NAME')}, to read what is there now"
+        told = f"the data{f' of {task}' * bool(task)} has changed since it was trained"
+        return f"{self._run}: {told}: {shown}; allowed: the data as it was, or {remedy}"
+
+    def _say(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self._tell(f"{self._run}: {line}")
+
+    # Record
+
+    def _write(self) -> None:
+        """Adds what was opened to the record, and writes it."""
+        assert self._run is not None
+        if not self._opened:
+            return
+        for (task, split), (source, facts) in self._opened.items():
+            known = self._recorded.get(task, {})
+            if "files" not in known:
+                path = getattr(source, "path", "")
+                absolute = os.path.abspath(os.path.expanduser(path))
+                paths = {path: [absolute, os.path.relpath(absolute, os.path.abspath(self._run))]} if path else {}
+                known = {**known, "paths": paths, "files": _recorded_files(source)}
+            self._recorded[task] = {**known, "splits": {**known.get("splits", {}), split: facts}}
+        self._opened.clear()
+        write_json(self._run / FILE, {"version": 1, "tasks": self._recorded})
+
+    # Paths
+
+    def _find_source(self, source: Any, task: str = "") -> Any:
+        path = getattr(source, "path", "")
+        if not path:
+            return source
+        known = self._recorded.get(task, {})
+        places = [place for place in self._tried(path) if _is_there(place)]
+        if len(places) > 1 and known.get("files"):
+            fits = lambda place: not self._changes(dataclasses.replace(source, path=place), known)
+            places = [place for place in places if fits(place)] or places
+        return dataclasses.replace(source, path=places[0]) if places and places[0] != path else source
+
+    def _find(self, path: str) -> str:
+        return next(filter(_is_there, self._tried(path)), path) if path else path
+
+    def _tried(self, path: str) -> list[str]:
+        """Where a path may lie: as typed, beside the run, and where it was in training."""
+        assert self._run is not None
+        run = Path(os.path.abspath(self._run))
+        beside = [] if Path(path).is_absolute() else [str(folder / path) for folder in (run.parent, run.parent.parent)]
+        trained = [one for known in self._recorded.values() for one in known.get("paths", {}).get(path, ())]
+        absolute, relative = trained[:1], [os.path.normpath(run / one) for one in trained[1:2]]
+        return [*dict.fromkeys([path, *beside, *relative, *absolute])]
+
+    def _missing(self, source: Any) -> str:
+        """Says where the data of a source was looked for, if it is nowhere."""
+        path = getattr(source, "path", "")
+        if not path or self._run is None or (self._is_training and not self._recorded) or _is_there(path):
+            return ""
+        return (
+            f"data.source.path: given {path!r}, which is not there; looked for {', '.join(self._tried(path))}; "
+            "allowed: a path that exists (--data.source.path PATH)"
+        )
+
+
+def read_record(run: Path | str) -> dict[str, Any] | None:
+    """Task -> what was recorded of its data; None where nothing was."""
+    value = read_json(Path(run).expanduser() / FILE)
+    return None if value is None else value["tasks"]
+
+
+def earlier_record(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """What a checkpoint of a run without a record tells of its data: the documents of plain training."""
+    position = extra.get("position") or {}
+    stream = position.get("stream") if "stage" in position else position
+    identity = (stream or {}).get("stream") or {}
+    if "read" in (stream or {}) or "episodes" in (stream or {}) or not identity.get("fingerprint"):
+        return {}  # A stream of tasks joins documents.
+    return {"": {"paths": {}, "splits": {"train": [identity["fingerprint"], identity.get("documents", 0)]}}}
+
+
+def source_files(source: Any) -> list[Path]:
+    """The files that a source reads; of a folder all of them, where the settings do not name some."""
+    path = Path(getattr(source, "path", "")).expanduser()
+    if not getattr(source, "path", ""):
+        return []
+    names: Sequence[str] = ()
+    if path.is_dir() and isinstance(source, configs.TextClasses):
+        names = (*source.train, *source.test)
+    if path.is_dir() and isinstance(source, configs.CachedFeatures):
+        names = [f"{split}{end}.npy" for split in ("train", "validation", "test") for end in ("", "_labels")]
+    if names:
+        return [file for name in names if (file := find_packed(path, name))]
+    try:
+        return find_files(path)
+    except (ValueError, OSError):
+        return []
+
+
+def describe_source(source: Any) -> str:
+    """What is read, in words.
+
+    Example:
+      >>> describe_source(configs.SeqioTask(name="books"))
+      'SeqioTask books'
+    """
+    path = getattr(source, "path", "")
+    if not path:
+        return f"{type(source).__name__} {getattr(source, 'name', '')}".strip()
+    files = source_files(source)
+    count = "1 file" if len(files) == 1 else f"{len(files):,} files"
+    return f"{path} ({count}, {sum(file.stat().st_size for file in files):,} bytes)"
+
+
+def _recorded_files(source: Any) -> dict[str, list[Any]]:
+    files = source_files(source)
+    hashed = source.gives[0] in ("texts", "pairs") or sum(f.stat().st_size for f in files) <= MAX_HASHED_BYTES
+    return {name: list(_facts(file, hashed)) for name, file in _named(files).items()}
+
+
+def _facts(file: Path, hashed: bool) -> tuple[int, int, str]:
+    facts = file.stat()
+    return facts.st_size, facts.st_mtime_ns, file_sha256(file) if hashed else ""
+
+
+def _named(files: Sequence[Path]) -> dict[str, Path]:
+    """Name below the folder of all -> file."""
+    if not files:
+        return {}
+    root = Path(os.path.commonpath([os.path.abspath(file.parent) for file in files]))
+    return {Path(os.path.abspath(file)).relative_to(root).as_posix(): file for file in files}
+
+
+def _change(name: str, file: Path | None, recorded: Sequence[Any] | None, hashed: bool) -> str:
+    """How a file differs from what was recorded, '' if it does not."""
+    if file is None:
+        return f"{name} is gone"
+    if recorded is None:
+        return f"{name} is new"
+    size, _, sha256 = _facts(file, hashed)
+    if size != recorded[0]:
+        return f"{name} has {size:,} bytes, it had {recorded[0]:,}"
+    return f"{name} has other content in its {size:,} bytes" if hashed and sha256 != recorded[2] else ""
+
+
+def _is_same(documents: Any, recorded: Sequence[Any]) -> bool:
+    return recorded[0] is None or documents.fingerprint == recorded[0]
+
+
+def _counted(split: str, documents: Any, recorded: Sequence[Any]) -> str:
+    number = len(documents)
+    if number != recorded[1]:
+        return f"the {split} split has {number:,} examples, it had {recorded[1]:,}"
+    return f"the {split} split has other content{f' in its {number:,} examples' * (number > 1)}"
+
+
+def _is_there(path: str) -> bool:
+    whole = os.path.expanduser(path)
+    return os.path.exists(whole) or next(iglob(whole, recursive=True), None) is not None
+
+
+def _settings(config: Config) -> tuple[Any, Any]:
+    """What the documents of a run depend on, besides the data."""
+    data = flat_settings(config_to_dict(config.data))
+    places = (*config.data.places, *NOT_OF_DOCUMENTS)
+    return {n: v for n, v in data.items() if not n.startswith(places)}, config_to_dict(config.task)
+
+
+def _places(config: Config) -> Any:
+    """Where the data of a run is."""
+    data, stream = config.data, config.lifelong
+    return config_to_dict(data.source), data.neighbors, data.states, stream and (stream.folder, len(stream.tasks))
