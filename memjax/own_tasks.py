@@ -26,7 +26,8 @@ from memjax.config import (
     TextFiles,
 )
 from memjax.data.readers import class_names
-from memjax.data.sources import SPLITS, find_files, find_packed
+from memjax.data.reading_report import ReadingRules
+from memjax.data.sources import SPLITS, find_packed, readable_files
 from memjax.data.text_classes import TEXT_SETS, labels_of
 from memjax.overrides import UsageError, load_config
 from memjax.settings.relations import validate
@@ -42,7 +43,9 @@ Numbers = dict[tuple[str, str], int]
 """(task, or '' for a word that any task may use; what its file writes for the class) -> number in the head"""
 
 
-def tasks_config(files: Sequence[str], name: str = "", variant: str = "") -> tuple[Config, str]:
+def tasks_config(
+    files: Sequence[str], name: str = "", variant: str = "", rules: ReadingRules = ReadingRules()
+) -> tuple[Config, str]:
     """A configuration for a stream of files, and a line that says what is in it.
 
     Args:
@@ -50,6 +53,7 @@ def tasks_config(files: Sequence[str], name: str = "", variant: str = "") -> tup
         `CachedFeatures` for a perceptron, folders of SQuAD for questions, texts for a language model.
       name: of a config of a stream, or of one task, which becomes the stream of plain training.
       variant: of the config, with its model and its method.
+      rules: Encoding of the files, and what may be skipped.
 
     Raises:
       ValueError: a file that is missing, given twice, of another form, or without examples.
@@ -66,7 +70,7 @@ def tasks_config(files: Sequence[str], name: str = "", variant: str = "") -> tup
     folder = os.path.commonpath([path.parent for path in paths])
     sources, numbers = {}, Numbers()
     for own, path in sorted(zip(names, paths, strict=True)):
-        sources[own] = _source(config, own, Path(os.path.relpath(path, folder)), path, numbers)
+        sources[own] = _source(config, own, Path(os.path.relpath(path, folder)), path, numbers, rules)
     stream = replace(config.lifelong or Lifelong(epochs=1), folder=folder, order=())
     stream.tasks = tuple(TaskData(name=own, source=sources[own]) for own in names)
     task = config.task
@@ -79,12 +83,13 @@ def tasks_config(files: Sequence[str], name: str = "", variant: str = "") -> tup
     return made, _described(made)
 
 
-def with_file(config: Config, file: str) -> tuple[Config, str]:
+def with_file(config: Config, file: str, rules: ReadingRules = ReadingRules()) -> tuple[Config, str]:
     """The configuration of a stream with a file as a task more at its end, and a line that says what is in it.
 
     Args:
       config: of a run over tasks.
       file: as in `tasks_config`.
+      rules: Encoding of the file, and what may be skipped.
 
     Raises:
       ValueError: a run of one task, a file that is missing, a task of the run already, or of classes for which the head
@@ -106,7 +111,7 @@ def with_file(config: Config, file: str) -> tuple[Config, str]:
         source: SourceKind = replace(last, data_set=own, path=str(stored))  # another one of the published sets
         numbers |= {("", name): number for number, name in class_names(source).items()}
     else:
-        source = _source(config, own, stored, path, numbers)
+        source = _source(config, own, stored, path, numbers, rules)
     room = config.task.num_classes
     if numbers and max(numbers.values()) >= room:
         new, more = len(set(numbers.values()) - classes), max(numbers.values()) + 1
@@ -145,7 +150,7 @@ def _name(path: Path) -> str:
     return path.parent.name if stem in SPLITS else stem
 
 
-def _source(config: Config, name: str, stored: Path, path: Path, numbers: Numbers) -> SourceKind:
+def _source(config: Config, name: str, stored: Path, path: Path, numbers: Numbers, rules: ReadingRules) -> SourceKind:
     """What a config of this kind reads of a file; its classes get the next numbers.
 
     Args:
@@ -154,19 +159,22 @@ def _source(config: Config, name: str, stored: Path, path: Path, numbers: Number
       stored: the path that the settings name.
       path: where the file is now.
       numbers: of the classes so far, to which those of the file are added.
+      rules: Encoding of the file, and what may be skipped.
     """
     kind = CachedFeatures if config.model.reads == "vectors" else config.task.files
     if kind is None or kind.gives[0] not in config.data.source.gives:
         allowed = "a config that classifies, answers, or reads texts"
         raise UsageError(f"--tasks: given {path.name} for {type(config.task).__name__}, allowed: {allowed}")
     if kind is TextFiles:
-        find_files(str(path))
+        readable_files(str(path), rules)
+        return TextFiles(path=str(stored), encoding=rules.encoding, skip=rules.skip)
     if kind is not LabelledFile:
         return kind(path=str(stored))
-    labels = labels_of(str(path))
+    labels = labels_of(str(path), rules)
     for label in labels:
         numbers.setdefault(_key(name, label), max(numbers.values(), default=-1) + 1)
-    return LabelledFile(path=str(stored), classes=labels, numbers=tuple(numbers[_key(name, label)] for label in labels))
+    own = tuple(numbers[_key(name, label)] for label in labels)
+    return LabelledFile(path=str(stored), classes=labels, numbers=own, encoding=rules.encoding, skip=rules.skip)
 
 
 def _key(name: str, label: str) -> tuple[str, str]:

@@ -10,33 +10,44 @@ import os
 from pathlib import Path
 
 from memjax.config import Config, JsonLines, TextFiles
-from memjax.data.sources import find_files
+from memjax.data.readers import open_source
+from memjax.data.record_files import find_record_files
+from memjax.data.records import record_format
+from memjax.data.sources import readable_files
+from memjax.data.tokenizers import utf8_bytes
 from memjax.overrides import UsageError, load_config
+from memjax.settings.reading_rules import ReadingRules
 
-__all__ = ["text_config"]
+__all__ = ["check_size", "text_config"]
 
 CONFIG = "own_text"
 SIZES = {"tiny": 50_000, "default": 4_000_000, "medium": 100_000_000}
 """variant of the config -> bytes of text that it is for, at most; 'large' is for more"""
 NO_MEMORY = "no_memory"
 """variant that is the one of the text's size with its memory off"""
-PACKED = {".xz": 4, ".gz": 3}
+PACKED = {".xz": 4, ".gz": 3, ".bz2": 4, ".zst": 3, ".zip": 3, ".parquet": 3}
 """ending -> how many times as long prose is unpacked, roughly"""
+SMALL = 1_000_000
+"""bytes of text from which on every split has enough of it"""
 
 
-def text_config(path: str | os.PathLike[str], name: str = "", variant: str = "") -> tuple[Config, str]:
+def text_config(
+    path: str | os.PathLike[str], name: str = "", variant: str = "", rules: ReadingRules = ReadingRules()
+) -> tuple[Config, str]:
     """The config for a text, and a line that says what was chosen and why.
 
     Args:
-      path: a file, a folder, a glob, or JSON lines (`.jsonl`, `.json`; their field `text`), also packed (.xz, .gz).
+      path: a file, a folder, a glob, or records (JSON lines or arrays, CSV, TSV, Parquet, Arrow; their field `text`),
+        packed or not.
       name: of a config of texts to use instead of `own_text`.
       variant: of the config; '' = by the size of the text, or the default one of another config; 'no_memory' = by the
         size too, with the memory off.
+      rules: Encoding of the files, and what may be skipped.
 
     Raises:
-      ValueError: a path without files, or a config that reads no texts.
+      ValueError: a path without files, files that cannot be read, or a config that reads no texts.
     """
-    files = find_files(path)
+    files, has_records = _readable(path, rules)
     size = sum(file.stat().st_size * PACKED.get(file.suffix, 1) for file in files)
     by_size = not name and variant in ("", NO_MEMORY)
     chosen = _variant_of(size) if by_size else variant
@@ -45,11 +56,40 @@ def text_config(path: str | os.PathLike[str], name: str = "", variant: str = "")
     if config.data.source.gives[0] != "texts" or config.lifelong is not None:
         kind = type(config.data.source).__name__
         raise UsageError(f"--text: given with --config {name}, which reads {kind}, allowed: a config of texts")
-    lines = {".jsonl", ".json"} & {suffix for file in files for suffix in file.suffixes[-2:]}
-    config.data.source = JsonLines(path=str(path)) if lines else TextFiles(path=str(path))
+    kind = JsonLines if has_records else TextFiles
+    config.data.source = kind(path=str(path), encoding=rules.encoding, skip=rules.skip)
     stem = Path(str(path).rstrip("/*")).name.partition(".")[0].strip("*?[]") or "texts"
     config.name = "_".join(filter(None, [name or "text", stem, variant]))
     return config, _why(config, path, len(files), size, name or CONFIG, chosen, by_size=by_size)
+
+
+def _readable(path: str | os.PathLike[str], rules: ReadingRules) -> tuple[list[Path], bool]:
+    """Returns the files of a path, and whether most of their bytes are records; else they have to be texts."""
+    files = find_record_files(path)
+    sizes = {file: file.stat().st_size for file in files}
+    of_records = sum(size for file, size in sizes.items() if record_format(file))
+    if of_records > sum(sizes.values()) / 2:
+        return files, True
+    return readable_files(path, rules)[0], False
+
+
+def check_size(config: Config) -> None:
+    """Says at once where a split has too little text, not after a tokenizer was trained.
+
+    Raises:
+      ValueError: A split with fewer bytes than rows, or without text.
+    """
+    source, data = config.data.source, config.data
+    assert isinstance(source, TextFiles | JsonLines)
+    size = sum(file.stat().st_size for file in find_record_files(source.path))
+    if size >= SMALL or data.protocol != "contiguous":
+        return
+    for split, rows in {"train": data.rows, "validation": config.evaluation.rows}.items():
+        num_bytes = sum(len(utf8_bytes(text)) for text in open_source(data, split))
+        if num_bytes < rows:
+            share = source.validation_percent if split == "validation" else 100
+            needed = f"{rows:,} or more, one for every row: a text of {rows * 100 // share + 1:,} bytes"
+            raise UsageError(f"--text: {source.path} has {num_bytes:,} bytes in its {split} split, allowed: {needed}")
 
 
 def _variant_of(size: int) -> str:

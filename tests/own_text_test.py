@@ -1,5 +1,6 @@
 """One's own text: what is chosen for it, and that it trains."""
 
+import gzip
 import json
 
 import pytest
@@ -94,3 +95,62 @@ def test_configs_lists_every_config_with_a_line(capsys):
     assert "    no_memory  the default, each segment alone" in capsys.readouterr().out
     assert main(["configs", "own_txt"]) == 2
     assert "did you mean own_text?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 20, 100])
+def test_too_small_a_text_is_refused_before_a_tokenizer_is_trained(tmp_path, monkeypatch, capsys, size):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text(("a b " * 50)[:size])
+    assert main(["train", "--text", "a.txt", "--data.cache-dir", "cache"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "a.txt" in line and ("allowed: 8 or more" in line or "give a" in line)
+    assert not (tmp_path / "cache").exists() and not (tmp_path / "runs").exists()
+
+
+FILES = {
+    "latin.txt": (TEXT.replace("line", "líne").encode("latin-1"), ["--encoding", "latin-1"], TextFiles),
+    "wide.txt": (TEXT.encode("utf-16"), ["--encoding", "utf-16"], TextFiles),
+    "lines.jsonl": (
+        "".join(json.dumps({"text": f"{TEXT[:300]} {n}"}) + "\n" for n in range(60)).encode(),
+        [],
+        JsonLines,
+    ),
+    "table.csv": (f'id,text\n1,"{TEXT}"\n2,"{TEXT}"\n'.encode(), [], JsonLines),
+    "array.json": (json.dumps([{"text": TEXT}] * 3).encode(), [], JsonLines),
+    "packed.txt.gz": (gzip.compress(TEXT.encode()), [], TextFiles),
+    "one_line.txt": (TEXT.replace("\n", " ").encode(), [], TextFiles),
+    "one_letter.txt": (b"a" * 5000, [], TextFiles),
+    "hebrew.txt": (("שלום עולם ומלואו\n" * 300).encode(), [], TextFiles),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_every_kind_are_prepared(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    content, options, kind = FILES[name]
+    (tmp_path / name).write_bytes(content)
+    arguments = ["--text", name, *options, "--variant", "smoke", "--data.cache-dir", "cache"]
+    assert main(["data", *arguments]) == 0
+    said = capsys.readouterr()
+    assert kind.__name__ in said.out and "train" in said.out
+    if options:
+        assert main(["data", "--text", name]) == 2
+        assert f"--encoding {options[1]}" in capsys.readouterr().err
+
+
+def test_other_files_of_a_folder_are_skipped_as_the_options_say(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    for number in range(3):
+        (tmp_path / "books" / f"{number}.txt").write_text(TEXT)
+    (tmp_path / "books" / "cover.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(20))
+    (tmp_path / "books" / "empty.txt").write_bytes(b"")
+    arguments = ["data", "--text", "books", "--variant", "smoke", "--data.cache-dir", "cache"]
+    assert main(arguments) == 0
+    assert "2 of 5 files skipped: 1 picture (PNG), 1 empty" in capsys.readouterr().err
+    assert main([*arguments, "--strict"]) == 2
+    assert "books/cover.png is a picture (PNG)" in capsys.readouterr().err
+    (tmp_path / "books" / "cover.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(50_000))
+    assert main(arguments) == 2
+    assert "of the bytes; more than 5% needs --skip" in capsys.readouterr().err
+    assert main([*arguments, "--skip"]) == 0

@@ -1,5 +1,6 @@
 """`memjax data`."""
 
+import sys
 from typing import Any
 
 from memjax.cli.parser import Parser, with_config
@@ -12,11 +13,14 @@ def run(arguments: list[str]) -> int:
     parser = Parser("data", f"{run.__doc__} `memjax data prepare` is the same.", reads="config")
     # Not an argument of argparse, which would take the value of a field for it.
     _, config = with_config(parser, arguments[1:] if arguments[:1] == ["prepare"] else arguments)
+    from memjax.data.readers import source_notes
     from memjax.tasks import task_of
     from memjax.training.experiment import with_source
 
     own = with_source(config, config.data.source)
     datasets = task_of(own).data(preparation())
+    for line in source_notes(config.data.source) if config.lifelong is None else ():
+        print(line, file=sys.stderr, flush=True)
     if config.lifelong is None:
         print(describe_data(own, datasets))
     for task in config.lifelong.in_order if config.lifelong else ():

@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 
 from memjax.config import Config, Data
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config, suggestion
+from memjax.settings.ranges import Encoding, refusal
+from memjax.settings.reading_rules import ReadingRules
 from memjax.settings.relations import validate
 
 DEFAULT_CONFIG = "memorizing_python"
@@ -78,6 +80,11 @@ class Parser(argparse.ArgumentParser):
             )
             self.add_argument("--tasks", dest="own_tasks", nargs="+", metavar="FILE", help=tasks)
             self.add_argument("--variant", metavar="NAME", help="a variant that the config file defines")
+            encoding = "of your files that are not UTF-8, such as utf-16, latin-1 or cp1252"
+            self.add_argument("--encoding", metavar="NAME", help=encoding)
+            skip = "leave out every one of your files and rows that cannot be read, not just up to 5 %% of the bytes"
+            self.add_argument("--skip", action="store_true", help=skip)
+            self.add_argument("--strict", action="store_true", help="refuse files and rows that would be left out")
         if json is not None:
             self.add_argument("--json", action="store_true", help=f"print one JSON object{json}")
 
@@ -149,6 +156,7 @@ def with_config(parser: Parser, arguments: list[str], only: Sequence[str] = ()) 
     given = [f"--{name}" for name, value in _whence(options).items() if value]
     if len(given) > 1:
         raise UsageError(f"{given[0]}: given with {given[1]}, allowed: one of the two")
+    rules = reading_rules(options)
     if options.run is not None:
         from memjax.training.runs import load_config as load_run_config
 
@@ -156,12 +164,12 @@ def with_config(parser: Parser, arguments: list[str], only: Sequence[str] = ()) 
     elif options.own_text is not None:
         from memjax.own_text import text_config
 
-        config, why = text_config(options.own_text, options.config or "", options.variant)
+        config, why = text_config(options.own_text, options.config or "", options.variant, rules)
         print(why, file=sys.stderr, flush=True)
     elif options.own_tasks is not None:
         from memjax.own_tasks import tasks_config
 
-        config, what = tasks_config(options.own_tasks, options.config or "", options.variant)
+        config, what = tasks_config(options.own_tasks, options.config or "", options.variant, rules)
         print(what, file=sys.stderr, flush=True)
     else:
         config = load_config(DEFAULT_CONFIG if options.config is None else options.config, options.variant)
@@ -169,7 +177,30 @@ def with_config(parser: Parser, arguments: list[str], only: Sequence[str] = ()) 
     config = apply_overrides(config, rest, prog=parser.prog, only=only, others=others)
     options.is_data_named = any(one.startswith(tuple(f"--{name}" for name in DATA_NAMES)) for one in rest)
     validate(config)
+    if options.own_text is not None:
+        from memjax.own_text import check_size
+
+        check_size(config)
     return options, config
+
+
+def reading_rules(options: argparse.Namespace) -> ReadingRules:
+    """Returns how the files of --text, --tasks and --add-task are read, by --encoding, --skip and --strict.
+
+    Raises:
+      UsageError: An option of these without such files, both --skip and --strict, or an unknown encoding.
+    """
+    given = [f"--{name}" for name in ("encoding", "skip", "strict") if getattr(options, name, None)]
+    if not given:
+        return ReadingRules()
+    if not (options.own_text or options.own_tasks or getattr(options, "add_task", None)):
+        raise UsageError(f"{given[0]}: given without your own files, allowed: with --text, --tasks or --add-task")
+    if options.skip and options.strict:
+        raise UsageError("--strict: given with --skip, allowed: one of the two")
+    if allowed := refusal(options.encoding, Encoding) if options.encoding is not None else "":
+        raise UsageError(f"--encoding: given {options.encoding!r}, allowed: {allowed}")
+    skip = "all" if options.skip else "none" if options.strict else "few"
+    return ReadingRules(encoding=options.encoding or "utf-8", skip=skip)
 
 
 def _whence(options: argparse.Namespace) -> dict[str, Any]:

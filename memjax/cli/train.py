@@ -4,10 +4,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from memjax.cli.parser import Parser, with_config
+from memjax.cli.parser import Parser, reading_rules, with_config
 from memjax.cli.processes import add_processes, connect
 from memjax.config import Config
 from memjax.overrides import UsageError
+from memjax.settings.reading_rules import ReadingRules
 
 
 def run(arguments: list[str]) -> int:
@@ -24,7 +25,7 @@ def run(arguments: list[str]) -> int:
     options, config = with_config(parser, arguments)
     what = ""
     if options.run:
-        config, what = _of_run(config, options.run, options.add_task)
+        config, what = _of_run(config, options.run, options.add_task, reading_rules(options))
     elif options.add_task is not None:
         raise UsageError(f"--add-task: given without a run, allowed: --run DIR --add-task {options.add_task}")
     from memjax.lifelong import train
@@ -47,7 +48,7 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _of_run(config: Config, run: str, file: str | None) -> tuple[Config, str]:
+def _of_run(config: Config, run: str, file: str | None, rules: ReadingRules) -> tuple[Config, str]:
     """The configuration of a run where it lies now, with a task more where one is given, and a line about that."""
     from memjax.own_tasks import is_task, with_file
     from memjax.training.runs import read_finished
@@ -58,7 +59,7 @@ def _of_run(config: Config, run: str, file: str | None) -> tuple[Config, str]:
     # The same command goes on with the task where it was stopped.
     if file is None or (is_task(config, file) and read_finished(path) is None):
         return config, ""
-    return with_file(config, file)
+    return with_file(config, file, rules)
 
 
 def _remove_unstarted(path: Path) -> None:

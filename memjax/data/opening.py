@@ -208,6 +208,10 @@ def make_tokenizer(
         report("train the tokenizer", 0, 1)
         train_on(only_texts(texts), path)
         report("train the tokenizer", 1, 1)
+        trained = load(path)
+        if trained.vocab_size < (getattr(tokenizer, "vocab_size", None) or 0):
+            allowed = f"{tokenizer.vocab_size:,}: the text has no more pieces"  # type: ignore[union-attr]
+            report(f"the vocabulary has {trained.vocab_size:,} entries instead of {allowed}", 0, 0)
     return load(path)
 
 

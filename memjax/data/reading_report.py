@@ -6,48 +6,15 @@ text in another encoding, which is an error unless `ReadingRules.skip` is 'all'.
 
 from __future__ import annotations
 
-import codecs
 import collections
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from memjax.settings.ranges import Encoding, refusal
+from memjax.settings.reading_rules import ReadingRules, check_encoding
 
 __all__ = ["ReadingReport", "ReadingRules", "Record", "UnreadableError", "check_encoding"]
 
 MAX_SKIPPED = 0.05  # Share of the bytes that may be skipped without being asked for.
-
-
-@dataclass(frozen=True)
-class ReadingRules:
-    """Encoding of the files of a source, and the treatment of files and records that cannot be read.
-
-    Attributes:
-      encoding: Encoding of files that are not UTF-8, by a name of Python's codecs. Files that are UTF-8 stay so.
-      skip: 'few' skips what is no text as long as it has at most 5 % of the bytes, 'all' skips whatever cannot be read,
-        'none' refuses everything that would be skipped.
-
-    Raises:
-      ValueError: An unknown encoding.
-    """
-
-    encoding: str = "utf-8"
-    skip: Literal["few", "all", "none"] = "few"
-
-    def __post_init__(self):
-        check_encoding(self.encoding)
-
-
-def check_encoding(encoding: str) -> str:
-    """Returns the name of a text encoding as Python's codecs write it.
-
-    Raises:
-      ValueError: A name that is no text encoding.
-    """
-    if allowed := refusal(encoding, Encoding):
-        raise ValueError(f"encoding: given {encoding!r}, allowed: {allowed}")
-    return codecs.lookup(encoding).name
 
 
 class UnreadableError(ValueError):

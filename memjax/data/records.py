@@ -161,7 +161,7 @@ def parse_json(line: str | bytes, place: str) -> Any:
         return UnreadableError(message, "not JSON")
 
 
-def read_table(text: str, name: object, *, delimiter: str = "") -> Iterator[Record]:
+def read_table(text: str, name: object, *, delimiter: str = "", has_quotes: bool | None = None) -> Iterator[Record]:
     r"""Yields the rows of CSV or TSV as lists of fields; blank lines are left out.
 
     Quotes, delimiters and line ends inside of quotes, `\r\n` and `\r` are understood. Tables with tabs are read
@@ -170,7 +170,8 @@ def read_table(text: str, name: object, *, delimiter: str = "") -> Iterator[Reco
     Args:
       text: Content of the file.
       name: Name of the file in errors.
-      delimiter: Character between fields. Empty to choose the one of `, ; tab |` that cuts all rows alike.
+      delimiter: Character between fields. Empty to choose the one of `, ; tab |` that cuts most rows alike.
+      has_quotes: Whether quotes hold fields. None to find out.
 
     Raises:
       UnreadableError: A quote that is never closed. The error names the row where it opens.
@@ -183,14 +184,15 @@ def read_table(text: str, name: object, *, delimiter: str = "") -> Iterator[Reco
     if separator := re.match(r'"?sep=(.)"?\r?\n', text):  # as Excel writes it
         delimiter, text = delimiter or separator[1], text[separator.end() :]
     delimiter = delimiter or _delimiter_of(text)
-    is_plain = delimiter == "\t" and not _has_table_quotes(text)
-    options: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if is_plain else {}
+    if has_quotes is None:
+        has_quotes = delimiter != "\t" or _has_table_quotes(text)
+    options: dict[str, Any] = {} if has_quotes else {"quoting": csv.QUOTE_NONE}
     lines = _CountedLines(text)
     for number, row in enumerate(csv.reader(lines, delimiter=delimiter, **options), start=1):
         taken = lines.take()
         if row:
             yield Record(f"{name}, row {number}", number, row, sum(map(len, taken)))
-        if not is_plain and len(taken) > 1 and lines.is_done and _is_open(taken, delimiter):
+        if has_quotes and len(taken) > 1 and lines.is_done and _is_open(taken, delimiter):
             message = f"path: {name}, row {number}: a quote is never closed; mend it, or double quotes inside of fields"
             raise UnreadableError(message, "with an open quote")
 

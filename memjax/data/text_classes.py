@@ -16,15 +16,15 @@ otherwise: by `DHIM_CLASSES` all 138 have the class that O-LoRA's file gives the
 has.
 """
 
-import csv
 import functools
-import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memjax.data.reading_report import ReadingRules
+from memjax.data.records import read_table
 from memjax.data.seqio import seqio_pairs, seqio_splits
 from memjax.data.sources import SPLITS, find_packed, packed_names, read_text
 from memjax.data.text_splits import TextSplits, TitledText, split_texts
@@ -237,13 +237,16 @@ def seqio_class_texts(name: str, *, classes: Sequence[str], first_class: int, **
     return split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **how)
 
 
-def labelled_texts(path: str, numbers: Mapping[str, int], **how: Any) -> TextSplits:
+def labelled_texts(
+    path: str, numbers: Mapping[str, int], *, rules: ReadingRules = ReadingRules(), **how: Any
+) -> TextSplits:
     """The splits of a file or a folder of one's own.
 
     Args:
       path: a file that `read_rows` reads, of which shares are held out; or a folder with `train.csv` (`.tsv`, `.json`)
         and, where there are such, `validation` and `test`.
       numbers: what the files write for a class -> its number.
+      rules: Encoding of the files, and what may be skipped.
       **how: see `split_texts`.
 
     Raises:
@@ -255,7 +258,10 @@ def labelled_texts(path: str, numbers: Mapping[str, int], **how: Any) -> TextSpl
             raise ValueError(f"{row.place}: class {row.label!r}, allowed: {', '.join(numbers)}")
         return TitledText(row.title, row.text, numbers.get(row.label))
 
-    files = {split: {str(file): list(map(titled, read_rows(file)))} for split, file in labelled_files(path).items()}
+    files = {
+        split: {str(file): list(map(titled, read_rows(file, rules=rules)))}
+        for split, file in labelled_files(path).items()
+    }
     found, rows = split_texts(files, **how), sum(len(rows) for named in files.values() for rows in named.values())
     for split in ("train", "test"):
         if not found.texts[split]:
@@ -264,13 +270,13 @@ def labelled_texts(path: str, numbers: Mapping[str, int], **how: Any) -> TextSpl
     return found
 
 
-def labels_of(path: str) -> tuple[str, ...]:
-    """What a file or a folder of one's own writes for its classes, sorted.
+def labels_of(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...]:
+    """What a file or a folder of one's own writes for its classes, sorted; read by `rules`.
 
     Raises:
       ValueError: as `labelled_texts`, and where (almost) every row has a class of its own.
     """
-    rows = [row for file in labelled_files(path).values() for row in read_rows(file) if row.label]
+    rows = [row for file in labelled_files(path).values() for row in read_rows(file, rules=rules) if row.label]
     found = sorted({row.label for row in rows})
     if not rows:
         raise ValueError(f"{path}: no row has a class and a text, allowed: at least one")
@@ -323,8 +329,14 @@ def read_titled_texts(file: Path, classes: Sequence[int], *, spaced: bool = Fals
     return [TitledText(row.title, row.text, _label(row.label, numbers, row.place)) for row in rows]
 
 
-def read_rows(file: Path, is_class: Callable[[str], bool] | None = None, *, spaced: bool = False) -> Iterator[Row]:
-    r"""The rows of a file, of the form that its ending says (also `.xz`, `.gz`).
+def read_rows(
+    file: Path,
+    is_class: Callable[[str], bool] | None = None,
+    *,
+    spaced: bool = False,
+    rules: ReadingRules = ReadingRules(),
+) -> Iterator[Row]:
+    r"""The rows of a file, of the form that its ending says, packed or not.
 
     `.csv`: the class before or after the fields: a text, a title and a text, or a title and several texts (a question
     and its answer). `.tsv`: a text and its class. `.json`: a list of objects with `sentence` (`Title: ...`, `Text: ...`
@@ -337,6 +349,7 @@ def read_rows(file: Path, is_class: Callable[[str], bool] | None = None, *, spac
       is_class: tells the column of the class, by the first row; None = the first column of `.csv`, the last of `.tsv`,
         or the one that a header calls `class` or `label`.
       spaced: backslashes stand for white space (AG News).
+      rules: Encoding of the file, and what may be skipped.
 
     Raises:
       ValueError: a file of another form.
@@ -344,12 +357,15 @@ def read_rows(file: Path, is_class: Callable[[str], bool] | None = None, *, spac
     ending = next((end for end in _ENDINGS if end in file.suffixes), "")
     if not ending:
         raise ValueError(f"{file}: given another ending, allowed: {', '.join(packed_names(*_ENDINGS))}")
-    content, plain = read_text(file), functools.partial(_plain, spaced=spaced)
+    content, plain = read_text(file, encoding=rules.encoding), functools.partial(_plain, spaced=spaced)
     if ending == ".json":
         yield from _read_json(content, file, plain)
         return
-    dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if ending == ".tsv" else {}
-    table = csv.reader(io.StringIO(content, newline=""), **dialect)
+    delimiter = "\t" if ending == ".tsv" else "" if is_class is None else ","
+    # Published files with tabs have been read without quotes, also where they have some (the dev file of ALPS).
+    has_quotes = False if ending == ".tsv" and is_class is not None else None
+    records = read_table(content, file, delimiter=delimiter, has_quotes=has_quotes)
+    table = (record.value for record in records)
     yield from _read_table(table, file, is_class, -1 if ending == ".tsv" else 0, plain)
 
 

@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 _SPACE = "\u2581"  # SentencePiece writes a space as this character.
+_UNKNOWN = 3  # id of what no piece of a model that is trained here stands for
 _SPELLED = re.compile("([\u2581\udc80-\udcff]+)")  # What it would change, and is therefore spelled in byte pieces.
 
 Ids: TypeAlias = Sequence[int | np.integer] | np.ndarray
@@ -236,7 +237,7 @@ def train_sentencepiece(
     Args:
       texts: read once, in order.
       path: of the model file.
-      vocab_size: ids, of which 260 are special or bytes.
+      vocab_size: ids, of which 260 are special or bytes. A text with fewer pieces gets a smaller vocabulary.
       model_type: `bpe` or `unigram`.
       max_bytes: stop reading texts after so many; None = read all.
 
@@ -244,7 +245,7 @@ def train_sentencepiece(
       The tokenizer.
 
     Raises:
-      ValueError: no text, or a vocabulary that the text cannot fill.
+      ValueError: no text, or nothing but white space.
     """
     import sentencepiece
 
@@ -252,8 +253,31 @@ def train_sentencepiece(
         raise ValueError(f"vocab_size: {vocab_size}; give more than 260 (special ids and bytes), or use bytes alone")
     if model_type not in ("bpe", "unigram"):
         raise ValueError(f"model_type: {model_type!r}; allowed are bpe, unigram")
+    sentences = list(_Sentences(texts, max_bytes))
+    if not any(map(str.strip, sentences)):
+        raise ValueError("texts: no text but white space; give text, or use bytes alone")
+    try:
+        model = _fit_sentencepiece(sentences, vocab_size, model_type)
+        if sentencepiece.SentencePieceProcessor(model_proto=model).piece_to_id(_SPACE) == _UNKNOWN:
+            # Of a text without spaces one would be spelled as the sign that stands for it.
+            model = _fit_sentencepiece(sentences, vocab_size, model_type, required_chars=_SPACE)
+    except (RuntimeError, OSError) as error:
+        reason = " ".join(str(error).split()).rsplit("] ", 1)[-1].rstrip(".")
+        size = sum(len(utf8_bytes(sentence)) for sentence in sentences)
+        raise ValueError(
+            f"vocab_size: {vocab_size} cannot be trained on {size} bytes of text ({reason}); "
+            "give more text or a smaller vocabulary, or use bytes alone"
+        ) from error
+    with replaced(path) as partial:
+        partial.write_bytes(model)
+    return SentencePieceTokenizer(path)
+
+
+def _fit_sentencepiece(sentences: Sequence[str], vocab_size: int, model_type: str, **options: Any) -> bytes:
+    """Trains a model, with fewer pieces where the text does not have so many."""
+    import sentencepiece
+
     model = io.BytesIO()
-    sentences = _Sentences(texts, max_bytes)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
@@ -270,19 +294,17 @@ def train_sentencepiece(
             pad_id=0,
             bos_id=1,
             eos_id=2,
-            unk_id=3,
+            unk_id=_UNKNOWN,
             num_threads=2,
             minloglevel=2,
+            **options,
         )
-    except (RuntimeError, OSError) as error:
-        reason = " ".join(str(error).split()).rsplit("] ", 1)[-1].rstrip(".")
-        raise ValueError(
-            f"vocab_size: {vocab_size} cannot be trained on {sentences.bytes} bytes of text ({reason}); "
-            "give more text or a smaller vocabulary"
-        ) from error
-    with replaced(path) as partial:
-        partial.write_bytes(model.getvalue())
-    return SentencePieceTokenizer(path)
+    except RuntimeError as error:
+        most = re.search(r"Please set it to a value <= (\d+)", str(error))
+        if most is None or not 260 < int(most[1]) < vocab_size:
+            raise
+        return _fit_sentencepiece(sentences, int(most[1]), model_type, **options)
+    return model.getvalue()
 
 
 class _Sentences:

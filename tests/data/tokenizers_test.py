@@ -120,11 +120,37 @@ def test_training_reads_no_more_than_max_bytes(tmp_path):
     assert len(read) == 3
 
 
+STRANGE = {
+    "one letter": "a" * 5000,
+    "two letters": "ab" * 3000,
+    "one word": "word",
+    "one line": "the quick brown fox " * 400,
+    "no spaces": "你好世界，我们来了。" * 300,
+    "genes": "ACGTTGCA\n" * 400,
+    "right to left": "שלום עולם ומלואו\n" * 200,
+    "digits": "".join(map(str, range(2000))),
+    "signs": "🙂🙃 " * 500,
+}
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+@pytest.mark.parametrize("kind", STRANGE)
+def test_a_text_with_few_pieces_gets_a_smaller_vocabulary_that_loses_nothing(tmp_path, kind, model_type):
+    tokenizer = train_sentencepiece([STRANGE[kind]], tmp_path / "m.model", vocab_size=50_000, model_type=model_type)
+    assert 260 < tokenizer.vocab_size < 10_000 and tokenizer.lossless
+    for text in (STRANGE[kind], "a  b \n", "é 你"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_a_text_of_white_space_alone_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="texts: no text but white space"):
+        train_sentencepiece([" \n" * 50, "\n"], tmp_path / "m.model", vocab_size=300)
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
         ({"vocab_size": 100}, "vocab_size: 100; give more than 260"),
-        ({"vocab_size": 50_000}, "vocab_size: 50000 cannot be trained on 90 bytes of text"),
         ({"model_type": "char"}, "model_type: 'char'; allowed are bpe, unigram"),
     ],
 )

@@ -1,0 +1,40 @@
+"""How a user's own files are read: their encoding, and what may be skipped."""
+
+import codecs
+from dataclasses import dataclass
+from typing import Literal
+
+from memjax.settings.ranges import Encoding, refusal
+
+__all__ = ["ReadingRules", "check_encoding"]
+
+
+@dataclass(frozen=True)
+class ReadingRules:
+    """Encoding of the files of a source, and the treatment of files and records that cannot be read.
+
+    Attributes:
+      encoding: Encoding of files that are not UTF-8, by a name of Python's codecs. Files that are UTF-8 stay so.
+      skip: 'few' skips what is no text as long as it has at most 5 % of the bytes, 'all' skips whatever cannot be read,
+        'none' refuses everything that would be skipped.
+
+    Raises:
+      ValueError: An unknown encoding.
+    """
+
+    encoding: str = "utf-8"
+    skip: Literal["few", "all", "none"] = "few"
+
+    def __post_init__(self):
+        check_encoding(self.encoding)
+
+
+def check_encoding(encoding: str) -> str:
+    """Returns the name of a text encoding as Python's codecs write it.
+
+    Raises:
+      ValueError: A name that is no text encoding.
+    """
+    if allowed := refusal(encoding, Encoding):
+        raise ValueError(f"encoding: given {encoding!r}, allowed: {allowed}")
+    return codecs.lookup(encoding).name
