@@ -8,9 +8,9 @@ from memjax.cli.parser import Parser, tell
 
 
 def run(arguments: list[str]) -> int:
-    """Makes a run directory of weights of Hugging Face (GPT-2, BERT, DistilBERT, MiniLM, Transformer-XL)."""
+    """Makes a run directory of weights of Hugging Face (GPT-2, BERT, RoBERTa, DistilBERT, MiniLM, Transformer-XL)."""
     parser = Parser("import", run.__doc__, json="")
-    files = "a folder with config.json, model.safetensors and the files of the tokenizer"
+    files = "a folder with config.json, model.safetensors and the files of the tokenizer, or org/name of the hub"
     parser.add_argument("--weights", required=True, metavar="DIR", help=files)
     parser.add_argument("--run", required=True, metavar="DIR", help="the run directory to make")
     marks = "of a GPT-2: with the marks of dialogues (cmu_dog) in its vocabulary"
@@ -29,6 +29,7 @@ def run(arguments: list[str]) -> int:
         "parameters": made.num_parameters,
         "vocabulary": made.vocab_size,
         "left": made.left,
+        "notes": made.notes,
     }
     return tell(facts, describe_import, options)
 
@@ -39,7 +40,7 @@ def describe_import(facts: Mapping[str, Any]) -> str:
     lines = [told.format(**facts)]
     if facts["left"]:
         lines.append(f"no place here, kept for an export: {show_names(facts['left'])}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *facts.get("notes", ())])
 
 
 def show_names(names: Iterable[str]) -> str:

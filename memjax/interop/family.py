@@ -126,6 +126,7 @@ class Imported(NamedTuple):
       task: The task whose head the weights have. None = no head.
       left: Tensors that have no place here, such as the heads of other tasks, by the names of the file.
       notes: What was accepted and is not the same here, a line each.
+      rows: First rows of tensors that are no parameters here, by the name of the tensor and `[:count]`.
     """
 
     model: config.Model
@@ -134,6 +135,7 @@ class Imported(NamedTuple):
     task: config.TaskKind | None = None
     left: Mapping[str, np.ndarray] = MappingProxyType({})
     notes: tuple[str, ...] = ()
+    rows: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 class Names(NamedTuple):
@@ -270,6 +272,10 @@ class Family:
         given = {**{field.key: field.default for field in self.fields}, **described}
         for field in self.fields:
             _check_type(field, given[field.key])
+        if described.get("quantization_config"):
+            method = described["quantization_config"].get("quant_method", "")
+            allowed = "weights of 16 or 32 bits, as `dequantize` of transformers makes them"
+            raise ValueError(f"hf_config['quantization_config']: given {method!r}, allowed: none; {allowed}")
         notes = list[str]()
         for field in self.fields:
             if field.allowed is None or given[field.key] == (allowed := field.allowed(given)):
@@ -355,6 +361,7 @@ class Family:
         """Returns the parameters, and the tensors that have no place by the names of the file."""
         if extra_ids < 0:
             raise ValueError(f"extra_ids: given {extra_ids}, allowed: 0 or more")
+        check_finite(weights)
         self.check(model)
         if initial is None and (model.attention.coefficients() or model.markers):
             raise ValueError("initial: given None for a model with a memory or marks, allowed: its initial parameters")
@@ -378,6 +385,14 @@ class Family:
             params = _merged(split_collection(initial, groups), params)
         params = jax.tree.map(jnp.asarray, join_collection(params, groups))
         return params, {written[name]: arrays[name] for name in left}
+
+    def vocabulary_tensors(self, model: config.Model, task: config.TaskKind | None) -> tuple[str, ...]:
+        """Returns the names of the tensors that have a row for every entry of the vocabulary."""
+        entries = tuple(self.tensors(model, task))
+        tensors = {name: shape for entry in entries for name, shape in entry.tensors.items()}
+        spare = [entry.spare for entry in entries if entry.spare]
+        tied = [name for entry in entries if -1 in next(iter(entry.tensors.values()))[:1] for name in entry.tied]
+        return (*(name for name, shape in tensors.items() if shape[0] == -1), *tied, *spare)
 
     def _is_beside(self, name: str) -> bool:
         return name.endswith(self.constants) or any(part in name for part in self.beside)
@@ -533,6 +548,16 @@ def vocab_size(params: Mapping[str, Any]) -> int:
     """
     tables = [leaf for name, leaf in params["vocabulary"].items() if name.startswith("embedding")]
     return sum(table.shape[0] for table in tables)
+
+
+def check_finite(weights: Mapping[str, np.ndarray]) -> None:
+    """Raises `ValueError` for the first array that has a value which is not finite."""
+    for name, weight in weights.items():
+        array = np.asarray(weight)
+        if array.dtype.kind not in "biu" and not (finite := np.isfinite(array)).all():
+            place = tuple(int(index) for index in np.argwhere(~finite)[0])
+            where = f"{float(array[place])} at {list(place)}, {int((~finite).sum())} of {array.size} values not finite"
+            raise ValueError(f"weights[{name!r}]: given {where}, allowed: finite numbers")
 
 
 def is_tied(model: config.Model) -> bool:

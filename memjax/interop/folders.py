@@ -1,6 +1,7 @@
 """Folders of Hugging Face `transformers`: config.json, and safetensors in one file or several."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,43 @@ INDEX_FILE = WEIGHTS_FILE + ".index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 SHARD_BYTES = 5_000_000_000
 """of one file of weights; more go to several"""
+
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+HUB_FILES = (CONFIG_FILE, "generation_config.json", "*.safetensors", INDEX_FILE)
+
+
+def find_folder(given: str | Path, files: Iterable[str]) -> Path:
+    """Returns a folder: the one that is given, or a download of what has this name on the Hugging Face hub.
+
+    Args:
+      given: A folder, or a name such as `org/name`.
+      files: Names of further files to download, beside the configuration and the safetensors.
+
+    Raises:
+      ValueError: No such folder, and no name, no library or no network to download it.
+    """
+    folder = Path(given).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists() or not HUB_NAME.fullmatch(str(given)):
+        raise ValueError(f"folder: {given} is no folder, allowed: one as save_pretrained writes it, or a name org/name")
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ValueError(
+            f"folder: {given} is no folder, and as a name of the Hugging Face hub it needs huggingface_hub: "
+            "pip install 'memjax[hub]'"
+        ) from error
+    try:
+        patterns = sorted({*HUB_FILES, *files})
+        return Path(huggingface_hub.snapshot_download(str(given), allow_patterns=patterns))
+    except Exception as error:  # of the network, of the hub, of the disk
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(
+            f"folder: {given} is no folder and cannot be downloaded ({reason}), allowed: a folder, or a name of the "
+            "Hugging Face hub where there is a network"
+        ) from error
 
 
 def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -81,6 +119,7 @@ def write_folder(
     weights: Mapping[str, np.ndarray],
     *,
     shard_bytes: int = SHARD_BYTES,
+    places: Mapping[str, str] | None = None,
 ) -> None:
     """Writes a folder that transformers and `read_folder` read.
 
@@ -89,22 +128,26 @@ def write_folder(
       described: the configuration.
       weights: the state dict. An array that has several names is written under the first, as save_pretrained does.
       shard_bytes: of one file; where there are more, each tensor goes to one of several.
+      places: Name of a tensor -> name of its file, instead of files by size. Others go to the first of them.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n", "utf-8")
     seen: set[int] = set()
     kept = {n: w for n, w in weights.items() if not (id(w) in seen or seen.add(id(w)))}
-    parts = _parts(kept, shard_bytes)
-    if len(parts) == 1:
-        save_weights(kept, folder / WEIGHTS_FILE)
-        return
-    places: dict[str, str] = {}
-    for number, names in enumerate(parts, 1):
-        file = f"model-{number:05d}-of-{len(parts):05d}.safetensors"
-        save_weights({name: kept[name] for name in names}, folder / file)
-        places |= dict.fromkeys(names, file)
-    index = {"metadata": {"total_size": sum(w.nbytes for w in kept.values())}, "weight_map": places}
+    if places:
+        files = {name: places.get(name, min(places.values())) for name in kept}
+    else:
+        parts = _parts(kept, shard_bytes)
+        if len(parts) == 1:
+            save_weights(kept, folder / WEIGHTS_FILE)
+            return
+        files: dict[str, str] = {}
+        for number, names in enumerate(parts, 1):
+            files |= dict.fromkeys(names, f"model-{number:05d}-of-{len(parts):05d}.safetensors")
+    for file in dict.fromkeys(files.values()):
+        save_weights({name: kept[name] for name in kept if files[name] == file}, folder / file)
+    index = {"metadata": {"total_size": sum(w.nbytes for w in kept.values())}, "weight_map": files}
     (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
 
 

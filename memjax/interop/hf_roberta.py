@@ -8,14 +8,14 @@ are no positions; there is one type of tokens; the head of classes has the dense
 Nothing here imports torch or transformers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from memjax import config
 from memjax.interop import state_dicts as hf
-from memjax.interop.family import Field, fixed_key, vocab_size
+from memjax.interop.family import Field, Imported, fixed_key, vocab_size
 from memjax.interop.hf_bert import BERT, Bert, Encoder
 
 __all__ = [
@@ -73,6 +73,14 @@ class Roberta(Encoder):
             lambda arrays: [arrays[0][OFFSET:]],
             lambda arrays: [np.concatenate([np.zeros((OFFSET, dim), arrays[0].dtype), arrays[0]])],
         )
+
+    def read_model(
+        self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
+    ) -> Imported:
+        """Returns what a configuration and a state dict hold, with the rows before the first position."""
+        read, table = super().read_model(described, weights, dialogues=dialogues), "position_embeddings.weight"
+        rows = {f"{name}[:{OFFSET}]": array[:OFFSET] for name, array in weights.items() if name.endswith(table)}
+        return read._replace(rows=rows)
 
     def pooler(self, task: config.TaskKind | None) -> str:
         """Returns the name of the dense layer over the first token."""

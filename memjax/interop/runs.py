@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,12 @@ __all__ = ["Exported", "ImportedRun", "export_run", "import_run"]
 
 KEPT = "huggingface"
 NAMES_FILE, REST_FILE = "names.json", "rest.safetensors"
-BESIDE = (*FILES, "generation_config.json")
+GENERATION_FILE = "generation_config.json"
+BESIDE = (*FILES, GENERATION_FILE)
 """files beside the weights that come back as they were"""
 LEFT_OUT_FILE = "memjax_left_out.json"
+MOST_PADDING = 512
+"""rows of an embedding that may be padding"""
 UNLIMITED = 10**30
 """what transformers says of a model that takes texts of any length"""
 
@@ -60,12 +63,14 @@ class ImportedRun:
       num_parameters: of its model.
       vocab_size: ids of its tokenizer.
       left: names of tensors that the model has no place for; they are kept beside it, and exported with it.
+      notes: What was accepted and is not the same here, a line each.
     """
 
     config: config.Config
     num_parameters: int
     vocab_size: int
     left: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +99,8 @@ def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False)
 
     Args:
       folder: as `save_pretrained` writes it: `config.json`, `model.safetensors` (or its parts), and the files of the
-        tokenizer. `model_type` says which family it is (`memjax.interop.families`).
+        tokenizer; or its name on the Hugging Face hub (`org/name`), from where it is downloaded. `model_type` says
+        which family it is (`memjax.interop.families`).
       path: of the run directory, which must not exist.
       dialogues: the vocabulary of a GPT-2 gets the marks of dialogues (`memjax.data.dialogue`), which begin as the mean
         of all entries.
@@ -102,25 +108,50 @@ def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False)
     Raises:
       ValueError: a file that is missing or not whole, weights or a tokenizer that does not fit, a path that exists.
     """
-    folder, path = Path(folder).expanduser(), Path(path).expanduser()
+    path = Path(path).expanduser()
     if path.exists():
         raise ValueError(f"run: {path} exists, allowed: a new directory")
+    folder = folders.find_folder(folder, FILES)
     described, weights = folders.read_folder(folder)
-    found = family_of_weights(described).read_model(described, weights, dialogues=dialogues)
+    types = {name: str(weight.dtype) for name, weight in weights.items()}
+    family = family_of_weights(described)
+    found = family.read_model(described, weights, dialogues=dialogues)
     tokenizer = read_tokenizer(found.data.tokenizer, folder)
+    entries, padding = tokenizer.vocab_size, dict[str, np.ndarray]()
+    if "embedding" in found.params["vocabulary"] and is_padded(described.get("vocab_size", entries), entries):
+        plain = family.read_names(weights).plain
+        long = [name for name in weights if plain[name] in family.vocabulary_tensors(found.model, found.task)]
+        padding = {f"{name}[{entries}:]": weights[name][entries:] for name in long}
+        weights |= {name: weights[name][:entries] for name in long}
+        found = family.read_model({**described, "vocab_size": entries}, weights, dialogues=dialogues)
     task = found.task or config.LanguageModeling()
     made = config.Config(name=path.name, workdir=str(path.parent), task=task, model=found.model, data=found.data)
     experiment = make_experiment(made, tokenizer=tokenizer)
     _check_entries(found.params["vocabulary"], experiment.model.vocabulary, tokenizer.vocab_size)
     path.mkdir(parents=True)
     try:
-        _keep(folder, path / KEPT, weights, found.left)
+        _keep(folder, path / KEPT, types, {**found.left, **found.rows, **padding})
         write_run(path, experiment, found.params)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise
     count = sum(leaf.size for leaf in jax.tree.leaves(found.params))
-    return ImportedRun(made, count, tokenizer.vocab_size, tuple(sorted(found.left)))
+    notes = found.notes
+    if padding:
+        rows = described["vocab_size"] - entries
+        what = f"{rows} rows behind the {entries:,} ids of the tokenizer"
+        notes += (f"vocabulary: {what} are padding, kept for an export",)
+    return ImportedRun(made, count, tokenizer.vocab_size, tuple(sorted(found.left)), notes)
+
+
+def is_padded(rows: int, entries: int) -> bool:
+    """Returns whether a table of embeddings has some rows more than entries, so that their number is a round one.
+
+    Example:
+      >>> is_padded(50304, 50257), is_padded(30522, 28996), is_padded(61, 60)
+      (True, False, False)
+    """
+    return 0 < rows - entries < MOST_PADDING and rows % 8 == 0
 
 
 def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folders.SHARD_BYTES) -> Exported:
@@ -141,22 +172,29 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ValueError(f"to: {folder} exists and is not empty, allowed: a new or empty folder")
     settings = load_config(run)
-    family_of_run(settings.model).export_config(settings.model, 1, settings.task)  # refuses before anything is read
+    family = family_of_kept(run) or family_of_run(settings.model)
+    family.export_config(settings.model, 1, settings.task)  # refuses before anything is read
     checkpoint, arrays, extra = load_arrays(run)
     settings = grown(settings, extra.get("lineage", ()))
     if (columns := settings.num_columns) > 1:
         raise ValueError(f"run: given {columns} columns, allowed: a model of one; transformers has none of several")
     experiment = make_experiment(settings, tokenizer=open_tokenizer(run, extra.get("tokenizer")))
     check_tokenizer(experiment.fingerprint, extra.get("tokenizer"), run)
-    model, family = experiment.model, family_of_run(settings.model)
+    model = experiment.model
     params = join_arrays(arrays, model.groups())["params"]
     params = {**params, "vocabulary": _cut(params["vocabulary"], model.vocabulary)}
     task = settings.task if "head" in params else None
     described = {**family.export_config(settings.model, model.vocabulary.vocab_size, task), "dtype": "float32"}
+    ids = special_ids(experiment.tokenizer)
+    described |= ids
+    places = None
     weights = family.export_params(params, settings.model, task)
     if (run / KEPT).is_dir():
         tables, tied = family.export_tables(params, settings.model, task)
         described, weights = _as_it_came(run / KEPT, family, described, tables, tied)
+        index = run / KEPT / folders.INDEX_FILE
+        if index.is_file() and shard_bytes == folders.SHARD_BYTES:
+            places = folders.read_json(index)["weight_map"]
     taken = {f"params/{path}" for entry in family.entries(settings.model, task) for path in entry.paths}
     left_out = {name: tuple(leaf.shape) for name, leaf in arrays.items() if name not in taken}
     length = settings.model.attention.learned_positions or UNLIMITED
@@ -165,7 +203,9 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     partial.mkdir(parents=True)
     try:
         notes = _write_tokenizer(run, partial, experiment.tokenizer, length)
-        folders.write_folder(partial, described, weights, shard_bytes=shard_bytes)
+        folders.write_folder(partial, described, weights, shard_bytes=shard_bytes, places=places)
+        if ids and not (partial / GENERATION_FILE).exists():
+            write_json(partial / GENERATION_FILE, ids)
         if left_out:
             write_json(partial / LEFT_OUT_FILE, {"run": str(run), "step": checkpoint.step, "left_out": left_out})
         partial.replace(folder)
@@ -177,6 +217,11 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     files = tuple(sorted(file.name for file in folder.iterdir()))
     notes = (*family.differences(settings.model), *notes)
     return Exported(checkpoint, described["model_type"], count, files, left_out, notes)
+
+
+def family_of_kept(run: Path) -> Family | None:
+    """Returns the family of the weights that a run was imported from. None = it was not imported."""
+    return family_of_weights(folders.read_described(run / KEPT)) if (run / KEPT).is_dir() else None
 
 
 def _as_it_came(
@@ -196,18 +241,34 @@ def _as_it_came(
       tied: Tensors that repeat one of them.
     """
     described = described | {n: value for n, value in folders.read_described(kept).items() if n != "vocab_size"}
-    names = family.read_names(json.loads((kept / NAMES_FILE).read_text("utf-8")))
+    types = json.loads((kept / NAMES_FILE).read_text("utf-8"))
+    names = family.read_names(types)
     twins = {name: weight for name, weight in tied.items() if name in names.plain.values()}
     weights = {name: tables[plain] for name, plain in names.plain.items() if plain in tables}
     weights |= {name: twins[plain].copy() for name, plain in names.plain.items() if plain in twins}
     for plain in tables.keys() - names.plain.values():  # of a head that was trained since
         if not plain.endswith(family.constants):
             weights[names.write(plain, family.prefix)] = tables[plain]
-    dtype = described.get("dtype") or described.get("torch_dtype")
-    if dtype in ("float16", "bfloat16"):
-        weights = {name: weight.astype(jax.numpy.dtype(dtype)) for name, weight in weights.items()}
     rest = folders.read_weights(kept / REST_FILE) if (kept / REST_FILE).is_file() else {}
-    return described, {**weights, **rest}
+    for name in [name for name in rest if name.endswith("]")]:  # rows that are no parameters here
+        (tensor, _, place), rows = name.rpartition("["), rest.pop(name)
+        array = weights[tensor]
+        weights[tensor] = np.concatenate([array, rows] if place.endswith(":]") else [rows, array[len(rows) :]])
+        if place.endswith(":]"):
+            described["vocab_size"] = len(weights[tensor])
+    dtype = described.get("dtype") or described.get("torch_dtype")
+    usual = dtype if dtype in ("float16", "bfloat16") else "float32"
+    known = types if isinstance(types, dict) else {}  # a list, in older runs
+    cast = lambda name, weight: weight.astype(jax.numpy.dtype(known.get(name, usual)))
+    return described, {**{name: cast(name, weight) for name, weight in weights.items()}, **rest}
+
+
+def special_ids(tokenizer: Any) -> dict[str, int]:
+    """Returns the ids of a tokenizer that `config.json` names."""
+    if tokenizer is None:
+        return {}
+    names = {"bos_token_id": "begin_id", "eos_token_id": "end_id", "pad_token_id": "pad_id"}
+    return {key: int(getattr(tokenizer, name)) for key, name in names.items()}
 
 
 def _write_tokenizer(run: Path, to: Path, tokenizer: Any, length: int) -> list[str]:
@@ -244,11 +305,11 @@ def _like(vocabulary: Any, tables: Mapping[str, Any]) -> Any:
     return vocabulary.clone(**options)
 
 
-def _keep(folder: Path, to: Path, weights: Iterable[str], left: Mapping[str, np.ndarray]) -> None:
-    """What comes with the weights and has no place in a run."""
+def _keep(folder: Path, to: Path, types: Mapping[str, str], left: Mapping[str, np.ndarray]) -> None:
+    """Keeps what comes with the weights and has no place in a run: files, names with their types, and tensors."""
     to.mkdir()
-    folders.copy_files((folders.CONFIG_FILE, *BESIDE), folder, to)
-    write_json(to / NAMES_FILE, sorted(weights))
+    folders.copy_files((folders.CONFIG_FILE, folders.INDEX_FILE, *BESIDE), folder, to)
+    write_json(to / NAMES_FILE, dict(sorted(types.items())))
     if left:
         folders.save_weights(left, to / REST_FILE)
 

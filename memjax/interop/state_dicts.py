@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from memjax import config
@@ -126,6 +127,8 @@ def load_entries(
         elif not fits(weight, shape):
             expected = tuple("any" if size == -1 else size for size in shape)
             problems.append(f"{written(name)} has shape {weight.shape} and not {expected}".replace("'", ""))
+        elif not jnp.issubdtype(weight.dtype, jnp.floating) or weight.dtype.itemsize < 2:
+            problems.append(f"{written(name)} has the type {weight.dtype} and not one of 16 bits or more")
         else:
             return in_full(weight)
         return None
