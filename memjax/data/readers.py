@@ -30,6 +30,7 @@ from memjax.data.record_files import json_lines
 from memjax.data.relation_pairs import cached_pairs, relation_pairs
 from memjax.data.relation_sentences import RelationSplits, made_relations, relation_files, tacred_sentences
 from memjax.data.sorting import Sorting
+from memjax.data.source_files import read_once
 from memjax.data.sources import SPLITS
 from memjax.data.squad import squad_questions, tfds_squad_questions
 from memjax.data.synthetic import KeyValueRecall
@@ -218,6 +219,7 @@ def class_names(source: configs.Source) -> dict[int, str]:
     return {}
 
 
+@read_once
 def classified_texts(source: configs.Source) -> TextSplits:
     """All splits of a source of texts with classes that do not depend on the order, and what was left out.
 
@@ -265,6 +267,7 @@ def relation_splits(source: configs.Source) -> RelationSplits:
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source of sentences with relations")
 
 
+@read_once
 def asked_questions(source: configs.AskedTexts, split: str) -> QuestionSplit:
     """All questions of a split, and what was left out.
 

@@ -19,6 +19,7 @@ from memjax.data.readers import source_notes
 from memjax.data.reading import Reading
 from memjax.data.rows import RowStream
 from memjax.data.saved_tokenizers import fingerprint_of
+from memjax.data.source_files import hold_sources
 from memjax.models.contract import Model
 from memjax.models.factory import make_mixtures
 from memjax.settings.relations import validate
@@ -115,7 +116,8 @@ class Experiment:
         stream = self.config.lifelong
         tasks = {f"{task.name}: ": stream.located(task.source) for task in stream.tasks} if stream else {}
         left_out = tasks or {"": self.config.data.source}
-        lines = [f"{name}{note}" for name, source in left_out.items() for note in source_notes(source)]
+        with hold_sources(self.run_data.held):
+            lines = [f"{name}{note}" for name, source in left_out.items() for note in source_notes(source)]
         # Stages say it of every task whose answers are written (`memjax.lifelong.contract`).
         said = stream is not None and stream.epochs and self.task.writes_answers
         return ([line] if line else []) + lines + ([] if said else self.task.notes(self.documents("train")))
@@ -315,7 +317,8 @@ def make_experiment(
     config = run_data.located(config)
     own = with_source(config, config.data.source)
     task = task_of(own)
-    data = task.data(progress, tokenizer=tokenizer)
+    with hold_sources(run_data.held):
+        data = task.data(progress, tokenizer=tokenizer)
     model = task.model(data.vocab_size)
 
     def documents(split: str) -> Split:

@@ -19,13 +19,12 @@ from glob import iglob
 from pathlib import Path
 from typing import Any
 
-from memjax import config as configs
 from memjax.config import Config
 from memjax.data.content import file_sha256, remember_file
-from memjax.data.sources import find_files, find_packed
+from memjax.data.source_files import hold_sources, source_files
 from memjax.training.runs import config_to_dict, flat_settings, read_json, write_json
 
-__all__ = ["RunData", "source_files"]
+__all__ = ["RunData"]
 
 FILE = "data.json"
 MAX_HASHED_BYTES = 4 << 30  # Of the files of a source that is not read as texts, which hash all of theirs anyway.
@@ -40,6 +39,7 @@ class RunData:
 
     Attributes:
       other: Descriptions of the data that was read instead, each once.
+      held: What was parsed of the sources of the run, which is read once (`memjax.data.source_files.hold_sources`).
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class RunData:
           tell: Gets lines for the user.
         """
         self.other: list[str] = []
+        self.held: dict[int, Any] = {}
         self._run, self._recorded = Path(run).expanduser() if run else None, {**(recorded or {})}
         self._same_settings, self._is_other, self._is_training = same_settings, is_other, is_training
         self._tell, self._said = tell, set[str]()
@@ -140,7 +141,8 @@ class RunData:
             self._say(f"the data{f' of {task}' * bool(task)} was not recorded in training, and cannot be compared")
         changes = self._changes(source, known) if known else None
         try:
-            documents = read(split)
+            with hold_sources(self.held):
+                documents = read(split)
         except (ValueError, OSError) as error:
             if line := self._missing(source):
                 raise ValueError(line) from error
@@ -311,29 +313,12 @@ def earlier_record(extra: Mapping[str, Any]) -> dict[str, Any]:
     return {"": {"paths": {}, "splits": {"train": [identity["fingerprint"], identity.get("documents", 0)]}}}
 
 
-def source_files(source: Any) -> list[Path]:
-    """The files that a source reads; of a folder all of them, where the settings do not name some."""
-    path = Path(getattr(source, "path", "")).expanduser()
-    if not getattr(source, "path", ""):
-        return []
-    names: Sequence[str] = ()
-    if path.is_dir() and isinstance(source, configs.TextClasses):
-        names = (*source.train, *source.test)
-    if path.is_dir() and isinstance(source, configs.CachedFeatures):
-        names = [f"{split}{end}.npy" for split in ("train", "validation", "test") for end in ("", "_labels")]
-    if names:
-        return [file for name in names if (file := find_packed(path, name))]
-    try:
-        return find_files(path)
-    except (ValueError, OSError):
-        return []
-
-
 def describe_source(source: Any) -> str:
     """What is read, in words.
 
     Example:
-      >>> describe_source(configs.SeqioTask(name="books"))
+      >>> from memjax.config import SeqioTask
+      >>> describe_source(SeqioTask(name="books"))
       'SeqioTask books'
     """
     path = getattr(source, "path", "")

@@ -1,11 +1,13 @@
 """A run reads what it was made of, or says so: every source, changed and unchanged."""
 
+import collections
 import contextlib
 import dataclasses
 import json
 import os
 import shutil
 import struct
+from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -15,8 +17,13 @@ from hypothesis import strategies as st
 from memjax import config as configs
 from memjax.data.annotations import write_neighbors
 from memjax.data.saved_tokenizers import save_tokenizer
+from memjax.data.source_files import source_files
+from memjax.data.text_classes import labelled_texts
+from memjax.lifelong import course_of
+from memjax.own_tasks import tasks_config
+from memjax.training.assembly import make_objective
 from memjax.training.experiment import make_experiment
-from memjax.training.run_data import RunData, read_record, source_files
+from memjax.training.run_data import RunData, read_record
 from memjax.training.runs import config_to_dict, load_config, open_tokenizer, run_path, write_json
 
 WORDS = "one two three four five six seven eight".split()
@@ -302,6 +309,37 @@ def test_neighbours_of_another_store_are_refused(tmp_path):
     write("two", 6)
     with pytest.raises(ValueError, match="the train split has other content"):
         reopen(path).documents("train")
+
+
+# How often a source is read
+
+
+def test_own_files_are_parsed_once_before_the_first_update(tmp_path, monkeypatch):
+    """By everything that training opens: tokenizer, notes, stages and evaluations of every task."""
+    parses = collections.Counter()
+
+    def count(path, *arguments, **named):
+        parses[Path(path).name] += 1
+        return labelled_texts(path, *arguments, **named)
+
+    monkeypatch.setattr("memjax.data.readers.labelled_texts", count)
+    monkeypatch.chdir(tmp_path)
+    for name in ("fruit", "mood"):
+        rows = (f"{'good' if n % 2 else name},,{sentence(n)} {name}\n" for n in range(60))
+        (tmp_path / f"{name}.csv").write_text("".join(rows))
+    base = make_config(tmp_path / "base", "labelled")
+    base.lifelong = configs.Lifelong(epochs=1)
+    monkeypatch.setattr("memjax.own_tasks.load_config", lambda name, variant: base)
+    config, _ = tasks_config([str(tmp_path / "fruit.csv"), str(tmp_path / "mood.csv")], "own")
+    config.evaluations = tuple(dataclasses.replace(config.evaluation, name=n, task=n) for n in ("fruit", "mood"))
+    experiment = make_experiment(config)
+    experiment.notes()
+    make_learner, _ = course_of(experiment, None, make_objective)
+    make_learner(())
+    assert parses == {"fruit.csv": 1, "mood.csv": 1}
+    (tmp_path / "fruit.csv").write_text((tmp_path / "fruit.csv").read_text() * 2)
+    experiment.of_task("fruit").documents("train")
+    assert parses["fruit.csv"] == 2, "a changed file is read again"
 
 
 # Where data lies

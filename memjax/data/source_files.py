@@ -1,0 +1,83 @@
+"""The files of a source, and what is read of them once."""
+
+import contextlib
+import functools
+import json
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from memjax import config as configs
+from memjax.data.sources import find_files, find_packed
+
+__all__ = ["hold_sources", "read_once", "source_files"]
+
+Parsed = TypeVar("Parsed")
+_holder: ContextVar[dict[int, Any] | None] = ContextVar("holder", default=None)
+
+
+@contextlib.contextmanager
+def hold_sources(holder: dict[int, Any]) -> Iterator[None]:
+    """Puts what `read_once` gives inside the block into `holder`, so that it is read once as long as that lives."""
+    token = _holder.set(holder)
+    try:
+        yield
+    finally:
+        _holder.reset(token)
+
+
+def read_once(parse: Callable[..., Parsed]) -> Callable[..., Parsed]:
+    """Decorates `parse(source, *arguments)`: while its result is held anywhere, equal calls give the same one.
+
+    A source whose files have another size or time is read again, and so is a seqio Task that was registered anew.
+    """
+    held: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+
+    @functools.wraps(parse)
+    def read(source: Any, *arguments: Any) -> Parsed:
+        facts = [(str(file), *_facts(file)) for file in source_files(source)]
+        told = json.dumps([type(source).__name__, asdict(source), facts, arguments], default=str)
+        key = told, _registered(source)
+        result = held.get(key)
+        if result is None:
+            result = held[key] = parse(source, *arguments)
+        if (holder := _holder.get()) is not None:
+            holder[id(result)] = result
+        return result
+
+    return read
+
+
+def source_files(source: Any) -> list[Path]:
+    """The files that a source reads; of a folder all of them, where the settings do not name some."""
+    path = Path(getattr(source, "path", "")).expanduser()
+    if not getattr(source, "path", ""):
+        return []
+    names: Sequence[str] = ()
+    if path.is_dir() and isinstance(source, configs.TextClasses):
+        names = (*source.train, *source.test)
+    if path.is_dir() and isinstance(source, configs.CachedFeatures):
+        names = [f"{split}{end}.npy" for split in ("train", "validation", "test") for end in ("", "_labels")]
+    if names:
+        return [file for name in names if (file := find_packed(path, name))]
+    try:
+        return find_files(path)
+    except (ValueError, OSError):
+        return []
+
+
+def _facts(file: Path) -> tuple[int, int]:
+    facts = file.stat()
+    return facts.st_size, facts.st_mtime_ns
+
+
+def _registered(source: Any) -> Any:
+    """The seqio Task that a source names; None for other sources."""
+    if not isinstance(source, configs.SeqioClasses):
+        return None
+    from memjax.data.seqio import find_task
+
+    return find_task(source.name)
