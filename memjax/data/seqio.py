@@ -172,7 +172,7 @@ def _replace_markers(dataset: Any) -> Any:
 
 def seqio_tokenizer(name: str, *, feature: str = "targets") -> SeqioVocabulary:
     """The vocabulary of a feature of a registered Task or Mixture, as a tokenizer."""
-    task = find_task(name)
+    task = _task(name)
     if feature not in task.output_features:
         raise ValueError(f"feature: {feature!r}; {name} has {', '.join(task.output_features)}")
     return SeqioVocabulary(task.output_features[feature].vocabulary)
@@ -259,7 +259,7 @@ def seqio_content(name: str, *, split: str, feature: str = "targets") -> tuple[s
 
 def seqio_splits(name: str) -> list[str]:
     """The splits of a registered Task or Mixture."""
-    task = find_task(name)
+    task = _task(name)
     with quiet():
         return list(task.splits)
 
@@ -272,7 +272,7 @@ def seqio_pairs(name: str, *, split: str) -> Iterator[tuple[str, str]]:
     Raises:
       ValueError: an unknown name, a Task without one of the features, or data that are not prepared.
     """
-    task, decoders = find_task(name), {one: seqio_tokenizer(name, feature=one).decode for one in ("inputs", "targets")}
+    task, decoders = _task(name), {one: seqio_tokenizer(name, feature=one).decode for one in ("inputs", "targets")}
     try:
         with quiet():
             for example in _dataset(task, split).as_numpy_iterator():
@@ -297,14 +297,14 @@ def _dataset(task: Any, split: str) -> Any:
 
 
 def _task_with_split(name: str, split: str) -> Any:
-    task = find_task(name)
+    task = _task(name)
     with quiet():
         if split not in task.splits:
             raise ValueError(f"split: {split!r}; {name} has {', '.join(task.splits)}")
     return task
 
 
-def find_task(name: str) -> Any:
+def _task(name: str) -> Any:
     seqio = import_seqio()
     with quiet():
         if name not in [*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()]:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -75,9 +76,8 @@ def _facts(file: Path) -> tuple[int, int]:
 
 
 def _registered(source: Any) -> Any:
-    """The seqio Task that a source names; None for other sources."""
-    if not isinstance(source, configs.SeqioClasses):
+    """The seqio Task that a source names; None for other sources, and where seqio has not been imported yet."""
+    if not isinstance(source, configs.SeqioClasses) or (seqio := sys.modules.get("seqio")) is None:
         return None
-    from memjax.data.seqio import find_task
-
-    return find_task(source.name)
+    with contextlib.suppress(ValueError):  # what is not registered, its reader refuses
+        return seqio.get_mixture_or_task(source.name)
