@@ -59,7 +59,7 @@ def test_memories_side_by_side(here, capsys):  # noqa: F811
         (["eval", "--datastore", "texts"], "texts is not a datastore"),
         (["eval", "--knn-weight", "0.2"], "--knn-weight: given without --datastore"),
         (["translate", "--text", "x"], "translate: given LanguageModeling, allowed: a run that translates texts; Lang"),
-        (["translate", "--text", "x", "--beam-size", "0"], "--beam-size: given 0, allowed: 1 or more"),
+        (["translate", "--text", "x", "--beam-size", "0"], "--beam-size: given 0, allowed: an integer of at least 1"),
         (["predict", "--text", "x"], "predict: given LanguageModeling, allowed: a run that answers about a text; Lang"),
         (["sample", "--to", "x.png"], "sample: given LanguageModeling, allowed: a run that draws images; LanguageM"),
         (["sample", "--to", "nowhere/x.png"], "--to: given 'nowhere/x.png', allowed: a file in a folder that is there"),

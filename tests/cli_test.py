@@ -121,7 +121,7 @@ TRAIN = ["train", "--config", "tiny.py"]
         ),
         (["generate", "--run", "nowhere"], ["nowhere", "no run directory"]),
         (["generate", "--run", "runs/tiny_default", "--prmpt", "x"], ["--prmpt", "did you mean --prompt?"]),
-        (["generate", "--run", "runs/tiny_default", "--top-p", "2"], ["top_p: given 2.0"]),
+        (["generate", "--run", "runs/tiny_default", "--top-p", "2"], ["--top-p: given 2.0"]),
         (["generate", "--run", "runs/tiny_default", "--prompt-file", "nowhere"], ["prompt-file: given 'nowhere'"]),
         (["generate", "--run", "runs/tiny_default", "--prompt-file", "not_utf8.txt"], ["not_utf8.txt", "UTF-8"]),
         (["data", "prepair", "--config", "tiny.py"], ["prepair"]),

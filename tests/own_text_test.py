@@ -46,7 +46,7 @@ def test_folders_globs_json_lines_and_other_configs(tmp_path):
         (["--text", "a.txt", "--config", "key_value_recall"], "--text: given with --config key_value_recall"),
         (["--text", "a.txt", "--variant", "mediu"], "did you mean medium?"),
         (["--text", "empty.txt"], "empty.txt"),
-        (["--text", ""], "path: not given"),
+        (["--text", ""], "--text: given '', allowed"),
     ],
 )
 def test_mistakes(tmp_path, monkeypatch, capsys, arguments, told):

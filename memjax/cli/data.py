@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from memjax.cli.parser import Parser, with_config
+from memjax.cli.places import check_data_folders
 from memjax.config import Config
 from memjax.console import preparation, split_sizes
 
@@ -12,7 +13,11 @@ def run(arguments: list[str]) -> int:
     """Reads the data of a config, trains its tokenizer where it has none, and writes its token files."""
     parser = Parser("data", f"{run.__doc__} `memjax data prepare` is the same.", reads="config")
     # Not an argument of argparse, which would take the value of a field for it.
-    _, config = with_config(parser, arguments[1:] if arguments[:1] == ["prepare"] else arguments)
+    _, config = with_config(
+        parser,
+        arguments[1:] if arguments[:1] == ["prepare"] else arguments,
+        check=lambda _, config: check_data_folders(config),
+    )
     from memjax.data.readers import source_notes
     from memjax.tasks import task_of
     from memjax.training.experiment import with_source

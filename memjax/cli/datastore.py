@@ -6,11 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from memjax.cli.parser import EVALUATION_FIELDS, RUN, Parser, data_facts, open_run, tell, with_config
+from memjax.cli.parser import EVALUATION_FIELDS, RUN, Parser, data_facts, make_reader, open_run, tell, with_config
+from memjax.cli.places import check_folder
 from memjax.cli.processes import add_processes, connect
 from memjax.config import Config
 from memjax.console import check_serves, describe_facts, preparation
 from memjax.overrides import UsageError
+from memjax.settings.ranges import Count, Number
 
 ACTIONS = {
     "plan": "bytes and time before building",
@@ -34,6 +36,11 @@ def run(arguments: list[str]) -> int:
     if {"-h", "--help"} & set(arguments) and "--run" in parser._option_string_actions:
         with_config(parser, arguments, only=EVALUATION_FIELDS)  # prints what it has to, and exits
     given, _ = parser.split(arguments)
+    if given.part is not None and given.part >= given.parts:
+        raise UsageError(f"--part: given {given.part}, allowed: 0 to {given.parts - 1} of --parts {given.parts}")
+    for option, folder in (("--path", given.path if action == "build" else ""), ("--to", given.to)):
+        if folder:
+            check_folder(option, folder)
     if given.leaves and given.backend != "scann":
         raise UsageError(f"--leaves: given with --backend {given.backend}, allowed: with scann")
     if given.backend == "faiss" and (given.runner or given.parts > 1 or given.part is not None):
@@ -61,7 +68,7 @@ def run(arguments: list[str]) -> int:
 
 def _datastore_parser(action: str) -> Parser:
     parser = Parser(f"datastore {action}", ACTIONS[action], json="")
-    parser.set_defaults(backend="", leaves=0, parts=1, part=None, runner="", shards=0, coordinator="")
+    parser.set_defaults(backend="", leaves=0, parts=1, part=None, runner="", shards=0, coordinator="", to="")
     add = parser.add_argument
     add("--path", required=True, metavar="DIR", help="the folder of the store")
     if action in ("plan", "build", "verify", "neighbors"):
@@ -78,7 +85,13 @@ def _datastore_parser(action: str) -> Parser:
     if action in ("plan", "build"):
         add("--key-dtype", default="float16", help="of stored keys (default: float16)")
     if action == "build":
-        add("--shards", type=int, default=0, metavar="N", help="of the store (default: one for each process)")
+        add(
+            "--shards",
+            type=make_reader(Number),
+            default=0,
+            metavar="N",
+            help="of the store (default: one for each process)",
+        )
         add_processes(parser)
     if action in ("index", "verify", "neighbors"):
         backends = ["scann", "faiss"] if action == "index" else ["scann", "faiss", "exact"]
@@ -86,8 +99,8 @@ def _datastore_parser(action: str) -> Parser:
         add("--metric", default="squared_l2", choices=["squared_l2", "inner_product"], help="(default: squared_l2)")
     if action == "index":
         parts = "parts of a scann index, searched one by one and merged (default: 1)"
-        add("--parts", type=int, default=1, metavar="N", help=parts)
-        add("--part", type=int, metavar="I", help="build only this one, as one host of several does")
+        add("--parts", type=make_reader(Count), default=1, metavar="N", help=parts)
+        add("--part", type=make_reader(Number), metavar="I", help="build only this one, as one host of several does")
     if action in ("build", "index"):
         runner = f"{'shards' if action == 'build' else 'parts'} are made by an Apache Beam pipeline with this runner"
         add("--runner", default="", metavar="NAME", help=runner)
@@ -95,16 +108,16 @@ def _datastore_parser(action: str) -> Parser:
         add("--runner-option", action="append", default=[], metavar="NAME=VALUE", help=value)
     if action in ("verify", "neighbors"):
         leaves = "leaves of ScaNN's tree that are searched (default: a twentieth)"
-        add("--leaves", type=int, default=0, metavar="N", help=leaves)
+        add("--leaves", type=make_reader(Number), default=0, metavar="N", help=leaves)
         count = 32 if action == "verify" else 4
-        add("--num-neighbors", type=int, default=count, metavar="K", help=f"of each (default: {count})")
+        add("--num-neighbors", type=make_reader(Count), default=count, metavar="K", help=f"of each (default: {count})")
     if action == "verify":
         sample = "queries: stored keys, or with --run what its model asks at tokens of the split (default: 1000)"
-        add("--sample", type=int, default=1000, metavar="N", help=sample)
+        add("--sample", type=make_reader(Count), default=1000, metavar="N", help=sample)
     if action == "neighbors":
         add("--to", required=True, metavar="DIR", help="the folder that data.neighbors will name")
         far = "none from so many tokens before and after, where the store is of the same split (default: the article)"
-        add("--apart", type=int, metavar="N", help=far)
+        add("--apart", type=make_reader(Number), metavar="N", help=far)
         other = (
             "the run of the second half of the training split (data.half) and its store, beside --run and --path of "
             "the first: each half gets its neighbours from the model that was not trained on it"

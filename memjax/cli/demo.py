@@ -3,6 +3,7 @@
 import dataclasses
 
 from memjax.cli.parser import Parser
+from memjax.cli.places import check_folder
 
 
 def run(arguments: list[str]) -> int:
@@ -11,6 +12,8 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--workdir", default="", metavar="DIR", help="its directory (default: runs/demo)")
     parser.add_argument("--smoke", action="store_true", help="the same in miniature, in less than a minute")
     options = parser.read(arguments)
+    if options.workdir:
+        check_folder("--workdir", options.workdir)
     from memjax.demo import SMOKE, Plan, run_demo
 
     plan = SMOKE if options.smoke else Plan()

@@ -51,14 +51,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line (without the program's name) and returns its exit code."""
     is_process = arguments is None  # not a call from a program, whose memory is its own
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_help())
-        return 0
-    if arguments[0] in ("-V", "--version"):
-        print(f"memjax {__version__}")
-        return 0
-    verb, *rest = arguments
+    code = _run(arguments, is_process=is_process)
+    if reason := _flush_output():
+        print(f"memjax: standard output: {reason}", file=sys.stderr)
+        return code or 1
+    return code
+
+
+def _run(arguments: list[str], *, is_process: bool) -> int:
+    verb, *rest = arguments or ["--help"]
     try:
+        if verb in ("-h", "--help", "help"):
+            print(_help())
+            return 0
+        if verb in ("-V", "--version"):
+            print(f"memjax {__version__}")
+            return 0
         if verb not in VERBS:
             raise UsageError(f"verb: given {verb!r}, allowed: {', '.join(VERBS)}{suggestion(verb, VERBS)}")
         skip_absent_tpu()
@@ -76,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + 2
     except BrokenPipeError:  # `memjax ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
     except Exception as error:
         line, code = explain(error)
@@ -84,10 +92,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         if line:
             print(f"memjax {verb}: {line}", file=sys.stderr)
+        _flush_output()  # one line is said, whatever becomes of what was printed before
         processes: Any = sys.modules.get("memjax.training.processes")
         if code == 1 and processes is not None and processes.count() > 1:
             processes.abandon(code)  # the others of the run wait for this one, it does not wait for them
         return code
+
+
+def _flush_output() -> str:
+    """Writes what is left to standard output; returns why it could not be written, such as a full disk, else ''."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+    except OSError as error:
+        _discard_output()
+        return error.strerror or str(error)
+    return ""
+
+
+def _discard_output() -> None:
+    """Sends standard output nowhere: Python would try to write what is left in its buffer again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _help() -> str:

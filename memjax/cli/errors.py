@@ -29,6 +29,8 @@ def explain(error: Exception) -> tuple[str | None, int]:
             return f"{error.name} is not installed ({extra[1]}), allowed: pip install 'memjax[{extra[0]}]'", 2
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}", 1 if error.errno in FULL else 2
+    if isinstance(error, OSError) and error.errno in FULL:  # of a file that is open already
+        return f"standard output or a file: {error.strerror}, allowed: a place with room", 1
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in line:
         smaller = "smaller data.rows, data.segment_length, evaluation.rows or model; `memjax plan` tells what is needed"
         return f"memory: not enough ({line or 'of the machine'}), allowed: {smaller}", 1

@@ -40,13 +40,13 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--probe", action="store_true", help=probe)
     add_store(parser, "the best of a grid on the validation split")
     options, config = with_config(parser, arguments, only=EVALUATION_FIELDS)
-    check_store_options(options)
     lengths = read_sizes(options.memory)
     if lengths and options.datastore:
         raise UsageError("--memory: given with --datastore, allowed: one of the two: keys are of one memory")
     if options.probe and (lengths or options.datastore):
         other = "--memory" if lengths else "--datastore"
         raise UsageError(f"--probe: given with {other}, allowed: one of the two")
+    check_store_options(options)
     if options.probe:
         check_probe(config)
     if options.datastore:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memjax.cli.parser import Parser, tell
+from memjax.cli.places import check_folder
 from memjax.cli.weights import show_names
 
 
@@ -14,6 +15,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--run", required=True, metavar="DIR", help="a run directory")
     parser.add_argument("--to", required=True, metavar="DIR", help="the folder to write, which is new or empty")
     options = parser.read(arguments)
+    check_folder("--to", options.to)
     from memjax.interop import export_run
 
     made = export_run(options.run, options.to)

@@ -5,11 +5,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from memjax.cli.parser import GENERATION_FIELDS, Parser, open_run, with_config
+from memjax.cli.parser import GENERATION_FIELDS, Parser, make_reader, open_run, with_config
 from memjax.cli.stores import add_store, check_store_options, describe_store, recall_of
 from memjax.cli.texts import read_file
 from memjax.config import Config, Evaluation
 from memjax.console import ANY_SIZE, check_serves, continuations
+from memjax.settings.ranges import Number, Probability, Seed, Temperature
 
 
 def run(arguments: list[str]) -> int:
@@ -17,12 +18,20 @@ def run(arguments: list[str]) -> int:
     parser = Parser("generate", run.__doc__, reads="run", json=" per prompt")
     parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
     parser.add_argument("--prompt-file", action="append", default=[], metavar="FILE", help="the same from a file")
-    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="tokens per prompt (default: 256)")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0 = greedy (default: 0.8)")
-    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="of the K most probable tokens; 0 = all")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="of the most probable tokens up to P")
+    parser.add_argument(
+        "--max-tokens", type=make_reader(Number), default=256, metavar="N", help="tokens per prompt (default: 256)"
+    )
+    parser.add_argument("--temperature", type=make_reader(Temperature), default=0.8, help="0 = greedy (default: 0.8)")
+    parser.add_argument(
+        "--top-k", type=make_reader(Number), default=0, metavar="K", help="of the K most probable tokens; 0 = all"
+    )
+    parser.add_argument(
+        "--top-p", type=make_reader(Probability), default=1.0, metavar="P", help="of the most probable tokens up to P"
+    )
     parser.add_argument("--greedy", action="store_true", help="always the most probable token")
-    parser.add_argument("--seed", type=int, default=0, help="equal seed and prompt give equal text (default: 0)")
+    parser.add_argument(
+        "--seed", type=make_reader(Seed), default=0, help="equal seed and prompt give equal text (default: 0)"
+    )
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
     add_store(parser, "what `memjax eval --datastore` has found")
     options, config = with_config(parser, arguments, only=GENERATION_FIELDS)

@@ -5,7 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from memjax.config import Config, Data
 from memjax.overrides import UsageError, apply_overrides, config_names, load_config, suggestion
@@ -39,6 +39,7 @@ RUN = "a run directory; its config has the fields below"
 MISTAKES: tuple[tuple[str, Callable[..., str]], ...] = (
     (r"argument (\S+): invalid int value: (.*)", "{}: given {}, allowed: an integer".format),
     (r"argument (\S+): invalid float value: (.*)", "{}: given {}, allowed: a number".format),
+    (r"argument (\S+): (given .*, allowed: .*)", "{}: {}".format),
     (r"argument (\S+): expected .*argument.*", "{}: given no value, allowed: one (see --help)".format),
     (r"argument (\S+): ignored explicit argument (.*)", "{}: given {}, allowed: no value".format),
     (
@@ -50,6 +51,33 @@ MISTAKES: tuple[tuple[str, Callable[..., str]], ...] = (
     ),
 )
 """what argparse says, and the same as memjax says it"""
+
+
+MAY_BE_EMPTY = ("--prompt", "--variant")
+"""options whose text may be empty: an empty document is continued, and '' is the variant that fits"""
+
+
+def make_reader(hint: Any) -> Callable[[str], Any]:
+    """Returns the `type` of an option that holds numbers of a range, so that others are refused when it is read.
+
+    Args:
+      hint: A type with its range, such as `memjax.settings.ranges.Count`.
+
+    Example:
+      >>> from memjax.settings.ranges import Count
+      >>> make_reader(Count)("3")
+      3
+    """
+    kind = get_args(hint)[0]
+
+    def read(text: str) -> Any:
+        value = kind(text)
+        if allowed := refusal(value, hint):
+            raise argparse.ArgumentTypeError(f"given {value}, allowed: {allowed}")
+        return value
+
+    read.__name__ = kind.__name__  # argparse says it of what is no number
+    return read
 
 
 class Parser(argparse.ArgumentParser):
@@ -96,6 +124,7 @@ class Parser(argparse.ArgumentParser):
 
     def split(self, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         """The options and what is none, which is named first where something that is needed is not given."""
+        self._refuse_empty(arguments)
         needed = [] if {"-h", "--help"} & set(arguments) else [one for one in self._actions if one.required]
         for action in needed:
             action.required = False
@@ -111,6 +140,14 @@ class Parser(argparse.ArgumentParser):
         if alone and option:
             raise UsageError(f"{alone!r} stands alone, allowed: {option} {alone} (see --help)")
         raise UsageError(f"{option or name}: not given, allowed: {allowed}")
+
+    def _refuse_empty(self, arguments: list[str]) -> None:
+        """Refuses an option with an empty text, such as that of a variable of the shell that is not set."""
+        for before, argument in zip(["", *arguments], arguments, strict=False):
+            name, _, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
+            empty = not value and (argument.endswith("=") or not argument)
+            if empty and name in self._option_string_actions and name not in MAY_BE_EMPTY:
+                raise UsageError(f"{name}: given '', allowed: a text of at least one character; leave {name} out")
 
     def apart(self, arguments: list[str]) -> tuple[list[str], list[str]]:
         """What stands alone, of no option, and the rest; an option that the parser does not know has one value."""
@@ -140,8 +177,15 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
-def with_config(parser: Parser, arguments: list[str], only: Sequence[str] = ()) -> tuple[argparse.Namespace, Config]:
+def with_config(
+    parser: Parser,
+    arguments: list[str],
+    only: Sequence[str] = (),
+    check: Callable[[argparse.Namespace, Config], None] = lambda options, config: None,
+) -> tuple[argparse.Namespace, Config]:
     """The options, and the config (of `--config` or of the run in `--run`) with its overrides, validated.
+
+    `check` refuses what else does not fit, before anything is printed.
 
     `--help` lists the fields after the options: those of `--config`, or of the default config instead of a run's.
     """
@@ -153,6 +197,7 @@ def with_config(parser: Parser, arguments: list[str], only: Sequence[str] = ()) 
         for action in parser._actions:
             action.required = False
     options, rest = parser.split(arguments)
+    line = ""
     given = [f"--{name}" for name, value in _whence(options).items() if value]
     if len(given) > 1:
         raise UsageError(f"{given[0]}: given with {given[1]}, allowed: one of the two")
@@ -164,24 +209,46 @@ def with_config(parser: Parser, arguments: list[str], only: Sequence[str] = ()) 
     elif options.own_text is not None:
         from memjax.own_text import text_config
 
-        config, why = text_config(options.own_text, options.config or "", options.variant, rules)
-        print(why, file=sys.stderr, flush=True)
+        config, line = text_config(options.own_text, options.config or "", options.variant, rules)
     elif options.own_tasks is not None:
         from memjax.own_tasks import tasks_config
 
-        config, what = tasks_config(options.own_tasks, options.config or "", options.variant, rules)
-        print(what, file=sys.stderr, flush=True)
+        config, line = tasks_config(options.own_tasks, options.config or "", options.variant, rules)
     else:
         config = load_config(DEFAULT_CONFIG if options.config is None else options.config, options.variant)
     rest, others = ["--help"] if wants_help else rest, tuple(parser._option_string_actions)
+    chosen = config
     config = apply_overrides(config, rest, prog=parser.prog, only=only, others=others)
     options.is_data_named = any(one.startswith(tuple(f"--{name}" for name in DATA_NAMES)) for one in rest)
     validate(config)
+    check(options, config)
     if options.own_text is not None:
         from memjax.own_text import check_size
 
         check_size(config)
+    if line:  # nothing is said before all is checked
+        print(line + describe_overrides(chosen, config), file=sys.stderr, flush=True)
     return options, config
+
+
+def describe_overrides(chosen: Config, config: Config) -> str:
+    """The fields that options have changed in a chosen config, for the end of the line about it; '' where none has.
+
+    Example:
+      >>> import dataclasses
+      >>> chosen = Config(name="a")
+      >>> describe_overrides(chosen, dataclasses.replace(chosen, name="b"))
+      "; changed by options: name 'b' instead of 'a'"
+    """
+    from memjax.training.runs import config_to_dict, flat_settings
+
+    before, after = (flat_settings(config_to_dict(one)) for one in (chosen, config))
+    changed = [
+        f"{name} {after.get(name)!r} instead of {before.get(name)!r}"
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name)
+    ]
+    return f"; changed by options: {', '.join(changed)}" if changed else ""
 
 
 def reading_rules(options: argparse.Namespace) -> ReadingRules:

@@ -3,8 +3,8 @@
 import shlex
 import sys
 
-from memjax.cli.parser import Parser, with_config
-from memjax.overrides import UsageError
+from memjax.cli.parser import Parser, make_reader, with_config
+from memjax.settings.ranges import Number
 
 
 def run(arguments: list[str]) -> int:
@@ -20,10 +20,8 @@ def run(arguments: list[str]) -> int:
     values = "FIELD=A,B: a row for each value; FIELD in full or by its last part"
     parser.add_argument("--sweep", default="", metavar="FIELD=A,B", help=values)
     ids = "ids, where only the data knows how many"
-    parser.add_argument("--vocab-size", type=int, default=0, metavar="N", help=ids)
+    parser.add_argument("--vocab-size", type=make_reader(Number), default=0, metavar="N", help=ids)
     options, config = with_config(parser, arguments)
-    if options.vocab_size < 0:
-        raise UsageError(f"--vocab-size: given {options.vocab_size}, allowed: 0 (as the configuration says) or more")
     from memjax.planning.cases import check_topologies, plan
     from memjax.planning.report import describe_shapes, make_cases, report
 

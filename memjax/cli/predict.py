@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memjax.cli.parser import DATA_FIELDS, Parser, open_run, with_config
+from memjax.cli.parser import DATA_FIELDS, Parser, make_reader, open_run, with_config
 from memjax.cli.texts import read_texts
 from memjax.config import Config
+from memjax.settings.ranges import Count
 
 ABOUT = ("question", "pair", "document")
 
@@ -23,13 +24,11 @@ def run(arguments: list[str]) -> int:
     add("--question", default="", metavar="TEXT", help="about the texts, which hold the answer (QuestionAnswering)")
     add("--pair", default="", metavar="TEXT", help="the second text of a pair (Classification)")
     add("--document", default="", metavar="FILE", help="what a dialogue is about")
-    add("--top", type=int, default=5, metavar="K", help="candidates for each [MASK] (default: 5)")
+    add("--top", type=make_reader(Count), default=5, metavar="K", help="candidates for each [MASK] (default: 5)")
     parser.epilog = "A FILE by itself is read row by row (.csv, .tsv, .json as of a task, .txt, .npy of vectors)."
     files, arguments = parser.apart(arguments)
     options, config = with_config(parser, arguments, only=DATA_FIELDS)
     about = _about(config, options)
-    if options.top < 1:
-        raise ValueError(f"top: given {options.top}, allowed: 1 or more")
     asked: list[tuple[Any, str]] = [*_asked(config, files)] if files else []
     if options.text or options.file or not files:
         asked += [(text, about) for text in read_texts(options.text, options.file)]

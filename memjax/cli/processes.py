@@ -3,16 +3,20 @@
 import argparse
 from collections.abc import Sequence
 
+from memjax.cli.parser import make_reader
 from memjax.cli.platforms import tpu_may_be_here
 from memjax.config import Config
+from memjax.settings.ranges import Count, Number
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
     """The options of a verb that may be one of several processes."""
     where = "host:port of process 0 where several processes are one run; 'auto' asks Slurm, Open MPI or Kubernetes"
     parser.add_argument("--coordinator", default="", metavar="ADDRESS", help=f"{where}; TPU pods need none")
-    parser.add_argument("--num-processes", type=int, metavar="N", help="processes of the run, with an address")
-    parser.add_argument("--process-id", type=int, metavar="I", help="this one, from 0, with an address")
+    parser.add_argument(
+        "--num-processes", type=make_reader(Count), metavar="N", help="processes of the run, with an address"
+    )
+    parser.add_argument("--process-id", type=make_reader(Number), metavar="I", help="this one, from 0, with an address")
 
 
 def connect(options: argparse.Namespace, config: Config) -> None:

@@ -3,8 +3,10 @@
 import sys
 from pathlib import Path
 
-from memjax.cli.parser import Parser
+from memjax.cli.parser import Parser, make_reader
+from memjax.cli.places import check_file, check_folder
 from memjax.overrides import UsageError
+from memjax.settings.ranges import Count, Number
 
 SPLITS = ("train", "validation", "test")
 
@@ -20,18 +22,41 @@ def run(arguments: list[str]) -> int:
     add("runs", nargs="+", metavar="RUN", help="a run directory")
     add("--out", default="", metavar="FILE", help="the page (default: report.html in the run, or here for several)")
     add("--figures", default="", metavar="DIR", help="also every figure as SVG and PNG, into this folder")
-    add("--rows", type=int, default=2, metavar="N", help="streams of text that are looked at side by side (default: 2)")
-    add("--segments", type=int, default=8, metavar="N", help="segments of them, one after the other (default: 8)")
-    add("--tokens", type=int, default=16384, metavar="N", help="that are scored, about; 0 = all (default: 16384)")
+    add(
+        "--rows",
+        type=make_reader(Count),
+        default=2,
+        metavar="N",
+        help="streams of text that are looked at side by side (default: 2)",
+    )
+    add(
+        "--segments",
+        type=make_reader(Count),
+        default=8,
+        metavar="N",
+        help="segments of them, one after the other (default: 8)",
+    )
+    add(
+        "--tokens",
+        type=make_reader(Number),
+        default=16384,
+        metavar="N",
+        help="that are scored, about; 0 = all (default: 16384)",
+    )
     add("--split", default="validation", choices=SPLITS, help="of the data that is looked at (default: validation)")
     add("--only", default="", metavar="NAMES", help="only these parts, such as curves,scores,gains")
     add("--datastore", default="", metavar="DIR", help="a store of the run, whose neighbours are shown too (kNN-LM)")
     options = parser.read(arguments)
-    for name, least in (("rows", 1), ("segments", 1), ("tokens", 0)):
-        if (given := getattr(options, name)) < least:
-            raise UsageError(f"--{name}: given {given}, allowed: {least} or more")
     if options.datastore and len(options.runs) > 1:
         raise UsageError("--datastore: given with several runs, allowed: with the run whose store it is")
+    if options.out:
+        check_file("--out", options.out)
+    if options.figures:
+        check_folder("--figures", options.figures)
+    if options.datastore:
+        from memjax.datastore.store import Store
+
+        Store(Path(options.datastore).expanduser())  # refuses what is no store
     check_installed()
     from memjax.report.assembly import make_report
     from memjax.report.comparison import split_readable
@@ -40,13 +65,13 @@ def run(arguments: list[str]) -> int:
     from memjax.report.pictures import write_figures
 
     looked = {name: getattr(options, name) for name in ("rows", "segments", "tokens", "split", "datastore")}
+    only = [name for part in options.only.split(",") if (name := part.strip())]
     readable, left_out = split_readable(options.runs)
     if not readable:
         raise UsageError(next(iter(left_out.values())))
     for line in left_out.values():
         print(f"left out: {line}", file=sys.stderr)
     runs = [OpenedRun(path, **looked) for path in readable]
-    only = [name for part in options.only.split(",") if (name := part.strip())]
     report = make_report(runs, only=only, say=lambda line: print(f"report: {line} ...", file=sys.stderr, flush=True))
     out = Path(options.out).expanduser() if options.out else _beside(runs)
     if options.out:

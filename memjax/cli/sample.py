@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
-from memjax.cli.parser import GENERATION_FIELDS, Parser, open_run, tell, with_config
+from memjax.cli.parser import GENERATION_FIELDS, Parser, make_reader, open_run, tell, with_config
+from memjax.cli.places import check_file
 from memjax.config import Evaluation
 from memjax.overrides import UsageError
+from memjax.settings.ranges import Count, Number, Probability, Seed, Temperature
 
 
 def run(arguments: list[str]) -> int:
@@ -13,20 +15,18 @@ def run(arguments: list[str]) -> int:
     parser = Parser("sample", run.__doc__, reads="run", json="")
     add = parser.add_argument
     add("--to", required=True, metavar="FILE", help="the PNG file")
-    add("--count", type=int, default=8, metavar="N", help="images (default: 8)")
-    add("--columns", type=int, default=8, metavar="N", help="images in a row of the file (default: 8)")
+    add("--count", type=make_reader(Count), default=8, metavar="N", help="images (default: 8)")
+    add("--columns", type=make_reader(Count), default=8, metavar="N", help="images in a row of the file (default: 8)")
     add("--size", default="", metavar="HEIGHTxWIDTH", help="pixels (default: those of the run's data)")
-    add("--temperature", type=float, default=1.0, help="0 = greedy (default: 1)")
-    add("--top-k", type=int, default=0, metavar="K", help="of the K most probable values; 0 = all")
-    add("--top-p", type=float, default=1.0, metavar="P", help="of the most probable values up to P")
-    add("--seed", type=int, default=0, help="equal seeds give equal images (default: 0)")
+    add("--temperature", type=make_reader(Temperature), default=1.0, help="0 = greedy (default: 1)")
+    add("--top-k", type=make_reader(Number), default=0, metavar="K", help="of the K most probable values; 0 = all")
+    add("--top-p", type=make_reader(Probability), default=1.0, metavar="P", help="of the most probable values up to P")
+    add("--seed", type=make_reader(Seed), default=0, help="equal seeds give equal images (default: 0)")
     options, config = with_config(parser, arguments, only=GENERATION_FIELDS)
     size, path = read_size(options.size), Path(options.to).expanduser()
-    for name in ("count", "columns"):
-        if getattr(options, name) < 1:
-            raise UsageError(f"--{name}: given {getattr(options, name)}, allowed: 1 or more")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"--to: given {options.to!r}, allowed: a file in a folder that is there")
+    check_file("--to", path)
     from memjax.data.images import png_grid
     from memjax.inference import Sampling, sample_images
     from memjax.tasks import task_of

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from memjax.cli.parser import make_reader
 from memjax.overrides import UsageError
+from memjax.settings.ranges import Count, Positive, Share
 
 BACKENDS = ("exact", "streamed", "scann", "faiss")
 
@@ -20,32 +22,28 @@ def add_store(parser: argparse.ArgumentParser, otherwise: str) -> None:
     """
     add, given = parser.add_argument, f"(default: {otherwise})"
     add("--datastore", default="", metavar="DIR", help="mix in what followed similar contexts of this store (kNN-LM)")
-    add("--knn-neighbors", type=int, metavar="K", help="of each token (default: 32, or as tuned)")
-    add("--knn-weight", type=float, metavar="W", help=f"share of the neighbours, 0 to 1 {given}")
-    add("--knn-temperature", type=float, metavar="T", help=f"of their distances, above 0 {given}")
+    add("--knn-neighbors", type=make_reader(Count), metavar="K", help="of each token (default: 32, or as tuned)")
+    add("--knn-weight", type=make_reader(Share), metavar="W", help=f"share of the neighbours, 0 to 1 {given}")
+    add("--knn-temperature", type=make_reader(Positive), metavar="T", help=f"of their distances, above 0 {given}")
     searched = "what searches (default: an index that was built, or exact where the store is small)"
     add("--knn-backend", default="", choices=BACKENDS, help=searched)
 
 
 def check_store_options(options: argparse.Namespace) -> None:
-    """Refuses values that no store takes, and options of a store where there is none.
+    """Refuses options of a store where there is none, and what is no store, before anything is read.
 
     Raises:
-      UsageError: one line.
+      ValueError: one line.
     """
     given = {
         name: value for name, value in vars(options).items() if name.startswith("knn_") and value not in (None, "")
     }
     if given and not options.datastore:
         raise UsageError(f"{_option(next(iter(given)))}: given without --datastore, allowed: with one")
-    ranges = {
-        "knn_neighbors": (lambda value: value >= 1, "1 or more"),
-        "knn_weight": (lambda value: 0 <= value <= 1, "0 to 1"),
-        "knn_temperature": (lambda value: value > 0, "more than 0"),
-    }
-    for name, (allows, allowed) in ranges.items():
-        if name in given and not allows(given[name]):
-            raise UsageError(f"{_option(name)}: given {given[name]}, allowed: {allowed}")
+    if options.datastore:
+        from memjax.datastore.store import Store
+
+        Store(Path(options.datastore).expanduser())
 
 
 def open_store(options: argparse.Namespace, run: Any) -> tuple[Any, Any, Any]:

@@ -1,10 +1,12 @@
 """`memjax train`."""
 
+import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 from memjax.cli.parser import Parser, reading_rules, with_config
+from memjax.cli.places import check_data_folders, check_folder
 from memjax.cli.processes import add_processes, connect
 from memjax.config import Config
 from memjax.overrides import UsageError
@@ -22,7 +24,7 @@ def run(arguments: list[str]) -> int:
     memories = "go on with empty memories, also with another data.rows; rows begin their next epoch"
     parser.add_argument("--reset-memory", action="store_true", help=memories)
     add_processes(parser)
-    options, config = with_config(parser, arguments)
+    options, config = with_config(parser, arguments, check=_check)
     what = ""
     if options.run:
         config, what = _of_run(config, options.run, options.add_task, reading_rules(options))
@@ -46,6 +48,17 @@ def run(arguments: list[str]) -> int:
             _remove_unstarted(path)
         raise
     return 0
+
+
+def _check(options: argparse.Namespace, config: Config) -> None:
+    """Refuses steps and folders that do not fit, before anything is printed, read or made."""
+    from memjax.training.profiles import check_steps, read_steps
+    from memjax.training.runs import run_path
+
+    if options.profile:
+        check_steps(read_steps(options.profile), config.training.steps)
+    check_folder("--run" if options.run else "workdir", options.run or run_path(config))
+    check_data_folders(config)
 
 
 def _of_run(config: Config, run: str, file: str | None, rules: ReadingRules) -> tuple[Config, str]:

@@ -2,10 +2,10 @@
 
 import json
 
-from memjax.cli.parser import DATA_FIELDS, Parser, with_config
+from memjax.cli.parser import DATA_FIELDS, Parser, make_reader, with_config
 from memjax.cli.predict import predict
 from memjax.cli.texts import read_texts
-from memjax.overrides import UsageError
+from memjax.settings.ranges import Count, Finite
 
 
 def run(arguments: list[str]) -> int:
@@ -14,12 +14,10 @@ def run(arguments: list[str]) -> int:
     add = parser.add_argument
     add("--text", action="append", default=[], metavar="TEXT", help="a sentence; may be repeated")
     add("--file", action="append", default=[], metavar="FILE", help="a sentence a line")
-    add("--beam-size", type=int, default=5, metavar="N", help="hypotheses that go on (default: 5)")
+    add("--beam-size", type=make_reader(Count), default=5, metavar="N", help="hypotheses that go on (default: 5)")
     penalty = "exponent of the length that divides the score: more favours longer translations (default: 1)"
-    add("--length-penalty", type=float, default=1.0, metavar="P", help=penalty)
+    add("--length-penalty", type=make_reader(Finite), default=1.0, metavar="P", help=penalty)
     options, config = with_config(parser, arguments, only=DATA_FIELDS)
-    if options.beam_size < 1:
-        raise UsageError(f"--beam-size: given {options.beam_size}, allowed: 1 or more")
     from memjax.tasks import task_of
 
     task_of(config).require("translate")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from memjax.cli.parser import Parser, tell
+from memjax.cli.places import check_folder
 
 
 def run(arguments: list[str]) -> int:
@@ -16,6 +17,7 @@ def run(arguments: list[str]) -> int:
     marks = "of a GPT-2: with the marks of dialogues (cmu_dog) in its vocabulary"
     parser.add_argument("--dialogues", action="store_true", help=marks)
     options = parser.read(arguments)
+    check_folder("--run", options.run)
     from memjax.interop import import_run
 
     made = import_run(options.weights, options.run, dialogues=options.dialogues)

@@ -1,0 +1,58 @@
+"""Files and folders that a verb writes, looked at before it begins."""
+
+import os
+from pathlib import Path
+
+from memjax.config import Config
+from memjax.overrides import UsageError
+
+
+def check_folder(name: str, given: str | os.PathLike[str]) -> None:
+    """Refuses a folder that cannot be made or written to.
+
+    Args:
+      name: Option or field that names the folder, such as "--to".
+      given: The folder, which need not exist.
+
+    Raises:
+      UsageError: The path is a file, lies below one, or may not be written to.
+    """
+    path = Path(given).expanduser()
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{name}: given {str(given)!r}, which is a file, allowed: a folder")
+    _check_place(name, given, path.absolute())
+
+
+def check_file(name: str, given: str | os.PathLike[str]) -> None:
+    """Refuses a file that cannot be written. Its folder need not exist.
+
+    Args:
+      name: Option that names the file.
+      given: The file.
+
+    Raises:
+      UsageError: The path is a folder, lies below a file, or may not be written to.
+    """
+    path = Path(given).expanduser()
+    if path.is_dir():
+        raise UsageError(f"{name}: given {str(given)!r}, which is a folder, allowed: a file")
+    _check_place(name, given, path.absolute())
+
+
+def check_data_folders(config: Config) -> None:
+    """Refuses a folder for prepared data that cannot be made or written to.
+
+    Raises:
+      UsageError: `data.cache_dir` names such a folder.
+    """
+    if config.data.cache_dir not in ("", "default"):
+        check_folder("data.cache_dir", config.data.cache_dir)
+
+
+def _check_place(name: str, given: str | os.PathLike[str], path: Path) -> None:
+    """Looks at the nearest part of a path that exists."""
+    there = next(place for place in (path, *path.parents) if place.exists())
+    if there != path and not there.is_dir():
+        raise UsageError(f"{name}: given {str(given)!r}, allowed: a path in a folder; {there} is a file")
+    if not os.access(there, os.W_OK | (os.X_OK if there.is_dir() else 0)):
+        raise UsageError(f"{name}: given {str(given)!r}, allowed: where you may write; {there} may not be written to")
