@@ -34,9 +34,9 @@ from memjax.config import (
 )
 
 SOURCES = {
-    "encyclopedia": CLBenchmark(task="dbpedia"),
-    "news": TextClasses(data_set="ag_news", train=("alps_dev.tsv",), test=()),
-    "reviews": CLBenchmark(task="sst2"),
+    "encyclopedia": CLBenchmark(task="dbpedia", equality="letters_and_digits"),
+    "news": TextClasses(data_set="ag_news", train=("alps_dev.tsv",), test=(), equality="letters_and_digits"),
+    "reviews": CLBenchmark(task="sst2", equality="letters_and_digits"),
 }
 VARIANTS = {
     "encyclopedia": "DBpedia, 14 classes",

@@ -75,7 +75,7 @@ SOURCES: dict[str, Any] = {
     "squad": Squad(path="squad", **SIZES),
 }
 _FIVE: Any = MBPA_ORDERS[0]
-TEXTS = {name: TextClasses(data_set=name, path=name, **SIZES) for name in _FIVE}
+TEXTS = {name: TextClasses(data_set=name, path=name, equality="letters_and_digits", **SIZES) for name in _FIVE}
 SOURCES |= TEXTS
 STREAMS = {
     "texts": tuple(TEXTS),

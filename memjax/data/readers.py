@@ -228,8 +228,9 @@ def classified_texts(source: configs.Source) -> TextSplits:
     """
     if not isinstance(source, configs.ClassifiedTexts):
         raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source of texts with classes")
-    names = ("text", "num_train", "num_validation", "num_test", "sampling")
+    names = ("text", "num_train", "num_validation", "num_test", "sampling", "equality")
     how: Any = {name: getattr(source, name) for name in names} | _shares(source) | {"seed": source.sampling_seed}
+    how["names"] = class_names(source)
     match source:
         case configs.TextClasses(data_set=name, path=path):
             files = {"train_files": source.train, "test_files": source.test, "class_order": source.class_order}
@@ -301,7 +302,7 @@ def source_notes(source: configs.Source) -> list[str]:
             note = open_source(configs.Data(source=own), "train").note
             return [note] if note else []
         case configs.ClassifiedTexts():
-            return classified_texts(source).notes()
+            return classified_texts(source).notes(class_names(source))
         case configs.Relations(relations=()):
             return relation_splits(source).notes()
         case configs.TriviaQa() | configs.Quac() | configs.QaSrl():

@@ -1,6 +1,7 @@
 """Splits of texts with classes: no text in two of them, none trained on twice, and some of them chosen for ever.
 
-Two texts are the same where their letters and digits are, without case.
+Two texts are equal where they are after Unicode's NFC and with white space folded. The published recipes compare the
+letters and digits alone, without case, since the files of one set differ in signs.
 """
 
 import collections
@@ -8,13 +9,22 @@ import dataclasses
 import functools
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from memjax.data.glue import LabelledText
 from memjax.data.sources import SPLITS, split_of
 
-__all__ = ["TextSplits", "TitledText", "same_text", "select_texts", "split_texts"]
+__all__ = [
+    "TEXT_KEYS",
+    "TextSplits",
+    "TitledText",
+    "exact_key",
+    "letters_and_digits_key",
+    "select_texts",
+    "split_texts",
+]
 
 _ENOUGH = 10
 """rows that two files share, and more, say whether their classes have the same numbers"""
@@ -32,14 +42,17 @@ class TitledText:
 
 @dataclasses.dataclass(frozen=True)
 class TextSplits:
-    """What is read of a set of texts.
+    """The examples of a set of texts, by split, and counts of what is unusual about them.
 
     Attributes:
-      texts: split -> its examples.
-      shared: (file, other) -> rows of the file whose text the other has too; with itself, rows that repeat one.
-      other_class: those of `shared` that have another class there.
-      removed: rows that were left out for it: what is in a test file is not trained on, and no text twice.
-      without_class: file -> rows without a class, which are left out.
+      texts: Split -> its examples.
+      shared: (file, other) -> number of rows of the file whose text the other has too. With itself, rows that repeat
+        one.
+      other_class: (file, other) -> number of rows in `shared` that have another class there.
+      removed: Number of rows that were left out: a text of a test file is not trained on, and no text is read twice.
+      without_class: File -> number of rows without a class, which are left out.
+      nearly_shared: Number of texts of the test split that differ from one of the training split in signs, case or
+        white space alone. They stay.
     """
 
     texts: Mapping[str, Sequence[LabelledText]]
@@ -47,9 +60,25 @@ class TextSplits:
     other_class: Mapping[tuple[str, str], int]
     removed: int
     without_class: Mapping[str, int]
+    nearly_shared: int = 0
 
-    def notes(self) -> list[str]:
-        """A line for every number that is not 0."""
+    def unseen_classes(self, split: str) -> dict[int, int]:
+        """Counts the examples of the classes of a split that no example of the training split has.
+
+        Returns:
+          Number of the class -> number of its examples in the split.
+        """
+        trained = {example.label for example in self.texts["train"]}
+        counts = collections.Counter(example.label for example in self.texts[split])
+        return {label: counts[label] for label in sorted(counts.keys() - trained)}
+
+    def notes(self, names: Mapping[int, str] | None = None) -> list[str]:
+        """Says every count that is not 0, a line each.
+
+        Args:
+          names: Number of a class -> its name. None says the numbers.
+        """
+        names = names or {}
         lines = [
             f"{count} rows of {file} have no class, and are left out" for file, count in self.without_class.items()
         ]
@@ -59,17 +88,46 @@ class TextSplits:
                 f"{count} rows of {file} {f'are in {other} too' if file != other else 'repeat another'}"
                 f"{f', {differ} of them with another class' if differ else ''}"
             )
-        return lines + ([f"{self.removed} rows are left out, so that no text is read twice"] if self.removed else [])
+        if self.removed:
+            lines.append(f"{self.removed} rows are left out, so that no text is read twice")
+        if self.nearly_shared:
+            lines.append(
+                f"{self.nearly_shared} texts of the test split differ from one to train on in signs, case or blanks "
+                "alone; they stay"
+            )
+        for split in ("validation", "test"):
+            if unseen := self.unseen_classes(split):
+                words = ", ".join(repr(names.get(label, label)) for label in list(unseen)[:5])
+                more = ", ..." if len(unseen) > 5 else ""
+                lines.append(
+                    f"{sum(unseen.values())} texts of the {split} split have a class that no text to train on has "
+                    f"({words}{more})"
+                )
+        return lines
 
 
-def same_text(text: str) -> str:
-    """What two texts that are the same have in common: their letters and digits, in lower case.
+def exact_key(text: str) -> str:
+    """Returns what equal texts have in common: the text in Unicode's NFC, white space folded into single blanks.
 
     Example:
-      >>> same_text("It #39;s over!") == same_text("it 39s  OVER")
+      >>> exact_key("It's  over!\n"), exact_key("good :)") == exact_key("good :(")
+      ("It's over!", False)
+    """
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def letters_and_digits_key(text: str) -> str:
+    """Returns the letters and digits of a text in lower case, or the text itself where it has none.
+
+    Example:
+      >>> letters_and_digits_key("It #39;s over!") == letters_and_digits_key("it 39s  OVER")
       True
     """
     return _NO_SIGN.sub("", text.lower()) or text
+
+
+TEXT_KEYS: Mapping[str, Callable[[str], str]] = {"exact": exact_key, "letters_and_digits": letters_and_digits_key}
+"""name of a kind of equality, as settings have it -> the key that equal texts share"""
 
 
 def split_texts(
@@ -83,6 +141,8 @@ def split_texts(
     num_test: int = 0,
     sampling: str = "balanced",
     seed: int = 0,
+    equality: str = "exact",
+    names: Mapping[int, str] | None = None,
 ) -> TextSplits:
     """The three splits of some files: no text is in two of them, and what is tested stays as it is.
 
@@ -100,9 +160,12 @@ def split_texts(
       num_test: likewise.
       sampling: 'balanced' over classes or 'random'.
       seed: of what is kept.
+      equality: Which texts are the same: "exact" (`exact_key`) or "letters_and_digits" (`letters_and_digits_key`).
+      names: Number of a class -> its name, for errors.
 
     Raises:
-      ValueError: another text or sampling, or two files that give most of the texts they share other classes.
+      ValueError: another text, sampling or equality; two files that give most of the texts they share other classes; or
+        a class all of whose texts to train on are left out, since they are equal to others.
 
     Example:
       >>> rows = [TitledText("", f"text {number}", number % 2) for number in range(40)]
@@ -112,6 +175,9 @@ def split_texts(
     """
     if text not in ("title_and_text", "text"):
         raise ValueError(f"data.source.text: given {text!r}, allowed: 'title_and_text', 'text'")
+    if equality not in TEXT_KEYS:
+        raise ValueError(f"data.source.equality: given {equality!r}, allowed: {', '.join(map(repr, TEXT_KEYS))}")
+    key_of = TEXT_KEYS[equality]
     there = [split for split in ("test", "validation", "train") if files.get(split)]
     pool = next(split for split in ("train", "test", "validation") if split in there)
     shared: dict[tuple[str, str], int] = {}
@@ -122,7 +188,7 @@ def split_texts(
     removed = 0
     for split in there:
         for name, rows in files[split].items():
-            keyed = [(same_text(row.text), row) for row in rows if row.label is not None]
+            keyed = [(key_of(row.text), row) for row in rows if row.label is not None]
             _count(without_class, name, len(rows) - len(keyed))
             labels = {key: row.label for key, row in reversed(keyed)}  # of the first of equal ones
             if split != "test" or split == pool:
@@ -132,11 +198,13 @@ def split_texts(
                     _count(other_class, (name, other), there_too.count(False))
                     _check_classes(name, other, there_too)
                 _count(shared, (name, name), len(keyed) - len(labels))
+                _count(other_class, (name, name), sum(labels[key] != row.label for key, row in keyed))
                 fresh = list(_fresh(keyed, set().union(*seen.values())))
                 removed += len(keyed) - len(fresh)
                 keyed = fresh
             seen[name] = labels
             kept[split] += keyed
+        _check_kept(split, files[split], kept, names or {}, equality)
     shares = {"validation": validation, "test": test}
     shares = {name: share if name == pool or name not in there else 0.0 for name, share in shares.items()}
     pooled, kept[pool] = kept[pool], []
@@ -148,7 +216,8 @@ def split_texts(
         split: [join(row) for _, row in select_texts(rows, numbers[split], sampling=sampling, seed=seed)]
         for split, rows in kept.items()
     }
-    return TextSplits(chosen, shared, other_class, removed, without_class)
+    near = _count_near(chosen["train"], chosen["test"]) if equality == "exact" else 0
+    return TextSplits(chosen, shared, other_class, removed, without_class, near)
 
 
 def select_texts(
@@ -157,7 +226,7 @@ def select_texts(
     """Some of the rows, in their order: those whose text has the smallest hash, whatever else stands in the files.
 
     Args:
-      rows: each with its `same_text`.
+      rows: Rows, each after the key of its text.
       number: how many; 0, or more than there are = all.
       sampling: 'balanced': equally many of each class, and where a class has too few, more of the others; 'random'.
       seed: of the hash.
@@ -197,6 +266,30 @@ def _check_classes(name: str, other: str, same: Sequence[bool]) -> None:
             f"data.source.class_order: {len(same) - sum(same)} of the {len(same)} rows of {name} that are in {other} "
             "have another class there, allowed: files that number the classes alike, or the order of those that do not"
         )
+
+
+def _check_kept(
+    split: str,
+    files: Mapping[str, Sequence[TitledText]],
+    kept: Mapping[str, Sequence[tuple[str, TitledText]]],
+    names: Mapping[int, str],
+    equality: str,
+) -> None:
+    """Raises `ValueError` where a class loses all its rows to texts that count as equal, and no other split has it."""
+    rows = {row.label: row for rows in files.values() for row in reversed(rows) if row.label is not None}
+    if lost := rows.keys() - {row.label for part in kept.values() for _, row in part}:
+        label = min(lost)
+        looser = "" if equality == "exact" else ", or data.source.equality exact, which tells signs and case apart"
+        raise ValueError(
+            f"{', '.join(files)}: every text of class {names.get(label, label)!r} in the {split} split is that of "
+            f"another row, such as {rows[label].text[:40]!r}, allowed: a class with a text of its own{looser}"
+        )
+
+
+def _count_near(train: Sequence[LabelledText], test: Sequence[LabelledText]) -> int:
+    """Counts the texts of the test split that equal one to train on but for signs, case and white space."""
+    keys = {letters_and_digits_key(example.texts[0]) for example in train}
+    return sum(letters_and_digits_key(example.texts[0]) in keys for example in test)
 
 
 def _example(row: TitledText, *, titled: bool) -> LabelledText:

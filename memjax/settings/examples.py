@@ -77,6 +77,9 @@ class ClassifiedTexts(Source):
     """which are kept: equally many of each class where there are so many, or any"""
     sampling_seed: Seed = 0
     """of the hash"""
+    equality: Literal["exact", "letters_and_digits"] = "exact"
+    """which texts are the same, so that one of them is left out: exact ones (but for white space), or those of the same
+    letters and digits, as published sets need it, whose files differ in signs"""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -60,6 +60,10 @@ FORMERLY: dict[str, dict[str, Any]] = {
     "InfinityFormer": {"first_densities": "published", "over_layers": "mean"},
     "Memformer": {"unit_values": False, "retain_bias": 0.0, "writes_begin": True, "segment_positions": "none"},
     "Spalm": {"scale_neighbors": False},
+    **{
+        name: {"equality": "letters_and_digits"}
+        for name in ("TextClasses", "CLBenchmark", "TfdsClasses", "SeqioClasses", "LabelledFile")
+    },
 }
 """fields that older config.json files lack, where their runs were trained with another value than the default"""
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")

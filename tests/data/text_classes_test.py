@@ -21,7 +21,7 @@ from memjax.data.text_classes import (
     class_texts,
     read_titled_texts,
 )
-from memjax.data.text_splits import TitledText, same_text, select_texts, split_texts
+from memjax.data.text_splits import TitledText, letters_and_digits_key, select_texts, split_texts
 from memjax.lifelong.orders import LONG_ORDERS, MBPA_ORDERS
 from memjax.settings.ranges import hints_of
 from memjax.training.experiment import make_experiment
@@ -106,6 +106,7 @@ def test_files_that_number_classes_otherwise_are_refused_until_their_order_is_kn
     read = functools.partial(
         class_texts, "dbpedia", str(tmp_path), train_files=["dhim.csv"], test_files=["test.json"], validation=0
     )
+    read = functools.partial(read, equality="letters_and_digits")
     with pytest.raises(
         ValueError, match=r"class_order: 12 of the 12 rows of dhim\.csv that are in test\.json\.xz have"
     ):
@@ -131,12 +132,15 @@ def test_rows_without_a_class_are_counted(tmp_path):
 def test_what_is_tested_is_not_trained_on_and_nothing_is_read_twice():
     first, other = rows_of(50), rows_of(20, what="other")
     tested = [TitledText("", f"TEXT {number}!", 0) for number in range(5)] * 2
-    found = split_texts({"train": {"a": first + first[:1], "b": other + first[3:9]}, "test": {"t": tested}})
+    found = split_texts(
+        {"train": {"a": first + first[:1], "b": other + first[3:9]}, "test": {"t": tested}},
+        equality="letters_and_digits",
+    )
     assert found.shared == {("a", "t"): 6, ("a", "a"): 1, ("b", "t"): 2, ("b", "a"): 6}
     assert found.removed == 12 and len(found.texts["test"]) == 10  # the test file stays as it is published
-    keys = {split: {same_text(text) for text in texts_of(part)} for split, part in found.texts.items()}
+    keys = {split: {letters_and_digits_key(text) for text in texts_of(part)} for split, part in found.texts.items()}
     assert len(keys["train"]) + len(keys["validation"]) == len(found.texts["train"]) + len(found.texts["validation"])
-    assert keys["train"] | keys["validation"] == {same_text(row.text) for row in first[5:] + other}
+    assert keys["train"] | keys["validation"] == {letters_and_digits_key(row.text) for row in first[5:] + other}
     assert not keys["test"] & (keys["train"] | keys["validation"]) and not keys["train"] & keys["validation"]
     assert "6 rows of b are in a too" in found.notes() and found.notes()[-1].startswith("12 rows are left out")
 
@@ -157,7 +161,7 @@ def test_a_split_without_a_file_is_held_out_of_the_others(there):
 
 
 def test_some_are_chosen_by_their_texts_alone():
-    rows = [(same_text(row.text), row) for row in rows_of(90, classes=(0, 1, 1, 1, 1, 2))]
+    rows = [(letters_and_digits_key(row.text), row) for row in rows_of(90, classes=(0, 1, 1, 1, 1, 2))]
     found = select_texts(rows, 60)
     assert [[row.label for _, row in found].count(label) for label in range(3)] == [15, 30, 15]  # 15 of 0 and 2 exist
     found = select_texts(rows, 30)

@@ -65,6 +65,7 @@ def sources(tasks: str, data: Path, train: int, test: int) -> dict[str, TextClas
     else:
         found = {name: CLBenchmark(task=name) for name in LONG_ORDERS[0]}
     for source in found.values():
+        source.equality = "letters_and_digits"
         source.path = str(data if tasks == "five" else data / "cl-benchmark")
         source.num_train, source.num_validation, source.num_test = SIZES[tasks]
         source.num_train, source.num_test = train or source.num_train, test or source.num_test
