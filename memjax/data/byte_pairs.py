@@ -2,27 +2,38 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
+from memjax.data.added_tokens import add_tokens, read_added_tokens
 from memjax.data.reserved_ids import FramingTokenizer
 from memjax.data.tokenizers import _ByteTable, replaced, utf8_bytes
 
 __all__ = ["BytePairTokenizer", "train_byte_pairs"]
 
-END_OF_TEXT = "<|endoftext|>"
+END_OF_TEXT, MASK = "<|endoftext|>", "<mask>"
+SPECIAL: tuple[dict[str, str], ...] = (
+    dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), END_OF_TEXT),
+    {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
+)
+"""names of special tokens: of GPT-2, and of RoBERTa"""
 
 
 class BytePairTokenizer(_ByteTable):
     """A byte-level byte-pair tokenizer: a `tokenizer.json`, or a folder with GPT-2's `vocab.json` and `merges.txt`.
 
-    Documents begin and end with `<|endoftext|>` as GPT-2's do, which is the padding too. Bytes that are no UTF-8 are
-    not taken: a byte-level tokenizer of that library reads texts.
-    """
+    Documents begin and end with `<|endoftext|>` as GPT-2's do, which is the padding too; or with `<s>` and `</s>` as
+    RoBERTa's, where `<mask>` in a text is read as such. Bytes that are no UTF-8 are not taken: a byte-level tokenizer
+    of that library reads texts.
 
-    lossless = True
+    Attributes:
+      mask_id: Id of `<mask>`. None = a tokenizer of decoders.
+      special_names: `bos_token` and so on -> name.
+      lossless: False where added tokens swallow the blanks beside them, or a normaliser changes texts.
+    """
 
     def __init__(self, path: str | os.PathLike[str]):
         """Loads a tokenizer.
@@ -39,17 +50,28 @@ class BytePairTokenizer(_ByteTable):
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        if END_OF_TEXT not in vocabulary:
-            raise ValueError(f"tokenizer: {path} has no {END_OF_TEXT}, allowed: a byte-level tokenizer like GPT-2's")
-        self.begin_id = self.end_id = self.pad_id = vocabulary[END_OF_TEXT]
-        table, byte_of = [b""] * self._tokenizer.get_vocab_size(with_added_tokens=True), _byte_of_character()
+        names = next((names for names in SPECIAL if vocabulary.keys() >= set(names.values())), None)
+        if names is None:
+            allowed = "a byte-level tokenizer like GPT-2's, or RoBERTa's with <s>, </s> and <pad>"
+            raise ValueError(f"tokenizer: {path} has no {END_OF_TEXT}, allowed: {allowed}")
+        self.special_names = names
+        self.begin_id, self.end_id, self.pad_id = (vocabulary[names[f"{kind}_token"]] for kind in ("bos", "eos", "pad"))
+        self.mask_id: int | None = vocabulary.get(MASK) if names is not SPECIAL[0] else None
+        added = self._tokenizer.get_added_tokens_decoder()
+        table, byte_of = [b""] * (max(vocabulary.values()) + 1), _byte_of_character()
         for piece, number in vocabulary.items():
-            if piece == END_OF_TEXT:
+            if piece in names.values() or number == self.mask_id:
+                continue
+            if number in added:
+                table[number] = piece.encode("utf-8")
                 continue
             unknown = set(piece) - byte_of.keys()
             if unknown:
                 raise ValueError(f"tokenizer: {path} has the entry {piece!r}, allowed: a byte-level tokenizer")
             table[number] = bytes(byte_of[character] for character in piece)
+        self._special = re.compile(f"({'|'.join(map(re.escape, dict.fromkeys(names.values())))})")
+        strips = any(token.lstrip or token.rstrip for number, token in added.items() if number != self.mask_id)
+        self.lossless = self._tokenizer.normalizer is None and not strips
         super().__init__(table)
         self.fingerprint = "byte-pairs-" + hashlib.sha256(self._tokenizer.to_str().encode("utf-8")).hexdigest()[:16]
 
@@ -64,15 +86,15 @@ class BytePairTokenizer(_ByteTable):
     def encode(self, text: str) -> np.ndarray:
         """int32 ids of a text; the name of a special token inside it is text like any other."""
         ids: list[int] = []
-        for number, part in enumerate(text.split(END_OF_TEXT)):
-            if number:  # spelled piece by piece: the library would read it as the special token
-                ids += self._spell(END_OF_TEXT[:2]) + self._spell(END_OF_TEXT[2:])
-            ids += self._spell(part)
+        for number, part in enumerate(self._special.split(text)):
+            # A name is spelled piece by piece: the library would read it as the special token.
+            ids += self._spell(part[:2]) + self._spell(part[2:]) if number % 2 else self._spell(part)
         return np.array(ids, np.int32)
 
     def _spell(self, text: str) -> list[int]:
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-        if self.decode_bytes(ids) != utf8_bytes(text):
+        masked = self.mask_id is not None and MASK in text
+        if self.lossless and not masked and self.decode_bytes(ids) != utf8_bytes(text):
             raise ValueError(f"text: given {text[:40]!r}, allowed: UTF-8; the tokenizer does not give it back")
         return ids
 
@@ -123,6 +145,9 @@ def _load(path: Path):  # noqa: ANN202 (a class of an optional library)
         )
     tokenizer = Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if (mask := tokenizer.token_to_id(MASK)) is not None:  # RoBERTa's swallows the blank before it
+        add_tokens(tokenizer, {mask: {"content": MASK, "lstrip": True, "special": True, "normalized": False}}, path)
+    add_tokens(tokenizer, read_added_tokens(path), path)
     return tokenizer
 
 

@@ -56,7 +56,7 @@ class ReservedTokenizer:
 
 
 class FramingTokenizer(ReservedTokenizer):
-    """A tokenizer of decoders for text encoders: with ids for `<s>`, `</s>` and `<mask>` (RoBERTa) behind its own.
+    """A tokenizer for text encoders: with its own `<s>`, `</s>` and `<mask>` (RoBERTa), or with ids for them behind.
 
     `[MASK]` in a text is read as the mask, as BERT's tokenizer does.
 
@@ -67,9 +67,11 @@ class FramingTokenizer(ReservedTokenizer):
 
     def __init__(self, tokenizer: Tokenizer):
         """Wraps a tokenizer of texts."""
-        super().__init__(tokenizer, 3, "frames")
-        self.begin_id, self.end_id, self.mask_id = self.reserved
-        self.special_ids = np.array([self.pad_id, *self.reserved], np.int32)
+        mask = getattr(tokenizer, "mask_id", None)
+        super().__init__(tokenizer, 0 if mask is not None else 3, "frames")
+        own = self.reserved or (self.begin_id, self.end_id, mask)
+        self.begin_id, self.end_id, self.mask_id = own
+        self.special_ids = np.array([self.pad_id, *own], np.int32)
 
     def for_encoder(self) -> Any:
         return self

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import types
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from memjax.data.added_tokens import Added, add_tokens
 from memjax.data.sources import read_text
 from memjax.data.tokenizers import Ids, replaced
 
@@ -37,13 +39,25 @@ class WordPieceTokenizer:
 
     lossless = False
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, lowercase: bool = True, content: str = ""):
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        lowercase: bool = True,
+        content: str = "",
+        strip_accents: bool | None = None,
+        split_chinese: bool = True,
+        added: Added = types.MappingProxyType({}),
+    ):
         """Loads a vocabulary.
 
         Args:
           path: `vocab.txt`, one piece a line, or `tokenizer.json` (also `.xz`, `.gz`).
           lowercase: of a `vocab.txt`: it is uncased. A `tokenizer.json` says itself what it does.
           content: of the file, instead of a path.
+          strip_accents: Whether accents are removed, of a `vocab.txt`. None = as `lowercase`.
+          split_chinese: Whether each Chinese character is a word, of a `vocab.txt`.
+          added: Tokens behind those of a `vocab.txt`, id -> fields (`memjax.data.added_tokens`).
 
         Raises:
           ValueError: no such file, no WordPiece vocabulary, or one without a special token.
@@ -62,11 +76,13 @@ class WordPieceTokenizer:
             if kind != "WordPiece":
                 raise ValueError(f"vocab: {path} is a tokenizer of the kind {kind}, allowed: WordPiece")
         else:
-            pieces = text.rstrip("\n").split("\n")
+            pieces = text.replace("\r\n", "\n").rstrip("\n").split("\n")
             if len(set(pieces)) != len(pieces) or UNKNOWN not in pieces:
                 what = f"no list of different pieces with {UNKNOWN}"
                 raise ValueError(f"vocab: {path} is {what}, allowed: a vocab.txt of BERT")
-            self._tokenizer = _empty(lowercase, {piece.rstrip("\r"): index for index, piece in enumerate(pieces)})
+            ids = {piece: index for index, piece in enumerate(pieces)}
+            self._tokenizer = _empty(lowercase, ids, strip_accents=strip_accents, split_chinese=split_chinese)
+            add_tokens(self._tokenizer, added, path)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         vocabulary = self._tokenizer.get_vocab()
@@ -172,7 +188,9 @@ def truncate_texts(texts: Sequence[np.ndarray], length: int) -> list[np.ndarray]
     return [text[:size] for text, size in zip(texts, sizes, strict=True)]
 
 
-def _empty(lowercase: bool, vocabulary: dict[str, int]) -> Any:
+def _empty(
+    lowercase: bool, vocabulary: dict[str, int], *, strip_accents: bool | None = None, split_chinese: bool = True
+) -> Any:
     """BERT's rules around a vocabulary."""
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers
@@ -181,7 +199,10 @@ def _empty(lowercase: bool, vocabulary: dict[str, int]) -> Any:
         models.WordPiece(vocabulary or {UNKNOWN: 0}, unk_token=UNKNOWN, max_input_chars_per_word=100)
     )
     tokenizer.normalizer = normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
+        clean_text=True,
+        handle_chinese_chars=split_chinese,
+        strip_accents=lowercase if strip_accents is None else strip_accents,
+        lowercase=lowercase,
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()

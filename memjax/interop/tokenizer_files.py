@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from memjax import config
-from memjax.data.byte_pairs import END_OF_TEXT, BytePairTokenizer
+from memjax.data.added_tokens import read_added_tokens, read_settings
+from memjax.data.byte_pairs import MASK, BytePairTokenizer
 from memjax.data.sources import read_text
 from memjax.data.tokenizers import Tokenizer, WordTokenizer
 from memjax.data.wordpiece import SPECIAL, WordPieceTokenizer
-from memjax.interop.folders import read_json
 
 __all__ = ["FILES", "describe_files", "read_tokenizer"]
 
@@ -65,7 +65,15 @@ def _read_byte_pairs(folder: Path) -> BytePairTokenizer:
 def _read_pieces(folder: Path) -> WordPieceTokenizer:
     for file in _of(folder, "tokenizer.json", "vocab.txt"):
         if file.is_file():
-            return WordPieceTokenizer(file, lowercase=bool(_settings(folder).get("do_lower_case", True)))
+            told = read_settings(folder)
+            accents = told.get("strip_accents")
+            return WordPieceTokenizer(
+                file,
+                lowercase=bool(told.get("do_lower_case", True)),
+                strip_accents=None if accents is None else bool(accents),
+                split_chinese=bool(told.get("tokenize_chinese_chars", True)),
+                added=read_added_tokens(folder),
+            )
     raise ValueError(f"folder: {folder} has no tokenizer.json or vocab.txt, allowed: one with its vocabulary")
 
 
@@ -105,8 +113,13 @@ def _byte_pairs(tokenizer: Tokenizer) -> Described:
         "vocab.json": json.dumps(vocabulary, ensure_ascii=False).encode("utf-8"),
         "merges.txt": text.encode("utf-8"),
     }
-    special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
-    return files, {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False, **special}
+    special: dict[str, Any] = dict(tokenizer.base.special_names)
+    masks = tokenizer.base.mask_id is not None
+    special |= (
+        {"cls_token": special["bos_token"], "sep_token": special["eos_token"], "mask_token": MASK} if masks else {}
+    )
+    name = "RobertaTokenizer" if masks else "GPT2Tokenizer"
+    return files, {"tokenizer_class": name, "add_prefix_space": False, **special}
 
 
 def _pieces(tokenizer: Tokenizer) -> Described:
@@ -138,8 +151,3 @@ _WRITERS: dict[str, Callable[[Tokenizer], Described]] = {
 
 def _of(folder: Path, *names: str) -> list[Path]:
     return [folder / name for name in names]
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    file = folder / SETTINGS
-    return read_json(file) if file.is_file() else {}

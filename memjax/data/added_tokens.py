@@ -1,0 +1,76 @@
+"""Tokens that were added to a vocabulary of Hugging Face, as its slower files name them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["add_tokens", "read_added_tokens", "read_settings"]
+
+SETTINGS = "tokenizer_config.json"
+PLAIN = "added_tokens.json"
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+Added = Mapping[int, Mapping[str, Any]]
+"""id -> the fields of an added token"""
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Returns the `tokenizer_config.json` of a folder, {} where there is none.
+
+    Raises:
+      ValueError: A file that is no JSON object.
+    """
+    return _read(folder / SETTINGS)
+
+
+def read_added_tokens(folder: Path) -> dict[int, dict[str, Any]]:
+    """Returns the tokens that `tokenizer_config.json` and `added_tokens.json` add to a vocabulary, in the order of ids.
+
+    Raises:
+      ValueError: A file that is no JSON object, or an id that is none.
+    """
+    try:
+        plain = {int(number): {"content": content} for content, number in _read(folder / PLAIN).items()}
+        told = read_settings(folder).get("added_tokens_decoder") or {}
+        described = {int(number): dict(fields) for number, fields in told.items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, ValueError) and "allowed" in str(error):
+            raise
+        raise ValueError(f"tokenizer: {folder} has added tokens without ids, allowed: token -> id") from error
+    return dict(sorted((plain | described).items()))
+
+
+def add_tokens(tokenizer: Any, added: Added, where: object) -> None:
+    """Adds tokens to a tokenizer of the library `tokenizers`, each at its id.
+
+    Args:
+      tokenizer: The tokenizer.
+      added: The tokens.
+      where: The file, for messages.
+
+    Raises:
+      ValueError: An id that the vocabulary has no place for.
+    """
+    from tokenizers import AddedToken
+
+    for number, fields in added.items():
+        flags = {name: bool(fields[name]) for name in _FLAGS if name in fields}
+        special = flags.setdefault("special", False)
+        flags.setdefault("normalized", not special)
+        (tokenizer.add_special_tokens if special else tokenizer.add_tokens)([AddedToken(fields["content"], **flags)])
+        if (place := tokenizer.token_to_id(fields["content"])) != number:
+            what = f"{where} adds {fields['content']!r} as {number}"
+            raise ValueError(f"tokenizer: {what}, allowed: {place}, the next id")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except ValueError as error:  # UTF-8, or JSON
+        raise ValueError(f"{path}: given no JSON ({error}), allowed: the file as transformers writes it") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: given {type(value).__name__}, allowed: a JSON object")
+    return value
