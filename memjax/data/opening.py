@@ -41,6 +41,7 @@ from memjax.data.translation import (
 )
 from memjax.data.word_vectors import read_word_vectors
 from memjax.data.wordpiece import WordPieceTokenizer
+from memjax.settings.reading_rules import ReadingRules
 
 __all__ = [
     "Datasets",
@@ -298,6 +299,7 @@ def _texts(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: 
             min_tokens=data.min_document_length,
             annotators=annotators,
             progress=progress,
+            rules=ReadingRules(skip=getattr(data.source, "skip", "few")),
         )
         _tell_reuse(file, began, split, chosen.compared, progress)
         return file
@@ -368,6 +370,7 @@ def _seqio(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: 
         name = _digest(source.name, source.feature, tokenizer.fingerprint, str(shortest), source.data_dir, content)
         path = cache_folder(data) / f"SeqioTask-{split}-{name}"
         how = {"content": content, "min_tokens": shortest, "progress": progress}
+        how["rules"] = ReadingRules(skip=source.skip)
         file = seqio_documents(source.name, path, **chosen, **how)
         _tell_reuse(file, began, split, compared, progress)
         return file

@@ -22,12 +22,13 @@ class UnreadableError(ValueError):
 
     Attributes:
       reason: Why, in the words of the count, such as 'empty' or 'not text'.
+      size: Bytes that it has, 0 where they are not counted.
       is_broken: Whether the text is damaged or in another encoding, which is skipped only where everything may be.
     """
 
-    def __init__(self, message: str, reason: str, *, is_broken: bool = True):
+    def __init__(self, message: str, reason: str, *, is_broken: bool = True, size: int = 0):
         super().__init__(message)
-        self.reason, self.is_broken = reason, is_broken
+        self.reason, self.is_broken, self.size = reason, is_broken, size
 
 
 class Record(NamedTuple):

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from memjax.data.content import hash_in_order
+from memjax.data.reading_report import ReadingReport, UnreadableError
 from memjax.data.tfds import (
     PYTHON_LIBRARY,
+    decode_example,
     import_quietly,
     import_tensorflow,
     python_library_builder,
@@ -24,6 +26,7 @@ from memjax.data.tfds import (
 )
 from memjax.data.token_files import Progress, TokenFile, TokenizedDocument, write_tokens
 from memjax.data.tokenizers import SeqioVocabulary
+from memjax.settings.reading_rules import ReadingRules
 
 __all__ = ["register_tasks", "seqio_content", "seqio_documents", "seqio_pairs", "seqio_splits", "seqio_tokenizer"]
 
@@ -187,6 +190,7 @@ def seqio_documents(
     min_tokens: int = 1,
     content: str = "",
     progress: Progress | None = None,
+    rules: ReadingRules = ReadingRules(),
 ) -> TokenFile:
     """Any registered seqio Task or Mixture as documents, read once into a token file.
 
@@ -203,9 +207,10 @@ def seqio_documents(
       min_tokens: shorter documents are left out (see `write_token_file`).
       content: The hash of `seqio_content`, where it has been computed already.
       progress: called after every document.
+      rules: What may be skipped of documents that are empty or have broken characters.
 
     Raises:
-      ValueError: an unknown name, split or feature, data that are not prepared, or a document without tokens.
+      ValueError: an unknown name, split or feature, data that are not prepared, or documents that must not be skipped.
     """
     task, tokenizer = _task_with_split(name, split), seqio_tokenizer(name, feature=feature)
     content = content or seqio_content(name, split=split, feature=feature)[0]
@@ -217,7 +222,8 @@ def seqio_documents(
                 tokens = np.asarray(example[feature], np.int32)
                 text = example.get(f"{feature}_pretokenized")
                 num_bytes = len(text) if isinstance(text, bytes) else int(lengths[tokens].sum())
-                yield TokenizedDocument(f"{name}/{split}:{number}", tokens, num_bytes)
+                problem = _problem_of(text, f"{name}/{split}:{number}")
+                yield TokenizedDocument(f"{name}/{split}:{number}", tokens, num_bytes, problem=problem)
 
     source = f"{name}/{split}/{feature}/{tokenizer.fingerprint}/{content}"
     try:
@@ -229,6 +235,7 @@ def seqio_documents(
             token_bytes=lengths,
             min_tokens=min_tokens,
             progress=progress,
+            rules=rules,
         )
     except (AssertionError, FileNotFoundError, NotImplementedError) as error:
         raise _unreadable(name, error) from error
@@ -264,24 +271,47 @@ def seqio_splits(name: str) -> list[str]:
         return list(task.splits)
 
 
-def seqio_pairs(name: str, *, split: str) -> Iterator[tuple[str, str]]:
+def _problem_of(content: Any, place: str) -> UnreadableError | None:
+    """Returns why the text of an example cannot be read."""
+    try:
+        decode_example(content if isinstance(content, bytes) else b"", place)
+    except UnreadableError as problem:
+        return problem
+    return None
+
+
+def seqio_pairs(name: str, *, split: str, report: ReadingReport | None = None) -> Iterator[tuple[str, str]]:
     """The texts of `inputs` and `targets` of a registered Task, in the order of the source.
 
     They are those of `inputs_pretokenized` and `targets_pretokenized` where the Task keeps them, else decoded.
 
+    Args:
+      name: of the Task.
+      split: of the Task.
+      report: Counts examples with broken characters, which are skipped. None to refuse them.
+
     Raises:
-      ValueError: an unknown name, a Task without one of the features, or data that are not prepared.
+      ValueError: an unknown name, a Task without one of the features, data that are not prepared, or an example with a
+        broken character.
     """
     task, decoders = _task(name), {one: seqio_tokenizer(name, feature=one).decode for one in ("inputs", "targets")}
     try:
         with quiet():
-            for example in _dataset(task, split).as_numpy_iterator():
-                kept = [example.get(f"{feature}_pretokenized") for feature in decoders]
-                found = [
-                    text.decode("utf-8") if isinstance(text, bytes) else decode(example[feature])
-                    for text, (feature, decode) in zip(kept, decoders.items(), strict=True)
-                ]
-                yield found[0], found[1]
+            for number, example in enumerate(_dataset(task, split).as_numpy_iterator()):
+                texts = {feature: example.get(f"{feature}_pretokenized") for feature in decoders}
+                problems = [_problem_of(text, f"{name}/{split}:{number}") for text in texts.values()]
+                if problem := next(filter(None, problems), None):
+                    if report is None:
+                        raise problem
+                    report.skip(problem, problem.size)
+                    continue
+                inputs, targets = (
+                    text.decode("utf-8") if isinstance(text, bytes) else decoders[feature](example[feature])
+                    for feature, text in texts.items()
+                )
+                if report is not None:
+                    report.take(len(inputs) + len(targets))
+                yield inputs, targets
     except (AssertionError, FileNotFoundError, NotImplementedError) as error:
         raise _unreadable(name, error) from error
 

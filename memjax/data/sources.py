@@ -15,7 +15,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from glob import glob
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from memjax.data.content import file_sha256
 from memjax.data.file_contents import HEAD_BYTES, check_text, decode_bytes, open_unpacked, read_text_file
@@ -94,9 +94,27 @@ class Texts:
         return (self._read(index) for index in range(len(self.names)))
 
 
-def only_texts(texts: Iterable[str | tuple[str, str]]) -> Iterator[str]:
-    """The texts of a source that may give pairs of name and text."""
-    return (item[1] if isinstance(item, tuple) else item for item in texts)
+def only_texts(texts: Any) -> Iterator[str]:
+    """The texts of a source that may give pairs of name and text, without those that can be skipped."""
+    if hasattr(texts, "names"):
+        items = (text_or_problem(texts, index) for index in range(len(texts)))
+    else:
+        items = (item[1] if isinstance(item, tuple) else item for item in texts)
+    return (item for item in items if not isinstance(item, UnreadableError))
+
+
+def text_or_problem(texts: Any, index: int) -> str | UnreadableError:
+    """One text of a source, or the reason why it can be skipped.
+
+    Raises:
+      UnreadableError: A broken text, which must not be skipped.
+    """
+    try:
+        return texts[index]
+    except UnreadableError as problem:
+        if problem.is_broken:
+            raise
+        return problem
 
 
 def split_of(name: str, *, validation: float, test: float) -> str:

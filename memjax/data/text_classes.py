@@ -20,15 +20,17 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memjax.data.reading_report import ReadingRules
+from memjax.data.reading_report import ReadingReport
 from memjax.data.records import read_table
 from memjax.data.seqio import seqio_pairs, seqio_splits
 from memjax.data.sources import SPLITS, find_packed, packed_names, read_text
 from memjax.data.text_splits import TextSplits, TitledText, split_texts
 from memjax.data.tfds import tfds_examples, tfds_splits
+from memjax.settings.reading_rules import ReadingRules
 
 __all__ = [
     "CLASSES",
@@ -208,8 +210,10 @@ def tfds_class_texts(
         number = int(example[label])
         return TitledText(words[0], words[1], first_class + number if number >= 0 else None)
 
-    read = lambda split: list(map(row, tfds_examples(name, split=split, data_dir=data_dir or None)))
-    return split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **how)
+    report = ReadingReport("examples", name, ReadingRules())
+    read = lambda split: list(map(row, tfds_examples(name, split=split, data_dir=data_dir or None, report=report)))
+    splits = split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **how)
+    return replace(splits, skipped=report.finish())
 
 
 def seqio_class_texts(name: str, *, classes: Sequence[str], first_class: int, **how: Any) -> TextSplits:
@@ -232,9 +236,11 @@ def seqio_class_texts(name: str, *, classes: Sequence[str], first_class: int, **
             return TitledText("", inputs, first_class + int(target))
         raise ValueError(f"data.source.classes: {name} has {target!r}, allowed: {', '.join(classes) or 'numbers'}")
 
-    read = lambda split: [row(*pair) for pair in seqio_pairs(name, split=split)]
+    report = ReadingReport("examples", name, ReadingRules())
+    read = lambda split: [row(*pair) for pair in seqio_pairs(name, split=split, report=report)]
     available = seqio_splits(name)
-    return split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **how)
+    splits = split_texts({split: {f"{name}/{split}": read(split)} for split in SPLITS if split in available}, **how)
+    return replace(splits, skipped=report.finish())
 
 
 def labelled_texts(

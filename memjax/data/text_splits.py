@@ -53,6 +53,7 @@ class TextSplits:
       without_class: File -> number of rows without a class, which are left out.
       nearly_shared: Number of texts of the test split that differ from one of the training split in signs, case or
         white space alone. They stay.
+      skipped: Line about rows that cannot be read. Empty where there are none.
     """
 
     texts: Mapping[str, Sequence[LabelledText]]
@@ -61,6 +62,7 @@ class TextSplits:
     removed: int
     without_class: Mapping[str, int]
     nearly_shared: int = 0
+    skipped: str = ""
 
     def unseen_classes(self, split: str) -> dict[int, int]:
         """Counts the examples of the classes of a split that no example of the training split has.
@@ -79,7 +81,8 @@ class TextSplits:
           names: Number of a class -> its name. None says the numbers.
         """
         names = names or {}
-        lines = [
+        lines = [self.skipped] if self.skipped else []
+        lines += [
             f"{count} rows of {file} have no class, and are left out" for file, count in self.without_class.items()
         ]
         for (file, other), count in self.shared.items():

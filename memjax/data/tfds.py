@@ -14,7 +14,8 @@ from typing import Any
 
 from memjax.data.content import hash_in_order, hash_sample
 from memjax.data.python_sources import corpus_sha256, python_sources, python_version, read_python_sources
-from memjax.data.sources import SPLITS, Texts, decode_text
+from memjax.data.reading_report import ReadingReport, UnreadableError
+from memjax.data.sources import SPLITS, Texts
 
 __all__ = ["python_library_builder", "tfds_examples", "tfds_splits", "tfds_texts"]
 
@@ -149,11 +150,27 @@ class TfdsPairs:
     def __len__(self) -> int:
         return self._builder.info.splits[self._split].num_examples
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
+    def __iter__(self) -> Iterator[tuple[str, str | UnreadableError]]:
         with quiet():
             for number, example in enumerate(_in_order(self._builder, self._split)):
                 name = f"{self._split}:{number}"
-                yield name, decode_text(example[self._field], f"{self._builder.info.full_name} {name}")
+                try:
+                    yield name, decode_example(example[self._field], f"{self._builder.info.full_name} {name}")
+                except UnreadableError as problem:
+                    yield name, problem
+
+
+def decode_example(content: bytes, name: str) -> str:
+    """Decodes the text of an example of a data set, whose others are UTF-8.
+
+    Raises:
+      UnreadableError: A broken character. The example can be skipped.
+    """
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        message = f"path: {name} is not UTF-8 at byte {error.start}; mend the data set"
+        raise UnreadableError(message, "not UTF-8", is_broken=False, size=len(content)) from None
 
 
 def tfds_texts(
@@ -210,22 +227,26 @@ def tfds_texts(
     if source is None:
         return TfdsPairs(builder, part, field, fingerprint, compared)
     names = [f"{part}:{number}" for number in range(size)]
-    read = lambda index: decode_text(source[index][field], f"{builder.info.full_name} {names[index]}")
+    read = lambda index: decode_example(source[index][field], f"{builder.info.full_name} {names[index]}")
     texts = Texts(names, read, fingerprint)
     texts.compared = compared
     return texts
 
 
-def tfds_examples(name: str, *, split: str, data_dir: str | os.PathLike[str] | None = None) -> Iterator[dict[str, Any]]:
+def tfds_examples(
+    name: str, *, split: str, data_dir: str | os.PathLike[str] | None = None, report: ReadingReport | None = None
+) -> Iterator[dict[str, Any]]:
     """The examples of a prepared builder as NumPy, feature by feature, in the order of its files.
 
     Args:
       name: builder, with configuration: `glue/cola`, `squad`.
       split: of the builder.
       data_dir: where prepared data sets lie; TFDS's own default if None.
+      report: Counts examples with broken characters, which are skipped. None to refuse them.
 
     Raises:
-      ValueError: an unknown builder, one that is not prepared, or one without that split.
+      ValueError: an unknown builder, one that is not prepared, one without that split, or an example with a broken
+        character.
     """
     tfds = import_tfds()
     with quiet():
@@ -233,10 +254,21 @@ def tfds_examples(name: str, *, split: str, data_dir: str | os.PathLike[str] | N
         available = sorted(builder.info.splits)
         if split not in available:
             raise ValueError(f"split: given {split!r}, allowed: {', '.join(available)} ({name})")
-        if builder.info.file_format.value == "array_record":
-            yield from builder.as_data_source(split=split)
-            return
-        yield from _in_order(builder, split)
+        is_indexed = builder.info.file_format.value == "array_record"
+        examples = builder.as_data_source(split=split) if is_indexed else _in_order(builder, split)
+        for number, example in enumerate(examples):
+            contents = [value for value in example.values() if isinstance(value, bytes)]
+            try:
+                for value in contents:
+                    decode_example(value, f"{builder.info.full_name} {split}:{number}")
+            except UnreadableError as problem:
+                if report is None:
+                    raise
+                report.skip(problem, problem.size)
+                continue
+            if report is not None:
+                report.take(sum(map(len, contents)))
+            yield example
 
 
 def tfds_splits(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> list[str]:

@@ -25,8 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from memjax.data.documents import Documents
-from memjax.data.sources import TextSource
+from memjax.data.reading_report import ReadingReport, UnreadableError
+from memjax.data.sources import TextSource, text_or_problem
 from memjax.data.tokenizers import Tokenizer, utf8_bytes
+from memjax.settings.reading_rules import ReadingRules
 
 __all__ = ["TokenFile", "TokenizedDocument", "TokenizedTexts", "write_token_file", "write_tokens"]
 
@@ -167,6 +169,8 @@ class TokenizedDocument(NamedTuple):
     tokens: np.ndarray
     num_bytes: int
     annotations: Mapping[str, np.ndarray] = {}
+    problem: UnreadableError | None = None
+    """reason why the document cannot be read; it has no tokens then"""
 
 
 Progress = Callable[[str, int, int | None], None]
@@ -175,13 +179,14 @@ Progress = Callable[[str, int, int | None], None]
 
 def write_token_file(
     path: str | os.PathLike[str],
-    texts: TextSource | Iterable[tuple[str, str]],
+    texts: TextSource | Iterable[tuple[str, str | UnreadableError]],
     tokenizer: Tokenizer,
     *,
     source: str | None = None,
     min_tokens: int = 1,
     annotators: Mapping[str, Annotator] | None = None,
     progress: Progress | None = None,
+    rules: ReadingRules | None = None,
 ) -> TokenFile:
     """Tokenises a source once; opens what is already there, continues what was interrupted.
 
@@ -195,6 +200,7 @@ def write_token_file(
         tokens is an error.
       annotators: name -> function of a text that gives one entry per token.
       progress: called after every document.
+      rules: What may be skipped of documents that are empty or cannot be read. None to refuse them.
 
     Raises:
       ValueError: a document without tokens, no document of `min_tokens`, or a folder that is not a token file.
@@ -208,6 +214,9 @@ def write_token_file(
     def documents(start: int) -> Iterator[TokenizedDocument]:
         pairs = _pairs_from(texts, names, start)
         for name, text in pairs:
+            if isinstance(text, UnreadableError):
+                yield TokenizedDocument(name, np.zeros(0, np.int32), text.size, problem=text)
+                continue
             ids = tokenizer.encode(text)
             annotations = {}
             if functions:
@@ -225,6 +234,7 @@ def write_token_file(
         min_tokens=min_tokens,
         total=None if names is None else len(names),
         progress=progress,
+        rules=rules,
     )
 
 
@@ -239,6 +249,7 @@ def write_tokens(
     min_tokens: int = 1,
     total: int | None = None,
     progress: Progress | None = None,
+    rules: ReadingRules | None = None,
 ) -> TokenFile:
     """As `write_token_file`, for documents that are tokens already.
 
@@ -252,6 +263,7 @@ def write_tokens(
       min_tokens: see `write_token_file`.
       total: documents of the source, if known.
       progress: called after every document.
+      rules: What may be skipped of documents that are empty or cannot be read. None to refuse them.
     """
     folder = Path(path)
     header = {
@@ -269,15 +281,16 @@ def write_tokens(
         else:
             _start(folder, header)
         np.save(folder / "token_bytes.npy", np.asarray(token_bytes, np.int32))
-        _Writer(folder, min_tokens).write(documents, total, progress)
+        _Writer(folder, min_tokens, rules).write(documents, total, progress)
     return TokenFile(folder)
 
 
 class _Writer:
     """Appends documents to a folder that has a header."""
 
-    def __init__(self, folder: Path, min_tokens: int):
-        self._folder, self._min_tokens = folder, min_tokens
+    def __init__(self, folder: Path, min_tokens: int, rules: ReadingRules | None):
+        self._folder, self._min_tokens, self._refuses = folder, min_tokens, rules is None
+        self._report = ReadingReport("documents", folder.name, rules or ReadingRules())
         self._header = json.loads((folder / "header.json").read_text("utf-8"))
         self._vocab = self._header["vocab_size"]
 
@@ -311,6 +324,8 @@ class _Writer:
                     progress("tokenise", number, total)
             for file in (*files.values(), names, table):
                 os.fsync(file.fileno())
+        if (line := self._report.finish()) and progress is not None:
+            progress(f"{self._folder.name}: {line}", 0, 0)
         if not kept:
             raise ValueError(
                 f"min_document_length: none of {number} documents has {self._min_tokens} tokens; "
@@ -341,14 +356,18 @@ class _Writer:
         return rows
 
     def _is_kept(self, document: TokenizedDocument) -> bool:
-        if len(document.tokens) >= self._min_tokens:
-            return True
-        if self._min_tokens > 1:
+        problem = document.problem
+        if problem is None and not len(document.tokens) and self._min_tokens <= 1:
+            advice = "remove it, or set min_document_length to 2 or more to leave short documents out"
+            message = f"documents: {document.name} has no tokens; {advice}"
+            problem = UnreadableError(message, "empty", is_broken=False)
+        if problem is not None and self._refuses:
+            raise problem
+        if problem is not None:
+            self._report.skip(problem, document.num_bytes)
             return False
-        raise ValueError(
-            f"documents: {document.name} has no tokens; remove it, or set min_document_length to 2 or more to leave "
-            "short documents out"
-        )
+        self._report.take(document.num_bytes)
+        return len(document.tokens) >= self._min_tokens
 
     def _append(self, files: Mapping[str, Any], document: TokenizedDocument) -> None:
         tokens = document.tokens
@@ -383,10 +402,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _pairs_from(
-    texts: TextSource | Iterable[tuple[str, str]], names: list[str] | None, start: int
-) -> Iterator[tuple[str, str]]:
+    texts: TextSource | Iterable[tuple[str, str | UnreadableError]], names: list[str] | None, start: int
+) -> Iterator[tuple[str, str | UnreadableError]]:
     if names is not None:
-        return ((names[i], texts[i]) for i in range(start, len(names)))  # type: ignore[index]
+        return ((names[i], text_or_problem(texts, i)) for i in range(start, len(names)))
     pairs = iter(texts)
     for _ in zip(range(start), pairs, strict=False):
         pass

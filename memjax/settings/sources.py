@@ -167,6 +167,8 @@ class TfdsBuilder(Source):
     """feature that holds the text"""
     data_dir: str = ""
     """prepared data sets; '' = the library's default"""
+    skip: Literal["few", "all", "none"] = "few"
+    """which examples that are empty or have broken characters are left out: up to 5 % of the bytes, all, or none"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,6 +183,8 @@ class SeqioTask(Source):
     """feature that holds the tokens"""
     data_dir: str = ""
     """prepared TFDS data sets; '' = the library's default"""
+    skip: Literal["few", "all", "none"] = "few"
+    """which examples that are empty or have broken characters are left out: up to 5 % of the bytes, all, or none"""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from memjax.data.streams import Streams
 from memjax.data.tfds import PYTHON_LIBRARY, TfdsPairs, quiet, tfds_texts
 from memjax.data.token_files import write_token_file
 from memjax.data.tokenizers import ByteTokenizer
+from memjax.settings.reading_rules import ReadingRules
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.xdist_group("tensorflow")]
 
@@ -297,6 +298,33 @@ def test_texts_of_a_builder_and_of_a_task_have_classes_and_answers(tfds, seqio, 
     rows = InstructionExamples(instructions_of(asked, "validation"), tokenizer, length=10)
     parts = [(tokenizer.decode(prompt), tokenizer.decode(answer)) for prompt, answer in rows.rows]
     assert parts == [("valid", "bad"), ("vali", "good")] and rows.skipped == 0
+
+
+def test_a_broken_character_in_one_example_is_skipped_and_counted(seqio, tmp_path):
+    def dataset(split, shuffle_files, seed=None):
+        texts = [f"{split} text {number} ä".encode() for number in range(40)]
+        texts[7:9] = [b"broken \xff", b""]
+        examples = {"inputs": texts, "targets": [b"bad", b"good"] * 20}
+        return builders.import_tensorflow().data.Dataset.from_tensor_slices(examples)
+
+    name = "memjax_test_broken"
+    with quiet():
+        seqio.TaskRegistry.add(
+            name,
+            source=seqio.FunctionDataSource(dataset, splits=["train", "validation", "test"]),
+            preprocessors=[seqio.preprocessors.tokenize],
+            output_features=dict.fromkeys(["inputs", "targets"], seqio.Feature(seqio.ByteVocabulary(), add_eos=False)),
+        )
+    said = []
+    progress = lambda what, done, total: said.append(what) if total == 0 else None
+    documents = seqio_documents(name, tmp_path / "tokens", split="train", feature="inputs", progress=progress)
+    assert len(documents) == 38 and said == ["tokens: 2 of 40 documents skipped: 1 not UTF-8, 1 empty"]
+    with pytest.raises(ValueError, match=f"{name}/train:7 is not UTF-8 at byte 7"):
+        seqio_documents(name, tmp_path / "strict", split="train", feature="inputs", rules=ReadingRules(skip="none"))
+    splits = classified_texts(configs.SeqioClasses(name=name, classes=("bad", "good")))
+    assert splits.notes()[0] == "3 of 120 examples skipped: 3 not UTF-8"
+    with pytest.raises(ValueError, match=f"{name}/test:7 is not UTF-8"):
+        list(seqio_module.seqio_pairs(name, split="test"))
 
 
 def test_task_mistakes(seqio, tmp_path):

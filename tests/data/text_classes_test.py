@@ -223,7 +223,7 @@ def test_the_builders_of_tfds_and_the_tasks_of_seqio_have_the_same_splits(monkey
     rows = [{"title": b"a", "description": rb"b\c %d" % number, "label": np.int64(number % 4)} for number in range(30)]
     monkeypatch.setattr(text_classes, "tfds_splits", lambda name, data_dir: ["test", "train"])
     monkeypatch.setattr(
-        text_classes, "tfds_examples", lambda name, split, data_dir: iter(rows[:: 1 + (split == "test")])
+        text_classes, "tfds_examples", lambda name, split, data_dir, report: iter(rows[:: 1 + (split == "test")])
     )
     found = classified_texts(configs.TfdsClasses())
     assert found.shared == {("ag_news_subset/train", "ag_news_subset/test"): 15} and len(found.texts["test"]) == 15
@@ -233,7 +233,7 @@ def test_the_builders_of_tfds_and_the_tasks_of_seqio_have_the_same_splits(monkey
     pairs = [(f"text {number}", ("yes", "no")[number % 2]) for number in range(10)]
     monkeypatch.setattr(text_classes, "seqio_splits", lambda name: ["train", "validation"])
     monkeypatch.setattr(
-        text_classes, "seqio_pairs", lambda name, split: iter(pairs[:8] if split == "train" else pairs[8:])
+        text_classes, "seqio_pairs", lambda name, split, report: iter(pairs[:8] if split == "train" else pairs[8:])
     )
     source = configs.SeqioClasses(name="my_task", classes=("no", "yes"), first_class=3, test_percent=50)
     texts = classified_texts(source).texts

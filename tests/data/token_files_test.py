@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from memjax.data.documents import Documents
-from memjax.data.sources import Texts
+from memjax.data.reading_report import UnreadableError
+from memjax.data.sources import Texts, only_texts
 from memjax.data.streams import Streams
 from memjax.data.token_files import TokenFile, TokenizedDocument, TokenizedTexts, write_token_file, write_tokens
 from memjax.data.tokenizers import ByteTokenizer
+from memjax.settings.reading_rules import ReadingRules
 
 TEXTS = {"a": "hello", "b": "ünï", "c": "x", "d": "last one\n"}
 TOKENIZER = ByteTokenizer()
@@ -115,7 +117,8 @@ def test_an_interrupted_writer_is_continued(tmp_path, stop, garbage):
 
 KILLED = """
 import os, sys
-from memjax.data.sources import Texts
+from memjax.data.reading_report import UnreadableError
+from memjax.data.sources import Texts, only_texts
 from memjax.data.token_files import write_token_file
 from memjax.data.tokenizers import ByteTokenizer
 texts = Texts([str(i) for i in range(50)], lambda i: os._exit(9) if i == int(sys.argv[2]) else f"text {i}", "source")
@@ -159,6 +162,34 @@ def test_short_documents(tmp_path):
     with pytest.raises(ValueError, match="e has no tokens; remove it, or set min_document_length to 2"):
         write(tmp_path / "h", {**TEXTS, "e": ""})
     assert write(tmp_path / "i", {**TEXTS, "e": ""}, min_tokens=2).skipped == 2
+
+
+@pytest.mark.parametrize("kind", ["texts", "pairs"])
+def test_documents_that_are_empty_or_cannot_be_read_are_skipped_and_counted(tmp_path, kind):
+    problem = UnreadableError("path: set 2 is not UTF-8 at byte 3", "not UTF-8", is_broken=False, size=9)
+    contents = {"a": "one " * 50, "b": "", "c": problem, "d": "two " * 50}
+
+    def read(index):
+        content = list(contents.values())[index]
+        if isinstance(content, UnreadableError):
+            raise content
+        return content
+
+    texts = Texts(list(contents), read, "f") if kind == "texts" else list(contents.items())
+    said, rules = [], ReadingRules()
+    progress = lambda what, done, total: said.append(what) if total == 0 else None
+    named = {"source": "f", "progress": progress}
+    file = write_token_file(tmp_path / "train-1", texts, TOKENIZER, rules=rules, **named)
+    assert [file.name(number) for number in range(len(file))] == ["a", "d"] and file.skipped == 2
+    assert said == ["train-1: 2 of 4 documents skipped: 1 empty, 1 not UTF-8"]
+    assert list(only_texts(texts)) == [contents["a"], "", contents["d"]]
+    with pytest.raises(ValueError, match="b has no tokens; remove it"):
+        write_token_file(tmp_path / "none", texts, TOKENIZER, rules=ReadingRules(skip="none"), **named)
+    contents["a"] = contents["d"] = "short"
+    texts = Texts(list(contents), read, "g") if kind == "texts" else list(contents.items())
+    with pytest.raises(ValueError, match="train-2: 2 of 4 documents skipped.*47% of the bytes"):
+        write_token_file(tmp_path / "train-2", texts, TOKENIZER, rules=rules, **named)
+    assert len(write_token_file(tmp_path / "all", texts, TOKENIZER, rules=ReadingRules(skip="all"), **named)) == 2
 
 
 def test_ids_choose_their_type(tmp_path):
