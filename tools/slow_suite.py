@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="also run files that have passed on these sources")
     options, more = parser.parse_args(arguments[:cut]), arguments[cut + 1 :]
     options.results.parent.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # Ends the tests that run, too.
     counts = collect_files(options.paths, more)
     key = {"sources": hash_sources(ROOT), "python": platform.python_version(), "options": more}
     results = read_results(options.results)
@@ -78,7 +79,10 @@ def collect_files(paths: Sequence[str], more: Sequence[str]) -> dict[str, int]:
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if run.returncode not in (0, NO_TESTS):
         raise SystemExit(run.stdout + run.stderr)
-    return dict(Counter(line.split("::")[0] for line in run.stdout.splitlines() if "::" in line))
+    counts = Counter(line.split("::")[0] for line in run.stdout.splitlines() if "::" in line)
+    # Where one path holds another, pytest has an order of its own.
+    place = lambda file: next((i for i, path in enumerate(paths) if Path(file).is_relative_to(path)), len(paths))
+    return {file: counts[file] for file in sorted(counts, key=place)}
 
 
 def hash_sources(root: Path) -> str:

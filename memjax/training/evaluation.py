@@ -336,6 +336,10 @@ class Evaluator:
         if other.model == self.model and other._kind == self._kind:
             self._score = other._score
 
+    def release(self) -> None:
+        """Frees the compiled score, also where an exception that is kept still holds this object."""
+        self._score.clear_cache()
+
     def _start(self, num_rows: int) -> Any:
         """A fresh memory where it belongs."""
         if self._held is None:

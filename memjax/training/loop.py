@@ -308,9 +308,13 @@ def run(
     if steps := count_steps(stages):
         record.expect(steps)
     trace = Profile(profile, record.path / "profile", lambda step, line: record.tell("note", step, line))
+    attempt = None
     try:
-        return _Run(make_learner, stages, record, hooks, trace).finish()
+        attempt = _Run(make_learner, stages, record, hooks, trace)
+        return attempt.finish()
     finally:
+        if attempt is not None:
+            attempt.release()
         trace.close()
         record.close()
 
@@ -353,6 +357,12 @@ class _Run:
         """The learner of a lineage, and where its arrays live."""
         self.lineage, self.learner = lineage, self.make_learner(lineage)
         self.places = Places(self.record.layout, self.learner)
+
+    def release(self) -> None:
+        """Frees the compiled programs. An exception that the caller keeps, or a notebook, holds this object."""
+        self.places.release()
+        for evaluator in self.learner.evaluators.values():
+            evaluator.release()
 
     def _expected(self, number: int, extra: Any) -> Any:
         """What the checkpoint of a candidate must hold."""

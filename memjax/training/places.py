@@ -53,9 +53,11 @@ class Places:
 
     def update(self, kind: str) -> Callable[..., Any]:
         """One update of a kind: `update(state, batch) -> (state, sums)`, not compiled."""
+        # Not through `self`: programs in a cycle wait for the garbage collector, which does not know how large they are.
+        observe = self._observe[kind]
 
         def train_step(state: TrainState, batch: Any) -> Any:
-            new, sums = self._observe[kind](dataclasses.replace(state, totals={}), batch)
+            new, sums = observe(dataclasses.replace(state, totals={}), batch)
             sums = _name_sums(sums, kind)
             totals = {name: total + sums[name] if name in sums else total for name, total in state.totals.items()}
             return dataclasses.replace(new, totals=totals), sums
@@ -74,9 +76,15 @@ class Places:
         state, sums = self._compiled[kind](host.before(state, kind), batch)
         return host.after(state, kind, batch), sums
 
+    def release(self) -> None:
+        """Frees the programs of the updates, also where an exception that is kept still holds this object."""
+        for compiled in (*self._observe.values(), *self._compiled.values()):
+            compiled.clear_cache()
+
     def fresh(self) -> Mapping[str, Any]:
         """Fresh variables."""
-        return jax.jit(self.learner.variables, out_shardings=self.variables)()
+        # JAX keeps a program as long as its function, and the learner's lives as long as an exception that is kept.
+        return jax.jit(lambda: self.learner.variables(), out_shardings=self.variables)()
 
     def init(self, values: Mapping[str, Any]) -> TrainState:
         """The state before the first step, of these variables."""

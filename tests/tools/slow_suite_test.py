@@ -1,6 +1,7 @@
 """The slow suite runs file by file, survives what kills a process, and goes on where it stopped."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -25,20 +26,22 @@ def repository(tmp_path, monkeypatch):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     monkeypatch.setattr(slow_suite, "ROOT", tmp_path)
     monkeypatch.setattr(slow_suite, "PYTEST", [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"])
-    return tmp_path
+    handler = signal.getsignal(signal.SIGTERM)
+    yield tmp_path
+    signal.signal(signal.SIGTERM, handler)
 
 
 def test_files_run_apart_and_a_second_call_goes_on(repository, capsys):
     results = repository / "build" / "results.jsonl"
-    files = [f"{name}_test.py" for name in FILES]
+    files = ["passes_test.py", "."]
     assert slow_suite.main([*files, "--results", str(results)]) == 1
-    passed, failed, died = map(json.loads, results.read_text().splitlines())
+    passed, died, failed = map(json.loads, results.read_text().splitlines())
     assert passed["passed"] and passed["counts"] == {"passed": 1, "skipped": 1} and passed["seconds"] > 0
     assert not failed["passed"] and failed["counts"] == {"passed": 1, "failed": 1} and failed["failures"] == ["test_b"]
     assert not died["passed"] and died["end"] == "died of SIGSEGV"
     told = capsys.readouterr().out.splitlines()
     assert told[0] == "5 slow tests in 3 files, 3 files to run"
-    assert told[2].startswith("2/3 fails_test.py: 1 passed, 1 failed, ") and "FAILED test_b (" in told[2]
+    assert told[3].startswith("3/3 fails_test.py: 1 passed, 1 failed, ") and "FAILED test_b (" in told[3]
     assert told[4].startswith("1 of 3 files passed")
 
     (repository / "fails_test.py").write_text(FILES["fails"].replace("assert 0", "assert 1"))
