@@ -53,7 +53,7 @@ class Places:
 
     def update(self, kind: str) -> Callable[..., Any]:
         """One update of a kind: `update(state, batch) -> (state, sums)`, not compiled."""
-        # Not through `self`: programs in a cycle wait for the garbage collector, which does not know how large they are.
+        # Not through `self`: programs in a cycle wait for the garbage collector, which does not know their size.
         observe = self._observe[kind]
 
         def train_step(state: TrainState, batch: Any) -> Any:
