@@ -1,11 +1,12 @@
-"""Where compiled programs are kept, so that a second run of a command need not compile them again.
+"""Where compiled programs are kept on disk for the next run of a command, and how they are freed in a process.
 
 JAX reads its settings from the environment when it is imported, which is after the command line has started.
 """
 
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from pathlib import Path
+from typing import Any
 
 FOLDER, ENABLED = "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"
 
@@ -50,3 +51,13 @@ def default_folder(environment: MutableMapping[str, str]) -> Path:
       '/caches/memjax/jax'
     """
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memjax" / "jax"
+
+
+def free_programs(functions: Iterable[Any]) -> None:
+    """Frees the compiled programs of functions made by `jax.jit`, which compile anew when they are called again.
+
+    Args:
+      functions: Results of `jax.jit`. Others are refused by an `AttributeError`.
+    """
+    for function in functions:
+        function.clear_cache()

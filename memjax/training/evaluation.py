@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memjax.compilation import free_programs
 from memjax.data.documents import Split
 from memjax.data.examples import EXAMPLE
 from memjax.data.reading import Reading
@@ -338,7 +339,7 @@ class Evaluator:
 
     def release(self) -> None:
         """Frees the compiled score, also where an exception that is kept still holds this object."""
-        self._score.clear_cache()
+        free_programs([self._score])
 
     def _start(self, num_rows: int) -> Any:
         """A fresh memory where it belongs."""

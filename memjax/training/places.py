@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from memjax.axes import parameter_names
+from memjax.compilation import free_programs
 from memjax.training.sharding import Layout, put, put_rows, train_state_names
 from memjax.training.stages import STREAM, Learner
 from memjax.training.step import TrainState
@@ -78,8 +79,7 @@ class Places:
 
     def release(self) -> None:
         """Frees the programs of the updates, also where an exception that is kept still holds this object."""
-        for compiled in (*self._observe.values(), *self._compiled.values()):
-            compiled.clear_cache()
+        free_programs((*self._observe.values(), *self._compiled.values()))
 
     def fresh(self) -> Mapping[str, Any]:
         """Fresh variables."""
