@@ -460,6 +460,7 @@ def test_a_verb_says_which_checkpoint_it_used(here, capsys):
     for file in newest.rglob("*"):
         if file.is_file():
             file.write_bytes(b"damaged")
+    write_json(here / "runs" / "kept" / "versions.json", [{"random_generator": "rbg"}])
     capsys.readouterr()
     for verb, more in (("eval", []), ("generate", ["--max-tokens", "2"])):
         assert main([verb, "--run", "runs/kept", "--json", *more]) == 0
@@ -467,6 +468,18 @@ def test_a_verb_says_which_checkpoint_it_used(here, capsys):
         facts = json.loads(shown.out)
         assert (facts["step"], facts["newest_step"]) == (1, 2)
         assert "step 1 (not the newest: step 2 is damaged)" in shown.err
+        assert "runs/kept: made under another random number generator, rbg; here threefry2x32" in shown.err
+
+
+@pytest.mark.laws
+def test_a_run_says_that_it_goes_on_under_another_generator(here, capsys):
+    shutil.copytree(here / "runs" / "tiny_default", here / "runs" / "again")
+    (here / "runs" / "again" / "finished.json").unlink()
+    write_json(here / "runs" / "again" / "versions.json", [{"random_generator": "rbg"}])
+    assert main([*TRAIN, "--name", "again"]) == 0
+    assert "runs/again: made under another random number generator, rbg" in capsys.readouterr().err
+    attempts = json.loads((here / "runs" / "again" / "versions.json").read_text())
+    assert [one["random_generator"] for one in attempts] == ["rbg", "threefry2x32, partitionable"]
 
 
 def test_a_run_that_is_not_finite_is_one_line_and_exit_code_1():

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shlex
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from memjax.cli import main
+import memjax.cli
+from memjax.cli import VERBS, main
 from memjax.config import GPT2, Bytes, Config, Data, FullAttention, Model, TextFiles, Training
 from memjax.training.runs import config_to_dict
 from tests.cli_test import contents
@@ -243,3 +245,10 @@ def test_the_line_about_a_text_says_what_options_have_changed(here, capsys, monk
     assert main(["train", "--text", "texts"]) == 0
     assert "changed by options" not in capsys.readouterr().err
     assert (began[0].training.steps, began[0].model.dim) == (50, 64)
+
+
+def test_options_with_numbers_have_a_range():
+    """A new option is read by `make_reader`, which refuses in time; a bare `int` takes any number."""
+    files = [Path(memjax.cli.__file__).parent / f"{VERBS[verb][0]}.py" for verb in VERBS]
+    bare = [file.name for file in files if re.search(r"type=(int|float)\b", file.read_text(encoding="utf-8"))]
+    assert not bare

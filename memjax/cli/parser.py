@@ -290,10 +290,13 @@ def open_run(run: str, config: Config | None, options: Any = None, *, step: int 
       step: The step of another checkpoint than the newest.
     """
     from memjax.lifelong import load_run
+    from memjax.training.runs import describe_generator
 
     tell = lambda line: print(line, file=sys.stderr, flush=True)
     loaded = load_run(run, config, step=step, tell=tell, is_data_named=getattr(options, "is_data_named", False))
     tell(f"{run}: {loaded.checkpoint}")
+    if line := describe_generator(run):
+        tell(line)
     return loaded
 
 

@@ -158,7 +158,7 @@ def run_facts(run: OpenedRun) -> dict[str, Any]:
     """A run in a column: its configuration, model, memory, sizes, score, versions and command; what is not known is not
     there.
     """
-    from memjax.training.runs import config_to_dict, read_json
+    from memjax.training.runs import config_to_dict, generator_of, read_json
 
     config, carrier = run.config, run.config.model.carrier
     model, memory = config_to_dict(config.model), config_to_dict(carrier)
@@ -191,6 +191,7 @@ def run_facts(run: OpenedRun) -> dict[str, Any]:
     newest = versions[-1] if isinstance(versions, list) else {}
     shown = ("python", "memjax", "jax", "flax", "numpy", "backend", "devices")
     facts["versions"] = ", ".join(f"{name} {newest[name]}" for name in shown if name in newest) or None
+    facts["random numbers"] = generator_of(path) or None
     command = path / "command.txt"
     if command.exists():
         program, *rest = shlex.split(command.read_text(encoding="utf-8").strip().splitlines()[-1])

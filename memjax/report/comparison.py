@@ -97,9 +97,13 @@ def compare_runs(runs: Sequence[str]) -> dict[str, dict[str, Any]]:
     Raises:
       ValueError: no run directory, or a run that is not finished.
     """
-    from memjax.training.runs import load_config, read_finished
+    from memjax.training.runs import generator_of, load_config, read_finished
 
     facts = settings_apart(runs)
+    generators = {run: generator_of(run) for run in runs}
+    if len({*generators.values()} - {""}) > 1:
+        for run, generator in generators.items():
+            facts[run] |= {"random_generator": generator or None}
     for run in runs:
         finished = read_finished(run)
         if finished is None:

@@ -17,7 +17,7 @@ from memjax.training.checkpoints import Checkpoints
 from memjax.training.evaluation import EvaluationResult
 from memjax.training.metrics import MetricsFile, describe_totals
 from memjax.training.progress import Event, describe_duration, describe_numbers
-from memjax.training.runs import RunDirectory
+from memjax.training.runs import RunDirectory, describe_generator
 from memjax.training.signals import Stopped, StopSignal
 from memjax.training.stages import Lineage, Position
 from memjax.training.views import View, open_views
@@ -109,6 +109,8 @@ class Record:
             if processes.is_first():
                 self._metrics.cut(position.step, position.stage, position.phase)
             self.directory.keep_tokenizer(self.tokenizer)
+            if line := describe_generator(self.path):
+                self.tell("note", position.step, line)
             self.directory.record_attempt(position.step)
         if processes.is_first():
             self._views = open_views(self.config, self.path, position.step)

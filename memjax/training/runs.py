@@ -325,7 +325,38 @@ def versions() -> dict[str, Any]:
             continue
     devices = jax.devices()
     found |= {"backend": jax.default_backend(), "devices": f"{len(devices)} x {devices[0].device_kind}"}
-    return found | {"processes": jax.process_count()}
+    return found | {"processes": jax.process_count(), "random_generator": random_generator()}
+
+
+def random_generator() -> str:
+    """Names the random number generator of JAX in this process, such as 'threefry2x32, partitionable'."""
+    name = str(jax.config.jax_default_prng_impl)
+    if name != "threefry2x32":
+        return name
+    return f"{name}, {'' if jax.config.jax_threefry_partitionable else 'not '}partitionable"
+
+
+def generator_of(path: Path | str) -> str:
+    """Names the random number generators that the attempts at a run have recorded.
+
+    Returns:
+      The generators in their order, joined by " then "; '' where the run has recorded none.
+    """
+    try:
+        attempts = read_json(Path(path).expanduser() / "versions.json")
+    except (ValueError, OSError):  # what says where a run was made is not needed to read it
+        return ""
+    attempts = attempts if isinstance(attempts, list) else []
+    names = [one.get("random_generator", "") for one in attempts if isinstance(one, dict)]
+    return " then ".join(dict.fromkeys(filter(None, names)))
+
+
+def describe_generator(path: Path | str) -> str:
+    """The line about a run made under another random number generator than that of this process; '' for others."""
+    there, here = generator_of(path), random_generator()
+    if there in ("", here):
+        return ""
+    return f"{path}: made under another random number generator, {there}; here {here}: what is drawn is not the same"
 
 
 def read_json(path: Path) -> Any:

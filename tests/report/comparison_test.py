@@ -1,5 +1,6 @@
 """Runs side by side: what cannot be compared is left out and named, and runs of several seeds are judged."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -11,7 +12,9 @@ from hypothesis import strategies
 from memjax.cli import main
 from memjax.config import Bytes, Config, Data, Model, TextFiles, Training
 from memjax.report.comparison import compare_contenders, split_finished, split_readable
-from memjax.training.runs import config_to_dict
+from memjax.report.curves import compared
+from memjax.report.panel import OpenedRun
+from memjax.training.runs import config_to_dict, describe_generator, generator_of, random_generator
 
 CONFIG = Config(
     name="run",
@@ -148,3 +151,61 @@ def test_accuracy_is_better_where_it_is_more(tmp_path):
         file.write_text(json.dumps(content))
     (found,) = compare_contenders(runs)
     assert (found.measure, found.comparison.verdict) == ("accuracy", "gain")
+
+
+GENERATORS = {
+    "none recorded": ([{}], ""),
+    "no attempt": ([], ""),
+    "damaged": ("[{", ""),
+    "no list": ({"random_generator": "rbg"}, ""),
+    "one": ([{"random_generator": "rbg"}], "rbg"),
+    "one twice": ([{"random_generator": "rbg"}] * 2, "rbg"),
+    "two": ([{"random_generator": "rbg"}, {"random_generator": random_generator()}], f"rbg then {random_generator()}"),
+    "that of here": ([{"random_generator": random_generator()}], random_generator()),
+}
+
+
+@pytest.mark.parametrize("attempts, name", GENERATORS.values(), ids=GENERATORS)
+def test_a_run_of_another_random_generator_is_named(tmp_path, attempts, name):
+    text = attempts if isinstance(attempts, str) else json.dumps(attempts)
+    (tmp_path / "versions.json").write_text(text)
+    assert generator_of(tmp_path) == name
+    line = describe_generator(tmp_path)
+    assert bool(line) == (name not in ("", random_generator())) and (not line or name in line)
+
+
+def test_compare_names_random_generators_that_differ(tmp_path, capsys):
+    runs = [write_run(tmp_path / name) for name in ("one", "two", "old")]
+    for name, generator in {"one": "rbg", "two": random_generator()}.items():
+        (tmp_path / name / "versions.json").write_text(json.dumps([{"random_generator": generator}]))
+    assert main(["compare", *runs, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert [facts[run]["random_generator"] for run in runs] == ["rbg", random_generator(), None]
+    assert main(["compare", runs[1], runs[2], "--json"]) == 0
+    assert "random_generator" not in json.loads(capsys.readouterr().out)[runs[1]]
+
+
+def test_a_report_leaves_damaged_runs_out_and_judges_seeds(tmp_path, capsys, monkeypatch):
+    bits = {8: (2.0, 2.1, 2.2), 16: (1.5, 1.61, 1.69)}
+    runs = [
+        write_run(tmp_path / f"{dim}_{seed}", dim=dim, seed=seed, bits=value)
+        for dim, values in bits.items()
+        for seed, value in enumerate(values)
+    ]
+    (panel,) = compared([OpenedRun(run) for run in runs])
+    table = next(part for part in panel.parts if part.name == "verdicts")
+    assert table.rows[0][0] == "16_0 (3 runs)" and table.rows[0][-3:] == ("3 seeds", "<0.001", "gain")
+    assert [part.name for part in next(compared([OpenedRun(run) for run in runs[:2]])).parts] == ["differences"]
+    shown = []
+
+    def make_report(opened, **named):
+        shown.extend(run.path for run in opened)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("memjax.report.assembly.make_report", make_report)
+    replaced("config.json", "{")(tmp_path / "8_1")
+    (tmp_path / "8_2" / "finished.json").unlink()  # is shown as far as it is there
+    with contextlib.suppress(ValueError):
+        main(["report", *runs])
+    assert shown == [runs[0], *runs[2:]]
+    assert f"left out: {runs[1]}/config.json: damaged" in capsys.readouterr().err
