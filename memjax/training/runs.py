@@ -330,10 +330,11 @@ def versions() -> dict[str, Any]:
 
 def random_generator() -> str:
     """Names the random number generator of JAX in this process, such as 'threefry2x32, partitionable'."""
-    name = str(jax.config.jax_default_prng_impl)
+    config: Any = jax.config  # its flags are no attributes that a type checker knows
+    name = str(config.jax_default_prng_impl)
     if name != "threefry2x32":
         return name
-    return f"{name}, {'' if jax.config.jax_threefry_partitionable else 'not '}partitionable"
+    return f"{name}, {'' if config.jax_threefry_partitionable else 'not '}partitionable"
 
 
 def generator_of(path: Path | str) -> str:
