@@ -33,7 +33,7 @@ def test_every_extra_has_code_behind_it():
     files = [path for part in ("memjax", "tools", "tests", "colabs", "docs") for path in (ROOT / part).rglob("*.py")]
     code = "\n".join(path.read_text() for path in files if path.name not in ("doctor.py", "doctor_test.py"))
     used = {name for name, (_, packages) in doctor.EXTRAS.items() for package in packages if module(package) in code}
-    assert doctor.EXTRAS.keys() - used <= {"notebooks", "files", "hub", "lm-eval"}  # lines of notebooks
+    assert doctor.EXTRAS.keys() - used <= {"notebooks"}  # of those, every line is in a notebook
 
 
 def test_what_is_missing_comes_with_its_pip_line(monkeypatch):

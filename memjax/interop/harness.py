@@ -167,7 +167,7 @@ def harness_model(run: str | Path | LoadedRun, **settings: Any) -> Any:
     Raises:
       ModuleNotFoundError: `lm-eval` is not installed (`pip install 'memjax[lm-eval]'`).
     """
-    from lm_eval.api.model import LM
+    from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 
     class RunModel(LM):
         """The requests of `lm-eval` for a `RunScorer`."""
