@@ -31,6 +31,7 @@ NUMBERS = {
     f"eval {RUN} --datastore s --knn-temperature inf": "--knn-temperature: given inf, allowed",
     f"eval {RUN} --datastore s --knn-neighbors 0": "--knn-neighbors: given 0, allowed",
     f"eval {RUN} --memory -4": "--memory: given",
+    f"eval {RUN} --memory 99999999999": "evaluation.memory_length: given 99999999999, allowed",
     f"sample {RUN} --to x.png --seed -1": "--seed: given -1, allowed",
     f"sample {RUN} --to x.png --count 0": "--count: given 0, allowed",
     f"translate {RUN} --text x --length-penalty nan": "--length-penalty: given nan, allowed",

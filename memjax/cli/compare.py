@@ -30,14 +30,14 @@ def run(arguments: list[str]) -> int:
     differences = compare_contenders(finished)
     facts: dict[str, Any] = compare_runs(finished)
     if options.json and differences:
-        facts |= {"differences": [difference_values(one) for one in differences]}
+        facts |= {"differences": [difference_values(difference) for difference in differences]}
     return tell(facts, functools.partial(describe_comparison, differences=differences), options)
 
 
-def difference_values(one: RunDifference) -> dict[str, Any]:
+def difference_values(difference: RunDifference) -> dict[str, Any]:
     """A difference as JSON values."""
-    numbers = {name: None if value != value else value for name, value in one.comparison._asdict().items()}
-    return {"run": one.name, "control": one.control, "measure": one.measure, **numbers}
+    numbers = {name: None if value != value else value for name, value in difference.comparison._asdict().items()}
+    return {"run": difference.name, "control": difference.control, "measure": difference.measure, **numbers}
 
 
 def describe_comparison(facts: Mapping[str, Mapping[str, Any]], differences: Sequence[RunDifference] = ()) -> str:
@@ -56,15 +56,15 @@ def describe_comparison(facts: Mapping[str, Mapping[str, Any]], differences: Seq
     table = "\n".join(align([["", *facts], *rows]))
     if not differences:
         return table
-    test = describe_test([one.comparison for one in differences])
+    test = describe_test([difference.comparison for difference in differences])
     return "\n".join([table, "", *map(describe_difference, differences), f"({test})"])
 
 
-def describe_difference(one: RunDifference) -> str:
+def describe_difference(difference: RunDifference) -> str:
     """A difference in words."""
-    found = one.comparison
-    error = "" if math.isnan(found.error) else f" ± {found.error:.2g}"
-    p = f", p {show_p(found.p)}" if show_p(found.p) else ""
-    measure = one.measure.replace("_", " ")
-    change = f"{measure} {found.difference:+.4g}{error}"
-    return f"{one.name} against {one.control}: {change} ({found.counted}{p}): {found.verdict}"
+    comparison = difference.comparison
+    error = "" if math.isnan(comparison.error) else f" ± {comparison.error:.2g}"
+    p = f", p {show_p(comparison.p)}" if show_p(comparison.p) else ""
+    measure = difference.measure.replace("_", " ")
+    change = f"{measure} {comparison.difference:+.4g}{error}"
+    return f"{difference.name} against {difference.control}: {change} ({comparison.counted}{p}): {comparison.verdict}"

@@ -16,6 +16,7 @@ from memjax.console import ANY_SIZE, align, check_serves, describe_facts, waitin
 from memjax.overrides import UsageError
 from memjax.report.outcomes import stream_facts
 from memjax.report.verdicts import Comparison, compare_documents, correct_for_many, describe_test, show_difference
+from memjax.settings.relations import validate
 
 if TYPE_CHECKING:
     from memjax.training.evaluation import DocumentScores
@@ -55,7 +56,9 @@ def run(arguments: list[str]) -> int:
 
     wanted = [dataclasses.replace(config.evaluation, memory_length=length) for length in lengths]
     for evaluation in wanted or [config.evaluation]:  # refuses what the model does not take before anything is read
-        evaluation_model(dataclasses.replace(config, evaluation=evaluation), ANY_SIZE)
+        scored = dataclasses.replace(config, evaluation=evaluation)
+        validate(scored)
+        evaluation_model(scored, ANY_SIZE)
     loaded = open_run(options.run, config, options)
     task, facts = loaded.experiment.task, {"run": options.run, **loaded.checkpoint.facts()}
     scoring = f"eval: compiling, then scoring the {config.evaluation.split} split"

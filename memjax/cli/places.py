@@ -51,8 +51,8 @@ def check_data_folders(config: Config) -> None:
 
 def _check_place(name: str, given: str | os.PathLike[str], path: Path) -> None:
     """Looks at the nearest part of a path that exists."""
-    there = next(place for place in (path, *path.parents) if place.exists())
-    if there != path and not there.is_dir():
-        raise UsageError(f"{name}: given {str(given)!r}, allowed: a path in a folder; {there} is a file")
-    if not os.access(there, os.W_OK | (os.X_OK if there.is_dir() else 0)):
-        raise UsageError(f"{name}: given {str(given)!r}, allowed: where you may write; {there} may not be written to")
+    nearest = next(place for place in (path, *path.parents) if place.exists())
+    if nearest != path and not nearest.is_dir():
+        raise UsageError(f"{name}: given {str(given)!r}, allowed: a path in a folder; {nearest} is a file")
+    if not os.access(nearest, os.W_OK | (os.X_OK if nearest.is_dir() else 0)):
+        raise UsageError(f"{name}: given {str(given)!r}, allowed: where you may write; {nearest} may not be written to")

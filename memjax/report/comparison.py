@@ -130,8 +130,8 @@ def compare_contenders(runs: Sequence[str]) -> list[RunDifference]:
     contenders: dict[str, dict[tuple[str, str], str]] = {}
     for run in runs:
         settings = _settings(run)
-        drawn = {name: str(settings.pop(name, "")) for name in DRAWN}
-        place = drawn["lifelong.order"], f"{drawn['training.seed']}, {drawn['data.seed']}"
+        seeds = {name: str(settings.pop(name, "")) for name in DRAWN}
+        place = seeds["lifelong.order"], f"{seeds['training.seed']}, {seeds['data.seed']}"
         contenders.setdefault(str(settings), {})[place] = run
     first, *others = contenders.values()
     differences = []
@@ -150,12 +150,13 @@ def compare_contenders(runs: Sequence[str]) -> list[RunDifference]:
                 measure, better = ("average", stream["measure"] != NATS) if stream else (measure, _is_better(measure))
                 value = stream.get("average") if stream else score.get(measure)
                 pair[side, orders.index(order), seeds.index(seed)] = np.nan if value is None else value
-        found = compare_pairs(*pair, more_is_better=better)
+        comparison = compare_pairs(*pair, more_is_better=better)
         differences.append(
-            RunDifference(len(other), next(iter(other.values())), next(iter(first.values())), measure, found)
+            RunDifference(len(other), next(iter(other.values())), next(iter(first.values())), measure, comparison)
         )
-    corrected = correct_for_many([one.comparison for one in differences])
-    return [one._replace(comparison=found) for one, found in zip(differences, corrected, strict=True)]
+    corrected = correct_for_many([difference.comparison for difference in differences])
+    pairs = zip(differences, corrected, strict=True)
+    return [difference._replace(comparison=comparison) for difference, comparison in pairs]
 
 
 def _is_better(measure: str) -> bool:

@@ -89,7 +89,7 @@ def compare_pairs(
     with np.errstate(invalid="ignore"):
         differences = np.where(np.isclose(scores, control, rtol=_ROUNDING, atol=0), 0.0, scores - control)
     known = ~np.isnan(differences)  # Infinite differences count: a run that has diverged is not left out.
-    by_order = [row[there] for row, there in zip(np.atleast_2d(differences), np.atleast_2d(known), strict=True)]
+    by_order = [row[paired] for row, paired in zip(np.atleast_2d(differences), np.atleast_2d(known), strict=True)]
     by_order = [row for row in by_order if row.size]
     if scores.ndim == 2:
         unit = "order" if len(by_order) > 1 else "seed"
