@@ -1,15 +1,22 @@
 """Runs begun by an earlier version go on with this one: resumed, evaluated and decoded bit for bit.
 
 `tests/fixtures/runs.tar.xz` holds one interrupted run of each class of model, the data they read, and what the version
-that made them found when it went on; `tests/fixtures/README.md` says how they were made.
+that made them found when it went on; `tests/fixtures/README.md` says how they were made. That is bit for bit on the lock
+of Python 3.11. Another Python has another JAX, and a file of its own with what the runs found there, which
+`python -m tests.integration.standing_runs_test` writes (what the file has already stays).
 """
 
+import contextlib
 import hashlib
+import io
 import json
 import math
+import os
 import platform
 import shutil
+import sys
 import tarfile
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,6 +26,8 @@ import pytest
 from memjax.cli import main
 
 ARCHIVE = Path(__file__).parent.parent / "fixtures" / "runs.tar.xz"
+REFERENCES = ARCHIVE.with_name(f"runs_py{sys.version_info.major}{sys.version_info.minor}.jsonl")
+"""What the runs found on the lock of this Python, where the archive says it of another: a line each."""
 RUNS = (
     *("full_attention", "transformer_xl", "transformer_xl_adaptive", "memory_tokens", "memorizing", "compressive"),
     *("infinity_former", "infinity_former_sorting", "linear_transformer", "rfa", "gpt2_compressed", "lstm"),
@@ -83,11 +92,11 @@ def go_on(name: str) -> dict:
     return {"lines": [line for line in lines if line["step"] > 3], "results": result.results}
 
 
-def command(name: str, arguments, capsys) -> list:
+def command(name: str, arguments) -> list:
     """The objects that a verb prints."""
-    capsys.readouterr()
-    assert main([*arguments, "--run", f"runs/{name}", "--json"]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main([*arguments, "--run", f"runs/{name}", "--json"]) == 0
+    return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
 def decoded(name: str) -> dict:
@@ -137,10 +146,10 @@ def images(name: str) -> list:
     return sample_images(run.experiment.model, run.variables, 2, (4, 4), **settings).tolist()
 
 
-def observe(name: str, capsys) -> dict:
+def observe(name: str) -> dict:
     """Everything about a run that has to stay as it is; the working directory is that of the unpacked archive."""
     found = {"train": go_on(name)}
-    found |= {" ".join(arguments): command(name, arguments, capsys) for arguments in COMMANDS[name]}
+    found |= {" ".join(arguments): command(name, arguments) for arguments in COMMANDS[name]}
     return json.loads(json.dumps({**found, **decoded(name)}))
 
 
@@ -173,14 +182,51 @@ def test_every_run_of_the_archive_is_tested(archive):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_a_standing_run_goes_on_as_it_did(archive, name, tmp_path, monkeypatch, capsys, pytestconfig):
-    shutil.copytree(archive / "data", tmp_path / "data")
-    shutil.copytree(archive / "runs" / name, tmp_path / "runs" / name)
+def test_a_standing_run_goes_on_as_it_did(archive, name, tmp_path, monkeypatch, pytestconfig):
+    copy_run(archive, name, tmp_path)
     monkeypatch.chdir(tmp_path)
     recorded = json.loads((archive / "found.json").read_text())
-    # Else sums are taken in another order, and what is decoded may differ where two tokens are as probable.
-    exact = recorded["processor"] == processor() and pytestconfig.getoption("--optimized")
-    expected, found = recorded["runs"][name], observe(name, capsys)
-    if not exact:
-        expected = {key: value for key, value in expected.items() if key == "train" or key.startswith("eval")}
-    assert differences(expected, found, exact=exact) == []
+    references = {
+        "archive": {"processor": recorded["processor"], "found": recorded["runs"][name]},
+        **own_reference(name),
+    }
+    found = observe(name)
+    for source, reference in references.items():
+        # Else sums are taken in another order, and what is decoded may differ where two tokens are as probable.
+        exact = reference["processor"] == processor() and pytestconfig.getoption("--optimized")
+        expected = reference["found"]
+        if not exact:
+            expected = {key: value for key, value in expected.items() if key == "train" or key.startswith("eval")}
+        assert differences(expected, found, exact=exact) == [], source
+
+
+def copy_run(archive: Path, name: str, folder: Path) -> None:
+    shutil.copytree(archive / "data", folder / "data")
+    shutil.copytree(archive / "runs" / name, folder / "runs" / name)
+
+
+def own_reference(name: str) -> dict[str, dict]:
+    """What the run found on the lock of this Python, by the name of its file; {} where the archive is of this lock."""
+    lines = REFERENCES.read_text().splitlines() if REFERENCES.exists() else []
+    return {REFERENCES.name: line for line in map(json.loads, lines) if line["run"] == name}
+
+
+def record() -> None:
+    """Adds to the references of this Python those that are missing."""
+    with tempfile.TemporaryDirectory() as archive, tarfile.open(ARCHIVE) as file:
+        file.extractall(archive, filter="data")
+        for name in RUNS:
+            if own_reference(name):
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                copy_run(Path(archive), name, Path(folder))
+                os.chdir(folder)
+                line = {"run": name, "processor": processor(), "found": observe(name)}
+                os.chdir(ARCHIVE.parent)
+            with REFERENCES.open("a") as file_of_references:
+                file_of_references.write(json.dumps(line) + "\n")
+            print(name, flush=True)
+
+
+if __name__ == "__main__":
+    record()
