@@ -1,8 +1,8 @@
 """Runs begun by an earlier version go on with this one: resumed, evaluated and decoded bit for bit.
 
 `tests/fixtures/runs.tar.xz` holds one interrupted run of each class of model, the data they read, and what the version
-that made them found when it went on; `tests/fixtures/README.md` says how they were made. That is bit for bit on the lock
-of Python 3.11. Another Python has another JAX, and a file of its own with what the runs found there, which
+that made them found when it went on; `tests/fixtures/README.md` says how they were made. That is bit for bit on the
+lock of Python 3.11. Another Python has another JAX, and a file of its own with what the runs found there, which
 `python -m tests.integration.standing_runs_test` writes (what the file has already stays).
 """
 
@@ -206,9 +206,10 @@ def copy_run(archive: Path, name: str, folder: Path) -> None:
 
 
 def own_reference(name: str) -> dict[str, dict]:
-    """What the run found on the lock of this Python, by the name of its file; {} where the archive is of this lock."""
+    """What the run found on the lock of this Python, by the name of its file; {} where no file says so."""
     lines = REFERENCES.read_text().splitlines() if REFERENCES.exists() else []
-    return {REFERENCES.name: line for line in map(json.loads, lines) if line["run"] == name}
+    own = [line for line in map(json.loads, lines) if line["run"] == name]
+    return {REFERENCES.name: own[0]} if own else {}
 
 
 def record() -> None:
