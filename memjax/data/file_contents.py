@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import collections
 import contextlib
 import gzip
 import importlib
@@ -179,8 +180,14 @@ def read_head(path: str | os.PathLike[str]) -> bytes:
         return file.read(HEAD_BYTES)
 
 
-def check_text(content: bytes, name: object) -> None:
-    """Raises `UnreadableError` where the first bytes of a file are not those of a text in any encoding."""
+def check_text(content: bytes, name: object, encoding: str = "utf-8") -> None:
+    """Raises `UnreadableError` where the first bytes of a file are not those of a text.
+
+    Args:
+      content: First bytes of the file, unpacked.
+      name: Name of the file in errors.
+      encoding: Encoding of a text that is not UTF-8.
+    """
     if not content:
         raise UnreadableError(f"path: {name} is empty; give a file with text", "empty", is_broken=False)
     is_printable = _control_share(content) == 0
@@ -194,7 +201,8 @@ def check_text(content: bytes, name: object) -> None:
         raise _unreadable(name, "a tar", "unpack it and give the folder")
     if content[2:4] == b"\r\n" and content[4:8] in (b"\0\0\0\0", b"\1\0\0\0", b"\3\0\0\0"):
         raise _unreadable(name, "compiled Python")
-    if not _wide_encoding(content) and _control_share(content) > MAX_CONTROL:
+    is_given = check_encoding(encoding) != "utf-8" and _is_decoded(content, encoding)
+    if not is_given and not _wide_encoding(content) and _control_share(content) > MAX_CONTROL:
         raise UnreadableError(f"path: {name} is not text; give files with text", "not text", is_broken=False)
 
 
@@ -213,23 +221,35 @@ def _wide_encoding(content: bytes) -> str:
     ):
         if content.startswith(mark) and _is_decoded(content, encoding):
             return encoding
-    # Without a mark: half of the bytes of Latin letters are zero, on one side.
+    # Without a mark: one byte of each pair is zero for Latin letters, zero or one other for those of most alphabets.
     sample = content[: min(len(content), HEAD_BYTES) // 2 * 2]
-    halves = [half.count(0) / max(len(half), 1) for half in (sample[::2], sample[1::2])]
-    if max(halves) > 0.4 and min(halves) < 0.05:
-        encoding = "utf-16-be" if halves[0] > halves[1] else "utf-16-le"
-        return encoding if _is_decoded(sample, encoding) else ""
-    return ""
+    halves = (sample[::2], sample[1::2])
+    zeros = [half.count(0) / max(len(half), 1) for half in halves]
+    common = [_share_of_two(half) for half in halves]
+    if max(zeros) > 0.4 and min(zeros) < 0.05:
+        encoding = "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
+    elif max(zeros) > 0 and max(common) > 0.9 and min(common) < 0.7:
+        encoding = "utf-16-be" if common[0] > common[1] else "utf-16-le"
+    else:
+        return ""
+    return encoding if _is_decoded(sample, encoding) else ""
+
+
+def _share_of_two(content: bytes) -> float:
+    """Returns the share of the two most common bytes."""
+    return sum(count for _, count in collections.Counter(content).most_common(2)) / max(len(content), 1)
 
 
 def _is_decoded(content: bytes, encoding: str) -> bool:
-    """Whether the first bytes of a text decode and few control characters come out."""
+    """Whether the first bytes of a text decode, and signs and letters come out."""
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(content[:HEAD_BYTES])
     except UnicodeError:
         return False
-    control = sum(character < " " and character not in "\t\n\v\f\r\x1b\b" for character in text)
-    return control <= MAX_CONTROL * len(text)
+    strange = sum(
+        not character.isprintable() and character not in "\t\n\v\f\r\x1b\b\ufeff\xa0\xad" for character in text
+    )
+    return strange <= MAX_CONTROL * len(text)
 
 
 def propose_encoding(content: bytes) -> str:
@@ -301,12 +321,14 @@ def _refused_encoding(content: bytes, name: object, encoding: str, place: int) -
     # The place in its line, so that the excerpt begins with whole characters in encodings of two bytes too.
     proposed = propose_encoding(content)
     if not proposed or codecs.lookup(proposed).name == encoding:
-        advice = "give its encoding (--encoding NAME), or convert it to UTF-8"
+        advice = "convert it to UTF-8, or give --encoding NAME for your own files"
         return UnreadableError(f"{start}; {advice}", f"not {spelled}")
     begin = 0 if proposed.startswith("utf") else max(content.rfind(b"\n", 0, place) + 1, place - 20)
     excerpt = content[begin : begin + (200 if proposed.startswith("utf") else 40)].decode(proposed, "ignore")
     excerpt = " ".join(excerpt.removeprefix("\ufeff").split())[:40]
-    advice = f"as {proposed} it reads {excerpt!r}: give --encoding {proposed}, or convert it to UTF-8"
+    advice = (
+        f"as {proposed} it reads {excerpt!r}: convert it to UTF-8, or give --encoding {proposed} for your own files"
+    )
     return UnreadableError(f"{start}; {advice}", f"not {spelled}")
 
 
@@ -328,5 +350,5 @@ def read_text_file(path: str | os.PathLike[str], encoding: str = "utf-8") -> str
     """
     with open_unpacked(path) as file:
         content = file.read()
-    check_text(content, path)
+    check_text(content, path, encoding)
     return decode_bytes(content, path, encoding)

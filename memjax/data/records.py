@@ -254,7 +254,8 @@ def _has_table_quotes(text: str) -> bool:
     widths = lambda rows: len({len(row) for row in rows})
     doubled = any(re.search(r'^".*"".*"$', field) for row in plain for field in row)
     all_quoted = all(len(field) > 1 and field[0] == field[-1] == '"' for row in plain for field in row)
-    return (widths(quoted) == 1 < widths(plain)) or (doubled and widths(quoted) == 1) or all_quoted
+    holds_breaks = any({"\t", "\n", "\r"} & set(field) for row in quoted for field in row)
+    return (widths(quoted) == 1 and (widths(plain) > 1 or doubled or holds_breaks)) or all_quoted
 
 
 def _read_columns(path: str | os.PathLike[str], form: str) -> Iterator[Record]:

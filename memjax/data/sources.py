@@ -233,7 +233,7 @@ def _readable_then(
             # Where all may be skipped, what is broken behind the first bytes has to be known.
             with open_unpacked(file) as opened:
                 content = opened.read(-1 if rules.skip == "all" else HEAD_BYTES)
-            check_text(content, file)
+            check_text(content, file, rules.encoding)
             decode_bytes(content, file, rules.encoding, is_head=len(content) == HEAD_BYTES)
         except UnreadableError as error:
             report.skip(error, size, is_alone=is_alone)

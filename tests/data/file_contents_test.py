@@ -8,7 +8,7 @@ import random
 import zipfile
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memjax.data.file_contents import decode_bytes, open_unpacked, propose_encoding, read_text_file, unpacked_name
@@ -95,6 +95,7 @@ def test_other_forms_say_what_they_are_and_what_to_do(tmp_path, form):
     assert advice in str(refusal.value) and "some.file" in str(refusal.value)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.binary(min_size=64, max_size=400))
 def test_whatever_the_bytes_it_is_a_text_or_one_line(content):
     assert "\n" not in refusal_of(decode_bytes, content, "any")
@@ -104,6 +105,31 @@ def test_a_text_may_begin_with_the_letters_of_another_form(tmp_path):
     for start in ("RIFF", "ID3", "BZh", "PK", "GIF8", "Rar!", "PAR1"):
         (tmp_path / "a.txt").write_text(f"{start} is how this text begins.\n")
         assert read_text_file(tmp_path / "a.txt").startswith(start)
+
+
+ALPHABETS = {
+    "Cyrillic": "Привет, мир! Как дела сегодня?\n",
+    "Greek": "Καλημέρα, κόσμε. Τι κάνεις;\n",
+    "Hebrew": "שלום עולם, מה נשמע היום?\n",
+    "Arabic": "مرحبا بالعالم كيف حالك\n",
+    "Devanagari": "नमस्ते दुनिया आप कैसे हैं\n",
+    "Latin": "Ein Café, zwei Straßen.\n",
+}
+
+
+@pytest.mark.parametrize("alphabet", ALPHABETS)
+def test_two_bytes_a_character_are_told_without_a_mark(tmp_path, alphabet):
+    for encoding in ("utf-16-le", "utf-16-be"):
+        (tmp_path / "a.txt").write_bytes(ALPHABETS[alphabet].encode(encoding))
+        with pytest.raises(UnreadableError, match=f"--encoding {encoding} "):
+            read_text_file(tmp_path / "a.txt")
+        assert read_text_file(tmp_path / "a.txt", encoding) == ALPHABETS[alphabet]
+
+
+def test_texts_of_two_bytes_without_blanks_are_read_where_the_encoding_is_given(tmp_path):
+    for encoding in ("utf-16-le", "utf-16-be", "utf-32-le"):
+        (tmp_path / "a.txt").write_bytes(("你好世界，我们来了。" * 30).encode(encoding))
+        assert read_text_file(tmp_path / "a.txt", encoding) == "你好世界，我们来了。" * 30
 
 
 ENCODINGS = {
@@ -119,12 +145,13 @@ ENCODINGS = {
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_the_refusal_proposes_the_encoding_that_fits(encoding):
     text, content = ENCODINGS[encoding], ENCODINGS[encoding].encode(encoding)
-    with pytest.raises(UnreadableError, match=f"--encoding {encoding}, or convert") as refusal:
+    with pytest.raises(UnreadableError, match=f"convert it to UTF-8, or give --encoding {encoding} for") as refusal:
         decode_bytes(content, "a.txt")
     assert refusal.value.is_broken and repr(" ".join(text.split())[:8])[:-1] in str(refusal.value)
     assert decode_bytes(content, "a.txt", encoding) == text
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.text(st.characters(codec="latin-1", categories=["L", "N", "P", "Zs"]), min_size=8))
 def test_what_is_proposed_decodes(text):
     content = text.encode("latin-1")
@@ -135,6 +162,7 @@ def test_what_is_proposed_decodes(text):
         assert decode_bytes(content, "a.txt") == content.decode("utf-8").removeprefix("\ufeff")
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.text(st.characters(categories=["L", "N", "P", "Zs"]), min_size=1), st.sampled_from(["latin-1", "cp1252"]))
 def test_files_that_are_utf8_stay_so_whatever_the_encoding(text, encoding):
     assert decode_bytes(text.encode("utf-8"), "a.txt", encoding) == text.removeprefix("\ufeff")

@@ -45,6 +45,7 @@ fields = st.text(st.characters(categories=["L", "N", "P", "S", "Zs"], include_ch
 lines = st.lists(st.tuples(fields, fields, st.just("end")), min_size=1, max_size=6)
 
 
+@settings(max_examples=60, deadline=None)
 @given(lines, st.sampled_from(",;\t|"), st.sampled_from(["\r\n", "\n"]))
 def test_what_is_written_with_quotes_is_read(rows, delimiter, end):
     content = written(rows, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL)
@@ -52,6 +53,7 @@ def test_what_is_written_with_quotes_is_read(rows, delimiter, end):
     assert table == rows
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.text(alphabet='a,;"\t\n\r|', max_size=60))
 def test_whatever_the_table_it_has_rows_or_one_line(text):
     try:
@@ -109,7 +111,7 @@ def test_forms_of_json(form):
         assert values == OBJECTS
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.dictionaries(st.text(max_size=4), st.text(max_size=8) | st.none() | st.integers()), min_size=2))
 def test_arrays_and_lines_are_the_same_records(objects):
     of_array = [record.value for record in read_json(json.dumps(objects), "a")]
@@ -184,7 +186,7 @@ def test_records_without_a_text(form):
     assert "a.json, row 7" in str(refusal.value)
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=3), lambda part: st.lists(part) | st.dictionaries(
     st.sampled_from(["text", "messages", "role", "content", "prompt", "completion"]), part)))  # fmt: skip
 def test_whatever_the_record_it_has_a_text_or_a_reason(value):
