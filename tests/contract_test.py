@@ -6,14 +6,17 @@
 
 import contextlib
 
+import hypothesis.extra.numpy
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from flax.nnx.bridge.variables import linen_vars_to_nnx_attrs
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from memjax.memory.contract import Memory, StackState
+from memjax.memory.contract import Memory, StackState, refuse_padding_in_front
 from memjax.models.contract import Model
 from memjax.training.checkpoints import Checkpoints
 from memjax.typing import EmptyState
@@ -37,6 +40,7 @@ from tests.contract.relations import RELATIONS, check
 from tests.contract.toys import FAULTS, OutputMemory
 
 CASE = {case.name: case for case in CASES}
+CUT = jax.jit(refuse_padding_in_front)
 
 
 def dtypes_of(law: str) -> tuple[str, ...]:
@@ -210,6 +214,53 @@ def test_modules_offer_the_contract(case):
     module = case.make(jnp.float32)
     assert isinstance(module, Memory | Model)
     assert hasattr(module, "init_decode_state") == hasattr(module, "decode") == case.causal
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@settings(max_examples=4, deadline=None)
+@given(data=st.data())
+def test_rows_that_differ_and_segments_without_tokens_are_refused(case, data):
+    # Nothing is compiled: the call is refused before the memory sees it.
+    module, state = case.make(jnp.float32), case.make(jnp.float32).init_state(ROWS)
+    rows = data.draw(st.integers(1, 6).filter(lambda rows: rows != ROWS))
+    length = data.draw(st.integers(1, 6).filter(lambda length: length != LENGTH))
+    faults = ["rows", "start", "mask rows", "mask length", "no tokens", "decode", "active"]
+    fault = data.draw(st.sampled_from(faults if case.causal else faults[:5]))
+    if fault in ("rows", "decode") and not jax.tree.leaves(state):
+        state, fault = EmptyState(), "start"
+    if fault in ("decode", "active"):
+        of_state = rows if fault == "decode" else ROWS
+        other = jax.eval_shape(lambda: module.init_decode_state(module.init_state(of_state), LENGTH, of_state))
+        named, tokens = {"active": np.ones(rows if fault == "active" else ROWS, bool), "method": "decode"}, 1
+        field = "active" if fault == "active" else "state"
+    else:
+        other = jax.eval_shape(lambda: module.init_state(rows)) if fault == "rows" else state
+        mask = {"mask rows": (rows, LENGTH), "mask length": (ROWS, length)}.get(fault, (ROWS, LENGTH))
+        start = rows if fault == "start" else ROWS
+        named = {"start_of_document": np.ones(start, bool), "mask": np.ones(mask, bool)}
+        named |= {"source": np.zeros((ROWS, 5, DIM), np.float32)} if case.site == "cross" else {}
+        tokens = 0 if fault == "no tokens" else LENGTH
+        field = {"rows": "state", "start": "start_of_document", "no tokens": "x"}.get(fault, "mask")
+    shape = (ROWS, tokens) if case.site == "model" else (ROWS, tokens, DIM)
+    x = np.zeros(shape, np.int32 if case.site == "model" else np.float32)
+    with pytest.raises(ValueError, match=f"^{field}: given .*allowed: ") as raised:
+        module.apply({}, x, other, **named)
+    assert "\n" not in str(raised.value)
+
+
+def test_known_masks_with_padding_in_front_are_refused_in_a_line():
+    output = jnp.ones((2, 3, 4))
+    with pytest.raises(ValueError, match="mask: given padding before a real token in row 1, allowed"):
+        refuse_padding_in_front(output, jnp.array([[True, True, False], [False, True, True]]))
+    assert refuse_padding_in_front(output, jnp.array([[True, False, False], [False, False, False]])) is output
+
+
+@given(hypothesis.extra.numpy.arrays(bool, (3, 5)))
+def test_only_rows_with_padding_in_front_are_not_numbers(mask):
+    found = np.asarray(CUT(jnp.ones((3, 5, 2)), mask))
+    ends = np.array([not row[: row.sum()].all() for row in mask])
+    assert np.isnan(found).all(axis=(1, 2)).tolist() == ends.tolist()
+    assert (found[~ends] == 1).all()
 
 
 def test_states_can_be_donated():

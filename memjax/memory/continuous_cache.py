@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from memjax.functional.fifo import order_after, reset_rows, ring_ages
 from memjax.functional.precision import at_least_float32
 from memjax.functional.scopes import operation
-from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask
+from memjax.memory.contract import DecodeState, OutputMemory, broadcast_mask, count_positions
 from memjax.memory.mixtures import MIXING, Recalled, linear_weight, spread_metrics
 from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
@@ -82,7 +82,9 @@ def complete(
     """
     hidden = jax.lax.stop_gradient(hidden.astype(state.hidden.dtype))
     before = jnp.concatenate([state.pending[:, None], hidden[:, :-1]], axis=1)
-    return Entries(before, tokens, mask.at[:, 0].set(mask[:, 0] & state.pending_valid))
+    first = mask & (count_positions(mask) == 0)  # behind padding, too, it completes what was pending
+    before = jnp.where(first[..., None], state.pending[:, None], before)
+    return Entries(before, tokens, mask & (~first | state.pending_valid[:, None]))
 
 
 @operation
@@ -157,7 +159,7 @@ def write(state: ContinuousCacheState, entries: Entries, hidden: Activations, ma
     beyond = memory + jnp.arange(length, dtype=jnp.int32)[None]
     places = jnp.where(kept, (state.cursor[:, None] + count - 1) % memory, beyond)
     put = jax.vmap(lambda ring, new, at: ring.at[at].set(new, mode="drop", unique_indices=True))
-    last = jnp.maximum(mask.sum(axis=1, dtype=jnp.int32) - 1, 0)
+    last = jnp.max(jnp.where(mask, jnp.arange(length, dtype=jnp.int32)[None], 0), axis=1)
     newest = jax.lax.stop_gradient(jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0])
     some = mask.any(axis=1)
     return ContinuousCacheState(

@@ -7,7 +7,9 @@ A memory is a Linen module whose state the caller owns:
 
 * `x` is one segment, `[batch, length, dim]`; `start_of_document` `[batch]` says which rows begin a new document: their
   old state has no effect, now or later. `mask` `[batch, length]` is True on real tokens, a prefix of each row; a row
-  without a real token keeps its state bit for bit.
+  without a real token keeps its state bit for bit. Tokens behind padding are read as those of a prefix are, or refused
+  (`refuse_padding_in_front`): no memory reads them wrongly. Rows that differ and segments without tokens are refused
+  (`check_call`).
 * What `y` is, with or without the residual and the norm, its class says in a sentence; most own both.
 * The new state has the structure, shapes, dtypes and sharding of the old one. Every leaf has the batch at axis 0,
   inside a scanned group of layers at axis 1.
@@ -25,11 +27,15 @@ in parameters alone is `Stateless`.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import Names
@@ -59,6 +65,61 @@ __all__ = [
 State = TypeVar("State")
 
 
+def check_calls(cls: type) -> None:
+    """Lets `check_call` see the arguments of a class's own `__call__` and `decode` before they run.
+
+    Shapes are compared while a program is traced, so that a compiled program does not know of it.
+    """
+    for name in ("__call__", "decode"):
+        if name in vars(cls):
+            setattr(cls, name, _checked(vars(cls)[name]))
+
+
+def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(call)
+
+    @functools.wraps(call)
+    def check_and_call(self: Any, *arguments: Any, **named: Any) -> Any:
+        _, x, state, *_ = signature.bind(self, *arguments, **named).arguments.values()
+        check_call(x, state, **{name: named[name] for name in ROW_ARGUMENTS if named.get(name) is not None})
+        return call(self, *arguments, **named)
+
+    return check_and_call
+
+
+ROW_ARGUMENTS = ("start_of_document", "mask", "active", "source", "source_mask")
+"""Keyword arguments of a memory whose first axis is the batch."""
+
+
+def check_call(x: Any, state: Any, **named: Any) -> None:
+    """Refuses a segment whose rows are not those of the state, and one without tokens.
+
+    Args:
+      x: the segment, `[batch, length, ...]`.
+      state: the state of its rows.
+      **named: those of `ROW_ARGUMENTS` that are not None.
+
+    Raises:
+      ValueError: rows of the state or of an argument that are not those of `x`, a mask of another length, or no token.
+    """
+    rows, length = x.shape[:2]
+    if not length:
+        raise ValueError(
+            f"x: given a segment of 0 tokens, shape {x.shape}, allowed: 1 or more; leave it out, or mask padding"
+        )
+    there = {leaf.shape[axis] for leaf, axis in _leaves_and_axes(state)}
+    if there - {rows}:
+        given = " and ".join(map(str, sorted(there)))
+        raise ValueError(
+            f"state: given one of {given} rows, allowed: {rows}, the rows of x; begin with init_state({rows}), "
+            "or choose rows with take_rows"
+        )
+    for name, array in named.items():
+        expected = {"mask": (rows, length), "start_of_document": (rows,), "active": (rows,)}.get(name, (rows,))
+        if array.shape[: len(expected)] != expected:
+            raise ValueError(f"{name}: given shape {array.shape}, allowed: {expected}, as x of shape {x.shape}")
+
+
 class Absent(ValueError):
     """A model has nothing of what it is asked for: weights of attention, ages of keys, a signal, retrieved tokens."""
 
@@ -69,6 +130,10 @@ class Memory(nn.Module):
     A subclass has `__call__` as the module's docstring says, and where it stands in a decoder `init_decode_state` and
     `decode`. The defaults are those of a memory that remembers nothing between segments.
     """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        check_calls(cls)
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> Any:
@@ -342,8 +407,12 @@ def _state_names(node: Any, layers: int, axes: tuple[str | None, ...] | None) ->
 
 def num_rows(state: Any) -> int | None:
     """Batch rows of a state; None for a state without leaves."""
-    sizes = jax.tree.leaves(jax.tree.map(lambda leaf, axis: leaf.shape[axis], state, state_axes(state)))
+    sizes = [leaf.shape[axis] for leaf, axis in _leaves_and_axes(state)]
     return sizes[0] if sizes else None
+
+
+def _leaves_and_axes(state: Any) -> list[tuple[Any, int]]:
+    return list(zip(jax.tree.leaves(state), jax.tree.leaves(state_axes(state)), strict=True))
 
 
 @operation
@@ -436,3 +505,40 @@ def next_position(position: Int[Array, " batch"], active: Rows, segment_length: 
 def broadcast_mask(mask: Array | None, batch: int, length: int) -> Mask:
     """`mask`, or all True where None was given."""
     return jnp.ones((batch, length), bool) if mask is None else mask
+
+
+def count_positions(mask: Mask) -> Int[Array, "batch length"]:
+    """The place of every real token among the real tokens of its row, from 0, wherever padding stands.
+
+    Example:
+      >>> count_positions(jnp.array([[True, True, False], [False, True, True]])).tolist()
+      [[0, 1, 1], [-1, 0, 1]]
+    """
+    return jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
+
+
+def refuse_padding_in_front(output: Array, mask: Mask | None) -> Array:
+    """Refuses rows with padding before a real token, for what knows the place of a token by its index.
+
+    A mask that is known is refused by an error. One that a compiled program is given makes the output of its row NaN,
+    which no loss takes for a number; all other rows stay as they are, bit for bit.
+
+    Args:
+      output: `[batch, ...]`.
+      mask: real tokens; None = all.
+
+    Raises:
+      ValueError: a known mask has padding before a real token.
+    """
+    if mask is None:
+        return output
+    if not isinstance(mask, jax.core.Tracer):
+        late = np.flatnonzero((np.asarray(mask)[:, 1:] & ~np.asarray(mask)[:, :-1]).any(axis=1))
+        if len(late):
+            raise ValueError(
+                f"mask: given padding before a real token in row {late[0]}, allowed: padding at the end of a row; move "
+                "its tokens to the front"
+            )
+        return output
+    late = (mask[:, 1:] & ~mask[:, :-1]).any(axis=1).reshape(-1, *(1,) * (output.ndim - 1))
+    return output + jnp.where(late, jnp.nan, 0).astype(output.dtype)

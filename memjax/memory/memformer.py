@@ -16,7 +16,7 @@ from memjax.functional.positions import bidirectional_bias
 from memjax.functional.precision import at_least_float32
 from memjax.functional.scopes import operation
 from memjax.functional.slots import count_slot_types, normalize_slots, slot_attention, slot_shares, slot_spread
-from memjax.memory.contract import StackMemory, broadcast_mask, where_rows
+from memjax.memory.contract import StackMemory, broadcast_mask, refuse_padding_in_front, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project, weight_dropout
 from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
@@ -328,6 +328,7 @@ class MemformerEncoder(StackMemory):
         if isinstance(state, MemformerState):
             read = start(state, self.forget, start_of_document)
             slots = self._scaled(read.slots)
+        read_mask = mask
         x, mask = self._with_classification(x, mask)
         bias = None
         if self.num_buckets:
@@ -335,8 +336,9 @@ class MemformerEncoder(StackMemory):
         settings = {"mask": mask, "bias": bias, "deterministic": deterministic, "track": self.track_attention}
         x, reader = self._run(x, slots, **settings)
         hidden = self.layer_norm(x)
+        output = Encoded(refuse_padding_in_front(hidden, read_mask), mask)  # classification tokens stand behind it
         if not isinstance(read, MemformerState):
-            return Encoded(hidden, mask), state, Aux()
+            return output, state, Aux()
         written, writer = self._written(read.slots, hidden, mask)
         new = write(read, written, self.forget if self.forgetting else None, writes)
         moved = written + self.forget.astype(written.dtype)[None] if self.forgetting else written
@@ -345,7 +347,7 @@ class MemformerEncoder(StackMemory):
         arrays = {"memformer/writer": writer, "memformer/shares": shares, "memformer/reader": reader}
         metrics = self._report(shares, jax.lax.stop_gradient(new.slots), rows, writes)
         aux = Aux(metrics=metrics, arrays=arrays if self.track_attention else {})
-        return Encoded(hidden, mask), where_rows(rows, new, state), aux
+        return output, where_rows(rows, new, state), aux
 
     def _with_classification(self, x: Array, mask: Array) -> tuple[Array, Array]:
         """The segment and the classification tokens, which rows of padding do not have."""

@@ -32,7 +32,15 @@ from memjax.functional.sharded import (
     sharded_restore,
     sharded_save,
 )
-from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
+from memjax.memory.contract import (
+    DecodeState,
+    LayerMemory,
+    broadcast_mask,
+    count_positions,
+    next_position,
+    refuse_padding_in_front,
+    where_rows,
+)
 from memjax.memory.projections import (
     RETRIEVED,
     SEGMENT,
@@ -388,7 +396,7 @@ class MemorizingAttention(Residual, LayerMemory):
     ) -> tuple[Activations, MemorizingState, Aux]:
         """Attends to cache, segment and long memory, then writes the segment."""
         batch, length, _ = x.shape
-        mask = broadcast_mask(mask, batch, length)
+        read_mask, mask = mask, broadcast_mask(mask, batch, length)
         state = reset(state, start_of_document)
         queries, segment = self._project(x, mask, state.document_position, deterministic)
         local, cache_valid = self._with_cache(state.cache, segment)
@@ -402,7 +410,10 @@ class MemorizingAttention(Residual, LayerMemory):
         if isinstance(state.memory, LongMemory):  # written after it was read: in place where the state is donated
             memory = dataclasses.replace(state.memory, cursor=order_after(state.memory.cursor, y))
             state = dataclasses.replace(state, memory=memory)
-        return self._finish(x, y, deterministic), write(state, segment, policy=self.write_policy), aux
+        y = self._finish(x, y, deterministic)
+        if self._meliad:  # a first token without an earlier key attends to what padding in front would change
+            y = refuse_padding_in_front(y, read_mask)
+        return y, write(state, segment, policy=self.write_policy), aux
 
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows
@@ -585,7 +596,7 @@ class MemorizingAttention(Residual, LayerMemory):
             queries, keys = _unit(queries), _unit(keys)
         positions = EmptyState()
         if self.track_positions:
-            positions = document_position[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
+            positions = document_position[:, None] + count_positions(mask)
         return queries, Tokens(keys, values, mask, positions)
 
     def _with_cache(self, cache: Tokens | EmptyState, segment: Tokens) -> tuple[Tokens, Array | None]:

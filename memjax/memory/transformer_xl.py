@@ -18,7 +18,14 @@ from memjax.functional.attention import attention_with_weights, visibility
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.positions import relative_shift, sinusoids
 from memjax.functional.scopes import operation
-from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
+from memjax.memory.contract import (
+    DecodeState,
+    LayerMemory,
+    broadcast_mask,
+    next_position,
+    refuse_padding_in_front,
+    where_rows,
+)
 from memjax.memory.projections import SHORT, Keys, Residual, matrix_init, project, tracked_weights, weight_dropout
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
 
@@ -297,7 +304,7 @@ class TransformerXLAttention(Residual, LayerMemory):
         shared: Any = None,
     ) -> tuple[Activations, Any, Aux]:
         """Attends to memory and segment, then appends the segment to the memory."""
-        mask = self._tokens(broadcast_mask(mask, *x.shape[:2]))
+        read_mask, mask = mask, self._tokens(broadcast_mask(mask, *x.shape[:2]))
         state = self._reset(state, start_of_document)
         y, u_v = self.normed(x), self._biases(shared)
         queries, (keys, values) = self._queries(y), self._keys_values(y)
@@ -314,6 +321,8 @@ class TransformerXLAttention(Residual, LayerMemory):
         z, weights = read(queries, keys, values, scores, u_v[0], visible, **weight_dropout(self, deterministic))
         further, state, more = self._read_further(queries, state, mask, deterministic)
         z = self._finish(x, z, deterministic, further)
+        if self.empty_memory == "zeros":  # zeros stand at distances, which padding in front would change
+            z = refuse_padding_in_front(z, read_mask)
         attended, reading = self._attended(weights, mask), Reading(queries, keys, values)
         state, aux = self._write(state, self._stored(x, y), mask, attended, reading)
         tracked = tracked_weights(self, weights, visible, known)

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import constrain, named
+from memjax.memory.contract import refuse_padding_in_front
 from memjax.models.contract import Model
 from memjax.models.heads import ALLOWED, CLASSES, ChoiceScores, EncodedText, TaskHead, VocabularyScores
 from memjax.models.perceptron import NoVocabulary
@@ -170,7 +171,7 @@ class BiLSTM(Model):
         ends = jnp.maximum(lengths - 1, 0)[:, None, None]
         forwards = jnp.take_along_axis(states[..., : self.hidden], ends, axis=1)[:, 0]
         read = jnp.concatenate([forwards, states[:, 0, self.hidden :]], axis=-1)
-        return jnp.where(lengths[:, None] > 0, read, 0)
+        return refuse_padding_in_front(jnp.where(lengths[:, None] > 0, read, 0), mask)
 
     @nn.nowrap
     def all_names(self) -> Bool[Array, " classes"]:

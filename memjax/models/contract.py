@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from memjax.memory.contract import check_calls
 from memjax.models.heads import ChoiceScores, VocabularyScores
 from memjax.models.vocabulary import num_padding
 from memjax.typing import Batch, Sum
@@ -52,6 +53,10 @@ class Model(nn.Module):
     * `task_parameters`: beginnings of the paths of the parameters of one task; a model that goes on with another task
       need not have, or find, them.
     """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        check_calls(cls)
 
     decodes = False
     translates = False

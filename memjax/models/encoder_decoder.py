@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import constrain
 from memjax.functional.positions import sinusoids
-from memjax.memory.contract import CrossMemory, LayerMemory, Stateless, broadcast_mask
+from memjax.memory.contract import CrossMemory, LayerMemory, Stateless, broadcast_mask, count_positions
 from memjax.memory.memory_tokens import MemoryTokens, memory_aux
 from memjax.memory.projections import make_norm
 from memjax.models.contract import Model
@@ -179,8 +179,8 @@ class EncoderDecoder(Model):
             extras = {"source": tokens, "source_mask": jnp.ones(tokens.shape, bool)}
         given = self.choose_extras(extras or {})
         source, source_mask, aux = self.encode(given["source"], given["source_mask"], deterministic)
-        position = jnp.where(start_of_document, 0, state.position)
-        x, states = self.drop(self._embed(tokens, position), deterministic=deterministic), []
+        position, real = jnp.where(start_of_document, 0, state.position), broadcast_mask(mask, *tokens.shape)
+        x, states = self.drop(self._embed(tokens, position, real), deterministic=deterministic), []
         x = constrain(x, "batch", None, None)
         named = {"start_of_document": start_of_document, "mask": mask, "deterministic": deterministic}
         for index, (layer, before) in enumerate(zip(self.decoder, state.attention, strict=True)):
@@ -190,15 +190,16 @@ class EncoderDecoder(Model):
         hidden = self.decoder_norm(x) if self.final_norm else x
         if self.is_initializing():
             self.vocabulary.log_probs(hidden[:, :1])
-        real = broadcast_mask(mask, *tokens.shape).sum(axis=1, dtype=jnp.int32)
-        position = jnp.where(real > 0, position + real, state.position)
+        count = real.sum(axis=1, dtype=jnp.int32)
+        position = jnp.where(count > 0, position + count, state.position)
         return hidden, DecoderState(tuple(states), (), position), aux
 
     def encode(
         self, source: Int[Array, "batch source"], source_mask: Bool[Array, "batch source"], deterministic: bool = True
     ) -> tuple[Float[Array, "batch rows dim"], Bool[Array, "batch rows"], Aux]:
         """What the decoder attends to: memory rows, then tokens; and which of them are real."""
-        x = self.drop(self._embed(source, jnp.zeros(source.shape[0], jnp.int32)), deterministic=deterministic)
+        start = jnp.zeros(source.shape[0], jnp.int32)
+        x = self.drop(self._embed(source, start, source_mask), deterministic=deterministic)
         x = constrain(x, "batch", None, None)
         memory, x = self.encoder.encode(x, source_mask, deterministic=deterministic)
         rows = jnp.concatenate([memory, x], axis=1) if memory.shape[1] else x
@@ -214,7 +215,8 @@ class EncoderDecoder(Model):
         self, source: Int[Array, "batch source"], source_mask: Bool[Array, "batch source"]
     ) -> tuple[Float[Array, "batch heads rows rows"], ...]:
         """What memory rows and tokens of the source read in every layer (`MemoryTokens.attention_maps`)."""
-        return self.encoder.attention_maps(self._embed(source, jnp.zeros(source.shape[0], jnp.int32)), source_mask)
+        x = self._embed(source, jnp.zeros(source.shape[0], jnp.int32), source_mask)
+        return self.encoder.attention_maps(x, source_mask)
 
     def start_decoding(
         self, source: Int[Array, "batch source"], source_mask: Bool[Array, "batch source"], segment_length: int
@@ -239,7 +241,7 @@ class EncoderDecoder(Model):
         self, tokens: Int[Array, "batch 1"], state: DecoderState, *, active: Rows
     ) -> tuple[Float[Array, "batch 1 dim"], DecoderState]:
         """Reads one token of every active row; inactive rows keep their state."""
-        x, attention, cross = self._embed(tokens, state.position), [], []
+        x, attention, cross = self._embed(tokens, state.position, active[:, None]), [], []
         for layer, before, source in zip(self.decoder, state.attention, state.cross, strict=True):
             x, after, source = layer.decode(x, before, source, active=active)
             attention.append(after)
@@ -247,8 +249,8 @@ class EncoderDecoder(Model):
         hidden = self.decoder_norm(x) if self.final_norm else x
         return hidden, DecoderState(tuple(attention), tuple(cross), state.position + active.astype(jnp.int32))
 
-    def _embed(self, tokens: Array, position: Array) -> Array:
+    def _embed(self, tokens: Array, position: Array, mask: Array) -> Array:
         x = self.vocabulary.embed(tokens)
         if self.positions == "none":
             return x
-        return x + sinusoids(position[:, None] + jnp.arange(tokens.shape[1])[None], x.shape[-1]).astype(x.dtype)
+        return x + sinusoids(position[:, None] + count_positions(mask), x.shape[-1]).astype(x.dtype)

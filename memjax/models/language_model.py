@@ -10,7 +10,13 @@ from jaxtyping import Array, Float, Int
 
 from memjax.axes import constrain, named
 from memjax.functional.positions import sinusoids
-from memjax.memory.contract import OutputMemory, StackState, broadcast_mask
+from memjax.memory.contract import (
+    OutputMemory,
+    StackState,
+    broadcast_mask,
+    count_positions,
+    refuse_padding_in_front,
+)
 from memjax.memory.memory_tokens import memory_aux, prepend_memory
 from memjax.memory.mixtures import Prediction, Recalled
 from memjax.memory.projections import make_norm
@@ -209,7 +215,7 @@ class LanguageModel(Model):
         fresh = lambda count: jnp.where(start_of_document, 0, count)
         position, marker = jax.tree.map(fresh, (state.position, state.marker))
         real = broadcast_mask(mask, *tokens.shape)
-        x, marker = self._mark(self._embed(tokens, position), jnp.where(real, tokens, -1), marker)
+        x, marker = self._mark(self._embed(tokens, position, real), jnp.where(real, tokens, -1), marker)
         x = self.drop(x, deterministic=deterministic)
         x = constrain(x, "batch", None, None)
         x, stack, aux = self._run_stack(x, state.stack, **named, side=side)
@@ -222,6 +228,8 @@ class LanguageModel(Model):
             )
             aux = aux + more.prefixed("output_memory")
         hidden = self.drop(hidden, deterministic=deterministic)
+        if self.num_positions:
+            hidden = refuse_padding_in_front(hidden, mask)
         if self.is_initializing():
             self.vocabulary.log_probs(hidden[:, :1])
         recalled, mixtures = [], []
@@ -244,7 +252,7 @@ class LanguageModel(Model):
         extras: Mapping[str, Any] | None = None,
     ) -> tuple[Float[Array, "batch 1 dim"] | Prediction, LanguageModelState]:
         """Reads one token of every active row; inactive rows keep their state."""
-        x = self._embed(tokens, state.position, state.stack)
+        x = self._embed(tokens, state.position, decode_state=state.stack)
         x, marker = self._mark(x, jnp.where(active[:, None], tokens, -1), state.marker)
         if self.memory_tokens:
             x, _ = prepend_memory(self.memory_rows, x)
@@ -270,14 +278,15 @@ class LanguageModel(Model):
         """Log-probability of each target under the model alone, and under the candidates of each mixture alone."""
         return VocabularyScores(self.vocabulary).token_log_probs(output, targets)
 
-    def _embed(self, tokens: Array, position: Any, decode_state: Any = None) -> Array:
+    def _embed(self, tokens: Array, position: Any, mask: Array | None = None, decode_state: Any = None) -> Array:
         """Embeddings with the positions there are: in the document, and in the running segment.
 
         In decoding (`decode_state`) each row stands at a place of its own in its segment.
         """
         x, length = self.vocabulary.embed(tokens), tokens.shape[1]
         if self.positions == "sinusoids":
-            x = x + sinusoids(position[:, None] + jnp.arange(length)[None], x.shape[-1]).astype(x.dtype)
+            places = jnp.arange(length)[None] if mask is None else count_positions(mask)
+            x = x + sinusoids(position[:, None] + places, x.shape[-1]).astype(x.dtype)
         if not self.num_positions:
             return x
         if length > self.num_positions:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from memjax.axes import constrain, named
-from memjax.memory.contract import broadcast_mask
+from memjax.memory.contract import broadcast_mask, refuse_padding_in_front
 from memjax.memory.memory_tokens import memory_aux, prepend_memory
 from memjax.memory.projections import make_norm, matrix_init
 from memjax.models.contract import Model
@@ -250,7 +250,7 @@ class TextEncoder(Model):
             x = states.astype(self.dtype)
         else:
             x = self._embed(tokens, token_types, deterministic)
-        texts = broadcast_mask(mask, batch, length).any(axis=1)
+        text_mask, texts = mask, broadcast_mask(mask, batch, length).any(axis=1)
         if own := self.memory_tokens:
             x, mask = prepend_memory(self.memory_rows, x, mask)
         x = constrain(x, "batch", None, None)
@@ -258,7 +258,7 @@ class TextEncoder(Model):
         hidden, _, aux = self.stack(x, self.stack.init_state(batch), **named_arguments, side=side)
         if own:
             aux += memory_aux(hidden[:, :own], texts)
-        hidden = hidden[:, own:]
+        hidden = refuse_padding_in_front(hidden[:, own:], text_mask)
         return hidden, aux + Aux(arrays={name: hidden for name in self.features})
 
     def _embed(self, tokens: Array, token_types: Array | None, deterministic: bool) -> Activations:

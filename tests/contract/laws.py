@@ -173,12 +173,23 @@ def causality(run: Run) -> None:
 
 
 def padding(run: Run) -> None:
-    """4: what stands at padded positions has no effect on the row's tokens, on other rows or on later segments."""
+    """4: what stands at padded positions has no effect on the row's tokens, on other rows or on later segments; no
+    token is read wrongly where padding stands in front of it."""
     x, mask, state = run.xs(1)[0], prefix_mask(LENGTH, 2, 0), run.used_state()
     plain = run.forward(x, state, mask=mask)
     other = run.forward(jnp.where(mask[..., None], x, 1e3), state, mask=mask)
     assert_identical(other[0][mask], plain[0][mask])
     assert_identical(run.forward(x, other[1])[0], run.forward(x, plain[1])[0])
+    # Padding in front: tokens are read as where they stand first, or refused.
+    begin, lengths = {"start": starts(*[True] * ROWS)}, (LENGTH, 2, 1)
+    behind = np.stack(
+        [np.roll(one, LENGTH - tokens, axis=0) for one, tokens in zip(np.asarray(x), lengths, strict=True)]
+    )
+    plain = run.forward(x, state, mask=prefix_mask(*lengths), **begin)[0]
+    other = run.forward(jnp.asarray(behind), state, mask=prefix_mask(*lengths)[:, ::-1], **begin)[0]
+    for b, tokens in enumerate(lengths):
+        if tokens == LENGTH or not np.isnan(other[b]).all():
+            assert_close(other[b, LENGTH - tokens :], plain[b, :tokens], 1e-5)
 
 
 def mixed_segments(run: Run, *, state: Any = None, seed: int = 6, keys: bool = False) -> Segments:

@@ -12,7 +12,14 @@ from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.precision import at_least_float32
 from memjax.functional.product_keys import lookup_rows
 from memjax.memory import contract
-from memjax.memory.contract import DecodeState, broadcast_mask, next_position, token_decode_state, where_rows
+from memjax.memory.contract import (
+    DecodeState,
+    broadcast_mask,
+    next_position,
+    refuse_padding_in_front,
+    token_decode_state,
+    where_rows,
+)
 from memjax.typing import Aux, EmptyState, Leaf, Sum, tree_dataclass
 
 FAULTS = {
@@ -185,7 +192,7 @@ class SlotMemory(contract.Memory):
         new = slots + self._attend(slots @ self.writer.astype(slots.dtype), tokens, tokens, mask[:, None, None, :])
         new = new / jnp.linalg.norm(new, axis=-1, keepdims=True)
         new = where_rows(mask.any(axis=1), SlotState(new, jnp.ones_like(state.started)), state)
-        return y, new, Aux()
+        return refuse_padding_in_front(y, mask), new, Aux()
 
     def _attend(self, queries, keys, values, visible):
         visible = jnp.broadcast_to(visible, (*visible.shape[:2], queries.shape[1], visible.shape[3]))
