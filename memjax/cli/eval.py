@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memjax.cli.parser import EVALUATION_FIELDS, Parser, data_facts, open_run, tell, with_config
+from memjax.cli.parser import EVALUATION_FIELDS, Parser, data_facts, exit_code, open_run, tell, with_config
 from memjax.cli.stores import add_store, check_store_options, describe_store, score_store
 from memjax.cli.streams import check_probe, describe_stream, probe_stream
 from memjax.config import Config, Evaluation
@@ -30,6 +30,7 @@ PLURAL = {
     "tokens_per_second": "{:,.0f}",
     "examples_per_second": "{:,.0f}",
 }
+RATES = ("tokens_per_second", "examples_per_second")
 
 
 def run(arguments: list[str]) -> int:
@@ -47,7 +48,7 @@ def run(arguments: list[str]) -> int:
     if options.probe and (lengths or options.datastore):
         other = "--memory" if lengths else "--datastore"
         raise UsageError(f"--probe: given with {other}, allowed: one of the two")
-    check_store_options(options)
+    check_store_options(options, scores=True)
     if options.probe:
         check_probe(config)
     if options.datastore:
@@ -85,7 +86,7 @@ def run(arguments: list[str]) -> int:
         gains = compare_sizes([scores for *_, scores in results], unit_of(loaded.experiment, config))
         rows = [rows[0], *(row | {"gain": gain_values(rows[0], g)} for row, g in zip(rows[1:], gains, strict=True))]
         print(json.dumps(rows) if options.json else describe_sizes(rows, task, _trained(config), gains))
-        return 0
+        return max(map(exit_code, rows))
     return tell(values, functools.partial(describe_evaluation, task=task), options)
 
 
@@ -160,6 +161,7 @@ def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
     """A sentence with what the task is about, then all other numbers, one a line; subsets, then the memory."""
     show = lambda name, value: PLURAL.get(name, "{:.4f}" if isinstance(value, float) else "{}").format(value)
     told = {"run", "step", "newest_step", "split", "memory_length", "memory_state", *task.headline}
+    told |= {rate for rate in RATES if not values.get(rate)}  # 0 = not measured: a single batch
     whole = {n: v for n, v in values.items() if not (isinstance(v, Mapping) or v is None or n in told)}
     shown = {name.replace("_", " "): show(name, value) for name, value in whole.items()}
     for subset, numbers in values.get("subsets", {}).items():
@@ -199,7 +201,7 @@ def headline(values: Mapping[str, Any], task: Any) -> str:
 def describe_sizes(rows: Sequence[Mapping[str, Any]], task: Any, trained: int, gains: Sequence[Comparison] = ()) -> str:
     """A line a size of the memory, after a sentence with what was scored; then what each saves, with its error."""
     names = [name for name in task.headline if name in rows[0]] + ["memory_bytes", "tokens_per_second"]
-    show = lambda name, value: PLURAL.get(name, "{:.4f}").format(value)
+    show = lambda name, value: "-" if name in RATES and not value else PLURAL.get(name, "{:.4f}").format(value)
     size = lambda row: _size(row["memory_length"]) + (" (as trained)" if row["memory_length"] == trained else "")
     table = [["memory", *(name.replace("_", " ") for name in names)]]
     table += [[size(row), *(show(name, row[name]) for name in names)] for row in rows]

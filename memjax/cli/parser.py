@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -289,7 +290,11 @@ def open_run(run: str, config: Config | None, options: Any = None, *, step: int 
       options: The options of `with_config`, which know whether the data was named on the command line.
       step: The step of another checkpoint than the newest.
     """
+    import jax.numpy as jnp
+    import numpy as np
+
     from memjax.lifelong import load_run
+    from memjax.training.checkpoints import flatten
     from memjax.training.runs import describe_generator
 
     tell = lambda line: print(line, file=sys.stderr, flush=True)
@@ -297,6 +302,9 @@ def open_run(run: str, config: Config | None, options: Any = None, *, step: int 
     tell(f"{run}: {loaded.checkpoint}")
     if line := describe_generator(run):
         tell(line)
+    for name, array in flatten(loaded.variables).items():
+        if jnp.issubdtype(array.dtype, jnp.floating) and not np.isfinite(np.asarray(array)).all():
+            raise ValueError(f"{run}: {name} is not finite, allowed: a run whose parameters are; train it again")
     return loaded
 
 
@@ -307,6 +315,19 @@ def data_facts(loaded: Any) -> dict[str, Any]:
 
 
 def tell(facts: Mapping[str, Any], describe: Callable[[Any], str], options: argparse.Namespace) -> int:
-    """Prints facts as `--json` or in words, and returns the exit code."""
+    """Prints facts as `--json` or in words, and returns the exit code: 1 where a number among them is not finite."""
     print(json.dumps(facts) if options.json else describe(facts))
-    return 0
+    return exit_code(facts)
+
+
+def exit_code(facts: Mapping[str, Any]) -> int:
+    """0, or 1 with a line on standard error for numbers that are not finite: no result is one of them.
+
+    Example:
+      >>> exit_code({"nats_per_token": 1.5, "targets": 12})
+      0
+    """
+    wrong = [name for name, value in facts.items() if isinstance(value, float) and not math.isfinite(value)]
+    if wrong:
+        print(f"memjax: not finite: {', '.join(f'{name} is {facts[name]}' for name in wrong)}", file=sys.stderr)
+    return int(bool(wrong))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memjax.cli.parser import DATA_FIELDS, Parser, make_reader, open_run, with_config
+from memjax.cli.parser import DATA_FIELDS, Parser, exit_code, make_reader, open_run, with_config
 from memjax.cli.texts import read_texts
 from memjax.config import Config
 from memjax.settings.ranges import Count
@@ -33,11 +33,12 @@ def run(arguments: list[str]) -> int:
     if options.text or options.file or not files:
         asked += [(text, about) for text in read_texts(options.text, options.file)]
     answers, facts = predict(options.run, config, asked, options, top=options.top)
+    codes = [exit_code(found) for found in answers]
     for number, ((text, _), found) in enumerate(zip(asked, answers, strict=True)):
         told = {"text": text} if isinstance(text, str) else {"row": number}
         shown = describe_row(found) if files else describe_answer(found)
         print(json.dumps({**told, **found, **facts}) if options.json else shown)
-    return 0
+    return max(codes)
 
 
 def predict(

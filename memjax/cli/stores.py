@@ -29,8 +29,12 @@ def add_store(parser: argparse.ArgumentParser, otherwise: str) -> None:
     add("--knn-backend", default="", choices=BACKENDS, help=searched)
 
 
-def check_store_options(options: argparse.Namespace) -> None:
-    """Refuses options of a store where there is none, and what is no store, before anything is read.
+def check_store_options(options: argparse.Namespace, *, scores: bool = False) -> None:
+    """Refuses options of a store where there is none, and what no store takes, before anything is read.
+
+    Args:
+      options: of the verb.
+      scores: Whether targets are scored, which needs a share of the model: one that no neighbour has may come.
 
     Raises:
       ValueError: one line.
@@ -40,10 +44,14 @@ def check_store_options(options: argparse.Namespace) -> None:
     }
     if given and not options.datastore:
         raise UsageError(f"{_option(next(iter(given)))}: given without --datastore, allowed: with one")
+    if scores and options.knn_weight == 1:
+        allowed = "0 to below 1: a target that no neighbour has would have no probability"
+        raise UsageError(f"--knn-weight: given 1, allowed: {allowed}")
     if options.datastore:
         from memjax.datastore.store import Store
+        from memjax.retrieval.interpolation import check_neighbors
 
-        Store(Path(options.datastore).expanduser())
+        check_neighbors(Store(Path(options.datastore).expanduser()), options.knn_neighbors or 1)
 
 
 def open_store(options: argparse.Namespace, run: Any) -> tuple[Any, Any, Any]:
@@ -66,7 +74,7 @@ def score_store(options: argparse.Namespace, run: Any) -> tuple[Any, dict[str, A
     source, store, index = open_store(options, run)
     named = {"weights": options.knn_weight, "temperatures": options.knn_temperature}
     given: dict[str, Any] = {name: (value,) for name, value in named.items() if value is not None}
-    count = options.knn_neighbors or NEIGHBORS
+    count = options.knn_neighbors or min(NEIGHBORS, store.entries)
     scored = evaluate_with_store(source, store, index=index, num_neighbors=count, **given)
     means = ("nats_per_token", "bits_per_byte", "perplexity")
     alone = {name: value for name in means if (value := getattr(scored.alone, name)) is not None}
@@ -84,7 +92,7 @@ def recall_of(options: argparse.Namespace, run: Any) -> tuple[Any, Any, dict[str
     given = options.knn_weight, options.knn_temperature
     source, store, index = open_store(options, run)
     if None not in given:
-        mixing = Mixing(*given, options.knn_neighbors or NEIGHBORS)
+        mixing = Mixing(*given, options.knn_neighbors or min(NEIGHBORS, store.entries))
     else:
         mixing = kept_mixing(source, store, index, options.knn_neighbors or 0)
         changed = zip(("weight", "temperature"), given, strict=True)

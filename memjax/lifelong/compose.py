@@ -288,7 +288,8 @@ class _Composed:
             )
             return dataclasses.replace(begun, method=method)
 
-        made = plain._replace(init=init, observe=self.observe, kinds=kinds, needs=self.method.needs)
+        named = {"kinds": kinds, "needs": self.method.needs, "finish": self.parts.finish}
+        made = plain._replace(init=init, observe=self.observe, **named)
         if self.memory is None or self.store is None:
             return made
         made, parts = made._replace(host=self.store.host), {"write": Part(self._write, writes=True)}

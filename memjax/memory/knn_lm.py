@@ -171,7 +171,7 @@ class KNNMemory(OutputMemory):
         """Nothing is remembered between segments."""
         require(self.num_neighbors >= 1, "num_neighbors", self.num_neighbors, "1 or more")
         require(0 <= self.interpolation_weight <= 1, "interpolation_weight", self.interpolation_weight, "0 to 1")
-        require(self.temperature > 0, "temperature", self.temperature, "more than 0")
+        require(0 < self.temperature < np.inf, "temperature", self.temperature, "a number above 0")
         return EmptyState()
 
     @nn.nowrap

@@ -114,6 +114,12 @@ class Model(nn.Module):
         return length
 
     @nn.nowrap
+    def num_choices(self, length: int) -> int:
+        """What each target of a row of so many inputs is one of: entries of the vocabulary, classes, or tokens."""
+        head = getattr(self, "head", None)
+        return getattr(head, "num_classes", 0) or getattr(self.vocabulary, "vocab_size", 0) or length
+
+    @nn.nowrap
     def of_task(self, index: int) -> Any:
         """The model as it answers a task of a stream, by its place there: as it is, but with columns for tasks."""
         del index

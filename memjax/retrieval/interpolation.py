@@ -40,6 +40,7 @@ from memjax.retrieval.tuning import (
     score_mixture,
     tune,
 )
+from memjax.settings.relations import require
 from memjax.training.evaluation import EvaluationResult, Evaluator, Score, Scored
 
 __all__ = ["Found", "Mixing", "WithStore", "add_store", "evaluate_with_store", "kept_mixing", "neighbors_in_store"]
@@ -133,6 +134,9 @@ def evaluate_with_store(
       ValueError: a store of another run, tokenizer or protocol, or one that holds a split that is scored.
     """
     split = split or source.run.experiment.config.evaluation.split
+    check_neighbors(store, num_neighbors)
+    for weight in weights:
+        check_weight(weight)
     given = len(weights) == len(temperatures) == 1
     check_store(source, store)
     for one in (split,) if given else (split, tune_on):
@@ -194,6 +198,7 @@ def add_store(
       ValueError: a store of another run, tokenizer or protocol.
     """
     check_store(source, store)
+    check_neighbors(store, mixing.neighbors)
     index = open_searched(store) if index is None else index
     knn = KNNMemory(
         num_neighbors=mixing.neighbors,
@@ -225,6 +230,25 @@ def kept_mixing(source: KeySource, store: Store, index: Index, num_neighbors: in
         allowed = "given ones, or a store with which `memjax eval --datastore` has tuned them under the same settings"
         raise ValueError(f"datastore: no weight and temperature are known for {store.path}, allowed: {allowed}")
     return Mixing(**max(found, key=lambda about: about["seconds"])["mixing"])
+
+
+def check_neighbors(store: Store, num_neighbors: int) -> None:
+    """Refuses more neighbours than a store has entries, before anything is read.
+
+    Raises:
+      ValueError: fewer than 1, or more than there are entries.
+    """
+    require(1 <= num_neighbors <= store.entries, "num_neighbors", num_neighbors, f"1 to {store.entries:,}, its entries")
+
+
+def check_weight(weight: float) -> None:
+    """Refuses a share of the neighbours that leaves nothing to the model where targets are scored.
+
+    Raises:
+      ValueError: it is not in [0, 1): with 1, a target that no neighbour has would have no probability at all.
+    """
+    allowed = "0 to below 1: with 1, a target that no neighbour has would have no probability"
+    require(0 <= weight < 1, "interpolation_weight", weight, allowed)
 
 
 def open_searched(store: Store, backend: str = "") -> Index:

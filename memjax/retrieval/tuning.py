@@ -23,6 +23,7 @@ from jaxtyping import Float, Int
 
 from memjax.data.annotations import NUMBER
 from memjax.memory.knn_lm import DISTANCES, VALUES, Neighbors, Search, ValuesOf, neighbor_log_prob, search_neighbors
+from memjax.settings.relations import require
 from memjax.training.evaluation import EvaluationResult, Evaluator, Score, Scored
 from memjax.training.metrics import perplexity
 from memjax.typing import Batch
@@ -196,6 +197,8 @@ def neighbor_log_probs(targets: Targets, neighbors: CachedNeighbors, temperature
     """
     if len(neighbors.values) != len(targets):
         raise ValueError(f"neighbors: given those of {len(neighbors.values)} targets, allowed: {len(targets)}")
+    for temperature in temperatures:
+        require(0 < temperature < np.inf, "temperature", temperature, "a number above 0")
     size = max(SCORES_AT_ONCE // neighbors.values.shape[1], 1)
     grid = jnp.asarray(temperatures, jnp.float32)
     rows = []
@@ -262,6 +265,8 @@ def tune(
     """
     if not len(weights) or not len(temperatures):
         raise ValueError(f"weights, temperatures: given {weights!r}, {temperatures!r}, allowed: at least one of each")
+    for weight in weights:
+        require(0 <= weight <= 1, "interpolation_weight", weight, "0 to 1")
     others = neighbor_log_probs(targets, neighbors, temperatures)
     nats = mixture_nats(targets.log_probs, others, weights) / max(len(targets), 1)
     return Tuning(tuple(weights), tuple(temperatures), nats)

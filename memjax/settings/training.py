@@ -63,6 +63,28 @@ class Schedule(Settings):
     final_fraction: Share = 0.0
     """of the peak, where cosine and linear decay end"""
 
+    def warnings(self, field: str, config: Config) -> list[str]:
+        # The updates of a stream that is read in passes are counted when its tasks are open.
+        if config.lifelong is not None and config.lifelong.epochs:
+            return []
+        return self.length_warnings(field, config.training.steps, config.training.apply_every)
+
+    def length_warnings(self, field: str, steps: int, apply_every: int) -> list[str]:
+        """Lines about a run of so many steps that ends before the learning rate has reached its peak.
+
+        Example:
+          >>> print(*Schedule(learning_rate=0.01).length_warnings("", 50, 1))
+          warmup_steps: given 100, the run has 50 optimiser updates and ends at a rate of 0.0049 instead of 0.01
+        """
+        updates = -(-steps // apply_every)
+        if self.warmup_steps < updates or not updates:
+            return []
+        last = self.learning_rate * (updates - 1) / self.warmup_steps
+        return [
+            f"{field}warmup_steps: given {self.warmup_steps}, the run has {updates} optimiser updates and ends at a "
+            f"rate of {last:.4g} instead of {self.learning_rate:g}"
+        ]
+
 
 @dataclass(slots=True, kw_only=True)
 class TableAdam(Settings):

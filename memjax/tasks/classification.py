@@ -99,11 +99,14 @@ class Classification(Task):
         del how
         examples, length = self.examples_of(asked, data), self.config.data.segment_length
         names, count = self.class_names(), self.settings.num_classes
+        # A head of own tasks has room for tasks to come: a class without a name is none that can be answered.
+        known = np.array([number in names or not self.names_all for number in range(count)])
         found: list[dict[str, Any]] = [{} for _ in asked]
         for part in read_examples(model, variables, examples, length=length, read=read):
             for row, number in enumerate(part.batch.extras[EXAMPLE]):
                 if number >= 0:
-                    ranked = candidates(part.log_probs[row, 0], lambda number: names.get(number, str(number)), count)
+                    scores = np.where(known, part.log_probs[row, 0], -np.inf)
+                    ranked = candidates(scores, lambda number: names.get(number, str(number)), int(known.sum()))
                     found[number] = {**ranked[0], "candidates": [ranked], **neighbors_of(part, row)}
         return found
 
@@ -129,6 +132,13 @@ class Classification(Task):
             return class_names(self.config.data.source)
         named = [(task.name, *item) for task in reversed(stream.tasks) for item in class_names(task.source).items()]
         return {number: f"{task}/{name}" if name.isdecimal() else name for task, number, name in named}
+
+    @property
+    def names_all(self) -> bool:
+        """Whether every class of every task has a name."""
+        stream = self.config.lifelong
+        sources = [self.config.data.source] if stream is None else [task.source for task in stream.tasks]
+        return all(map(class_names, sources))
 
     def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, Tokens]:
         """Tokens of the texts of each class."""

@@ -1,6 +1,7 @@
 """The parts of an update that a configuration describes: objective, optimisers and step, put together in one place."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from memjax.training import optimizers
 from memjax.training.checkpoints import flatten
 from memjax.training.objective import OVER_LAYERS, Objective, model_loss
 from memjax.training.slot_counters import count_usage
-from memjax.training.step import AfterUpdate, TrainState, init_train_state, make_train_step
+from memjax.training.step import AfterUpdate, TrainState, finish_window, init_train_state, make_train_step
 from memjax.training.tables import TableOptimizer, freeze_tables, table_adam
 from memjax.typing import Batch, Sum
 
@@ -28,6 +29,7 @@ class Parts(NamedTuple):
       table_optimizer: of value tables.
       step: `step(state, batch) -> (state, sums)`, not jitted.
       segments: arguments of `gradients_of`, for a learner that composes the step itself.
+      finish: `finish(state) -> state` at the end of a stage (see `Learner`), None without windows.
     """
 
     objective: Objective
@@ -35,6 +37,7 @@ class Parts(NamedTuple):
     table_optimizer: TableOptimizer
     step: Callable[[TrainState, Batch], tuple[TrainState, dict[str, Sum]]]
     segments: Mapping[str, Any]
+    finish: Callable[[TrainState], TrainState] | None = None
 
     def init(self, variables: Any, memory: Any, batch: Batch, key: Any, *, method: Any = None) -> TrainState:
         """The state before the first step (see `init_train_state`)."""
@@ -74,16 +77,20 @@ def make_parts(
       after_update: as in `apply_gradients`.
     """
     training, made = config.training, objective(config, model)
+    if links and training.apply_every > 1:  # the last window of a task may be short, and has no reference of its own
+        allowed = "1 with a method that projects gradients"
+        raise ValueError(f"training.apply_every: given {training.apply_every}, allowed: {allowed}")
     optimizer, tables = make_optimizer(config, model, links), make_table_optimizer(config)
     names = ("accumulate", "rematerialize", "segments_per_checkpoint", "segments_without_gradient")
     segments = {name: getattr(training, name) for name in names}
     step = make_train_step(made, optimizer, table_optimizer=tables, after_update=after_update, jit=False, **segments)
-    return Parts(made, optimizer, tables, step, segments)
+    finish = functools.partial(finish_window, optimizer=optimizer) if training.apply_every > 1 else None
+    return Parts(made, optimizer, tables, step, segments, finish)
 
 
 def make_schedule(training: configs.Training) -> optimizers.Schedule:
     """The learning rate over optimiser steps."""
-    steps = max(training.steps // training.apply_every, 1)
+    steps = -(-training.steps // training.apply_every)  # the last window may be shorter
     return optimizers.make_schedule(**dataclasses.asdict(training.schedule), steps=steps)
 
 

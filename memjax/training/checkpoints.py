@@ -156,6 +156,13 @@ class Checkpoints:
             lacking.clear()
             lacking.update((name, np.zeros(shapes[name].shape, shapes[name].dtype)) for name in absent)
             shapes = {name: leaf for name, leaf in shapes.items() if name not in lacking}
+            kinds = {name: kind for name, kind in manifest["keys"].items() if name in shapes}
+            if kinds != (here := {name: kind for name, kind in key_kinds(tree).items() if name in kinds}):
+                name = next(name for name in kinds if kinds[name] != here.get(name))
+                raise ValueError(
+                    f"{self.directory}: checkpoint {step} was made under the random number generator {kinds[name]}, "
+                    f"this process uses {here.get(name)}; start with JAX_DEFAULT_PRNG_IMPL={kinds[name]} to go on"
+                )
             difference = describe_difference(shapes, arrays)
             if difference:
                 raise ValueError(f"{self.directory}: checkpoint {step} is of another architecture: {difference}")

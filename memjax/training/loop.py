@@ -129,6 +129,8 @@ def every(number: int, hook: Hook) -> Hook:
     return call
 
 
+DIVERGED = 10
+"""times the nats of a uniform answer, beyond which an evaluation is that of a model that has diverged"""
 MakeObjective = Callable[[Config, Any], Objective]
 MakeLearner = Callable[[Lineage], Learner]
 Course = Callable[[Experiment, Layout | None, MakeObjective], tuple[MakeLearner, Sequence[Stage]]]
@@ -165,7 +167,8 @@ def plain_learner(
         return parts.init(values, memory, example, jax.random.fold_in(key, 1), method=kept)
 
     observe = lambda state, batch, kind: parts.step(state, batch)
-    return Learner(model, variables, init, observe, {STREAM: example}, experiment.evaluators(layout))
+    kinds, evaluators = {STREAM: example}, experiment.evaluators(layout)
+    return Learner(model, variables, init, observe, kinds, evaluators, finish=parts.finish)
 
 
 def plain_stage(experiment: Experiment, layout: Layout | None, name: str, steps: int, **fields: Any) -> Stage:
@@ -348,7 +351,11 @@ class _Run:
                 raise NotFinite(f"{record.path}: not finished, the loss of {what} is {result.nats}; {record.remedy()}")
         named = {name: result.as_dict() for name, result in results.items() if name}
         found = {"evaluation": results[""].as_dict(), **({"evaluations": named} if named else {}), **self.sizes}
-        record.finish(info.step, found, describe_score(results[""]))
+        limits = {name: self._limit(name) for name in results}
+        if diverged := all((results[name].nats_per_token or 0) > limits[name] for name in results):
+            found["diverged"] = {"nats_per_token": results[""].nats_per_token, "more_than": limits[""]}
+        text = describe_score(results[""])
+        record.finish(info.step, found, f"DIVERGED, {text}" if diverged else text)
         return TrainingResult(record.path, info.step, found, False)
 
     # Start
@@ -408,6 +415,9 @@ class _Run:
             f"{self.config.data.segment_length} tokens; compiling the training step"
         )
         record.tell("start", self.position.step, text, {**self.sizes, "attempt": record.directory.attempt})
+        schedule, every = training.schedule, training.apply_every
+        if self.config.lifelong is not None and self.config.lifelong.epochs:  # its updates are counted by now
+            notes += schedule.length_warnings("training.schedule.", record.steps, every)
         for line in [*warnings(self.config), *notes]:
             record.tell("note", self.position.step, line)
         return state
@@ -441,7 +451,13 @@ class _Run:
         if self.stream is None:
             self.stream = stage.open(info.state, self.position.stream)
         evaluate, save = every(training.evaluate_every, self._evaluate), every(training.checkpoint_every, self._save)
-        step, state = self.trace.around(self.places.observe, first), info.state
+        observe, state = self.trace.around(self.places.observe, first), info.state
+
+        def step(state: TrainState, update: Any) -> tuple[TrainState, dict[str, Sum]]:
+            state, sums = observe(state, update)
+            # A window of `apply_every` steps ends with its stage: no task is updated by gradients of the one before.
+            return (self.places.finish(state) if self.position.step + 1 == last else state), sums
+
         for info in training_steps(step, state, self._updates(self.stream), steps=last, first=first):
             self.position = self.position._replace(step=info.step)
             if info.step == first + 1:
@@ -557,6 +573,18 @@ class _Run:
         except Interrupted:
             raise self.record.stopped(info.step) from None
 
+    def _limit(self, name: str) -> float:
+        """Nats a target that only a model that has diverged needs: many times those of an equal chance for each."""
+        length = self.learner.evaluators[name].reading.segment_length
+        return DIVERGED * math.log(max(self.learner.model.num_choices(length), 2))
+
+    def _describe_divergence(self, name: str, result: EvaluationResult) -> str:
+        rate, limit = self.config.training.schedule.learning_rate, self._limit(name)
+        return (
+            f"diverged: {result.nats_per_token:.4g} nats a target, a uniform answer has {limit / DIVERGED:.4g}; "
+            f"training.schedule.learning_rate is {rate:g}, a smaller one or training.clip_norm may help"
+        )
+
     def _score(self, info: StepInfo, name: str) -> EvaluationResult:
         """Evaluates after a step, once."""
         place = self.position._replace(stream=None)
@@ -570,4 +598,7 @@ class _Run:
             result = self.learner.evaluators[name](variables, stop=lambda: bool(self.record.stop()))
             self.record.write_score(place, name, result)
             self.scores[place, name] = result
+            # A task of a stream that is forgotten, or not learned yet, may be answered as wrongly without harm.
+            if self.config.lifelong is None and (result.nats_per_token or 0) > self._limit(name):
+                self.record.tell("note", info.step, self._describe_divergence(name, result))
         return self.scores[place, name]

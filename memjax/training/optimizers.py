@@ -174,6 +174,9 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """An update rule behind links and gradient clipping, applied to the mean gradient of every `apply_every` steps.
 
+    With `apply_every` above 1, `update(..., finish=True)` ends a window early: the rule is applied to the mean of
+    the gradients in it, and the given gradient does not count. An empty window changes nothing.
+
     Args:
       rule: `adam(...)`, `adafactor(...)` or any other of optax.
       clip_norm: largest global norm of the gradient that reaches the rule; 0 = no clipping.
@@ -186,7 +189,23 @@ def make_optimizer(
     if apply_every == 1:
         return optimizer
     steps: Any = optax.MultiSteps(optimizer, every_k_schedule=apply_every)
-    return optax.GradientTransformationExtraArgs(steps.init, steps.update)  # its own method would lose the reference
+
+    def update(updates: Any, state: Any, params: Any = None, *, finish: bool = False, **others: Any) -> tuple[Any, Any]:
+        if not finish:
+            return steps.update(updates, state, params, **others)
+        some, rule = state.mini_step > 0, optax.with_extra_args_support(optimizer)
+        updates, inner = rule.update(state.acc_grads, state.inner_opt_state, params, **others)
+        empty = jax.tree.map(jnp.zeros_like, state.acc_grads)
+        new = state._replace(
+            mini_step=jnp.zeros_like(state.mini_step),
+            gradient_step=optax.safe_increment(state.gradient_step),
+            inner_opt_state=inner,
+            acc_grads=empty,
+        )
+        select = lambda a, b: jax.tree.map(lambda x, y: jnp.where(some, x, y), a, b)
+        return select(updates, empty), select(new, state)
+
+    return optax.GradientTransformationExtraArgs(steps.init, update)  # its own method would lose the reference
 
 
 def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransformation:

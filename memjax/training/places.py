@@ -46,6 +46,7 @@ class Places:
                 self._split,
                 layout.of(split_state(train_state_names(self.shapes, names), self.groups), self._split),
             )
+        self._finish: Any = None
         self._compiled = {kind: self.compile(kind) for kind in learner.kinds}
 
     def _with_totals(self, state: TrainState) -> TrainState:
@@ -79,7 +80,16 @@ class Places:
 
     def release(self) -> None:
         """Frees the programs of the updates, also where an exception that is kept still holds this object."""
-        free_programs((*self._observe.values(), *self._compiled.values()))
+        finish = () if self._finish is None else (self._finish,)
+        free_programs((*self._observe.values(), *self._compiled.values(), *finish))
+
+    def finish(self, state: TrainState) -> TrainState:
+        """The state after the last update of a stage (see `Learner.finish`)."""
+        if self.learner.finish is None:
+            return state
+        if self._finish is None:
+            self._finish = jax.jit(self.learner.finish, donate_argnums=0, out_shardings=self.state)
+        return self._finish(state)
 
     def fresh(self) -> Mapping[str, Any]:
         """Fresh variables."""

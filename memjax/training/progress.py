@@ -76,8 +76,10 @@ def describe_numbers(values: Mapping[str, Any]) -> str:
     """
     shown = [("nats_per_token", "loss {:.4f}"), ("bits_per_byte", "bits/byte {:.4f}"), ("accuracy", "accuracy {:.3f}")]
     shown += [("matthews", "Matthews {:.3f}"), ("exact_match", "exact match {:.2f}"), ("f1", "F1 {:.2f}")]
-    shown += [("tokens_per_second", "{:,.0f} tokens/s")]
-    return "  ".join(form.format(values[name]) for name, form in shown if values.get(name) is not None)
+    texts = [form.format(values[name]) for name, form in shown if values.get(name) is not None]
+    # 0 = not measured: a single batch, or an update that reads no tokens.
+    texts += [f"{values['tokens_per_second']:,.0f} tokens/s"] if values.get("tokens_per_second") else []
+    return "  ".join(texts)
 
 
 def describe_duration(seconds: float) -> str:

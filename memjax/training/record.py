@@ -156,9 +156,12 @@ class Record:
         seconds, steps = self.clock.seconds(), self.clock.steps
         counted = max(float(totals["skipped"].weight), 1.0)
         line: dict[str, Any] = {**describe_totals(totals), **usage}
-        line["learning_rate"] = float(self._schedule(max(updates // training.apply_every - 1, 0)))
+        short = position.step == position.end  # the last window of a stage is applied as it is
+        windows = -(-updates // training.apply_every) if short else updates // training.apply_every
+        line["learning_rate"] = float(self._schedule(max(windows - 1, 0)))
         # The first step of an attempt is not timed, and the totals of a resumed run reach back before it.
-        line["tokens_per_second"] = line["tokens"] / counted * steps / seconds if steps > 0 and seconds > 0 else None
+        timed = steps > 0 and seconds > 0 and line["tokens"]
+        line["tokens_per_second"] = line["tokens"] / counted * steps / seconds if timed else None
         line["seconds"] = time.perf_counter() - self.clock.begin
         if self.clock.first_step is not None:
             line["first_step_seconds"], self.clock.first_step = self.clock.first_step, None

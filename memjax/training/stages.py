@@ -139,6 +139,8 @@ class Learner(NamedTuple):
       needs: what the method must be told.
       host: arrays on the host.
       sizes: for a plan.
+      finish: `finish(state) -> state` after the last update of a stage, which applies a window of
+        `training.apply_every` steps that is not full; None = every update is applied at once.
     """
 
     model: Any
@@ -152,6 +154,7 @@ class Learner(NamedTuple):
     needs: Needs = Needs()
     host: Host = Host()
     sizes: Sizes = Sizes()
+    finish: Callable[[TrainState], TrainState] | None = None
 
     def adapted(self, state: TrainState, seed: int) -> Mapping[str, Any]:
         """The variables that a split is scored with, and answered: of every evaluation, in the loop and after it."""

@@ -27,6 +27,7 @@ __all__ = [
     "Gradients",
     "TrainState",
     "apply_gradients",
+    "finish_window",
     "gradients_of",
     "init_train_state",
     "init_variables",
@@ -142,6 +143,25 @@ def _loss_variables(state: TrainState) -> dict[str, Any]:
     """The variables of a loss: those of the model, and what a learner keeps."""
     method = {"method": state.method} if jax.tree.leaves(state.method) else {}
     return {**model_variables(state), **method}
+
+
+def finish_window(state: TrainState, optimizer: optax.GradientTransformation) -> TrainState:
+    """Applies the gradients of a window of `apply_every` steps that is not full, as the mean of those that are in it.
+
+    Args:
+      state: the state after the last step of a stage.
+      optimizer: the optimiser of the dense parameters, from `optimizers.make_optimizer` with `apply_every` above 1.
+
+    Returns:
+      The state with an empty window; what is not finite changes nothing else.
+    """
+    nothing = jax.tree.map(jnp.zeros_like, state.params)
+    update: Any = optimizer.update
+    updates, opt_state = update(nothing, state.opt_state, state.params, finish=True)
+    params = optax.apply_updates(state.params, updates)
+    ok = _stays_finite((params, opt_state), (state.params, state.opt_state))
+    params, opt_state = select_state(ok, (params, opt_state), (state.params, state.opt_state))
+    return dataclasses.replace(state, params=params, opt_state=opt_state)
 
 
 AfterUpdate = Callable[[Any, Any, Any, Any], Any]
