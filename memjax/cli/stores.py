@@ -51,7 +51,7 @@ def check_store_options(options: argparse.Namespace, *, scores: bool = False) ->
         from memjax.datastore.store import Store
         from memjax.retrieval.interpolation import check_neighbors
 
-        check_neighbors(Store(Path(options.datastore).expanduser()), options.knn_neighbors or 1)
+        check_neighbors(Store(Path(options.datastore).expanduser()).entries, options.knn_neighbors or 1)
 
 
 def open_store(options: argparse.Namespace, run: Any) -> tuple[Any, Any, Any]:

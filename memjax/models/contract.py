@@ -116,8 +116,8 @@ class Model(nn.Module):
     @nn.nowrap
     def num_choices(self, length: int) -> int:
         """What each target of a row of so many inputs is one of: entries of the vocabulary, classes, or tokens."""
-        head = getattr(self, "head", None)
-        return getattr(head, "num_classes", 0) or getattr(self.vocabulary, "vocab_size", 0) or length
+        head, vocabulary = getattr(self, "head", None), getattr(self, "vocabulary", None)
+        return getattr(head, "num_classes", 0) or getattr(vocabulary, "vocab_size", 0) or length
 
     @nn.nowrap
     def of_task(self, index: int) -> Any:

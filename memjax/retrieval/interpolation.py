@@ -134,7 +134,7 @@ def evaluate_with_store(
       ValueError: a store of another run, tokenizer or protocol, or one that holds a split that is scored.
     """
     split = split or source.run.experiment.config.evaluation.split
-    check_neighbors(store, num_neighbors)
+    check_neighbors(store.entries, num_neighbors)
     for weight in weights:
         check_weight(weight)
     given = len(weights) == len(temperatures) == 1
@@ -198,7 +198,7 @@ def add_store(
       ValueError: a store of another run, tokenizer or protocol.
     """
     check_store(source, store)
-    check_neighbors(store, mixing.neighbors)
+    check_neighbors(store.entries, mixing.neighbors)
     index = open_searched(store) if index is None else index
     knn = KNNMemory(
         num_neighbors=mixing.neighbors,
@@ -232,13 +232,15 @@ def kept_mixing(source: KeySource, store: Store, index: Index, num_neighbors: in
     return Mixing(**max(found, key=lambda about: about["seconds"])["mixing"])
 
 
-def check_neighbors(store: Store, num_neighbors: int) -> None:
+def check_neighbors(entries: int, num_neighbors: int) -> None:
     """Refuses more neighbours than a store has entries, before anything is read.
 
     Raises:
       ValueError: fewer than 1, or more than there are entries.
     """
-    require(1 <= num_neighbors <= store.entries, "num_neighbors", num_neighbors, f"1 to {store.entries:,}, its entries")
+    require(
+        1 <= num_neighbors <= entries, "num_neighbors", num_neighbors, f"1 to {entries:,}, the entries of the store"
+    )
 
 
 def check_weight(weight: float) -> None:

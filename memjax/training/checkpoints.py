@@ -10,6 +10,7 @@ names, shapes and checksums do not depend on where an array lives.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import sys
@@ -156,13 +157,13 @@ class Checkpoints:
             lacking.clear()
             lacking.update((name, np.zeros(shapes[name].shape, shapes[name].dtype)) for name in absent)
             shapes = {name: leaf for name, leaf in shapes.items() if name not in lacking}
-            kinds = {name: kind for name, kind in manifest["keys"].items() if name in shapes}
-            if kinds != (here := {name: kind for name, kind in key_kinds(tree).items() if name in kinds}):
-                name = next(name for name in kinds if kinds[name] != here.get(name))
-                raise ValueError(
-                    f"{self.directory}: checkpoint {step} was made under the random number generator {kinds[name]}, "
-                    f"this process uses {here.get(name)}; start with JAX_DEFAULT_PRNG_IMPL={kinds[name]} to go on"
-                )
+            for name, leaf in _keys(tree):
+                saved, here = manifest["keys"].get(name), _generator(leaf)
+                if saved not in (None, here):
+                    raise ValueError(
+                        f"{self.directory}: checkpoint {step} was made under the random number generator {saved}, "
+                        f"given {here}, allowed: {saved}; start with JAX_DEFAULT_PRNG_IMPL={saved} to go on"
+                    )
             difference = describe_difference(shapes, arrays)
             if difference:
                 raise ValueError(f"{self.directory}: checkpoint {step} is of another architecture: {difference}")
@@ -300,9 +301,20 @@ def flatten(tree: Any) -> dict[str, Any]:
 
 def key_kinds(tree: Any) -> dict[str, str]:
     """Name -> generator of every `jax.random` key of a tree."""
+    return {name: str(jax.random.key_impl(leaf)) for name, leaf in _keys(tree)}
+
+
+def _keys(tree: Any) -> list[tuple[str, Any]]:
+    """(name, leaf) of every `jax.random` key of a tree, or its shape."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    keys = [(_name(path), leaf) for path, leaf in leaves if _is_key(leaf)]
-    return {name: str(jax.random.key_impl(leaf)) for name, leaf in keys}
+    return [(_name(path), leaf) for path, leaf in leaves if _is_key(leaf)]
+
+
+def _generator(leaf: Any) -> str:
+    """The random number generator of a key, or of the shape of one."""
+    kinds = ("threefry2x32", "rbg", "unsafe_rbg")
+    dtypes = {jax.eval_shape(functools.partial(jax.random.key, impl=kind), 0).dtype: kind for kind in kinds}
+    return dtypes.get(leaf.dtype, str(leaf.dtype))
 
 
 def unflatten(expected: Any, arrays: Mapping[str, Any], keys: Mapping[str, str] | None = None) -> Any:

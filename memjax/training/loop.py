@@ -16,7 +16,7 @@ from memjax.config import Config
 from memjax.data.rows import position_of_rows
 from memjax.settings.relations import warnings
 from memjax.training import processes
-from memjax.training.assembly import check_frozen, make_objective, make_parts
+from memjax.training.assembly import check_frozen, make_objective, make_parts, make_schedule
 from memjax.training.evaluation import EvaluationResult, Interrupted
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.metrics import count_bytes, count_parameters
@@ -35,7 +35,7 @@ from memjax.training.runs import (
     open_tokenizer,
     read_finished,
     run_path,
-    takes_tasks,
+    takes_more,
 )
 from memjax.training.sharding import Layout, check_rows, make_layout
 from memjax.training.signals import Stopped, StopSignal
@@ -196,7 +196,9 @@ def train(
     objective: MakeObjective = make_objective,
     course: Course = one_stage,
 ) -> TrainingResult:
-    """Trains, or goes on training, or reports a run that is through; a stream goes on where it has got more tasks.
+    """Trains, or goes on training, or reports a run that is through.
+
+    A run that is through goes on where its stream has got more tasks, or its plain training more steps.
 
     The start is, in this order: the newest checkpoint of the run directory, `training.init_from`, fresh parameters.
     Where several processes are one run (`memjax.training.processes`), each calls this with the same configuration.
@@ -227,9 +229,9 @@ def train(
         check_directory(path, config, reset_memory=reset_memory)
     processes.check_equal("config", config_to_dict(config))
     report = (on_event or Progress()) if processes.is_first() else lambda event: None
-    finished = processes.first(None if takes_tasks(path, config) else read_finished(path))
+    finished = processes.first(None if takes_more(path, config) else read_finished(path))
     if finished is not None:
-        text = f"{path}: finished after {finished['step']} steps; remove the directory to train again"
+        text = f"{path}: finished after {finished['step']} steps; more `training.steps` train it longer"
         report(Event("finished", finished["step"], training.steps, finished["results"], text))
         return TrainingResult(path, finished["step"], finished["results"], True)
     if experiment is not None and experiment.config != config:
@@ -393,6 +395,9 @@ class _Run:
             steps = first if isinstance(first, int) else restored.step
             self.position = Position.read(restored.step, restored.extra["position"], steps)
             notes.append(f"going on after step {self.position.step}")
+            if len(self.stages) == 1 and isinstance(first, int) and self.position.steps not in ((), (first,)):
+                notes.append(self._describe_longer(self.position.steps[0]))
+                self.position = self.position._replace(steps=(first,))
             if record.reset_memory:
                 if self.position.stream is not None:
                     self.position = self.position._replace(stream=position_of_rows(self.position.stream, rows))
@@ -421,6 +426,18 @@ class _Run:
         for line in [*warnings(self.config), *notes]:
             record.tell("note", self.position.step, line)
         return state
+
+    def _describe_longer(self, before: int) -> str:
+        """The line about a run that is trained for more steps than it was begun with."""
+        training, text = self.config.training, f"training.steps: {self.config.training.steps} instead of {before}"
+        if training.schedule.decay not in ("cosine", "linear"):
+            return text
+        updates = -(-self.position.step // training.apply_every)
+        old, new = make_schedule(dataclasses.replace(training, steps=before)), make_schedule(training)
+        return (
+            f"{text}; the learning rate goes on from {float(new(updates)):.4g}, where the schedule over all steps is; "
+            f"it had come to {float(old(updates)):.4g}"
+        )
 
     def _sizes(self, state: TrainState) -> dict[str, int]:
         """Of the model as it is."""

@@ -42,6 +42,8 @@ IGNORED = (
     *("training.tensorboard", "training.wandb"),
 )
 """fields that may differ when a run goes on: where things are and are shown, the run itself included"""
+STEPS = "training.steps"
+"""the field that may grow when a run goes on"""
 MEMORY_FIELDS = ("data.rows",)
 """fields that may differ besides when a run goes on with empty memories"""
 TOKENIZER = "tokenizer"
@@ -80,8 +82,8 @@ class RunDirectory:
     def __init__(self, config: Config, *, reset_memory: bool = False):
         """Opens the directory of `config` and makes it where it is new.
 
-        A stream takes more tasks than its run has had, whether that is through or not: the configuration replaces the
-        one there.
+        A stream takes more tasks than its run has had, and plain training more steps, whether the run is through or
+        not: the configuration replaces the one there.
 
         Args:
           config: of the run.
@@ -92,7 +94,7 @@ class RunDirectory:
         """
         self.path, self._lock, self._writes = run_path(config), None, is_first()
         check_directory(self.path, config, reset_memory=reset_memory)
-        replaces = reset_memory or takes_tasks(self.path, config)
+        replaces = reset_memory or takes_more(self.path, config)
         if self._writes:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path)
@@ -176,6 +178,14 @@ def check_directory(path: Path, config: Config, *, reset_memory: bool = False) -
     if new.takes_tasks_of(old):
         old, new = _same_tasks(path, old, new)
     there, here = config_to_dict(old), config_to_dict(new)
+    if takes_steps(path, config):
+        before, wanted = old.training.steps, new.training.steps
+        if wanted < before:
+            raise ValueError(
+                f"training.steps: given {wanted}, allowed: {before} or more, which the run in {path} was made for; a "
+                "shorter one needs another name"
+            )
+        there["training"]["steps"] = wanted
     difference = describe_difference(there, here, (*IGNORED, *MEMORY_FIELDS) if reset_memory else IGNORED)
     if difference:
         hint = "give another name, or remove the directory"
@@ -187,6 +197,19 @@ def check_directory(path: Path, config: Config, *, reset_memory: bool = False) -
 def takes_tasks(path: Path, config: Config) -> bool:
     """Whether a stream of tasks has a run in `path` that knows less of them."""
     return (path / "config.json").exists() and config.takes_tasks_of(load_config(path))
+
+
+def takes_steps(path: Path, config: Config) -> bool:
+    """Whether a run in `path` differs from a configuration in the number of steps alone; streams have their own."""
+    if config.lifelong is not None or not (path / "config.json").exists():
+        return False
+    old, new = (config_to_dict(one) for one in (load_config(path), config))
+    return bool(describe_difference(old, new)) and not describe_difference(old, new, (*IGNORED, STEPS))
+
+
+def takes_more(path: Path, config: Config) -> bool:
+    """Whether a run in `path`, finished or not, goes on with more tasks or more steps than it was begun with."""
+    return takes_tasks(path, config) or takes_steps(path, config)
 
 
 def _same_tasks(path: Path, old: Config, new: Config) -> tuple[Config, Config]:

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 
@@ -8,6 +9,7 @@ import pytest
 
 from memjax.training.checkpoints import Checkpoints, describe_arrays, flatten, unflatten
 
+GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
 BIG = np.arange(4096, dtype=np.float32).reshape(64, 64)
 
 
@@ -211,6 +213,20 @@ def test_arrays_are_read_where_they_are_wanted(opened):
     restored = checkpoints.restore(placed).tree
     assert all(leaf.sharding == device for leaf in jax.tree.leaves(restored))
     np.testing.assert_array_equal(restored["params"]["stack"]["layer_00"]["kernel"], BIG)
+
+
+@pytest.mark.parametrize("saved", GENERATORS)
+@pytest.mark.parametrize("here", GENERATORS)
+def test_another_random_number_generator_is_named(tmp_path, saved, here):
+    with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
+        checkpoints.save(1, {"key": jax.random.key(3, impl=saved)})
+        expected = {"key": jax.eval_shape(lambda: jax.random.key(0, impl=here))}
+        if saved == here:
+            assert checkpoints.restore(expected).step == 1
+            return
+        line = f"made under the random number generator {saved}, given {here}, allowed: {saved}; start with"
+        with pytest.raises(ValueError, match=line):
+            checkpoints.restore(expected)
 
 
 def test_another_format_is_no_damage(opened, monkeypatch):

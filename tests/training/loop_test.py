@@ -227,8 +227,12 @@ def test_what_does_not_fit_is_refused_and_nothing_is_lost(reference, tmp_path):
         run(other)
     with pytest.raises(ValueError, match="position: of another stream"):
         run(make_experiment(tmp_path, documents=toy_documents(5)))
-    with pytest.raises(ValueError, match="training.steps = 13 there and 14 here"):
-        run(make_experiment(tmp_path, steps=14))
+    with pytest.raises(ValueError, match="training.clip_norm = 1.0 there and 2.0 here"):
+        run(make_experiment(tmp_path, clip_norm=2.0, steps=14))
+    for steps in (1, 5, STEPS - 1):
+        shorter = f"training.steps: given {steps}, allowed: 13 or more, which the run in .* was made for; a shorter one"
+        with pytest.raises(ValueError, match=shorter):
+            run(make_experiment(tmp_path, steps=steps))
     assert {p: p.read_bytes() for p in before} == before
 
 
@@ -303,6 +307,71 @@ def test_nothing_finishes_with_a_loss_that_is_not_finite(tmp_path):
         with pytest.raises(NotFinite, match="not finished, the loss of the evaluation is nan; checkpoint 1 is sound"):
             run(dying(tmp_path, steps=4, max_skipped=0))
     assert not (tmp_path / "run" / "finished.json").exists()
+
+
+def lengthen(reference, tmp_path, steps, **schedule):
+    """The reference, or a run of the same with another schedule, trained for more steps: path and lines."""
+    schedule = {"schedule": Schedule(learning_rate=1e-2, warmup_steps=2, **schedule), "evaluate_every": 0}
+    if reference is None:
+        run(make_experiment(tmp_path, **schedule))
+    else:
+        shutil.copytree(reference[0].path, tmp_path / "run")
+        del schedule["evaluate_every"]
+    result, events = run(make_experiment(tmp_path, steps=steps, **schedule))
+    assert result.step == steps and not result.finished_before
+    assert json.loads((tmp_path / "run" / "finished.json").read_text())["step"] == steps
+    return tmp_path / "run", [event.text for event in events]
+
+
+def test_a_finished_run_is_trained_longer_and_says_from_which_rate(reference, tmp_path):
+    path, lines = lengthen(reference, tmp_path, 17)
+    rate = float(assembly.make_schedule(Training(steps=17, schedule=Schedule(learning_rate=1e-2, warmup_steps=2)))(13))
+    assert any(line.startswith("training.steps: 17 instead of 13; the learning rate goes on from") for line in lines)
+    assert any(f"goes on from {rate:.4g}, where the schedule over all steps is; it had come to 0" in l for l in lines)
+    assert [line["step"] for line in read_metrics(path / "metrics.jsonl") if line["kind"] == "train"][-2:] == [15, 17]
+    assert json.loads((path / "config.json").read_text())["training"]["steps"] == 17
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("steps", [14, 16, 20])
+@pytest.mark.parametrize("decay", ["constant", "rsqrt"])
+def test_a_run_that_is_trained_longer_equals_a_long_one_where_its_rate_does(tmp_path, decay, steps):
+    path, lines = lengthen(None, tmp_path / "short", steps, decay=decay)
+    assert f"training.steps: {steps} instead of 13" in lines
+    schedule = Schedule(learning_rate=1e-2, warmup_steps=2, decay=decay)
+    long, _ = run(make_experiment(tmp_path / "long", steps=steps, schedule=schedule, evaluate_every=0))
+    found, expected = final_arrays(path)[1], final_arrays(long.path)[1]
+    for name, array in expected.items():
+        if not name.startswith("totals/"):  # lines were written elsewhere
+            assert found[name].tobytes() == array.tobytes(), name
+
+
+def test_a_window_of_steps_ends_with_its_stage(tmp_path):
+    seen = []
+    hook = lambda info: seen.append(np.asarray(info.state.params["mix"]["kernel"]))
+    often = {"apply_every": 4, "steps": 6, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 6}
+    often["schedule"] = Schedule(learning_rate=1e-2, warmup_steps=0)
+    result, _ = run(make_experiment(tmp_path, **often), hooks=[hook])
+    changed = [not np.array_equal(a, b) for a, b in zip(seen, seen[1:], strict=False)]
+    assert changed == [False, False, True, False, True]
+    arrays = final_arrays(result.path)[1]
+    assert arrays["params/mix/kernel"].tobytes() == seen[-1].tobytes()
+    assert int(arrays["opt_state/mini_step"]) == 0 and int(arrays["opt_state/gradient_step"]) == 2
+    rates = [line["learning_rate"] for line in read_metrics(result.path / "metrics.jsonl") if line["kind"] == "train"]
+    assert rates[-1] < rates[-2]  # that of the second update
+
+
+def test_a_run_that_diverges_says_so(tmp_path):
+    wild = Schedule(learning_rate=1e4, warmup_steps=0, decay="constant")
+    result, events = run(make_experiment(tmp_path, steps=3, schedule=wild, evaluate_every=0))
+    assert result.results["diverged"]["nats_per_token"] > result.results["diverged"]["more_than"] > 0
+    assert any(event.kind == "note" and event.text.startswith("diverged: ") for event in events)
+    assert "DIVERGED" in events[-1].text
+    assert "diverged" in json.loads((result.path / "finished.json").read_text())["results"]
+
+
+def test_no_sound_run_is_said_to_diverge(reference):
+    assert "diverged" not in reference[0].results and not any("iverged" in event.text for event in reference[1])
 
 
 def test_skipped_steps_in_a_row_are_counted():

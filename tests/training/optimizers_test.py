@@ -3,6 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from memjax.training.optimizers import adafactor, adam, freeze, make_optimizer, make_schedule, matrices, scale_updates
 
@@ -74,6 +76,24 @@ def test_apply_every_averages():
     first, state = optimizer.update({"w": jnp.array([1.0])}, state, params)
     second, state = optimizer.update({"w": jnp.array([3.0])}, state, params)
     assert float(first["w"][0]) == 0.0 and float(second["w"][0]) == -2.0
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(2, 5), st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=8), st.booleans())
+def test_a_window_that_is_not_full_has_its_own_mean(every, gradients, frozen):
+    optimizer = make_optimizer(optax.sgd(1.0), apply_every=every)
+    optimizer = freeze(optimizer, ["stays"]) if frozen else optimizer
+    params = {"w": jnp.zeros(()), "stays": jnp.zeros(())}
+    state = optimizer.init(params)
+    for gradient in gradients:
+        updates, state = optimizer.update({"w": jnp.array(gradient), "stays": jnp.zeros(())}, state, params)
+        params = optax.apply_updates(params, updates)
+    for _ in range(2):  # an empty window changes nothing
+        updates, state = optimizer.update(params, state, params, finish=True)
+        params = optax.apply_updates(params, updates)
+    windows = [gradients[begin : begin + every] for begin in range(0, len(gradients), every)]
+    np.testing.assert_allclose(params["w"], -sum(np.mean(window) for window in windows), atol=1e-5)
+    assert float(params["stays"]) == 0
 
 
 def test_memories_have_a_learning_rate_of_their_own():
