@@ -36,6 +36,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import Names
@@ -532,7 +533,7 @@ def refuse_padding_in_front(output: Array, mask: Mask | None) -> Array:
     """
     if mask is None:
         return output
-    if not isinstance(mask, jax.core.Tracer):
+    if not isinstance(mask, Tracer):
         late = np.flatnonzero((np.asarray(mask)[:, 1:] & ~np.asarray(mask)[:, :-1]).any(axis=1))
         if len(late):
             raise ValueError(
