@@ -17,15 +17,14 @@ has.
 """
 
 import functools
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memjax.data.reading_report import ReadingReport
-from memjax.data.records import read_table
+from memjax.data.reading_report import ReadingReport, Record, UnreadableError
+from memjax.data.records import read_records, read_table, record_format
 from memjax.data.seqio import seqio_pairs, seqio_splits
 from memjax.data.sources import SPLITS, find_packed, packed_names, read_text
 from memjax.data.text_splits import TextSplits, TitledText, split_texts
@@ -100,7 +99,7 @@ NO_CLASS = "-"
 """what MNLI writes where its annotators did not agree"""
 HEADER = ("class", "label")
 """how the first row of a file of one's own may call the column of the class"""
-_ENDINGS = (".csv", ".tsv", ".json")
+_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")
 _OTHER_NAMES = {"scienceortechnology": "scitech"}
 
 
@@ -264,16 +263,18 @@ def labelled_texts(
             raise ValueError(f"{row.place}: class {row.label!r}, allowed: {', '.join(numbers)}")
         return TitledText(row.title, row.text, numbers.get(row.label))
 
+    report = ReadingReport("rows", path, rules)
     files = {
-        split: {str(file): list(map(titled, read_rows(file, rules=rules)))}
+        split: {str(file): list(map(titled, read_rows(file, rules=rules, report=report)))}
         for split, file in labelled_files(path).items()
     }
+    skipped = report.finish()
     found, rows = split_texts(files, **how), sum(len(rows) for named in files.values() for rows in named.values())
     for split in ("train", "test"):
         if not found.texts[split]:
             allowed = "at least one; more rows, or a folder with train.csv and test.csv"
             raise ValueError(f"{path}: no examples for the {split} split in its {rows} rows, allowed: {allowed}")
-    return found
+    return replace(found, skipped=skipped)
 
 
 def labels_of(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...]:
@@ -282,7 +283,9 @@ def labels_of(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...
     Raises:
       ValueError: as `labelled_texts`, and where (almost) every row has a class of its own.
     """
-    rows = [row for file in labelled_files(path).values() for row in read_rows(file, rules=rules) if row.label]
+    report = ReadingReport("rows", path, rules)
+    rows = [row for file in labelled_files(path).values() for row in read_rows(file, rules=rules, report=report)]
+    rows = [row for row in rows if row.label]
     found = sorted({row.label for row in rows})
     if not rows:
         raise ValueError(f"{path}: no row has a class and a text, allowed: at least one")
@@ -341,12 +344,13 @@ def read_rows(
     *,
     spaced: bool = False,
     rules: ReadingRules = ReadingRules(),
+    report: ReadingReport | None = None,
 ) -> Iterator[Row]:
     r"""The rows of a file, of the form that its ending says, packed or not.
 
     `.csv`: the class before or after the fields: a text, a title and a text, or a title and several texts (a question
-    and its answer). `.tsv`: a text and its class. `.json`: a list of objects with `sentence` (`Title: ...`, `Text: ...`
-    where it has them) and `label`, as O-LoRA has it.
+    and its answer). `.tsv`: a text and its class. `.json`, `.jsonl`, `.parquet`, `.arrow`: objects with `sentence` or
+    `text` (`Title: ...`, `Text: ...` where it has them) and `label`, as O-LoRA has it.
 
     Signs that the files escape are put back: `\n`, `\"`, `\u00e9`; AG News has a backslash where a line was broken.
 
@@ -356,38 +360,47 @@ def read_rows(
         or the one that a header calls `class` or `label`.
       spaced: backslashes stand for white space (AG News).
       rules: Encoding of the file, and what may be skipped.
+      report: Counts rows that are skipped: those without text, and where all may be skipped broken ones. None to refuse
+        broken rows and take the others.
 
     Raises:
-      ValueError: a file of another form.
+      ValueError: a file of another form, or a row that must not be skipped.
     """
-    ending = next((end for end in _ENDINGS if end in file.suffixes), "")
-    if not ending:
+    form, plain = record_format(file), functools.partial(_plain, spaced=spaced)
+    if not form:
         raise ValueError(f"{file}: given another ending, allowed: {', '.join(packed_names(*_ENDINGS))}")
-    content, plain = read_text(file, encoding=rules.encoding), functools.partial(_plain, spaced=spaced)
-    if ending == ".json":
-        yield from _read_json(content, file, plain)
-        return
-    delimiter = "\t" if ending == ".tsv" else "" if is_class is None else ","
-    # Published files with tabs have been read without quotes, also where they have some (the dev file of ALPS).
-    has_quotes = False if ending == ".tsv" and is_class is not None else None
-    records = read_table(content, file, delimiter=delimiter, has_quotes=has_quotes)
-    table = (record.value for record in records)
-    yield from _read_table(table, file, is_class, -1 if ending == ".tsv" else 0, plain)
+    if form in ("csv", "tsv"):
+        content, delimiter = read_text(file, encoding=rules.encoding), "" if is_class is None else ","
+        # Published files with tabs have been read without quotes, also where they have some (the dev file of ALPS).
+        has_quotes = False if form == "tsv" and is_class is not None else None
+        records = read_table(content, file, delimiter="\t" if form == "tsv" else delimiter, has_quotes=has_quotes)
+        rows = _read_table(records, is_class, -1 if form == "tsv" else 0, plain)
+    else:
+        rows = (_read_object(record, plain) for record in read_records(file, rules.encoding, form=form))
+    for row in rows:
+        size = row.size if isinstance(row, UnreadableError) else len(row.title) + len(row.text)
+        if report is not None and not size and isinstance(row, Row):
+            row = UnreadableError(f"{row.place} has no text; remove it", "empty", is_broken=False)
+        if not isinstance(row, UnreadableError):
+            if report is not None:
+                report.take(size)
+            yield row
+        elif report is None:
+            raise row
+        else:
+            report.skip(row, size)
 
 
 def _read_table(
-    rows: Iterator[list[str]],
-    file: Path,
-    is_class: Callable[[str], bool] | None,
-    usual: int,
-    plain: Callable[[str], str],
-) -> Iterator[Row]:
+    records: Iterator[Record], is_class: Callable[[str], bool] | None, usual: int, plain: Callable[[str], str]
+) -> Iterator[Row | UnreadableError]:
     place = None
-    for line, row in enumerate(rows, start=1):
-        if not row:
-            continue
+    for record in records:
+        row = record.value
         if len(row) < 2:
-            raise ValueError(f"{file}, row {line}: {len(row)} columns, allowed: a class and at least one text")
+            message = f"{record.place}: {len(row)} columns, allowed: a class and at least one text"
+            yield UnreadableError(message, "with one column", size=record.size)
+            continue
         if place is None and is_class is not None:
             place = 0 if is_class(row[0]) else -1
         elif place is None:
@@ -397,19 +410,25 @@ def _read_table(
                 continue
         fields = list(map(plain, row[1:] if place == 0 else row[:-1]))
         title, texts = (fields[0], fields[1:]) if len(fields) > 1 else ("", fields)
-        yield Row(title, " ".join(filter(None, texts)), row[place or 0].strip(), f"{file}, row {line}")
+        yield Row(title, " ".join(filter(None, texts)), row[place or 0].strip(), record.place)
 
 
-def _read_json(content: str, file: Path, plain: Callable[[str], str]) -> Iterator[Row]:
-    try:
-        entries = [(entry["sentence"], entry["label"]) for entry in json.loads(content)]
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        form = "a list of objects with sentence and label"
-        raise ValueError(f"{file}: of another form ({type(error).__name__}: {error}), allowed: {form}") from None
-    for number, (sentence, name) in enumerate(entries, start=1):
-        found = re.fullmatch(r"(?:Title:(?P<title>[^\n]*)\n)?Text:(?P<text>.*)", sentence, re.DOTALL)
-        title, text = (found["title"] or "", found["text"]) if found else ("", sentence)
-        yield Row(plain(title), plain(text), str(name).strip(), f"{file}, row {number}")
+def _read_object(record: Record, plain: Callable[[str], str]) -> Row | UnreadableError:
+    value = record.value
+    if isinstance(value, UnreadableError):
+        return value
+    if value is None or value == {}:
+        reason = "null" if value is None else "empty"
+        return UnreadableError(f"{record.place} is {reason}; remove it", reason, is_broken=False)
+    fields = value if isinstance(value, Mapping) else {}
+    sentence, label = fields.get("sentence", fields.get("text")), fields.get("label")
+    if not isinstance(sentence, str) or label is None:
+        has = ", ".join(map(str, fields)) or type(value).__name__
+        message = f"{record.place}: of another form (it has: {has}), allowed: objects with sentence or text, and label"
+        return UnreadableError(message, "of another form", size=record.size)
+    match = re.fullmatch(r"(?:Title:(?P<title>[^\n]*)\n)?Text:(?P<text>.*)", sentence, re.DOTALL)
+    title, text = (match["title"] or "", match["text"]) if match else ("", sentence)
+    return Row(plain(title), plain(text), str(label).strip(), record.place)
 
 
 def _numbers(classes: Sequence[int], *, counted: bool = False) -> dict[str, int]:

@@ -19,11 +19,13 @@ from memjax.data.text_classes import (
     TEXT_SETS,
     cl_benchmark_texts,
     class_texts,
+    labelled_texts,
     read_titled_texts,
 )
 from memjax.data.text_splits import TitledText, letters_and_digits_key, select_texts, split_texts
 from memjax.lifelong.orders import LONG_ORDERS, MBPA_ORDERS
 from memjax.settings.ranges import hints_of
+from memjax.settings.reading_rules import ReadingRules
 from memjax.training.experiment import make_experiment
 
 FIRST = {"yelp": 0, "amazon": 0, "ag_news": 5, "dbpedia": 9, "yahoo": 23}
@@ -268,7 +270,7 @@ def test_what_does_not_fit_is_named(tmp_path):
         ({"train_files": ("no.csv",)}, "data.source.train: given 'no.csv', allowed: no.csv, no.csv.xz, no.csv.gz in"),
         ({"train_files": ("other.txt",)}, "other.txt: given another ending, allowed: .csv, .csv.xz"),
         ({"train_files": ("short.csv",), "test_files": ()}, "short.csv, row 2: 1 columns, allowed: a class and"),
-        ({"train_files": ("form.json",)}, "form.json: of another form (TypeError"),
+        ({"train_files": ("form.json",)}, "form.json, row 1: of another form (it has: sentence)"),
         ({"train_files": (), "test_files": ()}, "data.source.train: given (), allowed: at least one file"),
     ]
     for given, line in cases:
@@ -282,3 +284,44 @@ def test_what_does_not_fit_is_named(tmp_path):
         split_texts(rows, sampling="any")
     with pytest.raises(ValueError, match="data.source.task: given 'sst', allowed: mnli, cb"):
         cl_benchmark_texts("sst", str(tmp_path))
+
+
+LABELLED = {
+    "a.csv": 'good,"nice, really"\nbad,poor\ngood,fine\n',
+    "semicolons.csv": "good;nice, really\nbad;poor\ngood;fine\n",
+    "mark.csv": '\ufeff"good","nice, really"\r\n"bad","poor"\r\n"good","fine"\r\n',
+    "a.tsv": '"nice, really"\t"good"\n"poor"\t"bad"\n"fine"\t"good"\n',
+    "a.json": '[{"text": "nice, really", "label": "good"}, {"text": "poor", "label": "bad"}, '
+    '{"sentence": "fine", "label": "good"}]',
+    "a.jsonl": '{"text": "nice, really", "label": "good"}\n{"text": "poor", "label": "bad"}\n'
+    '{"text": "fine", "label": "good"}\n',
+    "pretty.json": '[\n {"text": "nice, really", "label": "good"},\n {"text": "poor", "label": "bad"},\n'
+    ' {"text": "fine", "label": "good"}\n]',
+    "returns.csv": 'good,"nice, really"\rbad,poor\rgood,fine\r',
+}
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_labelled_files_of_every_form_have_the_same_rows(tmp_path, name):
+    (tmp_path / name).write_text(LABELLED[name], newline="")
+    rows = [(row.text, row.label) for row in text_classes.read_rows(tmp_path / name)]
+    assert rows == [("nice, really", "good"), ("poor", "bad"), ("fine", "good")]
+    (tmp_path / name).write_bytes(LABELLED[name].replace("fine", "fün").encode("utf-16"))
+    with pytest.raises(ValueError, match=f"{name} is not UTF-8 at byte 0.*--encoding utf-16"):
+        text_classes.labels_of(str(tmp_path / name))
+    assert text_classes.labels_of(str(tmp_path / name), ReadingRules(encoding="utf-16")) == ("bad", "good")
+
+
+def test_rows_without_text_are_skipped_and_broken_ones_named(tmp_path):
+    path, numbers = tmp_path / "a.csv", {"good": 0, "bad": 1}
+    rows = [f"{('good', 'bad')[number % 2]},text number {number}\n" for number in range(60)]
+    path.write_text("".join([*rows[:7], "good,\n", *rows[7:]]))
+    splits = labelled_texts(str(path), numbers, test=0.3)
+    assert splits.skipped == "1 of 61 rows skipped: 1 empty" and splits.notes()[0] == splits.skipped
+    with pytest.raises(ValueError, match="a.csv, row 8 has no text"):
+        labelled_texts(str(path), numbers, rules=ReadingRules(skip="none"))
+    path.write_text("".join([*rows[:7], "good\n", *rows[7:]]))
+    with pytest.raises(ValueError, match="a.csv, row 8: 1 columns, allowed.*--skip leaves out"):
+        labelled_texts(str(path), numbers)
+    splits = labelled_texts(str(path), numbers, rules=ReadingRules(skip="all"), test=0.3)
+    assert splits.skipped == "1 of 61 rows skipped: 1 with one column"
