@@ -1,0 +1,87 @@
+"""Folders that are exported here, read by transformers itself where it is installed."""
+
+
+import jax
+import numpy as np
+import pytest
+
+from memjax import config
+from memjax.data.byte_pairs import train_byte_pairs
+from memjax.interop import folders
+from memjax.interop.runs import export_run, write_run
+from memjax.training.experiment import make_experiment
+from memjax.training.step import init_variables
+from tests.interop import variants
+from tests.interop.variants_test import LIMIT, logits_of
+from tests.interop.variants_test import made as variant
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
+
+
+def published(folder, class_name):
+    """Logits of the class that transformers reads from a folder."""
+    model = getattr(transformers, class_name).from_pretrained(folder, attn_implementation="eager").eval()
+    ids, mask = variants.inputs()
+    with torch.no_grad():
+        output = model(torch.from_numpy(ids), attention_mask=torch.from_numpy(mask.astype(np.int64)))
+    if hasattr(output, "start_logits"):
+        return np.stack([output.start_logits.numpy(), output.end_logits.numpy()], axis=-1)
+    return output.logits.numpy()
+
+
+@pytest.mark.parametrize("name", variants.VARIANTS)
+def test_what_is_written_computes_the_same_there(name, tmp_path):
+    family, described, weights = variant(name)
+    read = family.read_model(described, weights)
+    written = family.export_config(read.model, variants.VOCAB, read.task)
+    folders.write_folder(tmp_path, written, family.export_params(read.params, read.model, read.task))
+    expected, found = published(tmp_path, variants.VARIANTS[name][0]), logits_of(read.model, read.params, read.task)
+    real = variants.inputs()[1] if expected.shape[1] == variants.LENGTH else slice(None)
+    expected, found = expected[real], found.reshape(expected.shape)[real]
+    assert expected.max() - expected.min() >= 3
+    assert np.abs(found - expected).max() / np.abs(expected).max() <= LIMIT
+
+
+def test_a_roberta_may_go_on_as_a_bert(tmp_path):
+    family, described, weights = variant("roberta")
+    read = family.read_model(described, weights)
+    from memjax.interop.families import family_of_run
+
+    bert = family_of_run(read.model)
+    written = bert.export_config(read.model, variants.VOCAB, read.task)
+    assert written["architectures"] == ["BertForMaskedLM"]
+    folders.write_folder(tmp_path, written, bert.export_params(read.params, read.model, read.task))
+    real = variants.inputs()[1]
+    expected = published(tmp_path, "BertForMaskedLM")[real]
+    found = logits_of(read.model, read.params, read.task)[real]
+    assert np.abs(found - expected).max() / np.abs(expected).max() <= LIMIT
+
+
+def test_generation_stops_at_the_end_token_there(tmp_path):
+    texts = ["The cat sat on the mat\n", "  a café, 漢字\n"] * 4
+    tokenizer = train_byte_pairs(texts, tmp_path / "made.json", vocab_size=290)
+    model = config.Model(
+        dim=16, num_layers=2, num_heads=2, scale_embeddings=False, attention=config.GPT2(num_positions=32)
+    )
+    data = config.Data(source=config.TextFiles(), tokenizer=config.BytePairs(), segment_length=32)
+    described = config.Config(name="run", workdir=str(tmp_path), model=model, data=data)
+    experiment = make_experiment(described, tokenizer=tokenizer)
+    params = jax.tree.map(np.asarray, init_variables(experiment.model, jax.random.key(0), 32)["params"])
+    params["vocabulary"]["embedding"] = np.array(params["vocabulary"]["embedding"][:290])
+    params["vocabulary"]["embedding"][tokenizer.end_id] *= 10
+    params["layer_norm"] = {  # whatever was read, the next token is the last one
+        "scale": np.zeros(16, np.float32),
+        "bias": params["vocabulary"]["embedding"][tokenizer.end_id] * 10,
+    }
+    (tmp_path / "run").mkdir()
+    write_run(tmp_path / "run", experiment, params)
+    export_run(tmp_path / "run", tmp_path / "to")
+    there = transformers.AutoTokenizer.from_pretrained(tmp_path / "to")
+    gpt2 = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "to").eval()
+    assert there.eos_token_id == gpt2.config.eos_token_id == gpt2.generation_config.eos_token_id == tokenizer.end_id
+    assert gpt2.config.pad_token_id == tokenizer.pad_id and gpt2.config.bos_token_id == tokenizer.begin_id
+    ids = there("The cat", return_tensors="pt")["input_ids"]
+    assert ids[0].tolist() == tokenizer.encode("The cat").tolist()
+    assert gpt2.generate(ids, max_new_tokens=20, do_sample=False).shape[1] == ids.shape[1] + 1
