@@ -1,6 +1,5 @@
 """Folders that are exported here, read by transformers itself where it is installed."""
 
-
 import jax
 import numpy as np
 import pytest
