@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from memjax.data.content import file_sha256
 from memjax.data.documents import Example, Examples
 from memjax.data.tokenizers import replaced
 
@@ -54,13 +55,15 @@ def with_states(examples: Examples, folder: str | Path, first: int) -> Examples:
     """The examples with what the layers below `first` give of them.
 
     Raises:
-      ValueError: the folder has no states of these examples.
+      ValueError: the folder has no states of these examples, or others than were written.
     """
     file = _file(examples, folder, first)
     if not has_states(examples, folder, first):
         allowed = "a folder that training has filled, with the encoder of training.init_from"
         raise ValueError(f"data.states: given {str(folder)!r} without {file.name}, allowed: {allowed}")
     about = json.loads(file.with_suffix(".json").read_text("utf-8"))
+    if about.get("sha256") not in (None, file_sha256(file)):  # earlier versions wrote none
+        raise ValueError(f"data.states: {file} has changed since it was written; remove it, so that it is made again")
     return ExamplesWithStates(examples, np.load(file, mmap_mode="r"), about["encoder"])
 
 
@@ -100,6 +103,7 @@ def write_states(
         fill(array)
         array.flush()
     about = {"encoder": encoder, "first_layer": first, "examples": len(examples), "tokens": tokens}
+    about["sha256"] = file_sha256(file)
     with replaced(file.with_suffix(".json")) as partial:
         partial.write_text(json.dumps(about, indent=2) + "\n", "utf-8")
 

@@ -3,6 +3,7 @@
 Data sets are made here, in the folders and with the features that the real builders have; nothing is downloaded.
 """
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -23,6 +24,9 @@ from memjax.data.tfds import PYTHON_LIBRARY, TfdsPairs, quiet, tfds_texts
 from memjax.data.token_files import write_token_file
 from memjax.data.tokenizers import ByteTokenizer
 from memjax.settings.reading_rules import ReadingRules
+from memjax.training.experiment import make_experiment
+from memjax.training.run_data import RunData
+from memjax.training.runs import config_to_dict, write_json
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.xdist_group("tensorflow")]
 
@@ -256,6 +260,90 @@ def test_a_task_that_is_registered_anew_is_prepared_anew(seqio, tmp_path, change
         made = make_datasets(data)
         assert texts_of(made.documents("train"), made.tokenizer) == texts
     assert len(list((tmp_path / "cache").iterdir())) == (1 if change == "nothing" else 2)
+
+
+NEWS = {
+    "validation_percent": 40,
+    "title_feature": "title",
+    "text_feature": "body",
+    "label_feature": "label",
+    "first_class": 0,
+}
+
+
+def write_builder(tfds, seqio, folder, texts):
+    prepare(tfds, folder / "tfds", "tiny_run:1.0.0", {s: [{"text": t} for t in texts] for s in ("train", "test")})
+    return configs.TfdsBuilder(name="tiny_run", data_dir=str(folder / "tfds"))
+
+
+def write_classes(tfds, seqio, folder, texts):
+    rows = lambda split: [{"title": split, "body": text, "label": str(n % 2)} for n, text in enumerate(texts)]
+    prepare(tfds, folder / "tfds", "tiny_classes:1.0.0", {split: rows(split) for split in ("train", "test")})
+    return configs.TfdsClasses(name="tiny_classes", data_dir=str(folder / "tfds"), **NEWS)
+
+
+def register(seqio, name, examples):
+    def dataset(split, shuffle_files, seed=None):
+        first = next(iter(examples))
+        own = {**examples, first: [f"{split} {text}" for text in examples[first]]}
+        return builders.import_tensorflow().data.Dataset.from_tensor_slices(own)
+
+    with quiet():
+        if name in seqio.TaskRegistry.names():
+            seqio.TaskRegistry.remove(name)
+        seqio.TaskRegistry.add(
+            name,
+            source=seqio.FunctionDataSource(dataset, splits=["train", "validation", "test"]),
+            preprocessors=[seqio.preprocessors.tokenize],
+            output_features=dict.fromkeys(examples, seqio.Feature(seqio.ByteVocabulary(), add_eos=False)),
+        )
+    return name
+
+
+def write_task(tfds, seqio, folder, texts):
+    return configs.SeqioTask(name=register(seqio, "memjax_test_run", {"targets": texts}))
+
+
+def write_task_of_classes(tfds, seqio, folder, texts):
+    targets = ["bad" if n % 2 else "good" for n in range(len(texts))]
+    name = register(seqio, "memjax_test_run_classes", {"inputs": texts, "targets": targets})
+    return configs.SeqioClasses(name=name, classes=("bad", "good"))
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("change", ["a word", "one more", "one less"])
+@pytest.mark.parametrize("write", [write_builder, write_classes, write_task, write_task_of_classes])
+def test_a_run_knows_the_data_of_a_builder_or_a_task(tfds, seqio, tmp_path, write, change):
+    """Unchanged, also prepared or registered again, it is read without a word; changed it is refused."""
+    old = [f"text of number {n}" for n in range(30)]
+    new = {"a word": [*old[:-1], "other"], "one more": [*old, "more"], "one less": old[:-1]}[change]
+    source = write(tfds, seqio, tmp_path / "old", old)
+    config = configs.Config(name="run", workdir=str(tmp_path), model=configs.Model(dim=8, num_layers=1, num_heads=2))
+    if "labelled" in source.gives:
+        config.task, config.model.attention = configs.Classification(num_classes=2), configs.Bidirectional(positions=64)
+    config.data = configs.Data(source=source, tokenizer=configs.Bytes(), cache_dir=str(tmp_path / "cache"))
+    config.data.segment_length = 64
+    if "labelled" in source.gives:
+        config.data.tokenizer = configs.WordPiece(vocab_size=60)
+    path = tmp_path / "run"
+    path.mkdir()
+    write_json(path / "config.json", config_to_dict(config))
+    experiment = make_experiment(config, run_data=RunData(path, is_training=True))
+    experiment.documents("train")
+    experiment.run_data.keep(path)
+
+    def read(source, **named):
+        there = dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
+        run_data = RunData.of_run(path, config, tell=told.append, **named)
+        opened = make_experiment(there, tokenizer=experiment.tokenizer, run_data=run_data)
+        return [opened.documents(split) for split in ("train", "validation", "test")]
+
+    told = []
+    assert read(write(tfds, seqio, tmp_path / "again", old)) and told == []
+    changed = write(tfds, seqio, tmp_path / "new", new)
+    with pytest.raises(ValueError, match="has changed since it was trained: the train split has"):
+        read(changed)
+    assert read(changed, is_named=True) and "other data than that of training" in told[-1]
 
 
 def test_texts_of_a_builder_and_of_a_task_have_classes_and_answers(tfds, seqio, tmp_path):
