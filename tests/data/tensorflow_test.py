@@ -277,7 +277,8 @@ def write_builder(tfds, seqio, folder, texts):
 
 
 def write_classes(tfds, seqio, folder, texts):
-    rows = lambda split: [{"title": split, "body": text, "label": str(n % 2)} for n, text in enumerate(texts)]
+    row = lambda split, n: {"title": "t", "body": f"{split} {texts[n]}", "label": str(n % 2)}
+    rows = lambda split: [row(split, n) for n in range(len(texts))]
     prepare(tfds, folder / "tfds", "tiny_classes:1.0.0", {split: rows(split) for split in ("train", "test")})
     return configs.TfdsClasses(name="tiny_classes", data_dir=str(folder / "tfds"), **NEWS)
 
