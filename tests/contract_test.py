@@ -255,6 +255,7 @@ def test_known_masks_with_padding_in_front_are_refused_in_a_line():
     assert refuse_padding_in_front(output, jnp.array([[True, False, False], [False, False, False]])) is output
 
 
+@settings(deadline=None)
 @given(hypothesis.extra.numpy.arrays(bool, (3, 5)))
 def test_only_rows_with_padding_in_front_are_not_numbers(mask):
     found = np.asarray(CUT(jnp.ones((3, 5, 2)), mask))

@@ -98,9 +98,8 @@ class Classification(Task):
         """The class of each text, pair of texts, or vector, with its probability."""
         del how
         examples, length = self.examples_of(asked, data), self.config.data.segment_length
-        names, count = self.class_names(), self.settings.num_classes
-        # A head of own tasks has room for tasks to come: a class without a name is none that can be answered.
-        known = np.array([number in names or not self.names_all for number in range(count)])
+        names = self.class_names()
+        known = self.known_classes(names)
         found: list[dict[str, Any]] = [{} for _ in asked]
         for part in read_examples(model, variables, examples, length=length, read=read):
             for row, number in enumerate(part.batch.extras[EXAMPLE]):
@@ -133,12 +132,15 @@ class Classification(Task):
         named = [(task.name, *item) for task in reversed(stream.tasks) for item in class_names(task.source).items()]
         return {number: f"{task}/{name}" if name.isdecimal() else name for task, number, name in named}
 
-    @property
-    def names_all(self) -> bool:
-        """Whether every class of every task has a name."""
+    def known_classes(self, names: Mapping[int, str]) -> np.ndarray:
+        """Which classes of the head can be answered: all, or those with a name where every task names its classes.
+
+        The head of own tasks has room for tasks to come.
+        """
         stream = self.config.lifelong
         sources = [self.config.data.source] if stream is None else [task.source for task in stream.tasks]
-        return all(map(class_names, sources))
+        complete = all(map(class_names, sources))
+        return np.array([number in names or not complete for number in range(self.settings.num_classes)])
 
     def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, Tokens]:
         """Tokens of the texts of each class."""

@@ -34,6 +34,7 @@ def test_a_share_leaves_something_to_the_model(weight):
         check_weight(weight)
 
 
+@settings(deadline=None)
 @given(st.integers(-5, 40), st.integers(1, 30))
 def test_there_are_at_most_as_many_neighbours_as_entries(count, entries):
     if 1 <= count <= entries:

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memjax.config import Config, Schedule, Training
@@ -31,6 +31,7 @@ def test_a_warm_up_that_ends_is_not_mentioned(steps, warmup, apply_every):
     assert not lines_of(steps, warmup, apply_every)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 3000), st.integers(0, 3000), st.integers(1, 9))
 def test_there_is_a_line_where_the_peak_is_not_reached(steps, warmup, apply_every):
     last = math.ceil(steps / apply_every) - 1

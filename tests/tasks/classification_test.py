@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
 
+from memjax.config import Blobs, Config, Data, LabelledFile, Lifelong, TaskData
+from memjax.config import Classification as ClassificationSettings
 from memjax.data.examples import EXAMPLE, ExampleStream
 from memjax.data.glue import LabelledText
 from memjax.data.wordpiece import WordPieceTokenizer
-from memjax.tasks.classification import ClassMeasure, LabelledTexts
+from memjax.tasks.classification import Classification, ClassMeasure, LabelledTexts
 from memjax.typing import Batch
 
 TOKENIZER = WordPieceTokenizer.train(["one two three four five six"], vocab_size=60)
@@ -58,3 +60,23 @@ def test_rows_without_a_text_are_not_measured():
     measure = ClassMeasure()
     measure.observe(batch, np.array([[[0.0, 2.0]], [[0.0, 2.0]], [[0.0, 2.0]]]))
     assert measure.result() == {"accuracy": 0.5}
+
+
+@pytest.mark.parametrize("room", [4, 5, 9, 33])
+def test_classes_that_are_only_reserved_are_no_answers(room):
+    named = [
+        LabelledFile(path="a.csv", classes=("x", "y"), numbers=(0, 1)),
+        LabelledFile(path="c.csv", classes=("x", "z"), numbers=(0, 1)),
+    ]
+    task = lambda sources: Classification(
+        Config(
+            task=ClassificationSettings(num_classes=room),
+            data=Data(source=sources[0]),
+            lifelong=Lifelong(tasks=tuple(TaskData(name=str(n), source=one) for n, one in enumerate(sources))),
+        )
+    )
+    known = lambda sources: task(sources).known_classes(task(sources).class_names()).tolist()
+    assert known(named) == [True] * 2 + [False] * (room - 2)
+    three = LabelledFile(path="b.csv", classes=("p", "q", "r"), numbers=(1, 2, 3))
+    assert known([*named, three]) == [True] * 4 + [False] * (room - 4)
+    assert known([*named, Blobs(num_classes=2, dim=4)]) == [True] * room  # names of one task are not known
