@@ -84,12 +84,13 @@ def check_size(config: Config) -> None:
     size = sum(file.stat().st_size for file in find_record_files(source.path))
     if size >= SMALL or data.protocol != "contiguous":
         return
+    validation = max(source.validation_percent, 1)
+    needed = max(data.rows, config.evaluation.rows * 100 // validation) + 1
     for split, rows in {"train": data.rows, "validation": config.evaluation.rows}.items():
         num_bytes = sum(len(utf8_bytes(text)) for text in open_source(data, split))
         if num_bytes < rows:
-            share = source.validation_percent if split == "validation" else 100
-            needed = f"{rows:,} or more, one for every row: a text of {rows * 100 // share + 1:,} bytes"
-            raise UsageError(f"--text: {source.path} has {num_bytes:,} bytes in its {split} split, allowed: {needed}")
+            allowed = f"{rows:,} or more, one for every row: a text of about {needed:,} bytes"
+            raise UsageError(f"--text: {source.path} has {num_bytes:,} bytes in its {split} split, allowed: {allowed}")
 
 
 def _variant_of(size: int) -> str:
