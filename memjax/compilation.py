@@ -3,11 +3,13 @@
 JAX reads its settings from the environment when it is imported, which is after the command line has started.
 """
 
+import functools
 import tempfile
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 FOLDER, ENABLED = "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"
 
 
@@ -61,3 +63,30 @@ def free_programs(functions: Iterable[Any]) -> None:
     """
     for function in functions:
         function.clear_cache()
+
+
+def jit_by_model(*, num_models: int = 8, **options: Any) -> Callable[[Function], Function]:
+    """Makes a decorator like `jax.jit` for functions whose first argument is a model, which is static.
+
+    Keeps the programs of the models that were used last. `jax.jit` with a static argument keeps those of every model
+    until the process ends.
+
+    Args:
+      num_models: Number of models whose programs are kept.
+      **options: Arguments of `jax.jit` for the function without its first argument.
+    """
+
+    def decorate(function: Function) -> Function:
+        @functools.lru_cache(maxsize=num_models)
+        def compile_for(model: Any) -> Any:
+            import jax  # Starts only here: this module is read before the environment of JAX is set.
+
+            return jax.jit(functools.partial(function, model), **options)
+
+        @functools.wraps(function)
+        def call(model: Any, *arguments: Any, **named: Any) -> Any:
+            return compile_for(model)(*arguments, **named)
+
+        return call  # type: ignore[return-value]
+
+    return decorate

@@ -1,6 +1,5 @@
 """Translation: beam search over the decoder of an encoder-decoder, and BLEU."""
 
-import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from memjax.compilation import jit_by_model
 from memjax.memory.contract import take_rows
 from memjax.typing import Leaf
 
@@ -30,17 +30,8 @@ class Hypotheses(NamedTuple):
     scores: Float[Array, "batch beam"]
 
 
-@functools.partial(
-    jax.jit,
-    static_argnames=(
-        "model",
-        "begin_token",
-        "end_token",
-        "beam_size",
-        "max_length",
-        "length_penalty",
-        "segment_length",
-    ),
+@jit_by_model(
+    static_argnames=("begin_token", "end_token", "beam_size", "max_length", "length_penalty", "segment_length")
 )
 def beam_search(
     model: Any,

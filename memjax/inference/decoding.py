@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from memjax.compilation import jit_by_model
 from memjax.inference.sampling import Sampling, row_keys, sample
 from memjax.memory.contract import where_rows
 from memjax.typing import Rows, tree_dataclass
@@ -163,7 +164,7 @@ def generate(model: Any, variables: Any, prompts: Sequence[Sequence[int]], **set
     return rows
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@jit_by_model()
 def _read_segment(model: Any, variables: Any, tokens: Int[Array, "batch length"], reads: Rows, state: Any) -> Any:
     """The state after one whole segment of the rows that have one; the others are padding and keep theirs."""
     mask = jnp.broadcast_to(reads[:, None], tokens.shape)
@@ -171,7 +172,7 @@ def _read_segment(model: Any, variables: Any, tokens: Int[Array, "batch length"]
     return model.apply(variables, tokens, state, start_of_document=start, mask=mask, deterministic=True)[1]
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@jit_by_model()
 def read_tokens(
     model: Any, variables: Any, tokens: Int[Array, "batch length"], lengths: Int[Array, " batch"], prefix: Prefix
 ) -> Prefix:
@@ -185,7 +186,7 @@ def read_tokens(
     return jax.lax.while_loop(lambda carry: carry[0] < lengths.max(), read, (jnp.zeros((), jnp.int32), prefix))[1]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 8, 9), donate_argnums=2)
+@jit_by_model(static_argnums=(7, 8), donate_argnums=1)
 def _generate_block(
     model: Any,
     variables: Any,

@@ -5,7 +5,6 @@ what it was made of (weights, tokenizer, length and texts), and is refused for a
 """
 
 import dataclasses
-import functools
 import hashlib
 import json
 import os
@@ -17,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memjax.compilation import jit_by_model
 from memjax.config import Config
 from memjax.data.documents import Examples
 from memjax.data.glue import LabelledText
@@ -293,7 +293,7 @@ def _joined(tokenizer: Any, texts: Sequence[Text], length: int) -> list[tuple[np
     return [join_texts(tokenizer, *truncate_texts([next(ids) for _ in part], length)) for part in parts]
 
 
-@functools.partial(jax.jit, static_argnames=("reader", "feature", "pooling"))
+@jit_by_model(static_argnames=("feature", "pooling"))
 def _encode(
     reader: TextEncoder, variables: Any, tokens: Any, types: Any, mask: Any, feature: str, pooling: str | None
 ) -> jax.Array:

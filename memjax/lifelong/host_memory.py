@@ -91,6 +91,8 @@ class HostMemory:
         self.count = self.offered = self.written = 0
         self._index, self._settings = index, settings or ScannSettings()
         self._built: dict[str, _Built] = {}
+        # Of this memory, not of the process: a policy is another object in every run.
+        self._deciders: dict[Policy, Any] = {}
 
     @property
     def capacity(self) -> int:
@@ -122,7 +124,9 @@ class HostMemory:
         if keys is not None and (bad := offered.present & ~np.isfinite(keys).all(axis=-1)).any():
             raise ValueError(f"keys: given row {np.argmax(bad)} that is NaN or infinite; they must be finite")
         with _on_host():
-            new = jax.device_get(_decide(self.entries, offered, _to_host(key), policy))
+            if policy not in self._deciders:
+                self._deciders[policy] = jax.jit(functools.partial(decide, policy=policy))
+            new = jax.device_get(self._deciders[policy](self.entries, offered, _to_host(key)))
         given = new.slots < self.capacity
         slots = new.slots[given]
 
@@ -263,7 +267,6 @@ class _Built:
     fresh: np.ndarray
 
 
-_decide = jax.jit(decide, static_argnames="policy")
 _draw = jax.jit(draw, static_argnames=("capacity", "number", "replace"))
 _moves = jax.jit(moves, static_argnames="capacity")
 _shares = jax.jit(shares, static_argnames="num_groups")

@@ -1,7 +1,6 @@
 """Generation with a datastore: between two tokens the host searches for what the rows have read."""
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memjax.compilation import jit_by_model
 from memjax.inference.decoding import Prefix, Recall, prefill, read_tokens
 from memjax.memory.contract import DecodeState
 from memjax.memory.knn_lm import KNNMemory, Search, ValuesOf, search_neighbors
@@ -103,7 +103,7 @@ def spalm_recall(
     return recall
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@jit_by_model()
 def _refine(model: Any, variables: Any, hidden: Any, values: Any) -> Any:
     """The last hidden states with their neighbours, which decoding alone leaves out."""
     nothing = DecodeState(EmptyState(), EmptyState(), jnp.zeros(len(hidden), jnp.int32))

@@ -3,6 +3,7 @@
 Every compiled program takes some of the 65,530 memory maps that Linux allows a process.
 """
 
+import dataclasses
 import gc
 import os
 import signal
@@ -54,7 +55,7 @@ def interrupt(info):
 
 def spoil(info):
     """Makes the parameters infinite."""
-    info.state.params = jax.tree.map(lambda leaf: leaf + jnp.inf, info.state.params)
+    info.state = dataclasses.replace(info.state, params=jax.tree.map(lambda leaf: leaf + jnp.inf, info.state.params))
 
 
 def nothing(info):
