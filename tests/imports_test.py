@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "memjax"
 
-VOCABULARY = {"typing", "settings", "config", "axes"}
+VOCABULARY = {"typing", "settings", "config", "axes", "programs"}
 """Modules that every part may import (`functional`: `typing` only)."""
 
 MODELS = {"functional", "memory", "datastore"}
@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "typing": set(),
     "config": set(),
     "axes": set(),
+    "programs": set(),
     "functional": set(),
     "memory": {"functional"},
     "datastore": {"functional"},

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from memjax.compilation import jit_by_model
 from memjax.memory.contract import take_rows
+from memjax.programs import jit_by_model
 from memjax.typing import Leaf
 
 __all__ = ["beam_search", "detokenized_bleu", "tokenized_bleu", "translate"]

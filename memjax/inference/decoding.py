@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from memjax.compilation import jit_by_model
 from memjax.inference.sampling import Sampling, row_keys, sample
 from memjax.memory.contract import where_rows
+from memjax.programs import jit_by_model
 from memjax.typing import Rows, tree_dataclass
 
 __all__ = ["Prefix", "Recall", "generate", "prefill", "stream_tokens"]

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.compilation import jit_by_model
 from memjax.config import Config
 from memjax.data.documents import Examples
 from memjax.data.glue import LabelledText
@@ -26,6 +25,7 @@ from memjax.data.tokenizers import replaced
 from memjax.data.wordpiece import join_texts, truncate_texts
 from memjax.models.features import add_features, regroup
 from memjax.models.text_encoder import TextEncoder, mean_pooling
+from memjax.programs import jit_by_model
 from memjax.training.experiment import make_experiment
 from memjax.training.restoring import check_start, load_arrays
 from memjax.training.runs import check_tokenizer, grown, load_config, open_tokenizer

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.compilation import jit_by_model
 from memjax.inference.decoding import Prefix, Recall, prefill, read_tokens
 from memjax.memory.contract import DecodeState
 from memjax.memory.knn_lm import KNNMemory, Search, ValuesOf, search_neighbors
 from memjax.memory.mixtures import Prediction
 from memjax.models.features import add_mixtures, regroup
+from memjax.programs import jit_by_model
 from memjax.retrieval.keys import SPALM_TAP
 from memjax.typing import EmptyState
 

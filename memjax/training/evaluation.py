@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from memjax.compilation import free_programs
 from memjax.data.documents import Split
 from memjax.data.examples import EXAMPLE
 from memjax.data.reading import Reading
+from memjax.programs import free_programs
 from memjax.tasks.contract import Answers, Measure, Read, ReadBatch, Subset
 from memjax.training.metrics import LN2, count_bytes, perplexity
 from memjax.training.objective import model_collections

@@ -163,7 +163,7 @@ def test_device_and_host_are_equal():
 
 
 def test_one_program_for_every_fill_level():
-    programs = (write, sample, take, look_up, host_memory._decide, host_memory._draw, host_memory._search)
+    programs = [write, sample, take, look_up, host_memory._draw, host_memory._search]
     both = [kind(row_of(), CAPACITY, DIM) for kind in KINDS.values()]
     sizes, counts = [], []
     for first in range(0, 40, 7):  # the last rows of each batch are padding
@@ -171,7 +171,8 @@ def test_one_program_for_every_fill_level():
             fill(kept, np.arange(first, first + 7), POLICIES["reservoir"])
             kept.take(kept.nearest(QUERIES, 7).ids)
             kept.sample(jax.random.key(0), DRAWN)
-        sizes.append([program._cache_size() for program in programs])
+        policies = [decide for kept in both for decide in getattr(kept, "_deciders", {}).values()]
+        sizes.append([program._cache_size() for program in [*programs, *policies]])
         counts.append(int(kept.count))
     assert all(size == sizes[0] for size in sizes) and counts == [7, 14, 20, 20, 20, 20]
 
@@ -187,7 +188,8 @@ def test_no_slot_is_scattered_to_twice():
     """Which of two values would stay is not defined on every device."""
     kept = HostMemory(row_of(), 2, DIM)
     offered = memory.offer(kept, batch_of(range(7)), key_of(range(7)), None, None, None)
-    new = host_memory._decide(kept.entries, offered, jax.random.key(0), POLICIES["ring"])
+    decide = jax.jit(memory.decide, static_argnames="policy")
+    new = decide(kept.entries, offered, jax.random.key(0), POLICIES["ring"])
     assert new.slots.tolist() == [2, 2, 2, 2, 2, 1, 0] and int(new.written) == 7
 
 
