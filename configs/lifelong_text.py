@@ -43,7 +43,9 @@ from memjax.config import (
     MAML,
     MAS,
     OML,
+    SGD,
     SI,
+    Adam,
     Blobs,
     CachedFeatures,
     Classification,
@@ -64,6 +66,7 @@ from memjax.config import (
     SingleTask,
     TaskData,
     TextClasses,
+    TokenBag,
     Training,
 )
 from memjax.lifelong.orders import LONG_ORDERS, MBPA_ORDERS
@@ -130,8 +133,12 @@ VARIANTS = {
     "encoder_meta_mbpa": "Meta-MbPA on texts",
     "small": "plain training of a small encoder on texts, from fresh parameters",
     "small_multi_task": "all texts shuffled together",
-    "small_mixed": "32 stored texts beside 32 new ones (`memjax train --tasks` without a config)",
+    "small_mixed": "32 stored texts beside 32 new ones",
     "small_mbpa_pp": "MbPA++ on texts",
+    "bag": "naive Bayes over hashed pieces and pairs of them, one pass (`memjax train --tasks` without a config)",
+    "bag_multi_task": "all texts shuffled together",
+    "bag_mixed": "a linear classifier over the same, 128 stored texts beside 32 new ones",
+    "bag_tenth": "a linear classifier over the same, 128 rows of a memory of 250 texts beside 32 new ones",
     "last_two": "plain training of the last two layers of MiniLM, on kept outputs of the others",
     "last_two_multi_task": "all texts shuffled together",
     "last_two_replay": "sparse experience replay",
@@ -154,10 +161,10 @@ VARIANTS = {
 
 def get_config(variant: str = "default") -> Config:
     """The experiment; `variant` is a key of `VARIANTS`."""
-    small, last, long = (variant.startswith(word) for word in ("small", "last_two", "fourteen"))
+    small, last, long, bag = (variant.startswith(word) for word in ("small", "last_two", "fourteen", "bag"))
     paper = variant.startswith("paper")
-    encoder = small or last or paper or variant.startswith("encoder")
-    own = re.sub("^(encoder|small|last_two|fourteen|paper)_?", "", variant) or "default"
+    encoder = small or last or paper or bag or variant.startswith("encoder")
+    own = re.sub("^(encoder|small|last_two|fourteen|paper|bag)_?", "", variant) or "default"
     method = copy.deepcopy(METHODS.get(own, METHODS["mbpa_pp"]))
     size, tested = (115_000, 7_600) if paper else (2000, 1000)
     # Files of one set differ in signs: those of AG News and DBpedia escape them in three ways.
@@ -202,6 +209,16 @@ def get_config(variant: str = "default") -> Config:
     if small:
         config.model.dim, config.model.num_layers, config.model.num_heads = 128, 2, 4
         config.lifelong.epochs, config.training.schedule.learning_rate = 4, 1e-3
+    if bag:
+        # Gradient descent at the rate of `data.rows` sums the counts of each class.
+        config.model, config.data.tokenizer.vocab_size = TokenBag(), 8192
+        config.training.optimizer, config.training.clip_norm = SGD(), 0.0
+        config.training.schedule.learning_rate = float(config.data.rows)
+        if own in ("mixed", "tenth"):
+            config.model, config.training.optimizer = TokenBag(head="softmax"), Adam()
+            config.training.schedule.learning_rate, config.lifelong.epochs = 0.03, 6
+            memory = ALL if own == "mixed" else EpisodicMemory(policy="balanced", capacity=250)
+            config.lifelong.method = Replay(memory=memory, rows=128, compared="seen" if own == "mixed" else "batch")
     if last:
         config.model.first_layer, config.data.states, config.data.segment_length = 4, "states", 64
         if isinstance(method, Replay | MbPA):

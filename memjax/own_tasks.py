@@ -34,7 +34,7 @@ from memjax.settings.relations import validate
 
 __all__ = ["tasks_config", "with_file"]
 
-CONFIG, VARIANT = "lifelong_text", "small_mixed"
+CONFIG, VARIANT = "lifelong_text", "bag"
 """for files without a config"""
 RESERVED = 2
 """the head has room for so many times the classes that are counted, at least"""

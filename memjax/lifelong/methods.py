@@ -22,6 +22,7 @@ from memjax.lifelong.compose import Replayed, Rule, compose, rows_of
 from memjax.lifelong.contract import Method, TaskInfo
 from memjax.lifelong.episodes import Episodes, purpose_key
 from memjax.lifelong.spans import share_done
+from memjax.models.heads import CLASSES
 from memjax.training.assembly import make_parts
 from memjax.training.objective import Objective, model_loss, read_segment, with_distillation, with_penalty
 from memjax.training.stages import Context, Needs
@@ -67,10 +68,45 @@ def joint(*, stages: Literal["one", "cumulative", "anew"] = "one") -> Method:
             return compose(anew(), scope="seen")
 
 
-def replay(*, memory: EpisodicMemory, mode: Literal["sparse", "mixed"], every: int, rows: int, replace: bool) -> Method:
+def replay(
+    *,
+    memory: EpisodicMemory,
+    mode: Literal["sparse", "mixed"],
+    every: int,
+    rows: int,
+    replace: bool,
+    compared: Literal["seen", "batch"] = "seen",
+) -> Method:
     """Rows of the memory are learned again."""
     replayed = Replayed(rows, mode, every if mode == "sparse" else 0, replace)
-    return compose(memory=episodes(memory), replay=replayed)
+    rules = [Rule("compared", stream=compare_with_batch)] if compared == "batch" else []
+    return compose(*rules, memory=episodes(memory), replay=replayed)
+
+
+def compare_with_batch(objective: Objective, model: Any) -> Objective:
+    """Returns an objective that compares each row with the classes of its batch alone (ER-ACE).
+
+    Caccia, Aljundi, Asadi, Tuytelaars, Pineau and Belilovsky, "New Insights on Reducing Abrupt Representation Change in
+    Online Continual Learning", ICLR 2022, https://arxiv.org/abs/2104.05025.
+
+    Differs from the paper or its code: with `training.accumulate` the classes are those of a group of rows.
+
+    Raises:
+      ValueError: A model without a head of classes.
+    """
+    count = getattr(getattr(model, "head", None), "num_classes", 0)
+    if not count:
+        allowed = "'seen', or a model with a head of classes"
+        raise ValueError(f"lifelong.method.compared: given 'batch' with {type(model).__name__}, allowed: {allowed}")
+
+    def loss(variables: Any, memory: Any, segment: Batch, key: Any) -> Any:
+        labels = jnp.where(segment.weights > 0, segment.targets, count)
+        present = jnp.zeros(count, bool).at[labels.reshape(-1)].set(True, mode="drop")
+        allowed = jnp.broadcast_to(present, (len(segment.targets), count)) & segment.extras.get(CLASSES, True)
+        segment = dataclasses.replace(segment, extras={**segment.extras, CLASSES: allowed})
+        return objective.loss(variables, memory, segment, key)
+
+    return objective._replace(loss=loss)
 
 
 def agem(*, memory: EpisodicMemory, rows: int, every: int) -> Method:

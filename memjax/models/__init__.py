@@ -8,5 +8,6 @@ from memjax.models.language_model import *
 from memjax.models.memformer import *
 from memjax.models.perceptron import *
 from memjax.models.text_encoder import *
+from memjax.models.token_bag import *
 from memjax.models.transformer import *
 from memjax.models.vocabulary import *

@@ -21,6 +21,7 @@ from memjax.models.language_model import LanguageModel
 from memjax.models.memformer import Memformer, MemformerDecoderLayer
 from memjax.models.perceptron import NoVocabulary, Perceptron
 from memjax.models.text_encoder import TextEncoder
+from memjax.models.token_bag import TokenBag
 from memjax.models.transformer import FeedForward, Layer, NoFeedForward, Stack
 from memjax.models.vocabulary import AdaptiveVocabulary, Vocabulary
 
@@ -505,6 +506,9 @@ def make_column(
             dtype, width = jnp.dtype(model.compute_dtype), (config.data.segment_length, *model.widths)[-1]
             gate = Gate(width, model.gate, initializer=model.initializer, dtype=dtype) if model.gate else None
             return _made(Perceptron, model, head=head, gate=gate, features=features, dtype=dtype)
+        case settings.TokenBag() as model:
+            named = {"vocabulary": NoVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
+            return _made(TokenBag, model, head=head, features=features, **named)
         case settings.BiLSTM() as model:
             named = {"vocabulary": NoVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
             return _made(BiLSTM, model, head=head, **named)

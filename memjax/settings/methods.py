@@ -132,6 +132,9 @@ class Replay(Method):
     """replayed at once"""
     replace: bool = True
     """drawn with replacement"""
+    compared: Literal["seen", "batch"] = "seen"
+    """classes that rows of the stream are compared with: all that were seen, or those of the batch alone, so that new
+    classes do not push old ones away (ER-ACE, Caccia et al. 2022)"""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from memjax.settings.feed_forward import Dense, FeedForwardKind
 from memjax.settings.output import Output, OutputKind, Softmax
 from memjax.settings.ranges import Count, Number, Positive, Range, Rate, zero_or_more
 from memjax.settings.relations import Settings, require
+from memjax.settings.training import SGD
 
 if TYPE_CHECKING:
     from memjax.config import Config
@@ -23,6 +24,7 @@ __all__ = [
     "Memformer",
     "Perceptron",
     "BiLSTM",
+    "TokenBag",
     "ModelKind",
 ]
 
@@ -318,10 +320,52 @@ class BiLSTM(AnyModel, Carrier):
         return self
 
 
+@dataclass(slots=True, kw_only=True)
+class TokenBag(AnyModel, Carrier):
+    """A perceptron over hashed counts of tokens and of pairs of neighbours (fastText): it learns from few texts."""
+
+    buckets: Count = 16_384
+    """buckets of the hash"""
+    pairs: bool = True
+    """pairs of neighbouring tokens are counted too"""
+    widths: tuple[Count, ...] = ()
+    """of the hidden layers, each with a rectifier; () = none, a linear classifier"""
+    dropout: Rate = 0.0
+    """rate on the hidden layers, and on what the head reads"""
+    head: Literal["bayes", "softmax"] = "bayes"
+    """how classes are learned: 'bayes' sums the counts of each class (naive Bayes), so that no class changes another
+    and one pass is enough; 'softmax' fits a linear classifier"""
+    smoothing: Positive = 0.03
+    """of 'bayes': added to the count of every bucket in every class"""
+    initializer: Literal["lecun", "uniform"] = "lecun"
+    """of the matrices of hidden layers: normal of variance 1 / inputs, or uniform within 1 / sqrt(inputs)"""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """activations; parameters stay float32"""
+
+    is_causal = False
+    first_layer = 0
+    reads = "bags"
+    learns = "Classification"
+    output = Softmax()
+
+    @property
+    def carrier(self) -> Carrier:
+        return self
+
+    def check(self, field: str, config: Config) -> None:
+        if self.head == "bayes":
+            require(not self.widths, f"{field}widths", self.widths, f"() with {field}head 'bayes'")
+            optimizer, clip = config.training.optimizer, config.training.clip_norm
+            sums = isinstance(optimizer, SGD) and not optimizer.momentum
+            given = type(optimizer).__name__
+            require(sums, "training.optimizer", given, f"SGD without momentum, which sums counts ({field}head 'bayes')")
+            require(not clip, "training.clip_norm", clip, f"0 with {field}head 'bayes'")
+
+
 if TYPE_CHECKING:  # configs assign `config.model.attention`, knowing which model they have made
     ModelKind = Any
 else:
-    ModelKind = ModelSettings | EncoderDecoder | Memformer | Perceptron | BiLSTM
+    ModelKind = ModelSettings | EncoderDecoder | Memformer | Perceptron | BiLSTM | TokenBag
 
 
 def _check_heads(num_heads: int, dim: int) -> None:

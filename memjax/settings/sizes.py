@@ -28,7 +28,9 @@ class Need(NamedTuple):
 
 def needs(config: Config) -> Iterator[Need]:
     """Lower bounds of a configuration."""
-    return {"vectors": needs_of_vectors, "words": needs_of_words}.get(config.model.reads, needs_of_tokens)(config)
+    return {"vectors": needs_of_vectors, "words": needs_of_words, "bags": needs_of_bags}.get(
+        config.model.reads, needs_of_tokens
+    )(config)
 
 
 def needs_of_words(config: Config) -> Iterator[Need]:
@@ -41,6 +43,16 @@ def needs_of_words(config: Config) -> Iterator[Need]:
         states = 8 * rows * data.segment_length * model.hidden
         of_rows = {name: (rows, 256), "data.segment_length": (data.segment_length, 256)}
         yield Need("one state a word", states, {**of_rows, **width})
+
+
+def needs_of_bags(config: Config) -> Iterator[Need]:
+    """Yields the lower bounds of a configuration whose model counts tokens in buckets."""
+    model, scored = config.model, config.evaluation
+    width = {"model.buckets": (model.buckets, 1 << 16)}
+    sizes = (model.buckets, *model.widths, getattr(config.task, "num_classes", 2))
+    yield Need("parameters and their gradients", sum(8 * a * b for a, b in itertools.pairwise(sizes)), width)
+    for name, rows in (("data.rows", config.data.rows), ("evaluation.rows", scored.rows)):
+        yield Need("the counts of each row", 4 * rows * model.buckets, {name: (rows, 256), **width})
 
 
 def needs_of_vectors(config: Config) -> Iterator[Need]:

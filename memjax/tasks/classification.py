@@ -26,6 +26,7 @@ from memjax.data.token_files import Progress
 from memjax.data.wordpiece import join_texts, truncate_texts
 from memjax.models.heads import ClassificationHead, TaskHead
 from memjax.models.similarity_head import SimilarityHead
+from memjax.models.token_bag import BayesHead
 from memjax.tasks.choices import GroupMeasure
 from memjax.tasks.contract import Asked, Measure, ReadBatch, Task, Tokens, candidates, neighbors_of, read_examples
 from memjax.typing import Batch
@@ -70,6 +71,8 @@ class Classification(Task):
             return self.similarity_head()
         model = self.config.model
         task, dtype = self.settings, jnp.dtype(model.compute_dtype)
+        if isinstance(model, configs.TokenBag) and model.head == "bayes":
+            return BayesHead(task.num_classes, model.smoothing, masks_unseen=task.mask_unseen)
         return ClassificationHead(task.num_classes, model.dropout, dtype, masks_unseen=task.mask_unseen)
 
     def similarity_head(self, **fields: Any) -> SimilarityHead:

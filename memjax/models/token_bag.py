@@ -1,0 +1,154 @@
+"""Text classifiers that learn from few texts: perceptrons over hashed counts of tokens and of pairs of neighbours.
+
+Joulin, Grave, Bojanowski and Mikolov, "Bag of Tricks for Efficient Text Classification", EACL 2017,
+https://aclanthology.org/E17-2068; Weinberger, Dasgupta, Langford, Smola and Attenberg, "Feature Hashing for Large Scale
+Multitask Learning", ICML 2009, https://arxiv.org/abs/0902.2206.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from memjax.axes import named
+from memjax.models.contract import Model
+from memjax.models.heads import CLASSES, SEEN, UNSEEN_SCORE, ChoiceScores, EncodedText, TaskHead
+from memjax.models.perceptron import NoVocabulary, Perceptron
+from memjax.models.transformer import Side
+from memjax.typing import Aux, Batch, Mask
+
+__all__ = ["BayesHead", "TokenBag", "count_hashed"]
+
+_TOKEN, _FIRST, _SECOND = 2654435761, 2246822519, 3266489917  # Odd, so that no bit of a token is lost.
+
+
+def count_hashed(
+    tokens: Int[Array, "batch length"], mask: Mask, buckets: int, *, pairs: bool = True
+) -> Float[Array, "batch buckets"]:
+    """Counts the tokens of each row, and its pairs of neighbours, in buckets that their hash selects.
+
+    Args:
+      tokens: Ids.
+      mask: Real tokens. A pair counts where both are.
+      buckets: Number of buckets.
+      pairs: Whether pairs are counted beside tokens.
+
+    Returns:
+      Counts divided by the root of their sum in each row. A row without tokens is 0.
+    """
+    ids = tokens.astype(jnp.uint32)
+    hashes, present = ids * jnp.uint32(_TOKEN), mask
+    if pairs:
+        both = ids[:, :-1] * jnp.uint32(_FIRST) + ids[:, 1:] * jnp.uint32(_SECOND)
+        hashes = jnp.concatenate([hashes, both], axis=1)
+        present = jnp.concatenate([mask, mask[:, :-1] & mask[:, 1:]], axis=1)
+    places = ((hashes ^ (hashes >> 15)) % buckets).astype(jnp.int32)
+    rows = jnp.arange(len(tokens))[:, None]
+    counts = jnp.zeros((len(tokens), buckets)).at[rows, places].add(present.astype(jnp.float32))
+    return counts / jnp.sqrt(jnp.maximum(present.sum(axis=1, keepdims=True), 1))
+
+
+class SummedScores(ChoiceScores):
+    """Scores of classes whose training loss has the gradient that sums features of each class, and no other."""
+
+    def nll(self, output: Any, targets: Int[Array, "batch targets"], scored: Bool[Array, "batch targets"]) -> Array:
+        """Returns the nats of each target. Their gradient is that of its negative score alone."""
+        nats = self.token_nll(output, jnp.where(scored, targets, -1))
+        score = jnp.take_along_axis(output, jnp.where(scored, targets, 0)[..., None], axis=-1)[..., 0]
+        linear = jnp.where(scored, -score, 0)
+        return jax.lax.stop_gradient(nats - linear) + linear
+
+
+class BayesHead(TaskHead):
+    """Multinomial naive Bayes over non-negative features, whose counts are parameters that gradient descent sums.
+
+    Gradient descent with a learning rate of `data.rows` adds the features of each example to the counts of its class:
+    classes do not change each other, whatever their order. All classes are equally probable before a text is read.
+
+    McCallum and Nigam, "A Comparison of Event Models for Naive Bayes Text Classification", AAAI Workshop on Learning
+    for Text Categorization 1998; features of equal length as in Rennie, Shih, Teevan and Karger, "Tackling the Poor
+    Assumptions of Naive Bayes Text Classifiers", ICML 2003.
+
+    Attributes:
+      num_classes: Number of classes.
+      smoothing: Number added to the count of every feature in every class.
+      masks_unseen: Whether classes that training has not read are never answered.
+    """
+
+    num_classes: int
+    smoothing: float = 0.03
+    masks_unseen: bool = False
+
+    @nn.nowrap
+    def scores(self, vocabulary: Any) -> SummedScores:
+        """Returns the meaning of the output."""
+        del vocabulary
+        return SummedScores()
+
+    @nn.nowrap
+    def num_targets(self, length: int) -> int:
+        """Returns 1, the class."""
+        return 1
+
+    @nn.compact
+    def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
+        """Returns the log-probability of the features under each class, -inf of classes that may not be answered."""
+        shape, features = (text.first.shape[-1], self.num_classes), text.first.astype(jnp.float32)
+        counts: Any = self.param("counts", named(nn.initializers.zeros, "embed", None), shape)
+        smoothed = jax.lax.stop_gradient(jnp.maximum(counts, 0)) + self.smoothing
+        bayes = features @ (jnp.log(smoothed) - jnp.log(smoothed.sum(axis=0)))
+        linear = features @ counts
+        scores = linear + jax.lax.stop_gradient(bayes - linear)
+        if self.masks_unseen:
+            seen = self.variable("constants", SEEN, named(jnp.zeros, None), (self.num_classes,), bool)
+            scores = jnp.where(seen.value, scores, UNSEEN_SCORE)
+        if CLASSES in text.extras:
+            allowed = text.extras[CLASSES]
+            scores = jnp.where(allowed | ~allowed.any(axis=1, keepdims=True), scores, -jnp.inf)
+        return scores[:, None]
+
+
+class TokenBag(Perceptron):
+    """Hashed counts of tokens and pairs, dense layers with rectifiers, and the head of a task.
+
+    Without hidden layers the head is linear in the counts, so that a class learns from its own words alone.
+
+    Differs from the paper or its code: counts instead of the mean of learned vectors, which is what those are without
+    a hidden layer; pieces of words where the tokenizer cuts them; Adam instead of plain descent.
+
+    Attributes:
+      vocabulary: Tokens.
+      buckets: Number of buckets of the hash.
+      pairs: Whether pairs of neighbouring tokens are counted too.
+    """
+
+    vocabulary: NoVocabulary = NoVocabulary()
+    buckets: int = 16_384
+    pairs: bool = True
+    widths: tuple[int, ...] = ()
+
+    @nn.nowrap
+    def example(self, batch_size: int, length: int) -> Batch:
+        """Returns the shapes of a batch of texts."""
+        return Model.example(self, batch_size, length)
+
+    def represent(
+        self,
+        vectors: Int[Array, "batch length"],
+        *,
+        mask: Mask | None = None,
+        deterministic: bool = True,
+        extras: Mapping[str, Any] | None = None,
+        side: Side | None = None,
+    ) -> tuple[EncodedText, Aux]:
+        """Returns what the head reads of texts, and requested features. Arguments as in `Perceptron.represent`."""
+        mask = jnp.ones(vectors.shape, bool) if mask is None else mask
+        counts = count_hashed(vectors, mask, self.buckets, pairs=self.pairs)
+        return super().represent(counts, deterministic=deterministic, extras=extras, side=side)
+
+    def __call__(self, vectors: Int[Array, "batch length"], *arguments: Any, **named: Any) -> Any:
+        """Reads texts, one a row. Arguments and results as in `Perceptron`."""
+        return super().__call__(vectors, *arguments, **named)

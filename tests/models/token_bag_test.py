@@ -1,0 +1,47 @@
+"""Bags of hashed tokens: counts by hand, and what does not matter to them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memjax.models import TokenBag
+from memjax.models.heads import ClassificationHead
+from memjax.models.perceptron import NoVocabulary
+from memjax.models.token_bag import count_hashed
+
+count = jax.jit(count_hashed, static_argnames=("buckets", "pairs"))
+
+
+def bucket(number, buckets):
+    number %= 1 << 32
+    return (number ^ (number >> 15)) % buckets
+
+
+@given(st.lists(st.integers(0, 30_000), min_size=0, max_size=6), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_counts_are_those_by_hand(ids, pairs):
+    tokens, mask = np.zeros((2, 6), np.int32), np.zeros((2, 6), bool)
+    tokens[0, : len(ids)], mask[0, : len(ids)] = ids, True
+    hashes = [bucket(one * 2654435761, 64) for one in ids]
+    if pairs:
+        hashes += [bucket(a * 2246822519 + b * 3266489917, 64) for a, b in zip(ids, ids[1:], strict=False)]
+    expected = np.bincount(np.array(hashes, int), minlength=64) / max(len(hashes), 1) ** 0.5
+    np.testing.assert_allclose(count(tokens, mask, buckets=64, pairs=pairs), [expected, np.zeros(64)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("widths", [(), (5,)])
+def test_a_bag_has_the_interface_of_a_text_encoder_and_padding_does_not_matter(widths):
+    model = TokenBag(head=ClassificationHead(3), vocabulary=NoVocabulary(20), buckets=32, widths=widths)
+    assert model.example(2, 6).inputs.dtype == jnp.int32
+    tokens = jnp.array([[1, 2, 3, 4, 0, 0]])
+    variables = jax.jit(lambda: model.init(jax.random.key(0), tokens, model.init_state(1)))()
+    read = jax.jit(
+        lambda tokens, length: model.apply(variables, tokens, model.init_state(1), mask=jnp.arange(6)[None] < length)[0]
+    )
+    output = read(tokens, 4)
+    assert output.shape == (1, 1, 3)
+    np.testing.assert_array_equal(output, read(tokens.at[0, 4:].set(9), 4))
+    assert not np.allclose(output, read(tokens[:, jnp.array([1, 0, 3, 2, 4, 5])], 4))  # pairs tell orders apart
