@@ -10,6 +10,7 @@ every order of the files: they are numbered file by file in the order of their n
 a file writes as a number is a class of its own. Those of a task that comes later follow.
 """
 
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -29,7 +30,7 @@ from memjax.data.readers import class_names
 from memjax.data.reading_report import ReadingRules
 from memjax.data.sources import SPLITS, find_packed, readable_files
 from memjax.data.text_classes import TEXT_SETS, labels_of
-from memjax.overrides import UsageError, load_config
+from memjax.overrides import UsageError, describe_config, load_config
 from memjax.settings.relations import validate
 
 __all__ = ["tasks_config", "with_file"]
@@ -60,6 +61,7 @@ def tasks_config(
     """
     config = load_config(name or CONFIG, variant or ("" if name else VARIANT))
     paths = [_found(file, "--tasks") for file in files]
+    _check_vectors(config, paths, name, variant)
     for number, path in enumerate(paths):
         if path in paths[:number]:
             raise UsageError(f"--tasks: given {files[number]} twice, allowed: each file once")
@@ -72,6 +74,7 @@ def tasks_config(
     for own, path in sorted(zip(names, paths, strict=True)):
         sources[own] = _source(config, own, Path(os.path.relpath(path, folder)), path, numbers, rules)
     stream = replace(config.lifelong or Lifelong(epochs=1), folder=folder, order=())
+    stream.vocabulary = "tasks" if config.task.files is LabelledFile else stream.vocabulary
     stream.tasks = tuple(TaskData(name=own, source=sources[own]) for own in names)
     task = config.task
     if numbers:
@@ -129,6 +132,21 @@ def is_task(config: Config, file: str) -> bool:
     stream = config.lifelong
     located = [stream.located(task.source) for task in stream.tasks] if stream else []
     return any(Path(path).resolve() == Path(file).resolve() for one in located if (path := getattr(one, "path", "")))
+
+
+def _check_vectors(config: Config, paths: Sequence[Path], name: str, variant: str) -> None:
+    """Refuses a variant that reads vectors where a path has none, and names the variants that read texts."""
+    missing = [path for path in paths if not (path / "train.npy").is_file()]
+    if config.model.reads != "vectors" or not missing:
+        return
+    variants = sorted(describe_config(name or CONFIG)[1], key=lambda other: other != VARIANT)
+    texts = (other for other in variants if load_config(name or CONFIG, other).model.reads != "vectors")
+    named = " or ".join(itertools.islice(texts, 2))
+    others = f", or one that reads texts, such as --variant {named}" if named else ""
+    option = f"--variant {variant}" if variant else f"--config {name}"
+    raise UsageError(
+        f"--tasks: given {missing[0]} with {option}, which reads vectors, allowed: a folder with train.npy{others}"
+    )
 
 
 def _found(file: str, option: str) -> Path:

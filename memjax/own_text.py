@@ -54,8 +54,9 @@ def text_config(
     config = load_config(name or CONFIG, chosen)
     config = config.with_memory(0) if by_size and variant else config
     if config.data.source.gives[0] != "texts" or config.lifelong is not None:
-        kind = type(config.data.source).__name__
-        raise UsageError(f"--text: given with --config {name}, which reads {kind}, allowed: a config of texts")
+        kind = type(config.data.source).__name__ if config.lifelong is None else "a stream of tasks"
+        option = " ".join(["--config", name or CONFIG, *(["--variant", variant] if variant else [])])
+        raise UsageError(f"--text: given with {option}, which reads {kind}, allowed: a config of texts")
     kind = JsonLines if has_records else TextFiles
     config.data.source = kind(path=str(path), encoding=rules.encoding, skip=rules.skip)
     stem = Path(str(path).rstrip("/*")).name.partition(".")[0].strip("*?[]") or "texts"

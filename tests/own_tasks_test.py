@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memjax.cli import main
-from memjax.config import CachedFeatures, LabelledFile, MbPA, Replay, TextClasses, TextFiles
+from memjax.config import CachedFeatures, LabelledFile, MbPA, TextClasses, TextFiles, TokenBag
 from memjax.data.readers import classified_texts
 from memjax.overrides import load_config
 from memjax.own_tasks import tasks_config, with_file
@@ -88,7 +88,8 @@ def test_a_file_may_have_a_header_or_be_a_folder_with_splits_or_json(files):
     rows = [{"sentence": "Title: three\nText: third words", "label": "no"}]
     (folder / "test.json").write_text(json.dumps(rows))
     config, what = tasks_config(["news", "fruit.csv"])
-    assert "4 classes in a head of 33; Replay" in what and isinstance(config.lifelong.method, Replay)
+    assert "4 classes in a head of 33; Sequential, TokenBag" in what
+    assert isinstance(config.model, TokenBag) and config.lifelong.vocabulary == "tasks"
     assert classes_of(config)["news"] == {"no": 2, "yes": 3}
     found = classified_texts(config.lifelong.located(config.lifelong.tasks[0].source))
     assert [example.texts for example in found.texts["test"]] == [("three. third words",)]
@@ -109,6 +110,12 @@ def test_other_runs_take_the_kind_of_data_that_they_read(files):
         ValueError, match="mood has 2 new classes beside 19, the head of the run has 33, allowed: .* 35 or"
     ):
         with_file(published, "mood.csv")
+    for variant in ("mbpa_pp", ""):
+        with pytest.raises(
+            ValueError, match=r"--tasks: given .*dbpedia with .* reads vectors, allowed: .*--variant bag"
+        ):
+            tasks_config(["dbpedia"], "lifelong_text", variant)
+    (files / "dbpedia" / "train.npy").write_bytes(b"")
     vectors, _ = tasks_config(["dbpedia"], "lifelong_text")
     assert isinstance(vectors.lifelong.tasks[0].source, CachedFeatures) and vectors.task.num_classes == 33
     texts, _ = tasks_config(["mood.csv", "taste.csv"], "transformer_xl_python")
@@ -125,8 +132,9 @@ def test_other_runs_take_the_kind_of_data_that_they_read(files):
 def test_two_files_and_later_a_third_are_three_in_one_go(files, capsys):
     size = ["--task.num-classes", "8"]
     both = ["train", "--config", "stream.py", "--variant", "mbpa", *size]
-    assert main([*both, "--name", "whole", "--tasks", "fruit.csv", "mood.csv", "taste.csv"]) == 0
-    assert main([*both, "--name", "later", "--tasks", "fruit.csv", "mood.csv"]) == 0
+    same = ["--lifelong.vocabulary", "source"]  # else the tokenizer is that of all three files
+    assert main([*both, *same, "--name", "later", "--tasks", "fruit.csv", "mood.csv"]) == 0
+    assert main([*both, *same, "--name", "whole", "--tasks", "fruit.csv", "mood.csv", "taste.csv"]) == 0
     more = ["train", "--run", "runs/later", "--add-task", "taste.csv"]
     assert main(more) == 0
     (path := files / "runs" / "later").rename(files / "moved")

@@ -115,6 +115,7 @@ def make_examples(
     *,
     tokenizer: Any = None,
     progress: Progress | None = None,
+    vocabulary: Sequence[configs.Data] = (),
 ) -> Datasets:
     """Examples of a task, and the tokenizer that the texts to train on need.
 
@@ -125,13 +126,15 @@ def make_examples(
       question: from the entries of a split and the tokenizer to the task's examples, or what they are made of.
       tokenizer: as in `make_datasets`, like `progress`.
       progress: told what is prepared.
+      vocabulary: Configurations of the data whose texts a new tokenizer is trained on. Empty for `data` alone.
     """
     if data.half:
         raise ValueError(f"data.half: given {data.half!r}, allowed: '' for {wanted} examples (documents have halves)")
     read = functools.cache(functools.partial(open_source, data, wanted=wanted))
 
     def texts() -> sources.Texts:
-        lines = [text for entry in read("train") for text in texts_of(entry)]
+        parts = [open_source(part, "train", wanted=wanted) for part in vocabulary] or [read("train")]
+        lines = [text for entries in parts for entry in entries for text in texts_of(entry)]
         return sources.Texts.from_mapping({str(number): line for number, line in enumerate(lines)})
 
     found = _tokenizer_of(data, tokenizer, progress, texts)

@@ -60,6 +60,8 @@ class Lifelong(Settings):
     """numbers of the tasks, from 0, as they are learned; () = as they stand"""
     folder: str = ""
     """in which the paths of the tasks' sources, and that of data.source, lie; '' = they stand alone"""
+    vocabulary: Literal["source", "tasks"] = "source"
+    """texts that the tokenizer is trained on: those of data.source, or of all tasks that the run begins with"""
     epochs: Number = 0
     """how often the examples of a task are read, and training.steps then follows from them; 0 = each task gets an
     equal share of training.steps"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -57,8 +58,17 @@ class Classification(Task):
             question,
             tokenizer=tokenizer and tokenizer.base,
             progress=progress,
+            vocabulary=self.vocabulary_data(),
         )
         return found.for_encoder(self.settings.num_prompts)
+
+    def vocabulary_data(self) -> list[configs.Data]:
+        """Returns the data of all tasks, by their names, where a new tokenizer is trained on them; else nothing."""
+        stream = self.config.lifelong
+        if stream is None or stream.vocabulary == "source":
+            return []
+        tasks = sorted(stream.tasks, key=lambda task: task.name)
+        return [dataclasses.replace(self.config.data, source=stream.located(task.source)) for task in tasks]
 
     def labelled(self, texts: Sequence[LabelledText], tokenizer: Any) -> LabelledTexts:
         """Texts as examples, with the prompt of the task where it has one."""

@@ -1,0 +1,53 @@
+"""Small labelled files in a stream are learned as each of them is alone."""
+
+import csv
+import random
+
+import pytest
+
+from memjax.config import Evaluation
+from memjax.lifelong import train
+from memjax.own_tasks import tasks_config
+
+NAMES = ("first", "second", "third", "fourth", "fifth")
+
+
+def write_task(path, seed, rows):
+    """Writes a file of two classes whose texts share most words and differ in how often they use some."""
+    draw = random.Random(seed)
+    common = [f"word{number}" for number in range(300)]
+    own = {label: [f"{path.stem}{label}{number}" for number in range(40)] for label in "ab"}
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        for _ in range(rows):
+            label = draw.choice("ab")
+            words = draw.choices(common, k=12) + draw.choices(own[label], k=2) + draw.choices(own["a"] + own["b"], k=1)
+            draw.shuffle(words)
+            writer.writerow([f"{path.stem}_{label}", " ".join(words)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [160, 640])
+def test_each_task_is_learned_in_the_stream_as_it_is_alone(tmp_path, monkeypatch, rows):
+    monkeypatch.chdir(tmp_path)
+    files = [tmp_path / f"{name}.csv" for name in NAMES]
+    for number, path in enumerate(files):
+        write_task(path, number, rows)
+
+    def accuracies(files, name):
+        config, _ = tasks_config([str(file) for file in files])
+        config.name, config.data.cache_dir = name, str(tmp_path / "cache")
+        found, order = {}, [file.stem for file in files]
+
+        def note(event):
+            if event.kind == "evaluation":
+                found.setdefault(event.fields.get("evaluation", ""), []).append(event.fields["accuracy"])
+
+        config.evaluation = Evaluation(rows=64, split="test", accuracy=True)
+        train(config, on_event=note)
+        return {task: found[task][place] for place, task in enumerate(order)}
+
+    stream = accuracies(files, "stream")
+    for path in files:
+        alone = accuracies([path], f"alone_{path.stem}")[path.stem]
+        assert stream[path.stem] >= alone - 0.05
