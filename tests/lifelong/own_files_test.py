@@ -5,7 +5,6 @@ import random
 
 import pytest
 
-from memjax.config import Evaluation
 from memjax.lifelong import train
 from memjax.own_tasks import tasks_config
 
@@ -41,9 +40,8 @@ def test_each_task_is_learned_in_the_stream_as_it_is_alone(tmp_path, monkeypatch
 
         def note(event):
             if event.kind == "evaluation":
-                found.setdefault(event.fields.get("evaluation", ""), []).append(event.fields["accuracy"])
+                found.setdefault(event.values.get("name", ""), []).append(event.values["accuracy"])
 
-        config.evaluation = Evaluation(rows=64, split="test", accuracy=True)
         train(config, on_event=note)
         return {task: found[task][place] for place, task in enumerate(order)}
 
