@@ -68,6 +68,7 @@ from memjax.config import (
     TextClasses,
     TokenBag,
     Training,
+    WordPiece,
 )
 from memjax.lifelong.orders import LONG_ORDERS, MBPA_ORDERS
 from memjax.overrides import load_config
@@ -211,7 +212,7 @@ def get_config(variant: str = "default") -> Config:
         config.lifelong.epochs, config.training.schedule.learning_rate = 4, 1e-3
     if bag:
         # Gradient descent at the rate of `data.rows` sums the counts of each class.
-        config.model, config.data.tokenizer.vocab_size = TokenBag(), 8192
+        config.model, config.data.tokenizer = TokenBag(), WordPiece(vocab_size=8192)
         config.training.optimizer, config.training.clip_norm = SGD(), 0.0
         config.training.schedule.learning_rate = float(config.data.rows)
         if own in ("mixed", "tenth"):

@@ -99,12 +99,12 @@ class BayesHead(TaskHead):
         shape, features = (text.first.shape[-1], self.num_classes), text.first.astype(jnp.float32)
         counts: Any = self.param("counts", named(nn.initializers.zeros, "embed", None), shape)
         smoothed = jax.lax.stop_gradient(jnp.maximum(counts, 0)) + self.smoothing
-        bayes = features @ (jnp.log(smoothed) - jnp.log(smoothed.sum(axis=0)))
+        bayes = features @ (jnp.log(smoothed) - jnp.log(smoothed.sum(axis=0, keepdims=True)))
         linear = features @ counts
         scores = linear + jax.lax.stop_gradient(bayes - linear)
         if self.masks_unseen:
             seen = self.variable("constants", SEEN, named(jnp.zeros, None), (self.num_classes,), bool)
-            scores = jnp.where(seen.value, scores, UNSEEN_SCORE)
+            scores = jnp.where(seen.value[None], scores, UNSEEN_SCORE)
         if CLASSES in text.extras:
             allowed = text.extras[CLASSES]
             scores = jnp.where(allowed | ~allowed.any(axis=1, keepdims=True), scores, -jnp.inf)
