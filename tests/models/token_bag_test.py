@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memjax.models import TokenBag
 from memjax.models.heads import ClassificationHead
 from memjax.models.perceptron import NoVocabulary
-from memjax.models.token_bag import count_hashed
+from memjax.models.token_bag import BayesHead, count_hashed
 
 count = jax.jit(count_hashed, static_argnames=("buckets", "pairs"))
 
@@ -45,3 +45,22 @@ def test_a_bag_has_the_interface_of_a_text_encoder_and_padding_does_not_matter(w
     assert output.shape == (1, 1, 3)
     np.testing.assert_array_equal(output, read(tokens.at[0, 4:].set(9), 4))
     assert not np.allclose(output, read(tokens[:, jnp.array([1, 0, 3, 2, 4, 5])], 4))  # pairs tell orders apart
+
+
+def test_descent_sums_the_counts_of_each_class_and_leaves_the_others():
+    head = BayesHead(3, masks_unseen=True)
+    model = TokenBag(head=head, vocabulary=NoVocabulary(20), buckets=8, pairs=False)
+    tokens, targets, weights = jnp.array([[1, 2], [3, 3]]), jnp.array([[0], [2]]), jnp.ones((2, 1))
+    variables = model.init(jax.random.key(0), tokens, model.init_state(2))
+    seen = {"head": {"seen": jnp.array([True, False, True])}}
+
+    def loss(params):
+        variables = {"params": params, "constants": seen}
+        output = model.apply(variables, tokens, model.init_state(2))[0]
+        return model.apply(variables, output, targets, weights, method="nll").total
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(variables["params"])
+    np.testing.assert_allclose(value, 2 * np.log(2), rtol=1e-6)
+    counts = count(tokens, np.ones((2, 2), bool), buckets=8, pairs=False)
+    expected = np.stack([-counts[0], np.zeros(8), -counts[1]], axis=1)
+    np.testing.assert_allclose(gradient["head"]["counts"], expected, rtol=1e-6)
