@@ -113,7 +113,7 @@ def exact_key(text: str) -> str:
     """Returns what equal texts have in common: the text in Unicode's NFC, white space folded into single blanks.
 
     Example:
-      >>> exact_key("It's  over!\n"), exact_key("good :)") == exact_key("good :(")
+      >>> exact_key("It's  over!  "), exact_key("good :)") == exact_key("good :(")
       ("It's over!", False)
     """
     return " ".join(unicodedata.normalize("NFC", text).split())

@@ -96,11 +96,11 @@ def test_another_config_is_refused_with_the_difference(tmp_path):
     RunDirectory(config).close()
     moved = dataclasses.replace(config, data=dataclasses.replace(config.data, cache_dir="/elsewhere"))
     RunDirectory(moved).close()
-    longer = dataclasses.replace(config, training=Training(steps=2000))
+    other = dataclasses.replace(config, training=Training(clip_norm=2.0))
     with pytest.raises(
-        ValueError, match="another config, training.steps = 1000 there and 2000 here; give another name"
+        ValueError, match="another config, training.clip_norm = 1.0 there and 2.0 here; give another name"
     ):
-        RunDirectory(longer)
+        RunDirectory(other)
     other = dataclasses.replace(config, model=Model(attention=configs.TransformerXL()))
     with pytest.raises(ValueError) as error:
         RunDirectory(other)
