@@ -10,6 +10,7 @@ every order of the files: they are numbered file by file in the order of their n
 a file writes as a number is a class of its own. Those of a task that comes later follow.
 """
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Iterable, Sequence
@@ -192,7 +193,7 @@ def _source(config: Config, name: str, stored: Path, path: Path, numbers: Number
     for label in labels:
         numbers.setdefault(_key(name, label), max(numbers.values(), default=-1) + 1)
     own = tuple(numbers[_key(name, label)] for label in labels)
-    return LabelledFile(path=str(stored), classes=labels, numbers=own, encoding=rules.encoding, skip=rules.skip)
+    return LabelledFile(path=str(stored), classes=labels, numbers=own, **dataclasses.asdict(rules))
 
 
 def _key(name: str, label: str) -> tuple[str, str]:

@@ -113,6 +113,9 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--encoding", metavar="NAME", help=encoding)
             skip = "leave out every one of your files and rows that cannot be read, not just up to 5 %% of the bytes"
             self.add_argument("--skip", action="store_true", help=skip)
+            column = "name of the column, or the key, of the {} in files of --tasks and --add-task"
+            self.add_argument("--text-column", metavar="NAME", help=column.format("text"))
+            self.add_argument("--label-column", metavar="NAME", help=column.format("class"))
             self.add_argument("--strict", action="store_true", help="refuse files and rows that would be left out")
         if json is not None:
             self.add_argument("--json", action="store_true", help=f"print one JSON object{json}")
@@ -253,22 +256,28 @@ def describe_overrides(chosen: Config, config: Config) -> str:
 
 
 def reading_rules(options: argparse.Namespace) -> ReadingRules:
-    """Returns how the files of --text, --tasks and --add-task are read, by --encoding, --skip and --strict.
+    """Returns how the files of --text, --tasks and --add-task are read, by the options about them.
 
     Raises:
-      UsageError: An option of these without such files, both --skip and --strict, or an unknown encoding.
+      UsageError: An option of these without such files, columns of files without classes, both --skip and --strict, or
+        an unknown encoding.
     """
-    given = [f"--{name}" for name in ("encoding", "skip", "strict") if getattr(options, name, None)]
+    columns = ("text_column", "label_column")
+    names = ("encoding", "skip", "strict", *columns)
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name, None)]
     if not given:
         return ReadingRules()
     if not (options.own_text or options.own_tasks or getattr(options, "add_task", None)):
         raise UsageError(f"{given[0]}: given without your own files, allowed: with --text, --tasks or --add-task")
+    if options.own_text and any(getattr(options, name) for name in columns):
+        raise UsageError(f"{given[-1]}: given with --text, allowed: with --tasks or --add-task (--data.source.field)")
     if options.skip and options.strict:
         raise UsageError("--strict: given with --skip, allowed: one of the two")
     if allowed := refusal(options.encoding, Encoding) if options.encoding is not None else "":
         raise UsageError(f"--encoding: given {options.encoding!r}, allowed: {allowed}")
     skip = "all" if options.skip else "none" if options.strict else "few"
-    return ReadingRules(encoding=options.encoding or "utf-8", skip=skip)
+    named = {name: getattr(options, name) or "" for name in columns}
+    return ReadingRules(encoding=options.encoding or "utf-8", skip=skip, **named)
 
 
 def _whence(options: argparse.Namespace) -> dict[str, Any]:

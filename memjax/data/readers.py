@@ -243,7 +243,9 @@ def classified_texts(source: configs.Source) -> TextSplits:
         case configs.SeqioClasses(name=name, classes=classes):
             return seqio_class_texts(name, classes=classes, first_class=source.first_class, **how)
         case configs.LabelledFile(path=path, classes=classes, numbers=numbers):
-            return labelled_texts(path, dict(zip(classes, numbers, strict=True)), rules=rules_of(source), **how)
+            columns = {"text_column": source.text_column, "label_column": source.label_column}
+            how["rules"] = dataclasses.replace(rules_of(source), **columns)
+            return labelled_texts(path, dict(zip(classes, numbers, strict=True)), **how)
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source with a reader")
 
 

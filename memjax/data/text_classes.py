@@ -16,6 +16,7 @@ otherwise: by `DHIM_CLASSES` all 138 have the class that O-LoRA's file gives the
 has.
 """
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memjax.data.reading_report import ReadingReport, Record, UnreadableError
-from memjax.data.records import read_records, read_table, record_format
+from memjax.data.records import field_of, read_records, read_table, record_format
 from memjax.data.seqio import seqio_pairs, seqio_splits
 from memjax.data.sources import SPLITS, find_packed, packed_names, read_text
 from memjax.data.text_splits import TextSplits, TitledText, split_texts
@@ -98,7 +99,9 @@ CL_BENCHMARK: Mapping[str, tuple[str, Sequence[int]]] = {
 NO_CLASS = "-"
 """what MNLI writes where its annotators did not agree"""
 HEADER = ("class", "label")
-"""how the first row of a file of one's own may call the column of the class"""
+"""usual names of the column of the class in the first row of a user's own file"""
+TEXT_HEADER = ("text", "sentence")
+"""usual names of the column of the text, where the class is in a column between others"""
 _ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")
 _OTHER_NAMES = {"scienceortechnology": "scitech"}
 
@@ -359,7 +362,7 @@ def read_rows(
       is_class: tells the column of the class, by the first row; None = the first column of `.csv`, the last of `.tsv`,
         or the one that a header calls `class` or `label`.
       spaced: backslashes stand for white space (AG News).
-      rules: Encoding of the file, and what may be skipped.
+      rules: Encoding of the file, its columns, and what may be skipped.
       report: Counts rows that are skipped: those without text, and where all may be skipped broken ones. None to refuse
         broken rows and take the others.
 
@@ -374,9 +377,9 @@ def read_rows(
         # Published files with tabs have been read without quotes, also where they have some (the dev file of ALPS).
         has_quotes = False if form == "tsv" and is_class is not None else None
         records = read_table(content, file, delimiter="\t" if form == "tsv" else delimiter, has_quotes=has_quotes)
-        rows = _read_table(records, is_class, -1 if form == "tsv" else 0, plain)
+        rows = _read_table(records, is_class, -1 if form == "tsv" else 0, plain, rules)
     else:
-        rows = (_read_object(record, plain) for record in read_records(file, rules.encoding, form=form))
+        rows = (_read_object(record, plain, rules) for record in read_records(file, rules.encoding, form=form))
     for row in rows:
         size = row.size if isinstance(row, UnreadableError) else len(row.title) + len(row.text)
         if report is not None and not size and isinstance(row, Row):
@@ -392,9 +395,13 @@ def read_rows(
 
 
 def _read_table(
-    records: Iterator[Record], is_class: Callable[[str], bool] | None, usual: int, plain: Callable[[str], str]
+    records: Iterator[Record],
+    is_class: Callable[[str], bool] | None,
+    usual: int,
+    plain: Callable[[str], str],
+    rules: ReadingRules,
 ) -> Iterator[Row | UnreadableError]:
-    place = None
+    place, text_places = None, None
     for record in records:
         row = record.value
         if len(row) < 2:
@@ -404,31 +411,77 @@ def _read_table(
         if place is None and is_class is not None:
             place = 0 if is_class(row[0]) else -1
         elif place is None:
-            named = [end for end in (0, -1) if row[end].strip().lower() in HEADER]
-            place = named[0] if named else usual
-            if named:
+            place, text_places = _columns_of(row, record.place, rules)
+            if place is not None:
                 continue
-        fields = list(map(plain, row[1:] if place == 0 else row[:-1]))
+            place = usual
+        label = place if place >= 0 else len(row) + place
+        places = [number for number in range(len(row)) if number != label] if text_places is None else text_places
+        if max(label, *places) >= len(row):
+            message = f"{record.place}: {len(row)} columns, allowed: as many as the first row"
+            yield UnreadableError(message, "with too few columns", size=record.size)
+            continue
+        fields = [plain(row[number]) for number in places]
         title, texts = (fields[0], fields[1:]) if len(fields) > 1 else ("", fields)
-        yield Row(title, " ".join(filter(None, texts)), row[place or 0].strip(), record.place)
+        yield Row(title, " ".join(filter(None, texts)), row[label].strip(), record.place)
 
 
-def _read_object(record: Record, plain: Callable[[str], str]) -> Row | UnreadableError:
+def _columns_of(header: Sequence[str], where: str, rules: ReadingRules) -> tuple[int | None, list[int] | None]:
+    """Finds the columns that a first row names.
+
+    Returns:
+      The column of the class, None if the row names none; and the columns of the text, None for all others.
+
+    Raises:
+      ValueError: The first row does not have a column that the rules name.
+    """
+    names = [name.strip() for name in header]
+    columns = {}
+    for option in ("text_column", "label_column"):
+        if name := getattr(rules, option):
+            if name not in names:
+                raise ValueError(f"{option}: given {name!r}, allowed: a column of {where}: {', '.join(names)}")
+            columns[option] = names.index(name)
+    usual = lambda allowed: [number for number, name in enumerate(names) if name.lower() in allowed]
+    labels, ends, texts = usual(HEADER), (0, len(names) - 1), usual(TEXT_HEADER)
+    label = columns.get("label_column", next((number for number in labels if number in ends), None))
+    if label is None and labels and (texts or "text_column" in columns):
+        label = labels[0]
+    if label is None and "text_column" in columns:
+        allowed = f"a name of the column of the class, one of {', '.join(names)}"
+        raise ValueError(
+            f"label_column: given '', allowed: {allowed}, as the first row of {where} has no class or label"
+        )
+    if "text_column" in columns:
+        return label, [columns["text_column"]]
+    return label, texts[:1] if label is not None and label not in ends and texts else None
+
+
+def _read_object(record: Record, plain: Callable[[str], str], rules: ReadingRules) -> Row | UnreadableError:
     value = record.value
     if isinstance(value, UnreadableError):
         return value
     if value is None or value == {}:
         reason = "null" if value is None else "empty"
         return UnreadableError(f"{record.place} is {reason}; remove it", reason, is_broken=False)
-    fields = value if isinstance(value, Mapping) else {}
-    sentence, label = fields.get("sentence", fields.get("text")), fields.get("label")
+    keys = (rules.text_column,) if rules.text_column else ("sentence", "text")
+    sentence, label = _first_of(value, keys), _first_of(value, (rules.label_column or "label",))
     if not isinstance(sentence, str) or label is None:
-        has = ", ".join(map(str, fields)) or type(value).__name__
-        message = f"{record.place}: of another form (it has: {has}), allowed: objects with sentence or text, and label"
+        has = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+        wanted = f"objects with {' or '.join(keys)}, and {rules.label_column or 'label'}"
+        message = f"{record.place}: of another form (it has: {has}), allowed: {wanted}"
         return UnreadableError(message, "of another form", size=record.size)
     match = re.fullmatch(r"(?:Title:(?P<title>[^\n]*)\n)?Text:(?P<text>.*)", sentence, re.DOTALL)
     title, text = (match["title"] or "", match["text"]) if match else ("", sentence)
     return Row(plain(title), plain(text), str(label).strip(), record.place)
+
+
+def _first_of(value: Any, keys: Sequence[str]) -> Any:
+    """Returns what stands under the first key that a record has, or None."""
+    for key in keys:
+        with contextlib.suppress(KeyError):
+            return field_of(value, key)
+    return None
 
 
 def _numbers(classes: Sequence[int], *, counted: bool = False) -> dict[str, int]:

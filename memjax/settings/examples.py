@@ -158,6 +158,11 @@ class LabelledFile(ClassifiedTexts):
     """encoding of the files that are not UTF-8, such as utf-16, latin-1 or cp1252"""
     skip: Literal["few", "all", "none"] = "few"
     """which rows without a text are left out: up to 5 % of the characters, all that cannot be read, or none"""
+    text_column: str = ""
+    """name of the column or key that holds the text; '' = the columns beside that of the class, or `text`"""
+    label_column: str = ""
+    """name of the column or key that holds the class; '' = one that is called class or label, else the first column of
+    .csv and the last of .tsv"""
 
     def check(self, field: str, config: Config) -> None:
         fits = len(set(self.numbers)) == len(self.numbers) == len(self.classes)

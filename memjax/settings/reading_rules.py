@@ -17,6 +17,8 @@ class ReadingRules:
       encoding: Encoding of files that are not UTF-8, by a name of Python's codecs. Files that are UTF-8 stay so.
       skip: 'few' skips what is no text as long as it has at most 5 % of the bytes, 'all' skips whatever cannot be read,
         'none' refuses everything that would be skipped.
+      text_column: Column or key of labelled files that holds the text. '' to find it by its place or its usual names.
+      label_column: Column or key of labelled files that holds the class. '' to find it by its place or its usual names.
 
     Raises:
       ValueError: An unknown encoding.
@@ -24,6 +26,8 @@ class ReadingRules:
 
     encoding: str = "utf-8"
     skip: Literal["few", "all", "none"] = "few"
+    text_column: str = ""
+    label_column: str = ""
 
     def __post_init__(self):
         check_encoding(self.encoding)
