@@ -48,18 +48,18 @@ def run(arguments: list[str]) -> int:
     if options.probe and (lengths or options.datastore):
         other = "--memory" if lengths else "--datastore"
         raise UsageError(f"--probe: given with {other}, allowed: one of the two")
-    check_store_options(options, scores=True)
     if options.probe:
         check_probe(config)
     if options.datastore:
         check_serves(config, "stores_keys")
+    check_store_options(options, scores=True)
     from memjax.training.experiment import evaluation_model
 
     wanted = [dataclasses.replace(config.evaluation, memory_length=length) for length in lengths]
     for evaluation in wanted or [config.evaluation]:  # refuses what the model does not take before anything is read
         scored = dataclasses.replace(config, evaluation=evaluation)
-        validate(scored)
         evaluation_model(scored, ANY_SIZE)
+        validate(scored)
     loaded = open_run(options.run, config, options)
     task, facts = loaded.experiment.task, {"run": options.run, **loaded.checkpoint.facts()}
     scoring = f"eval: compiling, then scoring the {config.evaluation.split} split"

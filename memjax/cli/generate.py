@@ -35,13 +35,13 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
     add_store(parser, "what `memjax eval --datastore` has found")
     options, config = with_config(parser, arguments, only=GENERATION_FIELDS)
-    check_store_options(options)
     from memjax.inference import Sampling
     from memjax.training.experiment import make_evaluation_model
 
     check_generates(config)
     if options.datastore:
         check_serves(config, "stores_keys")
+    check_store_options(options)
     prompts = read_prompts(options.prompt, options.prompt_file)
     temperature = 0.0 if options.greedy else options.temperature
     sampling = Sampling(temperature=temperature, top_k=options.top_k, top_p=options.top_p)
