@@ -25,7 +25,7 @@ from memjax.data.states import with_states
 from memjax.data.text_classes import read_rows
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import join_texts, truncate_texts
-from memjax.models.heads import ClassificationHead, TaskHead
+from memjax.models.heads import UNSEEN_SCORE, ClassificationHead, TaskHead
 from memjax.models.similarity_head import SimilarityHead
 from memjax.models.token_bag import BayesHead
 from memjax.tasks.choices import GroupMeasure
@@ -234,6 +234,10 @@ class LabelledTexts(Examples):
 class ClassMeasure:
     """Accuracy of the most probable classes, and what else is published for a task, by scikit-learn.
 
+    Texts of a class that training has not read, which a head that masks such classes cannot answer, are counted apart:
+    `unseen_class_targets` is their number, `seen_class_accuracy` and `seen_class_nats` are those of the others. All
+    three are left out where there are none, and the last two where there are no others.
+
     Example:
       >>> measure = ClassMeasure()
       >>> measure.add(np.array([0, 1, 1]), np.array([0, 1, 0]))
@@ -252,11 +256,14 @@ class ClassMeasure:
         self._metrics = tuple(metrics)
         self._given: list[np.ndarray] = []
         self._right: list[np.ndarray] = []
+        self._nats: list[np.ndarray] = []
 
     def observe(self, batch: Batch, output: np.ndarray) -> None:
         """Takes in a batch and its scores `[batch, 1, classes]`."""
         scored = np.asarray(batch.weights)[:, 0] > 0
-        self.add(np.argmax(output[:, 0], axis=-1)[scored], np.asarray(batch.targets)[:, 0][scored])
+        scores, right = np.asarray(output[:, 0], np.float64)[scored], np.asarray(batch.targets)[:, 0][scored]
+        self.add(np.argmax(scores, axis=-1), right)
+        self._nats.append(np.logaddexp.reduce(scores, axis=-1) - scores[np.arange(len(right)), right])
 
     def add(self, given: np.ndarray, right: np.ndarray) -> None:
         """Takes in classes that were given and those that are right."""
@@ -273,4 +280,19 @@ class ClassMeasure:
             without: Any = {"zero_division": 0}
             functions = {"matthews": matthews_corrcoef, "f1": functools.partial(f1_score, **without)}
             numbers |= {name: float(functions[name](right, given)) for name in self._metrics}
+        return numbers | self._count_unseen(given == right)
+
+    def _count_unseen(self, is_right: np.ndarray) -> dict[str, float]:
+        """Numbers of the texts whose class is masked, and of all others."""
+        nats = np.concatenate(self._nats) if self._nats else np.zeros(0)
+        # A masked class is beyond all that a softmax gives, by a known score, unlike the loss of a model that diverges.
+        seen = np.abs(nats + UNSEEN_SCORE) > -UNSEEN_SCORE / 10
+        if seen.all():
+            return {}
+        numbers = {"unseen_class_targets": float(np.sum(~seen))}
+        if seen.any():
+            numbers |= {
+                "seen_class_accuracy": float(np.mean(is_right[seen])),
+                "seen_class_nats": float(np.mean(nats[seen])),
+            }
         return numbers

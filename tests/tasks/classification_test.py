@@ -6,6 +6,7 @@ from memjax.config import Classification as ClassificationSettings
 from memjax.data.examples import EXAMPLE, ExampleStream
 from memjax.data.glue import LabelledText
 from memjax.data.wordpiece import WordPieceTokenizer
+from memjax.models.heads import UNSEEN_SCORE
 from memjax.tasks.classification import Classification, ClassMeasure, LabelledTexts
 from memjax.typing import Batch
 
@@ -80,3 +81,30 @@ def test_classes_that_are_only_reserved_are_no_answers(room):
     three = LabelledFile(path="b.csv", classes=("p", "q", "r"), numbers=(1, 2, 3))
     assert known([*named, three]) == [True] * 4 + [False] * (room - 4)
     assert known([*named, Blobs(num_classes=2, dim=4)]) == [True] * room  # names of one task are not known
+
+
+def batch_of(targets, weights):
+    """A batch of texts of which only the classes are read."""
+    blank = np.zeros(targets.shape, np.int32)
+    return Batch(blank, targets, weights > 0, weights, np.zeros(len(targets), bool))
+
+
+def test_texts_of_classes_that_training_has_not_read_are_counted_apart():
+    """Of three texts one has the class that the head masks, and its loss is in the thousands."""
+    measure = ClassMeasure()
+    scores = np.array([[2.0, 1.0, UNSEEN_SCORE], [0.0, 1.0, UNSEEN_SCORE], [3.0, 1.0, UNSEEN_SCORE], [0.0, 0.0, 0.0]])
+    targets, weights = np.array([[0], [0], [2], [2]]), np.array([[1.0], [1.0], [1.0], [0.0]])
+    measure.observe(batch_of(targets, weights), scores[:, None])
+    result = measure.result()
+    nats = [np.log1p(np.exp(-1)), np.log1p(np.exp(1))]
+    assert result["accuracy"] == pytest.approx(1 / 3) and result["unseen_class_targets"] == 1
+    assert result["seen_class_accuracy"] == 0.5 and result["seen_class_nats"] == pytest.approx(np.mean(nats))
+    alone = ClassMeasure()
+    alone.observe(batch_of(targets[2:], weights[2:]), scores[2:, None])
+    assert alone.result() == {"accuracy": 0.0, "unseen_class_targets": 1.0}
+    known = ClassMeasure()
+    known.observe(batch_of(targets[:2], weights[:2]), scores[:2, None])
+    assert known.result() == {"accuracy": 0.5}
+    diverged = ClassMeasure()
+    diverged.observe(batch_of(targets[:2], weights[:2]), scores[:2, None] * -1e9)
+    assert diverged.result() == {"accuracy": 0.0}
