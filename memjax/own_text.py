@@ -74,14 +74,19 @@ def _readable(path: str | os.PathLike[str], rules: ReadingRules) -> tuple[list[P
     return readable_files(path, rules)[0], False
 
 
-def check_size(config: Config) -> None:
+def check_size(config: Config, option: str = "--text") -> None:
     """Says at once where a split has too little text, not after a tokenizer was trained.
+
+    Args:
+      config: A configuration. Only one that reads text files or records is checked.
+      option: Option by which the user has named the text.
 
     Raises:
       ValueError: A split with fewer bytes than rows, or without text.
     """
     source, data = config.data.source, config.data
-    assert isinstance(source, TextFiles | JsonLines)
+    if not isinstance(source, TextFiles | JsonLines) or config.lifelong is not None:
+        return
     size = sum(file.stat().st_size for file in find_record_files(source.path))
     if size >= SMALL or data.protocol != "contiguous":
         return
@@ -91,7 +96,9 @@ def check_size(config: Config) -> None:
         num_bytes = sum(len(utf8_bytes(text)) for text in open_source(data, split))
         if num_bytes < rows:
             allowed = f"{rows:,} or more, one for every row: a text of about {needed:,} bytes"
-            raise UsageError(f"--text: {source.path} has {num_bytes:,} bytes in its {split} split, allowed: {allowed}")
+            raise UsageError(
+                f"{option}: {source.path} has {num_bytes:,} bytes in its {split} split, allowed: {allowed}"
+            )
 
 
 def _variant_of(size: int) -> str:

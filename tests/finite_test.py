@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memjax.cli.errors import explain
 from memjax.cli.parser import exit_code
 
 NUMBERS = st.one_of(st.floats(), st.integers(), st.text(max_size=3), st.none(), st.booleans())
@@ -28,3 +29,7 @@ def test_what_is_finite_ends_well(capsys, facts):
 def test_the_code_says_whether_all_are_finite(facts):
     wrong = [value for value in facts.values() if isinstance(value, float) and not math.isfinite(value)]
     assert exit_code(facts) == bool(wrong)
+
+
+def test_what_is_computed_and_not_finite_is_one_line_and_no_mistake_of_the_user():
+    assert explain(FloatingPointError("logits: not finite,\n allowed")) == ("logits: not finite, allowed", 1)

@@ -107,6 +107,30 @@ def test_too_small_a_text_is_refused_before_a_tokenizer_is_trained(tmp_path, mon
     assert not (tmp_path / "cache").exists() and not (tmp_path / "runs").exists()
 
 
+LINES_CONFIG = """
+from memjax.config import JsonLines
+from memjax.overrides import load_config
+def get_config(variant=""):
+    config = load_config("own_text")
+    config.data.source = JsonLines()
+    return config
+"""
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+@pytest.mark.parametrize("size", [1, 3, 20, 100])
+def test_so_it_is_where_a_config_names_the_text(tmp_path, monkeypatch, capsys, name, size):
+    monkeypatch.chdir(tmp_path)
+    text = ("a b " * 50)[:size]
+    (tmp_path / name).write_text(text if name == "a.txt" else json.dumps({"text": text}))
+    (tmp_path / "lines.py").write_text(LINES_CONFIG)
+    config = "own_text" if name == "a.txt" else "lines.py"
+    assert main(["train", "--config", config, "--data.source.path", name, "--data.cache-dir", "cache"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert (f"--data.source.path: {name} has " in line and " or more, one for every row" in line) or "give a la" in line
+    assert not (tmp_path / "cache").exists() and not (tmp_path / "runs").exists()
+
+
 FILES = {
     "latin.txt": (TEXT.replace("line", "líne").encode("latin-1"), ["--encoding", "latin-1"], TextFiles),
     "wide.txt": (TEXT.encode("utf-16"), ["--encoding", "utf-16"], TextFiles),

@@ -17,7 +17,7 @@ def explain(error: Exception) -> tuple[str | None, int]:
     No line stands for an error of the program, an empty one where all is said: a run says itself that it was stopped.
     A `ValueError` is a mistake where memjax itself raised it (in JAX or NumPy it is a fault of the program), an
     `OSError` where it names a file, a missing module where an extra brings it. A full disk is nobody's mistake, nor is
-    another process of the run that is gone, nor a run whose numbers are not finite; all have a line.
+    another process of the run that is gone, nor numbers that are not finite; all have a line.
     """
     line = " ".join(str(error).split())
     if isinstance(error, UsageError):
@@ -34,6 +34,8 @@ def explain(error: Exception) -> tuple[str | None, int]:
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in line:
         smaller = "smaller data.rows, data.segment_length, evaluation.rows or model; `memjax plan` tells what is needed"
         return f"memory: not enough ({line or 'of the machine'}), allowed: {smaller}", 1
+    if isinstance(error, FloatingPointError):
+        return line, 1
     if isinstance(error, ValueError):
         package = Path(__file__).parent.parent
         own = (str(package), str(package.parent / "configs"), "configs")

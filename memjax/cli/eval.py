@@ -30,7 +30,6 @@ PLURAL = {
     "tokens_per_second": "{:,.0f}",
     "examples_per_second": "{:,.0f}",
 }
-RATES = ("tokens_per_second", "examples_per_second")
 
 
 def run(arguments: list[str]) -> int:
@@ -161,7 +160,6 @@ def describe_evaluation(values: Mapping[str, Any], task: Any) -> str:
     """A sentence with what the task is about, then all other numbers, one a line; subsets, then the memory."""
     show = lambda name, value: PLURAL.get(name, "{:.4f}" if isinstance(value, float) else "{}").format(value)
     told = {"run", "step", "newest_step", "split", "memory_length", "memory_state", *task.headline}
-    told |= {rate for rate in RATES if not values.get(rate)}  # 0 = not measured: a single batch
     whole = {n: v for n, v in values.items() if not (isinstance(v, Mapping) or v is None or n in told)}
     shown = {name.replace("_", " "): show(name, value) for name, value in whole.items()}
     for subset, numbers in values.get("subsets", {}).items():
@@ -201,10 +199,10 @@ def headline(values: Mapping[str, Any], task: Any) -> str:
 def describe_sizes(rows: Sequence[Mapping[str, Any]], task: Any, trained: int, gains: Sequence[Comparison] = ()) -> str:
     """A line a size of the memory, after a sentence with what was scored; then what each saves, with its error."""
     names = [name for name in task.headline if name in rows[0]] + ["memory_bytes", "tokens_per_second"]
-    show = lambda name, value: "-" if name in RATES and not value else PLURAL.get(name, "{:.4f}").format(value)
+    show = lambda name, value: "-" if value is None else PLURAL.get(name, "{:.4f}").format(value)
     size = lambda row: _size(row["memory_length"]) + (" (as trained)" if row["memory_length"] == trained else "")
     table = [["memory", *(name.replace("_", " ") for name in names)]]
-    table += [[size(row), *(show(name, row[name]) for name in names)] for row in rows]
+    table += [[size(row), *(show(name, row.get(name)) for name in names)] for row in rows]
     best = min(rows, key=lambda row: row["nats"])
     what = f"{best['targets']:,} {task.scored} of the {best['split']} split"
     what += f", memory {best['memory_state']}" if "memory_state" in best else ""

@@ -72,14 +72,17 @@ def describe_answer(found: Mapping[str, Any]) -> str:
 
 
 def describe_row(found: Mapping[str, Any]) -> str:
-    """The answer, its probability and the numbers of the examples adapted to, between tabs.
+    """The answer, its probability where it has one, and the numbers of the examples adapted to, between tabs.
 
     Example:
       >>> describe_row({"answer": "World", "probability": 0.75, "neighbors": [3, 0]})
       'World\\t0.7500\\t3 0'
+      >>> describe_row({"answer": "a reply"})
+      'a reply'
     """
     near = [" ".join(map(str, found["neighbors"]))] if "neighbors" in found else []
-    return "\t".join([found["answer"], f"{found.get('probability', 0):.4f}", *near])
+    probability = [f"{found['probability']:.4f}"] if "probability" in found else []
+    return "\t".join([found["answer"], *probability, *near])
 
 
 def _asked(config: Config, files: Sequence[str]) -> Sequence[tuple[Any, str]]:

@@ -52,6 +52,7 @@ def run(arguments: list[str]) -> int:
 
 def _check(options: argparse.Namespace, config: Config) -> None:
     """Refuses steps and folders that do not fit, before anything is printed, read or made."""
+    from memjax.own_text import check_size
     from memjax.training.profiles import check_steps, read_steps
     from memjax.training.runs import run_path
 
@@ -59,6 +60,8 @@ def _check(options: argparse.Namespace, config: Config) -> None:
         check_steps(read_steps(options.profile), config.training.steps)
     check_folder("--run" if options.run else "workdir", options.run or run_path(config))
     check_data_folders(config)
+    if not options.run and not options.own_text and not run_path(config).exists():  # else it was checked, or will be
+        check_size(config, "--data.source.path")
 
 
 def _of_run(config: Config, run: str, file: str | None, rules: ReadingRules) -> tuple[Config, str]:

@@ -294,7 +294,8 @@ def _texts(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: 
 
     def documents(split: str) -> Documents:
         chosen, began = read(split), time.time()
-        name = _digest(chosen.fingerprint, tokenizer.fingerprint, str(data.min_document_length), *annotators)
+        parts = (chosen.fingerprint, tokenizer.fingerprint, str(data.min_document_length), *annotators)
+        name = _digest(*parts, *_skip_key(data.source))
         file = write_token_file(
             folder / f"{type(data.source).__name__}-{split}-{name}",
             chosen,
@@ -370,7 +371,8 @@ def _seqio(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: 
     def documents(split: str) -> Documents:
         began, chosen = time.time(), {"split": split, "feature": source.feature}
         content, compared = seqio_content(source.name, **chosen)
-        name = _digest(source.name, source.feature, tokenizer.fingerprint, str(shortest), source.data_dir, content)
+        parts = (source.name, source.feature, tokenizer.fingerprint, str(shortest), source.data_dir, content)
+        name = _digest(*parts, *_skip_key(source))
         path = cache_folder(data) / f"SeqioTask-{split}-{name}"
         how = {"content": content, "min_tokens": shortest, "progress": progress}
         how["rules"] = ReadingRules(skip=source.skip)
@@ -383,6 +385,12 @@ def _seqio(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: 
 
 def _ids(tokenizer: Any) -> tuple[int, int]:
     return tokenizer.vocab_size, tokenizer.begin_id
+
+
+def _skip_key(source: Any) -> tuple[str, ...]:
+    """The part of the key of prepared tokens that says which documents may be left out; () for the default."""
+    skip = getattr(source, "skip", "few")
+    return () if skip == "few" else (f"skip {skip}",)
 
 
 def _digest(*parts: str) -> str:

@@ -25,12 +25,11 @@ from memjax.data.python_sources import python_sources
 from memjax.data.qa_srl import qa_srl_questions
 from memjax.data.quac import quac_questions, tfds_quac_questions
 from memjax.data.questions import QuestionSplit, select_questions
-from memjax.data.reading_report import ReadingRules
 from memjax.data.record_files import json_lines
 from memjax.data.relation_pairs import cached_pairs, relation_pairs
 from memjax.data.relation_sentences import RelationSplits, made_relations, relation_files, tacred_sentences
 from memjax.data.sorting import Sorting
-from memjax.data.source_files import read_once
+from memjax.data.source_files import read_once, rules_of
 from memjax.data.sources import SPLITS
 from memjax.data.squad import squad_questions, tfds_squad_questions
 from memjax.data.synthetic import KeyValueRecall
@@ -243,8 +242,7 @@ def classified_texts(source: configs.Source) -> TextSplits:
         case configs.SeqioClasses(name=name, classes=classes):
             return seqio_class_texts(name, classes=classes, first_class=source.first_class, **how)
         case configs.LabelledFile(path=path, classes=classes, numbers=numbers):
-            columns = {"text_column": source.text_column, "label_column": source.label_column}
-            how["rules"] = dataclasses.replace(rules_of(source), **columns)
+            how["rules"] = rules_of(source)
             return labelled_texts(path, dict(zip(classes, numbers, strict=True)), **how)
     raise ValueError(f"data.source: given {type(source).__name__}, allowed: a source with a reader")
 
@@ -310,11 +308,6 @@ def source_notes(source: configs.Source) -> list[str]:
         case configs.TriviaQa() | configs.Quac() | configs.QaSrl():
             return [line for split in SPLITS for line in asked_questions(source, split).notes(split)]
     return []
-
-
-def rules_of(source: Any) -> ReadingRules:
-    """The rules by which the files of a source are read."""
-    return ReadingRules(encoding=source.encoding, skip=source.skip)
 
 
 def _shares(source: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from memjax.data.reading_report import ReadingReport, ReadingRules, Record, Unre
 from memjax.data.records import parse_json, read_records, record_format, record_text
 from memjax.data.sources import Texts, encoding_mark, file_facts, file_fingerprint, find_files, select_split
 
-__all__ = ["find_record_files", "json_lines"]
+__all__ = ["find_record_files", "json_lines", "read_record_files"]
 
 _Source = str | tuple[int, int]
 """A text, or the begin and the size of its line in a file."""
@@ -48,9 +48,9 @@ def json_lines(
       ValueError: A path that is missing or without records, a record that cannot be read or has no text under `field`,
         or a file or record that must not be skipped.
     """
-    files = find_record_files(path)
-    documents = _find_documents(str(path), file_facts(files), field, rules, Path(path).is_file())
-    root = Path(os.path.commonpath([file.parent for file in files]))
+    files, documents = _open_records(path, field, rules)
+    used = _used_files(files, documents)  # what is skipped beside them changes no name, and so no split
+    root = Path(os.path.commonpath([file.parent for file in used]))
     names = [f"{files[number].relative_to(root).as_posix()}:{row}" for number, row, _ in documents.places]
 
     def read(index: int) -> str:
@@ -64,7 +64,7 @@ def json_lines(
         place = f"{files[number]}, row {row}"
         return record_text(parse_json(line, place), field, place)
 
-    texts = Texts(names, read, f"{file_fingerprint(files, root)}-{field}{encoding_mark(rules)}")
+    texts = Texts(names, read, f"{file_fingerprint(used, root)}-{field}{encoding_mark(rules)}")
     has_splits = (Path(path) / "dataset_dict.json").is_file()
     texts = (_select_published if has_splits else select_split)(
         texts, split, validation=validation, test=test, few_are_cut=True
@@ -84,6 +84,20 @@ def find_record_files(path: str | os.PathLike[str]) -> list[Path]:
     saved = {folder for folder in saved if (folder / "state.json").is_file()}
     is_data = lambda file: file.suffix == ".arrow" if file.parent in saved else file.name != "dataset_dict.json"
     return [file for file in files if is_data(file)] if saved else files
+
+
+def read_record_files(path: str | os.PathLike[str], field: str, rules: ReadingRules) -> list[Path]:
+    """Finds the files of a path that have records with text. Arguments and errors are those of `json_lines`."""
+    return _used_files(*_open_records(path, field, rules))
+
+
+def _open_records(path: str | os.PathLike[str], field: str, rules: ReadingRules) -> tuple[list[Path], _Documents]:
+    files = find_record_files(path)
+    return files, _find_documents(str(path), file_facts(files), field, rules, Path(path).is_file())
+
+
+def _used_files(files: Sequence[Path], documents: _Documents) -> list[Path]:
+    return [files[number] for number in sorted({number for number, _, _ in documents.places})]
 
 
 def _select_published(texts: Texts, split: str | None, *, validation: float, test: float, few_are_cut: bool) -> Texts:

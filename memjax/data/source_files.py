@@ -7,14 +7,17 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from memjax import config as configs
-from memjax.data.sources import find_files, find_packed
+from memjax.data.record_files import read_record_files
+from memjax.data.sources import directory_files, find_files, find_packed, readable_files
+from memjax.data.text_classes import labelled_files
+from memjax.settings.reading_rules import ReadingRules
 
-__all__ = ["hold_sources", "read_once", "source_files"]
+__all__ = ["hold_sources", "read_once", "rules_of", "source_files"]
 
 Parsed = TypeVar("Parsed")
 _holder: ContextVar[dict[int, Any] | None] = ContextVar("holder", default=None)
@@ -53,7 +56,10 @@ def read_once(parse: Callable[..., Parsed]) -> Callable[..., Parsed]:
 
 
 def source_files(source: Any) -> list[Path]:
-    """The files that a source reads; of a folder all of them, where the settings do not name some."""
+    """Finds the files that a source reads; those in a folder that it skips are none of them.
+
+    Where nothing tells which files of a folder are read, and where its reader refuses it, all are taken.
+    """
     path = Path(getattr(source, "path", "")).expanduser()
     if not getattr(source, "path", ""):
         return []
@@ -64,10 +70,32 @@ def source_files(source: Any) -> list[Path]:
         names = [f"{split}{end}.npy" for split in ("train", "validation", "test") for end in ("", "_labels")]
     if names:
         return [file for name in names if (file := find_packed(path, name))]
-    try:
-        return find_files(path)
-    except (ValueError, OSError):
-        return []
+    for find in (lambda: _read_files(source, path), lambda: find_files(path)):
+        with contextlib.suppress(ValueError, OSError):
+            return find()
+    return []
+
+
+def _read_files(source: Any, path: Path) -> list[Path]:
+    match source:
+        case configs.TextFiles():
+            return readable_files(path, rules_of(source))[0]
+        case configs.JsonLines(field=field):
+            return read_record_files(path, field, rules_of(source))
+        case configs.Directories(pattern=pattern, order_file=order_file):
+            members, _ = directory_files(path, pattern=pattern, order_file=order_file, rules=rules_of(source))
+            return [file for files in members.values() for file in files]
+        case configs.Novels() if path.is_dir():
+            return find_files(path / "**" / "*.txt")
+        case configs.LabelledFile():
+            return [*labelled_files(str(path)).values()]
+    return find_files(path)
+
+
+def rules_of(source: Any) -> ReadingRules:
+    """The rules by which the files of a source are read."""
+    names = [field.name for field in fields(ReadingRules)]
+    return ReadingRules(**{name: getattr(source, name) for name in names if hasattr(source, name)})
 
 
 def _facts(file: Path) -> tuple[int, int]:

@@ -278,19 +278,7 @@ def directories(
       ValueError: no such folder, none inside it with matching text, a listed file that does not exist, or files that
         must not be skipped.
     """
-    root = Path(path)
-    if not root.is_dir():
-        raise ValueError(f"path: {root} is not a folder; give the folder that holds one folder per document")
-    members = {}
-    for folder in sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
-        files = _files_of_folder(folder, pattern, order_file)
-        if files:
-            members[folder.name] = files
-    if not members:
-        raise ValueError(f"path: no folder in {root} has files that match {pattern!r}; check the path and the pattern")
-    readable, note = _readable(root, [file for files in members.values() for file in files], rules)
-    texts = set(readable)
-    members = {name: left for name, files in members.items() if (left := [file for file in files if file in texts])}
+    root, (members, note) = Path(path), directory_files(path, pattern=pattern, order_file=order_file, rules=rules)
     names = list(members)
 
     def read(index: int) -> str:
@@ -307,6 +295,29 @@ def directories(
     )
     texts.note = note
     return texts
+
+
+def directory_files(
+    path: str | os.PathLike[str], *, pattern: str, order_file: str, rules: ReadingRules
+) -> tuple[dict[str, list[Path]], str]:
+    """Folder below `path` -> its files that `directories` joins, and the line about those that are skipped.
+
+    Raises:
+      ValueError: No such folder, or none inside it with matching text.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise ValueError(f"path: {root} is not a folder; give the folder that holds one folder per document")
+    members = {}
+    for folder in sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
+        files = _files_of_folder(folder, pattern, order_file)
+        if files:
+            members[folder.name] = files
+    if not members:
+        raise ValueError(f"path: no folder in {root} has files that match {pattern!r}; check the path and the pattern")
+    readable, note = _readable(root, [file for files in members.values() for file in files], rules)
+    texts = set(readable)
+    return {name: left for name, files in members.items() if (left := [file for file in files if file in texts])}, note
 
 
 def enwik8(

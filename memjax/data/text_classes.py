@@ -355,7 +355,8 @@ def read_rows(
     and its answer). `.tsv`: a text and its class. `.json`, `.jsonl`, `.parquet`, `.arrow`: objects with `sentence` or
     `text` (`Title: ...`, `Text: ...` where it has them) and `label`, as O-LoRA has it.
 
-    Signs that the files escape are put back: `\n`, `\"`, `\u00e9`; AG News has a backslash where a line was broken.
+    Signs that published files escape are put back: `\n`, `\"`, `\u00e9`; AG News has a backslash where a line was
+    broken. A user's own files keep their backslashes, unless `rules.escapes` is 'resolved'.
 
     Args:
       file: to read.
@@ -369,13 +370,14 @@ def read_rows(
     Raises:
       ValueError: a file of another form, or a row that must not be skipped.
     """
-    form, plain = record_format(file), functools.partial(_plain, spaced=spaced)
+    form, is_published = record_format(file), is_class is not None
+    plain = functools.partial(_plain, spaced=spaced) if is_published or rules.escapes == "resolved" else str.strip
     if not form:
         raise ValueError(f"{file}: given another ending, allowed: {', '.join(packed_names(*_ENDINGS))}")
     if form in ("csv", "tsv"):
-        content, delimiter = read_text(file, encoding=rules.encoding), "" if is_class is None else ","
+        content, delimiter = read_text(file, encoding=rules.encoding), "," if is_published else ""
         # Published files with tabs have been read without quotes, also where they have some (the dev file of ALPS).
-        has_quotes = False if form == "tsv" and is_class is not None else None
+        has_quotes = False if form == "tsv" and is_published else None
         records = read_table(content, file, delimiter="\t" if form == "tsv" else delimiter, has_quotes=has_quotes)
         rows = _read_table(records, is_class, -1 if form == "tsv" else 0, plain, rules)
     else:

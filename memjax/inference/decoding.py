@@ -24,6 +24,8 @@ __all__ = ["Prefix", "Recall", "generate", "prefill", "stream_tokens"]
 
 NO_TOKEN = -1
 """Stands in blocks of generated ids where a row was already finished."""
+NOT_FINITE = -2
+"""Stands in blocks of generated ids where a row had no probabilities to choose by."""
 
 
 @tree_dataclass
@@ -126,6 +128,9 @@ def stream_tokens(
       dtype: of the activations in a new memory; None = the model's own.
       recall: called on the host before every token (`memjax.retrieval.generation`); `block` is then 1.
       prefix: rows that have read the prompts already; it can be continued again. None = they are read.
+
+    Raises:
+      FloatingPointError: The logits of a row are not finite.
     """
     block = 1 if recall else block
     if max_tokens < 0:
@@ -145,7 +150,13 @@ def stream_tokens(
         running, done, tokens = _generate_block(
             model, variables, running, done, keys, jnp.asarray(start), limit, stops, sampling or Sampling(), block
         )
-        new = [[int(token) for token in row if token != NO_TOKEN] for row in np.asarray(tokens)]
+        tokens = np.asarray(tokens)
+        if (tokens == NOT_FINITE).any():
+            row = int((tokens == NOT_FINITE).any(axis=1).argmax())
+            place = len(so_far[row]) + int((tokens[row] == NOT_FINITE).argmax()) + 1
+            allowed = "allowed: finite ones; train the model again, with a smaller learning rate"
+            raise FloatingPointError(f"logits: not finite at token {place} of row {row}, {allowed}")
+        new = [[int(token) for token in row if token != NO_TOKEN] for row in tokens]
         for row, more in zip(so_far, new, strict=True):
             row.extend(more)
         yield [list(row) for row in new]
@@ -211,8 +222,10 @@ def _generate_block(
         log_probs = model.apply(variables, hidden, method="log_probs")[:, 0]
         step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, start + index)
         token = sample(step_keys, log_probs, sampling).astype(jnp.int32)
+        broken = ~done & ~jnp.isfinite(log_probs.max(axis=-1))  # NaN, or no token that could be chosen
         done = done | (token[:, None] == stops[None]).any(axis=1)
-        tokens = tokens.at[:, index].set(jnp.where(done, NO_TOKEN, token))
+        tokens = tokens.at[:, index].set(jnp.where(broken, NOT_FINITE, jnp.where(done, NO_TOKEN, token)))
+        done = done | broken
         return index + 1, _advance(model, variables, token, ~done, prefix), done, tokens
 
     tokens = jnp.full((done.shape[0], block), NO_TOKEN, jnp.int32)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from memjax.report.curves import compared, of_kind, run_names
+from memjax.report.outcomes import describe_divergence
 from memjax.report.page import LIGHT, Report, Section
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 from memjax.report.pictures import svg_of
@@ -181,6 +182,7 @@ def run_facts(run: OpenedRun) -> dict[str, Any]:
     facts["state bytes of a row"] = results.get("memory_bytes", last.get("memory_bytes"))
     facts["steps"] = run.finished["step"] if run.finished else max((line["step"] for line in run.lines), default=None)
     facts["finished"] = "yes" if run.finished else "no: what stands here is of what there is"
+    facts["diverged"] = describe_divergence(results) or None
     from memjax.tasks import task_of
 
     for measure in (*task_of(config).headline, "nats_per_token"):

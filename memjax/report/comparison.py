@@ -94,6 +94,8 @@ def split_finished(runs: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 def compare_runs(runs: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Run -> its values: fields of the configuration in which the runs differ, then steps, sizes and scores.
 
+    A run that has diverged has `diverged`, 'yes'; others have no such value.
+
     Raises:
       ValueError: no run directory, or a run that is not finished.
     """
@@ -176,6 +178,7 @@ def _facts(run: str, config: Any, finished: Mapping[str, Any]) -> dict[str, Any]
     results = finished["results"]
     scores = {"evaluation": results["evaluation"], **results.get("evaluations", {})}
     facts: dict[str, Any] = {"steps": finished["step"]}
+    facts |= {"diverged": "yes"} if "diverged" in results else {}
     facts |= {name: results[name] for name in ("parameters", "memory_bytes")}
     stream = stream_facts(run, config)
     facts |= {name: value for name, value in stream.items() if isinstance(value, float)}

@@ -11,7 +11,16 @@ from typing import Any
 
 from memjax.config import Config
 
-__all__ = ["NATS", "SPIKE", "WHOLE", "count_spikes", "phase_costs", "stream_cost", "stream_facts"]
+__all__ = [
+    "NATS",
+    "SPIKE",
+    "WHOLE",
+    "count_spikes",
+    "describe_divergence",
+    "phase_costs",
+    "stream_cost",
+    "stream_facts",
+]
 
 WHOLE = "whole"
 """the evaluation of a stream that is of the data of all tasks; beside it stands the mean over those learned so far"""
@@ -21,6 +30,27 @@ NATS = "nats_per_token"
 
 SPIKE = 0.5
 """nats a token by which the loss of a line is above that of the line before, for it to count as a spike"""
+
+
+def describe_divergence(results: Mapping[str, Any]) -> str:
+    """Says by how much the last evaluation of a finished run is that of a model that has diverged.
+
+    Args:
+      results: `results` of `finished.json`.
+
+    Returns:
+      A line. '' for a run that has not diverged.
+
+    Example:
+      >>> describe_divergence({"diverged": {"nats_per_token": 1e17, "more_than": 55.45}})
+      'yes: 1e+17 nats a target, more than 55.45'
+    """
+    diverged = results.get("diverged")
+    return (
+        f"yes: {diverged['nats_per_token']:.4g} nats a target, more than {diverged['more_than']:.4g}"
+        if diverged
+        else ""
+    )
 
 
 def stream_facts(run: str, config: Config) -> dict[str, Any]:

@@ -163,6 +163,8 @@ class LabelledFile(ClassifiedTexts):
     label_column: str = ""
     """name of the column or key that holds the class; '' = one that is called class or label, else the first column of
     .csv and the last of .tsv"""
+    escapes: Literal["kept", "resolved"] = "kept"
+    """whether backslashes stay as they are, or what they escape is put back (`\\n`, `\\"`), as in published sets"""
 
     def check(self, field: str, config: Config) -> None:
         fits = len(set(self.numbers)) == len(self.numbers) == len(self.classes)

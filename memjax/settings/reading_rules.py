@@ -19,6 +19,8 @@ class ReadingRules:
         'none' refuses everything that would be skipped.
       text_column: Column or key of labelled files that holds the text. '' to find it by its place or its usual names.
       label_column: Column or key of labelled files that holds the class. '' to find it by its place or its usual names.
+      escapes: 'kept' leaves backslashes in labelled files as they are, 'resolved' puts back what they escape, as
+        published sets need it.
 
     Raises:
       ValueError: An unknown encoding.
@@ -28,6 +30,7 @@ class ReadingRules:
     skip: Literal["few", "all", "none"] = "few"
     text_column: str = ""
     label_column: str = ""
+    escapes: Literal["kept", "resolved"] = "kept"
 
     def __post_init__(self):
         check_encoding(self.encoding)

@@ -28,6 +28,7 @@ from memjax.data.wordpiece import join_texts, truncate_texts
 from memjax.models.heads import UNSEEN_SCORE, ClassificationHead, TaskHead
 from memjax.models.similarity_head import SimilarityHead
 from memjax.models.token_bag import BayesHead
+from memjax.settings.reading_rules import ReadingRules
 from memjax.tasks.choices import GroupMeasure
 from memjax.tasks.contract import Asked, Measure, ReadBatch, Task, Tokens, candidates, neighbors_of, read_examples
 from memjax.typing import Batch
@@ -127,8 +128,10 @@ class Classification(Task):
         path = Path(file)
         if ".txt" in path.suffixes:
             return [Asked(line) for line in read_text(path).splitlines() if line.strip()]
-        title = self.config.data.source.text == "title_and_text"
-        return [Asked(row.joined(title)) for row in read_rows(path)]
+        data, stream = self.config.data, self.config.lifelong
+        sources = [task.source for task in stream.tasks] if stream else [data.source]
+        rules = ReadingRules(escapes=getattr(sources[0], "escapes", "resolved"))
+        return [Asked(row.joined(data.source.text == "title_and_text")) for row in read_rows(path, rules=rules)]
 
     def examples_of(self, asked: Sequence[Asked], data: Datasets) -> Examples:
         """What is asked as examples, whose classes are not known."""

@@ -196,15 +196,16 @@ class EvaluationResult(Score):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as JSON values; subsets under `subsets`, measures beside the sums."""
-        apart = {"words", "subsets", "metrics", "measures", "notes", "examples_per_second"}
+        """Everything as JSON values; subsets under `subsets`, measures beside the sums, rates if they were measured."""
+        rates = ("tokens_per_second", "examples_per_second")
+        apart = {"words", "subsets", "metrics", "measures", "notes", *rates}
         own = vars(self).keys() - vars(Score()).keys() - apart
         values = {name: getattr(self, name) for name in sorted(own)}
         subsets = {name: score.as_dict() for name, score in self.subsets.items()}
         values |= {"metrics": dict(self.metrics), "subsets": subsets, **({"notes": self.notes} if self.notes else {})}
         words = {"words": self.words, "word_perplexity": self.word_perplexity} if self.words else {}
-        words |= {"examples_per_second": self.examples_per_second} if self.examples_per_second else {}
-        return {**super().as_dict(), **words, **self.measures, **values}
+        measured = {name: rate for name in rates if (rate := getattr(self, name))}
+        return {**super().as_dict(), **words, **self.measures, **values, **measured}
 
 
 class DocumentScores:

@@ -351,7 +351,7 @@ def _named(files: Sequence[Path]) -> dict[str, Path]:
 def _change(name: str, file: Path | None, recorded: Sequence[Any] | None, hashed: bool) -> str:
     """How a file differs from what was recorded, '' if it does not."""
     if file is None:
-        return f"{name} is gone"
+        return f"{name} is {'read no more' if os.path.exists(name) else 'gone'}"
     if recorded is None:
         return f"{name} is new"
     size, _, sha256 = _facts(file, hashed)

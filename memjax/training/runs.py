@@ -64,8 +64,9 @@ FORMERLY: dict[str, dict[str, Any]] = {
     "Spalm": {"scale_neighbors": False},
     **{
         name: {"equality": "letters_and_digits"}
-        for name in ("TextClasses", "CLBenchmark", "TfdsClasses", "SeqioClasses", "LabelledFile")
+        for name in ("TextClasses", "CLBenchmark", "TfdsClasses", "SeqioClasses")
     },
+    "LabelledFile": {"equality": "letters_and_digits", "escapes": "resolved"},
 }
 """fields that older config.json files lack, where their runs were trained with another value than the default"""
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")

@@ -18,7 +18,10 @@ from memjax.data.identifiers import ANNOTATION
 from memjax.data.opening import make_datasets, prepare
 from memjax.data.python_sources import read_python_sources
 from memjax.data.readers import open_source
+from memjax.data.reading_report import UnreadableError
+from memjax.data.sources import Texts
 from memjax.data.streams import Streams
+from memjax.data.token_files import TokenizedTexts
 
 LINES = [f"def function_{i}(value):\n    return value + {i}\n" for i in range(40)]
 
@@ -194,6 +197,46 @@ def test_recall_is_trained_with_practice_and_scored_without(data):
     assert made.documents("test").annotate(0)["weights"].sum() == 3
     assert made.documents("test")[0].tolist() != made.documents("validation")[0].tolist()
     assert prepare(data)["train"]["documents"] == 16
+
+
+def test_a_strict_run_never_reads_tokens_that_were_prepared_leniently(data, monkeypatch):
+    """Examples of data sets are skipped while they are tokenised, so what may be skipped belongs to the key."""
+
+    def read(number):
+        if number == 7:
+            raise UnreadableError("path: example 7 is not UTF-8", "not UTF-8", is_broken=False, size=1)
+        return LINES[number]
+
+    monkeypatch.setattr(opening, "open_source", lambda data, split: Texts([*map(str, range(40))], read, "texts"))
+    data.source = configs.TfdsBuilder(name="any")
+    assert len(make_datasets(data).documents("train")) == 39
+    assert [file.name for file in Path(data.cache_dir).iterdir()] == ["TfdsBuilder-train-f71f13c43f40"]  # as before
+    data.source = configs.TfdsBuilder(name="any", skip="none")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="example 7 is not UTF-8"):
+            make_datasets(data).documents("train")
+    data.source = configs.TfdsBuilder(name="any")
+    assert len(make_datasets(data).documents("train")) == 39
+
+
+@pytest.mark.parametrize("source", [configs.SeqioTask, configs.TfdsBuilder, configs.TextFiles, configs.JsonLines])
+def test_what_may_be_skipped_is_in_the_key_of_prepared_tokens(source):
+    keys = [opening._skip_key(source(skip=skip)) for skip in ("few", "all", "none")]
+    assert keys[0] == () and len({*keys}) == 3
+
+
+def test_the_key_of_a_seqio_task_knows_what_may_be_skipped(data, monkeypatch):
+    paths, tokenizer = [], opening.make_tokenizer(configs.Bytes(), lambda: None, Path())
+    documents = TokenizedTexts(Texts.from_mapping({"a": "b"}), tokenizer)
+    monkeypatch.setattr(opening, "seqio_tokenizer", lambda *_, **__: tokenizer)
+    monkeypatch.setattr(opening, "seqio_content", lambda *_, **__: ("content", ""))
+    monkeypatch.setattr(opening, "seqio_documents", lambda name, path, **__: paths.append(path.name) or documents)
+    monkeypatch.setattr(opening, "_tell_reuse", lambda *_: None)
+    for skip in ("few", "all", "none"):
+        data.source = configs.SeqioTask(name="any", skip=skip)
+        make_datasets(data).documents("train")
+    parts = ("any", data.source.feature, tokenizer.fingerprint, str(data.min_document_length), "", "content")
+    assert paths[0] == f"SeqioTask-train-{opening._digest(*parts)}" and len({*paths}) == 3
 
 
 @pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME"])

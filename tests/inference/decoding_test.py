@@ -194,3 +194,19 @@ def test_generation_of_models_equals_their_forward_pass(attention):
         for token in row:
             assert token == next_token(tokens)
             tokens.append(token)
+
+
+@pytest.mark.parametrize("place", ["one entry", "everything", "the prompt's entry"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_logits_that_are_not_finite_end_a_text(place, value, temperature):
+    """Softmax turns one infinite logit into NaN for all."""
+    table = np.array(VARIABLES["params"]["table"])
+    table[{"one entry": (1, 3), "everything": slice(None), "the prompt's entry": 1}[place]] = value
+    how = {"segment_length": SEGMENT, "max_tokens": 6, "sampling": Sampling(temperature=temperature)}
+    broken = {"params": {"table": jnp.asarray(table)}}
+    if place == "one entry" and value == -np.inf:  # a token that is never chosen is no fault
+        assert len(generate(MODEL, broken, [[1]], **how)[0]) == 6
+        return
+    with pytest.raises(FloatingPointError, match=r"^logits: not finite at token 1 of row 0, allowed: finite ones; "):
+        generate(MODEL, broken, [[1], [1]], **how)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import re
 
 import hypothesis
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies
 
 from memjax.cli import main
 from memjax.config import Bytes, Config, Data, Model, TextFiles, Training
+from memjax.report.assembly import run_facts
 from memjax.report.comparison import compare_contenders, split_finished, split_readable
 from memjax.report.curves import compared
 from memjax.report.panel import OpenedRun
@@ -209,3 +211,19 @@ def test_a_report_leaves_damaged_runs_out_and_judges_seeds(tmp_path, capsys, mon
         main(["report", *runs])
     assert shown == [runs[0], *runs[2:]]
     assert f"left out: {runs[1]}/config.json: damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("nats, more_than", [(1e17, 55.45), (60.0, 55.0), (1e300, 1.0)])
+def test_a_run_that_has_diverged_says_so(tmp_path, capsys, nats, more_than):
+    runs = [write_run(tmp_path / "one", bits=3.0), write_run(tmp_path / "two")]
+    assert main(["compare", *runs]) == 0 and "\ndiverged" not in capsys.readouterr().out
+    file = tmp_path / "one" / "finished.json"
+    finished = json.loads(file.read_text())
+    finished["results"]["diverged"] = {"nats_per_token": nats, "more_than": more_than}
+    file.write_text(json.dumps(finished))
+    assert main(["compare", *runs]) == 0
+    assert "\ndiverged                   yes\n" in re.sub(" +\n", "\n", capsys.readouterr().out)
+    assert main(["compare", *runs, "--json"]) == 0
+    assert [facts.get("diverged") for facts in json.loads(capsys.readouterr().out).values()] == ["yes", None]
+    told = [run_facts(OpenedRun(run)).get("diverged") for run in runs]
+    assert told == [f"yes: {nats:.4g} nats a target, more than {more_than:.4g}", None]

@@ -217,3 +217,11 @@ def test_results_are_json_and_stopping_is_possible(variables):
 def test_mistakes_are_named(variables, arguments, line):
     with pytest.raises(ValueError, match=line):
         score(variables, **arguments)
+
+
+@pytest.mark.parametrize(
+    "rates", [{}, {"tokens_per_second": 2.5}, {"tokens_per_second": 2.5, "examples_per_second": 0.5}]
+)
+def test_rates_that_were_not_measured_are_no_numbers(rates):
+    values = EvaluationResult(nats=10.0, targets=5, protocol="contiguous", rows=1, segment_length=4, **rates).as_dict()
+    assert {name: value for name, value in values.items() if name.endswith("_per_second")} == rates

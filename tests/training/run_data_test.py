@@ -60,7 +60,7 @@ def write_wikitext(folder):
 def write_directories(folder):
     for n in range(60):
         (folder / f"project_{n}").mkdir()
-        (folder / f"project_{n}" / "main.py").write_text(f"x = {n}\n")
+        (folder / f"project_{n}" / "main.py").write_text(f"x = {n}\n" * 9)
     return configs.Directories(path=str(folder))
 
 
@@ -187,6 +187,53 @@ def test_unchanged_data_is_read_without_a_word(trained):
         os.utime(file)  # touched
     found = fingerprints(reopen(path, tell=told.append))
     assert told == [] and found == fingerprints(make_experiment(config))
+
+
+def make_lines(folder):
+    (folder / "0.jsonl").write_text("".join(json.dumps({"text": sentence(n)}) + "\n" for n in range(80)))
+    return configs.JsonLines(path=str(folder))
+
+
+def make_novels(folder):
+    for n in range(60):
+        (folder / f"{n}.txt").write_text(sentence(n))
+    return configs.Novels(path=str(folder))
+
+
+def make_labelled(folder):
+    (folder / "train.csv").write_text("".join(f"{'good' if n % 2 else 'bad'},,{sentence(n)}\n" for n in range(60)))
+    return configs.LabelledFile(path=str(folder), classes=("bad", "good"), numbers=(0, 1))
+
+
+FOLDERS = {"texts": write_folder, "directories": write_directories} | {
+    make.__name__.removeprefix("make_"): make for make in (make_lines, make_novels, make_labelled)
+}
+BESIDE = {
+    "a picture": ("cover.png", b"\x89PNG\r\n\x1a\n" + bytes(20)),
+    "an empty file": ("empty", b""),
+    "compiled code": ("main.pyc", b"\xa7\r\r\n" + bytes(20)),
+    "hidden": (".notes", b"to do"),
+}
+"""files that no source reads: name and content"""
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_files_that_are_not_read_are_no_data(tmp_path, kind):
+    (tmp_path / "data").mkdir()
+    source = FOLDERS[kind](tmp_path / "data")
+    config = make_config(tmp_path / "run", "labelled" if kind == "labelled" else "texts")
+    config.data.source = source
+    path, told = train(config, "train", "validation"), []
+    before, folder = fingerprints(make_experiment(config)), Path(source.path)
+    folder = next(entry for entry in folder.iterdir()) if kind == "directories" else folder
+    for name, content in BESIDE.values():
+        (folder / name).write_bytes(content)
+    assert fingerprints(reopen(path, tell=told.append)) == before and told == []
+    assert {file.name for file in source_files(source)}.isdisjoint(name for name, _ in BESIDE.values())
+    files = [file for file in source_files(source) if file.stat().st_size]
+    files[0].write_bytes(files[0].read_bytes()[:-1] + b"9")
+    with pytest.raises(ValueError, match="the data has changed since it was trained"):
+        fingerprints(reopen(path))
 
 
 def test_a_copied_run_reads_the_data_beside_it(place, trained):
