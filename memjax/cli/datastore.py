@@ -224,8 +224,8 @@ def _write_neighbors(store: Any, options: Any, config: Config | None) -> dict[st
         values = neighbors_of_split(source, options.split, store, index, count, exclude=exclude, progress=tell_done)
         documents = source.run.experiment.documents(options.split)
     write_neighbors(options.to, options.split, values, documents, store=name)
-    there = float((values >= 0).mean()) if values.size else 0.0
-    facts = {"folder": options.to, "split": options.split, "tokens": len(values), "neighbors": count, "found": there}
+    facts = {"folder": options.to, "split": options.split, "tokens": len(values), "neighbors": count}
+    facts |= {"found": float((values >= 0).mean())} if values.size else {}
     shares = {f"target among, {split}": found[-1] for split, found in target_shares(options.to).items()}
     if line := unlike_neighbors(options.to, count):
         print(line, file=sys.stderr, flush=True)

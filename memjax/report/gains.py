@@ -186,7 +186,7 @@ def _store(run: OpenedRun) -> Panel:
                 one.context,
                 _visible(one.token),
                 round(one.probability, 4),
-                round(one.mixed or 0.0, 4),
+                None if one.mixed is None else round(one.mixed, 4),
                 gain,
                 None,
             )

@@ -162,9 +162,10 @@ def phase_costs(logged: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -
 
     Returns:
       `update_seconds`: of all updates, at the pace of those that were timed; `seconds_after_each`: likewise, until each
-      of the `ends`. `compilation_seconds`: of the first update of each stage, compilation included, which those leave
-      out. `skipped`: updates that were. `spikes`: of `count_spikes`. `growth_seconds`, and `growths`: nats of rows of
-      the memory before and after each. `generation_seconds` and `samples`: of texts that were written.
+      of the `ends`; both only where some were timed. `compilation_seconds`: of the first update of each stage,
+      compilation included, which those leave out. `skipped`: updates that were. `spikes`: of `count_spikes`.
+      `growth_seconds`, and `growths`: nats of rows of the memory before and after each. `generation_seconds` and
+      `samples`: of texts that were written.
 
     Example:
       >>> line = {"kind": "train", "step": 5, "tokens": 20.0, "tokens_per_second": 10.0, "first_step_seconds": 3.0}
@@ -178,8 +179,8 @@ def phase_costs(logged: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -
     paced = [
         (line["step"], line["tokens"] / line["tokens_per_second"]) for line in updates if line["tokens_per_second"]
     ]
-    found: dict[str, Any] = {"update_seconds": sum(seconds for _, seconds in paced)}
-    if ends:
+    found: dict[str, Any] = {"update_seconds": sum(seconds for _, seconds in paced)} if paced else {}
+    if paced and ends:
         found["seconds_after_each"] = [sum(seconds for step, seconds in paced if step <= end) for end in ends]
     if first := [line["first_step_seconds"] for line in updates if "first_step_seconds" in line]:
         found["compilation_seconds"] = sum(first)

@@ -134,3 +134,8 @@ def test_other_runs_have_no_such_panels(tmp_path):
     assert not [*streams.panels(crafted(tmp_path / "new", config, [training(1)]))]
     config.lifelong = None
     assert not [*streams.panels(crafted(tmp_path / "plain", config, [{**AFTER, "step": 1, "accuracy": 1.0}]))]
+
+
+def test_updates_that_were_not_timed_took_no_known_time():
+    lines = [training(4, tokens_per_second=None), training(8, tokens_per_second=None)]
+    assert {"update_seconds", "seconds_after_each"}.isdisjoint(phase_costs(lines, [4, 8]))
