@@ -138,8 +138,9 @@ VARIANTS = {
     "small_mbpa_pp": "MbPA++ on texts",
     "bag": "naive Bayes over hashed pieces and pairs of them, one pass (`memjax train --tasks` without a config)",
     "bag_multi_task": "all texts shuffled together",
-    "bag_mixed": "a linear classifier over the same, 128 stored texts beside 32 new ones",
-    "bag_tenth": "a linear classifier over the same, 128 rows of a memory of 250 texts beside 32 new ones",
+    "bag_mixed": "naive Bayes by its errors, 32 stored texts beside 32 new ones",
+    "bag_tenth": "naive Bayes by its errors, 32 rows of a memory of 250 texts beside 32 new ones",
+    "bag_linear": "a linear classifier over the same pieces, 128 stored texts beside 32 new ones, six passes",
     "last_two": "plain training of the last two layers of MiniLM, on kept outputs of the others",
     "last_two_multi_task": "all texts shuffled together",
     "last_two_replay": "sparse experience replay",
@@ -216,10 +217,14 @@ def get_config(variant: str = "default") -> Config:
         config.training.optimizer, config.training.clip_norm = SGD(), 0.0
         config.training.schedule.learning_rate = float(config.data.rows)
         if own in ("mixed", "tenth"):
+            # Replayed rows are as many as new ones: the mean over both times this rate is a sum again.
+            config.model, config.training.schedule.learning_rate = TokenBag(weighs_errors=True), 64.0
+            memory = ALL if own == "mixed" else EpisodicMemory(policy="balanced", capacity=250)
+            config.lifelong.method = Replay(memory=memory, rows=32)
+        if own == "linear":
             config.model, config.training.optimizer = TokenBag(head="softmax"), Adam()
             config.training.schedule.learning_rate, config.lifelong.epochs = 0.03, 6
-            memory = ALL if own == "mixed" else EpisodicMemory(policy="balanced", capacity=250)
-            config.lifelong.method = Replay(memory=memory, rows=128, compared="seen" if own == "mixed" else "batch")
+            config.lifelong.method = Replay(memory=ALL, rows=128)
     if last:
         config.model.first_layer, config.data.states, config.data.segment_length = 4, "states", 64
         if isinstance(method, Replay | MbPA):

@@ -335,8 +335,11 @@ class TokenBag(AnyModel, Carrier):
     head: Literal["bayes", "softmax"] = "bayes"
     """how classes are learned: 'bayes' sums the counts of each class (naive Bayes), so that no class changes another
     and one pass is enough; 'softmax' fits a linear classifier"""
-    smoothing: Positive = 0.03
+    smoothing: Positive = 0.05
     """of 'bayes': added to the count of every bucket in every class"""
+    weighs_errors: bool = False
+    """of 'bayes': a text counts by the probability of other classes than its own (Su et al. 2008), so that what is
+    replayed and known already adds nothing"""
     initializer: Literal["lecun", "uniform"] = "lecun"
     """of the matrices of hidden layers: normal of variance 1 / inputs, or uniform within 1 / sqrt(inputs)"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"

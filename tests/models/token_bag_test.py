@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memjax.models import TokenBag
 from memjax.models.heads import ClassificationHead
 from memjax.models.perceptron import NoVocabulary
-from memjax.models.token_bag import BayesHead, count_hashed
+from memjax.models.token_bag import BayesHead, SummedScores, count_hashed
 
 count = jax.jit(count_hashed, static_argnames=("buckets", "pairs"))
 
@@ -64,3 +64,37 @@ def test_descent_sums_the_counts_of_each_class_and_leaves_the_others():
     counts = count(tokens, np.ones((2, 2), bool), buckets=8, pairs=False)
     expected = np.stack([-counts[0], np.zeros(8), -counts[1]], axis=1)
     np.testing.assert_allclose(gradient["head"]["counts"], expected, rtol=1e-6)
+
+
+@given(st.lists(st.floats(-4, 4), min_size=3, max_size=3), st.integers(0, 2), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_an_example_counts_by_the_probability_of_other_classes(scores, target, scored):
+    output, targets = jnp.array([[scores]]), jnp.array([[target]])
+    nll = lambda output: jnp.sum(SummedScores(weighs_errors=True).nll(output, targets, jnp.array([[scored]])))
+    others = 1 - np.exp(np.array(scores[target])) / np.exp(np.array(scores)).sum()
+    expected = np.where(np.arange(3) == target, -others * scored, 0)
+    np.testing.assert_allclose(jax.grad(nll)(output)[0, 0], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_known_adds_nothing_when_it_is_read_again():
+    tokens, targets, weights = jnp.array([[1, 1], [2, 2]]), jnp.array([[0], [1]]), jnp.ones((2, 1))
+
+    def grown(weighs_errors):
+        head = BayesHead(2, weighs_errors=weighs_errors)
+        model = TokenBag(head=head, vocabulary=NoVocabulary(20), buckets=64)
+        variables = model.init(jax.random.key(0), tokens, model.init_state(2))
+
+        def loss(variables):
+            output = model.apply(variables, tokens, model.init_state(2))[0]
+            return model.apply(variables, output, targets, weights, method="nll").total
+
+        descend = jax.jit(lambda variables: jax.tree.map(lambda v, g: v - g, variables, jax.grad(loss)(variables)))
+        sums = [float(variables["params"]["head"]["counts"].sum())]
+        for _ in range(3):
+            variables = descend(variables)
+            sums.append(float(variables["params"]["head"]["counts"].sum()))
+        return np.diff(sums)
+
+    np.testing.assert_allclose(grown(False), grown(False)[0], rtol=1e-5)
+    first, *others = grown(True)
+    assert max(others) < 0.05 * first

@@ -264,6 +264,37 @@ def texts(found: Measurement) -> str:
     return grid(heads, cells)
 
 
+def few_texts(found: Measurement) -> str:
+    """Accuracy of every row by set, what it stores and costs, each task right after it was learned, and differences."""
+    tasks, rows = found.facts["tasks"], dict[str, list[dict[str, Any]]]()
+    for record in found.facts["records"]:
+        rows.setdefault(record["row"], []).append(record)
+    mean = lambda records, key: np.mean([[one[key][task] for task in tasks] for one in records], axis=0)
+    middle = lambda records, key: float(np.median([one[key] for one in records]))
+    shown, learned, compared = [], [], dict[Claim, Comparison]()
+    whole = {row: {one["draw"]: 100 * np.mean([*one["final"].values()]) for one in rows[row]} for row in rows}
+    first = next(iter(rows))
+    for row, records in rows.items():
+        accuracies, draws = 100 * mean(records, "final"), whole[row]
+        spread_of_draws = f"{np.mean([*draws.values()]):.1f} ({min(draws.values()):.1f} to {max(draws.values()):.1f})"
+        costs = [f"{middle(records, key):.0f}" for key in ("seconds", "cpu_seconds")]
+        stored = f"{records[0]['stored']:,}"
+        shown.append([row, len(records), stored, *map(_cell, accuracies), spread_of_draws, *costs])
+        if "learned" in records[0]:
+            after = 100 * mean(records, "learned")
+            learned.append([row, *map(_cell, after), _cell(after.mean())])
+        if row != first:
+            both = [draw for draw in draws if draw in whole[first]]
+            pair = [np.array([scores[draw] for draw in both]) for scores in (draws, whole[first])]
+            compared[row, first] = compare_pairs(*pair, unit="draw")
+    heads = ["row", "draws", "stored texts", *tasks, "mean (range of draws)", "s", "CPU s"]
+    parts = [grid(heads, shown)]
+    if learned:
+        parts += ["Each task right after it was learned:", grid(["row", *tasks, "mean"], learned)]
+    parts.append(table_of(compared, "Mean of the sets, draw by draw", "points", 2))
+    return "\n\n".join(part for part in parts if part)
+
+
 def avalanche(found: Measurement) -> str:
     """Accuracy and speed of both sides, a line a method."""
     cells = []
