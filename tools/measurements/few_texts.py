@@ -160,7 +160,8 @@ def about(facts: Mapping[str, Any]) -> str:
     chosen = f" Of naive Bayes on the validation texts of the first draw, by smoothing: {search}." if tried else ""
     return (
         f"{facts['train']} texts of each of {len(facts['tasks'])} sets to train on, {facts['test']} to test on; "
-        "accuracy in percent, all classes of all sets in one head. Each draw has other texts and another order of the tasks. "
+        "accuracy in percent, all classes of all sets in one head. Each draw has other texts and another order of the "
+        "tasks. "
         "TF-IDF is scikit-learn's, with logistic regression on all texts at once, its penalty chosen on validation "
         "texts (seconds of one fit). The others are variants of `configs/lifelong_text.py`, as shipped; seconds with "
         f"the tokenizer, what is compiled, and every evaluation.{chosen}"
