@@ -20,7 +20,7 @@ from memjax.settings.relations import require
 
 __all__ = ["make_report"]
 
-REFUSALS = (ValueError, OSError, ModuleNotFoundError)
+REFUSALS = (ValueError, OSError, ModuleNotFoundError, FloatingPointError)
 """what a provider that a run refuses raises, in one line"""
 
 SETTINGS = ("num_layers", "encoder_layers", "dim", "num_heads", "widths")

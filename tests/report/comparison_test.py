@@ -12,10 +12,11 @@ from hypothesis import strategies
 
 from memjax.cli import main
 from memjax.config import Bytes, Config, Data, Model, TextFiles, Training
-from memjax.report.assembly import run_facts
+from memjax.report.assembly import make_report, run_facts
 from memjax.report.comparison import compare_contenders, split_finished, split_readable
 from memjax.report.curves import compared
 from memjax.report.panel import OpenedRun
+from memjax.report.providers import PROVIDERS
 from memjax.training.runs import config_to_dict, describe_generator, generator_of, random_generator
 
 CONFIG = Config(
@@ -227,3 +228,13 @@ def test_a_run_that_has_diverged_says_so(tmp_path, capsys, nats, more_than):
     assert [facts.get("diverged") for facts in json.loads(capsys.readouterr().out).values()] == ["yes", None]
     told = [run_facts(OpenedRun(run)).get("diverged") for run in runs]
     assert told == [f"yes: {nats:.4g} nats a target, more than {more_than:.4g}", None]
+
+
+@pytest.mark.parametrize("error", [FloatingPointError, ValueError])
+def test_a_panel_that_cannot_be_computed_costs_a_line(tmp_path, monkeypatch, error):
+    def refuse(run):
+        raise error("logits: not finite")
+
+    monkeypatch.setitem(PROVIDERS, "gains", refuse)
+    report = make_report([OpenedRun(write_run(tmp_path / "one"))], only=["gains"])
+    assert [line for section in report.sections for line in section.left] == ["gains: logits: not finite"]
