@@ -242,7 +242,7 @@ OTHERS = {
     "train --config tiny.py --name new --profile 3:2": "profile: given 3:2, allowed",
     "train --config tiny.py --name new --profile 0:1": "profile: given 0:1, allowed",
     "train --config tiny.py --name new --num-processes 2": "processes: given coordinator '', num_processes 2",
-    "train --config tiny.py --training.steps 3": "runs/tiny_default: holds a run of another config",
+    "train --config tiny.py --training.steps 1": "training.steps: given 1, allowed: 2 or more",
     "train --config tiny.py --data.rows 4": "runs/tiny_default: holds a run of another config",
     "train --config tiny.py --training.seed 3": "runs/tiny_default: holds a run of another config",
     "train --config tiny.py --data.source.path other": "runs/tiny_default: holds a run of another config",
