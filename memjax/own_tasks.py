@@ -132,7 +132,7 @@ def is_task(config: Config, file: str) -> bool:
     """Whether a file is the data of a task of the stream."""
     stream = config.lifelong
     located = [stream.located(task.source) for task in stream.tasks] if stream else []
-    return any(Path(path).resolve() == Path(file).resolve() for one in located if (path := getattr(one, "path", "")))
+    return any(Path(source.path).resolve() == Path(file).resolve() for source in located if source.path)
 
 
 def _check_vectors(config: Config, paths: Sequence[Path], name: str, variant: str) -> None:

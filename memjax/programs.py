@@ -1,4 +1,4 @@
-"""How long compiled programs live in a process.
+"""Frees compiled programs, which live as long as their process otherwise.
 
 A program takes memory and a few of the memory maps that the system allows a process (65,530 on Linux), and neither is
 known to the garbage collector.

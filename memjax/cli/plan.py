@@ -29,9 +29,8 @@ def run(arguments: list[str]) -> int:
     cases = make_cases(config, names, options.what, options.sweep)
     for line in describe_shapes(names):
         print(line, file=sys.stderr)
-    if (
-        len(slices := {case.topology.name: case.topology for case in cases}) > 1
-    ):  # one alone is asked for when it is compiled
+    slices = {case.topology.name: case.topology for case in cases}
+    if len(slices) > 1:  # one alone is asked for when it is compiled
         check_topologies(slices.values())
     facts_of = lambda case: plan(case, vocab_size=options.vocab_size, widest=options.widest)
     command = ["memjax", "plan", *arguments]

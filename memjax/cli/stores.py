@@ -33,11 +33,11 @@ def check_store_options(options: argparse.Namespace, *, scores: bool = False) ->
     """Refuses options of a store where there is none, and what no store takes, before anything is read.
 
     Args:
-      options: of the verb.
-      scores: Whether targets are scored, which needs a share of the model: one that no neighbour has may come.
+      options: Options of the verb.
+      scores: Whether targets are scored. The model then needs a share, since no neighbour may have a target.
 
     Raises:
-      ValueError: one line.
+      ValueError: An option that does not fit the store, or is given without one.
     """
     given = {
         name: value for name, value in vars(options).items() if name.startswith("knn_") and value not in (None, "")

@@ -27,7 +27,6 @@ __all__ = [
     "open_unpacked",
     "packing_of",
     "propose_encoding",
-    "read_head",
     "read_text_file",
     "unpacked_name",
 ]
@@ -73,7 +72,7 @@ _ZIP_KINDS = (
     ("content.xml", "an OpenDocument file", "save it as plain text or CSV"),
     ("META-INF/MANIFEST.MF", "a Java archive", ""),
 )
-_PARQUET, _ARROW, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
+PARQUET, ARROW, ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"  # First bytes of tables.
 _PACKED = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\0", ".zst": b"\x28\xb5\x2f\xfd", ".zip": b"PK"}
 """ending -> first bytes of packed files"""
 _BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")
@@ -174,12 +173,6 @@ def _zip_member(path: str | os.PathLike[str], archive: zipfile.ZipFile) -> str:
     raise UnreadableError(message, "a .zip of several files")
 
 
-def read_head(path: str | os.PathLike[str]) -> bytes:
-    """Returns the first bytes of a file, unpacked."""
-    with open_unpacked(path) as file:
-        return file.read(HEAD_BYTES)
-
-
 def check_text(content: bytes, name: object, encoding: str = "utf-8") -> None:
     """Raises `UnreadableError` where the first bytes of a file are not those of a text.
 
@@ -195,7 +188,7 @@ def check_text(content: bytes, name: object, encoding: str = "utf-8") -> None:
         # A text may begin with the letters RIFF.
         if content.startswith(kind.start) and (not is_printable or kind.start in (b"%PDF-", b"{\\rtf")):
             raise _unreadable(name, kind.name, kind.advice)
-    if content.startswith(_PARQUET + b"\x15") or content.startswith((_ARROW, _ARROW_STREAM)):
+    if content.startswith(PARQUET + b"\x15") or content.startswith((ARROW, ARROW_STREAM)):
         raise _unreadable(name, "a table (Parquet or Arrow)", "read it as records (JsonLines)")
     if content[257:262] == b"ustar":
         raise _unreadable(name, "a tar", "unpack it and give the folder")

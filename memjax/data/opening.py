@@ -214,8 +214,9 @@ def make_tokenizer(
         report("train the tokenizer", 1, 1)
         trained = load(path)
         if trained.vocab_size < (getattr(tokenizer, "vocab_size", None) or 0):
-            allowed = f"{tokenizer.vocab_size:,}: the text has no more pieces"  # type: ignore[union-attr]
-            report(f"the vocabulary has {trained.vocab_size:,} entries instead of {allowed}", 0, 0)
+            wanted = tokenizer.vocab_size  # type: ignore[union-attr]
+            line = f"the vocabulary has {trained.vocab_size:,} entries instead of {wanted:,}"
+            report(f"{line}: the text has no more pieces", 0, 0)
     return load(path)
 
 
@@ -289,21 +290,22 @@ def _tokenizer_of(data: configs.Data, given: Any, progress: Progress | None, tra
 
 def _texts(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
     """Texts in token files, code with the distances of its identifiers."""
+    source: Any = data.source
     folder, tokenizer = cache_folder(data), tokenizer_of(lambda: read("train"))
-    annotators = {ANNOTATION: identifier_distances} if data.source.is_code and tokenizer.lossless else {}
+    annotators = {ANNOTATION: identifier_distances} if source.is_code and tokenizer.lossless else {}
 
     def documents(split: str) -> Documents:
         chosen, began = read(split), time.time()
         parts = (chosen.fingerprint, tokenizer.fingerprint, str(data.min_document_length), *annotators)
-        name = _digest(*parts, *_skip_key(data.source))
+        name = _digest(*parts, *_skip_key(source))
         file = write_token_file(
-            folder / f"{type(data.source).__name__}-{split}-{name}",
+            folder / f"{type(source).__name__}-{split}-{name}",
             chosen,
             tokenizer,
             min_tokens=data.min_document_length,
             annotators=annotators,
             progress=progress,
-            rules=ReadingRules(skip=getattr(data.source, "skip", "few")),
+            rules=ReadingRules(skip=source.skip),
         )
         _tell_reuse(file, began, split, chosen.compared, progress)
         return file
@@ -389,8 +391,7 @@ def _ids(tokenizer: Any) -> tuple[int, int]:
 
 def _skip_key(source: Any) -> tuple[str, ...]:
     """The part of the key of prepared tokens that says which documents may be left out; () for the default."""
-    skip = getattr(source, "skip", "few")
-    return () if skip == "few" else (f"skip {skip}",)
+    return () if source.skip == "few" else (f"skip {source.skip}",)
 
 
 def _digest(*parts: str) -> str:

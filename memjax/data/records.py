@@ -1,6 +1,6 @@
 """Records of files: rows of CSV, TSV, JSON, Parquet and Arrow, and the text of a record.
 
-report = ReadingReport("rows", "reviews.csv", ReadingRules(encoding="cp1252"))
+report = ReadingReport("rows", "reviews.csv.gz", ReadingRules(encoding="cp1252"))
 for record in report.select(read_records("reviews.csv.gz", "cp1252")):
     print(record.place, record.value)
 print(report.finish())  # "3 of 212 rows skipped: 2 empty, 1 null"
@@ -21,7 +21,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memjax.data.file_contents import decode_bytes, import_extra, packing_of, read_text_file, unpacked_name
+from memjax.data.file_contents import (
+    ARROW,
+    ARROW_STREAM,
+    PARQUET,
+    decode_bytes,
+    import_extra,
+    packing_of,
+    read_text_file,
+    unpacked_name,
+)
 from memjax.data.reading_report import Record, UnreadableError
 
 __all__ = [
@@ -38,7 +47,6 @@ __all__ = [
 # The default of csv, 131,072 characters, is less than a chapter.
 csv.field_size_limit(2**31 - 1)
 
-_PARQUET, _ARROW, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _RECORD_ENDINGS = {
     **{".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "tsv"},
     **{".parquet": "parquet", ".arrow": "arrow"},
@@ -52,9 +60,9 @@ def record_format(path: str | os.PathLike[str]) -> str:
     """
     with open(path, "rb") as file:
         start = file.read(8)
-    if start.startswith(_PARQUET):
+    if start.startswith(PARQUET):
         return "parquet"
-    if start.startswith((_ARROW, _ARROW_STREAM)):
+    if start.startswith((ARROW, ARROW_STREAM)):
         return "arrow"
     name = Path(path).name
     ending = Path(name.removesuffix(packing_of(path))).suffix.lower()
@@ -266,7 +274,7 @@ def _read_columns(path: str | os.PathLike[str], form: str) -> Iterator[Record]:
             batches = importlib.import_module("pyarrow.parquet").ParquetFile(path).iter_batches(1024)
         else:
             with open(path, "rb") as file:
-                opener = arrow.ipc.open_file if file.read(6) == _ARROW else arrow.ipc.open_stream
+                opener = arrow.ipc.open_file if file.read(6) == ARROW else arrow.ipc.open_stream
             reader = opener(arrow.memory_map(os.fspath(path)))
             batches = (
                 map(reader.get_batch, range(reader.num_record_batches)) if opener is arrow.ipc.open_file else reader

@@ -60,9 +60,9 @@ def source_files(source: Any) -> list[Path]:
 
     Where nothing tells which files of a folder are read, and where its reader refuses it, all are taken.
     """
-    path = Path(getattr(source, "path", "")).expanduser()
-    if not getattr(source, "path", ""):
+    if not source.path:
         return []
+    path = Path(source.path).expanduser()
     names: Sequence[str] = ()
     if path.is_dir() and isinstance(source, configs.TextClasses):
         names = (*source.train, *source.test)

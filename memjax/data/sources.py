@@ -209,12 +209,12 @@ def readable_files(path: str | os.PathLike[str], rules: ReadingRules = ReadingRu
     Raises:
       ValueError: nothing is there, or files that must not be skipped.
     """
-    return _readable(path, find_files(path), rules)
+    return _select_texts(path, find_files(path), rules)
 
 
-def _readable(where: object, files: Sequence[Path], rules: ReadingRules) -> tuple[list[Path], str]:
+def _select_texts(where: object, files: Sequence[Path], rules: ReadingRules) -> tuple[list[Path], str]:
     is_alone = list(files) == [Path(str(where))]
-    return _readable_then(str(where), file_facts(files), rules, is_alone)
+    return _select_texts_once(str(where), file_facts(files), rules, is_alone)
 
 
 def file_facts(files: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
@@ -223,10 +223,10 @@ def file_facts(files: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
 
 
 @functools.lru_cache(maxsize=8)
-def _readable_then(
+def _select_texts_once(
     where: str, facts: Sequence[tuple[Path, int, int]], rules: ReadingRules, is_alone: bool
 ) -> tuple[list[Path], str]:
-    """As `_readable`, remembered for files of the same sizes and times: every split asks for it."""
+    """Selects as `_select_texts` does, once for files of the same sizes and times: every split asks for them."""
     report, files = ReadingReport("files", where, rules), []
     for file, size, _ in facts:
         try:
@@ -315,7 +315,7 @@ def directory_files(
             members[folder.name] = files
     if not members:
         raise ValueError(f"path: no folder in {root} has files that match {pattern!r}; check the path and the pattern")
-    readable, note = _readable(root, [file for files in members.values() for file in files], rules)
+    readable, note = _select_texts(root, [file for files in members.values() for file in files], rules)
     texts = set(readable)
     return {name: left for name, files in members.items() if (left := [file for file in files if file in texts])}, note
 

@@ -117,15 +117,15 @@ def epsilon_key(key: str, default: float, ours: float) -> Field:
 
 
 class Imported(NamedTuple):
-    """What a folder of transformers holds.
+    """The model in a folder of transformers: settings, parameters and everything that came with them.
 
     Attributes:
       model: Its architecture.
       params: Parameters of the model, in its own grouping of layers.
-      data: What a run of it reads, unless it is told something else.
+      data: Data that a run of the model reads by default.
       task: The task whose head the weights have. None = no head.
       left: Tensors that have no place here, such as the heads of other tasks, by the names of the file.
-      notes: What was accepted and is not the same here, a line each.
+      notes: A line for each option that is accepted although it differs here.
       rows: First rows of tensors that are no parameters here, by the name of the tensor and `[:count]`.
     """
 
@@ -139,7 +139,7 @@ class Imported(NamedTuple):
 
 
 class Names(NamedTuple):
-    """How a file writes the names of tensors.
+    """Names of the tensors of a file, and the prefixes that they have there.
 
     Attributes:
       plain: Name in the file -> name in the tables.
@@ -343,7 +343,7 @@ class Family:
 
         Args:
           weights: Name -> array, or a safetensors file. Tensors that are tied to another one may be missing.
-          model: As `model_config` gives it, or that with a memory, marks of speakers or another scan setting.
+          model: Settings of the model, from `model_config`; a memory, marks of speakers or scanning may be added.
           task: Task whose head is imported too. None = no head.
           initial: Parameters of the model, of which those that the weights have are replaced. Needed where the model
             has a memory or marks.

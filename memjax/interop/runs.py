@@ -63,7 +63,7 @@ class ImportedRun:
       num_parameters: of its model.
       vocab_size: ids of its tokenizer.
       left: names of tensors that the model has no place for; they are kept beside it, and exported with it.
-      notes: What was accepted and is not the same here, a line each.
+      notes: A line for each option that is accepted although it differs here.
     """
 
     config: config.Config

@@ -43,8 +43,8 @@ def count_hashed(
     ids = tokens.astype(jnp.uint32)
     hashes, present = ids * jnp.uint32(_TOKEN), mask
     if pairs:
-        both = ids[:, :-1] * jnp.uint32(_FIRST) + ids[:, 1:] * jnp.uint32(_SECOND)
-        hashes = jnp.concatenate([hashes, both], axis=1)
+        couples = ids[:, :-1] * jnp.uint32(_FIRST) + ids[:, 1:] * jnp.uint32(_SECOND)
+        hashes = jnp.concatenate([hashes, couples], axis=1)
         present = jnp.concatenate([mask, mask[:, :-1] & mask[:, 1:]], axis=1)
     places = ((hashes ^ (hashes >> 15)) % buckets).astype(jnp.int32)
     rows = jnp.arange(len(tokens))[:, None]
@@ -164,6 +164,6 @@ class TokenBag(Perceptron):
         counts = count_hashed(vectors, mask, self.buckets, pairs=self.pairs)
         return super().represent(counts, deterministic=deterministic, extras=extras, side=side)
 
-    def __call__(self, vectors: Int[Array, "batch length"], *arguments: Any, **named: Any) -> Any:
+    def __call__(self, vectors: Int[Array, "batch length"], *arguments: Any, **options: Any) -> Any:
         """Reads texts, one a row. Arguments and results as in `Perceptron`."""
-        return super().__call__(vectors, *arguments, **named)
+        return super().__call__(vectors, *arguments, **options)

@@ -122,7 +122,7 @@ def compare_documents(
     Args:
       nats: Sums of nats `[documents]`.
       control: Sums of nats of the other evaluation `[documents]`.
-      targets: Number of targets of each document `[documents]`.
+      targets: Number of targets of each document `[documents]`. A document without any does not count.
       unit: Kind of the documents.
 
     Returns:
@@ -134,7 +134,8 @@ def compare_documents(
       0.529 ± 0.043 (3 documents, p 0.007): gain
     """
     nats, control, targets = (np.asarray(values, np.float64) for values in (nats, control, targets))
-    saved = control - nats
+    scored = targets > 0
+    saved, targets = (control - nats)[scored], targets[scored]
     mean = float(saved.sum() / targets.sum()) if targets.size else math.nan
     linear = mean + (saved - mean * targets) / targets.mean() if targets.size else saved
     return compare_pairs(linear, np.zeros_like(linear), unit=unit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -96,10 +96,10 @@ class Lifelong(Settings):
 
     def located(self, source: SourceKind) -> SourceKind:
         """A source whose path, where it has one, lies in the folder."""
-        path = getattr(source, "path", None)
-        if path is None or not self.folder or (path and Path(path).is_relative_to(self.folder)):
+        has_path = any(field.name == "path" for field in fields(source))
+        if not has_path or not self.folder or (source.path and Path(source.path).is_relative_to(self.folder)):
             return source
-        return replace(source, path=str(Path(self.folder, path)))
+        return replace(source, path=str(Path(self.folder, source.path)))
 
     def check(self, field: str, config: Config) -> None:
         number, training = len(self.tasks), config.training

@@ -1,4 +1,4 @@
-"""How a user's own files are read: their encoding, and what may be skipped."""
+"""Rules for reading a user's own files: their encoding, and what may be skipped."""
 
 import codecs
 from dataclasses import dataclass

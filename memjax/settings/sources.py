@@ -53,6 +53,9 @@ class Source(Settings):
       max_length: tokens of each side of its pairs, the end included; 0 = it has none.
       text: what is read of a row with a title: 'title_and_text', or 'text' alone.
       relations: whose sentences are read; () = all, or it has no relations.
+      path: File, folder or glob that is read. '' where there is none, or none is named.
+      name: Name in a registry of data sets. '' where there is none.
+      skip: Which examples that cannot be read are left out. 'few' for those of at most 5 % of the bytes.
     """
 
     gives = ("texts",)
@@ -64,6 +67,9 @@ class Source(Settings):
     max_length = 0
     text = "title_and_text"
     relations = ()
+    path = ""
+    name = ""
+    skip = "few"
 
     def after(self, earlier: Sequence[Any]) -> Source:
         """The same as a task of a stream, after sources of earlier tasks."""

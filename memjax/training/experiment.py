@@ -314,7 +314,7 @@ def make_experiment(
     if config.model.output.needs_neighbors and not config.data.neighbors:
         raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
     run_data = run_data or RunData()
-    config = run_data.located(config)
+    config = run_data.with_existing_paths(config)
     own = with_source(config, config.data.source)
     task = task_of(own)
     with hold_sources(run_data.held):

@@ -231,7 +231,8 @@ def train(
     report = (on_event or Progress()) if processes.is_first() else lambda event: None
     finished = processes.first(None if takes_more(path, config) else read_finished(path))
     if finished is not None:
-        text = f"{path}: finished after {finished['step']} steps; more `training.steps` train it longer"
+        more = "another task" if config.lifelong else "a larger training.steps"
+        text = f"{path}: finished after {finished['step']} steps; it goes on with {more}"
         report(Event("finished", finished["step"], training.steps, finished["results"], text))
         return TrainingResult(path, finished["step"], finished["results"], True)
     if experiment is not None and experiment.config != config:

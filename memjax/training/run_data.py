@@ -39,7 +39,7 @@ class RunData:
 
     Attributes:
       other: Descriptions of the data that was read instead, each once.
-      held: What was parsed of the sources of the run, which is read once (`memjax.data.source_files.hold_sources`).
+      held: Parsed sources of the run, so that each is read once (see `memjax.data.source_files.hold_sources`).
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class RunData:
         is_named: bool = False,
         tell: Callable[[str], None] = lambda line: None,
     ) -> RunData:
-        """The record of a run that is opened.
+        """Reads the record of a run that is opened.
 
         Args:
           run: The run directory.
           config: The configuration in it.
           given: The configuration that is used instead. None for that of the run.
-          extra: What its checkpoint holds beside the arrays; of earlier versions the only record.
+          extra: Values in its checkpoint beside the arrays. Runs of earlier versions have no other record.
           is_named: Whether the user has named the data, even if it is where that of the run was.
           tell: Gets lines for the user.
         """
@@ -101,8 +101,8 @@ class RunData:
             tell=tell,
         )
 
-    def located(self, config: Config) -> Config:
-        """The configuration with paths that exist: as typed, beside the run, or where they were in training."""
+    def with_existing_paths(self, config: Config) -> Config:
+        """Returns the configuration with paths that exist: as typed, beside the run, or where they were in training."""
         if self._run is None:
             return config
         stream, data = config.lifelong, config.data
@@ -124,7 +124,7 @@ class RunData:
         return config
 
     def open(self, config: Config, task: str, split: str, read: Read, *, same_settings: bool = True) -> Any:
-        """The documents of a split, compared with those of training.
+        """Opens the documents of a split and compares them with those of training.
 
         Args:
           config: The configuration whose `data.source` is read, with paths that exist.
@@ -155,8 +155,7 @@ class RunData:
             if changes:
                 self._refuse_or_tell(config, task, split, changes)
         if same_settings and not changes and (known is None or split not in known.get("splits", {})):
-            number = len(documents) if hasattr(documents, "__len__") else 0
-            self._opened[task, split] = source, [documents.fingerprint, number]
+            self._opened[task, split] = source, [documents.fingerprint, len(documents)]
             if self._keeps:
                 self._write()
         return documents
@@ -183,7 +182,7 @@ class RunData:
         read: Read,
         same_settings: bool,
     ) -> Sequence[str]:
-        """What has changed, in words; empty where nothing has, or nothing can be compared."""
+        """Describes what has changed. Empty where nothing has, or nothing can be compared."""
         splits = known.get("splits", {})
         if same_settings and split in splits:
             return () if _is_same(documents, splits[split]) else changes or [_counted(split, documents, splits[split])]
@@ -201,7 +200,7 @@ class RunData:
         return ()
 
     def _changes(self, source: Any, known: Recorded) -> list[str] | None:
-        """Which files differ, in words; None where none were recorded."""
+        """Describes the files that differ. None where no files were recorded."""
         recorded = known.get("files")
         if not recorded:
             return None
@@ -231,10 +230,10 @@ class RunData:
             remedy = "a new run under another --name for what is there now"
         elif config.lifelong is not None and config.lifelong.folder:
             remedy = f"--lifelong.folder {config.lifelong.folder}, to read what is there now"
-        elif getattr(source, "path", ""):
-            remedy = f"--data.source.path {getattr(source, 'path', '')}, to read what is there now"
+        elif source.path:
+            remedy = f"--data.source.path {source.path}, to read what is there now"
         else:
-            remedy = f"--data.source.name {getattr(source, 'name', 'NAME')}, to read what is there now"
+            remedy = f"--data.source.name {source.name or 'NAME'}, to read what is there now"
         told = f"the data{f' of {task}' * bool(task)} has changed since it was trained"
         return f"{self._run}: {told}: {shown}; allowed: the data as it was, or {remedy}"
 
@@ -253,7 +252,7 @@ class RunData:
         for (task, split), (source, facts) in self._opened.items():
             known = self._recorded.get(task, {})
             if "files" not in known:
-                path = getattr(source, "path", "")
+                path = source.path
                 absolute = os.path.abspath(os.path.expanduser(path))
                 paths = {path: [absolute, os.path.relpath(absolute, os.path.abspath(self._run))]} if path else {}
                 known = {**known, "paths": paths, "files": _recorded_files(source)}
@@ -264,7 +263,7 @@ class RunData:
     # Paths
 
     def _find_source(self, source: Any, task: str = "") -> Any:
-        path = getattr(source, "path", "")
+        path = source.path
         if not path:
             return source
         known = self._recorded.get(task, {})
@@ -278,17 +277,17 @@ class RunData:
         return next(filter(_is_there, self._tried(path)), path) if path else path
 
     def _tried(self, path: str) -> list[str]:
-        """Where a path may lie: as typed, beside the run, and where it was in training."""
+        """Returns the places of a path: as typed, beside the run, and where it was in training."""
         assert self._run is not None
         run = Path(os.path.abspath(self._run))
         beside = [] if Path(path).is_absolute() else [str(folder / path) for folder in (run.parent, run.parent.parent)]
-        trained = [one for known in self._recorded.values() for one in known.get("paths", {}).get(path, ())]
-        absolute, relative = trained[:1], [os.path.normpath(run / one) for one in trained[1:2]]
+        trained = [place for known in self._recorded.values() for place in known.get("paths", {}).get(path, ())]
+        absolute, relative = trained[:1], [os.path.normpath(run / place) for place in trained[1:2]]
         return [*dict.fromkeys([path, *beside, *relative, *absolute])]
 
     def _missing(self, source: Any) -> str:
         """Says where the data of a source was looked for, if it is nowhere."""
-        path = getattr(source, "path", "")
+        path = source.path
         if not path or self._run is None or (self._is_training and not self._recorded) or _is_there(path):
             return ""
         return (
@@ -298,13 +297,27 @@ class RunData:
 
 
 def read_record(run: Path | str) -> dict[str, Any] | None:
-    """Task -> what was recorded of its data; None where nothing was."""
-    value = read_json(Path(run).expanduser() / FILE)
-    return None if value is None else value["tasks"]
+    """Reads the record of a run, task -> `paths`, `files` and `splits`. None where the run has none.
+
+    Raises:
+      ValueError: The file is damaged.
+    """
+    file = Path(run).expanduser() / FILE
+    value = read_json(file)
+    if value is None:
+        return None
+    tasks = value.get("tasks") if isinstance(value, dict) else None
+    if not isinstance(tasks, dict) or not all(isinstance(known, dict) for known in tasks.values()):
+        raise ValueError(f"{file}: damaged (no tasks), allowed: the JSON file that was written there")
+    return tasks
 
 
 def earlier_record(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint of a run without a record tells of its data: the documents of plain training."""
+    """Returns the record of a run that was trained before runs had one: the documents of plain training, if any.
+
+    Args:
+      extra: Values in a checkpoint of the run beside the arrays.
+    """
     position = extra.get("position") or {}
     stream = position.get("stream") if "stage" in position else position
     identity = (stream or {}).get("stream") or {}
@@ -314,19 +327,18 @@ def earlier_record(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_source(source: Any) -> str:
-    """What is read, in words.
+    """Describes a source by its path with number and bytes of its files, or by its name.
 
     Example:
       >>> from memjax.config import SeqioTask
       >>> describe_source(SeqioTask(name="books"))
       'SeqioTask books'
     """
-    path = getattr(source, "path", "")
-    if not path:
-        return f"{type(source).__name__} {getattr(source, 'name', '')}".strip()
+    if not source.path:
+        return f"{type(source).__name__} {source.name}".strip()
     files = source_files(source)
     count = "1 file" if len(files) == 1 else f"{len(files):,} files"
-    return f"{path} ({count}, {sum(file.stat().st_size for file in files):,} bytes)"
+    return f"{source.path} ({count}, {sum(file.stat().st_size for file in files):,} bytes)"
 
 
 def _recorded_files(source: Any) -> dict[str, list[Any]]:
@@ -341,7 +353,7 @@ def _facts(file: Path, hashed: bool) -> tuple[int, int, str]:
 
 
 def _named(files: Sequence[Path]) -> dict[str, Path]:
-    """Name below the folder of all -> file."""
+    """Returns name -> file, the names relative to the folder of all files."""
     if not files:
         return {}
     root = Path(os.path.commonpath([os.path.abspath(file.parent) for file in files]))
@@ -349,7 +361,7 @@ def _named(files: Sequence[Path]) -> dict[str, Path]:
 
 
 def _change(name: str, file: Path | None, recorded: Sequence[Any] | None, hashed: bool) -> str:
-    """How a file differs from what was recorded, '' if it does not."""
+    """Describes how a file differs from its record, '' if it does not."""
     if file is None:
         return f"{name} is {'read no more' if os.path.exists(name) else 'gone'}"
     if recorded is None:
@@ -377,13 +389,13 @@ def _is_there(path: str) -> bool:
 
 
 def _settings(config: Config) -> tuple[Any, Any]:
-    """What the documents of a run depend on, besides the data."""
+    """Returns the settings on which the documents of a run depend, besides the place of the data."""
     data = flat_settings(config_to_dict(config.data))
     places = (*config.data.places, *NOT_OF_DOCUMENTS)
     return {n: v for n, v in data.items() if not n.startswith(places)}, config_to_dict(config.task)
 
 
 def _places(config: Config) -> Any:
-    """Where the data of a run is."""
+    """Returns the settings that say where the data of a run is."""
     data, stream = config.data, config.lifelong
     return config_to_dict(data.source), data.neighbors, data.states, stream and (stream.folder, len(stream.tasks))
