@@ -473,8 +473,8 @@ class Family:
         params, left = self._import(weights, model, task, None, NUM_MARKS if dialogues else 0)
         rows = vocab_size(params) - (NUM_MARKS if dialogues else 0)
         if rows != described.get("vocab_size", rows):
-            given = described["vocab_size"]
-            raise ValueError(f"weights: {rows} word embeddings, {folders.CONFIG_FILE} has vocab_size {given}")
+            allowed = f"{described['vocab_size']}, the vocab_size of {folders.CONFIG_FILE}"
+            raise ValueError(f"weights: given {rows} word embeddings, allowed: {allowed}")
         return Imported(model, params, self.data(model, task, dialogues), task, left, notes)
 
     def entries(self, model: config.Model, task: config.TaskKind | None = None) -> Iterator[Entry]:

@@ -77,8 +77,9 @@ class BayesHead(TaskHead):
 
     Gradient descent with a learning rate of `data.rows` adds the features of each example to the counts of its class:
     classes do not change each other, whatever their order. All classes are equally probable before a text is read.
-    With `weighs_errors`, an example adds the less the surer the head already is of its class (discriminative frequency
-    estimate), so that texts may be replayed: those that are known add nothing. An order then matters a little.
+    With `weighs_errors`, an example counts by the probability that the head gives to other classes than its own
+    (discriminative frequency estimate). Replayed texts that the head already knows then add nothing. The order of texts
+    matters a little.
 
     McCallum and Nigam, "A Comparison of Event Models for Naive Bayes Text Classification", AAAI Workshop on Learning
     for Text Categorization 1998; features of equal length as in Rennie, Shih, Teevan and Karger, "Tackling the Poor

@@ -118,6 +118,12 @@ def test_documents_of_equal_length_are_pairs():
     assert compare_documents([], [], []).units == 0
 
 
+def test_documents_without_targets_do_not_count():
+    own, control, targets = np.array([1.0, 2.0, 4.0]), np.array([2.0, 3.0, 7.0]), np.array([2, 2, 4])
+    padded = [np.insert(values, [0, 2, 3], 0) for values in (own, control, targets)]
+    assert compare_documents(*padded) == compare_documents(own, control, targets)
+
+
 def holm(values):
     """By the definition: the largest of all steps up to one's own, cut at 1."""
     order = np.argsort(values, kind="stable")

@@ -466,3 +466,10 @@ def test_a_run_without_any_record_says_that_it_cannot_be_compared(typed, extra):
     told = []
     assert fingerprints(reopen(path, extra=extra, tell=told.append))
     assert len(told) == 1 and "was not recorded in training, and cannot be compared" in told[0]
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "3", '{"tasks": []}', '{"tasks": {"": 1}}', "{", ""])
+def test_a_damaged_record_is_one_line(tmp_path, content):
+    (tmp_path / "data.json").write_text(content)
+    with pytest.raises(ValueError, match=r"data\.json: damaged \(.*allowed: the JSON file that was written there"):
+        read_record(tmp_path)
