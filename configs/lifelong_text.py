@@ -136,7 +136,7 @@ VARIANTS = {
     "small_multi_task": "all texts shuffled together",
     "small_mixed": "32 stored texts beside 32 new ones",
     "small_mbpa_pp": "MbPA++ on texts",
-    "bag": "naive Bayes over hashed pieces and pairs of them, one pass (`memjax train --tasks` without a config)",
+    "bag": "naive Bayes over hashed pieces of words, one pass (`memjax train --tasks` without a config)",
     "bag_multi_task": "all texts shuffled together",
     "bag_mixed": "naive Bayes by its errors, 32 stored texts beside 32 new ones",
     "bag_tenth": "naive Bayes by its errors, 32 rows of a memory of 250 texts beside 32 new ones",

@@ -83,18 +83,20 @@ class BayesHead(TaskHead):
 
     McCallum and Nigam, "A Comparison of Event Models for Naive Bayes Text Classification", AAAI Workshop on Learning
     for Text Categorization 1998; features of equal length as in Rennie, Shih, Teevan and Karger, "Tackling the Poor
-    Assumptions of Naive Bayes Text Classifiers", ICML 2003; errors as in Su, Zhang, Ling and Matwin, "Discriminative
+    Assumptions of Naive Bayes Text Classifiers", ICML 2003; smoothing by a share as in Jelinek and Mercer 1980, with a
+    uniform background; errors as in Su, Zhang, Ling and Matwin, "Discriminative
     Parameter Learning for Bayesian Networks", ICML 2008.
 
     Attributes:
       num_classes: Number of classes.
-      smoothing: Number added to the count of every feature in every class.
+      smoothing: Share, in (0, 1), of every class's distribution that is uniform over all features. A class of few
+        texts is so smoothed as one of many is.
       masks_unseen: Whether classes that training has not read are never answered.
       weighs_errors: Whether an example counts by the probability of other classes than its own.
     """
 
     num_classes: int
-    smoothing: float = 0.05
+    smoothing: float = 0.6
     masks_unseen: bool = False
     weighs_errors: bool = False
 
@@ -114,8 +116,9 @@ class BayesHead(TaskHead):
         """Returns the log-probability of the features under each class, -inf of classes that may not be answered."""
         shape, features = (text.first.shape[-1], self.num_classes), text.first.astype(jnp.float32)
         counts: Any = self.param("counts", named(nn.initializers.zeros, "embed", None), shape)
-        smoothed = jax.lax.stop_gradient(jnp.maximum(counts, 0)) + self.smoothing
-        bayes = features @ (jnp.log(smoothed) - jnp.log(smoothed.sum(axis=0, keepdims=True)))
+        sums = jax.lax.stop_gradient(jnp.maximum(counts, 0))
+        shares = sums / jnp.maximum(sums.sum(axis=0, keepdims=True), jnp.finfo(sums.dtype).tiny)
+        bayes = features @ jnp.log((1 - self.smoothing) * shares + self.smoothing / shape[0])
         linear = features @ counts
         scores = linear + jax.lax.stop_gradient(bayes - linear)
         if self.masks_unseen:
@@ -143,7 +146,7 @@ class TokenBag(Perceptron):
 
     vocabulary: NoVocabulary = NoVocabulary()
     buckets: int = 16_384
-    pairs: bool = True
+    pairs: bool = False
     widths: tuple[int, ...] = ()
 
     @nn.nowrap

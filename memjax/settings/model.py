@@ -326,7 +326,7 @@ class TokenBag(AnyModel, Carrier):
 
     buckets: Count = 16_384
     """buckets of the hash"""
-    pairs: bool = True
+    pairs: bool = False
     """pairs of neighbouring tokens are counted too"""
     widths: tuple[Count, ...] = ()
     """of the hidden layers, each with a rectifier; () = none, a linear classifier"""
@@ -335,8 +335,8 @@ class TokenBag(AnyModel, Carrier):
     head: Literal["bayes", "softmax"] = "bayes"
     """how classes are learned: 'bayes' sums the counts of each class (naive Bayes), so that no class changes another
     and one pass is enough; 'softmax' fits a linear classifier"""
-    smoothing: Positive = 0.05
-    """of 'bayes': added to the count of every bucket in every class"""
+    smoothing: Annotated[float, Range(words="a share in (0, 1)", above=0, below=1)] = 0.6
+    """of 'bayes': share of every class's distribution that is uniform over all buckets"""
     weighs_errors: bool = False
     """of 'bayes': a text counts by the probability of other classes than its own (Su et al. 2008), so that what is
     replayed and known already adds nothing"""

@@ -34,7 +34,7 @@ def test_counts_are_those_by_hand(ids, pairs):
 
 @pytest.mark.parametrize("widths", [(), (5,)])
 def test_a_bag_has_the_interface_of_a_text_encoder_and_padding_does_not_matter(widths):
-    model = TokenBag(head=ClassificationHead(3), vocabulary=NoVocabulary(20), buckets=32, widths=widths)
+    model = TokenBag(head=ClassificationHead(3), vocabulary=NoVocabulary(20), buckets=32, pairs=True, widths=widths)
     assert model.example(2, 6).inputs.dtype == jnp.int32
     tokens = jnp.array([[1, 2, 3, 4, 0, 0]])
     variables = jax.jit(lambda: model.init(jax.random.key(0), tokens, model.init_state(1)))()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import shutil
 import sys
@@ -38,7 +39,7 @@ JOINT = {WORDS: (1, 1), PAIRS: (1, 2)}
 STREAMS = ("bag", "bag_mixed", "bag_tenth", "bag_linear", "bag_multi_task", "small_mixed")
 """variants of `configs/lifelong_text.py`"""
 INVERSE_PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0)
-SMOOTHINGS = (0.01, 0.02, 0.03, 0.05, 0.1)
+SMOOTHINGS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 CHOICE = "smoothing"
 """the search of the smoothing, on the validation texts of the first draw"""
 
@@ -131,14 +132,15 @@ def measure_stream(config: Config) -> dict[str, Any]:
 
 
 def choose_smoothing(data: Path, folder: Path) -> dict[str, Any]:
-    """Trains `bag` with each smoothing, and scores validation texts."""
+    """Trains `bag` with each smoothing, with pairs and without, and scores validation texts."""
     scores = {}
-    for smoothing in SMOOTHINGS:
+    for pairs, smoothing in itertools.product((False, True), SMOOTHINGS):
         config = config_of("bag", data, 0, folder)
         assert isinstance(config.model, TokenBag)
-        config.model.smoothing, config.name = smoothing, f"smoothing_{smoothing}"
+        config.model.smoothing, config.model.pairs, config.name = smoothing, pairs, f"{CHOICE}_{smoothing}_{pairs}"
         config.evaluation = dataclasses.replace(config.evaluation, split="validation")
-        scores[str(smoothing)] = float(np.mean([*measure_stream(config)["final"].values()]))
+        name = f"{smoothing} with pairs" if pairs else f"{smoothing}"
+        scores[name] = float(np.mean([*measure_stream(config)["final"].values()]))
     return {"validation": scores}
 
 

@@ -295,6 +295,21 @@ def few_texts(found: Measurement) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def second_tasks(found: Measurement) -> str:
+    """Accuracy of a second task right after it was learned: a line a set and number of passes, a column a cell."""
+    learned = {
+        (one["texts"], one["passes"], *((ALONE,) if one["alone"] else (one["moments"], one["room"]))): one["learned"]
+        for one in found.facts["records"]
+    }
+    cells = [(ALONE,), *((moments, room) for moments in ("carried", "new") for room in (4, 33))]
+    heads = ["texts", "passes", "alone", *(f"moments {moments}, head of {room}" for moments, room in cells[1:])]
+    shown = []
+    for texts, passes in dict.fromkeys((one["texts"], one["passes"]) for one in found.facts["records"]):
+        values = [learned.get((texts, passes, *cell)) for cell in cells]
+        shown.append([texts, passes, *("" if value is None else _cell(100 * value) for value in values)])
+    return grid(heads, shown)
+
+
 def avalanche(found: Measurement) -> str:
     """Accuracy and speed of both sides, a line a method."""
     cells = []
