@@ -28,8 +28,8 @@ Where the values come from
   ours        on vectors: 384-256-33 where only the head is adapted, all texts of the folders, Adam, and replays
               every 400 examples, so that few texts have some at all (1 % of 10,000 is none in 2,000);
               of `paper` two queries at once, three are the most that a chip of a v5e has room for;
-              `small*`: not searched; of `last_two*` 64 tokens a text and a memory of 2,000 texts, whose states take
-              98 kB each
+              `small*`: not searched, at least 192 updates a task (tools/results/tables/lifelong_vectors.md);
+              of `last_two*` 64 tokens a text and a memory of 2,000 texts, whose states take 98 kB each
 """
 
 import copy
@@ -211,6 +211,7 @@ def get_config(variant: str = "default") -> Config:
     if small:
         config.model.dim, config.model.num_layers, config.model.num_heads = 128, 2, 4
         config.lifelong.epochs, config.training.schedule.learning_rate = 4, 1e-3
+        config.lifelong.least_updates = 192
     if bag:
         # Gradient descent at the rate of `data.rows` sums the counts of each class.
         config.model, config.data.tokenizer = TokenBag(), WordPiece(vocab_size=8192)

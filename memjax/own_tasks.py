@@ -223,4 +223,5 @@ def _described(config: Config) -> str:
     classes = _classes(config)
     room = f", {len(classes)} classes in a head of {config.task.num_classes}" if classes else ""
     names = ", ".join(task.name for task in stream.in_order)
+    room += f", at least {stream.least_updates} updates each" if stream.least_updates else ""
     return f"{len(stream.tasks)} tasks ({names}){room}; {type(stream.method).__name__}, {type(config.model).__name__}"

@@ -104,8 +104,9 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
     """The stages of each task, one unless the method has more, or one for all tasks where they are read at once; each
     task is followed by every evaluation that has a name.
 
-    Documents, which are read for ever, get an equal share of the updates. Examples are read `lifelong.epochs` times;
-    that takes as many updates as it takes, and those of the method's schedule between them.
+    Documents, which are read for ever, get an equal share of the updates. Examples are read `lifelong.epochs` times,
+    or more often where `lifelong.least_updates` asks for it; that takes as many updates as it takes, and those of the
+    method's schedule between them.
 
     Args:
       experiment: of a configuration with tasks.
@@ -146,14 +147,18 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
         name: str, split: Examples, plan: Plan | EpisodePlan, read: Mapping[str, Experiment], seen: int, **fields: Any
     ) -> Stage:
         host_rows = layout.host_rows(config.data.rows) if layout else None
+        passes = settings.passes(len(split), config.data.rows)
 
         def opened(state: TrainState, position: Mapping[str, Any] | None) -> PlannedStream | EpisodeStream:
-            named = {"epochs": settings.epochs, "shuffle": settings.borders == "known"}
+            named = {"epochs": passes, "shuffle": settings.borders == "known"}
             return plan.stream(experiment.stream(position, host_rows, split=split, **named), position)
 
         lines = [f"{name}: the last {plan.left_out} examples fill no episode, and are left out"] * bool(plan.left_out)
         lines += [line for one in read.items() for line in left_out(*one, config.evaluation.split)]
-        lines += method.notes(name, seen, plan.total, settings.epochs)
+        lines += method.notes(name, seen, plan.total, passes)
+        if passes > settings.epochs:
+            few = f"{passes} passes over {len(split):,} examples instead of {settings.epochs}"
+            lines.append(f"{name}: {few}, for at least {settings.least_updates} updates (lifelong.least_updates)")
         return Stage(name, opened, plan.updates, evaluate=scored, notes=lines, **fields)
 
     splits = joined_parts(experiment, method, parts)
@@ -186,7 +191,7 @@ def plans_of(config: Config, method: Method, splits: Sequence[Examples]) -> list
     assert config.lifelong is not None
     plans: list[Any] = []
     for index, split in enumerate(splits):
-        sizes = (len(split), config.data.rows, config.lifelong.epochs)
+        sizes = (len(split), config.data.rows, config.lifelong.passes(len(split), config.data.rows))
         plan: Any = method.schedule.plan(*sizes, plans[-1] if plans else None)
         if not plan.updates:
             what = f"lifelong.tasks.{index}: given {plan.total} examples to train on in {plan.batches} batches"

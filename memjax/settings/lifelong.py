@@ -76,6 +76,8 @@ class Lifelong(Settings):
     """examples over which blurred borders extend"""
     last_batch: Literal["share", "mean"] = "share"
     """a batch with fewer examples counts by its share of a full one, or as a full one (published codes)"""
+    least_updates: Number = 0
+    """updates of a task, at least: one with few examples is read more than `epochs` times; 0 = never"""
     growths: Number = 0
     """how often the model has grown: 0 where a run begins, which grows it"""
 
@@ -83,6 +85,21 @@ class Lifelong(Settings):
     def in_order(self) -> tuple[TaskData, ...]:
         """The tasks as they are learned."""
         return tuple(self.tasks[number] for number in self.order) or self.tasks
+
+    def passes(self, examples: int, rows: int) -> int:
+        """Counts the passes over the examples of a stage: `epochs`, or more for `least_updates`.
+
+        Args:
+          examples: Number of examples.
+          rows: Number of rows of a batch.
+
+        Example:
+          >>> stream = Lifelong(epochs=4, least_updates=192)
+          >>> stream.passes(2000, 32), stream.passes(512, 32), stream.passes(0, 32)
+          (4, 12, 4)
+        """
+        batches = -(-examples // rows)
+        return max(self.epochs, -(-self.least_updates // batches)) if batches else self.epochs
 
     def source_of(self, name: str) -> SourceKind:
         """The source of a task as one of the stream: some depend on what was learned before."""
@@ -107,6 +124,7 @@ class Lifelong(Settings):
         every = tuple(range(number))
         require(tuple(sorted(self.order)) in ((), every), f"{field}order", self.order, f"each of {every} once")
         if not self.epochs:
+            require(not self.least_updates, f"{field}least_updates", self.least_updates, f"0 with {field}epochs 0")
             require(training.steps % number == 0, "training.steps", training.steps, f"a multiple of the {number} tasks")
         else:
             one = training.segments_per_update

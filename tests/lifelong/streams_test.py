@@ -7,16 +7,18 @@ import json
 import jax
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memjax.cli import main
-from memjax.config import EWC, GEM, LAMOL, EpisodicMemory, MbPA, Replay, Sequential
+from memjax.config import EWC, GEM, LAMOL, EpisodicMemory, Lifelong, MbPA, Replay, Sequential
 from memjax.data.examples import EXAMPLE
 from memjax.data.reading import Reading
 from memjax.data.rows import merge_positions
 from memjax.data.vectors import LabelledVectors, Vectors
 from memjax.lifelong import train
-from memjax.lifelong.contract import parts_of
-from memjax.lifelong.factory import course_of, load_run
+from memjax.lifelong.contract import parts_of, task_stages
+from memjax.lifelong.factory import course_of, load_run, make_method
 from memjax.lifelong.streams import (
     TASK,
     EpisodePlan,
@@ -363,3 +365,23 @@ def test_limits_that_do_not_fit_are_refused(limits, line):
     config = dataclasses.replace(config, lifelong=dataclasses.replace(config.lifelong, limits=limits))
     with pytest.raises(ValueError, match=line):
         course_of(make_experiment(config), None, make_objective)
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 9), st.integers(0, 500))
+def test_passes_are_the_fewest_that_make_enough_updates(examples, rows, epochs, least):
+    passes = Lifelong(epochs=epochs, least_updates=least).passes(examples, rows)
+    updates = Plan(examples, rows, passes, 0, Schedule()).batches
+    assert passes >= epochs and updates >= least
+    assert passes == epochs or updates - -(-examples // rows) < least
+
+
+def test_a_small_task_is_read_more_often_and_a_line_says_so():
+    config = config_of(Sequential(), tasks=2, epochs=2, least_updates=11)
+    config.lifelong.tasks[1].source.num_train = 40
+    experiment = make_experiment(config)
+    small, large = task_stages(experiment, None, make_method(config.lifelong.method))
+    # Ten examples in batches of four are three updates, forty are ten.
+    assert (small.steps, large.steps) == (4 * 3, 2 * 10)
+    wanted = "task 0: 4 passes over 10 examples instead of 2, for at least 11 updates (lifelong.least_updates)"
+    assert list(small.notes) == [wanted] and not large.notes
+    assert int(play(config).state.step) == 32
