@@ -133,7 +133,7 @@ class Parser(argparse.ArgumentParser):
         for action in needed:
             action.required = False
         options, rest = self.parse_known_args(arguments)
-        absent = next((one for one in needed if getattr(options, one.dest) in (None, [])), None)
+        absent = next((one for one in needed if getattr(options, one.dest) in (None, [], "")), None)
         if absent is None:
             return options, rest
         name, option = str(absent.metavar or absent.dest), next(iter(absent.option_strings), "")

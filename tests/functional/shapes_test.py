@@ -56,7 +56,15 @@ OTHERS: dict[str, dict[str, Any]] = {
 """what the layouts do not say"""
 EXACT = {"dilated_convolutions": {"layers": 3}, "strided_convolution": {"rate": 4}, "update_rows": {"dim": 10}}
 PLAIN = {
-    *("candidate_pairs", "check_shapes", "draw_directions", "evaluate_basis", "fit_matrix", "gaussian_basis"),
+    *(
+        "at_least_float32",
+        "candidate_pairs",
+        "check_shapes",
+        "draw_directions",
+        "evaluate_basis",
+        "fit_matrix",
+        "gaussian_basis",
+    ),
     *("init_linear_state", "mrbp_value_and_grad", "num_shards", "operation", "relative_buckets", "relative_distances"),
     *("scan_with_replay", "slot_types", "table_shards", "token_positions", "update_matrices"),
     *("GaussianBasis", "LinearState", "Partial", "Replay", "UpdateMatrices"),

@@ -224,7 +224,7 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="feature: given 'layer_-1/feed_forward_input_normed', the model gives"):
         forward(plain.clone(mixtures=(KNNMemory(),)), variables, {})
     for fields, line in [
-        ({"temperature": 0.0}, "temperature: given 0.0, allowed: more than 0"),
+        ({"temperature": 0.0}, "temperature: given 0.0, allowed: a number above 0"),
         ({"interpolation_weight": -0.1}, "interpolation_weight: given -0.1, allowed: 0 to 1"),
         ({"num_neighbors": 0}, "num_neighbors: given 0, allowed: 1 or more"),
     ]:

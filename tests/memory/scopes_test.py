@@ -151,6 +151,7 @@ ON_THE_HOST = {
     "shapes.check_shapes",
     "sharded.num_shards",
     "positions.relative_distances",
+    "precision.at_least_float32",
     "scopes.operation",
     "knn_lm.search_neighbors",
     "memory_tokens.resize_memory",

@@ -153,7 +153,7 @@ def test_a_provider_or_a_picture_that_refuses_costs_a_line(opened, monkeypatch):
     [
         (["nowhere"], "nowhere: no run directory (it has no config.json), allowed"),
         (["{runs}/memory", "--only", "nothing"], "--only: given 'nothing', allowed: of curves, scores"),
-        (["{runs}/memory", "--rows", "0"], "--rows: given 0, allowed: 1 or more"),
+        (["{runs}/memory", "--rows", "0"], "--rows: given 0, allowed: an integer of at least 1"),
         (["{runs}/memory", "{runs}/more", "--datastore", "x"], "--datastore: given with several runs, allowed"),
         (["{runs}/memory", "--run", "x"], "--run: no such option of memjax report"),
         ([], "RUN: not given, allowed: a run directory"),
