@@ -276,8 +276,8 @@ def reading_rules(options: argparse.Namespace) -> ReadingRules:
     if allowed := refusal(options.encoding, Encoding) if options.encoding is not None else "":
         raise UsageError(f"--encoding: given {options.encoding!r}, allowed: {allowed}")
     skip = "all" if options.skip else "none" if options.strict else "few"
-    named = {name: getattr(options, name) or "" for name in columns}
-    return ReadingRules(encoding=options.encoding or "utf-8", skip=skip, **named)
+    text_column, label_column = (getattr(options, name) or "" for name in columns)
+    return ReadingRules(options.encoding or "utf-8", skip, text_column, label_column)
 
 
 def _whence(options: argparse.Namespace) -> dict[str, Any]:
