@@ -134,13 +134,13 @@ def evaluate_with_store(
       ValueError: a store of another run, tokenizer or protocol, or one that holds a split that is scored.
     """
     split = split or source.run.experiment.config.evaluation.split
-    check_neighbors(store.entries, num_neighbors)
     for weight in weights:
         check_weight(weight)
     given = len(weights) == len(temperatures) == 1
     check_store(source, store)
     for one in (split,) if given else (split, tune_on):
         check_unread(source, store, one)
+    check_neighbors(store.entries, num_neighbors)
     index = open_searched(store) if index is None else index
     grid = {"neighbors": num_neighbors, "weights": list(weights), "temperatures": list(temperatures)}
     conditions = {**_conditions(source, index), **_read(source, tune_on), **grid}
