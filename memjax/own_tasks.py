@@ -28,10 +28,10 @@ from memjax.config import (
     TextFiles,
 )
 from memjax.data.readers import class_names
-from memjax.data.reading_report import ReadingRules
 from memjax.data.sources import SPLITS, find_packed, readable_files
 from memjax.data.text_classes import TEXT_SETS, labels_of
 from memjax.overrides import UsageError, describe_config, load_config
+from memjax.settings.reading_rules import ReadingRules
 from memjax.settings.relations import validate
 
 __all__ = ["tasks_config", "with_file"]
@@ -142,8 +142,8 @@ def _check_vectors(config: Config, paths: Sequence[Path], name: str, variant: st
         return
     variants = sorted(describe_config(name or CONFIG)[1], key=lambda other: other != VARIANT)
     texts = (other for other in variants if load_config(name or CONFIG, other).model.reads != "vectors")
-    named = " or ".join(itertools.islice(texts, 2))
-    others = f", or one that reads texts, such as --variant {named}" if named else ""
+    proposed = " or ".join(itertools.islice(texts, 2))
+    others = f", or one that reads texts, such as --variant {proposed}" if proposed else ""
     option = f"--variant {variant}" if variant else f"--config {name}"
     raise UsageError(
         f"--tasks: given {missing[0]} with {option}, which reads vectors, allowed: a folder with train.npy{others}"
@@ -192,8 +192,8 @@ def _source(config: Config, name: str, stored: Path, path: Path, numbers: Number
     labels = labels_of(str(path), rules)
     for label in labels:
         numbers.setdefault(_key(name, label), max(numbers.values(), default=-1) + 1)
-    own = tuple(numbers[_key(name, label)] for label in labels)
-    return LabelledFile(path=str(stored), classes=labels, numbers=own, **dataclasses.asdict(rules))
+    class_numbers = tuple(numbers[_key(name, label)] for label in labels)
+    return LabelledFile(path=str(stored), classes=labels, numbers=class_numbers, **dataclasses.asdict(rules))
 
 
 def _key(name: str, label: str) -> tuple[str, str]:

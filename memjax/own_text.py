@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from memjax.config import Config, JsonLines, TextFiles
+from memjax.data.file_contents import estimate_text_size
 from memjax.data.readers import open_source
 from memjax.data.record_files import find_record_files
 from memjax.data.records import record_format
@@ -25,8 +26,6 @@ SIZES = {"tiny": 50_000, "default": 4_000_000, "medium": 100_000_000}
 """variant of the config -> bytes of text that it is for, at most; 'large' is for more"""
 NO_MEMORY = "no_memory"
 """variant that is the one of the text's size with its memory off"""
-PACKED = {".xz": 4, ".gz": 3, ".bz2": 4, ".zst": 3, ".zip": 3, ".parquet": 3}
-"""ending -> how many times as long prose is unpacked, roughly"""
 SMALL = 1_000_000
 """bytes of text from which on every split has enough of it"""
 
@@ -48,7 +47,7 @@ def text_config(
       ValueError: a path without files, files that cannot be read, or a config that reads no texts.
     """
     files, has_records = _readable(path, rules)
-    size = sum(file.stat().st_size * PACKED.get(file.suffix, 1) for file in files)
+    size = sum(map(estimate_text_size, files))
     by_size = not name and variant in ("", NO_MEMORY)
     chosen = _variant_of(size) if by_size else variant
     config = load_config(name or CONFIG, chosen)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add_tokens", "read_added_tokens", "read_settings"]
+__all__ = ["add_tokens", "read_added_tokens", "read_json_object", "read_settings"]
 
 SETTINGS = "tokenizer_config.json"
 PLAIN = "added_tokens.json"
@@ -21,7 +21,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     Raises:
       ValueError: A file that is no JSON object.
     """
-    return _read(folder / SETTINGS)
+    return _read_if_there(folder / SETTINGS)
 
 
 def read_added_tokens(folder: Path) -> dict[int, dict[str, Any]]:
@@ -31,9 +31,9 @@ def read_added_tokens(folder: Path) -> dict[int, dict[str, Any]]:
       ValueError: A file that is no JSON object, or an id that is none.
     """
     try:
-        plain = {int(number): {"content": content} for content, number in _read(folder / PLAIN).items()}
-        told = read_settings(folder).get("added_tokens_decoder") or {}
-        described = {int(number): dict(fields) for number, fields in told.items()}
+        plain = {int(number): {"content": content} for content, number in _read_if_there(folder / PLAIN).items()}
+        decoder = read_settings(folder).get("added_tokens_decoder") or {}
+        described = {int(number): dict(fields) for number, fields in decoder.items()}
     except (TypeError, ValueError, AttributeError) as error:
         if isinstance(error, ValueError) and "allowed" in str(error):
             raise
@@ -64,9 +64,12 @@ def add_tokens(tokenizer: Any, added: Added, where: object) -> None:
             raise ValueError(f"tokenizer: {what}, allowed: {place}, the next id")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Reads a JSON file of transformers.
+
+    Raises:
+      ValueError: A file that is not UTF-8, no JSON, or no object.
+    """
     try:
         value = json.loads(path.read_text("utf-8"))
     except ValueError as error:  # UTF-8, or JSON
@@ -74,3 +77,7 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{path}: given {type(value).__name__}, allowed: a JSON object")
     return value
+
+
+def _read_if_there(path: Path) -> dict[str, Any]:
+    return read_json_object(path) if path.is_file() else {}

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["file_sha256", "hash_in_order", "hash_sample", "remember_file", "sample_numbers"]
+__all__ = [
+    "file_facts",
+    "file_sha256",
+    "files_with_facts",
+    "hash_in_order",
+    "hash_sample",
+    "remember_file",
+    "sample_numbers",
+]
 
 SAMPLE = 1000  # Examples of a random-access source that are compared, besides the last one.
 MAX_EXAMPLES, MAX_BYTES = 200_000, 1 << 28  # Of a source that can only be read in order: what is read to compare it.
@@ -20,18 +28,29 @@ _SETTLED_NS = 2_000_000_000  # Younger files may change again without another ti
 _known: dict[str, tuple[int, int, str]] = {}
 
 
+def file_facts(path: Path) -> tuple[int, int]:
+    """Returns the size of a file in bytes and the time of its last change in nanoseconds."""
+    facts = path.stat()
+    return facts.st_size, facts.st_mtime_ns
+
+
+def files_with_facts(files: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
+    """Returns files with their sizes and times, which tell whether they were read before."""
+    return tuple((file, *file_facts(file)) for file in files)
+
+
 def file_sha256(path: Path) -> str:
     """The SHA-256 of a file in hexadecimal digits, computed once per size and time of the file."""
-    name, facts = str(path.absolute()), path.stat()
-    if _known.get(name, ())[:2] == (facts.st_size, facts.st_mtime_ns):
+    name, (size, mtime_ns) = str(path.absolute()), file_facts(path)
+    if _known.get(name, ())[:2] == (size, mtime_ns):
         return _known[name][2]
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
             digest.update(block)
     result = digest.hexdigest()
-    if time.time_ns() - facts.st_mtime_ns > _SETTLED_NS:
-        _known[name] = (facts.st_size, facts.st_mtime_ns, result)
+    if time.time_ns() - mtime_ns > _SETTLED_NS:
+        _known[name] = (size, mtime_ns, result)
     return result
 
 

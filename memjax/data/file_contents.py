@@ -14,15 +14,17 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from memjax.data.reading_report import UnreadableError, check_encoding
+from memjax.data.reading_report import UnreadableError
+from memjax.settings.reading_rules import check_encoding
 
 __all__ = [
     "check_text",
     "decode_bytes",
+    "estimate_text_size",
     "import_extra",
     "open_unpacked",
     "packing_of",
@@ -73,8 +75,29 @@ _ZIP_KINDS = (
     ("META-INF/MANIFEST.MF", "a Java archive", ""),
 )
 PARQUET, ARROW, ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"  # First bytes of tables.
-_PACKED = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\0", ".zst": b"\x28\xb5\x2f\xfd", ".zip": b"PK"}
-"""ending -> first bytes of packed files"""
+
+
+class Packing(NamedTuple):
+    """A form in which a file is packed.
+
+    Attributes:
+      start: First bytes of such a file.
+      ratio: Bytes of prose in one packed byte, roughly.
+    """
+
+    start: bytes
+    ratio: int
+
+
+PACKINGS: Mapping[str, Packing] = {
+    ".xz": Packing(b"\xfd7zXZ\0", 4),
+    ".gz": Packing(b"\x1f\x8b", 3),
+    ".bz2": Packing(b"BZh", 4),
+    ".zst": Packing(b"\x28\xb5\x2f\xfd", 3),
+    ".zip": Packing(b"PK", 3),
+}
+"""Ending -> packing. A file may have one of these endings behind its own."""
+_PARQUET_RATIO = 3  # Bytes of prose in one byte of a Parquet file, roughly.
 _BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")
 """bytes after BZh and a digit: a block, or the end of an empty file"""
 
@@ -106,10 +129,16 @@ def packing_of(path: str | os.PathLike[str]) -> str:
     """Returns how a file is packed, by its first bytes: '.gz', '.bz2', '.xz', '.zst', '.zip', or ''."""
     with open(path, "rb") as file:
         start = file.read(10)
-    ending = next((ending for ending, magic in _PACKED.items() if start.startswith(magic)), "")
+    ending = next((ending for ending, packing in PACKINGS.items() if start.startswith(packing.start)), "")
     # Texts may begin with the letters PK or BZh.
     is_packed = {".zip": lambda: zipfile.is_zipfile(path), ".bz2": lambda: start[4:] in _BZIP2_BLOCKS}
     return ending if is_packed.get(ending, lambda: True)() else ""
+
+
+def estimate_text_size(path: Path) -> int:
+    """Returns how many bytes of text a file has, roughly, by its size and its ending."""
+    ratios = {".parquet": _PARQUET_RATIO, **{ending: packing.ratio for ending, packing in PACKINGS.items()}}
+    return path.stat().st_size * ratios.get(path.suffix, 1)
 
 
 def unpacked_name(path: str | os.PathLike[str]) -> str:
@@ -147,7 +176,7 @@ def open_unpacked(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
                         ending, open
                     )
                     content = stack.enter_context(opener(path, "rb"))
-                    if not ending and where.suffix in _PACKED and where.stat().st_size:
+                    if not ending and where.suffix in PACKINGS and where.stat().st_size:
                         raise EOFError(f"its content is not that of a {where.suffix} file")
                     yield content
         except damage as error:

@@ -10,9 +10,9 @@ import collections
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from memjax.settings.reading_rules import ReadingRules, check_encoding
+from memjax.settings.reading_rules import ReadingRules
 
-__all__ = ["ReadingReport", "ReadingRules", "Record", "UnreadableError", "check_encoding"]
+__all__ = ["ReadingReport", "Record", "UnreadableError"]
 
 MAX_SKIPPED = 0.05  # Share of the bytes that may be skipped without being asked for.
 

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from memjax.data.content import files_with_facts
 from memjax.data.file_contents import HEAD_BYTES, check_text, open_unpacked, packing_of
-from memjax.data.reading_report import ReadingReport, ReadingRules, Record, UnreadableError, check_encoding
+from memjax.data.reading_report import ReadingReport, Record, UnreadableError
 from memjax.data.records import parse_json, read_records, record_format, record_text
-from memjax.data.sources import Texts, encoding_mark, file_facts, file_fingerprint, find_files, select_split
+from memjax.data.sources import Texts, encoding_mark, file_fingerprint, find_files, select_split
+from memjax.settings.reading_rules import ReadingRules, check_encoding
 
 __all__ = ["find_record_files", "json_lines", "read_record_files"]
 
@@ -93,7 +95,7 @@ def read_record_files(path: str | os.PathLike[str], field: str, rules: ReadingRu
 
 def _open_records(path: str | os.PathLike[str], field: str, rules: ReadingRules) -> tuple[list[Path], _Documents]:
     files = find_record_files(path)
-    return files, _find_documents(str(path), file_facts(files), field, rules, Path(path).is_file())
+    return files, _find_documents(str(path), files_with_facts(files), field, rules, Path(path).is_file())
 
 
 def _used_files(files: Sequence[Path], documents: _Documents) -> list[Path]:

@@ -35,7 +35,9 @@ from memjax.data.reading_report import Record, UnreadableError
 
 __all__ = [
     "field_of",
+    "first_field",
     "json_line_records",
+    "lack_of_text",
     "parse_json",
     "read_json",
     "read_records",
@@ -313,6 +315,19 @@ def field_of(value: Any, field: str) -> Any:
     raise KeyError(field)
 
 
+def first_field(value: Any, fields: Sequence[str]) -> Any:
+    """Returns what stands under the first of some keys that a record has, None where it has none of them.
+
+    Args:
+      value: Any JSON value.
+      fields: Keys, with dots for nested records.
+    """
+    for field in fields:
+        with contextlib.suppress(KeyError):
+            return field_of(value, field)
+    return None
+
+
 def record_text(value: Any, field: str, place: str) -> str:
     r"""Returns the text of a record.
 
@@ -334,7 +349,7 @@ def record_text(value: Any, field: str, place: str) -> str:
     if isinstance(value, UnreadableError):
         raise value
     if value is None or (isinstance(value, Mapping | list | str) and not value):
-        raise _no_text(place, "null" if value is None else "empty")
+        raise lack_of_text(place, "null" if value is None else "empty")
     if isinstance(value, str):
         return value
     try:
@@ -342,7 +357,7 @@ def record_text(value: Any, field: str, place: str) -> str:
     except KeyError:
         entry = _chat_of(dict(value)) if field == "text" else ...
     if entry is None or (isinstance(entry, str | list | Mapping) and not entry):
-        raise _no_text(place, "null" if entry is None else "empty")
+        raise lack_of_text(place, "null" if entry is None else "empty")
     text = _written_out(entry) if isinstance(value, Mapping) else None
     if text is None:
         has = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
@@ -351,11 +366,12 @@ def record_text(value: Any, field: str, place: str) -> str:
             f"field: {place} has no text under {field!r} (it has: {has}); {advice}", f"without {field!r}"
         )
     if not text:
-        raise _no_text(place, "empty")
+        raise lack_of_text(place, "empty")
     return text
 
 
-def _no_text(place: str, reason: str) -> UnreadableError:
+def lack_of_text(place: str, reason: str) -> UnreadableError:
+    """Returns the error for a record without text, which may be skipped; `reason` is 'empty' or 'null'."""
     return UnreadableError(f"path: {place} is {reason}; remove it", reason, is_broken=False)
 
 
@@ -383,14 +399,10 @@ def _written_out(entry: Any) -> str | None:
         return "\n".join(entry)
     lines = []
     for message in entry:
-        role, content = (_first_of(message, *names) for names in (("role", "from"), ("content", "value")))
+        role, content = (first_field(message, names) for names in (("role", "from"), ("content", "value")))
         if isinstance(content, list):  # parts of a message, of which pictures have no text
             content = "\n".join(part["text"] for part in content if isinstance(part, Mapping) and "text" in part)
         if not isinstance(role, str) or not isinstance(content, str | None):
             return None
         lines.append(f"{role}: {content or ''}\n")
     return "".join(lines)
-
-
-def _first_of(message: Any, *names: str) -> Any:
-    return next((message[name] for name in names if isinstance(message, Mapping) and name in message), None)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from memjax import config as configs
+from memjax.data.content import file_facts
 from memjax.data.record_files import read_record_files
 from memjax.data.sources import directory_files, find_files, find_packed, readable_files
 from memjax.data.text_classes import labelled_files
@@ -42,9 +43,9 @@ def read_once(parse: Callable[..., Parsed]) -> Callable[..., Parsed]:
 
     @functools.wraps(parse)
     def read(source: Any, *arguments: Any) -> Parsed:
-        facts = [(str(file), *_facts(file)) for file in source_files(source)]
-        told = json.dumps([type(source).__name__, asdict(source), facts, arguments], default=str)
-        key = told, _registered(source)
+        facts = [(str(file), *file_facts(file)) for file in source_files(source)]
+        settings = json.dumps([type(source).__name__, asdict(source), facts, arguments], default=str)
+        key = settings, _registered(source)
         result = held.get(key)
         if result is None:
             result = held[key] = parse(source, *arguments)
@@ -96,11 +97,6 @@ def rules_of(source: Any) -> ReadingRules:
     """The rules by which the files of a source are read."""
     names = [field.name for field in fields(ReadingRules)]
     return ReadingRules(**{name: getattr(source, name) for name in names if hasattr(source, name)})
-
-
-def _facts(file: Path) -> tuple[int, int]:
-    facts = file.stat()
-    return facts.st_size, facts.st_mtime_ns
 
 
 def _registered(source: Any) -> Any:

@@ -17,9 +17,10 @@ from glob import glob
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from memjax.data.content import file_sha256
-from memjax.data.file_contents import HEAD_BYTES, check_text, decode_bytes, open_unpacked, read_text_file
-from memjax.data.reading_report import ReadingReport, ReadingRules, UnreadableError, check_encoding
+from memjax.data.content import file_sha256, files_with_facts
+from memjax.data.file_contents import HEAD_BYTES, PACKINGS, check_text, decode_bytes, open_unpacked, read_text_file
+from memjax.data.reading_report import ReadingReport, UnreadableError
+from memjax.settings.reading_rules import ReadingRules, check_encoding
 
 __all__ = [
     "TextSource",
@@ -214,12 +215,7 @@ def readable_files(path: str | os.PathLike[str], rules: ReadingRules = ReadingRu
 
 def _select_texts(where: object, files: Sequence[Path], rules: ReadingRules) -> tuple[list[Path], str]:
     is_alone = list(files) == [Path(str(where))]
-    return _select_texts_once(str(where), file_facts(files), rules, is_alone)
-
-
-def file_facts(files: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
-    """Files with their sizes and times: what tells that they were read before."""
-    return tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    return _select_texts_once(str(where), files_with_facts(files), rules, is_alone)
 
 
 @functools.lru_cache(maxsize=8)
@@ -447,18 +443,14 @@ def decode_text(content: bytes, name: str) -> str:
     return decode_bytes(content, name)
 
 
-PACKED = (".xz", ".gz", ".bz2", ".zst", ".zip")
-"""endings that a file may have more where it is packed"""
-
-
 def packed_names(*names: str) -> list[str]:
     """Names under which files may lie, as they are or packed in the usual forms, for messages."""
-    return [f"{name}{suffix}" for name in names for suffix in ("", *PACKED[:2])]
+    return [f"{name}{suffix}" for name in names for suffix in ("", *list(PACKINGS)[:2])]
 
 
 def find_packed(folder: str | os.PathLike[str], *names: str) -> Path | None:
     """The first of some files that is there, as it is or packed."""
-    files = (Path(folder) / f"{name}{suffix}" for name in names for suffix in ("", *PACKED))
+    files = (Path(folder) / f"{name}{suffix}" for name in names for suffix in ("", *PACKINGS))
     return next((file for file in files if file.is_file()), None)
 
 

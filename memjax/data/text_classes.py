@@ -16,7 +16,6 @@ otherwise: by `DHIM_CLASSES` all 138 have the class that O-LoRA's file gives the
 has.
 """
 
-import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memjax.data.reading_report import ReadingReport, Record, UnreadableError
-from memjax.data.records import field_of, read_records, read_table, record_format
+from memjax.data.records import first_field, lack_of_text, read_records, read_table, record_format
 from memjax.data.seqio import seqio_pairs, seqio_splits
 from memjax.data.sources import SPLITS, find_packed, packed_names, read_text
 from memjax.data.text_splits import TextSplits, TitledText, split_texts
@@ -464,10 +463,9 @@ def _read_object(record: Record, plain: Callable[[str], str], rules: ReadingRule
     if isinstance(value, UnreadableError):
         return value
     if value is None or value == {}:
-        reason = "null" if value is None else "empty"
-        return UnreadableError(f"{record.place} is {reason}; remove it", reason, is_broken=False)
+        return lack_of_text(record.place, "null" if value is None else "empty")
     keys = (rules.text_column,) if rules.text_column else ("sentence", "text")
-    sentence, label = _first_of(value, keys), _first_of(value, (rules.label_column or "label",))
+    sentence, label = first_field(value, keys), first_field(value, (rules.label_column or "label",))
     if not isinstance(sentence, str) or label is None:
         has = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
         wanted = f"objects with {' or '.join(keys)}, and {rules.label_column or 'label'}"
@@ -476,14 +474,6 @@ def _read_object(record: Record, plain: Callable[[str], str], rules: ReadingRule
     match = re.fullmatch(r"(?:Title:(?P<title>[^\n]*)\n)?Text:(?P<text>.*)", sentence, re.DOTALL)
     title, text = (match["title"] or "", match["text"]) if match else ("", sentence)
     return Row(plain(title), plain(text), str(label).strip(), record.place)
-
-
-def _first_of(value: Any, keys: Sequence[str]) -> Any:
-    """Returns what stands under the first key that a record has, or None."""
-    for key in keys:
-        with contextlib.suppress(KeyError):
-            return field_of(value, key)
-    return None
 
 
 def _numbers(classes: Sequence[int], *, counted: bool = False) -> dict[str, int]:

@@ -11,6 +11,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from memjax.data.added_tokens import read_json_object
+
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = WEIGHTS_FILE + ".index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -74,7 +76,7 @@ def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarra
             allowed = f"{WEIGHTS_FILE}, which `save_pretrained` of transformers makes of it"
             raise ValueError(f"folder: {folder} has {pickles[0]}, a pickle, which is not read; allowed: {allowed}")
         raise ValueError(f"folder: {folder} has no {WEIGHTS_FILE}, allowed: a folder as save_pretrained writes it")
-    places: Any = read_json(folder / INDEX_FILE).get("weight_map")
+    places: Any = read_json_object(folder / INDEX_FILE).get("weight_map")
     if not isinstance(places, dict):
         raise ValueError(f"{folder / INDEX_FILE}: has no weight_map, allowed: name of a tensor -> name of its file")
     weights: dict[str, np.ndarray] = {}
@@ -96,7 +98,7 @@ def read_described(folder: Path) -> dict[str, Any]:
     """
     if not (folder / CONFIG_FILE).is_file():
         raise ValueError(f"folder: {folder} has no {CONFIG_FILE}, allowed: a folder as save_pretrained writes it")
-    return read_json(folder / CONFIG_FILE)
+    return read_json_object(folder / CONFIG_FILE)
 
 
 def read_weights(weights: Mapping[str, np.ndarray] | str | Path) -> dict[str, np.ndarray]:
@@ -175,14 +177,3 @@ def _parts(weights: Mapping[str, np.ndarray], most: int) -> list[list[str]]:
         parts[-1].append(name)
         size += weight.nbytes
     return parts
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object of a JSON file; a `ValueError` where it is none."""
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except ValueError as error:  # UTF-8, or JSON
-        raise ValueError(f"{path}: given no JSON ({error}), allowed: the file as transformers writes it") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: given {type(value).__name__}, allowed: a JSON object")
-    return value

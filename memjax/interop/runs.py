@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from memjax import config
+from memjax.data.added_tokens import read_json_object
 from memjax.data.saved_tokenizers import save_tokenizer
 from memjax.interop import folders
 from memjax.interop.families import Family, family_of_run, family_of_weights
@@ -194,7 +195,7 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
         described, weights = _as_it_came(run / KEPT, family, described, tables, tied)
         index = run / KEPT / folders.INDEX_FILE
         if index.is_file() and shard_bytes == folders.SHARD_BYTES:
-            places = folders.read_json(index)["weight_map"]
+            places = read_json_object(index)["weight_map"]
     taken = {f"params/{path}" for entry in family.entries(settings.model, task) for path in entry.paths}
     left_out = {name: tuple(leaf.shape) for name, leaf in arrays.items() if name not in taken}
     length = settings.model.attention.learned_positions or UNLIMITED

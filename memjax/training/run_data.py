@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from memjax.config import Config
-from memjax.data.content import file_sha256, remember_file
+from memjax.data.content import file_facts, file_sha256, remember_file
 from memjax.data.source_files import hold_sources, source_files
 from memjax.training.runs import config_to_dict, flat_settings, read_json, write_json
 
@@ -348,8 +348,7 @@ def _recorded_files(source: Any) -> dict[str, list[Any]]:
 
 
 def _facts(file: Path, hashed: bool) -> tuple[int, int, str]:
-    facts = file.stat()
-    return facts.st_size, facts.st_mtime_ns, file_sha256(file) if hashed else ""
+    return *file_facts(file), file_sha256(file) if hashed else ""
 
 
 def _named(files: Sequence[Path]) -> dict[str, Path]:
@@ -392,7 +391,10 @@ def _settings(config: Config) -> tuple[Any, Any]:
     """Returns the settings on which the documents of a run depend, besides the place of the data."""
     data = flat_settings(config_to_dict(config.data))
     places = (*config.data.places, *NOT_OF_DOCUMENTS)
-    return {n: v for n, v in data.items() if not n.startswith(places)}, config_to_dict(config.task)
+    names = {place.removesuffix(".") for place in places}
+    parts = tuple(f"{name}." for name in names)
+    kept = {name: value for name, value in data.items() if name not in names and not name.startswith(parts)}
+    return kept, config_to_dict(config.task)
 
 
 def _places(config: Config) -> Any:

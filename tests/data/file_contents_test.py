@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memjax.data.file_contents import decode_bytes, open_unpacked, propose_encoding, read_text_file, unpacked_name
-from memjax.data.reading_report import ReadingReport, ReadingRules, UnreadableError, check_encoding
+from memjax.data.reading_report import ReadingReport, UnreadableError
+from memjax.settings.reading_rules import ReadingRules, check_encoding
 
 TEXT = "Ein Café, zwei Straßen; “Anführung” – und noch ein Satz.\n" * 20
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memjax.data.reading_report import ReadingRules
 from memjax.data.record_files import json_lines
 from memjax.data.sources import SPLITS, directories, text_files
+from memjax.settings.reading_rules import ReadingRules
 
 TEXT = "".join(f"line {number}: ein Café, zwei Straßen.\n" for number in range(200))
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(100)

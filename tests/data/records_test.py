@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memjax.data.reading_report import ReadingReport, ReadingRules, UnreadableError
+from memjax.data.reading_report import ReadingReport, UnreadableError
 from memjax.data.records import field_of, read_json, read_records, read_table, record_format, record_text
+from memjax.settings.reading_rules import ReadingRules
 
 ROWS = [["label", "text"], ["a, b", 'says "x"'], ["c", "two\nlines; and; more"], ["", "tab\there"]]
 
