@@ -33,7 +33,7 @@ def logits(name: str) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    found = {name: logits(name) for name in variants.VARIANTS}
-    for name, array in found.items():
+    goldens = {name: logits(name) for name in variants.VARIANTS}
+    for name, array in goldens.items():
         print(f"{name}: {array.shape}, spread {array.max() - array.min():.1f}")
-    np.savez_compressed(TARGET, **found)
+    np.savez_compressed(TARGET, **goldens)

@@ -1,7 +1,6 @@
 """`memjax compare`."""
 
 import functools
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from memjax.cli.parser import Parser, tell
 from memjax.console import align, show_value
 from memjax.overrides import UsageError
 from memjax.report.comparison import RunDifference, compare_contenders, compare_runs, split_finished
-from memjax.report.verdicts import describe_test, show_p
+from memjax.report.verdicts import describe_test, format_difference, show_p
 
 
 def run(arguments: list[str]) -> int:
@@ -63,8 +62,6 @@ def describe_comparison(facts: Mapping[str, Mapping[str, Any]], differences: Seq
 def describe_difference(difference: RunDifference) -> str:
     """A difference in words."""
     comparison = difference.comparison
-    error = "" if math.isnan(comparison.error) else f" ± {comparison.error:.2g}"
     p = f", p {show_p(comparison.p)}" if show_p(comparison.p) else ""
-    measure = difference.measure.replace("_", " ")
-    change = f"{measure} {comparison.difference:+.4g}{error}"
+    change = f"{difference.measure.replace('_', ' ')} {format_difference(comparison)}"
     return f"{difference.name} against {difference.control}: {change} ({comparison.counted}{p}): {comparison.verdict}"

@@ -21,6 +21,7 @@ __all__ = [
     "compare_pairs",
     "correct_for_many",
     "describe_test",
+    "format_difference",
     "show_difference",
     "show_p",
 ]
@@ -182,6 +183,25 @@ def describe_test(comparisons: Sequence[Comparison]) -> str:
     )
 
 
+def format_difference(comparison: Comparison, digits: int | None = None) -> str:
+    """Formats a difference as `+MEAN ± ERROR`, without the error where there is none.
+
+    Args:
+      comparison: The difference and its standard error.
+      digits: Decimals of both. None for four significant digits of the difference and two of the error.
+
+    Example:
+      >>> comparison = compare_pairs([0.75, 0.8, 0.82], [0.5, 0.6, 0.5])
+      >>> format_difference(comparison, 2), format_difference(comparison)
+      ('+0.26 ± 0.03', '+0.2567 ± 0.035')
+      >>> format_difference(compare_pairs([0.5], [1.5]), 4)
+      '-1.0000'
+    """
+    mean_format, error_format = ("+.4g", ".2g") if digits is None else (f"+.{digits}f", f".{digits}f")
+    mean = format(comparison.difference, mean_format)
+    return mean if math.isnan(comparison.error) else f"{mean} ± {comparison.error:{error_format}}"
+
+
 def show_difference(comparison: Comparison, digits: int = 4) -> str:
     """Returns a difference with its error, units and p-value, in words.
 
@@ -191,10 +211,9 @@ def show_difference(comparison: Comparison, digits: int = 4) -> str:
       >>> show_difference(compare_pairs([0.75], [0.5], unit="document"), 2)
       '+0.25 (1 document, too few for an error)'
     """
-    error = "" if math.isnan(comparison.error) else f" ± {comparison.error:.{digits}f}"
-    p = f"p {show_p(comparison.p)}".replace("p <", "p < ") if show_p(comparison.p) else ""
-    p = p or ("too few for a verdict" if error else "too few for an error")
-    return f"{comparison.difference:+.{digits}f}{error} ({comparison.counted}, {p})"
+    missing = "an error" if math.isnan(comparison.error) else "a verdict"
+    p = f"p {show_p(comparison.p)}".replace("p <", "p < ") if show_p(comparison.p) else f"too few for {missing}"
+    return f"{format_difference(comparison, digits)} ({comparison.counted}, {p})"
 
 
 def show_p(p: float) -> str:

@@ -47,7 +47,7 @@ class Cell(NamedTuple):
     Attributes:
       texts: Name of the set.
       passes: Passes over each task.
-      moments: What becomes of the optimiser's moments at the border: "carried" or "new".
+      moments: Moments of the optimiser at the border: "carried" over from the first task, or "new".
       room: Number of classes of the head.
       alone: Whether the second task is learned without the first.
     """

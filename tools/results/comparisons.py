@@ -8,16 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from memjax.report.verdicts import Comparison, compare_pairs, correct_for_many, describe_test, show_p
+from memjax.report.verdicts import (
+    Comparison,
+    compare_pairs,
+    correct_for_many,
+    describe_test,
+    format_difference,
+    show_p,
+)
 from tools.recipes import Recipe
 from tools.results.ledger import Measurement, Run
-from tools.results.speed_tables import grid, with_error
+from tools.results.speed_tables import grid
 from tools.results.tables import numbers, spread
 
 MORE_IS_BETTER = ("accuracy", "BLEU", "F1", "ROUGE", "METEOR", "exact match")
 NOT_COMPARED = ("parameters", "memory bytes per row", "targets", "pairs", "pairs too long")
 CONTROLS = ("not_compressed", "parent", "off", "cleared")
-"""what a model that was trained for its memory is compared with: the first of these that was measured"""
+"""Controls of a model that was trained for its memory, the preferred one first. It is compared with one of them."""
 
 Claim = tuple[str, ...]
 """row, control and what is compared"""
@@ -40,16 +47,16 @@ def compare_rows(runs: Sequence[Run], recipe: Recipe) -> dict[Claim, Comparison]
         for name in (name for name in first if name in second):
             if not name.endswith(NOT_COMPARED) and not name.startswith("slots: "):
                 better = any(word in name for word in MORE_IS_BETTER)
-                scores = {one: {seed: values[name] for seed, values in by_row[one].items()} for one in (row, control)}
-                compared[row, control, name] = compare_seeds(scores[row], scores[control], more_is_better=better)
+                scores = [{seed: values[name] for seed, values in by_row[label].items()} for label in (row, control)]
+                compared[row, control, name] = compare_seeds(*scores, more_is_better=better)
     return dict(zip(compared, correct_for_many([*compared.values()]), strict=True))
 
 
-def compare_seeds(own: Mapping[int, float], control: Mapping[int, float], *, more_is_better: bool) -> Comparison:
+def compare_seeds(scores: Mapping[int, float], control: Mapping[int, float], *, more_is_better: bool) -> Comparison:
     """Compares a contender with its control, seed by seed.
 
     Args:
-      own: Seed -> score.
+      scores: Seed -> score.
       control: Seed -> score of the control.
       more_is_better: Whether a larger score is a gain.
 
@@ -60,10 +67,10 @@ def compare_seeds(own: Mapping[int, float], control: Mapping[int, float], *, mor
       >>> compare_seeds({0: 1.5, 1: 1.61, 9: 1.69}, {0: 2.0, 1: 2.1, 2: 2.2}, more_is_better=False).verdict
       'too few'
     """
-    seeds = [seed for seed in own if seed in control]
+    seeds = [seed for seed in scores if seed in control]
     if not seeds:
-        raise ValueError(f"seeds: given {sorted(own)} and {sorted(control)}, allowed: at least one in common")
-    pair = [[scores[seed] for seed in seeds] for scores in (own, control)]
+        raise ValueError(f"seeds: given {sorted(scores)} and {sorted(control)}, allowed: at least one in common")
+    pair = [[contender[seed] for seed in seeds] for contender in (scores, control)]
     return compare_pairs(*pair, more_is_better=more_is_better)
 
 
@@ -74,12 +81,12 @@ def compare_learned(measurements: Sequence[Measurement]) -> dict[Claim, Comparis
       Memory and control -> the comparison, seed by seed.
     """
     compared: dict[Claim, Comparison] = {}
-    for one in measurements:
-        records = [record["found"] for record in one.facts["records"]]
-        saves = one.facts["unit"].startswith("nats")  # `kept` is then what is saved over the model alone
+    for measurement in measurements:
+        records = [record["found"] for record in measurement.facts["records"]]
+        saves = measurement.facts["unit"].startswith("nats")  # `kept` is then what is saved over the model alone
         control = "alone" if saves else next(name for name in CONTROLS if name in records[0])
-        pair = [[found["kept"] for found in records], [0.0 if saves else found[control] for found in records]]
-        compared[one.name, control] = compare_pairs(*pair)
+        pair = [[record["kept"] for record in records], [0.0 if saves else record[control] for record in records]]
+        compared[measurement.name, control] = compare_pairs(*pair)
     return dict(zip(compared, correct_for_many([*compared.values()]), strict=True))
 
 
@@ -87,13 +94,13 @@ def grid_of_comparisons(compared: Mapping[Claim, Comparison], heads: Sequence[st
     """A table of comparisons.
 
     Args:
-      compared: What each line is about -> its comparison.
+      compared: Comparison of each line, by the names in its first columns.
       heads: Names of the columns that say what a line is about.
       unit: Unit of the differences, `""` where it differs.
       digits: Decimals of the differences.
     """
-    shown = lambda found: [with_error(found.difference, found.error, digits), found.counted, show_p(found.p)]
-    cells = [[*claim, *shown(found), found.verdict] for claim, found in compared.items()]
+    figures = lambda comparison: [format_difference(comparison, digits), comparison.counted, show_p(comparison.p)]
+    cells = [[*claim, *figures(comparison), comparison.verdict] for claim, comparison in compared.items()]
     difference = f"difference ± standard error{', ' if unit else ''}{unit}"
     return grid([*heads, difference, "units", "p", "verdict"], cells)
 

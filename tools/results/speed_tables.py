@@ -28,16 +28,6 @@ def grid(heads: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(map(line, [heads, ["---"] * len(heads), *rows]))
 
 
-def with_error(mean: float, error: float, digits: int) -> str:
-    """A difference and its standard error, which one pair does not have.
-
-    Example:
-      >>> with_error(0.25, 0.125, 2), with_error(-1.0, float("nan"), 4)
-      ('+0.25 ± 0.12', '-1.0000')
-    """
-    return f"{mean:+.{digits}f}" + ("" if math.isnan(error) else f" ± {error:.{digits}f}")
-
-
 def bench(found: Measurement) -> str:
     """One row per contender and mode."""
     facts = found.facts

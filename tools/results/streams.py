@@ -191,10 +191,10 @@ def differences(runs: Sequence[Run], recipe: Recipe, kept: Sequence[str] | None 
 
 def table_of(compared: Mapping[Claim, Comparison], about: str, unit: str, digits: int) -> str:
     """The comparisons of a stream that have pairs, after a line that names their test; '' where none has."""
-    some = {claim: found for claim, found in compared.items() if found.units}
-    some = dict(zip(some, correct_for_many([*some.values()]), strict=True))
-    table = grid_of_comparisons(some, ("row", "against"), unit, digits)
-    return f"{about} ({describe_test([*some.values()])}):\n\n{table}" if some else ""
+    paired = {claim: comparison for claim, comparison in compared.items() if comparison.units}
+    paired = dict(zip(paired, correct_for_many([*paired.values()]), strict=True))
+    table = grid_of_comparisons(paired, ("row", "against"), unit, digits)
+    return f"{about} ({describe_test([*paired.values()])}):\n\n{table}" if paired else ""
 
 
 def ages(runs: Sequence[Run], recipe: Recipe) -> str:
@@ -269,10 +269,13 @@ def few_texts(found: Measurement) -> str:
     tasks, rows = found.facts["tasks"], dict[str, list[dict[str, Any]]]()
     for record in found.facts["records"]:
         rows.setdefault(record["row"], []).append(record)
-    mean = lambda records, key: np.mean([[one[key][task] for task in tasks] for one in records], axis=0)
-    middle = lambda records, key: float(np.median([one[key] for one in records]))
+    mean = lambda records, key: np.mean([[record[key][task] for task in tasks] for record in records], axis=0)
+    middle = lambda records, key: float(np.median([record[key] for record in records]))
     shown, learned, compared = [], [], dict[Claim, Comparison]()
-    whole = {row: {one["draw"]: 100 * np.mean([*one["final"].values()]) for one in rows[row]} for row in rows}
+    whole = {
+        row: {record["draw"]: 100 * np.mean([*record["final"].values()]) for record in records}
+        for row, records in rows.items()
+    }
     first = next(iter(rows))
     for row, records in rows.items():
         accuracies, draws = 100 * mean(records, "final"), whole[row]
@@ -284,8 +287,8 @@ def few_texts(found: Measurement) -> str:
             after = 100 * mean(records, "learned")
             learned.append([row, *map(_cell, after), _cell(after.mean())])
         if row != first:
-            both = [draw for draw in draws if draw in whole[first]]
-            pair = [np.array([scores[draw] for draw in both]) for scores in (draws, whole[first])]
+            shared = [draw for draw in draws if draw in whole[first]]
+            pair = [np.array([scores[draw] for draw in shared]) for scores in (draws, whole[first])]
             compared[row, first] = compare_pairs(*pair, unit="draw")
     heads = ["row", "draws", "stored texts", *tasks, "mean (range of draws)", "s", "CPU s"]
     parts = [grid(heads, shown)]
@@ -297,14 +300,13 @@ def few_texts(found: Measurement) -> str:
 
 def second_tasks(found: Measurement) -> str:
     """Accuracy of a second task right after it was learned: a line a set and number of passes, a column a cell."""
-    learned = {
-        (one["texts"], one["passes"], *((ALONE,) if one["alone"] else (one["moments"], one["room"]))): one["learned"]
-        for one in found.facts["records"]
-    }
+    setting = lambda record: (ALONE,) if record["alone"] else (record["moments"], record["room"])
+    records = found.facts["records"]
+    learned = {(record["texts"], record["passes"], *setting(record)): record["learned"] for record in records}
     cells = [(ALONE,), *((moments, room) for moments in ("carried", "new") for room in (4, 33))]
     heads = ["texts", "passes", "alone", *(f"moments {moments}, head of {room}" for moments, room in cells[1:])]
     shown = []
-    for texts, passes in dict.fromkeys((one["texts"], one["passes"]) for one in found.facts["records"]):
+    for texts, passes in dict.fromkeys((record["texts"], record["passes"]) for record in records):
         values = [learned.get((texts, passes, *cell)) for cell in cells]
         shown.append([texts, passes, *("" if value is None else _cell(100 * value) for value in values)])
     return grid(heads, shown)

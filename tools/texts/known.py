@@ -1,4 +1,4 @@
-"""What a cell is made of: the runs and measurements of a book, by name, and what is asked of them."""
+"""The runs and measurements of a book by name, for the cells of its tables."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from memjax.report.verdicts import format_difference
 from tools.recipes import RECIPES, page_of
 from tools.results.comparisons import compare_learned, compare_rows
 from tools.results.ledger import Measurement, Run, apart
-from tools.results.speed_tables import with_error
 from tools.results.tables import numbers
 
 Measured = Mapping[tuple[str, str], Measurement]
 
 
 class Known:
-    """What a cell is made of: the runs and measurements of a book, by name."""
+    """The runs and measurements of a book, by name."""
 
     def __init__(self, runs: Mapping[tuple[str, str, int], Run], measured: Measured):
         self._runs, self._measured = runs, measured
 
     def mean(self, recipe: str, row: str, name: str) -> float:
-        """Of a number of a contender, over its seeds."""
-        found = [run for key, run in self._runs.items() if key[:2] == (recipe, row)]
-        return statistics.fmean(numbers(run, RECIPES.get(recipe))[name] for run in found)
+        """Returns the mean over seeds of a number of a contender."""
+        runs = [run for key, run in self._runs.items() if key[:2] == (recipe, row)]
+        return statistics.fmean(numbers(run, RECIPES.get(recipe))[name] for run in runs)
 
     def against(self, recipe: str, row: str, control: str, name: str, digits: int = 2) -> str:
-        """What a contender is to its control: verdict, difference and standard error; its table has the seeds."""
-        one = compare_rows(self.runs(recipe), RECIPES[recipe])[row, control, name]
-        return f"{one.verdict} {with_error(one.difference, one.error, digits)}"
+        """Returns verdict, difference and standard error of a contender against its control, by seed."""
+        comparison = compare_rows(self.runs(recipe), RECIPES[recipe])[row, control, name]
+        return f"{comparison.verdict} {format_difference(comparison, digits)}"
 
     def learned(self, memory: str, without: str = "parent") -> str:
-        """What a model that was trained on a task for its memory has over one without: verdict, difference, error."""
-        measurements = [one for (kind, _), one in self._measured.items() if kind == "learns"]
-        one = compare_learned(measurements)[memory, without]
-        return f"{one.verdict} {with_error(one.difference, one.error, 2)}"
+        """Returns verdict, difference and error of a model that was trained for its memory against its control."""
+        measurements = [measurement for (kind, _), measurement in self._measured.items() if kind == "learns"]
+        comparison = compare_learned(measurements)[memory, without]
+        return f"{comparison.verdict} {format_difference(comparison, 2)}"
 
     def seeds(self, recipe: str, row: str) -> int:
         """How many runs a contender has."""
