@@ -27,9 +27,11 @@ from memjax.config import (
     TextClasses,
     TextFiles,
 )
+from memjax.data.labelled_rows import labels_of
+from memjax.data.paths import find_packed, readable_files
 from memjax.data.readers import class_names
-from memjax.data.sources import SPLITS, find_packed, readable_files
-from memjax.data.text_classes import TEXT_SETS, labels_of
+from memjax.data.sources import SPLITS
+from memjax.data.text_classes import TEXT_SETS
 from memjax.overrides import UsageError, describe_config, load_config
 from memjax.settings.reading_rules import ReadingRules
 from memjax.settings.relations import validate

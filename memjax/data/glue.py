@@ -9,7 +9,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from memjax.data.sources import SPLITS, find_packed, read_text, split_of
+from memjax.data.paths import find_packed, read_text
+from memjax.data.sources import SPLITS, split_of
 from memjax.data.tfds import tfds_examples
 
 __all__ = ["LabelledText", "glue_texts", "tfds_glue_texts"]

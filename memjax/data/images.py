@@ -9,7 +9,7 @@ import numpy as np
 
 from memjax.data.documents import EvenDocuments
 from memjax.data.file_contents import open_unpacked
-from memjax.data.sources import find_packed
+from memjax.data.paths import find_packed
 
 __all__ = ["ImageDocuments", "images_of", "mnist", "png_grid"]
 

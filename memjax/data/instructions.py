@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from memjax.data.documents import Example, Examples
+from memjax.data.paths import read_text
 from memjax.data.questions import required
 from memjax.data.reserved_ids import ReservedTokenizer
 from memjax.data.seqio import seqio_pairs
-from memjax.data.sources import SPLITS, read_text
+from memjax.data.sources import SPLITS
 from memjax.data.tokenizers import Tokenizer
 
 __all__ = [

@@ -15,7 +15,8 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-from memjax.data.sources import Texts, digest, select_split
+from memjax.data.paths import digest
+from memjax.data.sources import Texts, select_split
 
 __all__ = ["corpus_sha256", "python_version", "read_python_sources"]
 

@@ -10,8 +10,9 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
+from memjax.data.paths import read_text
 from memjax.data.questions import Entry, Question, QuestionSplit, gather, required
-from memjax.data.sources import SPLITS, read_text, split_of
+from memjax.data.sources import SPLITS, split_of
 
 __all__ = ["qa_srl_questions"]
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from memjax.data.paths import read_text
 from memjax.data.questions import Entry, Question, QuestionSplit, gather, split_questions
-from memjax.data.sources import read_text
 from memjax.data.tfds import tfds_examples
 
 __all__ = ["quac_questions", "tfds_quac_questions"]

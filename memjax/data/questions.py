@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from memjax.data.sources import SPLITS, find_packed, packed_names, split_of
+from memjax.data.paths import find_packed, packed_names
+from memjax.data.sources import SPLITS, split_of
 
 __all__ = ["Entry", "Question", "QuestionSplit", "gather", "select_questions", "split_questions"]
 

@@ -21,6 +21,7 @@ from memjax.data.instructions import (
     wikisql_instructions,
     woz_instructions,
 )
+from memjax.data.labelled_rows import labelled_texts
 from memjax.data.python_sources import python_sources
 from memjax.data.qa_srl import qa_srl_questions
 from memjax.data.quac import quac_questions, tfds_quac_questions
@@ -40,7 +41,6 @@ from memjax.data.text_classes import (
     TEXT_SETS,
     cl_benchmark_texts,
     class_texts,
-    labelled_texts,
     seqio_class_texts,
     tfds_class_texts,
 )

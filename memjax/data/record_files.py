@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from memjax.data.content import files_with_facts
 from memjax.data.file_contents import HEAD_BYTES, check_text, open_unpacked, packing_of
+from memjax.data.paths import encoding_mark, file_fingerprint, find_files
 from memjax.data.reading_report import ReadingReport, Record, UnreadableError
 from memjax.data.records import parse_json, read_records, record_format, record_text
-from memjax.data.sources import Texts, encoding_mark, file_fingerprint, find_files, select_split
+from memjax.data.sources import Texts, select_split
 from memjax.settings.reading_rules import ReadingRules, check_encoding
 
 __all__ = ["find_record_files", "json_lines", "read_record_files"]

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from memjax.data.sources import SPLITS, find_packed, packed_names, read_text, split_of
+from memjax.data.paths import find_packed, packed_names, read_text
+from memjax.data.sources import SPLITS, split_of
 from memjax.data.vectors import random_of
 
 __all__ = [

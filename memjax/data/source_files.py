@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 from memjax import config as configs
 from memjax.data.content import file_facts
+from memjax.data.labelled_rows import labelled_files
+from memjax.data.paths import find_files, find_packed, readable_files
 from memjax.data.record_files import read_record_files
-from memjax.data.sources import directory_files, find_files, find_packed, readable_files
-from memjax.data.text_classes import labelled_files
+from memjax.data.sources import directory_files
 from memjax.settings.reading_rules import ReadingRules
 
 __all__ = ["hold_sources", "read_once", "rules_of", "source_files"]

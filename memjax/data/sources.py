@@ -12,15 +12,24 @@ import lzma
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from glob import glob
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from memjax.data.content import file_sha256, files_with_facts
-from memjax.data.file_contents import HEAD_BYTES, PACKINGS, check_text, decode_bytes, open_unpacked, read_text_file
-from memjax.data.reading_report import ReadingReport, UnreadableError
-from memjax.settings.reading_rules import ReadingRules, check_encoding
+from memjax.data.file_contents import decode_bytes
+from memjax.data.paths import (
+    digest,
+    encoding_mark,
+    file_fingerprint,
+    find_packed,
+    is_hidden,
+    packed_names,
+    read_text,
+    readable_files,
+    select_texts,
+)
+from memjax.data.reading_report import UnreadableError
+from memjax.settings.reading_rules import ReadingRules
 
 __all__ = [
     "TextSource",
@@ -59,7 +68,7 @@ class Texts:
     """Texts that are read one by one when they are asked for.
 
     Attributes:
-      compared: How much of the texts the fingerprint has seen, in words. Empty for all of them.
+      compared: Part of the texts that the fingerprint covers, in words. Empty for all of them.
       note: Line about files and records that were skipped. Empty where none were.
 
     Example:
@@ -122,7 +131,7 @@ def split_of(name: str, *, validation: float, test: float) -> str:
     """The split that a document belongs to, by the SHA-256 of its name.
 
     Args:
-      name: of the document.
+      name: Name of the document.
       validation: share of the documents in [0, 1], held out.
       test: share of the documents in [0, 1], held out.
 
@@ -140,11 +149,11 @@ def select_split(
     """The documents of one split by `split_of`; all of them if `split` is None.
 
     Args:
-      texts: all of them.
-      split: which.
+      texts: All documents.
+      split: `train`, `validation`, `test`, or None.
       validation: share held out, in [0, 1].
       test: share held out, in [0, 1].
-      few_are_cut: of so few texts that one of the splits has none, each is cut into three parts instead.
+      few_are_cut: Whether to cut each text into three parts where there are so few that a split would have none.
 
     Raises:
       ValueError: an unknown split, or one that no document falls into.
@@ -202,47 +211,6 @@ def text_files(
         texts = select_split(texts, split, validation=validation, test=test, few_are_cut=True)
     texts.note = note
     return texts
-
-
-def readable_files(path: str | os.PathLike[str], rules: ReadingRules = ReadingRules()) -> tuple[list[Path], str]:
-    """The files of a path that are texts, by their first 64 kB, and the line about the others.
-
-    Raises:
-      ValueError: nothing is there, or files that must not be skipped.
-    """
-    return _select_texts(path, find_files(path), rules)
-
-
-def _select_texts(where: object, files: Sequence[Path], rules: ReadingRules) -> tuple[list[Path], str]:
-    is_alone = list(files) == [Path(str(where))]
-    return _select_texts_once(str(where), files_with_facts(files), rules, is_alone)
-
-
-@functools.lru_cache(maxsize=8)
-def _select_texts_once(
-    where: str, facts: Sequence[tuple[Path, int, int]], rules: ReadingRules, is_alone: bool
-) -> tuple[list[Path], str]:
-    """Selects as `_select_texts` does, once for files of the same sizes and times: every split asks for them."""
-    report, files = ReadingReport("files", where, rules), []
-    for file, size, _ in facts:
-        try:
-            # Where all may be skipped, what is broken behind the first bytes has to be known.
-            with open_unpacked(file) as opened:
-                content = opened.read(-1 if rules.skip == "all" else HEAD_BYTES)
-            check_text(content, file, rules.encoding)
-            decode_bytes(content, file, rules.encoding, is_head=len(content) == HEAD_BYTES)
-        except UnreadableError as error:
-            report.skip(error, size, is_alone=is_alone)
-        else:
-            report.take(size)
-            files.append(file)
-    return files, report.finish()
-
-
-def encoding_mark(rules: ReadingRules) -> str:
-    """The part of a fingerprint that says how files are decoded; empty for UTF-8."""
-    encoding = check_encoding(rules.encoding)
-    return "" if encoding == "utf-8" else f"-{encoding}"
 
 
 def directories(
@@ -311,7 +279,7 @@ def directory_files(
             members[folder.name] = files
     if not members:
         raise ValueError(f"path: no folder in {root} has files that match {pattern!r}; check the path and the pattern")
-    readable, note = _select_texts(root, [file for files in members.values() for file in files], rules)
+    readable, note = select_texts(root, [file for files in members.values() for file in files], rules)
     texts = set(readable)
     return {name: left for name, files in members.items() if (left := [file for file in files if file in texts])}, note
 
@@ -407,7 +375,7 @@ def novels(
     if not books:
         raise ValueError(f"path: {root} holds no .txt files; give a folder or a tar of .txt files")
     names = sorted(books)
-    texts = Texts(names, lambda i: decode_text(books[names[i]], f"{root}:{names[i]}"), fingerprint)
+    texts = Texts(names, lambda i: decode_bytes(books[names[i]], f"{root}:{names[i]}"), fingerprint)
     return select_split(texts, split, validation=validation, test=test)
 
 
@@ -423,62 +391,10 @@ def _books_of_tar(path: Path, fingerprint: str) -> dict[str, bytes]:
         raise ValueError(f"path: {path} is not a readable tar; give a folder or a tar of .txt files") from None
 
 
-def read_text(path: str | os.PathLike[str], *, allow_empty: bool = False, encoding: str = "utf-8") -> str:
-    """The text of a file, unpacked where its content is packed.
-
-    Raises:
-      ValueError: a missing or empty file, one of another encoding (with the byte, and an encoding that fits), or one
-        that is no text.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise ValueError(f"path: {file} is not a file; check the path")
-    if allow_empty and not file.stat().st_size:
-        return ""
-    return read_text_file(file, encoding)
-
-
-def decode_text(content: bytes, name: str) -> str:
-    """UTF-8 bytes as text; `name` says in an error where they come from."""
-    return decode_bytes(content, name)
-
-
-def packed_names(*names: str) -> list[str]:
-    """Names under which files may lie, as they are or packed in the usual forms, for messages."""
-    return [f"{name}{suffix}" for name in names for suffix in ("", *list(PACKINGS)[:2])]
-
-
-def find_packed(folder: str | os.PathLike[str], *names: str) -> Path | None:
-    """The first of some files that is there, as it is or packed."""
-    files = (Path(folder) / f"{name}{suffix}" for name in names for suffix in ("", *PACKINGS))
-    return next((file for file in files if file.is_file()), None)
-
-
 def _check_split(split: str) -> str:
     if split not in SPLITS:
         raise ValueError(f"split: {split!r}; allowed are {', '.join(SPLITS)}")
     return split
-
-
-def find_files(path: str | os.PathLike[str]) -> list[Path]:
-    """The files that a path means: itself, all below a folder (hidden ones excepted), or those of a glob.
-
-    Raises:
-      ValueError: nothing is there.
-    """
-    if not str(path):
-        raise ValueError("path: not given; give a file, a folder or a glob")
-    if Path(path).is_file():
-        return [Path(path)]
-    is_folder = Path(path).is_dir()
-    if is_folder:
-        os.scandir(path).close()  # a folder that may not be read looks empty to `rglob`
-    found = Path(path).rglob("*") if is_folder else map(Path, glob(str(path), recursive=True))
-    files = sorted(file for file in found if file.is_file() and not (is_folder and _is_hidden(file, path)))
-    if not files:
-        what = "has no files" if is_folder else "does not exist and matches no file"
-        raise ValueError(f"path: {path} {what}; give a file, a folder or a glob")
-    return files
 
 
 def _parts_of_file(file: Path, split: str | None, *, validation: float, test: float, encoding: str) -> Texts:
@@ -513,31 +429,11 @@ def _files_of_folder(folder: Path, pattern: str, order_file: str) -> list[Path]:
         if missing:
             raise ValueError(f"order_file: {listing} lists {missing[0]}, which is not a file; correct the list")
         return listed
-    found = (file for file in folder.glob(pattern) if file.is_file())
-    shown = (file for file in found if not _is_hidden(file, folder))
-    return sorted(shown, key=lambda file: file.relative_to(folder).parts)
-
-
-def _is_hidden(file: Path, root: str | os.PathLike[str]) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(root).parts)
+    files = (file for file in folder.glob(pattern) if file.is_file() and not is_hidden(file, folder))
+    return sorted(files, key=lambda file: file.relative_to(folder).parts)
 
 
 def _between_blank_lines(text: str, match: re.Match[str]) -> bool:
     before = text[text.rfind("\n", 0, max(match.start() - 1, 0)) + 1 : match.start()]
     after = text[match.end() + 1 : text.find("\n", match.end() + 1) + 1]
     return not before.strip() and not after.strip()
-
-
-def file_fingerprint(files: Iterable[Path], root: Path) -> str:
-    """The names and the content of files, so that a touched or copied corpus is the same one."""
-    named = ((file.relative_to(root).as_posix(), file_sha256(file)) for file in files)
-    return "files-" + digest(part for item in named for part in item)[:16]
-
-
-def digest(parts: Iterable[str]) -> str:
-    """The SHA-256 of texts, of which none runs into the next."""
-    result = hashlib.sha256()
-    for part in parts:
-        encoded = part.encode("utf-8", "surrogateescape")
-        result.update(len(encoded).to_bytes(8, "little") + encoded)
-    return result.hexdigest()

@@ -12,7 +12,6 @@ import collections
 import contextlib
 import functools
 import hashlib
-import io
 import json
 import os
 import re
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+
+from memjax.data.sentencepiece_models import SPACE, fit_sentencepiece
 
 __all__ = [
     "ByteTokenizer",
@@ -32,8 +33,6 @@ __all__ = [
     "train_sentencepiece",
 ]
 
-_SPACE = "\u2581"  # SentencePiece writes a space as this character.
-_UNKNOWN = 3  # id of what no piece of a model that is trained here stands for
 _SPELLED = re.compile("([\u2581\udc80-\udcff]+)")  # What it would change, and is therefore spelled in byte pieces.
 
 Ids: TypeAlias = Sequence[int | np.integer] | np.ndarray
@@ -216,7 +215,7 @@ def _piece_bytes(processor: Any, index: int) -> bytes:
         return bytes([int(processor.id_to_piece(index)[3:5], 16)])
     if processor.is_control(index) or processor.is_unknown(index):
         return b""
-    return processor.id_to_piece(index).replace(_SPACE, " ").encode("utf-8")
+    return processor.id_to_piece(index).replace(SPACE, " ").encode("utf-8")
 
 
 def train_sentencepiece(
@@ -247,8 +246,6 @@ def train_sentencepiece(
     Raises:
       ValueError: no text, or nothing but white space.
     """
-    import sentencepiece
-
     if vocab_size <= 260:
         raise ValueError(f"vocab_size: {vocab_size}; give more than 260 (special ids and bytes), or use bytes alone")
     if model_type not in ("bpe", "unigram"):
@@ -257,10 +254,7 @@ def train_sentencepiece(
     if not any(map(str.strip, sentences)):
         raise ValueError("texts: no text but white space; give text, or use bytes alone")
     try:
-        model = _fit_sentencepiece(sentences, vocab_size, model_type)
-        if sentencepiece.SentencePieceProcessor(model_proto=model).piece_to_id(_SPACE) == _UNKNOWN:
-            # Of a text without spaces one would be spelled as the sign that stands for it.
-            model = _fit_sentencepiece(sentences, vocab_size, model_type, required_chars=_SPACE)
+        model = fit_sentencepiece(sentences, vocab_size, model_type)
     except (RuntimeError, OSError) as error:
         reason = " ".join(str(error).split()).rsplit("] ", 1)[-1].rstrip(".")
         size = sum(len(utf8_bytes(sentence)) for sentence in sentences)
@@ -271,40 +265,6 @@ def train_sentencepiece(
     with replaced(path) as partial:
         partial.write_bytes(model)
     return SentencePieceTokenizer(path)
-
-
-def _fit_sentencepiece(sentences: Sequence[str], vocab_size: int, model_type: str, **options: Any) -> bytes:
-    """Trains a model, with fewer pieces where the text does not have so many."""
-    import sentencepiece
-
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
-            model_writer=model,
-            vocab_size=vocab_size,
-            model_type=model_type,
-            character_coverage=0.9999,
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            add_dummy_prefix=False,
-            allow_whitespace_only_pieces=True,
-            max_sentence_length=1 << 20,
-            pad_id=0,
-            bos_id=1,
-            eos_id=2,
-            unk_id=_UNKNOWN,
-            num_threads=2,
-            minloglevel=2,
-            **options,
-        )
-    except RuntimeError as error:
-        most = re.search(r"Please set it to a value <= (\d+)", str(error))
-        if most is None or not 260 < int(most[1]) < vocab_size:
-            raise
-        return _fit_sentencepiece(sentences, int(most[1]), model_type, **options)
-    return model.getvalue()
 
 
 class _Sentences:

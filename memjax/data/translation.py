@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from memjax.data.documents import Documents
-from memjax.data.sources import SPLITS, Texts, find_packed, only_texts, packed_names, read_text
+from memjax.data.paths import find_packed, packed_names, read_text
+from memjax.data.sources import SPLITS, Texts, only_texts
 from memjax.data.tokenizers import Tokenizer
 
 

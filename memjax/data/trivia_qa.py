@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from memjax.data.paths import find_packed, read_text
 from memjax.data.questions import Entry, Question, QuestionSplit, gather, split_questions
-from memjax.data.sources import find_packed, read_text
 from memjax.data.tfds import tfds_examples
 
 __all__ = ["first_match", "tfds_trivia_qa_questions", "trivia_qa_questions"]

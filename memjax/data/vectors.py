@@ -14,8 +14,9 @@ import numpy as np
 
 from memjax.data.documents import Example, Examples
 from memjax.data.images import FILES, VALIDATION_IMAGES, read_idx, read_labels
+from memjax.data.paths import find_packed
 from memjax.data.rows import epoch_order
-from memjax.data.sources import SPLITS, find_packed, split_of
+from memjax.data.sources import SPLITS, split_of
 
 __all__ = ["LabelledVectors", "Vectors", "blobs", "cached_features", "digits", "permuted_bags", "write_features"]
 

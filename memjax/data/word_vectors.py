@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from memjax.data.sources import read_text
+from memjax.data.paths import read_text
 
 __all__ = ["WordVectors", "mean_vectors", "read_word_vectors", "table_of"]
 

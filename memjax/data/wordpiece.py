@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from memjax.data.added_tokens import Added, add_tokens
-from memjax.data.sources import read_text
+from memjax.data.paths import read_text
 from memjax.data.tokenizers import Ids, replaced
 
 __all__ = ["WordPieceTokenizer"]

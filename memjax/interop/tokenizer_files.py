@@ -8,7 +8,7 @@ from typing import Any
 from memjax import config
 from memjax.data.added_tokens import read_added_tokens, read_settings
 from memjax.data.byte_pairs import MASK, BytePairTokenizer
-from memjax.data.sources import read_text
+from memjax.data.paths import read_text
 from memjax.data.tokenizers import Tokenizer, WordTokenizer
 from memjax.data.wordpiece import SPECIAL, WordPieceTokenizer
 

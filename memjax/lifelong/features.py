@@ -19,7 +19,7 @@ import numpy as np
 from memjax.config import Config
 from memjax.data.documents import Examples
 from memjax.data.glue import LabelledText
-from memjax.data.sources import digest
+from memjax.data.paths import digest
 from memjax.data.states import has_states, write_states
 from memjax.data.tokenizers import replaced
 from memjax.data.wordpiece import join_texts, truncate_texts

@@ -17,12 +17,12 @@ from memjax import config as configs
 from memjax.data.documents import Example, Examples, Split
 from memjax.data.examples import EXAMPLE
 from memjax.data.glue import LabelledText
+from memjax.data.labelled_rows import read_rows
 from memjax.data.opening import Datasets, make_examples
+from memjax.data.paths import read_text
 from memjax.data.pieces import with_prompt
 from memjax.data.readers import class_names
-from memjax.data.sources import read_text
 from memjax.data.states import with_states
-from memjax.data.text_classes import read_rows
 from memjax.data.token_files import Progress
 from memjax.data.wordpiece import join_texts, truncate_texts
 from memjax.models.heads import UNSEEN_SCORE, ClassificationHead, TaskHead
@@ -125,14 +125,14 @@ class Classification(Task):
         return found
 
     def ask(self, file: str) -> list[Asked]:
-        """Texts of a file with classes (`memjax.data.text_classes.read_rows`), or the lines of a `.txt`."""
+        """Texts of a file with classes (`memjax.data.labelled_rows.read_rows`), or the lines of a `.txt`."""
         path = Path(file)
         if ".txt" in path.suffixes:
             return [Asked(line) for line in read_text(path).splitlines() if line.strip()]
         data, stream = self.config.data, self.config.lifelong
         sources = [task.source for task in stream.tasks] if stream else [data.source]
         rules = ReadingRules(escapes=getattr(sources[0], "escapes", "resolved"))
-        return [Asked(row.joined(data.source.text == "title_and_text")) for row in read_rows(path, rules=rules)]
+        return [Asked(row.to_text(data.source.text == "title_and_text")) for row in read_rows(path, rules=rules)]
 
     def examples_of(self, asked: Sequence[Asked], data: Datasets) -> Examples:
         """What is asked as examples, whose classes are not known."""

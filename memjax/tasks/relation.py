@@ -12,9 +12,10 @@ import numpy as np
 
 from memjax.data.documents import Example, Examples, Split
 from memjax.data.opening import Datasets, cache_folder, make_tokenizer
+from memjax.data.paths import read_text
 from memjax.data.readers import open_source, relation_splits
 from memjax.data.relation_sentences import RelationSentence, drawn_candidates, name_words
-from memjax.data.sources import Texts, read_text
+from memjax.data.sources import Texts
 from memjax.data.token_files import Progress
 from memjax.data.word_vectors import WordVectors, read_word_vectors, table_of
 from memjax.data.wordpiece import WordPieceTokenizer, join_texts

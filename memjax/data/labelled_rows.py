@@ -1,0 +1,279 @@
+"""Labelled files of a user, and the rows of labelled files: CSV, TSV, JSON, Parquet and Arrow.
+
+numbers = {label: number for number, label in enumerate(labels_of("reviews.csv"))}
+splits = labelled_texts("reviews.csv", numbers)
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memjax.data.paths import find_packed, packed_names, read_text
+from memjax.data.reading_report import ReadingReport, Record, UnreadableError
+from memjax.data.records import first_field, lack_of_text, read_records, read_table, record_format
+from memjax.data.sources import SPLITS
+from memjax.data.text_splits import TextSplits, TitledText, split_texts
+from memjax.settings.reading_rules import ReadingRules
+
+__all__ = ["Row", "labelled_files", "labelled_texts", "labels_of", "read_rows", "unescape"]
+
+HEADER = ("class", "label")
+"""Usual names of the column of the class in the first row of a user's own file."""
+TEXT_HEADER = ("text", "sentence")
+"""Usual names of the column of the text, where the class is in a column between others."""
+_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")
+
+
+def labelled_texts(
+    path: str, numbers: Mapping[str, int], *, rules: ReadingRules = ReadingRules(), **how: Any
+) -> TextSplits:
+    """Splits a labelled file or folder of a user.
+
+    Args:
+      path: File that `read_rows` reads, of which shares are held out; or folder with `train.csv` (`.tsv`, `.json`) and,
+        where there are such, `validation` and `test`.
+      numbers: Label in the files -> number of its class.
+      rules: Encoding of the files, and what may be skipped.
+      **how: Arguments of `split_texts`.
+
+    Raises:
+      ValueError: no such file, one of another form, a class without number, or nothing to train or to test on.
+    """
+
+    def to_titled_text(row: Row) -> TitledText:
+        if row.label and row.label not in numbers:
+            raise ValueError(f"{row.place}: class {row.label!r}, allowed: {', '.join(numbers)}")
+        return TitledText(row.title, row.text, numbers.get(row.label))
+
+    report = ReadingReport("rows", path, rules)
+    files = {
+        split: {str(file): list(map(to_titled_text, read_rows(file, rules=rules, report=report)))}
+        for split, file in labelled_files(path).items()
+    }
+    skipped, splits = report.finish(), split_texts(files, **how)
+    for split in ("train", "test"):
+        if not splits.texts[split]:
+            num_rows = sum(len(rows) for rows_of_file in files.values() for rows in rows_of_file.values())
+            allowed = "at least one; more rows, or a folder with train.csv and test.csv"
+            raise ValueError(f"{path}: no examples for the {split} split in its {num_rows} rows, allowed: {allowed}")
+    return replace(splits, skipped=skipped)
+
+
+def labels_of(path: str, rules: ReadingRules = ReadingRules()) -> tuple[str, ...]:
+    """Returns the labels of a file or a folder of a user, sorted.
+
+    Args:
+      path: File or folder, as in `labelled_texts`.
+      rules: Encoding of the files, and what may be skipped.
+
+    Raises:
+      ValueError: A path that `labelled_texts` refuses, or (almost) every row has a class of its own.
+    """
+    report = ReadingReport("rows", path, rules)
+    rows = [row for file in labelled_files(path).values() for row in read_rows(file, rules=rules, report=report)]
+    rows = [row for row in rows if row.label]
+    labels = sorted({row.label for row in rows})
+    if not rows:
+        raise ValueError(f"{path}: no row has a class and a text, allowed: at least one")
+    if len(labels) > max(len(rows) // 2, 2):
+        allowed = ".csv with the class in the first column, .tsv with it in the last"
+        raise ValueError(
+            f"{path}: {len(labels)} classes in {len(rows)} rows, as {labels[0][:20]!r}, allowed: {allowed}"
+        )
+    return tuple(labels)
+
+
+def labelled_files(path: str) -> dict[str, Path]:
+    """Returns split -> file of a user's labelled file or folder. A single file is that of 'train'."""
+    place = Path(path).expanduser()
+    if place.is_file():
+        return {"train": place}
+    candidates = {split: find_packed(place, *(f"{split}{ending}" for ending in _ENDINGS)) for split in SPLITS}
+    files = {split: file for split, file in candidates.items() if file is not None}
+    if not files:
+        endings = ", ".join(_ENDINGS)
+        raise ValueError(f"{path}: no such file, allowed: a file ({endings}) or a folder with train{_ENDINGS[0]}")
+    return files
+
+
+class Row(NamedTuple):
+    """One row of a labelled file.
+
+    Attributes:
+      title: Title of the text. '' where it has none.
+      text: The text.
+      label: Class as the file writes it.
+      place: File and number of the row, for messages.
+    """
+
+    title: str
+    text: str
+    label: str
+    place: str
+
+    def to_text(self, titled: bool) -> str:
+        """Returns `title. text` where texts are `titled`, else the text alone."""
+        return ". ".join(filter(None, (self.title, self.text))) if titled else self.text
+
+
+def read_rows(
+    file: Path,
+    is_class: Callable[[str], bool] | None = None,
+    *,
+    spaced: bool = False,
+    rules: ReadingRules = ReadingRules(),
+    report: ReadingReport | None = None,
+) -> Iterator[Row]:
+    r"""Yields the rows of a file, of the form that its ending says, packed or not.
+
+    `.csv`: the class before or after the fields: a text, a title and a text, or a title and several texts (a question
+    and its answer). `.tsv`: a text and its class. `.json`, `.jsonl`, `.parquet`, `.arrow`: objects with `sentence` or
+    `text` (`Title: ...`, `Text: ...` where it has them) and `label`, as O-LoRA has it.
+
+    Signs that published files escape are put back: `\n`, `\"`, `\u00e9`; AG News has a backslash where a line was
+    broken. A user's own files keep their backslashes, unless `rules.escapes` is 'resolved'.
+
+    Args:
+      file: The file.
+      is_class: Tells the column of the class, by the first row. None for the first column of `.csv`, the last of
+        `.tsv`, or the one that a header calls `class` or `label`.
+      spaced: Whether backslashes stand for white space (AG News).
+      rules: Encoding of the file, its columns, and what may be skipped.
+      report: Counts rows that are skipped: those without text, and where all may be skipped broken ones. None to refuse
+        broken rows and take the others.
+
+    Raises:
+      ValueError: a file of another form, or a row that must not be skipped.
+    """
+    form, is_published = record_format(file), is_class is not None
+    plain = functools.partial(unescape, spaced=spaced) if is_published or rules.escapes == "resolved" else str.strip
+    if not form:
+        raise ValueError(f"{file}: given another ending, allowed: {', '.join(packed_names(*_ENDINGS))}")
+    if form in ("csv", "tsv"):
+        content, delimiter = read_text(file, encoding=rules.encoding), "," if is_published else ""
+        # Published files with tabs have been read without quotes, also where they have some (the dev file of ALPS).
+        has_quotes = False if form == "tsv" and is_published else None
+        records = read_table(content, file, delimiter="\t" if form == "tsv" else delimiter, has_quotes=has_quotes)
+        rows = _read_table(records, is_class, -1 if form == "tsv" else 0, plain, rules)
+    else:
+        rows = (_read_object(record, plain, rules) for record in read_records(file, rules.encoding, form=form))
+    for row in rows:
+        size = row.size if isinstance(row, UnreadableError) else len(row.title) + len(row.text)
+        if report is not None and not size and isinstance(row, Row):
+            row = UnreadableError(f"{row.place} has no text; remove it", "empty", is_broken=False)
+        if not isinstance(row, UnreadableError):
+            if report is not None:
+                report.take(size)
+            yield row
+        elif report is None:
+            raise row
+        else:
+            report.skip(row, size)
+
+
+def _read_table(
+    records: Iterator[Record],
+    is_class: Callable[[str], bool] | None,
+    usual: int,
+    plain: Callable[[str], str],
+    rules: ReadingRules,
+) -> Iterator[Row | UnreadableError]:
+    place, text_places = None, None
+    for record in records:
+        row = record.value
+        if len(row) < 2:
+            message = f"{record.place}: {len(row)} columns, allowed: a class and at least one text"
+            yield UnreadableError(message, "with one column", size=record.size)
+            continue
+        if place is None and is_class is not None:
+            place = 0 if is_class(row[0]) else -1
+        elif place is None:
+            place, text_places = _columns_of(row, record.place, rules)
+            if place is not None:
+                continue
+            place = usual
+        label = place if place >= 0 else len(row) + place
+        places = [number for number in range(len(row)) if number != label] if text_places is None else text_places
+        if max(label, *places) >= len(row):
+            message = f"{record.place}: {len(row)} columns, allowed: as many as the first row"
+            yield UnreadableError(message, "with too few columns", size=record.size)
+            continue
+        fields = [plain(row[number]) for number in places]
+        title, texts = (fields[0], fields[1:]) if len(fields) > 1 else ("", fields)
+        yield Row(title, " ".join(filter(None, texts)), row[label].strip(), record.place)
+
+
+def _columns_of(header: Sequence[str], where: str, rules: ReadingRules) -> tuple[int | None, list[int] | None]:
+    """Finds the columns that a first row names.
+
+    Returns:
+      The column of the class, None if the row names none; and the columns of the text, None for all others.
+
+    Raises:
+      ValueError: The first row does not have a column that the rules name.
+    """
+    names = [name.strip() for name in header]
+    columns = {}
+    for option in ("text_column", "label_column"):
+        if name := getattr(rules, option):
+            if name not in names:
+                raise ValueError(f"{option}: given {name!r}, allowed: a column of {where}: {', '.join(names)}")
+            columns[option] = names.index(name)
+    usual = lambda allowed: [number for number, name in enumerate(names) if name.lower() in allowed]
+    labels, ends, texts = usual(HEADER), (0, len(names) - 1), usual(TEXT_HEADER)
+    label = columns.get("label_column", next((number for number in labels if number in ends), None))
+    if label is None and labels and (texts or "text_column" in columns):
+        label = labels[0]
+    if label is None and "text_column" in columns:
+        allowed = f"a name of the column of the class, one of {', '.join(names)}"
+        raise ValueError(
+            f"label_column: given '', allowed: {allowed}, as the first row of {where} has no class or label"
+        )
+    if "text_column" in columns:
+        return label, [columns["text_column"]]
+    return label, texts[:1] if label is not None and label not in ends and texts else None
+
+
+def _read_object(record: Record, plain: Callable[[str], str], rules: ReadingRules) -> Row | UnreadableError:
+    value = record.value
+    if isinstance(value, UnreadableError):
+        return value
+    if value is None or value == {}:
+        return lack_of_text(record.place, "null" if value is None else "empty")
+    keys = (rules.text_column,) if rules.text_column else ("sentence", "text")
+    sentence, label = first_field(value, keys), first_field(value, (rules.label_column or "label",))
+    if not isinstance(sentence, str) or label is None:
+        has = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+        wanted = f"objects with {' or '.join(keys)}, and {rules.label_column or 'label'}"
+        message = f"{record.place}: of another form (it has: {has}), allowed: {wanted}"
+        return UnreadableError(message, "of another form", size=record.size)
+    match = re.fullmatch(r"(?:Title:(?P<title>[^\n]*)\n)?Text:(?P<text>.*)", sentence, re.DOTALL)
+    title, text = (match["title"] or "", match["text"]) if match else ("", sentence)
+    return Row(plain(title), plain(text), str(label).strip(), record.place)
+
+
+_ESCAPED = re.compile(r"""(?P<units>(?:\\u[0-9a-fA-F]{4})+)|\\(?P<sign>[nrt"'\\])""")
+
+
+_SIGNS = {"n": "\n", "r": "\n", "t": "\t"}
+
+
+def unescape(text: str, spaced: bool) -> str:
+    """Puts escaped signs of a text back and strips white space around it.
+
+    Args:
+      text: Any text.
+      spaced: Whether backslashes stand for white space instead (AG News).
+    """
+    if spaced:
+        return text.replace("\\", " ").strip()
+
+    def sign(match: re.Match[str]) -> str:
+        if units := match["units"]:
+            return bytes.fromhex(units.replace("\\u", "")).decode("utf-16-be", "replace")
+        return _SIGNS.get(match["sign"], match["sign"])
+
+    return _ESCAPED.sub(sign, text).strip()

@@ -1,0 +1,146 @@
+"""Files of a path: found, chosen by their content, read as text, and told from others by a fingerprint."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from glob import glob
+from pathlib import Path
+
+from memjax.data.content import file_sha256, files_with_facts
+from memjax.data.file_contents import HEAD_BYTES, PACKINGS, check_text, decode_bytes, open_unpacked, read_text_file
+from memjax.data.reading_report import ReadingReport, UnreadableError
+from memjax.settings.reading_rules import ReadingRules, check_encoding
+
+__all__ = [
+    "digest",
+    "encoding_mark",
+    "file_fingerprint",
+    "find_files",
+    "find_packed",
+    "is_hidden",
+    "packed_names",
+    "read_text",
+    "readable_files",
+    "select_texts",
+]
+
+
+def find_files(path: str | os.PathLike[str]) -> list[Path]:
+    """Returns the files that a path means: itself, all below a folder (hidden ones excepted), or those of a glob.
+
+    Raises:
+      ValueError: nothing is there.
+    """
+    if not str(path):
+        raise ValueError("path: not given; give a file, a folder or a glob")
+    if Path(path).is_file():
+        return [Path(path)]
+    is_folder = Path(path).is_dir()
+    if is_folder:
+        os.scandir(path).close()  # a folder that may not be read looks empty to `rglob`
+    candidates = Path(path).rglob("*") if is_folder else map(Path, glob(str(path), recursive=True))
+    files = sorted(file for file in candidates if file.is_file() and not (is_folder and is_hidden(file, path)))
+    if not files:
+        what = "has no files" if is_folder else "does not exist and matches no file"
+        raise ValueError(f"path: {path} {what}; give a file, a folder or a glob")
+    return files
+
+
+def readable_files(path: str | os.PathLike[str], rules: ReadingRules = ReadingRules()) -> tuple[list[Path], str]:
+    """Returns the files of a path that are texts, by their first 64 kB, and the line about the others.
+
+    Raises:
+      ValueError: nothing is there, or files that must not be skipped.
+    """
+    return select_texts(path, find_files(path), rules)
+
+
+def select_texts(where: object, files: Sequence[Path], rules: ReadingRules) -> tuple[list[Path], str]:
+    """Returns those of some files that are texts, by their first 64 kB, and the line about the others.
+
+    Args:
+      where: Path that messages name.
+      files: Files to choose from.
+      rules: Encoding of the files, and what may be skipped.
+
+    Raises:
+      ValueError: Files that must not be skipped, or none that is a text.
+    """
+    is_alone = list(files) == [Path(str(where))]
+    return _select_texts_once(str(where), files_with_facts(files), rules, is_alone)
+
+
+@functools.lru_cache(maxsize=8)
+def _select_texts_once(
+    where: str, facts: Sequence[tuple[Path, int, int]], rules: ReadingRules, is_alone: bool
+) -> tuple[list[Path], str]:
+    """Selects as `select_texts` does, once for files of the same sizes and times: every split asks for them."""
+    report, files = ReadingReport("files", where, rules), []
+    for file, size, _ in facts:
+        try:
+            # Where all may be skipped, what is broken behind the first bytes has to be known.
+            with open_unpacked(file) as opened:
+                content = opened.read(-1 if rules.skip == "all" else HEAD_BYTES)
+            check_text(content, file, rules.encoding)
+            decode_bytes(content, file, rules.encoding, is_head=len(content) == HEAD_BYTES)
+        except UnreadableError as error:
+            report.skip(error, size, is_alone=is_alone)
+        else:
+            report.take(size)
+            files.append(file)
+    return files, report.finish()
+
+
+def packed_names(*names: str) -> list[str]:
+    """Returns names under which files may lie, as they are or packed in the usual forms, for messages."""
+    return [f"{name}{suffix}" for name in names for suffix in ("", *list(PACKINGS)[:2])]
+
+
+def find_packed(folder: str | os.PathLike[str], *names: str) -> Path | None:
+    """Returns the first of some files that is there, as it is or packed. None if none is."""
+    files = (Path(folder) / f"{name}{suffix}" for name in names for suffix in ("", *PACKINGS))
+    return next((file for file in files if file.is_file()), None)
+
+
+def read_text(path: str | os.PathLike[str], *, allow_empty: bool = False, encoding: str = "utf-8") -> str:
+    """Returns the text of a file, unpacked where its content is packed.
+
+    Raises:
+      ValueError: a missing or empty file, one of another encoding (with the byte, and an encoding that fits), or one
+        that is no text.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"path: {file} is not a file; check the path")
+    if allow_empty and not file.stat().st_size:
+        return ""
+    return read_text_file(file, encoding)
+
+
+def encoding_mark(rules: ReadingRules) -> str:
+    """Returns the part of a fingerprint that says how files are decoded. Empty for UTF-8."""
+    encoding = check_encoding(rules.encoding)
+    return "" if encoding == "utf-8" else f"-{encoding}"
+
+
+def file_fingerprint(files: Iterable[Path], root: Path) -> str:
+    """Returns a fingerprint of names and contents. A corpus that is touched or copied keeps it."""
+    facts = ((file.relative_to(root).as_posix(), file_sha256(file)) for file in files)
+    return "files-" + digest(part for item in facts for part in item)[:16]
+
+
+def digest(parts: Iterable[str]) -> str:
+    """Returns the SHA-256 of texts in hexadecimal digits. No text runs into the next."""
+    result = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode("utf-8", "surrogateescape")
+        result.update(len(encoded).to_bytes(8, "little") + encoded)
+    return result.hexdigest()
+
+
+def is_hidden(file: Path, root: str | os.PathLike[str]) -> bool:
+    """Whether the name of a file, or of a folder between `root` and the file, begins with a dot."""
+    return any(part.startswith(".") for part in file.relative_to(root).parts)
