@@ -21,13 +21,13 @@ FAMILIES = {family.model_type: family for family in _ALL}
 
 
 def family_of_weights(described: Mapping[str, Any]) -> Family:
-    """The family of a configuration.
+    """Returns the family of a configuration.
 
     Args:
-      described: as `config.json` has it.
+      described: The configuration, as `config.json` has it.
 
     Raises:
-      ValueError: it names none, or another one.
+      ValueError: A configuration that names no family, or one that is not known.
     """
     kind = described.get("model_type")
     if kind not in FAMILIES:
@@ -37,17 +37,19 @@ def family_of_weights(described: Mapping[str, Any]) -> Family:
 
 
 def family_of_run(model: config.AnyModel) -> Family:
-    """The family that a model's weights can be written as, its memory aside.
+    """Returns the family that a model's weights can be written as, its memory aside.
 
     Args:
-      model: the settings of it.
+      model: Settings of the model.
 
     Raises:
-      ValueError: there is none.
+      ValueError: A model that transformers does not have.
     """
     kind = "" if model.translates else model.carrier.exports_as
     if kind not in FAMILIES:
-        given = type(model).__name__ if model.translates else model.attention_kind
-        allowed = [one.__name__ for one in get_args(config.AttentionKind) if one().exports_as]
-        raise ValueError(f"export: given {given}, which transformers does not have, allowed: {', '.join(allowed)}")
+        description = type(model).__name__ if model.translates else model.attention_kind
+        allowed = [kind.__name__ for kind in get_args(config.AttentionKind) if kind().exports_as]
+        raise ValueError(
+            f"export: given {description}, which transformers does not have, allowed: {', '.join(allowed)}"
+        )
     return FAMILIES[kind]

@@ -20,33 +20,12 @@ from typing import Any, cast
 import numpy as np
 
 from memjax import config
+from memjax.interop import config_keys as keys
 from memjax.interop import state_dicts as hf
-from memjax.interop.family import (
-    Family,
-    Field,
-    activation_key,
-    epsilon_key,
-    fixed_key,
-    head_count_key,
-    hidden_size_key,
-    is_tied,
-    training_key,
-    vocab_size,
-)
+from memjax.interop.family import Family
+from memjax.interop.parameters import is_tied, vocab_size
 
-__all__ = [
-    "GPT2",
-    "differences",
-    "entries",
-    "export_config",
-    "export_params",
-    "import_params",
-    "load_pretrained",
-    "model_config",
-    "read_model",
-    "save_pretrained",
-    "vocab_size",
-]
+__all__ = ["FAMILY", "GPT2", "vocab_size"]
 
 
 class GPT2(Family):
@@ -57,20 +36,20 @@ class GPT2(Family):
     constants = (".attn.bias", ".attn.masked_bias")  # causal masks, which older files hold
     takes_dialogues = True
     fields = (
-        Field("n_embd", 768, "dim"),
-        Field("n_layer", 12, "num_layers"),
-        head_count_key("n_head", 12, "n_embd"),
-        Field("n_positions", 1024, "attention.num_positions", dump=lambda ours, model: _positions(model)),
-        hidden_size_key("n_inner", None, "n_embd"),
-        activation_key("activation_function", "gelu_new"),
-        Field("resid_pdrop", 0.1, "dropout"),
-        training_key("embd_pdrop", 0.1, like="resid_pdrop"),
-        Field("attn_pdrop", 0.1, "attention_dropout"),
-        epsilon_key("layer_norm_epsilon", 1e-5, 1e-5),
-        fixed_key("scale_attn_weights", True),
-        fixed_key("scale_attn_by_inverse_layer_idx", False),
-        fixed_key("add_cross_attention", False),
-        Field("tie_word_embeddings", True, "output.tied"),
+        keys.Field("n_embd", 768, "dim"),
+        keys.Field("n_layer", 12, "num_layers"),
+        keys.head_count_key("n_head", 12, "n_embd"),
+        keys.Field("n_positions", 1024, "attention.num_positions", dump=lambda ours, model: _positions(model)),
+        keys.hidden_size_key("n_inner", None, "n_embd"),
+        keys.activation_key("activation_function", "gelu_new"),
+        keys.Field("resid_pdrop", 0.1, "dropout"),
+        keys.training_key("embd_pdrop", 0.1, like="resid_pdrop"),
+        keys.Field("attn_pdrop", 0.1, "attention_dropout"),
+        keys.epsilon_key("layer_norm_epsilon", 1e-5, 1e-5),
+        keys.fixed_key("scale_attn_weights", True),
+        keys.fixed_key("scale_attn_by_inverse_layer_idx", False),
+        keys.fixed_key("add_cross_attention", False),
+        keys.Field("tie_word_embeddings", True, "output.tied"),
     )
 
     def base(self) -> config.Model:
@@ -148,6 +127,7 @@ def _positions(model: config.Model) -> int:
 
 
 FAMILY = GPT2()
+"""the family, whose methods are the functions of this module too"""
 model_config, read_model, find_task = FAMILY.model_config, FAMILY.read_model, FAMILY.find_task
 import_params, export_params = FAMILY.import_params, FAMILY.export_params
 load_pretrained, save_pretrained = FAMILY.load_pretrained, FAMILY.save_pretrained

@@ -14,24 +14,14 @@ from typing import Any
 import numpy as np
 
 from memjax import config
+from memjax.interop import config_keys as keys
 from memjax.interop import state_dicts as hf
-from memjax.interop.family import Field, Imported, fixed_key, vocab_size
-from memjax.interop.hf_bert import BERT, Bert, Encoder
+from memjax.interop.encoder import Encoder
+from memjax.interop.family import Imported
+from memjax.interop.hf_bert import BERT, Bert
+from memjax.interop.parameters import vocab_size
 
-__all__ = [
-    "Roberta",
-    "differences",
-    "entries",
-    "export_config",
-    "export_params",
-    "find_task",
-    "import_params",
-    "load_pretrained",
-    "model_config",
-    "read_model",
-    "save_pretrained",
-    "vocab_size",
-]
+__all__ = ["FAMILY", "Roberta", "vocab_size"]
 
 PADDING_ID = 1
 OFFSET = PADDING_ID + 1
@@ -55,14 +45,14 @@ class Roberta(Encoder):
     names = {part: f"roberta.{name.removeprefix('bert.')}" for part, name in Bert.names.items()} | _HEADS
     fields = (
         *(field for field in BERT.fields if field.key != "max_position_embeddings"),
-        Field(
+        keys.Field(
             "max_position_embeddings",
             512,
             "attention.positions",
             lambda rows, described: rows - OFFSET,
             lambda count, model: count + OFFSET,
         ),
-        fixed_key("pad_token_id", PADDING_ID),
+        keys.fixed_key("pad_token_id", PADDING_ID),
     )
 
     def positions(self, count: int, dim: int) -> hf.Entry:
@@ -106,6 +96,7 @@ class Roberta(Encoder):
 
 
 FAMILY = Roberta()
+"""the family, whose methods are the functions of this module too"""
 model_config, read_model, find_task = FAMILY.model_config, FAMILY.read_model, FAMILY.find_task
 import_params, export_params = FAMILY.import_params, FAMILY.export_params
 load_pretrained, save_pretrained = FAMILY.load_pretrained, FAMILY.save_pretrained

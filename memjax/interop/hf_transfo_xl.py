@@ -17,22 +17,12 @@ from typing import Any, cast
 import numpy as np
 
 from memjax import config
+from memjax.interop import config_keys as keys
 from memjax.interop import state_dicts as hf
-from memjax.interop.family import Family, Field, epsilon_key, fixed_key, hidden_size_key, vocab_size
+from memjax.interop.family import Family
+from memjax.interop.parameters import vocab_size
 
-__all__ = [
-    "TransfoXL",
-    "differences",
-    "entries",
-    "export_config",
-    "export_params",
-    "import_params",
-    "load_pretrained",
-    "model_config",
-    "read_model",
-    "save_pretrained",
-    "vocab_size",
-]
+__all__ = ["FAMILY", "TransfoXL", "vocab_size"]
 
 _BIASES = {"content": "r_w_bias", "position": "r_r_bias"}
 FREQUENCIES = "transformer.pos_emb.inv_freq"
@@ -46,40 +36,40 @@ class TransfoXL(Family):
     constants = ("pos_emb.inv_freq",)
     writes_tied = True
     fields = (
-        Field("cutoffs", [20000, 40000, 200000]),
-        Field("div_val", 4),
-        Field("tie_projs", [False, True, True, True]),
-        Field("adaptive", True),
-        Field("d_model", 1024, "dim"),
-        fixed_key("d_embed", 1024, lambda described: described["d_model"]),
-        Field("n_head", 16, "num_heads"),
-        Field("d_head", 64, "head_dim", dump=lambda ours, model: _head_dim(model)),
-        hidden_size_key("d_inner", 4096, "d_model"),
-        Field("n_layer", 18, "num_layers"),
-        Field("mem_len", 1600, "attention.memory_length"),
-        Field("same_length", True, "attention.same_length"),
-        Field("clamp_len", 1000, "attention.clamp_length", lambda v, _: max(v, 0), lambda ours, _: ours or -1),
-        Field("pre_lnorm", False, "attention.norm", lambda v, _: "pre" if v else "post", lambda v, _: v == "pre"),
-        Field("untie_r", True, "attention.tied_biases", lambda v, _: not v, lambda v, _: not v),
-        Field("dropout", 0.1, "dropout"),
-        Field("dropatt", 0.0, "attention_dropout"),
-        fixed_key("attn_type", 0),
-        epsilon_key("layer_norm_epsilon", 1e-5, 1e-5),
-        fixed_key("tie_word_embeddings", True),
+        keys.Field("cutoffs", [20000, 40000, 200000]),
+        keys.Field("div_val", 4),
+        keys.Field("tie_projs", [False, True, True, True]),
+        keys.Field("adaptive", True),
+        keys.Field("d_model", 1024, "dim"),
+        keys.fixed_key("d_embed", 1024, lambda described: described["d_model"]),
+        keys.Field("n_head", 16, "num_heads"),
+        keys.Field("d_head", 64, "head_dim", dump=lambda ours, model: _head_dim(model)),
+        keys.hidden_size_key("d_inner", 4096, "d_model"),
+        keys.Field("n_layer", 18, "num_layers"),
+        keys.Field("mem_len", 1600, "attention.memory_length"),
+        keys.Field("same_length", True, "attention.same_length"),
+        keys.Field("clamp_len", 1000, "attention.clamp_length", lambda v, _: max(v, 0), lambda ours, _: ours or -1),
+        keys.Field("pre_lnorm", False, "attention.norm", lambda v, _: "pre" if v else "post", lambda v, _: v == "pre"),
+        keys.Field("untie_r", True, "attention.tied_biases", lambda v, _: not v, lambda v, _: not v),
+        keys.Field("dropout", 0.1, "dropout"),
+        keys.Field("dropatt", 0.0, "attention_dropout"),
+        keys.fixed_key("attn_type", 0),
+        keys.epsilon_key("layer_norm_epsilon", 1e-5, 1e-5),
+        keys.fixed_key("tie_word_embeddings", True),
     )
 
     def base(self) -> config.Model:
         """Returns a model whose memory begins with zero vectors that are attended to."""
         return config.Model(attention=config.TransformerXL(final_norm=False, empty_memory="zeros"))
 
-    def finish(self, model: config.Model, given: Mapping[str, Any]) -> None:
+    def finish(self, model: config.Model, described: Mapping[str, Any]) -> None:
         """Sets the softmax, or the adaptive one."""
-        cutoffs, div_val = tuple(given["cutoffs"]), int(given["div_val"])
+        cutoffs, div_val = tuple(described["cutoffs"]), int(described["div_val"])
         if div_val > 1 and not cutoffs:
             raise ValueError(f"hf_config['div_val']: given {div_val}, allowed: 1 where there are no cutoffs")
         model.output = config.Softmax(tied=True, bias=True)
         if cutoffs:
-            ties = tuple(map(bool, given["tie_projs"])) if div_val > 1 else ()
+            ties = tuple(map(bool, described["tie_projs"])) if div_val > 1 else ()
             model.output = config.AdaptiveSoftmax(cutoffs=cutoffs, div_val=div_val, tie_projections=ties)
 
     def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
@@ -209,6 +199,7 @@ def _head_dim(model: config.Model) -> int:
 
 
 FAMILY = TransfoXL()
+"""the family, whose methods are the functions of this module too"""
 model_config, read_model, find_task = FAMILY.model_config, FAMILY.read_model, FAMILY.find_task
 import_params, export_params = FAMILY.import_params, FAMILY.export_params
 load_pretrained, save_pretrained = FAMILY.load_pretrained, FAMILY.save_pretrained

@@ -379,7 +379,7 @@ def make_text_encoder(
     vocabulary = Vocabulary(
         vocab_size=vocab_size,
         dim=model.dim,
-        tied=not scores or getattr(model.output.softmax, "tied", True),
+        tied=not scores or model.output.softmax.tied,
         bias=scores,
         init_stddev=INIT_STDDEV,
         multiple=vocab_multiple,

@@ -22,12 +22,14 @@ class Output(Settings):
       is_one_softmax: whether a row of scores, one for each entry, is what it normalises.
       needs_neighbors: whether it reads the neighbours of `data.neighbors`, found with a model that stands elsewhere.
       num_neighbors: of each position that it reads.
+      tied: whether the output weights are the input embeddings.
       div_val: each further cluster's embedding is this factor narrower, where there are clusters.
     """
 
     is_one_softmax = True
     needs_neighbors = False
     num_neighbors = 0
+    tied = True
     div_val = 1
 
     @property

@@ -1,0 +1,162 @@
+"""Keys of a `config.json` of Hugging Face `transformers`, and the settings that they are here."""
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from memjax import config
+from memjax.interop.state_dicts import ACTIVATIONS
+
+__all__ = [
+    "Described",
+    "Field",
+    "activation_key",
+    "check_keys",
+    "complete_keys",
+    "dump_settings",
+    "epsilon_key",
+    "fixed_key",
+    "head_count_key",
+    "hidden_size_key",
+    "load_settings",
+    "training_key",
+]
+
+Described = Mapping[str, Any]
+"""keys of a `config.json`"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One key of a `config.json`.
+
+    Attributes:
+      key: Name of the key.
+      default: Value where the file lacks the key.
+      path: Our setting, its parts separated by '.'. Empty for a key without one, which `allowed` restricts.
+      load: `load(value, described)` gives our value, None = the same.
+      dump: `dump(ours, model)` gives theirs, None = the same.
+      allowed: `allowed(described)` is the only value of a key without a setting that changes what the model computes.
+      trains: Whether a key without a setting has an effect on training alone. A difference from `allowed` is then
+        accepted and reported.
+    """
+
+    key: str
+    default: Any
+    path: str = ""
+    load: Callable[[Any, Described], Any] | None = None
+    dump: Callable[[Any, config.Model], Any] | None = None
+    allowed: Callable[[Described], Any] | None = None
+    trains: bool = False
+
+
+def fixed_key(key: str, value: Any, allowed: Callable[[Described], Any] | None = None) -> Field:
+    """Returns a key whose value must be the default, or what `allowed` gives, for lack of a setting."""
+    return Field(key, value, allowed=allowed or (lambda described: value))
+
+
+def training_key(key: str, value: Any, like: str) -> Field:
+    """Returns a key that has an effect on training alone, where the setting of the key `like` stands for it."""
+    return Field(key, value, allowed=operator.itemgetter(like), trains=True)
+
+
+def activation_key(key: str, default: str) -> Field:
+    """Returns the key that names the activation of feed-forward parts."""
+
+    def load(name: str, described: Described) -> str:
+        if name not in ACTIVATIONS:
+            raise ValueError(f"hf_config[{key!r}]: given {name!r}, allowed: {', '.join(map(repr, ACTIVATIONS))}")
+        return ACTIVATIONS[name]
+
+    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    return Field(key, default, "feed_forward.activation", load, lambda ours, model: names[ours])
+
+
+def head_count_key(key: str, default: int, dim: str) -> Field:
+    """Returns the key of the number of heads, which divides the width that the key `dim` gives."""
+
+    def load(heads: int, described: Described) -> int:
+        if heads < 1 or described[dim] % heads:
+            raise ValueError(f"hf_config[{key!r}]: given {heads}, allowed: a divisor of {dim} = {described[dim]}")
+        return heads
+
+    return Field(key, default, "num_heads", load)
+
+
+def hidden_size_key(key: str, default: int | None, dim: str) -> Field:
+    """Returns the key of the width of feed-forward parts; None = 4 times that which the key `dim` gives."""
+    load = lambda width, described: width or 4 * described[dim]
+    return Field(key, default, "feed_forward.dim", load, lambda ours, model: ours or 4 * model.dim)
+
+
+def epsilon_key(key: str, default: float, ours: float) -> Field:
+    """Returns the key of the number that norms add to the variance; None here = `ours`, the family's."""
+    load = lambda value, described: None if value == ours else float(value)
+    return Field(key, default, "norm_epsilon", load, lambda value, model: ours if value is None else value)
+
+
+def complete_keys(fields: Iterable[Field], described: Described) -> dict[str, Any]:
+    """Returns a configuration with the defaults of the keys that it lacks.
+
+    Raises:
+      ValueError: A value of another type than the default has.
+    """
+    complete = {**{field.key: field.default for field in fields}, **described}
+    for field in fields:
+        _check_type(field, complete[field.key])
+    return complete
+
+
+def check_keys(fields: Iterable[Field], described: Described) -> tuple[str, ...]:
+    """Returns a line for each key whose value changes training alone.
+
+    Args:
+      fields: Keys of the family.
+      described: Configuration, from `complete_keys`.
+
+    Raises:
+      ValueError: A value that changes what the model computes and has no counterpart here.
+    """
+    notes = list[str]()
+    for field in fields:
+        if field.allowed is None or described[field.key] == (allowed := field.allowed(described)):
+            continue
+        difference = f"hf_config[{field.key!r}]: given {described[field.key]!r}"
+        if not field.trains:
+            raise ValueError(f"{difference}, allowed: {allowed!r}")
+        notes.append(f"{difference}, trained here with {allowed!r}; what the weights compute is the same")
+    return tuple(notes)
+
+
+def load_settings(fields: Iterable[Field], described: Described, model: config.Model) -> None:
+    """Sets in a model the settings that the keys of a configuration, from `complete_keys`, have."""
+    for field in fields:
+        if field.path:
+            value = described[field.key] if field.load is None else field.load(described[field.key], described)
+            *parts, last = field.path.split(".")
+            setattr(functools.reduce(getattr, parts, model), last, value)
+
+
+def dump_settings(fields: Iterable[Field], model: config.Model) -> dict[str, Any]:
+    """Returns the keys of a configuration, with the values that the settings of a model give them."""
+    described: dict[str, Any] = {}
+    for field in fields:
+        value = field.default
+        if field.path:
+            value = operator.attrgetter(field.path)(model)
+            value = value if field.dump is None else field.dump(value, model)
+        described[field.key] = value
+    for field in fields:
+        if field.allowed is not None:
+            described[field.key] = field.allowed(described)
+    return described
+
+
+def _check_type(field: Field, value: Any) -> None:
+    """Raises `ValueError` for a value of another type than the default has."""
+    default = field.default
+    types = (int, float) if isinstance(default, float) else type(default)
+    if default is not None and not isinstance(value, types):
+        raise ValueError(f"hf_config[{field.key!r}]: given {value!r}, allowed: a value such as {default!r}")

@@ -1,0 +1,238 @@
+"""Text encoders of Hugging Face `transformers`: what BERT and those that came of it share."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from memjax import config
+from memjax.interop import state_dicts as hf
+from memjax.interop.family import Family, Imported
+from memjax.interop.parameters import is_tied
+from memjax.models.heads import ClassificationHead, MaskedTokenHead, SpanHead
+from memjax.tasks import task_of
+
+__all__ = ["Encoder", "encoder_attention", "layer_names", "read_classes"]
+
+EPSILON = 1e-12
+"""number that the norms of a text encoder add to the variance, unless its settings say otherwise"""
+
+
+class Encoder(Family):
+    """A text encoder: the layers, positions, types and heads that BERT has.
+
+    Attributes:
+      classes: Beginning of the names of its classes.
+      names: Our module -> theirs, `{}` being the number of a layer.
+    """
+
+    classes: str
+    names: Mapping[str, str]
+    has_headless = True
+    constants = ("position_ids", "token_type_ids")
+
+    def base(self) -> config.Model:
+        """Returns a model that sees the whole text."""
+        return config.Model(attention=config.Bidirectional(), output=config.Softmax(tied=True))
+
+    def tensors(self, model: config.Model, task: config.TaskKind | None) -> Iterator[hf.Entry]:
+        """Yields the table of parameters, with the head of the task."""
+        dim, part, names = model.dim, encoder_attention(model), self.names
+        embedding, scores = (
+            f"{names['embeddings']}.word_embeddings.weight",
+            isinstance(task, config.MaskedLanguageModeling),
+        )
+        yield from hf.embeddings(embedding, names["decoder"], dim, is_tied(model) or not scores)
+        yield self.positions(part.positions, dim)
+        if part.token_types:
+            types = f"{names['embeddings']}.token_type_embeddings.weight"
+            yield hf.same("token_type_embedding", types, part.token_types, dim)
+        yield from hf.norm("layer_norm", f"{names['embeddings']}.LayerNorm", dim)
+        for index in range(model.num_layers):
+            yield from self.layer_tensors(index, model)
+        if part.pooler:
+            yield from hf.linear("pooler", self.pooler(task), dim, dim)
+        match task and task_of(config.Config(model=model, task=task)).head():
+            case MaskedTokenHead():
+                yield from hf.linear("head/dense", names["head_dense"], dim, dim)
+                yield from hf.norm("head/layer_norm", names["head_norm"], dim)
+                bias, decoder = names["head_bias"], names.get("decoder_bias", "")
+                if decoder and not is_tied(model):  # the class reads that of the decoder then
+                    yield hf.same("vocabulary/bias", decoder, -1, spare=bias)
+                else:
+                    yield hf.same("vocabulary/bias", bias, -1, tied=(decoder,) if decoder else ())
+            case ClassificationHead(num_classes=classes):
+                yield from hf.linear("head/classifier", names["classifier"], dim, classes)
+            case SpanHead():
+                yield from hf.linear("head/spans", "qa_outputs", dim, 2)
+
+    def positions(self, count: int, dim: int) -> hf.Entry:
+        """Returns the entry of the table of positions."""
+        return hf.same("position_embedding", f"{self.names['embeddings']}.position_embeddings.weight", count, dim)
+
+    def pooler(self, task: config.TaskKind | None) -> str:
+        """Returns the name of the dense layer over the first token."""
+        del task
+        return self.names["pooler"]
+
+    def layer_tensors(self, index: int, model: config.Model) -> Iterator[hf.Entry]:
+        """Yields the table of one layer."""
+        path, names = f"stack/layer_{index:02d}", {part: name.format(index) for part, name in self.names.items()}
+        dim, heads = model.dim, (model.num_heads, model.head_dim or model.dim // model.num_heads)
+        inner, parts = heads[0] * heads[1], [names[part] for part in ("query", "key", "value")]
+        yield hf.Entry(
+            (f"{path}/attention/query_key_value",),
+            {f"{part}.weight": (inner, dim) for part in parts},
+            lambda arrays: [np.stack([array.T.reshape(dim, *heads) for array in arrays], axis=1)],
+            lambda arrays: [arrays[0][:, i].reshape(dim, inner).T for i in range(3)],
+        )
+        yield hf.Entry(
+            (f"{path}/attention/biases",),
+            {f"{part}.bias": (inner,) for part in parts},
+            lambda arrays: [np.concatenate(arrays)],
+            lambda arrays: np.split(arrays[0], 3),
+        )
+        yield hf.matrix(f"{path}/attention/output", f"{names['output']}.weight", (*heads, dim), 2)
+        yield hf.same(f"{path}/attention/output_bias", f"{names['output']}.bias", dim)
+        yield from hf.norm(f"{path}/attention/layer_norm", names["attention_norm"], dim)
+        hidden = model.feed_forward.dim or 4 * dim
+        yield from hf.linear(f"{path}/feed_forward/wide", names["wide"], dim, hidden)
+        yield from hf.linear(f"{path}/feed_forward/narrow", names["narrow"], hidden, dim)
+        yield from hf.norm(f"{path}/feed_forward/layer_norm", names["feed_forward_norm"], dim)
+
+    def adapt(self, model: config.Model, names: Iterable[str]) -> config.Model:
+        """Returns the model, with a pooler where there are tensors of one."""
+        encoder_attention(model).pooler = f"{self.names['pooler']}.weight" in names
+        return model
+
+    def heads(
+        self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]
+    ) -> Mapping[str, config.TaskKind | None]:
+        """Returns the classes that are known, and the task of the head that each has in the weights."""
+        masked, asked = f"{self.names['head_dense']}.weight" in weights, "qa_outputs.weight" in weights
+        known: dict[str, config.TaskKind | None] = {
+            f"{self.classes}ForMaskedLM": config.MaskedLanguageModeling() if masked else None,
+            f"{self.classes}ForQuestionAnswering": config.QuestionAnswering() if asked else None,
+        }
+        if "classifier" in self.names:
+            name = f"{self.classes}ForSequenceClassification"
+            is_it = next(iter(described.get("architectures") or (name,))) == name
+            matrix = weights.get(f"{self.names['classifier']}.weight")
+            known[name] = read_classes(described, matrix) if is_it else None
+        return {**known, f"{self.classes}Model": None}
+
+    def data(self, model: config.Model, task: config.TaskKind | None, dialogues: bool) -> config.Data:
+        """Returns the texts of the task."""
+        del dialogues
+        sources = {config.Classification: (config.Glue(), 128), config.QuestionAnswering: (config.Squad(), 384)}
+        source, length = sources.get(type(task), (config.TextFiles(), 128))
+        length = min(length, encoder_attention(model).positions)
+        return config.Data(source=source, tokenizer=self.tokenizer(), segment_length=length)
+
+    def tokenizer(self) -> config.TokenizerKind:
+        """Returns the kind of its tokenizer."""
+        return config.WordPiece()
+
+    def read_model(
+        self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
+    ) -> Imported:
+        """Returns what a configuration and a state dict hold; the head, where there is one, says the task."""
+        read = super().read_model(described, weights, dialogues=dialogues)
+        task, length = read.task, read.data.segment_length
+        if isinstance(task, config.MaskedLanguageModeling):
+            task = config.MaskedLanguageModeling(activation=self.head_activation(read.model))
+        if isinstance(task, config.QuestionAnswering) and length < 256:  # windows as large a part of it as by default
+            task = config.QuestionAnswering(stride=max(length // 3, 1), max_question_length=max(length // 6, 1))
+        return read._replace(task=task or config.MaskedLanguageModeling())
+
+    def task_here(self, model: config.Model, task: config.TaskKind | None) -> config.TaskKind | None:
+        """Returns the task, or None where transformers has another head for it."""
+        match task:
+            case config.Classification():
+                return task if self.has_classes(model) else None
+            case config.MaskedLanguageModeling():
+                return task if task.activation == self.head_activation(model) else None
+        return task
+
+    def head_activation(self, model: config.Model) -> Any:
+        """Returns the activation of its head of masked tokens."""
+        return model.feed_forward.activation
+
+    def has_classes(self, model: config.Model) -> bool:
+        """Returns whether its head of classes is ours."""
+        del model
+        return False
+
+    def class_name(self, model: config.Model, task: config.TaskKind | None) -> str:
+        """Returns the class that has the head of the task."""
+        del model
+        ends = {
+            config.MaskedLanguageModeling: "ForMaskedLM",
+            config.Classification: "ForSequenceClassification",
+            config.QuestionAnswering: "ForQuestionAnswering",
+        }
+        return self.classes + ends.get(type(task), "Model")
+
+    def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
+        """Returns the names of classes, unless there are the two that every configuration has."""
+        del model
+        match task:
+            case config.Classification(num_classes=classes) if classes != 2:
+                labels = {str(number): f"LABEL_{number}" for number in range(classes)}
+                return {"id2label": labels, "label2id": {label: int(number) for number, label in labels.items()}}
+        return {}
+
+    def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:
+        """Returns name, value and allowed value of settings that it has no key for."""
+        encoder_attention(model)
+        head_dim = model.dim // model.num_heads
+        return [("model.head_dim", model.head_dim or head_dim, head_dim)]
+
+
+def layer_names(
+    layer: str, attention: Sequence[str], feed_forward: Sequence[str], norms: Sequence[str]
+) -> dict[str, str]:
+    """Returns the names of the parts of a layer, as `Encoder.names` has them.
+
+    Args:
+      layer: Beginning of the names, `{}` being the number of the layer.
+      attention: Projections of queries, keys and values, and of the output.
+      feed_forward: First and second dense layer.
+      norms: Norm of the attention part, and of the feed-forward part.
+    """
+    parts = ("query", "key", "value", "output", "wide", "narrow", "attention_norm", "feed_forward_norm")
+    names = (*attention, *feed_forward, *norms)
+    return {part: f"{layer}{name}" for part, name in zip(parts, names, strict=True)}
+
+
+def read_classes(described: Mapping[str, Any], matrix: np.ndarray | None) -> config.Classification | None:
+    """Returns the task of a head of classes, None where there is none.
+
+    Args:
+      described: The configuration.
+      matrix: Weights of the head, a row a class.
+
+    Raises:
+      ValueError: The head answers with a number or with several classes, or has not the classes of the configuration.
+    """
+    problem = described.get("problem_type")
+    if problem not in (None, "single_label_classification"):
+        raise ValueError(f"hf_config['problem_type']: given {problem!r}, allowed: 'single_label_classification'")
+    if matrix is None:
+        return None
+    if len(matrix) < 2:
+        raise ValueError("weights['classifier.weight']: given 1 row, a regression, allowed: 2 or more classes")
+    labels = described.get("id2label")
+    count = len(labels) if labels is not None else described.get("num_labels", len(matrix))
+    if count != len(matrix):
+        raise ValueError(
+            f"weights['classifier.weight']: given {len(matrix)} classes, allowed: {count}, as id2label says"
+        )
+    return config.Classification(num_classes=len(matrix))
+
+
+def encoder_attention(model: config.Model) -> config.Bidirectional:
+    """Returns the attention part of a text encoder; a `ValueError` for a model that is none."""
+    if model.attention.is_causal:
+        raise ValueError(f"model.attention: given {model.attention_kind}, allowed: Bidirectional")
+    return cast(config.Bidirectional, model.attention)

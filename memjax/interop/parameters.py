@@ -1,0 +1,76 @@
+"""Parameters of a model without its memory: their tables of a vocabulary, and how two sets are one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from memjax import config
+from memjax.models.factory import make_stack
+
+__all__ = [
+    "check_finite",
+    "extend_tables",
+    "is_tied",
+    "layer_groups",
+    "merge_params",
+    "uneven_tables",
+    "vocab_size",
+]
+
+
+def vocab_size(params: Mapping[str, Any]) -> int:
+    """Returns the number of entries of the vocabulary that the parameters are for.
+
+    Example:
+      >>> vocab_size({"vocabulary": {"embedding_0": np.zeros((5, 8)), "embedding_1": np.zeros((4, 4))}})
+      9
+    """
+    tables = [leaf for name, leaf in params["vocabulary"].items() if name.startswith("embedding")]
+    return sum(table.shape[0] for table in tables)
+
+
+def check_finite(weights: Mapping[str, np.ndarray]) -> None:
+    """Raises `ValueError` for the first array that has a value which is not finite."""
+    for name, weight in weights.items():
+        array = np.asarray(weight)
+        if array.dtype.kind not in "biu" and not (finite := np.isfinite(array)).all():
+            place = tuple(int(index) for index in np.argwhere(~finite)[0])
+            where = f"{float(array[place])} at {list(place)}, {int((~finite).sum())} of {array.size} values not finite"
+            raise ValueError(f"weights[{name!r}]: given {where}, allowed: finite numbers")
+
+
+def is_tied(model: config.Model) -> bool:
+    """Returns whether the scores of a vocabulary are made with its embeddings."""
+    return model.output.softmax.tied
+
+
+def uneven_tables(tables: Mapping[str, np.ndarray]) -> list[str]:
+    """Returns a phrase for each table of a vocabulary that has not as many entries as the embeddings."""
+    uneven = []
+    for name, table in tables.items():
+        entries = len(tables.get(f"embedding{name[name.find('_') :] if '_' in name else ''}", table))
+        if name.startswith(("bias", "output")) and not name.startswith("output_") and len(table) != entries:
+            uneven.append(f"{name} has {len(table)} entries and not {entries}")
+    return uneven
+
+
+def extend_tables(tables: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
+    """Returns the tables of a vocabulary with `count` entries more, each the mean of all others."""
+
+    def extend(table: np.ndarray) -> np.ndarray:
+        mean = table.mean(axis=0, keepdims=True, dtype=np.float64).astype(table.dtype)
+        return np.concatenate([table, np.repeat(mean, count, axis=0)])
+
+    return {name: extend(table) for name, table in tables.items()}
+
+
+def merge_params(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `old` with the leaves that `new` has."""
+    are_trees = lambda name: isinstance(old.get(name), Mapping) and isinstance(new[name], Mapping)
+    return {**old, **{name: merge_params(old[name], new[name]) if are_trees(name) else new[name] for name in new}}
+
+
+def layer_groups(model: config.Model) -> tuple[tuple[int, int], ...]:
+    """Returns the first layer and the number of layers of each group; 0 for a layer alone."""
+    return make_stack(model, segment_length=1).groups()
