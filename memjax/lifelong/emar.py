@@ -137,19 +137,21 @@ class _Stages:
 
     def all(self, own: Stage) -> list[Stage]:
         """The task's own, then rounds of activation and reconsolidation."""
-        how, epochs = self.how, settings_of(self.experiment).epochs
+        how, rows = self.how, self.config.data.rows
         if how.first == "both" and self.index and how.size:
-            own = own._replace(**self._reading(STREAM, self._both, epochs, self.config.data.rows, 0))
-        found = [(own, [self._begin], [self._keep_some])]
+            # As many passes as over the task alone, so that no task gets fewer updates than `least_updates`.
+            epochs = settings_of(self.experiment).passes(len(self.chosen.of_task(self.index)), rows)
+            own = own._replace(**self._reading(STREAM, self._both, epochs, rows, 0))
+        stages = [(own, [self._begin], [self._keep_some])]
         for number in range(how.rounds):
             # Prototypes are those of the model before the round.
             before = [lambda state, context, number=number: self._with_prototypes(state, number)]
             for kind, epochs in passes(how):
                 if epochs:
-                    found.append((self._pass(kind, epochs, number, own), [*before, self._renew], []))
+                    stages.append((self._pass(kind, epochs, number, own), [*before, self._renew], []))
                     before = []
-        found[-1][2].append(self._finish)
-        return [stage._replace(before=phase_of(*before), after=phase_of(*after)) for stage, before, after in found]
+        stages[-1][2].append(self._finish)
+        return [stage._replace(before=phase_of(*before), after=phase_of(*after)) for stage, before, after in stages]
 
     def _pass(self, kind: str, epochs: int, number: int, own: Stage) -> Stage:
         """A stage of one kind of update."""

@@ -193,6 +193,15 @@ def test_the_first_pass_of_the_code_reads_what_is_kept_too():
     assert sum(read) == 10 + (10 + 4) + (10 + 8)
 
 
+def test_the_first_pass_of_the_code_makes_as_many_updates_as_the_stream_asks_for():
+    config = config_of(EMAR(size=4, rounds=0, first="both"), tasks=3, epochs=2, least_updates=11)
+    assert config.lifelong is not None
+    config.lifelong.tasks[1].source.num_train = 40
+    played = play(config)
+    # Batches of four: ten examples four times; forty and four that are kept twice; ten and eight four times.
+    assert [kind for kind, _ in played.updates] == [STREAM] * (4 * 3 + 2 * 11 + 4 * 5)
+
+
 @pytest.mark.laws
 @pytest.mark.parametrize(
     "method, steps",
