@@ -24,7 +24,7 @@ from memjax.retrieval.keys import TAP, KeySource, make_key_source
 from memjax.training import processes
 from memjax.training.checkpoints import describe_arrays, flatten
 from memjax.training.restoring import load_run
-from memjax.training.runs import config_to_dict
+from memjax.training.runs import model_for_fingerprint
 
 __all__ = ["build_datastore", "build_with_beam", "plan_datastore", "sample_queries"]
 
@@ -87,7 +87,7 @@ def _made_with(source: KeySource) -> dict[str, Any]:
     """What the keys of a store depend on beside its texts."""
     experiment = source.run.experiment
     arrays = describe_arrays(flatten(source.variables))
-    model = {"config": config_to_dict(experiment.config.model), "arrays": arrays}
+    model = {"config": model_for_fingerprint(experiment.config.model), "arrays": arrays}
     tokenizer = str(experiment.fingerprint)
     return {"model": checksum(model)[:32], "tokenizer": tokenizer, "protocol": source.protocol()}
 

@@ -69,6 +69,8 @@ FORMERLY: dict[str, dict[str, Any]] = {
     "LabelledFile": {"equality": "letters_and_digits", "escapes": "resolved"},
 }
 """fields that older config.json files lack, where their runs were trained with another value than the default"""
+ADDED: dict[str, dict[str, Any]] = {"Model": {"norm_epsilon": None}}
+"""fields that older fingerprints of stores lack, and the values of models that are what they were"""
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 
 
@@ -235,6 +237,23 @@ def config_to_dict(config: Any) -> Any:
             fields["cache_dir"] = None  # where earlier versions wrote '', they meant the default folder
         return {"type": SAVED_NAMES.get(name := type(config).__name__, name), **fields}
     return [config_to_dict(value) for value in config] if isinstance(config, tuple | list) else config
+
+
+def model_for_fingerprint(model: Any) -> Any:
+    """Returns the settings of a model as JSON values for a fingerprint, which stays when settings are added.
+
+    Args:
+      model: Settings of a model. Fields that earlier versions lacked are left out where they change nothing (`ADDED`).
+
+    Example:
+      >>> "norm_epsilon" in model_for_fingerprint(configs.Model())
+      False
+      >>> model_for_fingerprint(configs.Model(norm_epsilon=1e-6))["norm_epsilon"]
+      1e-06
+    """
+    values = config_to_dict(model)
+    added = ADDED.get(values["type"], {})
+    return {name: value for name, value in values.items() if name not in added or value != added[name]}
 
 
 def config_from_dict(value: Any) -> Any:

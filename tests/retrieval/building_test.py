@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from memjax.cli import main
-from memjax.config import Config, Data, Model, Spalm, WikiText, Words
+from memjax.config import Config, Data, Memformer, Memorizing, Model, Spalm, WikiText, Words
 from memjax.datastore import Store
+from memjax.datastore.files import checksum
 from memjax.datastore.opening import open_index
 from memjax.datastore.writer import ShardWriter, create_store, finish_store, read_cursor
 from memjax.retrieval.building import (
@@ -30,7 +31,7 @@ from memjax.retrieval.precomputation import Half, near, neighbors_by_halves, nei
 from memjax.training.experiment import make_experiment
 from memjax.training.loop import train
 from memjax.training.restoring import Checkpoint, LoadedRun, load_run
-from memjax.training.runs import load_config
+from memjax.training.runs import load_config, model_for_fingerprint
 from tests.datastore.beam_test import needs_beam
 from tests.programs import ROOT, printed
 from tests.retrieval.keys_test import joined, make_config
@@ -517,3 +518,16 @@ def test_mistakes_are_one_line(arguments, told, capsys):
     assert main(["datastore", *arguments]) == 2
     error = capsys.readouterr().err
     assert told in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "digest"),
+    [
+        (Model(), "194664f365e6f8248788764a1b8d43f5"),
+        (Model(attention=Memorizing()), "cdfc0de2e9eadd64e70942be4d610068"),
+        (Memformer(), "e578156eea0179da9771391800759d3e"),
+    ],
+)
+def test_settings_that_are_added_leave_stores_to_their_models(model, digest):
+    """The digests are those of version 0.1.0, whose stores name their model by them."""
+    assert checksum(model_for_fingerprint(model))[:32] == digest
