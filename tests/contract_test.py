@@ -16,7 +16,8 @@ from flax.nnx.bridge.variables import linen_vars_to_nnx_attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memjax.memory.contract import Memory, StackState, refuse_padding_in_front
+from memjax.memory.checks import refuse_padding_in_front
+from memjax.memory.contract import Memory, StackState
 from memjax.models.contract import Model
 from memjax.training.checkpoints import Checkpoints
 from memjax.typing import EmptyState

@@ -1,4 +1,4 @@
-"""The memory contract: what every memory module is, and the only code that knows where the batch axis of a state is.
+"""The memory contract: what every memory module is.
 
 A memory is a Linen module whose state the caller owns:
 
@@ -8,8 +8,7 @@ A memory is a Linen module whose state the caller owns:
 * `x` is one segment, `[batch, length, dim]`; `start_of_document` `[batch]` says which rows begin a new document: their
   old state has no effect, now or later. `mask` `[batch, length]` is True on real tokens, a prefix of each row; a row
   without a real token keeps its state bit for bit. Tokens behind padding are read as those of a prefix are, or refused
-  (`refuse_padding_in_front`): no memory reads them wrongly. Rows that differ and segments without tokens are refused
-  (`check_call`).
+  (`memjax.memory.checks`): no memory reads them wrongly. Rows that differ and segments without tokens are refused.
 * What `y` is, with or without the residual and the norm, its class says in a sentence; most own both.
 * The new state has the structure, shapes, dtypes and sharding of the old one. Every leaf has the batch at axis 0,
   inside a scanned group of layers at axis 1.
@@ -27,21 +26,17 @@ in parameters alone is `Stateless`.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
-from memjax.axes import Names
 from memjax.functional.scopes import operation
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
+from memjax.memory.checks import check_calls
+from memjax.memory.state_trees import DecodeState, LayerState, StackState, num_rows, state_axes
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = [
     "Absent",
@@ -64,61 +59,6 @@ __all__ = [
 ]
 
 State = TypeVar("State")
-
-
-def check_calls(cls: type) -> None:
-    """Lets `check_call` see the arguments of a class's own `__call__` and `decode` before they run.
-
-    Shapes are compared while a program is traced, so that a compiled program does not know of it.
-    """
-    for name in ("__call__", "decode"):
-        if name in vars(cls):
-            setattr(cls, name, _checked(vars(cls)[name]))
-
-
-def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(call)
-
-    @functools.wraps(call)
-    def check_and_call(self: Any, *arguments: Any, **named: Any) -> Any:
-        _, x, state, *_ = signature.bind(self, *arguments, **named).arguments.values()
-        check_call(x, state, **{name: named[name] for name in ROW_ARGUMENTS if named.get(name) is not None})
-        return call(self, *arguments, **named)
-
-    return check_and_call
-
-
-ROW_ARGUMENTS = ("start_of_document", "mask", "active", "source", "source_mask")
-"""Keyword arguments of a memory whose first axis is the batch."""
-
-
-def check_call(x: Any, state: Any, **named: Any) -> None:
-    """Refuses a segment whose rows are not those of the state, and one without tokens.
-
-    Args:
-      x: the segment, `[batch, length, ...]`.
-      state: the state of its rows.
-      **named: those of `ROW_ARGUMENTS` that are not None.
-
-    Raises:
-      ValueError: rows of the state or of an argument that are not those of `x`, a mask of another length, or no token.
-    """
-    rows, length = x.shape[:2]
-    if not length:
-        raise ValueError(
-            f"x: given a segment of 0 tokens, shape {x.shape}, allowed: 1 or more; leave it out, or mask padding"
-        )
-    there = {leaf.shape[axis] for leaf, axis in _leaves_and_axes(state)}
-    if there - {rows}:
-        given = " and ".join(map(str, sorted(there)))
-        raise ValueError(
-            f"state: given one of {given} rows, allowed: {rows}, the rows of x; begin with init_state({rows}), "
-            "or choose rows with take_rows"
-        )
-    for name, array in named.items():
-        expected = {"mask": (rows, length), "start_of_document": (rows,), "active": (rows,)}.get(name, (rows,))
-        if array.shape[: len(expected)] != expected:
-            raise ValueError(f"{name}: given shape {array.shape}, allowed: {expected}, as x of shape {x.shape}")
 
 
 class Absent(ValueError):
@@ -315,43 +255,6 @@ class Stateless(Memory):
         return self(x, state)[0], EmptyState()
 
 
-@tree_dataclass
-class LayerState:
-    """State of one layer: that of its attention part and that of its feed-forward part."""
-
-    attention: Any
-    feed_forward: Any
-
-
-@tree_dataclass
-class StackState:
-    """State of a stack of layers.
-
-    Attributes:
-      groups: one state per group of equal neighbouring layers. The leaves of a scanned group have layers at axis 0 and
-        the batch at axis 1.
-      sizes: number of layers of each scanned group; 0 for a layer that stands alone (static).
-    """
-
-    groups: tuple[Any, ...]
-    sizes: tuple[int, ...] = dataclasses.field(metadata={"static": True})
-
-
-@tree_dataclass
-class DecodeState:
-    """State of a memory between two tokens.
-
-    Attributes:
-      memory: the memory state at the start of the running segment.
-      segment: buffers of the running segment's tokens, `[batch, segment_length, ...]`.
-      position: int32 `[batch]`, tokens of the running segment already read; rows may be out of phase.
-    """
-
-    memory: Any
-    segment: Any
-    position: Leaf
-
-
 def token_decode_state(state: Any, batch_size: int) -> DecodeState:
     """The decode state of a memory that has none, or that is written token by token: its state, without a buffer.
 
@@ -360,60 +263,6 @@ def token_decode_state(state: Any, batch_size: int) -> DecodeState:
       batch_size: rows; each is at the start of a segment.
     """
     return DecodeState(state, EmptyState(), jnp.zeros((batch_size,), jnp.int32))
-
-
-def state_axes(state: State) -> State:
-    """The batch axis of every leaf, as a tree of the state's structure.
-
-    Example:
-      >>> state_axes(StackState((jnp.zeros((3, 2, 5)), jnp.zeros((2, 5))), sizes=(3, 0))).groups
-      (1, 0)
-    """
-
-    def axes(node: Any) -> Any:
-        if not isinstance(node, StackState):
-            return 0
-        groups = zip(node.groups, node.sizes, strict=True)
-        return StackState(tuple(jax.tree.map(lambda _, axis=int(n > 0): axis, g) for g, n in groups), node.sizes)
-
-    return jax.tree.map(axes, state, is_leaf=lambda node: isinstance(node, StackState))
-
-
-def state_names(state: Any) -> Any:
-    """Names of the axes of every leaf of a state, as a tree of its structure.
-
-    A leaf's first axis is `batch` unless its field says otherwise (`memjax.axes.axes_of`); a scanned group has its
-    layers before it.
-
-    Args:
-      state: a memory or decode state, or its shapes.
-    """
-    return _state_names(state, layers=0, axes=None)
-
-
-def _state_names(node: Any, layers: int, axes: tuple[str | None, ...] | None) -> Any:
-    if hasattr(node, "shape") and hasattr(node, "dtype"):
-        return Names((None,) * layers + (axes or ("batch",) + (None,) * (node.ndim - layers - 1)))
-    if isinstance(node, StackState):
-        groups = (_state_names(g, layers + int(n > 0), None) for g, n in zip(node.groups, node.sizes, strict=True))
-        return StackState(tuple(groups), node.sizes)
-    if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        fields = [field for field in dataclasses.fields(node) if not field.metadata.get("static")]
-        parts = {field.name: field.metadata.get("axes") for field in fields}
-        return dataclasses.replace(
-            node, **{name: _state_names(getattr(node, name), layers, axes) for name, axes in parts.items()}
-        )
-    return jax.tree.map(lambda child: _state_names(child, layers, axes), node, is_leaf=lambda child: child is not node)
-
-
-def num_rows(state: Any) -> int | None:
-    """Batch rows of a state; None for a state without leaves."""
-    sizes = [leaf.shape[axis] for leaf, axis in _leaves_and_axes(state)]
-    return sizes[0] if sizes else None
-
-
-def _leaves_and_axes(state: Any) -> list[tuple[Any, int]]:
-    return list(zip(jax.tree.leaves(state), jax.tree.leaves(state_axes(state)), strict=True))
 
 
 @operation
@@ -460,9 +309,9 @@ def save_state(state: State, start_of_document: Rows, length: int) -> tuple[Stat
     pairs = []
     for leaf in leaves:
         if isinstance(leaf, StackState):
-            one = lambda group: save_state(group, start_of_document, length)
+            save_group = lambda group: save_state(group, start_of_document, length)
             groups = [
-                (jax.vmap(one, axis_size=size) if size else one)(group)
+                (jax.vmap(save_group, axis_size=size) if size else save_group)(group)
                 for group, size in zip(leaf.groups, leaf.sizes, strict=True)
             ]
             pairs.append(tuple(StackState(tuple(part), leaf.sizes) for part in zip(*groups, strict=True)))
@@ -481,15 +330,15 @@ def restore_state(ok: Bool[Array, ""], new: State, saved: Any) -> State:
       saved: the second result of `save_state`.
     """
 
-    def restore(n: Any, kept: Any) -> Any:
+    def restore(n: Any, old: Any) -> Any:
         if isinstance(n, StackState):
-            one = lambda a, b: restore_state(ok, a, b)
+            restore_group = lambda a, b: restore_state(ok, a, b)
             groups = [
-                (jax.vmap(one, axis_size=size) if size else one)(group, old)
-                for group, old, size in zip(n.groups, kept.groups, n.sizes, strict=True)
+                (jax.vmap(restore_group, axis_size=size) if size else restore_group)(group, old_group)
+                for group, old_group, size in zip(n.groups, old.groups, n.sizes, strict=True)
             ]
             return StackState(tuple(groups), n.sizes)
-        return n.restore(ok, kept) if hasattr(n, "restore") else jnp.where(ok, n, kept)
+        return n.restore(ok, old) if hasattr(n, "restore") else jnp.where(ok, n, old)
 
     return jax.tree.map(restore, new, saved, is_leaf=_has_own_way)
 
@@ -516,30 +365,3 @@ def count_positions(mask: Mask) -> Int[Array, "batch length"]:
       [[0, 1, 1], [-1, 0, 1]]
     """
     return jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
-
-
-def refuse_padding_in_front(output: Array, mask: Mask | None) -> Array:
-    """Refuses rows with padding before a real token, for what knows the place of a token by its index.
-
-    A mask that is known is refused by an error. One that a compiled program is given makes the output of its row NaN,
-    which no loss takes for a number; all other rows stay as they are, bit for bit.
-
-    Args:
-      output: `[batch, ...]`.
-      mask: real tokens; None = all.
-
-    Raises:
-      ValueError: a known mask has padding before a real token.
-    """
-    if mask is None:
-        return output
-    if not isinstance(mask, Tracer):
-        late = np.flatnonzero((np.asarray(mask)[:, 1:] & ~np.asarray(mask)[:, :-1]).any(axis=1))
-        if len(late):
-            raise ValueError(
-                f"mask: given padding before a real token in row {late[0]}, allowed: padding at the end of a row; move "
-                "its tokens to the front"
-            )
-        return output
-    late = (mask[:, 1:] & ~mask[:, :-1]).any(axis=1).reshape(-1, *(1,) * (output.ndim - 1))
-    return output + jnp.where(late, jnp.nan, 0).astype(output.dtype)

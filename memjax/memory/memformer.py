@@ -16,7 +16,8 @@ from memjax.functional.positions import bidirectional_bias
 from memjax.functional.precision import at_least_float32
 from memjax.functional.scopes import operation
 from memjax.functional.slots import count_slot_types, normalize_slots, slot_attention, slot_shares, slot_spread
-from memjax.memory.contract import StackMemory, broadcast_mask, refuse_padding_in_front, where_rows
+from memjax.memory.checks import refuse_padding_in_front
+from memjax.memory.contract import StackMemory, broadcast_mask, where_rows
 from memjax.memory.projections import make_norm, matrix_init, project, weight_dropout
 from memjax.settings.relations import require
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass

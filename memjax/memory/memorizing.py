@@ -32,15 +32,8 @@ from memjax.functional.sharded import (
     sharded_restore,
     sharded_save,
 )
-from memjax.memory.contract import (
-    DecodeState,
-    LayerMemory,
-    broadcast_mask,
-    count_positions,
-    next_position,
-    refuse_padding_in_front,
-    where_rows,
-)
+from memjax.memory.checks import refuse_padding_in_front
+from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, count_positions, next_position, where_rows
 from memjax.memory.projections import (
     RETRIEVED,
     SEGMENT,

@@ -18,14 +18,8 @@ from memjax.functional.attention import attention_with_weights, visibility
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.positions import relative_shift, sinusoids
 from memjax.functional.scopes import operation
-from memjax.memory.contract import (
-    DecodeState,
-    LayerMemory,
-    broadcast_mask,
-    next_position,
-    refuse_padding_in_front,
-    where_rows,
-)
+from memjax.memory.checks import refuse_padding_in_front
+from memjax.memory.contract import DecodeState, LayerMemory, broadcast_mask, next_position, where_rows
 from memjax.memory.projections import SHORT, Keys, Residual, matrix_init, project, tracked_weights, weight_dropout
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, Sum, tree_dataclass
 

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import constrain, named
-from memjax.memory.contract import refuse_padding_in_front
+from memjax.memory.checks import refuse_padding_in_front
 from memjax.models.contract import Model
 from memjax.models.heads import ALLOWED, CLASSES, ChoiceScores, EncodedText, TaskHead, VocabularyScores
 from memjax.models.perceptron import NoVocabulary

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from memjax.memory.contract import check_calls
+from memjax.memory.checks import check_calls
 from memjax.models.heads import ChoiceScores, VocabularyScores
 from memjax.models.vocabulary import num_padding
 from memjax.typing import Batch, Sum

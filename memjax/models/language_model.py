@@ -10,13 +10,8 @@ from jaxtyping import Array, Float, Int
 
 from memjax.axes import constrain, named
 from memjax.functional.positions import sinusoids
-from memjax.memory.contract import (
-    OutputMemory,
-    StackState,
-    broadcast_mask,
-    count_positions,
-    refuse_padding_in_front,
-)
+from memjax.memory.checks import refuse_padding_in_front
+from memjax.memory.contract import OutputMemory, StackState, broadcast_mask, count_positions
 from memjax.memory.memory_tokens import memory_aux, prepend_memory
 from memjax.memory.mixtures import Prediction, Recalled
 from memjax.memory.projections import make_norm

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from memjax.axes import constrain, named
-from memjax.memory.contract import broadcast_mask, refuse_padding_in_front
+from memjax.memory.checks import refuse_padding_in_front
+from memjax.memory.contract import broadcast_mask
 from memjax.memory.memory_tokens import memory_aux, prepend_memory
 from memjax.memory.projections import make_norm, matrix_init
 from memjax.models.contract import Model

@@ -20,7 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from memjax.axes import MESH_AXES, RULES, SLOT_SHARDED, Names, use_rules
 from memjax.config import Sharding
-from memjax.memory.contract import state_names
+from memjax.memory.state_trees import state_names
 from memjax.training.step import TrainState
 from memjax.training.tables import Tables
 

@@ -27,8 +27,8 @@ from memjax.functional import (
     sharded_restore,
     sharded_save,
 )
-from memjax.memory.contract import state_names
 from memjax.memory.memorizing import MemorizingAttention
+from memjax.memory.state_trees import state_names
 from memjax.models.factory import make_language_model
 from memjax.training.sharding import make_mesh
 

@@ -1,0 +1,119 @@
+"""States of layers, stacks and decoding as trees, and the only code that knows where the batch axis of a state is.
+
+Every leaf has the batch at axis 0, inside a scanned group of layers at axis 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+import jax
+
+from memjax.axes import Names
+from memjax.typing import Leaf, tree_dataclass
+
+__all__ = [
+    "DecodeState",
+    "LayerState",
+    "StackState",
+    "leaves_and_axes",
+    "num_rows",
+    "state_axes",
+    "state_names",
+]
+
+State = TypeVar("State")
+
+
+@tree_dataclass
+class LayerState:
+    """State of one layer: that of its attention part and that of its feed-forward part."""
+
+    attention: Any
+    feed_forward: Any
+
+
+@tree_dataclass
+class StackState:
+    """State of a stack of layers.
+
+    Attributes:
+      groups: one state per group of equal neighbouring layers. The leaves of a scanned group have layers at axis 0 and
+        the batch at axis 1.
+      sizes: number of layers of each scanned group; 0 for a layer that stands alone (static).
+    """
+
+    groups: tuple[Any, ...]
+    sizes: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+
+
+@tree_dataclass
+class DecodeState:
+    """State of a memory between two tokens.
+
+    Attributes:
+      memory: the memory state at the start of the running segment.
+      segment: buffers of the running segment's tokens, `[batch, segment_length, ...]`.
+      position: int32 `[batch]`, tokens of the running segment already read; rows may be out of phase.
+    """
+
+    memory: Any
+    segment: Any
+    position: Leaf
+
+
+def state_axes(state: State) -> State:
+    """The batch axis of every leaf, as a tree of the state's structure.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> state_axes(StackState((jnp.zeros((3, 2, 5)), jnp.zeros((2, 5))), sizes=(3, 0))).groups
+      (1, 0)
+    """
+
+    def axes(node: Any) -> Any:
+        if not isinstance(node, StackState):
+            return 0
+        groups = zip(node.groups, node.sizes, strict=True)
+        return StackState(tuple(jax.tree.map(lambda _, axis=int(n > 0): axis, g) for g, n in groups), node.sizes)
+
+    return jax.tree.map(axes, state, is_leaf=lambda node: isinstance(node, StackState))
+
+
+def state_names(state: Any) -> Any:
+    """Names of the axes of every leaf of a state, as a tree of its structure.
+
+    A leaf's first axis is `batch` unless its field says otherwise (`memjax.axes.axes_of`); a scanned group has its
+    layers before it.
+
+    Args:
+      state: a memory or decode state, or its shapes.
+    """
+    return _state_names(state, layers=0, axes=None)
+
+
+def _state_names(node: Any, layers: int, axes: tuple[str | None, ...] | None) -> Any:
+    if hasattr(node, "shape") and hasattr(node, "dtype"):
+        return Names((None,) * layers + (axes or ("batch",) + (None,) * (node.ndim - layers - 1)))
+    if isinstance(node, StackState):
+        groups = (_state_names(g, layers + int(n > 0), None) for g, n in zip(node.groups, node.sizes, strict=True))
+        return StackState(tuple(groups), node.sizes)
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        fields = [field for field in dataclasses.fields(node) if not field.metadata.get("static")]
+        parts = {field.name: field.metadata.get("axes") for field in fields}
+        return dataclasses.replace(
+            node, **{name: _state_names(getattr(node, name), layers, axes) for name, axes in parts.items()}
+        )
+    return jax.tree.map(lambda child: _state_names(child, layers, axes), node, is_leaf=lambda child: child is not node)
+
+
+def num_rows(state: Any) -> int | None:
+    """Batch rows of a state; None for a state without leaves."""
+    sizes = [leaf.shape[axis] for leaf, axis in leaves_and_axes(state)]
+    return sizes[0] if sizes else None
+
+
+def leaves_and_axes(state: Any) -> list[tuple[Any, int]]:
+    """Returns all leaves of a state, each with its batch axis."""
+    return list(zip(jax.tree.leaves(state), jax.tree.leaves(state_axes(state)), strict=True))
