@@ -190,7 +190,7 @@ def instructions_of(data: configs.Data, split: str) -> list[Instruction]:
             return seqio_instructions(name, split)
         case configs.AskedTexts():
             asked = open_source(data, split)
-            return [Instruction(one.context, one.question, tuple(text for text, _ in one.answers)) for one in asked]
+            return [Instruction(q.context, q.question, tuple(text for text, _ in q.answers)) for q in asked]
     names = class_names(source)
     if not names or "labelled" not in source.gives:
         allowed = "a source of instructions, of questions, or of texts whose classes have names"
@@ -298,8 +298,8 @@ def source_notes(source: configs.Source) -> list[str]:
     """Lines about what was left out of a source."""
     match source:
         case configs.OwnFiles():
-            own: Any = source
-            note = open_source(configs.Data(source=own), "train").note
+            files: Any = source
+            note = open_source(configs.Data(source=files), "train").note
             return [note] if note else []
         case configs.ClassifiedTexts():
             return classified_texts(source).notes(class_names(source))

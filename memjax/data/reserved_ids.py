@@ -69,9 +69,9 @@ class FramingTokenizer(ReservedTokenizer):
         """Wraps a tokenizer of texts."""
         mask = getattr(tokenizer, "mask_id", None)
         super().__init__(tokenizer, 0 if mask is not None else 3, "frames")
-        own = self.reserved or (self.begin_id, self.end_id, mask)
-        self.begin_id, self.end_id, self.mask_id = own
-        self.special_ids = np.array([self.pad_id, *own], np.int32)
+        frame_ids = self.reserved or (self.begin_id, self.end_id, mask)
+        self.begin_id, self.end_id, self.mask_id = frame_ids
+        self.special_ids = np.array([self.pad_id, *frame_ids], np.int32)
 
     def for_encoder(self) -> Any:
         return self

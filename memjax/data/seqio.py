@@ -201,13 +201,13 @@ def seqio_documents(
 
     Args:
       name: a Task or Mixture; those of `CORPORA` after `register_tasks`.
-      path: folder of the token file.
-      split: of the Task.
-      feature: whose tokens are the document.
-      min_tokens: shorter documents are left out (see `write_token_file`).
+      path: Folder of the token file.
+      split: Split of the Task.
+      feature: Feature whose tokens are the document.
+      min_tokens: Number of tokens below which documents are left out (see `write_token_file`).
       content: The hash of `seqio_content`, where it has been computed already.
       progress: called after every document.
-      rules: What may be skipped of documents that are empty or have broken characters.
+      rules: Rules for documents that are empty or have broken characters.
 
     Raises:
       ValueError: an unknown name, split or feature, data that are not prepared, or documents that must not be skipped.
@@ -286,8 +286,8 @@ def seqio_pairs(name: str, *, split: str, report: ReadingReport | None = None) -
     They are those of `inputs_pretokenized` and `targets_pretokenized` where the Task keeps them, else decoded.
 
     Args:
-      name: of the Task.
-      split: of the Task.
+      name: Name of the Task.
+      split: Split of the Task.
       report: Counts examples with broken characters, which are skipped. None to refuse them.
 
     Raises:

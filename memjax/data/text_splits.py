@@ -156,14 +156,14 @@ def split_texts(
       files: 'train', 'validation' or 'test' -> name of a file -> its rows. Where a text is in a file to be tested,
         other files lose it; of the rows to train on the first stays.
       text: 'title_and_text' (`title. text`), or 'text' alone.
-      validation: share held out where no file is one, in [0, 1].
-      test: likewise.
-      num_train: examples that are kept, by `select_texts`; 0 = all.
-      num_validation: likewise.
-      num_test: likewise.
+      validation: Share held out for validation where no file is one, in [0, 1].
+      test: Share held out for the test where no file is one, in [0, 1].
+      num_train: Number of training examples that `select_texts` chooses. 0 for all.
+      num_validation: Number of validation examples. 0 for all.
+      num_test: Number of test examples. 0 for all.
       sampling: 'balanced' over classes or 'random'.
-      seed: of what is kept.
-      equality: Which texts are the same: "exact" (`exact_key`) or "letters_and_digits" (`letters_and_digits_key`).
+      seed: Seed of the choice.
+      equality: Kind of equality of texts: "exact" (`exact_key`) or "letters_and_digits" (`letters_and_digits_key`).
       names: Number of a class -> its name, for errors.
 
     Raises:
@@ -181,15 +181,15 @@ def split_texts(
     if equality not in TEXT_KEYS:
         raise ValueError(f"data.source.equality: given {equality!r}, allowed: {', '.join(map(repr, TEXT_KEYS))}")
     key_of = TEXT_KEYS[equality]
-    there = [split for split in ("test", "validation", "train") if files.get(split)]
-    pool = next(split for split in ("train", "test", "validation") if split in there)
+    given_splits = [split for split in ("test", "validation", "train") if files.get(split)]
+    pool = next(split for split in ("train", "test", "validation") if split in given_splits)
     shared: dict[tuple[str, str], int] = {}
     without_class: dict[str, int] = {}
     other_class: dict[tuple[str, str], int] = {}
     seen: dict[str, dict[str, int | None]] = {}
     kept: dict[str, list[tuple[str, TitledText]]] = {split: [] for split in SPLITS}
     removed = 0
-    for split in there:
+    for split in given_splits:
         for name, rows in files[split].items():
             keyed = [(key_of(row.text), row) for row in rows if row.label is not None]
             _count(without_class, name, len(rows) - len(keyed))
@@ -209,7 +209,7 @@ def split_texts(
             kept[split] += keyed
         _check_kept(split, files[split], kept, names or {}, equality)
     shares = {"validation": validation, "test": test}
-    shares = {name: share if name == pool or name not in there else 0.0 for name, share in shares.items()}
+    shares = {name: share if name == pool or name not in given_splits else 0.0 for name, share in shares.items()}
     pooled, kept[pool] = kept[pool], []
     for key, row in pooled:
         kept[split_of(key, **shares)].append((key, row))

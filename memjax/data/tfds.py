@@ -219,7 +219,7 @@ def tfds_texts(
         source = None if in_order else builder.as_data_source(split=part)
         if source is None:
             last = next(iter(_in_order(builder, f"{part}[{size - 1}:]")))[field] if "[" not in part else b""
-            content, compared = hash_in_order((one[field] for one in _in_order(builder, part)), size, last)
+            content, compared = hash_in_order((example[field] for example in _in_order(builder, part)), size, last)
         else:
             content, compared = hash_sample(size, lambda number: source[number][field])
     identity = f"{builder.info.full_name}/{part}/{field}/{size}/{content}"
@@ -240,8 +240,8 @@ def tfds_examples(
 
     Args:
       name: builder, with configuration: `glue/cola`, `squad`.
-      split: of the builder.
-      data_dir: where prepared data sets lie; TFDS's own default if None.
+      split: Split of the builder.
+      data_dir: Folder of prepared data sets. None for the default of TFDS.
       report: Counts examples with broken characters, which are skipped. None to refuse them.
 
     Raises:

@@ -194,13 +194,13 @@ def write_token_file(
       path: folder of the token file.
       texts: random access, or pairs (name, text) that can only be iterated (then read from the start again when
         continuing, without being tokenised again).
-      tokenizer: of the texts.
+      tokenizer: Tokenizer of the texts.
       source: fingerprint of the texts; needed for pairs without a `fingerprint` of their own.
       min_tokens: shorter documents are left out and counted. With 1 nothing is left out, and a document without
         tokens is an error.
       annotators: name -> function of a text that gives one entry per token.
       progress: called after every document.
-      rules: What may be skipped of documents that are empty or cannot be read. None to refuse them.
+      rules: Rules for documents that are empty or cannot be read. None to refuse them.
 
     Raises:
       ValueError: a document without tokens, no document of `min_tokens`, or a folder that is not a token file.
@@ -251,7 +251,7 @@ def write_tokens(
     progress: Progress | None = None,
     rules: ReadingRules | None = None,
 ) -> TokenFile:
-    """As `write_token_file`, for documents that are tokens already.
+    """Writes documents that are tokens already into a token file. See `write_token_file`.
 
     Args:
       path: folder of the token file.
@@ -263,7 +263,7 @@ def write_tokens(
       min_tokens: see `write_token_file`.
       total: documents of the source, if known.
       progress: called after every document.
-      rules: What may be skipped of documents that are empty or cannot be read. None to refuse them.
+      rules: Rules for documents that are empty or cannot be read. None to refuse them.
     """
     folder = Path(path)
     header = {

@@ -60,7 +60,7 @@ def check_call(x: Any, state: Any, **arguments: Any) -> None:
     Args:
       x: Segment, `[batch, length, ...]`.
       state: State of its rows. None to compare no state.
-      **arguments: Those of `ROW_ARGUMENTS` that are not None.
+      **arguments: Arguments of `ROW_ARGUMENTS` that are not None.
 
     Raises:
       ValueError: Rows of the state or of an argument that are not those of `x`, a mask of another length, or no token.

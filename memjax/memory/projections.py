@@ -69,7 +69,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": nn.tanh,
     "relu_squared": lambda x: jnp.square(nn.relu(x)),
 }
-"""by the names that settings have for them"""
+"""Name in the settings -> activation function."""
 
 
 def make_norm(

@@ -115,7 +115,7 @@ class Model(nn.Module):
 
     @nn.nowrap
     def num_choices(self, length: int) -> int:
-        """What each target of a row of so many inputs is one of: entries of the vocabulary, classes, or tokens."""
+        """Number of values that a target of a row of `length` inputs can have: vocabulary entries, classes, tokens."""
         head, vocabulary = getattr(self, "head", None), getattr(self, "vocabulary", None)
         return getattr(head, "num_classes", 0) or getattr(vocabulary, "vocab_size", 0) or length
 

@@ -507,14 +507,14 @@ def make_column(
             gate = Gate(width, model.gate, initializer=model.initializer, dtype=dtype) if model.gate else None
             return _made(Perceptron, model, head=head, gate=gate, features=features, dtype=dtype)
         case settings.TokenBag() as model:
-            named = {"vocabulary": NoVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
-            return _made(TokenBag, model, head=head, features=features, **named)
+            options = {"vocabulary": NoVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
+            return _made(TokenBag, model, head=head, features=features, **options)
         case settings.BiLSTM() as model:
-            named = {"vocabulary": NoVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
-            return _made(BiLSTM, model, head=head, **named)
+            options = {"vocabulary": NoVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
+            return _made(BiLSTM, model, head=head, **options)
         case model if head is not None:
             return make_text_encoder(model, head, vocab_size, features=features, **tables, **common)
         case model:
             sharding = config.sharding.memory
-            named = {"features": features, "memory_sharding": sharding}
-            return make_language_model(model, vocab_size, **named, **length, **tables, **common)
+            options = {"features": features, "memory_sharding": sharding}
+            return make_language_model(model, vocab_size, **options, **length, **tables, **common)

@@ -166,7 +166,7 @@ class TaskHead(nn.Module):
 
 
 class MaskedTokenHead(TaskHead):
-    """What stood at hidden tokens: dense, activation and norm; the scores are the vocabulary's, with a bias.
+    """Head that predicts hidden tokens: dense, activation and norm, then the vocabulary's scores with a bias.
 
     Attributes:
       dim: width of the encoder.

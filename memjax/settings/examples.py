@@ -78,7 +78,7 @@ class ClassifiedTexts(Source):
     sampling_seed: Seed = 0
     """of the hash"""
     equality: Literal["exact", "letters_and_digits"] = "exact"
-    """which texts are the same, so that one of them is left out: exact ones (but for white space), or those of the same
+    """texts that count as equal, so that one is left out: those of equal signs (but for white space), or of equal
     letters and digits, as published sets need it, whose files differ in signs"""
 
 
@@ -157,7 +157,7 @@ class LabelledFile(ClassifiedTexts):
     encoding: Encoding = "utf-8"
     """encoding of the files that are not UTF-8, such as utf-16, latin-1 or cp1252"""
     skip: Literal["few", "all", "none"] = "few"
-    """which rows without a text are left out: up to 5 % of the characters, all that cannot be read, or none"""
+    """rows without a text that are left out: up to 5 % of the characters, all that cannot be read, or none"""
     text_column: str = ""
     """name of the column or key that holds the text; '' = the columns beside that of the class, or `text`"""
     label_column: str = ""

@@ -329,19 +329,19 @@ class TokenBag(AnyModel, Carrier):
     pairs: bool = False
     """pairs of neighbouring tokens are counted too"""
     widths: tuple[Count, ...] = ()
-    """of the hidden layers, each with a rectifier; () = none, a linear classifier"""
+    """widths of the hidden layers, each with a rectifier; () = none, a linear classifier"""
     dropout: Rate = 0.0
     """rate on the hidden layers, and on what the head reads"""
     head: Literal["bayes", "softmax"] = "bayes"
-    """how classes are learned: 'bayes' sums the counts of each class (naive Bayes), so that no class changes another
+    """learning of classes: 'bayes' sums the counts of each class (naive Bayes), so that no class changes another
     and one pass is enough; 'softmax' fits a linear classifier"""
     smoothing: Annotated[float, Range(words="a share in (0, 1)", above=0, below=1)] = 0.6
-    """of 'bayes': share of every class's distribution that is uniform over all buckets"""
+    """smoothing of 'bayes': share of every class's distribution that is uniform over all buckets"""
     weighs_errors: bool = False
-    """of 'bayes': a text counts by the probability of other classes than its own (Su et al. 2008), so that what is
-    replayed and known already adds nothing"""
+    """weighting of 'bayes': a text counts by the probability of other classes than its own (Su et al. 2008), so that a
+    replayed text that is known already adds nothing"""
     initializer: Literal["lecun", "uniform"] = "lecun"
-    """of the matrices of hidden layers: normal of variance 1 / inputs, or uniform within 1 / sqrt(inputs)"""
+    """initial matrices of hidden layers: normal of variance 1 / inputs, or uniform within 1 / sqrt(inputs)"""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """activations; parameters stay float32"""
 
@@ -360,8 +360,8 @@ class TokenBag(AnyModel, Carrier):
             require(not self.widths, f"{field}widths", self.widths, f"() with {field}head 'bayes'")
             optimizer, clip = config.training.optimizer, config.training.clip_norm
             sums = isinstance(optimizer, SGD) and not optimizer.momentum
-            given = type(optimizer).__name__
-            require(sums, "training.optimizer", given, f"SGD without momentum, which sums counts ({field}head 'bayes')")
+            name = type(optimizer).__name__
+            require(sums, "training.optimizer", name, f"SGD without momentum, which sums counts ({field}head 'bayes')")
             require(not clip, "training.clip_norm", clip, f"0 with {field}head 'bayes'")
 
 

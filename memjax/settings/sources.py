@@ -55,7 +55,7 @@ class Source(Settings):
       relations: whose sentences are read; () = all, or it has no relations.
       path: File, folder or glob that is read. '' where there is none, or none is named.
       name: Name in a registry of data sets. '' where there is none.
-      skip: Which examples that cannot be read are left out. 'few' for those of at most 5 % of the bytes.
+      skip: Treatment of examples that cannot be read. 'few' leaves out those of at most 5 % of the bytes.
     """
 
     gives = ("texts",)
@@ -101,7 +101,7 @@ class OwnFiles(HeldOut):
     encoding: Encoding = "utf-8"
     """encoding of the files that are not UTF-8, such as utf-16, latin-1 or cp1252"""
     skip: Literal["few", "all", "none"] = "few"
-    """which files and records without a text are left out: up to 5 % of the bytes, all that cannot be read, or none"""
+    """files and records without a text that are left out: up to 5 % of the bytes, all that cannot be read, or none"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -174,7 +174,7 @@ class TfdsBuilder(Source):
     data_dir: str = ""
     """prepared data sets; '' = the library's default"""
     skip: Literal["few", "all", "none"] = "few"
-    """which examples that are empty or have broken characters are left out: up to 5 % of the bytes, all, or none"""
+    """examples, empty or with broken characters, that are left out: up to 5 % of the bytes, all, or none"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -190,7 +190,7 @@ class SeqioTask(Source):
     data_dir: str = ""
     """prepared TFDS data sets; '' = the library's default"""
     skip: Literal["few", "all", "none"] = "few"
-    """which examples that are empty or have broken characters are left out: up to 5 % of the bytes, all, or none"""
+    """examples, empty or with broken characters, that are left out: up to 5 % of the bytes, all, or none"""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -83,8 +83,8 @@ class Classification(Task):
         model = self.config.model
         task, dtype = self.settings, jnp.dtype(model.compute_dtype)
         if isinstance(model, configs.TokenBag) and model.head == "bayes":
-            named = {"masks_unseen": task.mask_unseen, "weighs_errors": model.weighs_errors}
-            return BayesHead(task.num_classes, model.smoothing, **named)
+            options = {"masks_unseen": task.mask_unseen, "weighs_errors": model.weighs_errors}
+            return BayesHead(task.num_classes, model.smoothing, **options)
         return ClassificationHead(task.num_classes, model.dropout, dtype, masks_unseen=task.mask_unseen)
 
     def similarity_head(self, **fields: Any) -> SimilarityHead:

@@ -47,8 +47,8 @@ class MaskedLanguageModeling(Task):
 
     def head(self) -> MaskedTokenHead:
         model, dtype = self.config.model, jnp.dtype(self.config.model.compute_dtype)
-        own = {"norm_epsilon": model.norm_epsilon, "activation": self.settings.activation}
-        return MaskedTokenHead(model.dim, model.weighted_norms, dtype, **own)
+        options = {"norm_epsilon": model.norm_epsilon, "activation": self.settings.activation}
+        return MaskedTokenHead(model.dim, model.weighted_norms, dtype, **options)
 
     def predict(
         self,

@@ -78,9 +78,9 @@ def corpus(tmp_path):
 
 
 def open_train(data):
-    told = []
-    documents = make_datasets(data, progress=lambda *step: told.append(step)).documents("train")
-    return documents, any(what == "tokenise" for what, *_ in told)
+    steps = []
+    documents = make_datasets(data, progress=lambda *step: steps.append(step)).documents("train")
+    return documents, any(what == "tokenise" for what, *_ in steps)
 
 
 def test_a_touched_or_copied_corpus_is_read_from_the_cache(corpus, tmp_path):
@@ -105,15 +105,15 @@ def test_other_texts_of_the_same_size_and_time_are_prepared_anew(corpus, tmp_pat
 
 def test_a_cache_says_its_age_once(corpus, monkeypatch):
     file, _ = open_train(corpus)
-    told = []
+    steps = []
     for _ in range(2):
-        make_datasets(corpus, progress=lambda *step: told.append(step)).documents("train")
-    assert told == []  # what this process has prepared
+        make_datasets(corpus, progress=lambda *step: steps.append(step)).documents("train")
+    assert steps == []  # what this process has prepared
     monkeypatch.setattr("memjax.data.opening._told", set())
     os.utime(file.path / "done.json", (0, 0))
     for _ in range(2):
-        make_datasets(corpus, progress=lambda *step: told.append(step)).documents("train")
-    ((line, _, total),) = told
+        make_datasets(corpus, progress=lambda *step: steps.append(step)).documents("train")
+    ((line, _, total),) = steps
     assert total == 0 and f"days ago, read from {file.path}" in line and "--data.cache-dir ''" in line
 
 

@@ -26,7 +26,7 @@ def refusal_of(read, *arguments):
     return ""
 
 
-def zipped(files):
+def zip_files(files):
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():
@@ -46,7 +46,7 @@ PACKERS = {
     "a.xz": lzma.compress,
     "xz_named.gz": lzma.compress,
     "a.zst": zstandard_of,
-    "a.zip": lambda content: zipped({"inside.txt": content, "__MACOSX/._inside.txt": b"x"}),
+    "a.zip": lambda content: zip_files({"inside.txt": content, "__MACOSX/._inside.txt": b"x"}),
     "two_streams.gz": lambda content: gzip.compress(content[:7]) + gzip.compress(content[7:]),
 }
 
@@ -73,9 +73,9 @@ def test_cut_and_mutated_packed_files_are_one_line_or_right(tmp_path, name):
 
 FORMS = {
     "PDF": (b"%PDF-1.7\n1 0 obj", "pdftotext"),
-    "Word": (zipped({"word/document.xml": "x", "[Content_Types].xml": "x"}), "plain text"),
-    "Excel": (zipped({"xl/workbook.xml": "x", "a": "b"}), "CSV"),
-    "EPUB": (zipped({"META-INF/container.xml": "x", "a": "b"}), "pandoc"),
+    "Word": (zip_files({"word/document.xml": "x", "[Content_Types].xml": "x"}), "plain text"),
+    "Excel": (zip_files({"xl/workbook.xml": "x", "a": "b"}), "CSV"),
+    "EPUB": (zip_files({"META-INF/container.xml": "x", "a": "b"}), "pandoc"),
     "PNG": (b"\x89PNG\r\n\x1a\n" + bytes(30), "files with text"),
     "JPEG": (b"\xff\xd8\xff\xe0\0\x10JFIF", "files with text"),
     "compiled Python": (b"\xa7\r\r\n\0\0\0\0" + bytes(range(64)), "files with text"),
@@ -83,7 +83,7 @@ FORMS = {
     "SQLite": (b"SQLite format 3\0" + bytes(40), "CSV"),
     "not text": (random.Random(1).randbytes(500), "files with text"),
     "empty": (b"", "file with text"),
-    "2 files": (zipped({"a.txt": "a", "b.txt": "b"}), "unpack it"),
+    "2 files": (zip_files({"a.txt": "a", "b.txt": "b"}), "unpack it"),
 }
 
 

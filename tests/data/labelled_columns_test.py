@@ -102,8 +102,8 @@ def test_options_reach_the_sources_of_the_tasks(tmp_path, capsys):
     config, _ = tasks_config([str(path)], rules=ReadingRules(text_column="body", label_column="verdict"))
     source = config.lifelong.tasks[0].source
     assert (source.text_column, source.label_column, source.classes) == ("body", "verdict", ("a, b", "c d"))
-    one = write(tmp_path / "one.csv", ("text", "label"), [(f"text {number}", "only") for number in range(20)])
-    assert labels_of(str(one)) == ("only",)
+    of_one_class = write(tmp_path / "one.csv", ("text", "label"), [(f"text {number}", "only") for number in range(20)])
+    assert labels_of(str(of_one_class)) == ("only",)
     assert main(["train", "--tasks", str(path), "--text-column", "words"]) == 2
     assert "text_column: given 'words', allowed: a column of" in capsys.readouterr().err
     assert main(["train", "--text", str(path), "--text-column", "body"]) == 2

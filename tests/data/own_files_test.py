@@ -142,9 +142,9 @@ ROWS = {
 
 @pytest.mark.parametrize("kind", ROWS)
 def test_broken_rows_are_named(tmp_path, kind):
-    row, told = ROWS[kind]
+    row, message = ROWS[kind]
     (tmp_path / "a.jsonl").write_text(records("one") + row + "\n" + records("three"))
-    with pytest.raises(ValueError, match=f"a.jsonl, {told}.*--skip leaves out"):
+    with pytest.raises(ValueError, match=f"a.jsonl, {message}.*--skip leaves out"):
         json_lines(tmp_path / "a.jsonl")
     texts = json_lines(tmp_path / "a.jsonl", rules=ReadingRules(skip="all"))
     assert list(texts) == ["one", "three"] and texts.note.startswith("1 of 3 rows skipped")

@@ -16,24 +16,24 @@ from memjax.settings.reading_rules import ReadingRules
 ROWS = [["label", "text"], ["a, b", 'says "x"'], ["c", "two\nlines; and; more"], ["", "tab\there"]]
 
 
-def written(rows, **options):
+def write_table(rows, **options):
     content = io.StringIO()
     csv.writer(content, **options).writerows(rows)
     return content.getvalue()
 
 
 TABLES = {
-    "commas": written(ROWS),
-    "semicolons": written(ROWS, delimiter=";"),
-    "tabs": written(ROWS, delimiter="\t"),
-    "bars": written(ROWS, delimiter="|"),
-    "all quoted": written(ROWS, quoting=csv.QUOTE_ALL),
-    "line feeds": written(ROWS, lineterminator="\n"),
-    "carriage returns": written(ROWS, lineterminator="\r", quoting=csv.QUOTE_ALL),
-    "a mark of the byte order": "\ufeff" + written(ROWS, quoting=csv.QUOTE_ALL),
-    "excel": "sep=;\r\n" + written(ROWS, delimiter=";"),
-    "blank lines": written(ROWS).replace("\r\n", "\r\n\r\n"),
-    "no line end": written(ROWS).removesuffix("\r\n"),
+    "commas": write_table(ROWS),
+    "semicolons": write_table(ROWS, delimiter=";"),
+    "tabs": write_table(ROWS, delimiter="\t"),
+    "bars": write_table(ROWS, delimiter="|"),
+    "all quoted": write_table(ROWS, quoting=csv.QUOTE_ALL),
+    "line feeds": write_table(ROWS, lineterminator="\n"),
+    "carriage returns": write_table(ROWS, lineterminator="\r", quoting=csv.QUOTE_ALL),
+    "a mark of the byte order": "\ufeff" + write_table(ROWS, quoting=csv.QUOTE_ALL),
+    "excel": "sep=;\r\n" + write_table(ROWS, delimiter=";"),
+    "blank lines": write_table(ROWS).replace("\r\n", "\r\n\r\n"),
+    "no line end": write_table(ROWS).removesuffix("\r\n"),
 }
 
 
@@ -49,7 +49,7 @@ lines = st.lists(st.tuples(fields, fields, st.just("end")), min_size=1, max_size
 @settings(max_examples=60, deadline=None)
 @given(lines, st.sampled_from(",;\t|"), st.sampled_from(["\r\n", "\n"]))
 def test_what_is_written_with_quotes_is_read(rows, delimiter, end):
-    content = written(rows, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL)
+    content = write_table(rows, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL)
     table = [tuple(record.value) for record in read_table(content, "table", delimiter=delimiter)]
     assert table == rows
 

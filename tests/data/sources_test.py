@@ -138,10 +138,10 @@ def test_json_lines(tmp_path, pack):
 
 
 def test_json_lines_mistakes(tmp_path):
-    for number, told in enumerate(["is not JSON", "no text under 'text' .it has: list", "is not UTF-8 at byte 10"]):
+    for number, message in enumerate(["is not JSON", "no text under 'text' .it has: list", "is not UTF-8 at byte 10"]):
         lines = b'{"text": \n[1]\n{"text": "\xff"}\n'.split(b"\n")
         (tmp_path / "bad.jsonl").write_bytes(b'{"text": "a"}\n' + lines[number])
-        assert_refused(json_lines, tmp_path / "bad.jsonl", match=f"bad.jsonl, row 2 .*{told}")
+        assert_refused(json_lines, tmp_path / "bad.jsonl", match=f"bad.jsonl, row 2 .*{message}")
     (tmp_path / "blank.jsonl").write_text("\n\n")
     assert_refused(
         json_lines,

@@ -226,14 +226,14 @@ def test_any_mixture_with_any_vocabulary(seqio, tmp_path):
 @pytest.mark.parametrize("file_format", ["array_record", "tfrecord"])
 def test_a_builder_of_the_same_name_and_size_with_other_texts_is_prepared_anew(tfds, tmp_path, file_format):
     data = configs.Data(tokenizer=configs.Bytes(), cache_dir=str(tmp_path / "cache"))
-    found = []
+    splits = []
     for folder, last in (("one", "a"), ("copy", "a"), ("other", "b")):
         texts = {"train": [{"text": f"text {i}" if i < 3 else last} for i in range(4)], "test": [{"text": "t"}] * 2}
         prepare(tfds, tmp_path / folder, "tiny_again:1.0.0", texts, file_format)
         data.source = configs.TfdsBuilder(name="tiny_again", data_dir=str(tmp_path / folder))
-        found.append(make_datasets(data).documents("train"))
-    assert found[0].path == found[1].path != found[2].path
-    assert [sorted(texts_of(one, ByteTokenizer()))[0] for one in found] == ["a", "a", "b"]
+        splits.append(make_datasets(data).documents("train"))
+    assert splits[0].path == splits[1].path != splits[2].path
+    assert [sorted(texts_of(documents, ByteTokenizer()))[0] for documents in splits] == ["a", "a", "b"]
 
 
 @pytest.mark.parametrize("change", ["a word", "one more", "one less", "order", "nothing"])
@@ -257,8 +257,8 @@ def test_a_task_that_is_registered_anew_is_prepared_anew(seqio, tmp_path, change
                 preprocessors=[seqio.preprocessors.tokenize],
                 output_features={"targets": seqio.Feature(seqio.ByteVocabulary(), add_eos=False)},
             )
-        made = make_datasets(data)
-        assert texts_of(made.documents("train"), made.tokenizer) == texts
+        datasets = make_datasets(data)
+        assert texts_of(datasets.documents("train"), datasets.tokenizer) == texts
     assert len(list((tmp_path / "cache").iterdir())) == (1 if change == "nothing" else 2)
 
 
@@ -286,8 +286,8 @@ def write_classes(tfds, seqio, folder, texts):
 def register(seqio, name, examples):
     def dataset(split, shuffle_files, seed=None):
         first = next(iter(examples))
-        own = {**examples, first: [f"{split} {text}" for text in examples[first]]}
-        return builders.import_tensorflow().data.Dataset.from_tensor_slices(own)
+        split_examples = {**examples, first: [f"{split} {text}" for text in examples[first]]}
+        return builders.import_tensorflow().data.Dataset.from_tensor_slices(split_examples)
 
     with quiet():
         if name in seqio.TaskRegistry.names():
@@ -334,17 +334,17 @@ def test_a_run_knows_the_data_of_a_builder_or_a_task(tfds, seqio, tmp_path, writ
     experiment.run_data.keep(path)
 
     def read(source, **named):
-        there = dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
-        run_data = RunData.of_run(path, config, tell=told.append, **named)
-        opened = make_experiment(there, tokenizer=experiment.tokenizer, run_data=run_data)
+        moved = dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
+        run_data = RunData.of_run(path, config, tell=lines.append, **named)
+        opened = make_experiment(moved, tokenizer=experiment.tokenizer, run_data=run_data)
         return [opened.documents(split) for split in ("train", "validation", "test")]
 
-    told = []
-    assert read(write(tfds, seqio, tmp_path / "again", old)) and told == []
+    lines = []
+    assert read(write(tfds, seqio, tmp_path / "again", old)) and lines == []
     changed = write(tfds, seqio, tmp_path / "new", new)
     with pytest.raises(ValueError, match="has changed since it was trained: the train split has"):
         read(changed)
-    assert read(changed, is_named=True) and "other data than that of training" in told[-1]
+    assert read(changed, is_named=True) and "other data than that of training" in lines[-1]
 
 
 def test_texts_of_a_builder_and_of_a_task_have_classes_and_answers(tfds, seqio, tmp_path):

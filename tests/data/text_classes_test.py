@@ -134,17 +134,17 @@ def test_rows_without_a_class_are_counted(tmp_path):
 def test_what_is_tested_is_not_trained_on_and_nothing_is_read_twice():
     first, other = rows_of(50), rows_of(20, what="other")
     tested = [TitledText("", f"TEXT {number}!", 0) for number in range(5)] * 2
-    found = split_texts(
+    splits = split_texts(
         {"train": {"a": first + first[:1], "b": other + first[3:9]}, "test": {"t": tested}},
         equality="letters_and_digits",
     )
-    assert found.shared == {("a", "t"): 6, ("a", "a"): 1, ("b", "t"): 2, ("b", "a"): 6}
-    assert found.removed == 12 and len(found.texts["test"]) == 10  # the test file stays as it is published
-    keys = {split: {letters_and_digits_key(text) for text in texts_of(part)} for split, part in found.texts.items()}
-    assert len(keys["train"]) + len(keys["validation"]) == len(found.texts["train"]) + len(found.texts["validation"])
+    assert splits.shared == {("a", "t"): 6, ("a", "a"): 1, ("b", "t"): 2, ("b", "a"): 6}
+    assert splits.removed == 12 and len(splits.texts["test"]) == 10  # the test file stays as it is published
+    keys = {split: {letters_and_digits_key(text) for text in texts_of(part)} for split, part in splits.texts.items()}
+    assert len(keys["train"]) + len(keys["validation"]) == len(splits.texts["train"]) + len(splits.texts["validation"])
     assert keys["train"] | keys["validation"] == {letters_and_digits_key(row.text) for row in first[5:] + other}
     assert not keys["test"] & (keys["train"] | keys["validation"]) and not keys["train"] & keys["validation"]
-    assert "6 rows of b are in a too" in found.notes() and found.notes()[-1].startswith("12 rows are left out")
+    assert "6 rows of b are in a too" in splits.notes() and splits.notes()[-1].startswith("12 rows are left out")
 
 
 @pytest.mark.parametrize("there", [("train",), ("test",), ("train", "test"), ("train", "validation", "test")])

@@ -178,18 +178,18 @@ def test_documents_that_are_empty_or_cannot_be_read_are_skipped_and_counted(tmp_
     texts = Texts(list(contents), read, "f") if kind == "texts" else list(contents.items())
     said, rules = [], ReadingRules()
     progress = lambda what, done, total: said.append(what) if total == 0 else None
-    named = {"source": "f", "progress": progress}
-    file = write_token_file(tmp_path / "train-1", texts, TOKENIZER, rules=rules, **named)
+    options = {"source": "f", "progress": progress}
+    file = write_token_file(tmp_path / "train-1", texts, TOKENIZER, rules=rules, **options)
     assert [file.name(number) for number in range(len(file))] == ["a", "d"] and file.skipped == 2
     assert said == ["train-1: 2 of 4 documents skipped: 1 empty, 1 not UTF-8"]
     assert list(only_texts(texts)) == [contents["a"], "", contents["d"]]
     with pytest.raises(ValueError, match="b has no tokens; remove it"):
-        write_token_file(tmp_path / "none", texts, TOKENIZER, rules=ReadingRules(skip="none"), **named)
+        write_token_file(tmp_path / "none", texts, TOKENIZER, rules=ReadingRules(skip="none"), **options)
     contents["a"] = contents["d"] = "short"
     texts = Texts(list(contents), read, "g") if kind == "texts" else list(contents.items())
     with pytest.raises(ValueError, match="train-2: 2 of 4 documents skipped.*47% of the bytes"):
-        write_token_file(tmp_path / "train-2", texts, TOKENIZER, rules=rules, **named)
-    assert len(write_token_file(tmp_path / "all", texts, TOKENIZER, rules=ReadingRules(skip="all"), **named)) == 2
+        write_token_file(tmp_path / "train-2", texts, TOKENIZER, rules=rules, **options)
+    assert len(write_token_file(tmp_path / "all", texts, TOKENIZER, rules=ReadingRules(skip="all"), **options)) == 2
 
 
 def test_ids_choose_their_type(tmp_path):

@@ -25,7 +25,7 @@ def bucket(number, buckets):
 def test_counts_are_those_by_hand(ids, pairs):
     tokens, mask = np.zeros((2, 6), np.int32), np.zeros((2, 6), bool)
     tokens[0, : len(ids)], mask[0, : len(ids)] = ids, True
-    hashes = [bucket(one * 2654435761, 64) for one in ids]
+    hashes = [bucket(token * 2654435761, 64) for token in ids]
     if pairs:
         hashes += [bucket(a * 2246822519 + b * 3266489917, 64) for a, b in zip(ids, ids[1:], strict=False)]
     expected = np.bincount(np.array(hashes, int), minlength=64) / max(len(hashes), 1) ** 0.5
@@ -79,7 +79,7 @@ def test_an_example_counts_by_the_probability_of_other_classes(scores, target, s
 def test_what_is_known_adds_nothing_when_it_is_read_again():
     tokens, targets, weights = jnp.array([[1, 1], [2, 2]]), jnp.array([[0], [1]]), jnp.ones((2, 1))
 
-    def grown(weighs_errors):
+    def grow_counts(weighs_errors):
         head = BayesHead(2, weighs_errors=weighs_errors)
         model = TokenBag(head=head, vocabulary=NoVocabulary(20), buckets=64)
         variables = model.init(jax.random.key(0), tokens, model.init_state(2))
@@ -95,6 +95,6 @@ def test_what_is_known_adds_nothing_when_it_is_read_again():
             sums.append(float(variables["params"]["head"]["counts"].sum()))
         return np.diff(sums)
 
-    np.testing.assert_allclose(grown(False), grown(False)[0], rtol=1e-5)
-    first, *others = grown(True)
+    np.testing.assert_allclose(grow_counts(False), grow_counts(False)[0], rtol=1e-5)
+    first, *others = grow_counts(True)
     assert max(others) < 0.05 * first

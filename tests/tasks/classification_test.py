@@ -65,7 +65,7 @@ def test_rows_without_a_text_are_not_measured():
 
 @pytest.mark.parametrize("room", [4, 5, 9, 33])
 def test_classes_that_are_only_reserved_are_no_answers(room):
-    named = [
+    sources_of_names = [
         LabelledFile(path="a.csv", classes=("x", "y"), numbers=(0, 1)),
         LabelledFile(path="c.csv", classes=("x", "z"), numbers=(0, 1)),
     ]
@@ -73,14 +73,14 @@ def test_classes_that_are_only_reserved_are_no_answers(room):
         Config(
             task=ClassificationSettings(num_classes=room),
             data=Data(source=sources[0]),
-            lifelong=Lifelong(tasks=tuple(TaskData(name=str(n), source=one) for n, one in enumerate(sources))),
+            lifelong=Lifelong(tasks=tuple(TaskData(name=str(n), source=source) for n, source in enumerate(sources))),
         )
     )
     known = lambda sources: task(sources).known_classes(task(sources).class_names()).tolist()
-    assert known(named) == [True] * 2 + [False] * (room - 2)
+    assert known(sources_of_names) == [True] * 2 + [False] * (room - 2)
     three = LabelledFile(path="b.csv", classes=("p", "q", "r"), numbers=(1, 2, 3))
-    assert known([*named, three]) == [True] * 4 + [False] * (room - 4)
-    assert known([*named, Blobs(num_classes=2, dim=4)]) == [True] * room  # names of one task are not known
+    assert known([*sources_of_names, three]) == [True] * 4 + [False] * (room - 4)
+    assert known([*sources_of_names, Blobs(num_classes=2, dim=4)]) == [True] * room  # names of one task are not known
 
 
 def batch_of(targets, weights):
@@ -90,7 +90,7 @@ def batch_of(targets, weights):
 
 
 def test_texts_of_classes_that_training_has_not_read_are_counted_apart():
-    """Of three texts one has the class that the head masks, and its loss is in the thousands."""
+    """One of three texts has the class that the head masks, and its loss is in the thousands."""
     measure = ClassMeasure()
     scores = np.array([[2.0, 1.0, UNSEEN_SCORE], [0.0, 1.0, UNSEEN_SCORE], [3.0, 1.0, UNSEEN_SCORE], [0.0, 0.0, 0.0]])
     targets, weights = np.array([[0], [0], [2], [2]]), np.array([[1.0], [1.0], [1.0], [0.0]])
