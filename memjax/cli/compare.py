@@ -26,8 +26,8 @@ def run(arguments: list[str]) -> int:
         raise UsageError(next(iter(left_out.values())))
     for line in left_out.values():
         print(f"left out: {line}", file=sys.stderr)
-    differences = compare_contenders(finished)
-    facts: dict[str, Any] = compare_runs(finished)
+    differences = compare_contenders(finished.values())
+    facts: dict[str, Any] = compare_runs(finished.values())
     if options.json and differences:
         facts |= {"differences": [difference_values(difference) for difference in differences]}
     return tell(facts, functools.partial(describe_comparison, differences=differences), options)

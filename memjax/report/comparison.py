@@ -2,19 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from memjax.config import Config
 from memjax.report.outcomes import NATS, stream_facts
 from memjax.report.verdicts import Comparison, compare_pairs, correct_for_many
 
-__all__ = ["RunDifference", "compare_contenders", "compare_runs", "settings_apart", "split_finished", "split_readable"]
+__all__ = [
+    "RunDifference",
+    "RunRecord",
+    "compare_contenders",
+    "compare_runs",
+    "read_run",
+    "settings_apart",
+    "split_finished",
+    "split_readable",
+]
 
 DRAWN = ("training.seed", "data.seed", "lifelong.order")
 """fields in which runs of one contender may differ: the seeds, and the order of the tasks"""
+NOT_FINISHED = "not finished, allowed: a run with finished.json; train it to its end"
+AVERAGE = "average"
 LESS_IS_BETTER = ("bits_per_byte", "bits_per_token", "nats_per_token", "perplexity")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord:
+    """The files of a run directory, without its arrays.
+
+    Attributes:
+      path: The run directory.
+      config: Configuration of the run.
+      finished: Content of `finished.json`. None before the end of the run.
+      stream: Scores of a finished run over tasks (`stream_facts`). Empty for other runs.
+    """
+
+    path: str
+    config: Config
+    finished: Mapping[str, Any] | None
+    stream: Mapping[str, Any]
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        """Sizes and evaluations of a finished run.
+
+        Raises:
+          ValueError: The run is not finished.
+        """
+        if self.finished is None:
+            raise ValueError(f"{self.path}: {NOT_FINISHED}")
+        return self.finished["results"]
 
 
 class RunDifference(NamedTuple):
@@ -35,152 +77,187 @@ class RunDifference(NamedTuple):
     comparison: Comparison
 
 
-def settings_apart(runs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Run -> the fields of its configuration in which the runs differ.
+def settings_apart(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
+    """Finds the fields in which configurations differ.
 
-    Raises:
-      ValueError: no run directory.
+    Args:
+      configs: Configuration of each run.
+
+    Returns:
+      Run -> the values of these fields in its configuration.
     """
-    settings = {run: _settings(run) for run in runs}
+    settings = {run: _settings(config) for run, config in configs.items()}
     every = {name: None for fields in settings.values() for name in fields}
     apart = [name for name in every if len({str(fields.get(name)) for fields in settings.values()}) > 1]
     return {run: {name: fields.get(name) for name in apart} for run, fields in settings.items()}
 
 
-def split_readable(runs: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def read_run(run: str) -> RunRecord:
+    """Reads the configuration and the results of a run, and checks that they are as memjax writes them.
+
+    Raises:
+      ValueError: Not a run directory, or a file of it is damaged.
+      OSError: A file of it cannot be read.
+    """
+    from memjax.training.runs import load_config, read_finished
+
+    config, finished = load_config(run), read_finished(run)
+    if finished is None:
+        return RunRecord(run, config, None, {})
+    _check_finished(Path(run).expanduser() / "finished.json", config, finished)
+    return RunRecord(run, config, finished, stream_facts(run, config))
+
+
+def split_readable(runs: Sequence[str]) -> tuple[dict[str, RunRecord], dict[str, str]]:
     """Separates the runs that can be read, finished or not, from damaged ones and from what is no run.
 
     Args:
       runs: Run directories.
 
     Returns:
-      The readable runs, and run -> the reason for every other one.
+      The records of the readable runs by their directories, and run -> the reason for every other one.
     """
-    from memjax.training.runs import load_config, read_finished
-
-    readable, left_out = list[str](), dict[str, str]()
+    readable, left_out = dict[str, RunRecord](), dict[str, str]()
     for run in dict.fromkeys(runs):
         try:
-            config, finished = load_config(run), read_finished(run)
-            _ = finished and _facts(run, config, finished)
+            readable[run] = read_run(run)
         except (ValueError, OSError) as error:
-            said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
-            left_out[run] = " ".join(str(said).split())
-        except (AttributeError, KeyError, TypeError) as error:  # a file that lacks what memjax writes there
-            left_out[run] = f"{run}: damaged ({type(error).__name__}: {error}), allowed: a run as memjax has left it"
-        else:
-            readable.append(run)
+            reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+            left_out[run] = " ".join(str(reason).split())
     return readable, left_out
 
 
-def split_finished(runs: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def split_finished(runs: Sequence[str]) -> tuple[dict[str, RunRecord], dict[str, str]]:
     """Separates the runs that can be compared from those that are not finished or damaged.
 
     Args:
       runs: Run directories.
 
     Returns:
-      The finished runs, and run -> the reason for every other one, in the order of `runs`.
+      The records of the finished runs by their directories, and run -> the reason for every other one, in the order of
+      `runs`.
     """
-    from memjax.training.runs import read_finished
-
     readable, left_out = split_readable(runs)
-    finished = [run for run in readable if read_finished(run) is not None]
-    hint = "not finished, allowed: a run with finished.json; train it to its end"
-    left_out |= {run: f"{run}: {hint}" for run in readable if run not in finished}
+    finished = {run: record for run, record in readable.items() if record.finished is not None}
+    left_out |= {run: f"{run}: {NOT_FINISHED}" for run in readable if run not in finished}
     return finished, {run: left_out[run] for run in dict.fromkeys(runs) if run in left_out}
 
 
-def compare_runs(runs: Sequence[str]) -> dict[str, dict[str, Any]]:
+def compare_runs(records: Iterable[RunRecord]) -> dict[str, dict[str, Any]]:
     """Run -> its values: fields of the configuration in which the runs differ, then steps, sizes and scores.
 
     A run that has diverged has `diverged`, 'yes'; others have no such value.
 
-    Raises:
-      ValueError: no run directory, or a run that is not finished.
-    """
-    from memjax.training.runs import generator_of, load_config, read_finished
+    Args:
+      records: Finished runs, as `split_finished` returns them.
 
-    facts = settings_apart(runs)
-    generators = {run: generator_of(run) for run in runs}
+    Raises:
+      ValueError: A run is not finished.
+    """
+    from memjax.training.runs import generator_of
+
+    by_run = {record.path: record for record in records}
+    facts = settings_apart({run: record.config for run, record in by_run.items()})
+    generators = {run: generator_of(run) for run in by_run}
     if len({*generators.values()} - {""}) > 1:
         for run, generator in generators.items():
             facts[run] |= {"random_generator": generator or None}
-    for run in runs:
-        finished = read_finished(run)
-        if finished is None:
-            raise ValueError(f"{run}: not finished, allowed: a run with finished.json; train it to its end")
-        facts[run] |= _facts(run, load_config(run), finished)
+    for run, record in by_run.items():
+        facts[run] |= _facts(record)
     return facts
 
 
-def compare_contenders(runs: Sequence[str]) -> list[RunDifference]:
+def compare_contenders(records: Iterable[RunRecord]) -> list[RunDifference]:
     """Compares finished runs that differ in more than seed and order of tasks, where a contender has several.
 
     Runs whose settings are equal but for seeds and order are one contender. Each is compared with that of the first
-    run in one score: the average over tasks in the end, or the first number that the task is about.
+    run in one score that all of its pairs have: the average over tasks in the end where all are runs over tasks, else
+    the first number that the task of the first run is about.
 
     Args:
-      runs: Directories of finished runs.
+      records: Finished runs, as `split_finished` returns them.
 
     Returns:
-      A difference for each other contender that has at least two pairs. Empty where no contender has.
+      A difference for each other contender that has at least two pairs and a score in common with the first one.
     """
-    from memjax.tasks import task_of
-    from memjax.training.runs import load_config, read_finished
-
-    contenders: dict[str, dict[tuple[str, str], str]] = {}
-    for run in runs:
-        settings = _settings(run)
+    contenders: dict[str, dict[tuple[str, str], RunRecord]] = {}
+    for record in records:
+        settings = _settings(record.config)
         seeds = {name: str(settings.pop(name, "")) for name in DRAWN}
         place = seeds["lifelong.order"], f"{seeds['training.seed']}, {seeds['data.seed']}"
-        contenders.setdefault(str(settings), {})[place] = run
+        contenders.setdefault(str(settings), {})[place] = record
+    if not contenders:
+        return []
     first, *others = contenders.values()
     differences = []
     for other in others:
         shared = [place for place in other if place in first]
-        if len(shared) < 2:
+        chosen = _shared_measure([contender[place] for place in shared for contender in (first, other)])
+        if len(shared) < 2 or chosen is None:
             continue
+        measure, more_is_better = chosen
         orders, seeds = ([*dict.fromkeys(names)] for names in zip(*shared, strict=True))
-        pair, measure, better = np.full((2, len(orders), len(seeds)), np.nan), "", True
+        pair = np.full((2, len(orders), len(seeds)), np.nan)
         for order, seed in shared:
             for side, contender in enumerate((other, first)):
-                run = contender[order, seed]
-                config, finished = load_config(run), read_finished(run) or {}
-                stream, score = stream_facts(run, config), finished["results"]["evaluation"]
-                measure = next((name for name in (*task_of(config).headline, NATS) if name in score), NATS)
-                measure, better = ("average", stream["measure"] != NATS) if stream else (measure, _is_better(measure))
-                value = stream.get("average") if stream else score.get(measure)
+                record = contender[order, seed]
+                value = (record.stream if measure == AVERAGE else record.results["evaluation"]).get(measure)
                 pair[side, orders.index(order), seeds.index(seed)] = np.nan if value is None else value
-        comparison = compare_pairs(*pair, more_is_better=better)
-        differences.append(
-            RunDifference(len(other), next(iter(other.values())), next(iter(first.values())), measure, comparison)
-        )
+        comparison = compare_pairs(*pair, more_is_better=more_is_better)
+        name, control = (next(iter(contender.values())).path for contender in (other, first))
+        differences.append(RunDifference(len(other), name, control, measure, comparison))
     corrected = correct_for_many([difference.comparison for difference in differences])
     pairs = zip(differences, corrected, strict=True)
     return [difference._replace(comparison=comparison) for difference, comparison in pairs]
 
 
-def _is_better(measure: str) -> bool:
-    return measure not in LESS_IS_BETTER
+def _shared_measure(records: Sequence[RunRecord]) -> tuple[str, bool] | None:
+    """Returns the score that all of some runs have, and whether more of it is better. None without such a score."""
+    from memjax.tasks import task_of
+
+    of_streams = {record.stream.get("measure") for record in records}
+    if len(of_streams) == 1 and None not in of_streams:
+        return AVERAGE, NATS not in of_streams
+    names = (*task_of(records[0].config).headline, NATS) if records else ()
+    for name in names:
+        if all(name in record.results["evaluation"] for record in records):
+            return name, name not in LESS_IS_BETTER
+    return None
 
 
-def _settings(run: str) -> dict[str, Any]:
+def _settings(config: Config) -> dict[str, Any]:
     """The fields of a configuration that say what is computed."""
-    from memjax.training.runs import IGNORED, config_to_dict, flat_settings, load_config
+    from memjax.training.runs import IGNORED, config_to_dict, flat_settings
 
-    fields = flat_settings(config_to_dict(load_config(run)))
+    fields = flat_settings(config_to_dict(config))
     return {name: value for name, value in fields.items() if name not in IGNORED}
 
 
-def _facts(run: str, config: Any, finished: Mapping[str, Any]) -> dict[str, Any]:
+def _check_finished(file: Path, config: Config, finished: Mapping[str, Any]) -> None:
+    """Raises `ValueError` where `finished.json` lacks a size or a score that memjax writes there."""
+    from memjax.tasks import task_of
+
+    results, evaluations = finished["results"], finished["results"].get("evaluations", {})
+    is_mapping = isinstance(evaluations, dict) and all(isinstance(scores, dict) for scores in evaluations.values())
+    numbers = {"step": finished["step"], **{name: results.get(name) for name in ("parameters", "memory_bytes")}}
+    wrong = [name for name, value in numbers.items() if not isinstance(value, int | float)]
+    wrong += [] if is_mapping else ["evaluations"]
+    if not isinstance(scores := results["evaluation"], dict):
+        wrong += ["evaluation"]
+    else:
+        names = (*task_of(config).headline, NATS)
+        wrong += [name for name in names if not isinstance(scores.get(name), int | float | None)]
+    if wrong:
+        raise ValueError(f"{file}: damaged (no value of {wrong[0]}), allowed: the JSON file of a finished run")
+
+
+def _facts(record: RunRecord) -> dict[str, Any]:
     """Steps, sizes and scores of a finished run."""
-    results = finished["results"]
+    results, stream = record.results, record.stream
     scores = {"evaluation": results["evaluation"], **results.get("evaluations", {})}
-    facts: dict[str, Any] = {"steps": finished["step"]}
+    facts: dict[str, Any] = {"steps": (record.finished or {})["step"]}
     facts |= {"diverged": "yes"} if "diverged" in results else {}
     facts |= {name: results[name] for name in ("parameters", "memory_bytes")}
-    stream = stream_facts(run, config)
     facts |= {name: value for name, value in stream.items() if isinstance(value, float)}
     facts |= {name: value for name, value in stream.get("cost", {}).items() if isinstance(value, float)}
     facts |= {"kept_bytes": stream["kept_bytes"]["total"]} if stream else {}

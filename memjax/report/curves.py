@@ -12,7 +12,7 @@ import numpy as np
 
 from memjax.inspection.figures import FIGURES
 from memjax.report import charts
-from memjax.report.comparison import compare_contenders, compare_runs, settings_apart, split_finished
+from memjax.report.comparison import RunRecord, compare_contenders, compare_runs, settings_apart, split_finished
 from memjax.report.panel import Figure, OpenedRun, Panel, Table
 from memjax.report.verdicts import describe_test, show_p
 
@@ -137,9 +137,9 @@ def _differences(names: Mapping[str, OpenedRun]) -> Panel:
     paths = {name: run.path for name, run in names.items()}
     whole, left_out = split_finished([*paths.values()])
     finished = [name for name in names if paths[name] in whole]
-    apart = settings_apart([*paths.values()])
+    apart = settings_apart({run.path: run.config for run in names.values()})
     facts = {name: dict(apart[paths[name]]) for name in names}
-    came = compare_runs([paths[name] for name in finished]) if finished else {}
+    came = compare_runs(whole.values())
     for name in finished:
         facts[name] |= {fact: value for fact, value in came[paths[name]].items() if fact not in facts[name]}
     rows = [*dict.fromkeys(fact for values in facts.values() for fact in values)]
@@ -154,29 +154,32 @@ def _differences(names: Mapping[str, OpenedRun]) -> Panel:
         "What tells these runs apart, and what they have come to: that of their settings that is equal is in the fold."
     )
     return Panel(
-        "comparison", "Comparison", text, (table, *_verdicts(whole, {path: name for name, path in paths.items()}))
+        "comparison",
+        "Comparison",
+        text,
+        (table, *_verdicts([*whole.values()], {path: name for name, path in paths.items()})),
     )
 
 
-def _verdicts(runs: Sequence[str], names: Mapping[str, str]) -> Iterator[Table]:
+def _verdicts(records: Sequence[RunRecord], names: Mapping[str, str]) -> Iterator[Table]:
     """A table of the differences between contenders, where runs of several seeds or orders are there."""
-    differences = compare_contenders(runs)
+    differences = compare_contenders(records)
     if not differences:
         return
     cells = tuple(
         (
-            f"{names[one.name]} ({one.runs} runs)",
-            names[one.control],
-            one.measure.replace("_", " "),
-            one.comparison.difference,
-            None if math.isnan(one.comparison.error) else one.comparison.error,
-            one.comparison.counted,
-            show_p(one.comparison.p),
-            one.comparison.verdict,
+            f"{names[difference.name]} ({difference.runs} runs)",
+            names[difference.control],
+            difference.measure.replace("_", " "),
+            difference.comparison.difference,
+            None if math.isnan(difference.comparison.error) else difference.comparison.error,
+            difference.comparison.counted,
+            show_p(difference.comparison.p),
+            difference.comparison.verdict,
         )
-        for one in differences
+        for difference in differences
     )
-    test = describe_test([one.comparison for one in differences])
+    test = describe_test([difference.comparison for difference in differences])
     caption = f"Runs that differ in seed or order of tasks alone are one row, named by its first run. {test}."
     heads = ("runs", "against", "score", "difference", "standard error", "units", "p", "verdict")
     yield Table("verdicts", "Differences", caption, heads, cells)

@@ -1,4 +1,4 @@
-"""What a run over several tasks has come to: the matrix of its scores, what it keeps, where its seconds went."""
+"""Outcomes of a run over several tasks: the matrix of its scores, the bytes that it keeps, and its times."""
 
 from __future__ import annotations
 
@@ -32,6 +32,53 @@ SPIKE = 0.5
 """nats a token by which the loss of a line is above that of the line before, for it to count as a spike"""
 
 
+LOG = "the log of a run as memjax writes it"
+
+LOGGED = {
+    "train": ("step", "tokens", "targets"),
+    "grown": ("step", "seconds"),
+    "generated": ("step", "seconds", "samples"),
+}
+"""Numbers that every line of a kind has. Lines of other kinds have `step`."""
+
+MAY_BE_LOGGED = ("stage", "skipped", "first_step_seconds")
+"""Numbers that some lines have."""
+
+MAY_BE_UNKNOWN = ("tokens_per_second", "examples_per_second", NATS)
+"""Numbers that some lines have, None where they are not finite."""
+
+
+def read_log(file: Path, measures: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Reads the lines of a `metrics.jsonl`, and checks that the numbers of their kind are there.
+
+    Args:
+      file: The log of a run.
+      measures: Names of further numbers that some lines have.
+
+    Raises:
+      ValueError: A line is damaged.
+    """
+    from memjax.training import read_metrics
+
+    lines = read_metrics(file)
+    for number, line in enumerate(lines, start=1):
+        if reason := _damage_of_line(line, measures):
+            raise ValueError(f"{file}: line {number} is damaged ({reason}), allowed: {LOG}")
+    return lines
+
+
+def _damage_of_line(line: Any, measures: Sequence[str]) -> str:
+    """Returns what a line of a log lacks. '' for a line as memjax writes it."""
+    if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
+        return "it has no kind"
+    if not isinstance(line.get("name"), str | None):
+        return "its name is no text"
+    numbers = (*LOGGED.get(line["kind"], ("step",)), *(name for name in MAY_BE_LOGGED if name in line))
+    wrong = [name for name in numbers if not isinstance(line.get(name), int | float)]
+    wrong += [name for name in (*MAY_BE_UNKNOWN, *measures) if not isinstance(line.get(name), int | float | None)]
+    return f"it has no number {wrong[0]}" if wrong else ""
+
+
 def describe_divergence(results: Mapping[str, Any]) -> str:
     """Says by how much the last evaluation of a finished run is that of a model that has diverged.
 
@@ -56,6 +103,9 @@ def describe_divergence(results: Mapping[str, Any]) -> str:
 def stream_facts(run: str, config: Config) -> dict[str, Any]:
     """The matrix of a run over tasks, and its summary; {} for other runs, and where no task is through.
 
+    Raises:
+      ValueError: A line of `metrics.jsonl` is damaged.
+
     Returns:
       `measure`, `tasks` (names), `scores` (a row for each task that is through, a column for each task), what
       `memjax.lifelong.metrics.summary` says, of nats `perplexity_summary`, means over the tasks in the end of what else
@@ -73,28 +123,29 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
         summary,
     )
     from memjax.tasks import task_of
-    from memjax.training import read_metrics
     from memjax.training.restoring import saved_shapes
 
     file = Path(run).expanduser() / "metrics.jsonl"
     if config.lifelong is None or not file.exists():
         return {}
-    logged = read_metrics(file)
+    task = task_of(config)
+    logged = read_log(file, (*task.matrix, *task.beside))
     every = [line for line in logged if line["kind"] == "evaluation"]
     lines = [line for line in every if line.get("phase") == "after"]
-    named = {line["name"]: line for line in lines if line.get("name")}
-    trained = {one.name: one.task for one in config.evaluations}
+    newest = {line["name"]: line for line in lines if line.get("name")}
+    trained = {evaluation.name: evaluation.task for evaluation in config.evaluations}
     order = [task.name for task in config.lifelong.in_order]
-    names = sorted((name for name in named if trained.get(name)), key=lambda name: order.index(trained[name]))
+    names = sorted((name for name in newest if trained.get(name)), key=lambda name: order.index(trained[name]))
     if not names:
         return {}
-    task = task_of(config)
-    measure = next(measure for measure in task.matrix if measure in named[names[0]])
-    found = matrix_from_lines(every, measure, names)
+    measure = next((measure for measure in task.matrix if measure in newest[names[0]]), "")
+    if not measure:
+        raise ValueError(f"{file}: damaged ({names[0]} has none of {', '.join(task.matrix)}), allowed: {LOG}")
+    matrix = matrix_from_lines(every, measure, names)
     through = len({line.get("stage", 0) for line in lines if line.get("name") in names})
-    scores = found.scores[:through]
+    scores = matrix.scores[:through]
     at_once = through == 1 < len(names)
-    summed = summary(found.scores, found.before) if measure != NATS else perplexity_summary(found.scores)
+    summed = summary(matrix.scores, matrix.before) if measure != NATS else perplexity_summary(matrix.scores)
     said = {"average": float(scores[-1].mean())} if at_once else summed
     end = 0 if at_once else -1
     said |= {name: float(matrix_from_lines(every, name, names).scores[end].mean()) for name in task.beside}
@@ -104,7 +155,7 @@ def stream_facts(run: str, config: Config) -> dict[str, Any]:
     said = {name: value for name, value in said.items() if value is not None}
     training = [line for line in logged if line["kind"] == "train"]
     ends = sorted({line["step"] for line in lines})
-    cost = stream_cost(config, training, [named[name] for name in names]) | phase_costs(logged, ends)
+    cost = stream_cost(config, training, [newest[name] for name in names]) | phase_costs(logged, ends)
     shapes = saved_shapes(run)
     cost["parameters"] = sum(math.prod(shape.shape) for name, shape in shapes.items() if name.startswith("params/"))
     kept = {"kept_bytes": kept_bytes(shapes), "cost": cost}
@@ -125,9 +176,9 @@ def stream_cost(
     """The times of a run over examples, as its lines say them; what they do not say is left out.
 
     Args:
-      config: of the run.
-      training: lines of updates.
-      evaluations: the newest line of each task.
+      config: Configuration of the run.
+      training: Lines of updates.
+      evaluations: The newest line of each task.
 
     Returns:
       `examples_per_second`: of the stream, in training. The time of updates on replayed rows counts, that of
@@ -139,7 +190,7 @@ def stream_cost(
 
     assert config.lifelong is not None
     head, cost = task_of(config).head(), dict[str, Any]()
-    paced = [line for line in training if line["tokens_per_second"] and line["tokens"]]
+    paced = [line for line in training if line.get("tokens_per_second") and line["tokens"]]
     if paced and head is not None and not head.scores_vocabulary:  # else an example has any number of targets
         targets = sum(line["targets"] + line.get("projected/targets", 0) for line in paced)
         examples_per_token = targets / head.num_targets(1) / sum(line["tokens"] for line in paced)
@@ -177,22 +228,22 @@ def phase_costs(logged: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -
     of_kind = lambda kind: [line for line in logged if line["kind"] == kind]
     updates = of_kind("train")
     paced = [
-        (line["step"], line["tokens"] / line["tokens_per_second"]) for line in updates if line["tokens_per_second"]
+        (line["step"], line["tokens"] / line["tokens_per_second"]) for line in updates if line.get("tokens_per_second")
     ]
-    found: dict[str, Any] = {"update_seconds": sum(seconds for _, seconds in paced)} if paced else {}
+    costs: dict[str, Any] = {"update_seconds": sum(seconds for _, seconds in paced)} if paced else {}
     if paced and ends:
-        found["seconds_after_each"] = [sum(seconds for step, seconds in paced if step <= end) for end in ends]
+        costs["seconds_after_each"] = [sum(seconds for step, seconds in paced if step <= end) for end in ends]
     if first := [line["first_step_seconds"] for line in updates if "first_step_seconds" in line]:
-        found["compilation_seconds"] = sum(first)
-    found["skipped"] = round(sum(line.get("skipped", 0.0) for line in updates))
-    found["spikes"] = count_spikes(updates, ends)
+        costs["compilation_seconds"] = sum(first)
+    costs["skipped"] = round(sum(line.get("skipped", 0.0) for line in updates))
+    costs["spikes"] = count_spikes(updates, ends)
     if grown := of_kind("grown"):
-        found["growth_seconds"] = sum(line["seconds"] for line in grown)
-        found["growths"] = [[line["nats_before"], line["nats_after"]] for line in grown if "nats_before" in line]
+        costs["growth_seconds"] = sum(line["seconds"] for line in grown)
+        costs["growths"] = [[line["nats_before"], line["nats_after"]] for line in grown if "nats_before" in line]
     if written := of_kind("generated"):
-        found["generation_seconds"] = sum(line["seconds"] for line in written)
-        found["samples"] = sum(line["samples"] for line in written)
-    return found
+        costs["generation_seconds"] = sum(line["seconds"] for line in written)
+        costs["samples"] = sum(line["samples"] for line in written)
+    return costs
 
 
 def count_spikes(updates: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -> int:

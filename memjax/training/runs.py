@@ -266,13 +266,14 @@ def config_from_dict(value: Any) -> Any:
         return tuple(config_from_dict(item) for item in value)
     if not isinstance(value, dict):
         return value
-    kind = getattr(configs, value.get("type", ""), None)
+    kind = getattr(configs, str(value.get("type")), None)
     if not dataclasses.is_dataclass(kind):
         raise ValueError(f"config: type {value.get('type')!r} is not known to this version of memjax")
     value = {name: item for name, item in value.items() if name not in DROPPED.get(value["type"], ())}
     value = FORMERLY.get(value["type"], {}) | value
     if value["type"] == "Data" and "cache_dir" in value:
-        value["cache_dir"] = {"": "default", None: ""}.get(value["cache_dir"], value["cache_dir"])
+        folder = value["cache_dir"]
+        value["cache_dir"] = "" if folder is None else "default" if folder == "" else folder
     known = {field.name for field in dataclasses.fields(kind)}
     unknown = sorted(value.keys() - known - {"type"})
     if unknown:

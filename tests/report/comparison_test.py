@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import re
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies
 
 from memjax.cli import main
 from memjax.config import Bytes, Config, Data, Model, TextFiles, Training
+from memjax.overrides import load_config as load_config_file
 from memjax.report.assembly import make_report, run_facts
 from memjax.report.comparison import compare_contenders, split_finished, split_readable
 from memjax.report.curves import compared
@@ -39,11 +41,28 @@ def write_run(folder, *, seed=0, dim=8, bits=2.0, **score):
     return str(folder)
 
 
-def replaced(file, text):
+def change_score(run, name, value):
+    """Sets a score of the last evaluation of a run. None removes it."""
+    file = Path(run) / "finished.json"
+    content = json.loads(file.read_text())
+    scores = content["results"]["evaluation"]
+    content["results"]["evaluation"] = {key: old for key, old in {**scores, name: value}.items() if old is not None}
+    file.write_text(json.dumps(content))
+
+
+def drop_score(run, name):
+    change_score(run, name, None)
+
+
+def compare_finished(runs):
+    return compare_contenders(split_finished(runs)[0].values())
+
+
+def replace_content(file, text):
     return lambda run: (run / file).write_text(text)
 
 
-def without(file, field):
+def drop_field(file, field):
     def change(run):
         content = json.loads((run / file).read_text())
         content.pop(field, None)
@@ -56,21 +75,28 @@ def without(file, field):
 LEFT_OUT = {
     "not finished": (lambda run: (run / "finished.json").unlink(), "not finished, allowed"),
     "no config": (lambda run: (run / "config.json").unlink(), "no run directory"),
-    "cut config": (replaced("config.json", '{"type": '), "config.json: damaged"),
-    "empty config": (replaced("config.json", ""), "config.json: damaged"),
-    "another config": (replaced("config.json", '{"type": "Bytes"}'), "config.json: config: given Bytes"),
+    "cut config": (replace_content("config.json", '{"type": '), "config.json: damaged"),
+    "empty config": (replace_content("config.json", ""), "config.json: damaged"),
+    "another config": (replace_content("config.json", '{"type": "Bytes"}'), "config.json: config: given Bytes"),
     "a field nobody knows": (
         lambda run: (run / "config.json").write_text((run / "config.json").read_text().replace('"dim"', '"dimm"')),
         "config.json: config: Model.dimm",
     ),
-    "cut results": (replaced("finished.json", '{"step": 2, '), "finished.json: damaged"),
-    "a list of results": (replaced("finished.json", "[]"), "finished.json: damaged"),
-    "results of nothing": (replaced("finished.json", '{"step": 2, "results": {}}'), "finished.json: damaged"),
-    "no parameters": (without("finished.json", "parameters"), "damaged (KeyError"),
+    "cut results": (replace_content("finished.json", '{"step": 2, '), "finished.json: damaged"),
+    "a list of results": (replace_content("finished.json", "[]"), "finished.json: damaged"),
+    "results of nothing": (replace_content("finished.json", '{"step": 2, "results": {}}'), "finished.json: damaged"),
+    "no parameters": (drop_field("finished.json", "parameters"), "finished.json: damaged (no value of parameters)"),
     "scores are no mapping": (
-        replaced("finished.json", '{"step": 2, "results": {"evaluation": 3, "parameters": 1, "memory_bytes": 0}}'),
-        "damaged (AttributeError",
+        replace_content(
+            "finished.json", '{"step": 2, "results": {"evaluation": 3, "parameters": 1, "memory_bytes": 0}}'
+        ),
+        "finished.json: damaged (no value of evaluation)",
     ),
+    "scores are no numbers": (
+        lambda run: (run / "finished.json").write_text((run / "finished.json").read_text().replace("2.0", '"2.0"')),
+        "finished.json: damaged (no value of bits_per_byte)",
+    ),
+    "a type that is a list": (replace_content("config.json", '{"type": ["Config"]}'), "config.json: config: type"),
     "a folder in the way": (
         lambda run: ((run / "finished.json").unlink(), (run / "finished.json").mkdir()),
         "finished.json: Is a directory",
@@ -89,6 +115,7 @@ def test_what_cannot_be_compared_is_left_out_and_named(tmp_path, capsys, change,
     assert line.startswith("left out: ") and runs[1] in line and reason in line
     readable, left_out = split_readable(runs)
     assert (runs[1] in readable) == (reason.startswith("not finished")) != (runs[1] in left_out)
+    assert readable.keys() | left_out.keys() == {*runs} and not readable.keys() & left_out.keys()
     # Alone it is a mistake: nothing is left.
     assert main(["compare", runs[1]]) == 2
     said = capsys.readouterr()
@@ -109,7 +136,67 @@ def test_cut_and_changed_bytes_are_left_out_or_read(tmp_path_factory, data):
         content[place] = data.draw(strategies.integers(0, 255))
     file.write_bytes(bytes(content))
     finished, left_out = split_finished([run])
-    assert finished == [run] or "\n" not in left_out[run]
+    assert [*finished] == [run] or "\n" not in left_out[run]
+
+
+def write_stream(folder, *, logged=()):
+    """A finished run over several tasks with some lines in its log; returns its path as text."""
+    run = write_run(folder, accuracy=0.75)
+    config = load_config_file("lifelong_text", "")
+    tasks = [task.name for task in config.lifelong.in_order]
+    evaluations = tuple(dataclasses.replace(config.evaluation, name=name, task=name) for name in tasks)
+    (folder / "config.json").write_text(
+        json.dumps(config_to_dict(dataclasses.replace(config, evaluations=evaluations)))
+    )
+    lines = [
+        {"step": 10 * (stage + 1), "attempt": 1, "kind": "evaluation", "phase": "after", "stage": stage, "name": name}
+        for stage in range(len(tasks))
+        for name in tasks
+    ]
+    train = {"step": 5, "attempt": 1, "kind": "train", "tokens": 8.0, "tokens_per_second": 4.0, "targets": 8.0}
+    content = [train, *({**line, "accuracy": 0.5} for line in lines), *logged]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in content))
+    return run
+
+
+LOGS = {
+    "a number": (3, "it has no kind"),
+    "no kind": ({"step": 5}, "it has no kind"),
+    "a kind that is a list": ({"step": 5, "kind": ["train"]}, "it has no kind"),
+    "no step": ({"kind": "evaluation"}, "it has no number step"),
+    "no tokens": ({"step": 5, "kind": "train", "tokens_per_second": 2.0}, "it has no number tokens"),
+    "text for a number": ({"step": 5, "kind": "grown", "seconds": "x"}, "it has no number seconds"),
+    "no targets": ({"step": 5, "kind": "train", "tokens": 8.0}, "it has no number targets"),
+    "a list for a score": ({"step": 5, "kind": "evaluation", "accuracy": []}, "it has no number accuracy"),
+    "text for a stage": ({"step": 5, "kind": "evaluation", "stage": "x"}, "it has no number stage"),
+    "a list for a name": ({"step": 5, "kind": "evaluation", "name": []}, "its name is no text"),
+}
+
+
+@pytest.mark.parametrize("line, reason", LOGS.values(), ids=LOGS)
+def test_a_damaged_log_is_named(tmp_path, line, reason):
+    runs = [write_stream(tmp_path / "whole"), write_stream(tmp_path / "damaged", logged=[line])]
+    finished, left_out = split_finished(runs)
+    assert [*finished] == runs[:1] and finished[runs[0]].stream["average"] == 0.5
+    number = len((tmp_path / "damaged" / "metrics.jsonl").read_text().splitlines())
+    assert f"line {number} is damaged ({reason})" in left_out[runs[1]]
+
+
+@pytest.mark.parametrize("error", [AttributeError, KeyError, TypeError])
+def test_a_mistake_in_memjax_is_no_damaged_run(tmp_path, monkeypatch, error):
+    def fail(run, config):
+        raise error("ours")
+
+    monkeypatch.setattr("memjax.report.comparison.stream_facts", fail)
+    with pytest.raises(error, match="ours"):
+        split_readable([write_run(tmp_path / "run")])
+
+
+def test_a_run_is_read_once(tmp_path, monkeypatch, capsys):
+    runs = [write_stream(tmp_path / name) for name in ("one", "two")]
+    read = []
+    monkeypatch.setattr("memjax.report.comparison.stream_facts", lambda run, config: read.append(run) or {})
+    assert main(["compare", *runs]) == 0 and read == runs
 
 
 def test_runs_of_several_seeds_are_judged(tmp_path, capsys):
@@ -119,7 +206,7 @@ def test_runs_of_several_seeds_are_judged(tmp_path, capsys):
         for dim, values in bits.items()
         for seed, value in enumerate(values)
     ]
-    better, level = compare_contenders(runs)
+    better, level = compare_finished(runs)
     assert (better.name, better.control, better.runs, better.measure) == (runs[3], runs[0], 3, "bits_per_byte")
     assert better.comparison.verdict == "gain" and better.comparison.difference == pytest.approx(-0.5)
     assert level.comparison.verdict == "level" and level.comparison.counted == "3 seeds"
@@ -129,15 +216,15 @@ def test_runs_of_several_seeds_are_judged(tmp_path, capsys):
     assert lines[-1].startswith("(Student's t, paired and two-sided")
     assert main(["compare", *runs, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert [one["verdict"] for one in facts["differences"]] == ["gain", "level"]
+    assert [difference["verdict"] for difference in facts["differences"]] == ["gain", "level"]
     assert facts[runs[0]]["model.dim"] == 8
     # Two seeds are too few, one pair is no comparison, and neither are seeds that differ.
-    assert [one.comparison.verdict for one in compare_contenders([*runs[:2], *runs[3:5]])] == ["too few"]
-    assert compare_contenders([runs[0], runs[3]]) == compare_contenders(runs[:3]) == []
-    assert compare_contenders([runs[0], runs[1], runs[5]]) == []
+    assert [difference.comparison.verdict for difference in compare_finished([*runs[:2], *runs[3:5]])] == ["too few"]
+    assert compare_finished([runs[0], runs[3]]) == compare_finished(runs[:3]) == compare_finished([]) == []
+    assert compare_finished([runs[0], runs[1], runs[5]]) == []
     assert main(["compare", *runs[:2], *runs[3:5], "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["differences"]
-    assert found["p"] is None and not math.isnan(found["error"])
+    (difference,) = json.loads(capsys.readouterr().out)["differences"]
+    assert difference["p"] is None and not math.isnan(difference["error"])
 
 
 def test_accuracy_is_better_where_it_is_more(tmp_path):
@@ -148,12 +235,25 @@ def test_accuracy_is_better_where_it_is_more(tmp_path):
         for seed, value in enumerate(values)
     ]
     for run in runs:
-        file = tmp_path / run / "finished.json"
-        content = json.loads(file.read_text())
-        del content["results"]["evaluation"]["bits_per_byte"]
-        file.write_text(json.dumps(content))
-    (found,) = compare_contenders(runs)
-    assert (found.measure, found.comparison.verdict) == ("accuracy", "gain")
+        drop_score(run, "bits_per_byte")
+    (difference,) = compare_finished(runs)
+    assert (difference.measure, difference.comparison.verdict) == ("accuracy", "gain")
+
+
+@pytest.mark.parametrize("side", [0, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_one_score_is_compared_in_all_pairs(tmp_path, side, seed):
+    """A run of either contender lacks the first score: nats are compared in all pairs, whichever comes last."""
+    runs = [write_run(tmp_path / f"{dim}_{seed}", dim=dim, seed=seed) for dim in (8, 16) for seed in range(3)]
+    for number, run in enumerate(runs):
+        change_score(run, "nats_per_token", 3.0 + 0.125 * (number % 3) + 0.5 * (number > 2))
+    drop_score(runs[side + seed], "bits_per_byte")
+    (difference,) = compare_finished(runs)
+    assert (difference.measure, difference.comparison.verdict) == ("nats_per_token", "loss")
+    assert (difference.comparison.difference, difference.comparison.units) == (0.5, 3)
+    for run in runs[side : side + 3]:
+        drop_score(run, "nats_per_token")
+    assert compare_finished(runs) == []  # They have no score in common.
 
 
 GENERATORS = {
@@ -206,7 +306,7 @@ def test_a_report_leaves_damaged_runs_out_and_judges_seeds(tmp_path, capsys, mon
         raise ValueError("enough")
 
     monkeypatch.setattr("memjax.report.assembly.make_report", make_report)
-    replaced("config.json", "{")(tmp_path / "8_1")
+    replace_content("config.json", "{")(tmp_path / "8_1")
     (tmp_path / "8_2" / "finished.json").unlink()  # is shown as far as it is there
     with contextlib.suppress(ValueError):
         main(["report", *runs])
@@ -226,8 +326,8 @@ def test_a_run_that_has_diverged_says_so(tmp_path, capsys, nats, more_than):
     assert "\ndiverged                   yes\n" in re.sub(" +\n", "\n", capsys.readouterr().out)
     assert main(["compare", *runs, "--json"]) == 0
     assert [facts.get("diverged") for facts in json.loads(capsys.readouterr().out).values()] == ["yes", None]
-    told = [run_facts(OpenedRun(run)).get("diverged") for run in runs]
-    assert told == [f"yes: {nats:.4g} nats a target, more than {more_than:.4g}", None]
+    lines = [run_facts(OpenedRun(run)).get("diverged") for run in runs]
+    assert lines == [f"yes: {nats:.4g} nats a target, more than {more_than:.4g}", None]
 
 
 @pytest.mark.parametrize("error", [FloatingPointError, ValueError])
