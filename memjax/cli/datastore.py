@@ -173,7 +173,7 @@ def _key_source(options: Any, config: Config | None, store: Any = None, otherwis
     from memjax.retrieval.keys import TAP, make_key_source
 
     key = options.key or otherwise or (TAP if store is None else str(store.header.protocol.get("key", TAP)))
-    return make_key_source(open_run(options.run, config, options), key)
+    return make_key_source(open_run(options.run, config, is_data_named=options.is_data_named), key)
 
 
 def _open_index(store: Any, options: Any, **chosen: Any) -> Any:
@@ -244,7 +244,8 @@ def _other_half(options: Any, source: Any) -> Any:
     data = dataclasses.replace(ours.data, half=theirs.data.half)
     config = dataclasses.replace(theirs, data=data, evaluation=ours.evaluation)
     index = _open_index(store, options, exact_scores=options.backend != "exact")
-    return Half(make_key_source(open_run(run, config, options), source.tap), store, index)
+    loaded = open_run(run, config, is_data_named=options.is_data_named)
+    return Half(make_key_source(loaded, source.tap), store, index)
 
 
 def _build_index(store: Any, options: Any) -> dict[str, Any]:

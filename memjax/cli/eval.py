@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> int:
         scored = dataclasses.replace(config, evaluation=evaluation)
         evaluation_model(scored, ANY_SIZE)
         validate(scored)
-    loaded = open_run(options.run, config, options)
+    loaded = open_run(options.run, config, is_data_named=options.is_data_named)
     task, facts = loaded.experiment.task, {"run": options.run, **loaded.checkpoint.facts()}
     scoring = f"eval: compiling, then scoring the {config.evaluation.split} split"
     if options.datastore:

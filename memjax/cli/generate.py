@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> int:
     prompts = read_prompts(options.prompt, options.prompt_file)
     temperature = 0.0 if options.greedy else options.temperature
     sampling = Sampling(temperature=temperature, top_k=options.top_k, top_p=options.top_p)
-    loaded = open_run(options.run, config, options)
+    loaded = open_run(options.run, config, is_data_named=options.is_data_named)
     asked = {"max_tokens": options.max_tokens, "sampling": sampling, "stop": options.stop, "seed": options.seed}
     if options.datastore:
         loaded, asked["recall"], store = recall_of(options, loaded)

@@ -1,4 +1,4 @@
-"""What the verbs share: options, the config of a file or of a run, and what is printed."""
+"""Parts that all verbs share: options, the config of a file or of a run, and printing."""
 
 import argparse
 import json
@@ -18,23 +18,23 @@ DEFAULT_CONFIG = "memorizing_python"
 
 
 DATA_FIELDS = (*(f"data.{field}" for field in Data.places), "lifelong.folder")
-"""What every verb on a run may change: where its data is."""
+"""Fields that every verb on a run may change: places of its data."""
 
 
-DATA_NAMES = ("data.source", "data.neighbors", "data.states", "lifelong.folder")
-"""Fields that say which data a run reads: named on the command line, it may be other data than that of training."""
+DATA_OPTIONS = ("--data.source", "--data.neighbors", "--data.states", "--lifelong.folder")
+"""Beginnings of the overrides that name the data of a run. It may then be other data than that of training."""
 
 
 EVALUATION_FIELDS = ("evaluation.", "model.attention.", "task.", *DATA_FIELDS)
-"""What `memjax eval` may change; of the attention and the task only what changes no parameter."""
+"""Fields that `memjax eval` may change; of the attention and the task only those that change no parameter."""
 
 
 GENERATION_FIELDS = ("evaluation.cache.", *DATA_FIELDS)
-"""What `memjax generate` may change."""
+"""Fields that `memjax generate` may change."""
 
 
 RUN = "a run directory; its config has the fields below"
-"""What `--run` is."""
+"""Help of `--run`."""
 
 
 MISTAKES: tuple[tuple[str, Callable[..., str]], ...] = (
@@ -45,17 +45,17 @@ MISTAKES: tuple[tuple[str, Callable[..., str]], ...] = (
     (r"argument (\S+): ignored explicit argument (.*)", "{}: given {}, allowed: no value".format),
     (
         r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)",
-        lambda name, given, names: (
-            f"{name}: given {given!r}, allowed: {names}"
-            + suggestion(given, [one.strip(" '") for one in names.split(",")])
+        lambda option, given, names: (
+            f"{option}: given {given!r}, allowed: {names}"
+            + suggestion(given, [name.strip(" '") for name in names.split(",")])
         ),
     ),
 )
-"""what argparse says, and the same as memjax says it"""
+"""Pattern of a message of argparse -> the message of memjax, from the groups of the pattern."""
 
 
 MAY_BE_EMPTY = ("--prompt", "--variant")
-"""options whose text may be empty: an empty document is continued, and '' is the variant that fits"""
+"""Options whose text may be empty: an empty document is continued, and '' is the variant that fits."""
 
 
 def make_reader(hint: Any) -> Callable[[str], Any]:
@@ -85,15 +85,15 @@ class Parser(argparse.ArgumentParser):
     """The options of a verb, or of one of its actions; a mistake is a `UsageError`.
 
     Args:
-      verb: which, with its action where it has some.
-      about: what it does, for its help.
+      verb: Name of the verb, with its action where it has some.
+      about: Description of the verb for its help.
       reads: 'config' for a config file, 'run' for the config of a run.
-      json: what its JSON objects are, where it prints such; None = it does not.
+      json: Content of its JSON objects, for the help of `--json`. None for a verb without `--json`.
     """
 
     def __init__(self, verb: str, about: str | None, reads: str = "", json: str | None = None):
         super().__init__(prog=f"memjax {verb}", description=about, allow_abbrev=False)
-        self.set_defaults(run=None, config=None, variant="", own_text=None, own_tasks=None)
+        self.set_defaults(run=None, config=None, variant="", own_text=None, own_tasks=None, is_data_named=False)
         if reads == "run":
             self.add_argument("--run", required=True, metavar="DIR", help=RUN)
         if reads == "config":
@@ -121,24 +121,25 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--json", action="store_true", help=f"print one JSON object{json}")
 
     def error(self, message: str) -> NoReturn:
-        for pattern, told in MISTAKES:
-            if found := re.fullmatch(pattern, message):
-                message = told(*found.groups())
+        for pattern, describe in MISTAKES:
+            if match := re.fullmatch(pattern, message):
+                message = describe(*match.groups())
         raise UsageError(" ".join(message.split()))
 
     def split(self, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         """The options and what is none, which is named first where something that is needed is not given."""
         self._refuse_empty(arguments)
-        needed = [] if {"-h", "--help"} & set(arguments) else [one for one in self._actions if one.required]
+        wants_help = bool({"-h", "--help"} & set(arguments))
+        needed = [] if wants_help else [action for action in self._actions if action.required]
         for action in needed:
             action.required = False
         options, rest = self.parse_known_args(arguments)
-        absent = next((one for one in needed if getattr(options, one.dest) in (None, [], "")), None)
+        absent = next((action for action in needed if getattr(options, action.dest) in (None, [], "")), None)
         if absent is None:
             return options, rest
         name, option = str(absent.metavar or absent.dest), next(iter(absent.option_strings), "")
         allowed = f"{option} {name}, {absent.help}" if option else absent.help
-        alone = next((one for one in rest if not one.startswith("-")), "")
+        alone = next((argument for argument in rest if not argument.startswith("-")), "")
         if rest and rest[0].startswith("--"):
             self.refuse(rest[0])
         if alone and option:
@@ -154,7 +155,7 @@ class Parser(argparse.ArgumentParser):
                 raise UsageError(f"{name}: given '', allowed: a text of at least one character; leave {name} out")
 
     def apart(self, arguments: list[str]) -> tuple[list[str], list[str]]:
-        """What stands alone, of no option, and the rest; an option that the parser does not know has one value."""
+        """Separates the arguments of no option from the rest; an option that the parser does not know has one value."""
         alone, rest, values = list[str](), list[str](), 0
         for argument in arguments:
             if not argument.startswith("-") and not values:
@@ -187,52 +188,72 @@ def with_config(
     only: Sequence[str] = (),
     check: Callable[[argparse.Namespace, Config], None] = lambda options, config: None,
 ) -> tuple[argparse.Namespace, Config]:
-    """The options, and the config (of `--config` or of the run in `--run`) with its overrides, validated.
+    """Reads the options of a verb, and the config (of `--config` or of the run in `--run`) with its overrides.
 
-    `check` refuses what else does not fit, before anything is printed.
+    In this order: the options, the config that they choose, its overrides, all checks, and last the line about a config
+    that `--text` or `--tasks` has chosen. With `--help` the options are printed, then the fields of that config, or
+    those of the default config instead of a run's.
 
-    `--help` lists the fields after the options: those of `--config`, or of the default config instead of a run's.
+    Args:
+      parser: Options of the verb.
+      arguments: Arguments of the command line after the verb.
+      only: Prefixes of the fields that may be changed. Empty for all fields.
+      check: `check(options, config)` refuses other options that do not fit, before anything is printed.
+
+    Returns:
+      The options, of which `is_data_named` says whether the overrides name the data, and the validated config.
+
+    Raises:
+      UsageError: Options that are not known or do not go together.
+      ValueError: A config that is not valid.
     """
     wants_help = bool({"-h", "--help"} & set(arguments))
     if wants_help:
-        parser.print_help()
-        print()
-        arguments = [argument for argument in arguments if argument not in ("-h", "--help")]
-        for action in parser._actions:
-            action.required = False
-    options, rest = parser.split(arguments)
-    line = ""
-    given = [f"--{name}" for name, value in _whence(options).items() if value]
-    if len(given) > 1:
-        raise UsageError(f"{given[0]}: given with {given[1]}, allowed: one of the two")
-    rules = reading_rules(options)
-    if options.run is not None:
-        from memjax.training.runs import load_config as load_run_config
-
-        config = load_run_config(options.run)
-    elif options.own_text is not None:
-        from memjax.own_text import text_config
-
-        config, line = text_config(options.own_text, options.config or "", options.variant, rules)
-    elif options.own_tasks is not None:
-        from memjax.own_tasks import tasks_config
-
-        config, line = tasks_config(options.own_tasks, options.config or "", options.variant, rules)
-    else:
-        config = load_config(DEFAULT_CONFIG if options.config is None else options.config, options.variant)
-    rest, others = ["--help"] if wants_help else rest, tuple(parser._option_string_actions)
-    chosen = config
-    config = apply_overrides(config, rest, prog=parser.prog, only=only, others=others)
-    options.is_data_named = any(one.startswith(tuple(f"--{name}" for name in DATA_NAMES)) for one in rest)
+        arguments = _print_options(parser, arguments)
+    options, overrides = parser.split(arguments)
+    chosen, line = _choose_config(options)
+    fields, others = ["--help"] if wants_help else overrides, tuple(parser._option_string_actions)
+    config = apply_overrides(chosen, fields, prog=parser.prog, only=only, others=others)
+    options.is_data_named = any(argument.startswith(DATA_OPTIONS) for argument in fields)
     validate(config)
     check(options, config)
     if options.own_text is not None:
         from memjax.own_text import check_size
 
         check_size(config)
-    if line:  # nothing is said before all is checked
+    if line:
         print(line + describe_overrides(chosen, config), file=sys.stderr, flush=True)
     return options, config
+
+
+def _print_options(parser: Parser, arguments: list[str]) -> list[str]:
+    """Prints the help of a parser, and returns the arguments without `--help`, none of which is needed any more."""
+    parser.print_help()
+    print()
+    for action in parser._actions:
+        action.required = False
+    return [argument for argument in arguments if argument not in ("-h", "--help")]
+
+
+def _choose_config(options: argparse.Namespace) -> tuple[Config, str]:
+    """Returns the config that options choose, before overrides, and the line about a choice by --text or --tasks."""
+    chosen_by = [f"--{name}" for name, value in _exclusive_options(options).items() if value]
+    if len(chosen_by) > 1:
+        raise UsageError(f"{chosen_by[0]}: given with {chosen_by[1]}, allowed: one of the two")
+    rules = reading_rules(options)
+    if options.run is not None:
+        from memjax.training.runs import load_config as load_run_config
+
+        return load_run_config(options.run), ""
+    if options.own_text is not None:
+        from memjax.own_text import text_config
+
+        return text_config(options.own_text, options.config or "", options.variant, rules)
+    if options.own_tasks is not None:
+        from memjax.own_tasks import tasks_config
+
+        return tasks_config(options.own_tasks, options.config or "", options.variant, rules)
+    return load_config(DEFAULT_CONFIG if options.config is None else options.config, options.variant), ""
 
 
 def describe_overrides(chosen: Config, config: Config) -> str:
@@ -246,7 +267,7 @@ def describe_overrides(chosen: Config, config: Config) -> str:
     """
     from memjax.training.runs import config_to_dict, flat_settings
 
-    before, after = (flat_settings(config_to_dict(one)) for one in (chosen, config))
+    before, after = (flat_settings(config_to_dict(settings)) for settings in (chosen, config))
     changed = [
         f"{name} {after.get(name)!r} instead of {before.get(name)!r}"
         for name in dict.fromkeys([*before, *after])
@@ -264,13 +285,13 @@ def reading_rules(options: argparse.Namespace) -> ReadingRules:
     """
     columns = ("text_column", "label_column")
     names = ("encoding", "skip", "strict", *columns)
-    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name, None)]
-    if not given:
+    used = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name, None)]
+    if not used:
         return ReadingRules()
     if not (options.own_text or options.own_tasks or getattr(options, "add_task", None)):
-        raise UsageError(f"{given[0]}: given without your own files, allowed: with --text, --tasks or --add-task")
+        raise UsageError(f"{used[0]}: given without your own files, allowed: with --text, --tasks or --add-task")
     if options.own_text and any(getattr(options, name) for name in columns):
-        raise UsageError(f"{given[-1]}: given with --text, allowed: with --tasks or --add-task (--data.source.field)")
+        raise UsageError(f"{used[-1]}: given with --text, allowed: with --tasks or --add-task (--data.source.field)")
     if options.skip and options.strict:
         raise UsageError("--strict: given with --skip, allowed: one of the two")
     if allowed := refusal(options.encoding, Encoding) if options.encoding is not None else "":
@@ -280,24 +301,26 @@ def reading_rules(options: argparse.Namespace) -> ReadingRules:
     return ReadingRules(options.encoding or "utf-8", skip, text_column, label_column)
 
 
-def _whence(options: argparse.Namespace) -> dict[str, Any]:
-    """What says which config it is, of which there is one; --text and --tasks fill that of --config."""
-    own = {"text": options.own_text, "tasks": options.own_tasks}
-    return {
-        "run": options.run,
-        **({"config": options.config, "variant": options.variant} if options.run else {}),
-        **own,
-    }
+def _exclusive_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Returns the options that choose a config, of which one may be given; --text and --tasks fill that of --config."""
+    of_config = {"config": options.config, "variant": options.variant} if options.run else {}
+    return {"run": options.run, **of_config, "text": options.own_text, "tasks": options.own_tasks}
 
 
-def open_run(run: str, config: Config | None, options: Any = None, *, step: int | None = None) -> Any:
-    """A run as its directory has it, and lines on standard error that say which checkpoint that is, and which data.
+def open_run(run: str, config: Config | None, *, is_data_named: bool = False, step: int | None = None) -> Any:
+    """Opens a run, and says on standard error which checkpoint that is and which data it reads.
 
     Args:
       run: The run directory.
       config: The configuration that is used instead of that of the run.
-      options: The options of `with_config`, which know whether the data was named on the command line.
+      is_data_named: Whether the command line names the data (`with_config`), which may then be other data.
       step: The step of another checkpoint than the newest.
+
+    Returns:
+      The run (`memjax.lifelong.load_run`).
+
+    Raises:
+      ValueError: A run that is damaged, was trained on other data, or has parameters that are not finite.
     """
     import jax.numpy as jnp
     import numpy as np
@@ -307,7 +330,7 @@ def open_run(run: str, config: Config | None, options: Any = None, *, step: int 
     from memjax.training.runs import describe_generator
 
     tell = lambda line: print(line, file=sys.stderr, flush=True)
-    loaded = load_run(run, config, step=step, tell=tell, is_data_named=getattr(options, "is_data_named", False))
+    loaded = load_run(run, config, step=step, tell=tell, is_data_named=is_data_named)
     tell(f"{run}: {loaded.checkpoint}")
     if line := describe_generator(run):
         tell(line)
@@ -318,7 +341,7 @@ def open_run(run: str, config: Config | None, options: Any = None, *, step: int 
 
 
 def data_facts(loaded: Any) -> dict[str, Any]:
-    """What was read instead of the data of a run, for its results; {} where that is the data of training."""
+    """Names the data that was read instead of that of training, for the results; {} where it is that of training."""
     other = loaded.experiment.run_data.other
     return {"other_data": ", ".join(other)} if other else {}
 

@@ -32,27 +32,27 @@ def run(arguments: list[str]) -> int:
     asked: list[tuple[Any, str]] = [*_asked(config, files)] if files else []
     if options.text or options.file or not files:
         asked += [(text, about) for text in read_texts(options.text, options.file)]
-    answers, facts = predict(options.run, config, asked, options, top=options.top)
-    codes = [exit_code(found) for found in answers]
-    for number, ((text, _), found) in enumerate(zip(asked, answers, strict=True)):
-        told = {"text": text} if isinstance(text, str) else {"row": number}
-        shown = describe_row(found) if files else describe_answer(found)
-        print(json.dumps({**told, **found, **facts}) if options.json else shown)
+    answers, facts = predict(options.run, config, asked, is_data_named=options.is_data_named, top=options.top)
+    codes = [exit_code(answer) for answer in answers]
+    for number, ((text, _), answer) in enumerate(zip(asked, answers, strict=True)):
+        question = {"text": text} if isinstance(text, str) else {"row": number}
+        shown = describe_row(answer) if files else describe_answer(answer)
+        print(json.dumps({**question, **answer, **facts}) if options.json else shown)
     return max(codes)
 
 
 def predict(
-    run: str, config: Config, asked: Sequence[tuple[Any, str]], options: Any = None, **how: Any
+    run: str, config: Config, asked: Sequence[tuple[Any, str]], *, is_data_named: bool = False, **settings: Any
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What a run answers, see `Task.predict`, and which checkpoint of it."""
+    """Returns the answers of a run (`Task.predict` takes the settings), and facts about its checkpoint."""
     from memjax.tasks import Asked
 
-    loaded = open_run(run, config, options)
+    loaded = open_run(run, config, is_data_named=is_data_named)
     if loaded.experiment.model.asks_task and config.lifelong is not None:
         last = config.lifelong.in_order[loaded.experiment.config.num_columns - 1].name
         print(f"{run}: no task is told, the column of {last} answers", file=sys.stderr, flush=True)
-    found = loaded.experiment.predict(loaded.variables, [Asked(*one) for one in asked], **how)
-    return found, loaded.checkpoint.facts()
+    answers = loaded.experiment.predict(loaded.variables, [Asked(*question) for question in asked], **settings)
+    return answers, loaded.checkpoint.facts()
 
 
 def describe_answer(found: Mapping[str, Any]) -> str:

@@ -34,7 +34,7 @@ def run(arguments: list[str]) -> int:
 
     task_of(config).require("sample")
     sampling = Sampling(temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)
-    loaded = open_run(options.run, config, options)
+    loaded = open_run(options.run, config, is_data_named=options.is_data_named)
     shape = size or loaded.experiment.documents("train").shape
     model = make_evaluation_model(loaded.experiment, Evaluation(cache=config.evaluation.cache))
     settings = {"segment_length": config.data.segment_length, "sampling": sampling, "seed": options.seed}

@@ -22,9 +22,10 @@ def run(arguments: list[str]) -> int:
 
     task_of(config).require("translate")
     texts = read_texts(options.text, options.file, by_line=True)
-    how = {"beam_size": options.beam_size, "length_penalty": options.length_penalty}
-    answers, facts = predict(options.run, config, [(text, "") for text in texts], options, **how)
-    for text, found in zip(texts, answers, strict=True):
-        value = {"text": text, "translation": found["answer"], **facts}
-        print(json.dumps(value) if options.json else found["answer"])
+    settings = {"beam_size": options.beam_size, "length_penalty": options.length_penalty}
+    asked = [(text, "") for text in texts]
+    answers, facts = predict(options.run, config, asked, is_data_named=options.is_data_named, **settings)
+    for text, answer in zip(texts, answers, strict=True):
+        value = {"text": text, "translation": answer["answer"], **facts}
+        print(json.dumps(value) if options.json else answer["answer"])
     return 0

@@ -14,17 +14,18 @@ def run(arguments: list[str]) -> int:
     every = "every checkpoint that the run has kept, and at which of them a slot was last in use"
     parser.add_argument("--checkpoints", action="store_true", help=every)
     options, config = with_config(parser, arguments, only=EVALUATION_FIELDS)
-    return tell(usage_facts(options.run, config, options, checkpoints=options.checkpoints), describe_usage, options)
+    facts = usage_facts(options.run, config, is_data_named=options.is_data_named, checkpoints=options.checkpoints)
+    return tell(facts, describe_usage, options)
 
 
-def usage_facts(run: str, config: Config, options: Any = None, *, checkpoints: bool = False) -> dict[str, Any]:
-    """What `memjax usage` prints: numbers of every table, and with `checkpoints` those of all of them.
+def usage_facts(run: str, config: Config, *, is_data_named: bool = False, checkpoints: bool = False) -> dict[str, Any]:
+    """Measures how many slots of every value table a run uses, with `checkpoints` at each of them.
 
     Args:
-      run: the directory.
-      config: of the run, with another split if wanted.
-      options: The options of the command line, as `open_run` takes them.
-      checkpoints: all that are kept instead of the newest.
+      run: Directory of the run.
+      config: Configuration of the run, with the split to read.
+      is_data_named: Whether the command line names the data. See `open_run`.
+      checkpoints: Whether to measure all checkpoints of the run instead of the newest one.
     """
     from memjax.inspection.slot_usage import describe_counts, last_used, measure_usage
     from memjax.training.restoring import checkpoint_steps
@@ -32,7 +33,7 @@ def usage_facts(run: str, config: Config, options: Any = None, *, checkpoints: b
     read: dict[str, Any] = {}
 
     def measure(step: int | None) -> dict[str, dict[str, Any]]:
-        loaded = open_run(run, config, options, step=step)
+        loaded = open_run(run, config, is_data_named=is_data_named, step=step)
         read.update(loaded.checkpoint.facts())
         return measure_usage(loaded.experiment, loaded.variables)
 
