@@ -50,13 +50,13 @@ Numbers = dict[tuple[str, str], int]
 def tasks_config(
     files: Sequence[str], name: str = "", variant: str = "", rules: ReadingRules = ReadingRules()
 ) -> tuple[Config, str]:
-    """A configuration for a stream of files, and a line that says what is in it.
+    """Makes the configuration for a stream of files, and a line that says what is in it.
 
     Args:
-      files: of the tasks, in the order in which they are learned: as `LabelledFile` for a text encoder, folders of
+      files: Files of the tasks, in the order in which they are learned: as `LabelledFile` for a text encoder, folders of
         `CachedFeatures` for a perceptron, folders of SQuAD for questions, texts for a language model.
-      name: of a config of a stream, or of one task, which becomes the stream of plain training.
-      variant: of the config, with its model and its method.
+      name: Name of a config of a stream, or of one task, which becomes the stream of plain training.
+      variant: Variant of the config, with its model and its method.
       rules: Encoding of the files, and what may be skipped.
 
     Raises:
@@ -69,32 +69,32 @@ def tasks_config(
         if path in paths[:number]:
             raise UsageError(f"--tasks: given {files[number]} twice, allowed: each file once")
     names = [_name(path) for path in paths]
-    for number, own in enumerate(names):
-        if own in names[:number]:
-            raise UsageError(f"--tasks: given two files of the name {own!r}, allowed: a name of its own for each")
+    for number, task_name in enumerate(names):
+        if task_name in names[:number]:
+            raise UsageError(f"--tasks: given two files of the name {task_name!r}, allowed: a name of its own for each")
     folder = os.path.commonpath([path.parent for path in paths])
     sources, numbers = {}, Numbers()
-    for own, path in sorted(zip(names, paths, strict=True)):
-        sources[own] = _source(config, own, Path(os.path.relpath(path, folder)), path, numbers, rules)
+    for task_name, path in sorted(zip(names, paths, strict=True)):
+        sources[task_name] = _source(config, task_name, Path(os.path.relpath(path, folder)), path, numbers, rules)
     stream = replace(config.lifelong or Lifelong(epochs=1), folder=folder, order=())
     stream.vocabulary = "tasks" if config.task.files is LabelledFile else stream.vocabulary
-    stream.tasks = tuple(TaskData(name=own, source=sources[own]) for own in names)
+    stream.tasks = tuple(TaskData(name=task_name, source=sources[task_name]) for task_name in names)
     task = config.task
     if numbers:
         room = max(task.num_classes, RESERVED * len(set(numbers.values())), max(numbers.values()) + 1)
         task = replace(task, num_classes=room, mask_unseen=True)
     data = replace(config.data, source=sources[min(names)])
-    own = "_".join(filter(None, [name or "tasks", *names, variant]))[:80]
-    made = replace(config, name=own, data=data, task=task, lifelong=stream, evaluations=())
-    return made, _described(made)
+    run_name = "_".join(filter(None, [name or "tasks", *names, variant]))[:80]
+    config = replace(config, name=run_name, data=data, task=task, lifelong=stream, evaluations=())
+    return config, _described(config)
 
 
 def with_file(config: Config, file: str, rules: ReadingRules = ReadingRules()) -> tuple[Config, str]:
     """The configuration of a stream with a file as a task more at its end, and a line that says what is in it.
 
     Args:
-      config: of a run over tasks.
-      file: as in `tasks_config`.
+      config: Configuration of a run over tasks.
+      file: File of the new task. See `tasks_config`.
       rules: Encoding of the file, and what may be skipped.
 
     Raises:
@@ -172,14 +172,14 @@ def _name(path: Path) -> str:
 
 
 def _source(config: Config, name: str, stored: Path, path: Path, numbers: Numbers, rules: ReadingRules) -> SourceKind:
-    """What a config of this kind reads of a file; its classes get the next numbers.
+    """Returns the source that a config of this kind reads a file by; its classes get the next numbers.
 
     Args:
-      config: whose task it is for.
-      name: of the task.
-      stored: the path that the settings name.
-      path: where the file is now.
-      numbers: of the classes so far, to which those of the file are added.
+      config: Configuration with the kind of the task.
+      name: Name of the task.
+      stored: Path that the settings name.
+      path: Present path of the file.
+      numbers: Numbers of the classes so far, to which those of the file are added.
       rules: Encoding of the file, and what may be skipped.
     """
     kind = CachedFeatures if config.model.reads == "vectors" else config.task.files

@@ -33,14 +33,14 @@ SMALL = 1_000_000
 def text_config(
     path: str | os.PathLike[str], name: str = "", variant: str = "", rules: ReadingRules = ReadingRules()
 ) -> tuple[Config, str]:
-    """The config for a text, and a line that says what was chosen and why.
+    """Chooses the config for a text, and says why in a line.
 
     Args:
-      path: a file, a folder, a glob, or records (JSON lines or arrays, CSV, TSV, Parquet, Arrow; their field `text`),
+      path: A file, a folder, a glob, or records (JSON lines or arrays, CSV, TSV, Parquet, Arrow; their field `text`),
         packed or not.
-      name: of a config of texts to use instead of `own_text`.
-      variant: of the config; '' = by the size of the text, or the default one of another config; 'no_memory' = by the
-        size too, with the memory off.
+      name: Name of a config of texts to use instead of `own_text`.
+      variant: Variant of the config. '' for that of the size of the text, or the default one of another config;
+        'no_memory' for that of the size, with the memory off.
       rules: Encoding of the files, and what may be skipped.
 
     Raises:
@@ -105,7 +105,7 @@ def _variant_of(size: int) -> str:
 
 
 def _why(config: Config, path: object, count: int, size: int, name: str, variant: str, *, by_size: bool) -> str:
-    """What was chosen, and why."""
+    """Returns the line that says which config was chosen, and why."""
     model, data = config.model, config.data
     amount = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
     memory = model.carrier.memory_length
