@@ -53,7 +53,7 @@ def tasks_config(
     """Makes the configuration for a stream of files, and a line that says what is in it.
 
     Args:
-      files: Files of the tasks, in the order in which they are learned: as `LabelledFile` for a text encoder, folders of
+      files: Files of the tasks, in the order of learning: as `LabelledFile` for a text encoder, folders of
         `CachedFeatures` for a perceptron, folders of SQuAD for questions, texts for a language model.
       name: Name of a config of a stream, or of one task, which becomes the stream of plain training.
       variant: Variant of the config, with its model and its method.
