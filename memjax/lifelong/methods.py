@@ -84,17 +84,25 @@ def replay(
 
 
 def compare_with_batch(objective: Objective, model: Any) -> Objective:
-    """Returns an objective that compares each row with the classes of its batch alone (ER-ACE).
+    """Returns an objective whose softmax over the classes has only the classes of the batch (ER-ACE).
+
+    A batch with targets `[batch, 1]` gets the extra `CLASSES`, `[batch, classes]`: true for every class that a target
+    with a weight above 0 has, and the same in every row. Where the batch has the extra already, both must allow a
+    class.
 
     Caccia, Aljundi, Asadi, Tuytelaars, Pineau and Belilovsky, "New Insights on Reducing Abrupt Representation Change in
     Online Continual Learning", ICLR 2022, https://arxiv.org/abs/2104.05025.
 
     Differs from the paper or its code: with `training.accumulate` the classes are those of a group of rows.
 
+    Args:
+      objective: Objective of the update.
+      model: Model with a head of classes.
+
     Raises:
       ValueError: A model without a head of classes.
     """
-    count = getattr(getattr(model, "head", None), "num_classes", 0)
+    count = model.num_classes()
     if not count:
         allowed = "'seen', or a model with a head of classes"
         raise ValueError(f"lifelong.method.compared: given 'batch' with {type(model).__name__}, allowed: {allowed}")

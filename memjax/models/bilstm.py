@@ -119,6 +119,11 @@ class BiLSTM(Model):
         return 0
 
     @nn.nowrap
+    def num_classes(self) -> int:
+        """Returns the number of classes of its head. 0 without a head of classes."""
+        return self.head.count_classes()
+
+    @nn.nowrap
     def num_targets(self, length: int) -> int:
         """As many as the head has."""
         return self.head.num_targets(1)

@@ -115,9 +115,17 @@ class Model(nn.Module):
 
     @nn.nowrap
     def num_choices(self, length: int) -> int:
-        """Number of values that a target of a row of `length` inputs can have: vocabulary entries, classes, tokens."""
-        head, vocabulary = getattr(self, "head", None), getattr(self, "vocabulary", None)
-        return getattr(head, "num_classes", 0) or getattr(vocabulary, "vocab_size", 0) or length
+        """Returns the number of answers that a target is one of: classes, entries of the vocabulary, or tokens.
+
+        Args:
+          length: Number of inputs of a row.
+        """
+        return self.num_classes() or self.vocabulary.vocab_size or length
+
+    @nn.nowrap
+    def num_classes(self) -> int:
+        """Returns the number of classes of its head. 0 without a head of classes."""
+        return 0
 
     @nn.nowrap
     def of_task(self, index: int) -> Any:

@@ -164,6 +164,11 @@ class TaskHead(nn.Module):
         """Targets of a text of so many tokens."""
         return length
 
+    @nn.nowrap
+    def count_classes(self) -> int:
+        """Returns the number of classes that it scores. 0 where targets are no classes."""
+        return 0
+
 
 class MaskedTokenHead(TaskHead):
     """Head that predicts hidden tokens: dense, activation and norm, then the vocabulary's scores with a bias.
@@ -233,6 +238,11 @@ class ClassificationHead(TaskHead):
     def num_targets(self, length: int) -> int:
         """The class."""
         return 1
+
+    @nn.nowrap
+    def count_classes(self) -> int:
+        """Returns the number of classes."""
+        return self.num_classes
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
         """Scores of the classes; -inf of those that may not be answered."""

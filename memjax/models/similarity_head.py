@@ -105,6 +105,11 @@ class SimilarityHead(TaskHead):
         """The class."""
         return 1
 
+    @nn.nowrap
+    def count_classes(self) -> int:
+        """Returns the number of classes."""
+        return self.num_classes
+
     @nn.compact
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
         """Scores of the classes; -inf of those that may not be answered."""

@@ -134,6 +134,11 @@ class TextEncoder(Model):
         return "head/layer_norm/" if self.head is not None and self.head.scores_vocabulary else ""
 
     @nn.nowrap
+    def num_classes(self) -> int:
+        """Returns the number of classes of its head. 0 without a head of classes."""
+        return 0 if self.head is None else self.head.count_classes()
+
+    @nn.nowrap
     def num_targets(self, length: int) -> int:
         """As many as the head has."""
         return self.head.num_targets(length) if self.head is not None else length

@@ -111,6 +111,11 @@ class BayesHead(TaskHead):
         """Returns 1, the class."""
         return 1
 
+    @nn.nowrap
+    def count_classes(self) -> int:
+        """Returns the number of classes."""
+        return self.num_classes
+
     @nn.compact
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
         """Returns the log-probability of the features under each class, -inf of classes that may not be answered."""

@@ -322,16 +322,22 @@ class BiLSTM(AnyModel, Carrier):
 
 @dataclass(slots=True, kw_only=True)
 class TokenBag(AnyModel, Carrier):
-    """A perceptron over hashed counts of tokens and of pairs of neighbours (fastText): it learns from few texts."""
+    """A text classifier over hashed counts of tokens and of pairs of neighbours, which learns from few texts.
+
+    A text is one vector of `buckets` counts; its output is a score a class. Hashed counts and pairs are those of
+    fastText (Joulin, Grave, Bojanowski and Mikolov 2017, https://arxiv.org/abs/1607.01759). 'bayes' is multinomial
+    naive Bayes (McCallum and Nigam 1998) with errors weighed as by Su, Zhang, Ling and Matwin 2008; see
+    `memjax.models.token_bag.BayesHead`.
+    """
 
     buckets: Count = 16_384
-    """buckets of the hash"""
+    """number of buckets of the hash: features of a text"""
     pairs: bool = False
     """pairs of neighbouring tokens are counted too"""
     widths: tuple[Count, ...] = ()
     """widths of the hidden layers, each with a rectifier; () = none, a linear classifier"""
     dropout: Rate = 0.0
-    """rate on the hidden layers, and on what the head reads"""
+    """rate on the hidden layers, and on the input of the head"""
     head: Literal["bayes", "softmax"] = "bayes"
     """learning of classes: 'bayes' sums the counts of each class (naive Bayes), so that no class changes another
     and one pass is enough; 'softmax' fits a linear classifier"""

@@ -16,14 +16,16 @@ from memjax.config import Config
 from memjax.data.rows import position_of_rows
 from memjax.settings.relations import warnings
 from memjax.training import processes
-from memjax.training.assembly import check_frozen, make_objective, make_parts, make_schedule
+from memjax.training.assembly import check_frozen, make_objective, make_parts
+from memjax.training.divergence import describe_divergence, divergence_limit, final_divergence, has_diverged
 from memjax.training.evaluation import EvaluationResult, Interrupted
 from memjax.training.experiment import Experiment, make_experiment
+from memjax.training.extension import describe_extension
 from memjax.training.metrics import count_bytes, count_parameters
 from memjax.training.objective import Objective
 from memjax.training.places import Places
 from memjax.training.profiles import Profile, Steps, check_steps
-from memjax.training.progress import Event, Progress
+from memjax.training.progress import Event, Progress, report_preparation
 from memjax.training.record import Record, describe_score
 from memjax.training.restoring import check_start, init_from
 from memjax.training.run_data import RunData, read_record
@@ -79,7 +81,7 @@ Hook = Callable[[StepInfo], None]
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-    """What a run has come to.
+    """The end of a run.
 
     Attributes:
       path: the run directory.
@@ -129,8 +131,6 @@ def every(number: int, hook: Hook) -> Hook:
     return call
 
 
-DIVERGED = 10
-"""times the nats of a uniform answer, beyond which an evaluation is that of a model that has diverged"""
 MakeObjective = Callable[[Config, Any], Objective]
 MakeLearner = Callable[[Lineage], Learner]
 Course = Callable[[Experiment, Layout | None, MakeObjective], tuple[MakeLearner, Sequence[Stage]]]
@@ -149,7 +149,7 @@ def plain_learner(
 
     Args:
       experiment: the parts of the run.
-      layout: of arrays on several devices.
+      layout: Shardings of all arrays over several devices. None on a single device.
       objective: `objective(config, model)`.
       method: `method(params)`, what `TrainState.method` is at the start.
       **arguments: `links` and `after_update` of `make_parts`.
@@ -163,8 +163,8 @@ def plain_learner(
         return init_variables(model, jax.random.fold_in(key, 0), config.data.segment_length)
 
     def init(values: Mapping[str, Any]) -> TrainState:
-        memory, kept = model.init_state(rows), method(values["params"])
-        return parts.init(values, memory, example, jax.random.fold_in(key, 1), method=kept)
+        memory, arrays = model.init_state(rows), method(values["params"])
+        return parts.init(values, memory, example, jax.random.fold_in(key, 1), method=arrays)
 
     observe = lambda state, batch, kind: parts.step(state, batch)
     kinds, evaluators = {STREAM: example}, experiment.evaluators(layout)
@@ -213,7 +213,7 @@ def train(
       reset_memory: go on with empty memories, and with another number of rows if wanted: the streams of documents then
         begin their next epoch.
       objective: `objective(config, model)`, another than that of the configuration, such as one `with_penalty`.
-      course: what is run: the learner and the stages; plain training if it is not given.
+      course: `course(experiment, layout, objective)`, for the learner and the stages. Plain training by default.
 
     Raises:
       ValueError: the configuration, the run directory, a checkpoint or the data does not fit; nothing is lost.
@@ -245,7 +245,7 @@ def train(
     with processes.together("the data", timeout):
         if experiment is None:
             tokenizer = open_tokenizer(path) if path.exists() else None
-            prepared = _report_preparation(report, training.steps)
+            prepared = report_preparation(report, training.steps)
             run_data = RunData(path, recorded=read_record(path), is_training=True)
             experiment = make_experiment(config, tokenizer=tokenizer, progress=prepared, run_data=run_data)
         for line in experiment.notes():
@@ -264,30 +264,14 @@ def train(
             if processes.is_first():
                 experiment.run_data.keep(directory.path)
         with StopSignal() as stop, layout.active() if layout else contextlib.nullcontext(), processes.Watch(timeout):
-            named = {"tokenizer": experiment.tokenizer, "layout": layout, "reset_memory": reset_memory}
-            record = Record(config, directory, report, stop, **named)
+            options: dict[str, Any] = {"layout": layout, "reset_memory": reset_memory}
+            record = Record(config, directory, report, stop, tokenizer=experiment.tokenizer, **options)
             learners = lambda lineage: make_learner(lineage) if lineage else first
             return run(learners, stages, record, hooks=hooks, profile=profile)
     finally:
         directory.close()
         if isinstance(report, Progress):
             report.close()
-
-
-def _report_preparation(report: Callable[[Event], None], steps: int) -> Callable[[str, int, int | None], None]:
-    """Tells about the preparation of data, every few seconds."""
-    told: dict[str, float] = {}
-
-    def progress(what: str, done: int, total: int | None) -> None:
-        now = time.perf_counter()
-        if total == 0:
-            report(Event("note", 0, steps, {}, what))
-        elif now - told.get(what, now - 5) >= 5:
-            told[what] = now
-            values = {"what": what, "done": done, "total": total}
-            report(Event("note", 0, steps, values, f"{what}: {done:,}" + (f" of {total:,}" if total else "")))
-
-    return progress
 
 
 def run(
@@ -302,8 +286,8 @@ def run(
 
     Args:
       make_learner: `make_learner(lineage)`, asked at the start, at a restore, and whenever the lineage has changed.
-      stages: what is done.
-      record: where it is kept, and who is told.
+      stages: Stages in their order.
+      record: Record of the run, which also reports to the user.
       hooks: called after each step, before the checkpoint of that step.
       profile: first and last step of a trace.
 
@@ -339,7 +323,7 @@ class _Run:
         self._use(())
 
     def finish(self) -> TrainingResult:
-        """All of it, from the start to `finished.json`."""
+        """Runs all stages, from the start to `finished.json`."""
         record, info = self.record, StepInfo(0, self._start(), {})
         info.step = self.position.step
         self._make_up(info)
@@ -352,14 +336,14 @@ class _Run:
             if not math.isfinite(result.nats):
                 what = f"the evaluation {name!r}" if name else "the evaluation"
                 raise NotFinite(f"{record.path}: not finished, the loss of {what} is {result.nats}; {record.remedy()}")
-        named = {name: result.as_dict() for name, result in results.items() if name}
-        found = {"evaluation": results[""].as_dict(), **({"evaluations": named} if named else {}), **self.sizes}
-        limits = {name: self._limit(name) for name in results}
-        if diverged := all((results[name].nats_per_token or 0) > limits[name] for name in results):
-            found["diverged"] = {"nats_per_token": results[""].nats_per_token, "more_than": limits[""]}
+        evaluations = {name: result.as_dict() for name, result in results.items() if name}
+        values = {"evaluation": results[""].as_dict(), **({"evaluations": evaluations} if evaluations else {})}
+        values |= self.sizes
+        divergence = final_divergence(results, {name: self._limit(name) for name in results})
+        values |= {"diverged": divergence} if divergence else {}
         text = describe_score(results[""])
-        record.finish(info.step, found, f"DIVERGED, {text}" if diverged else text)
-        return TrainingResult(record.path, info.step, found, False)
+        record.finish(info.step, values, f"DIVERGED, {text}" if divergence else text)
+        return TrainingResult(record.path, info.step, values, False)
 
     # Start
 
@@ -375,7 +359,7 @@ class _Run:
             evaluator.release()
 
     def _expected(self, number: int, extra: Any) -> Any:
-        """What the checkpoint of a candidate must hold."""
+        """Returns the arrays that a checkpoint must hold, by what it says of the growth of its model."""
         lineage = tuple(extra.get("lineage", ()))
         if lineage != self.lineage:
             self._use(lineage)
@@ -397,7 +381,7 @@ class _Run:
             self.position = Position.read(restored.step, restored.extra["position"], steps)
             notes.append(f"going on after step {self.position.step}")
             if len(self.stages) == 1 and isinstance(first, int) and self.position.steps not in ((), (first,)):
-                notes.append(self._describe_longer(self.position.steps[0]))
+                notes.append(describe_extension(training, self.position.steps[0], self.position.step))
                 self.position = self.position._replace(steps=(first,))
             if record.reset_memory:
                 if self.position.stream is not None:
@@ -428,20 +412,8 @@ class _Run:
             record.tell("note", self.position.step, line)
         return state
 
-    def _describe_longer(self, before: int) -> str:
-        """The line about a run that is trained for more steps than it was begun with."""
-        training, text = self.config.training, f"training.steps: {self.config.training.steps} instead of {before}"
-        if training.schedule.decay not in ("cosine", "linear"):
-            return text
-        updates = -(-self.position.step // training.apply_every)
-        old, new = make_schedule(dataclasses.replace(training, steps=before)), make_schedule(training)
-        return (
-            f"{text}; the learning rate goes on from {float(new(updates)):.4g}, where the schedule over all steps is; "
-            f"it had come to {float(old(updates)):.4g}"
-        )
-
     def _sizes(self, state: TrainState) -> dict[str, int]:
-        """Of the model as it is."""
+        """Returns the number of parameters, and the bytes of memory a row, of the present model."""
         return {
             "parameters": count_parameters((state.params, state.tables.values)) - self.learner.model.padding(),
             "memory_bytes": count_bytes(state.memory) // self.config.data.rows,
@@ -538,7 +510,7 @@ class _Run:
     # Hooks
 
     def _first_step(self, info: StepInfo, begin: float) -> None:
-        """Of a stage that began then."""
+        """Reports the seconds of the first step of a stage, which began at `begin`."""
         clock = self.record.clock
         jax.block_until_ready(info.metrics)
         seconds = clock.first_step = time.perf_counter() - begin
@@ -585,23 +557,16 @@ class _Run:
             self.record.save(self.position, self.lineage, lambda: self.places.split(info.state), skipped=skipped)
 
     def _scores(self, info: StepInfo, names: Iterable[str]) -> dict[str, EvaluationResult]:
-        """Those evaluations, unless a signal ends the run."""
+        """Returns the results of evaluations, unless a signal ends the run."""
         try:
             return {name: self._score(info, name) for name in names}
         except Interrupted:
             raise self.record.stopped(info.step) from None
 
     def _limit(self, name: str) -> float:
-        """Nats a target that only a model that has diverged needs: many times those of an equal chance for each."""
+        """Returns the nats a target of an evaluation beyond which the model has diverged."""
         length = self.learner.evaluators[name].reading.segment_length
-        return DIVERGED * math.log(max(self.learner.model.num_choices(length), 2))
-
-    def _describe_divergence(self, name: str, result: EvaluationResult) -> str:
-        rate, limit = self.config.training.schedule.learning_rate, self._limit(name)
-        return (
-            f"diverged: {result.nats_per_token:.4g} nats a target, a uniform answer has {limit / DIVERGED:.4g}; "
-            f"training.schedule.learning_rate is {rate:g}, a smaller one or training.clip_norm may help"
-        )
+        return divergence_limit(self.learner.model.num_choices(length))
 
     def _score(self, info: StepInfo, name: str) -> EvaluationResult:
         """Evaluates after a step, once."""
@@ -617,6 +582,7 @@ class _Run:
             self.record.write_score(place, name, result)
             self.scores[place, name] = result
             # A task of a stream that is forgotten, or not learned yet, may be answered as wrongly without harm.
-            if self.config.lifelong is None and (result.nats_per_token or 0) > self._limit(name):
-                self.record.tell("note", info.step, self._describe_divergence(name, result))
+            if self.config.lifelong is None and has_diverged(result, limit := self._limit(name)):
+                rate = self.config.training.schedule.learning_rate
+                self.record.tell("note", info.step, describe_divergence(result, limit, rate))
         return self.scores[place, name]

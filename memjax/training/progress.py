@@ -2,10 +2,11 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["Event", "Progress"]
+__all__ = ["Event", "Progress", "report_preparation"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,3 +103,24 @@ def describe_duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def report_preparation(report: Callable[[Event], None], steps: int) -> Callable[[str, int, int | None], None]:
+    """Returns `progress(what, done, total)`, which reports the preparation of data every few seconds.
+
+    Args:
+      report: Gets the events.
+      steps: Number of steps of the run.
+    """
+    times: dict[str, float] = {}
+
+    def progress(what: str, done: int, total: int | None) -> None:
+        now = time.perf_counter()
+        if total == 0:
+            report(Event("note", 0, steps, {}, what))
+        elif now - times.get(what, now - 5) >= 5:
+            times[what] = now
+            values = {"what": what, "done": done, "total": total}
+            report(Event("note", 0, steps, values, f"{what}: {done:,}" + (f" of {total:,}" if total else "")))
+
+    return progress

@@ -1,0 +1,31 @@
+"""The extension of a run: it is trained for more steps than it was begun with."""
+
+import dataclasses
+
+from memjax.settings.training import Training
+from memjax.training.assembly import make_schedule
+
+__all__ = ["describe_extension"]
+
+
+def describe_extension(training: Training, before: int, step: int) -> str:
+    """Returns the line about a run whose number of steps has changed, with the jump of its learning rate.
+
+    Args:
+      training: Settings of the run, with the new number of steps.
+      before: Number of steps that the run was begun with.
+      step: Number of steps done.
+
+    Example:
+      >>> print(describe_extension(Training(steps=400, apply_every=2), before=300, step=300).split(";")[0])
+      training.steps: 400 instead of 300
+    """
+    text = f"training.steps: {training.steps} instead of {before}"
+    if training.schedule.decay not in ("cosine", "linear"):
+        return text
+    updates = -(-step // training.apply_every)
+    old, new = make_schedule(dataclasses.replace(training, steps=before)), make_schedule(training)
+    return (
+        f"{text}; the learning rate goes on from {float(new(updates)):.4g}, where the schedule over all steps is; "
+        f"it had come to {float(old(updates)):.4g}"
+    )
