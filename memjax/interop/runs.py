@@ -52,7 +52,7 @@ LEFT_OUT_FILE = "memjax_left_out.json"
 MOST_PADDING = 512
 """rows of an embedding that may be padding"""
 UNLIMITED = 10**30
-"""what transformers says of a model that takes texts of any length"""
+"""length that transformers writes for a model that takes texts of any length"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +60,10 @@ class ImportedRun:
     """A run directory that was made of a folder.
 
     Attributes:
-      config: of the run.
-      num_parameters: of its model.
-      vocab_size: ids of its tokenizer.
-      left: names of tensors that the model has no place for; they are kept beside it, and exported with it.
+      config: Configuration of the run.
+      num_parameters: Number of parameters of its model.
+      vocab_size: Number of ids of its tokenizer.
+      left: Names of tensors that the model has no place for; they are kept beside it, and exported with it.
       notes: A line for each option that is accepted although it differs here.
     """
 
@@ -79,12 +79,12 @@ class Exported:
     """A folder that was made of a run.
 
     Attributes:
-      checkpoint: which one was read.
-      model_type: what transformers calls the model.
-      num_parameters: in the folder.
-      files: names of all of them.
-      left_out: name in a checkpoint -> shape, of what transformers' class has no place for.
-      notes: what the model computes otherwise there, and what transformers does not have, a line each.
+      checkpoint: Checkpoint that was read.
+      model_type: Name of the architecture in transformers.
+      num_parameters: Number of parameters in the folder.
+      files: Names of all files of the folder.
+      left_out: Name in a checkpoint -> shape, of arrays that transformers' class has no place for.
+      notes: Lines about what the model computes otherwise there, and what transformers does not have.
     """
 
     checkpoint: Checkpoint
@@ -99,15 +99,15 @@ def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False)
     """Makes a run directory at step 0: `memjax generate`, `eval`, `export` and `training.init_from` take it.
 
     Args:
-      folder: as `save_pretrained` writes it: `config.json`, `model.safetensors` (or its parts), and the files of the
-        tokenizer; or its name on the Hugging Face hub (`org/name`), from where it is downloaded. `model_type` says
+      folder: Folder as `save_pretrained` writes it: `config.json`, `model.safetensors` (or its parts), and the files of
+        the tokenizer; or its name on the Hugging Face hub (`org/name`), from where it is downloaded. `model_type` says
         which family it is (`memjax.interop.families`).
-      path: of the run directory, which must not exist.
-      dialogues: the vocabulary of a GPT-2 gets the marks of dialogues (`memjax.data.dialogue`), which begin as the mean
-        of all entries.
+      path: Path of the run directory, which must not exist.
+      dialogues: Whether the vocabulary of a GPT-2 gets the marks of dialogues (`memjax.data.dialogue`), which begin as
+        the mean of all entries.
 
     Raises:
-      ValueError: a file that is missing or not whole, weights or a tokenizer that does not fit, a path that exists.
+      ValueError: A file that is missing or not whole, weights or a tokenizer that does not fit, a path that exists.
     """
     path = Path(path).expanduser()
     if path.exists():
@@ -116,33 +116,35 @@ def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False)
     described, weights = folders.read_folder(folder)
     types = {name: str(weight.dtype) for name, weight in weights.items()}
     family = family_of_weights(described)
-    found = family.read_model(described, weights, dialogues=dialogues)
-    tokenizer = read_tokenizer(found.data.tokenizer, folder)
+    imported = family.read_model(described, weights, dialogues=dialogues)
+    tokenizer = read_tokenizer(imported.data.tokenizer, folder)
     entries, padding = tokenizer.vocab_size, dict[str, np.ndarray]()
-    if "embedding" in found.params["vocabulary"] and is_padded(described.get("vocab_size", entries), entries):
+    if "embedding" in imported.params["vocabulary"] and is_padded(described.get("vocab_size", entries), entries):
         plain = family.read_names(weights).plain
-        long = [name for name in weights if plain[name] in family.vocabulary_tensors(found.model, found.task)]
+        long = [name for name in weights if plain[name] in family.vocabulary_tensors(imported.model, imported.task)]
         padding = {f"{name}[{entries}:]": weights[name][entries:] for name in long}
         weights |= {name: weights[name][:entries] for name in long}
-        found = family.read_model({**described, "vocab_size": entries}, weights, dialogues=dialogues)
-    task = found.task or config.LanguageModeling()
-    made = config.Config(name=path.name, workdir=str(path.parent), task=task, model=found.model, data=found.data)
-    experiment = make_experiment(made, tokenizer=tokenizer)
-    _check_entries(found.params["vocabulary"], experiment.model.vocabulary, tokenizer.vocab_size)
+        imported = family.read_model({**described, "vocab_size": entries}, weights, dialogues=dialogues)
+    task = imported.task or config.LanguageModeling()
+    settings = config.Config(
+        name=path.name, workdir=str(path.parent), task=task, model=imported.model, data=imported.data
+    )
+    experiment = make_experiment(settings, tokenizer=tokenizer)
+    _check_entries(imported.params["vocabulary"], experiment.model.vocabulary, tokenizer.vocab_size)
     path.mkdir(parents=True)
     try:
-        _keep(folder, path / KEPT, types, {**found.left, **found.rows, **padding})
-        write_run(path, experiment, found.params)
+        _keep(folder, path / KEPT, types, {**imported.left, **imported.rows, **padding})
+        write_run(path, experiment, imported.params)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise
-    count = sum(leaf.size for leaf in jax.tree.leaves(found.params))
-    notes = found.notes
+    count = sum(leaf.size for leaf in jax.tree.leaves(imported.params))
+    notes = imported.notes
     if padding:
         rows = described["vocab_size"] - entries
         what = f"{rows} rows behind the {entries:,} ids of the tokenizer"
         notes += (f"vocabulary: {what} are padding, kept for an export",)
-    return ImportedRun(made, count, tokenizer.vocab_size, tuple(sorted(found.left)), notes)
+    return ImportedRun(settings, count, tokenizer.vocab_size, tuple(sorted(imported.left)), notes)
 
 
 def is_padded(rows: int, entries: int) -> bool:
@@ -162,12 +164,12 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     `memjax_left_out.json` beside the weights.
 
     Args:
-      run: the run directory.
-      folder: to write to, which is not there or empty.
-      shard_bytes: of one file of weights; more go to several.
+      run: The run directory.
+      folder: Folder to write to, which is not there or empty.
+      shard_bytes: Largest number of bytes of one file of weights; more go to several.
 
     Raises:
-      ValueError: a model that transformers does not have, no checkpoint, or a folder that is not empty.
+      ValueError: A model that transformers does not have, no checkpoint, or a folder that is not empty.
     """
     run, folder = Path(run).expanduser(), Path(folder).expanduser()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -268,8 +270,8 @@ def special_ids(tokenizer: Any) -> dict[str, int]:
     """Returns the ids of a tokenizer that `config.json` names."""
     if tokenizer is None:
         return {}
-    names = {"bos_token_id": "begin_id", "eos_token_id": "end_id", "pad_token_id": "pad_id"}
-    return {key: int(getattr(tokenizer, name)) for key, name in names.items()}
+    ids = {"bos_token_id": tokenizer.begin_id, "eos_token_id": tokenizer.end_id, "pad_token_id": tokenizer.pad_id}
+    return {key: int(number) for key, number in ids.items()}
 
 
 def _write_tokenizer(run: Path, to: Path, tokenizer: Any, length: int) -> list[str]:
@@ -286,7 +288,7 @@ def _write_tokenizer(run: Path, to: Path, tokenizer: Any, length: int) -> list[s
 
 
 def _check_entries(tables: Mapping[str, Any], vocabulary: Any, size: int) -> None:
-    """That the weights are for the tokenizer."""
+    """Raises `ValueError` for weights that are not for a tokenizer of `size` ids."""
     for name, (entries, _) in vocabulary.tables().items():
         if name in tables and len(tables[name]) != entries:
             rows = sum(len(table) for part, table in tables.items() if part.startswith("embedding"))
@@ -316,12 +318,12 @@ def _keep(folder: Path, to: Path, types: Mapping[str, str], left: Mapping[str, n
 
 
 def write_run(path: Path, experiment: Experiment, params: Mapping[str, Any]) -> None:
-    """A run directory at step 0, in a folder that is there.
+    """Writes a run directory at step 0, in a folder that is there.
 
     Args:
-      path: the folder.
-      experiment: of the run.
-      params: of its model, without the padding of the vocabulary.
+      path: The folder.
+      experiment: Experiment of the run.
+      params: Parameters of its model, without the padding of the vocabulary.
     """
     model, tokenizer, tables = experiment.model, experiment.tokenizer, params["vocabulary"]
     params = {**params, "vocabulary": pad_tables(tables, _like(model.vocabulary, tables))}

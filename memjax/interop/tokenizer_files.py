@@ -23,11 +23,12 @@ FILES = (
 
 
 def read_tokenizer(settings: config.Tokenizer, folder: Path) -> Any:
-    """The tokenizer of a folder.
+    """Returns the tokenizer of a folder.
 
     Args:
-      settings: of the kind that the model has.
-      folder: with `tokenizer.json`, or `vocab.json` and `merges.txt` (byte pairs), or `vocab.txt` (WordPiece, words).
+      settings: Settings of the kind of tokenizer that the model has.
+      folder: Folder with `tokenizer.json`, or `vocab.json` and `merges.txt` (byte pairs), or `vocab.txt` (WordPiece,
+        words).
 
     Raises:
       ValueError: a file that is missing, damaged, or a pickle.
@@ -36,11 +37,11 @@ def read_tokenizer(settings: config.Tokenizer, folder: Path) -> Any:
 
 
 def describe_files(tokenizer: Tokenizer, length: int) -> tuple[dict[str, bytes], str]:
-    """The files by which transformers knows a tokenizer.
+    """Returns the files by which transformers knows a tokenizer.
 
     Args:
-      tokenizer: of a run.
-      length: tokens of the longest text that the model takes.
+      tokenizer: Tokenizer of a run.
+      length: Number of tokens of the longest text that the model takes.
 
     Returns:
       Name -> content, and a line about what transformers does not have, '' for nothing.
@@ -65,13 +66,13 @@ def _read_byte_pairs(folder: Path) -> BytePairTokenizer:
 def _read_pieces(folder: Path) -> WordPieceTokenizer:
     for file in _of(folder, "tokenizer.json", "vocab.txt"):
         if file.is_file():
-            told = read_settings(folder)
-            accents = told.get("strip_accents")
+            settings = read_settings(folder)
+            accents = settings.get("strip_accents")
             return WordPieceTokenizer(
                 file,
-                lowercase=bool(told.get("do_lower_case", True)),
+                lowercase=bool(settings.get("do_lower_case", True)),
                 strip_accents=None if accents is None else bool(accents),
-                split_chinese=bool(told.get("tokenize_chinese_chars", True)),
+                split_chinese=bool(settings.get("tokenize_chinese_chars", True)),
                 added=read_added_tokens(folder),
             )
     raise ValueError(f"folder: {folder} has no tokenizer.json or vocab.txt, allowed: one with its vocabulary")
@@ -85,9 +86,9 @@ def _read_words(folder: Path) -> WordTokenizer:
             raise ValueError(f"{folder / 'vocab.txt'}: has no <eos>, allowed: a vocabulary of Transformer-XL's kind")
         return WordTokenizer(symbols)
     pickles = [file.name for file in _of(folder, "vocab.bin", "vocab.pkl") if file.is_file()]
-    given = f"{pickles[0]}, a pickle, which is not read" if pickles else "no vocabulary"
+    vocabulary = f"{pickles[0]}, a pickle, which is not read" if pickles else "no vocabulary"
     allowed = "vocab.txt, a word a line in the order of ids (`tokenizer.idx2sym` of transformers)"
-    raise ValueError(f"folder: {folder} has {given}; allowed: {allowed}")
+    raise ValueError(f"folder: {folder} has {vocabulary}; allowed: {allowed}")
 
 
 _READERS: dict[type, Callable[[Path], Any]] = {

@@ -288,23 +288,24 @@ class _Composed:
             )
             return dataclasses.replace(begun, method=method)
 
-        named = {"kinds": kinds, "needs": self.method.needs, "finish": self.parts.finish}
-        made = plain._replace(init=init, observe=self.observe, **named)
+        learner = plain._replace(
+            init=init, observe=self.observe, kinds=kinds, needs=self.method.needs, finish=self.parts.finish
+        )
         if self.memory is None or self.store is None:
-            return made
-        made, parts = made._replace(host=self.store.host), {"write": Part(self._write, writes=True)}
+            return learner
+        learner, parts = learner._replace(host=self.store.host), {"write": Part(self._write, writes=True)}
         sizes = Sizes(kept=EPISODES, capacity=self.memory.setting)
         if self.adapting is not None:
             variables = self.adapting.variables(self.experiment, self.store)
-            made = made._replace(adapt=variables)
+            learner = learner._replace(adapt=variables)
             if self.adapting.rows is not None:
                 rows = self.adapting.rows(self.model, self.store)
                 scored = dataclasses.replace(self.experiment, adapt_rows=rows)
-                made = made._replace(adapt_rows=rows, evaluators=scored.evaluators(layout))
+                learner = learner._replace(adapt_rows=rows, evaluators=scored.evaluators(layout))
                 parts["search"] = Part(lambda state, batch: rows.find(variables(state, None, state.key), batch))
                 sizes = sizes._replace(width=self.adapting.width, copied=self.adapting.copied)
         # What the host keeps and searches is no matter of a device.
-        return made if self.store.outside else made._replace(sizes=sizes._replace(parts=parts))
+        return learner if self.store.outside else learner._replace(sizes=sizes._replace(parts=parts))
 
     def _init_rules(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {rule.name: rule.init(values["params"]) for rule in self.rules if rule.init is not None}

@@ -150,8 +150,8 @@ def task_stages(experiment: Experiment, layout: Layout | None, method: Method) -
         passes = settings.passes(len(split), config.data.rows)
 
         def opened(state: TrainState, position: Mapping[str, Any] | None) -> PlannedStream | EpisodeStream:
-            named = {"epochs": passes, "shuffle": settings.borders == "known"}
-            return plan.stream(experiment.stream(position, host_rows, split=split, **named), position)
+            reading = {"epochs": passes, "shuffle": settings.borders == "known"}
+            return plan.stream(experiment.stream(position, host_rows, split=split, **reading), position)
 
         lines = [f"{name}: the last {plan.left_out} examples fill no episode, and are left out"] * bool(plan.left_out)
         lines += [line for one in read.items() for line in left_out(*one, config.evaluation.split)]

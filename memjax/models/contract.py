@@ -120,7 +120,8 @@ class Model(nn.Module):
         Args:
           length: Number of inputs of a row.
         """
-        return self.num_classes() or self.vocabulary.vocab_size or length
+        vocabulary = getattr(self, "vocabulary", None)  # a model of one's own may have none
+        return self.num_classes() or (0 if vocabulary is None else vocabulary.vocab_size) or length
 
     @nn.nowrap
     def num_classes(self) -> int:

@@ -46,6 +46,7 @@ class Carrier(Settings):
       init_stddev: of initial matrices and embeddings, as published; None = the library's own.
       over_layers: whether an auxiliary loss that several layers have is their 'sum' or 'mean', as published.
       sorts_all_scores: whether a TPU sorts the scores of all slots to find the nearest.
+      learned_positions: tokens for which the model learns positions; 0 = it learns none.
       exports_as: what transformers calls the model without its memory (`model_type`); '' = it has no such model.
       gate: width of the hidden layer of a gate on what its head reads; 0 = it has none.
       grows: whether a model of it can become wider and deeper and compute the same.
@@ -58,6 +59,7 @@ class Carrier(Settings):
     init_stddev = None
     over_layers = "sum"
     sorts_all_scores = False
+    learned_positions = 0
     exports_as = ""
     gate = 0
     grows = False

@@ -83,6 +83,6 @@ class Evaluation(Settings):
     def check(self, field: str, config: Config) -> None:
         fits = not self.memory_part or self.memory_state != "kept"
         require(fits, f"{field}memory_part", self.memory_part, "'' with memory_state 'kept'")
-        positions = getattr(config.model.carrier, "learned_positions", 0)
+        positions = config.model.carrier.learned_positions
         fits = not positions or self.segment_length <= positions
         require(fits, f"{field}segment_length", self.segment_length, f"at most the {positions} positions of the model")

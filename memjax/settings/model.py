@@ -55,9 +55,11 @@ class AnyModel(Settings):
       translates: whether it reads a text to translate besides the one that it writes.
       memory_dtype: of activations stored in memory states; None = it has no choice.
       scale_embeddings: whether input embeddings are multiplied by sqrt(dim).
+      head: learning rule of its classes: 'softmax', or 'bayes', which sums counts.
     """
 
     reads = "tokens"
+    head = "softmax"
     learns = ""
     translates = False
     memory_dtype = None

@@ -27,6 +27,7 @@ class Relations(Source):
     """
 
     gives = ("relations", "labelled")
+    names_relations = True
 
     relations: Numbers = ()
     """whose sentences are read: those of one task of several; () = all"""

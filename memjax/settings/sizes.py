@@ -49,7 +49,7 @@ def needs_of_bags(config: Config) -> Iterator[Need]:
     """Yields the lower bounds of a configuration whose model counts tokens in buckets."""
     model, scored = config.model, config.evaluation
     width = {"model.buckets": (model.buckets, 1 << 16)}
-    sizes = (model.buckets, *model.widths, getattr(config.task, "num_classes", 2))
+    sizes = (model.buckets, *model.widths, config.task.num_classes)
     yield Need("parameters and their gradients", sum(8 * a * b for a, b in itertools.pairwise(sizes)), width)
     for name, rows in (("data.rows", config.data.rows), ("evaluation.rows", scored.rows)):
         yield Need("the counts of each row", 4 * rows * model.buckets, {name: (rows, 256), **width})

@@ -55,6 +55,7 @@ class Source(Settings):
       relations: whose sentences are read; () = all, or it has no relations.
       path: File, folder or glob that is read. '' where there is none, or none is named.
       name: Name in a registry of data sets. '' where there is none.
+      names_relations: Whether its file names the relations, which are read for an answer.
       skip: Treatment of examples that cannot be read. 'few' leaves out those of at most 5 % of the bytes.
     """
 
@@ -69,6 +70,7 @@ class Source(Settings):
     relations = ()
     path = ""
     name = ""
+    names_relations = False
     skip = "few"
 
     def after(self, earlier: Sequence[Any]) -> Source:

@@ -82,7 +82,7 @@ class Classification(Task):
             return self.similarity_head()
         model = self.config.model
         task, dtype = self.settings, jnp.dtype(model.compute_dtype)
-        if isinstance(model, configs.TokenBag) and model.head == "bayes":
+        if model.head == "bayes":
             options = {"masks_unseen": task.mask_unseen, "weighs_errors": model.weighs_errors}
             return BayesHead(task.num_classes, model.smoothing, **options)
         return ClassificationHead(task.num_classes, model.dropout, dtype, masks_unseen=task.mask_unseen)

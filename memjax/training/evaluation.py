@@ -197,14 +197,14 @@ class EvaluationResult(Score):
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as JSON values; subsets under `subsets`, measures beside the sums, rates if they were measured."""
-        rates = ("tokens_per_second", "examples_per_second")
+        rates = {"tokens_per_second": self.tokens_per_second, "examples_per_second": self.examples_per_second}
         apart = {"words", "subsets", "metrics", "measures", "notes", *rates}
-        own = vars(self).keys() - vars(Score()).keys() - apart
-        values = {name: getattr(self, name) for name in sorted(own)}
+        names = vars(self).keys() - vars(Score()).keys() - apart
+        values = {name: getattr(self, name) for name in sorted(names)}
         subsets = {name: score.as_dict() for name, score in self.subsets.items()}
         values |= {"metrics": dict(self.metrics), "subsets": subsets, **({"notes": self.notes} if self.notes else {})}
         words = {"words": self.words, "word_perplexity": self.word_perplexity} if self.words else {}
-        measured = {name: rate for name in rates if (rate := getattr(self, name))}
+        measured = {name: rate for name, rate in rates.items() if rate}
         return {**super().as_dict(), **words, **self.measures, **values, **measured}
 
 
@@ -248,8 +248,8 @@ class DocumentScores:
         return self._columns()[1]
 
     def _columns(self) -> np.ndarray:
-        found = np.array([self._sums[place] for place in sorted(self._sums)]).reshape(-1, 2).T
-        return found[:, found[1] > 0]
+        columns = np.array([self._sums[place] for place in sorted(self._sums)]).reshape(-1, 2).T
+        return columns[:, columns[1] > 0]
 
 
 def evaluate(

@@ -257,8 +257,8 @@ class Experiment:
           asked: one or more.
           **how: what the task takes.
         """
-        if isinstance(self.config.data.source, configs.Relations):
-            self.run_data.check_files(self.config)  # whose file names the relations
+        if self.config.data.source.names_relations:
+            self.run_data.check_files(self.config)
         if self.adapt_rows is not None and self.task.writes_answers:
             how["adapt_rows"] = self.adapt_rows
         elif self.adapt_rows is not None:
@@ -279,16 +279,16 @@ class Experiment:
         """
         evaluation = self.told(evaluation or self.config.evaluation)
         if evaluation.task:
-            own = dataclasses.replace(evaluation, task="", prompt="")
-            return self.of_task(evaluation.task, evaluation.prompt).evaluate(variables, own, **asked)
+            of_one_task = dataclasses.replace(evaluation, task="", prompt="")
+            return self.of_task(evaluation.task, evaluation.prompt).evaluate(variables, of_one_task, **asked)
         evaluator = self.evaluator(evaluation)
         result = evaluator(variables, **asked)
         if not evaluation.answers or evaluation.memory_state != "kept" or self.task.writes_answers:
             return result
         split = self.documents(evaluation.split)
-        found = self.task.answers(evaluator.model, evaluator.fit(variables), split, self.datasets, evaluation)
-        measures = {**result.measures, **found.measures}
-        return dataclasses.replace(result, measures=measures, notes=(*result.notes, *found.notes))
+        answers = self.task.answers(evaluator.model, evaluator.fit(variables), split, self.datasets, evaluation)
+        measures = {**result.measures, **answers.measures}
+        return dataclasses.replace(result, measures=measures, notes=(*result.notes, *answers.notes))
 
 
 def make_experiment(
@@ -315,8 +315,8 @@ def make_experiment(
         raise ValueError("data.neighbors: given '', allowed: a folder from `memjax datastore neighbors` for Spalm")
     run_data = run_data or RunData()
     config = run_data.with_existing_paths(config)
-    own = with_source(config, config.data.source)
-    task = task_of(own)
+    located = with_source(config, config.data.source)
+    task = task_of(located)
     with hold_sources(run_data.held):
         data = task.data(progress, tokenizer=tokenizer)
     model = task.model(data.vocab_size)
@@ -325,7 +325,7 @@ def make_experiment(
         plain = data.documents(split)
         return open_neighbors(config.data.neighbors, split, plain) if config.data.neighbors else plain
 
-    opened = functools.cache(lambda split: run_data.open(own, "", split, documents))
+    opened = functools.cache(lambda split: run_data.open(located, "", split, documents))
     words = data.num_words
     return Experiment(config, model, opened, data.begin_token, data.tokenizer, words, run_data=run_data)
 

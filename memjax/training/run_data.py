@@ -91,13 +91,13 @@ class RunData:
           is_named: Whether the user has named the data, even if it is where that of the run was.
           tell: Gets lines for the user.
         """
-        given = config if given is None else given
+        other = config if given is None else given
         recorded = read_record(run)
         return cls(
             run,
             recorded=earlier_record(extra or {}) if recorded is None else recorded,
-            same_settings=_settings(config) == _settings(given),
-            is_other=is_named or _places(config) != _places(given),
+            same_settings=_settings(config) == _settings(other),
+            is_other=is_named or _places(config) != _places(other),
             tell=tell,
         )
 
@@ -211,8 +211,8 @@ class RunData:
         if len(files) == len(recorded) == 1:  # whatever its name
             recorded = dict(zip(files, recorded.values(), strict=True))
         folder = Path(source.path) if len(recorded) > 1 else Path(source.path).parent
-        named = {name: str(files.get(name, folder / name)) for name in {**recorded, **files}}
-        lines = (_change(named[name], files.get(name), recorded.get(name), hashed) for name in named)
+        paths = {name: str(files.get(name, folder / name)) for name in {**recorded, **files}}
+        lines = (_change(path, files.get(name), recorded.get(name), hashed) for name, path in paths.items())
         return [line for line in lines if line]
 
     def _refuse_or_tell(self, config: Config, task: str, split: str, changes: Sequence[str]) -> None:
@@ -234,8 +234,8 @@ class RunData:
             remedy = f"--data.source.path {source.path}, to read what is there now"
         else:
             remedy = f"--data.source.name {source.name or 'NAME'}, to read what is there now"
-        told = f"the data{f' of {task}' * bool(task)} has changed since it was trained"
-        return f"{self._run}: {told}: {shown}; allowed: the data as it was, or {remedy}"
+        problem = f"the data{f' of {task}' * bool(task)} has changed since it was trained"
+        return f"{self._run}: {problem}: {shown}; allowed: the data as it was, or {remedy}"
 
     def _say(self, line: str) -> None:
         if line not in self._said:

@@ -206,7 +206,7 @@ def takes_steps(path: Path, config: Config) -> bool:
     """Whether a run in `path` differs from a configuration in the number of steps alone; streams have their own."""
     if config.lifelong is not None or not (path / "config.json").exists():
         return False
-    old, new = (config_to_dict(one) for one in (load_config(path), config))
+    old, new = (config_to_dict(settings) for settings in (load_config(path), config))
     return bool(describe_difference(old, new)) and not describe_difference(old, new, (*IGNORED, STEPS))
 
 
@@ -233,7 +233,7 @@ def config_to_dict(config: Any) -> Any:
     """
     if dataclasses.is_dataclass(config):
         fields = {f.name: config_to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
-        if isinstance(config, configs.Data) and not config.cache_dir:
+        if fields.get("cache_dir") == "":
             fields["cache_dir"] = None  # where earlier versions wrote '', they meant the default folder
         return {"type": SAVED_NAMES.get(name := type(config).__name__, name), **fields}
     return [config_to_dict(value) for value in config] if isinstance(config, tuple | list) else config
@@ -392,16 +392,18 @@ def generator_of(path: Path | str) -> str:
     except (ValueError, OSError):  # what says where a run was made is not needed to read it
         return ""
     attempts = attempts if isinstance(attempts, list) else []
-    names = [one.get("random_generator", "") for one in attempts if isinstance(one, dict)]
+    names = [attempt.get("random_generator", "") for attempt in attempts if isinstance(attempt, dict)]
     return " then ".join(dict.fromkeys(filter(None, names)))
 
 
 def describe_generator(path: Path | str) -> str:
-    """The line about a run made under another random number generator than that of this process; '' for others."""
-    there, here = generator_of(path), random_generator()
-    if there in ("", here):
+    """Returns a line about a run made under another random number generator than this process has; '' for others."""
+    recorded, present = generator_of(path), random_generator()
+    if recorded in ("", present):
         return ""
-    return f"{path}: made under another random number generator, {there}; here {here}: what is drawn is not the same"
+    return (
+        f"{path}: made under another random number generator, {recorded}; here {present}: what is drawn is not the same"
+    )
 
 
 def read_json(path: Path) -> Any:
