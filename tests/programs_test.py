@@ -1,4 +1,4 @@
-"""How long compiled programs live."""
+"""Compiled programs: how long they live."""
 
 import jax
 import numpy as np

@@ -135,20 +135,20 @@ class _Stages:
         self.how, self.task, self.index, self.experiment = how, task, task.index, task.experiment
         self.chosen, self.config = KeptExamples(task.parts, task.experiment), task.experiment.config
 
-    def all(self, own: Stage) -> list[Stage]:
-        """The task's own, then rounds of activation and reconsolidation."""
+    def all(self, task_stage: Stage) -> list[Stage]:
+        """Returns the stage of the task, then rounds of activation and reconsolidation."""
         how, rows = self.how, self.config.data.rows
         if how.first == "both" and self.index and how.size:
             # As many passes as over the task alone, so that no task gets fewer updates than `least_updates`.
             epochs = settings_of(self.experiment).passes(len(self.chosen.of_task(self.index)), rows)
-            own = own._replace(**self._reading(STREAM, self._both, epochs, rows, 0))
-        stages = [(own, [self._begin], [self._keep_some])]
+            task_stage = task_stage._replace(**self._reading(STREAM, self._both, epochs, rows, 0))
+        stages = [(task_stage, [self._begin], [self._keep_some])]
         for number in range(how.rounds):
             # Prototypes are those of the model before the round.
             before = [lambda state, context, number=number: self._with_prototypes(state, number)]
             for kind, epochs in passes(how):
                 if epochs:
-                    stages.append((self._pass(kind, epochs, number, own), [*before, self._renew], []))
+                    stages.append((self._pass(kind, epochs, number, task_stage), [*before, self._renew], []))
                     before = []
         stages[-1][2].append(self._finish)
         return [stage._replace(before=phase_of(*before), after=phase_of(*after)) for stage, before, after in stages]

@@ -207,14 +207,33 @@ class MaskedTokenHead(TaskHead):
         return self.layer_norm(ACTIVATIONS[self.activation](self.dense(hidden)))
 
 
-class ClassificationHead(TaskHead):
+class ClassHead(TaskHead):
+    """A head that scores classes, of which a text or a vector has one.
+
+    Attributes:
+      num_classes: Number of classes.
+    """
+
+    num_classes: int
+
+    @nn.nowrap
+    def num_targets(self, length: int) -> int:
+        """Returns 1, the class."""
+        return 1
+
+    @nn.nowrap
+    def count_classes(self) -> int:
+        """Returns the number of classes."""
+        return self.num_classes
+
+
+class ClassificationHead(ClassHead):
     """The class of a text or a vector: dropout and one matrix over the first token.
 
     Classes that the extra `CLASSES` leaves out score -inf: they are never answered, and learn nothing. So one head
     serves tasks that know theirs (task-incremental learning).
 
     Attributes:
-      num_classes: classes.
       dropout: rate.
       dtype: of the computation.
       initializer: of the matrix, one of `INITS`.
@@ -222,7 +241,6 @@ class ClassificationHead(TaskHead):
         nothing: those of later tasks.
     """
 
-    num_classes: int
     dropout: float = 0.0
     dtype: Any = jnp.float32
     initializer: str = "normal"
@@ -233,16 +251,6 @@ class ClassificationHead(TaskHead):
             self.seen = self.variable("constants", SEEN, named(jnp.zeros, None), (self.num_classes,), bool)
         self.classifier = dense(self.num_classes, self.dtype, initializer=self.initializer)
         self.drop = nn.Dropout(self.dropout)
-
-    @nn.nowrap
-    def num_targets(self, length: int) -> int:
-        """The class."""
-        return 1
-
-    @nn.nowrap
-    def count_classes(self) -> int:
-        """Returns the number of classes."""
-        return self.num_classes
 
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:
         """Scores of the classes; -inf of those that may not be answered."""

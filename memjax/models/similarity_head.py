@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import named
 from memjax.functional.losses import token_cross_entropy
-from memjax.models.heads import CLASSES, FALLBACK, SEEN, SEEN_ONLY, ChoiceScores, EncodedText, TaskHead
+from memjax.models.heads import CLASSES, FALLBACK, SEEN, SEEN_ONLY, ChoiceScores, ClassHead, EncodedText
 
 __all__ = ["ALIGNMENT", "NAMES", "VECTORS", "RankingScores", "SimilarityHead", "align", "similarities"]
 
@@ -66,11 +66,10 @@ class RankingScores(ChoiceScores):
         return jnp.maximum(super().log_probs(_some(output)), -NO_ANSWER_NATS)
 
 
-class SimilarityHead(TaskHead):
+class SimilarityHead(ClassHead):
     """The class whose vector is most similar.
 
     Attributes:
-      num_classes: classes.
       similarity: "dot" products, or "cosine".
       scale: multiplies similarities.
       margin: of the training loss (`RankingScores`); 0 = softmax.
@@ -83,7 +82,6 @@ class SimilarityHead(TaskHead):
       dtype: of the computation.
     """
 
-    num_classes: int
     similarity: Literal["dot", "cosine"] = "dot"
     scale: float = 1.0
     margin: float = 0.0
@@ -99,16 +97,6 @@ class SimilarityHead(TaskHead):
         """Of classes."""
         del vocabulary
         return RankingScores(self.margin)
-
-    @nn.nowrap
-    def num_targets(self, length: int) -> int:
-        """The class."""
-        return 1
-
-    @nn.nowrap
-    def count_classes(self) -> int:
-        """Returns the number of classes."""
-        return self.num_classes
 
     @nn.compact
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import named
 from memjax.models.contract import Model
-from memjax.models.heads import CLASSES, SEEN, UNSEEN_SCORE, ChoiceScores, EncodedText, TaskHead
+from memjax.models.heads import CLASSES, SEEN, UNSEEN_SCORE, ChoiceScores, ClassHead, EncodedText
 from memjax.models.perceptron import NoVocabulary, Perceptron
 from memjax.models.transformer import Side
 from memjax.typing import Aux, Batch, Mask
@@ -72,7 +72,7 @@ class SummedScores(ChoiceScores):
         return jax.lax.stop_gradient(nats - linear) + linear
 
 
-class BayesHead(TaskHead):
+class BayesHead(ClassHead):
     """Multinomial naive Bayes over non-negative features, whose counts are parameters that gradient descent sums.
 
     Gradient descent with a learning rate of `data.rows` adds the features of each example to the counts of its class:
@@ -88,14 +88,12 @@ class BayesHead(TaskHead):
     Parameter Learning for Bayesian Networks", ICML 2008.
 
     Attributes:
-      num_classes: Number of classes.
       smoothing: Share, in (0, 1), of every class's distribution that is uniform over all features. A class of few
         texts is so smoothed as one of many is.
       masks_unseen: Whether classes that training has not read are never answered.
       weighs_errors: Whether an example counts by the probability of other classes than its own.
     """
 
-    num_classes: int
     smoothing: float = 0.6
     masks_unseen: bool = False
     weighs_errors: bool = False
@@ -105,16 +103,6 @@ class BayesHead(TaskHead):
         """Returns the meaning of the output."""
         del vocabulary
         return SummedScores(self.weighs_errors)
-
-    @nn.nowrap
-    def num_targets(self, length: int) -> int:
-        """Returns 1, the class."""
-        return 1
-
-    @nn.nowrap
-    def count_classes(self) -> int:
-        """Returns the number of classes."""
-        return self.num_classes
 
     @nn.compact
     def __call__(self, text: EncodedText, deterministic: bool) -> Float[Array, "batch 1 classes"]:

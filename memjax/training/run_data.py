@@ -393,8 +393,8 @@ def _settings(config: Config) -> tuple[Any, Any]:
     places = (*config.data.places, *NOT_OF_DOCUMENTS)
     names = {place.removesuffix(".") for place in places}
     parts = tuple(f"{name}." for name in names)
-    kept = {name: value for name, value in data.items() if name not in names and not name.startswith(parts)}
-    return kept, config_to_dict(config.task)
+    settings = {name: value for name, value in data.items() if name not in names and not name.startswith(parts)}
+    return settings, config_to_dict(config.task)
 
 
 def _places(config: Config) -> Any:

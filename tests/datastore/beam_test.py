@@ -108,12 +108,12 @@ def test_parts_of_an_index_by_the_command_line(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["recall@32"] == 1
     assert build_scann_parts(store, range(2), 2)
     check_parts(store, 2)
-    for number, part, told in (
+    for number, part, message in (
         (3, 3, "--part: given 3, allowed: 0 to 2 of --parts 3"),
         (301, 0, "num_parts: given 301, allowed: 1 to 300"),
     ):
         assert main([*line, "--parts", str(number), "--part", str(part)]) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     build_scann(store, part=1, num_parts=3)
     with pytest.raises(ValueError, match=r"in \[2, 3\] parts; delete all but one"):
         open_scann(store)

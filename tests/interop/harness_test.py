@@ -46,7 +46,7 @@ def run():
     scope="module",
     params=[pytest.param(True, id="memory"), pytest.param(False, id="no_memory", marks=pytest.mark.laws)],
 )
-def scored(request, run):
+def scorer_and_log_probs(request, run):
     """A scorer, and the log-probabilities of every token after all before it, one segment after the other."""
     scorer = RunScorer(run, memory=request.param, rows=3, max_tokens=12)
     evaluation = dataclasses.replace(run.experiment.config.evaluation, memory_length=None if request.param else 0)
@@ -65,17 +65,17 @@ def scored(request, run):
             part = inputs[begin : begin + LENGTH]
             padded = np.array([part + [0] * (LENGTH - len(part))], np.int32)
             mask = np.arange(LENGTH)[None] < len(part)
-            found, state = read(padded, state, np.array([begin == 0]), mask)
-            rows.append(np.asarray(found)[0, : len(part)])
+            log_probs, state = read(padded, state, np.array([begin == 0]), mask)
+            rows.append(np.asarray(log_probs)[0, : len(part)])
         return np.concatenate(rows)
 
     return scorer, log_probs
 
 
-def test_loglikelihood(scored):
-    scorer, log_probs = scored
-    found = scorer.loglikelihood(PAIRS)
-    for (context, continuation), (nats, greedy) in zip(PAIRS, found, strict=True):
+def test_loglikelihood(scorer_and_log_probs):
+    scorer, log_probs = scorer_and_log_probs
+    answers = scorer.loglikelihood(PAIRS)
+    for (context, continuation), (nats, greedy) in zip(PAIRS, answers, strict=True):
         tokens = ByteTokenizer().encode(context + continuation).tolist()
         number = len(tokens) - len(ByteTokenizer().encode(context.rstrip()))
         if not number:
@@ -87,8 +87,8 @@ def test_loglikelihood(scored):
         assert greedy == (scores.argmax(axis=1) == tokens)[-number:].all()
 
 
-def test_the_most_probable_continuation_is_greedy_and_is_what_is_generated(scored):
-    scorer, log_probs = scored
+def test_the_most_probable_continuation_is_greedy_and_is_what_is_generated(scorer_and_log_probs):
+    scorer, log_probs = scorer_and_log_probs
     (text,) = scorer.generate_until([(PAIRS[2][0], {"max_gen_toks": 3})])
     tokens = ByteTokenizer().encode(PAIRS[2][0]).tolist()
     special = [0, 1]  # never drawn
@@ -99,8 +99,8 @@ def test_the_most_probable_continuation_is_greedy_and_is_what_is_generated(score
     assert text == ByteTokenizer().decode(tokens[-3:])
 
 
-def test_rolling(scored):
-    scorer, log_probs = scored
+def test_rolling(scorer_and_log_probs):
+    scorer, log_probs = scorer_and_log_probs
     texts = [context + continuation for context, continuation in PAIRS] + [""]
     for text, nats in zip(texts, scorer.loglikelihood_rolling(texts), strict=True):
         tokens = ByteTokenizer().encode(text).tolist()
@@ -109,8 +109,8 @@ def test_rolling(scored):
 
 
 @pytest.mark.laws
-def test_generation_stops_and_keeps_the_order(scored):
-    scorer, _ = scored
+def test_generation_stops_and_keeps_the_order(scorer_and_log_probs):
+    scorer, _ = scorer_and_log_probs
     requests = [(context, {"max_gen_toks": 4 + number % 2}) for number, (context, _) in enumerate(PAIRS)]
     texts = scorer.generate_until(requests)
     alone = [scorer.generate_until([request])[0] for request in requests[:3]]
@@ -153,16 +153,16 @@ def test_a_local_task_of_lm_eval(run, tmp_path):
         (tmp_path / f"local_{name}.yaml").write_text(f"task: local_{name}\n{common}{text}")
     manager = tasks_of.TaskManager(include_path=str(tmp_path), include_defaults=False)
     tasks = [f"local_{name}" for name in kinds]
-    found = {
+    by_memory = {
         memory: lm_eval.simple_evaluate(
             model=harness_model(run, memory=memory, rows=2), tasks=tasks, task_manager=manager, bootstrap_iters=0
         )["results"]
         for memory in (True, False)
     }
-    for results in found.values():
+    for results in by_memory.values():
         assert results["local_choices"]["acc,none"] in (0, 1 / 3, 2 / 3, 1)
         assert results["local_generating"]["exact_match,none"] >= 0
     texts = ["x and y", "a and b", "c and d"]
     nats = RunScorer(run, rows=2).loglikelihood_rolling(texts)
     bits = -sum(nats) / np.log(2) / sum(map(len, texts))
-    np.testing.assert_allclose(found[True]["local_rolling"]["bits_per_byte,none"], bits, rtol=1e-6)
+    np.testing.assert_allclose(by_memory[True]["local_rolling"]["bits_per_byte,none"], bits, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""What is packaging is undone at an import and done again at an export; what is damaged or not known is one line."""
+"""Packaging is undone at an import and done again at an export; damaged and unknown files are refused in one line."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from memjax.interop import folders
 from memjax.interop.families import FAMILIES
 from memjax.interop.runs import export_run, import_run
 from tests.interop import weights as made
-from tests.interop.variants_test import made as variant
+from tests.interop.variants_test import make as variant
 
 WRAPPERS = ["_orig_mod.", "module.", "module._orig_mod.", "_orig_mod.module.", "model.", "net.", "module.model."]
 
@@ -51,9 +51,9 @@ def test_any_wrapping_gives_the_same_names(wrapper):
     for family in FAMILIES.values():
         layer = f"{family.prefix}{family.layer}{'' if family.layer.endswith('0.') else '0.'}weight"
         names = [layer, f"{family.head_parts[0]}x"]
-        found = family.read_names(f"{wrapper}{name}" for name in names)
-        assert list(found.plain.values()) == names
-        assert [found.write(name, family.prefix) for name in names] == [f"{found.outer}{name}" for name in names]
+        written = family.read_names(f"{wrapper}{name}" for name in names)
+        assert list(written.plain.values()) == names
+        assert [written.write(name, family.prefix) for name in names] == [f"{written.outer}{name}" for name in names]
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
@@ -137,7 +137,7 @@ def test_dropouts_that_differ_are_said():
     )
 
 
-def packed(folder):
+def write_packed(folder):
     """A GPT-2 that was compiled, wrapped, padded, halved and cut into files."""
     made.gpt2(folder)
     described = json.loads((folder / folders.CONFIG_FILE).read_text())
@@ -151,13 +151,13 @@ def packed(folder):
 
 
 def test_all_packaging_at_once_comes_back(tmp_path):
-    folder = packed(tmp_path / "weights")
+    folder = write_packed(tmp_path / "weights")
     run = import_run(folder, tmp_path / "run")
     assert run.vocab_size == 61 and "3 rows behind the 61 ids of the tokenizer are padding" in run.notes[0]
     exported = export_run(tmp_path / "run", tmp_path / "again")
-    again, given = folders.read_folder(tmp_path / "again"), folders.read_folder(folder)
-    assert again[0].items() >= given[0].items() and again[1].keys() == given[1].keys()
-    for name, weight in given[1].items():
+    again, source = folders.read_folder(tmp_path / "again"), folders.read_folder(folder)
+    assert again[0].items() >= source[0].items() and again[1].keys() == source[1].keys()
+    for name, weight in source[1].items():
         np.testing.assert_array_equal(again[1][name], weight, err_msg=name, strict=True)
     assert {file.name for file in folder.iterdir()} <= set(exported.files)
     assert (
@@ -201,5 +201,5 @@ def test_a_name_that_cannot_be_read_is_one_line(library, given, message, tmp_pat
     module = None if library is None else types.SimpleNamespace(snapshot_download=library)
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
     assert cli.main(["import", "--weights", given, "--run", str(tmp_path / "run")]) == 2
-    told = capsys.readouterr().err.strip()
-    assert message in told and "\n" not in told and not (tmp_path / "run").exists()
+    line = capsys.readouterr().err.strip()
+    assert message in line and "\n" not in line and not (tmp_path / "run").exists()

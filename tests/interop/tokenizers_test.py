@@ -150,9 +150,9 @@ def test_a_roberta_becomes_a_run_and_comes_back(tmp_path):
     folder = pairs(tmp_path / "weights", "<s>", "<pad>", "</s>", "<unk>", "<mask>")
     size = len(json.loads((folder / "vocab.json").read_text()))
     rows = np.random.default_rng(0).normal(size=(size, 24)).astype(np.float32)
-    named = family.read_names(weights).plain
+    plain = family.read_names(weights).plain
     long = family.vocabulary_tensors(family.model_config(described), config.MaskedLanguageModeling())
-    weights |= {n: rows if w.ndim > 1 else rows[:, 0].copy() for n, w in weights.items() if named[n] in long}
+    weights |= {n: rows if w.ndim > 1 else rows[:, 0].copy() for n, w in weights.items() if plain[n] in long}
     folders.write_folder(folder, {**described, "vocab_size": size}, weights)
     run = import_run(folder, tmp_path / "run")
     assert run.config.task == config.MaskedLanguageModeling() and run.vocab_size == size
@@ -162,5 +162,5 @@ def test_a_roberta_becomes_a_run_and_comes_back(tmp_path):
     assert again[1].keys() == weights.keys()
     for name, weight in weights.items():
         np.testing.assert_array_equal(again[1][name], weight, err_msg=name, strict=True)
-    told = json.loads((tmp_path / "again" / "generation_config.json").read_text())
-    assert told == {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
+    ids = json.loads((tmp_path / "again" / "generation_config.json").read_text())
+    assert ids == {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}

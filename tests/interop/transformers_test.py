@@ -12,14 +12,14 @@ from memjax.training.experiment import make_experiment
 from memjax.training.step import init_variables
 from tests.interop import variants
 from tests.interop.variants_test import LIMIT, logits_of
-from tests.interop.variants_test import made as variant
+from tests.interop.variants_test import make as variant
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
 
 
-def published(folder, class_name):
+def read_logits(folder, class_name):
     """Logits of the class that transformers reads from a folder."""
     model = getattr(transformers, class_name).from_pretrained(folder, attn_implementation="eager").eval()
     ids, mask = variants.inputs()
@@ -36,11 +36,11 @@ def test_what_is_written_computes_the_same_there(name, tmp_path):
     read = family.read_model(described, weights)
     written = family.export_config(read.model, variants.VOCAB, read.task)
     folders.write_folder(tmp_path, written, family.export_params(read.params, read.model, read.task))
-    expected, found = published(tmp_path, variants.VARIANTS[name][0]), logits_of(read.model, read.params, read.task)
+    expected, logits = read_logits(tmp_path, variants.VARIANTS[name][0]), logits_of(read.model, read.params, read.task)
     real = variants.inputs()[1] if expected.shape[1] == variants.LENGTH else slice(None)
-    expected, found = expected[real], found.reshape(expected.shape)[real]
+    expected, logits = expected[real], logits.reshape(expected.shape)[real]
     assert expected.max() - expected.min() >= 3
-    assert np.abs(found - expected).max() / np.abs(expected).max() <= LIMIT
+    assert np.abs(logits - expected).max() / np.abs(expected).max() <= LIMIT
 
 
 def test_a_roberta_may_go_on_as_a_bert(tmp_path):
@@ -53,9 +53,9 @@ def test_a_roberta_may_go_on_as_a_bert(tmp_path):
     assert written["architectures"] == ["BertForMaskedLM"]
     folders.write_folder(tmp_path, written, bert.export_params(read.params, read.model, read.task))
     real = variants.inputs()[1]
-    expected = published(tmp_path, "BertForMaskedLM")[real]
-    found = logits_of(read.model, read.params, read.task)[real]
-    assert np.abs(found - expected).max() / np.abs(expected).max() <= LIMIT
+    expected = read_logits(tmp_path, "BertForMaskedLM")[real]
+    logits = logits_of(read.model, read.params, read.task)[real]
+    assert np.abs(logits - expected).max() / np.abs(expected).max() <= LIMIT
 
 
 def test_generation_stops_at_the_end_token_there(tmp_path):
@@ -77,10 +77,10 @@ def test_generation_stops_at_the_end_token_there(tmp_path):
     (tmp_path / "run").mkdir()
     write_run(tmp_path / "run", experiment, params)
     export_run(tmp_path / "run", tmp_path / "to")
-    there = transformers.AutoTokenizer.from_pretrained(tmp_path / "to")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "to")
     gpt2 = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "to").eval()
-    assert there.eos_token_id == gpt2.config.eos_token_id == gpt2.generation_config.eos_token_id == tokenizer.end_id
+    assert theirs.eos_token_id == gpt2.config.eos_token_id == gpt2.generation_config.eos_token_id == tokenizer.end_id
     assert gpt2.config.pad_token_id == tokenizer.pad_id and gpt2.config.bos_token_id == tokenizer.begin_id
-    ids = there("The cat", return_tensors="pt")["input_ids"]
+    ids = theirs("The cat", return_tensors="pt")["input_ids"]
     assert ids[0].tolist() == tokenizer.encode("The cat").tolist()
     assert gpt2.generate(ids, max_new_tokens=20, do_sample=False).shape[1] == ids.shape[1] + 1

@@ -41,7 +41,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 MODEL_TYPES = {"Bert": "bert", "DistilBert": "distilbert", "Roberta": "roberta", "GPT2": "gpt2"}
 
 
-def described(name: str) -> dict[str, Any]:
+def describe(name: str) -> dict[str, Any]:
     """Returns the config.json of a variant."""
     class_name, settings = VARIANTS[name]
     model_type = next(kind for start, kind in MODEL_TYPES.items() if class_name.startswith(start))

@@ -21,9 +21,9 @@ LIMIT = 1e-5
 """largest difference of logits over the largest logit"""
 
 
-def made(name: str) -> tuple[Family, dict[str, Any], dict[str, np.ndarray]]:
-    """The family, config.json and weights of a variant."""
-    described = variants.described(name)
+def make(name: str) -> tuple[Family, dict[str, Any], dict[str, np.ndarray]]:
+    """Returns the family, config.json and weights of a variant."""
+    described = variants.describe(name)
     family = FAMILIES[described["model_type"]]
     model = family.model_config(described)
     class_name = described["architectures"][0]
@@ -50,14 +50,14 @@ def logits_of(model: config.Model, params: Any, task: Any) -> np.ndarray:
     tokens, visible = jnp.asarray(ids, jnp.int32), jnp.asarray(mask)
     if model.attention.is_causal:
         module: Any = make_language_model(model, variants.VOCAB)
-        named: dict[str, Any] = {"start_of_document": jnp.ones(2, bool)}
+        options: dict[str, Any] = {"start_of_document": jnp.ones(2, bool)}
     else:
         module = make_text_encoder(model, task_of(config.Config(task=task, model=model)).head(), variants.VOCAB)
-        named = {"extras": {}}
+        options = {"extras": {}}
 
     @jax.jit
     def apply(params):
-        output, _, _ = module.apply({"params": params}, tokens, module.init_state(2), mask=visible, **named)
+        output, _, _ = module.apply({"params": params}, tokens, module.init_state(2), mask=visible, **options)
         if model.attention.is_causal:
             return module.apply({"params": params}, output, method=lambda m, h: m.vocabulary.logits(h))
         if isinstance(task, config.MaskedLanguageModeling):
@@ -67,19 +67,19 @@ def logits_of(model: config.Model, params: Any, task: Any) -> np.ndarray:
     return np.asarray(apply(params))
 
 
-def difference(name: str, found: np.ndarray) -> float:
-    """Of logits from the published ones, over the largest of those."""
+def difference(name: str, logits: np.ndarray) -> float:
+    """Returns the largest difference of logits from the published ones, over the largest of those."""
     with np.load(GOLDEN) as file:
         expected = file[name]
     real = variants.inputs()[1] if expected.shape[1] == variants.LENGTH else slice(None)
-    expected, found = expected[real], found.reshape(expected.shape)[real]
+    expected, logits = expected[real], logits.reshape(expected.shape)[real]
     assert expected.max() - expected.min() >= 3
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
+    return float(np.abs(logits - expected).max() / np.abs(expected).max())
 
 
 @pytest.mark.parametrize("name", variants.VARIANTS)
 def test_logits_are_those_of_transformers_and_come_back(name):
-    family, described, weights = made(name)
+    family, described, weights = make(name)
     read = family.read_model(described, weights)
     assert difference(name, logits_of(read.model, read.params, read.task)) <= LIMIT
     written = family.export_params(read.params, read.model, read.task)
@@ -103,7 +103,7 @@ FLIPPED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name, flip", FLIPPED.items(), ids=FLIPPED)
 def test_a_flipped_switch_is_another_model(name, flip):
-    family, described, weights = made(name)
+    family, described, weights = make(name)
     read = family.read_model(described, weights)
     model, task = read.model, read.task
     for path, value in flip.items():
@@ -117,7 +117,7 @@ def test_a_flipped_switch_is_another_model(name, flip):
 
 
 def test_rows_of_padding_are_no_positions():
-    family, described, weights = made("roberta")
+    family, described, weights = make("roberta")
     table = "roberta.embeddings.position_embeddings.weight"
     rolled = {**weights, table: np.roll(weights[table], 1, axis=0)}
     read = family.read_model(described, rolled)

@@ -167,13 +167,13 @@ def test_one_program_for_every_fill_level():
     both = [kind(row_of(), CAPACITY, DIM) for kind in KINDS.values()]
     sizes, counts = [], []
     for first in range(0, 40, 7):  # the last rows of each batch are padding
-        for kept in both:
-            fill(kept, np.arange(first, first + 7), POLICIES["reservoir"])
-            kept.take(kept.nearest(QUERIES, 7).ids)
-            kept.sample(jax.random.key(0), DRAWN)
-        policies = [decide for kept in both for decide in getattr(kept, "_deciders", {}).values()]
+        for episodes in both:
+            fill(episodes, np.arange(first, first + 7), POLICIES["reservoir"])
+            episodes.take(episodes.nearest(QUERIES, 7).ids)
+            episodes.sample(jax.random.key(0), DRAWN)
+        policies = [decide for episodes in both for decide in getattr(episodes, "_deciders", {}).values()]
         sizes.append([program._cache_size() for program in [*programs, *policies]])
-        counts.append(int(kept.count))
+        counts.append(int(episodes.count))
     assert all(size == sizes[0] for size in sizes) and counts == [7, 14, 20, 20, 20, 20]
 
 

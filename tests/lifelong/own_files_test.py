@@ -15,12 +15,16 @@ def write_split(path, task, seed, rows):
     """Writes a file of two classes whose texts share most words and differ in how often they use some."""
     draw = random.Random(seed)
     common = [f"word{number}" for number in range(300)]
-    own = {label: [f"{task}{label}{number}" for number in range(40)] for label in "ab"}
+    texts = {label: [f"{task}{label}{number}" for number in range(40)] for label in "ab"}
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
         for _ in range(rows):
             label = draw.choice("ab")
-            words = draw.choices(common, k=12) + draw.choices(own[label], k=2) + draw.choices(own["a"] + own["b"], k=1)
+            words = (
+                draw.choices(common, k=12)
+                + draw.choices(texts[label], k=2)
+                + draw.choices(texts["a"] + texts["b"], k=1)
+            )
             draw.shuffle(words)
             writer.writerow([f"{task}_{label}", " ".join(words)])
 
@@ -39,14 +43,14 @@ def test_each_task_is_learned_in_the_stream_as_it_is_alone(tmp_path, monkeypatch
     def accuracies(files, name):
         config, _ = tasks_config([str(file) for file in files])
         config.name, config.data.cache_dir = name, str(tmp_path / "cache")
-        found, order = {}, [file.stem for file in files]
+        scores, order = {}, [file.stem for file in files]
 
         def note(event):
             if event.kind == "evaluation":
-                found.setdefault(event.values.get("name", ""), []).append(event.values["accuracy"])
+                scores.setdefault(event.values.get("name", ""), []).append(event.values["accuracy"])
 
         train(config, on_event=note)
-        return {task: found[task][place] for place, task in enumerate(order)}
+        return {task: scores[task][place] for place, task in enumerate(order)}
 
     stream = accuracies(files, "stream")
     for path in files:

@@ -47,8 +47,8 @@ def test_every_document_has_its_sums(variables, rows):
     assert sorted(scores.targets.tolist()) == sorted(len(DOCUMENTS[i]) for i in range(9))
     assert scores.nats.sum() == pytest.approx(result.nats)
     alone = DocumentScores()
-    one = ArrayDocuments([DOCUMENTS[4]], num_bytes=[DOCUMENTS.num_bytes(4)])
-    score(variables, rows=rows, documents=one, observe=alone.observe)
+    document = ArrayDocuments([DOCUMENTS[4]], num_bytes=[DOCUMENTS.num_bytes(4)])
+    score(variables, rows=rows, documents=document, observe=alone.observe)
     assert alone.targets.tolist() == [len(DOCUMENTS[4])]
     assert np.min(np.abs(scores.nats - alone.nats)) == pytest.approx(0, abs=1e-5)
 

@@ -340,10 +340,10 @@ def test_a_run_that_is_trained_longer_equals_a_long_one_where_its_rate_does(tmp_
     assert f"training.steps: {steps} instead of 13" in lines
     schedule = Schedule(learning_rate=1e-2, warmup_steps=2, decay=decay)
     long, _ = run(make_experiment(tmp_path / "long", steps=steps, schedule=schedule, evaluate_every=0))
-    found, expected = final_arrays(path)[1], final_arrays(long.path)[1]
+    arrays, expected = final_arrays(path)[1], final_arrays(long.path)[1]
     for name, array in expected.items():
         if not name.startswith("totals/"):  # lines were written elsewhere
-            assert found[name].tobytes() == array.tobytes(), name
+            assert arrays[name].tobytes() == array.tobytes(), name
 
 
 def test_a_window_of_steps_ends_with_its_stage(tmp_path):

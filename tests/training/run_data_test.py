@@ -27,7 +27,7 @@ from memjax.training.run_data import RunData, read_record
 from memjax.training.runs import config_to_dict, load_config, open_tokenizer, run_path, write_json
 
 WORDS = "one two three four five six seven eight".split()
-"""of which texts are made"""
+"""words of the texts"""
 
 
 def sentence(number):
@@ -146,28 +146,28 @@ def train(config, *splits):
 
 
 def reopen(path, config=None, tell=lambda line: None, **named):
-    """What a verb reads of a run."""
-    there = load_config(path)
-    run_data = RunData.of_run(path, there, config, tell=tell, **named)
-    return make_experiment(config or there, tokenizer=open_tokenizer(path), run_data=run_data)
+    """Opens the experiment of a run as a verb does."""
+    saved = load_config(path)
+    run_data = RunData.of_run(path, saved, config, tell=tell, **named)
+    return make_experiment(config or saved, tokenizer=open_tokenizer(path), run_data=run_data)
 
 
 @pytest.fixture(scope="module", params=SOURCES)
-def trained(request, tmp_path_factory):
+def trained_run(request, tmp_path_factory):
     config = make_config(tmp_path_factory.mktemp(request.param), request.param)
     return config, train(config, "train", "validation")
 
 
 @pytest.fixture
-def place(trained, tmp_path, monkeypatch):
+def place(trained_run, tmp_path, monkeypatch):
     """A copy of a run with its data."""
-    config, path = trained
+    config, path = trained_run
     source = path.parent.parent
     shutil.copytree(source, tmp_path / "w")
-    return tmp_path / "w" / "runs" / "run", moved(config, source, tmp_path / "w")
+    return tmp_path / "w" / "runs" / "run", move(config, source, tmp_path / "w")
 
 
-def moved(config, old, new):
+def move(config, old, new):
     path = str(config.data.source.path).replace(str(old), str(new))
     return dataclasses.replace(
         config,
@@ -180,13 +180,13 @@ def fingerprints(experiment):
     return [experiment.documents(split).fingerprint for split in ("train", "validation", "test")]
 
 
-def test_unchanged_data_is_read_without_a_word(trained):
-    config, path = trained
-    told = []
+def test_unchanged_data_is_read_without_a_word(trained_run):
+    config, path = trained_run
+    lines = []
     for file in source_files(config.data.source):
         os.utime(file)  # touched
-    found = fingerprints(reopen(path, tell=told.append))
-    assert told == [] and found == fingerprints(make_experiment(config))
+    opened = fingerprints(reopen(path, tell=lines.append))
+    assert lines == [] and opened == fingerprints(make_experiment(config))
 
 
 def make_lines(folder):
@@ -223,12 +223,12 @@ def test_files_that_are_not_read_are_no_data(tmp_path, kind):
     source = FOLDERS[kind](tmp_path / "data")
     config = make_config(tmp_path / "run", "labelled" if kind == "labelled" else "texts")
     config.data.source = source
-    path, told = train(config, "train", "validation"), []
+    path, lines = train(config, "train", "validation"), []
     before, folder = fingerprints(make_experiment(config)), Path(source.path)
     folder = next(entry for entry in folder.iterdir()) if kind == "directories" else folder
     for name, content in BESIDE.values():
         (folder / name).write_bytes(content)
-    assert fingerprints(reopen(path, tell=told.append)) == before and told == []
+    assert fingerprints(reopen(path, tell=lines.append)) == before and lines == []
     assert {file.name for file in source_files(source)}.isdisjoint(name for name, _ in BESIDE.values())
     files = [file for file in source_files(source) if file.stat().st_size]
     files[0].write_bytes(files[0].read_bytes()[:-1] + b"9")
@@ -236,7 +236,7 @@ def test_files_that_are_not_read_are_no_data(tmp_path, kind):
         fingerprints(reopen(path))
 
 
-def test_a_copied_run_reads_the_data_beside_it(place, trained):
+def test_a_copied_run_reads_the_data_beside_it(place, trained_run):
     path, config = place
     assert reopen(path, config).documents("train").fingerprint is not None
     record = read_record(path)
@@ -258,7 +258,7 @@ def change(file, how):
 
 
 @pytest.mark.parametrize("how", ["cut", "longer", "byte", "gone"])
-def test_changed_data_is_refused_with_the_file(place, trained, how):
+def test_changed_data_is_refused_with_the_file(place, trained_run, how):
     path, config = place
     write_json(path / "config.json", config_to_dict(config))
     file = max(source_files(config.data.source), key=lambda file: file.stat().st_size)
@@ -274,17 +274,17 @@ def test_changed_data_is_refused_with_the_file(place, trained, how):
         assert "has changed since it was trained" in line and f"{size:,}" in line
 
 
-def test_other_data_that_the_user_names_is_read_and_said(place, trained):
+def test_other_data_that_the_user_names_is_read_and_said(place, trained_run):
     path, config = place
     write_json(path / "config.json", config_to_dict(config))
-    told = []
+    lines = []
     file = source_files(config.data.source)[0]
     change(file, "gone" if len(source_files(config.data.source)) > 20 else "byte")
-    experiment = reopen(path, tell=told.append, is_named=True)
+    experiment = reopen(path, tell=lines.append, is_named=True)
     with contextlib.suppress(ValueError):  # of the reader, where the file is damaged now
         fingerprints(experiment)
     if experiment.run_data.other:
-        assert config.data.source.path in told[-1] and "other data than that of training" in told[-1]
+        assert config.data.source.path in lines[-1] and "other data than that of training" in lines[-1]
 
 
 @hypothesis.settings(max_examples=15, deadline=None)
@@ -327,8 +327,8 @@ def test_drawn_sources_have_no_files_and_are_compared_by_their_documents(tmp_pat
     config = make_config(tmp_path, "texts")
     config.data.source = configs.KeyValueRecall(num_documents=16)
     path = train(config, "train")
-    told = []
-    assert fingerprints(reopen(path, tell=told.append)) and told == []
+    lines = []
+    assert fingerprints(reopen(path, tell=lines.append)) and lines == []
     record = read_record(path)
     record[""]["splits"]["train"] = ["another", 16]
     write_json(path / "data.json", {"version": 1, "tasks": record})
@@ -398,7 +398,7 @@ def at(folder, monkeypatch):
 
 
 @pytest.fixture
-def typed(tmp_path, monkeypatch):
+def typed_run(tmp_path, monkeypatch):
     """A run whose path was typed relative to the folder that it was trained in."""
     config = make_config(tmp_path / "project", "texts")
     monkeypatch.chdir(tmp_path / "project")
@@ -406,8 +406,8 @@ def typed(tmp_path, monkeypatch):
     return train(config, "train").resolve(), config
 
 
-def test_a_relative_path_is_found_from_everywhere(typed, tmp_path, monkeypatch):
-    path, config = typed
+def test_a_relative_path_is_found_from_everywhere(typed_run, tmp_path, monkeypatch):
+    path, config = typed_run
     wanted = reopen(path).documents("train").fingerprint
     assert reopen(path).config == config, "as typed"
     at(tmp_path / "elsewhere", monkeypatch)
@@ -426,8 +426,8 @@ def test_a_relative_path_is_found_from_everywhere(typed, tmp_path, monkeypatch):
     assert reopen(tmp_path / "alone").documents("train").fingerprint == wanted
 
 
-def test_what_is_nowhere_names_all_places(typed, tmp_path, monkeypatch):
-    path, _ = typed
+def test_what_is_nowhere_names_all_places(typed_run, tmp_path, monkeypatch):
+    path, _ = typed_run
     at(tmp_path / "elsewhere", monkeypatch)
     (tmp_path / "project" / "data" / "text.txt").unlink()
     with pytest.raises(ValueError) as error:
@@ -446,12 +446,12 @@ def earlier(path, **stream):
     return {"position": {"stage": 0, "phase": "steps", "steps": [4], "stream": {"stream": stream, "rows": {}}}}
 
 
-def test_a_run_of_an_earlier_version_is_compared_by_its_checkpoint(typed, tmp_path):
-    path, _ = typed
+def test_a_run_of_an_earlier_version_is_compared_by_its_checkpoint(typed_run, tmp_path):
+    path, _ = typed_run
     documents = reopen(path).documents("train")
     extra = earlier(path, fingerprint=documents.fingerprint, documents=len(documents))
-    told = []
-    assert fingerprints(reopen(path, extra=extra, tell=told.append)) and told == []
+    lines = []
+    assert fingerprints(reopen(path, extra=extra, tell=lines.append)) and lines == []
     assert not (path / "data.json").exists()
     change(tmp_path / "project" / "data" / "text.txt", "cut")
     for split in ("train", "validation"):
@@ -460,12 +460,12 @@ def test_a_run_of_an_earlier_version_is_compared_by_its_checkpoint(typed, tmp_pa
 
 
 @pytest.mark.parametrize("extra", [{}, {"position": None}, {"position": {"stage": 0, "stream": None}}])
-def test_a_run_without_any_record_says_that_it_cannot_be_compared(typed, extra):
-    path, _ = typed
+def test_a_run_without_any_record_says_that_it_cannot_be_compared(typed_run, extra):
+    path, _ = typed_run
     earlier(path)
-    told = []
-    assert fingerprints(reopen(path, extra=extra, tell=told.append))
-    assert len(told) == 1 and "was not recorded in training, and cannot be compared" in told[0]
+    lines = []
+    assert fingerprints(reopen(path, extra=extra, tell=lines.append))
+    assert len(lines) == 1 and "was not recorded in training, and cannot be compared" in lines[0]
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "3", '{"tasks": []}', '{"tasks": {"": 1}}', "{", ""])
