@@ -144,7 +144,7 @@ def test_added_tokens_that_do_not_fit_are_one_line(name, content, message, tmp_p
 def test_a_roberta_becomes_a_run_and_comes_back(tmp_path):
     from memjax.interop import folders
     from memjax.interop.runs import export_run
-    from tests.interop.variants_test import made as variant
+    from tests.interop.variants_test import make as variant
 
     family, described, weights = variant("roberta")
     folder = pairs(tmp_path / "weights", "<s>", "<pad>", "</s>", "<unk>", "<mask>")
