@@ -5,7 +5,7 @@ import functools
 import json
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -65,12 +65,7 @@ def source_files(source: Any) -> list[Path]:
     if not source.path:
         return []
     path = Path(source.path).expanduser()
-    names: Sequence[str] = ()
-    if path.is_dir() and isinstance(source, configs.TextClasses):
-        names = (*source.train, *source.test)
-    if path.is_dir() and isinstance(source, configs.CachedFeatures):
-        names = [f"{split}{end}.npy" for split in ("train", "validation", "test") for end in ("", "_labels")]
-    if names:
+    if path.is_dir() and (names := source.file_names()):
         return [file for name in names if (file := find_packed(path, name))]
     for find in (lambda: _read_files(source, path), lambda: find_files(path)):
         with contextlib.suppress(ValueError, OSError):
@@ -102,7 +97,7 @@ def rules_of(source: Any) -> ReadingRules:
 
 def _registered(source: Any) -> Any:
     """The seqio Task that a source names; None for other sources, and where seqio has not been imported yet."""
-    if not isinstance(source, configs.SeqioClasses) or (seqio := sys.modules.get("seqio")) is None:
+    if not source.names_seqio_task or (seqio := sys.modules.get("seqio")) is None:
         return None
     with contextlib.suppress(ValueError):  # what is not registered, its reader refuses
         return seqio.get_mixture_or_task(source.name)

@@ -97,6 +97,9 @@ class TextClasses(ClassifiedTexts):
     class_order: tuple[str, ...] = ()
     """names of the classes in the order in which the .csv files number them; () = that of Zhang et al."""
 
+    def file_names(self) -> tuple[str, ...]:
+        return (*self.train, *self.test)
+
 
 @dataclass(slots=True, kw_only=True)
 class CLBenchmark(ClassifiedTexts):
@@ -134,6 +137,8 @@ class TfdsClasses(ClassifiedTexts):
 @dataclass(slots=True, kw_only=True)
 class SeqioClasses(ClassifiedTexts):
     """A registered seqio Task whose `inputs` are texts and whose `targets` name classes. Needs the extra `data`."""
+
+    names_seqio_task = True
 
     name: str = ""
     """registered name"""
@@ -284,6 +289,10 @@ class CachedFeatures(Vectors):
     """likewise of validation, and of test"""
     seed: Seed = 0
     """of what is drawn"""
+
+    def file_names(self) -> tuple[str, ...]:
+        splits = ("train", "validation", "test")
+        return tuple(f"{split}{end}.npy" for split in splits for end in ("", "_labels"))
 
 
 ExampleKind = (

@@ -55,6 +55,7 @@ class Source(Settings):
       relations: whose sentences are read; () = all, or it has no relations.
       path: File, folder or glob that is read. '' where there is none, or none is named.
       name: Name in a registry of data sets. '' where there is none.
+      names_seqio_task: Whether `name` is that of a registered seqio Task with classes.
       names_relations: Whether its file names the relations, which are read for an answer.
       skip: Treatment of examples that cannot be read. 'few' leaves out those of at most 5 % of the bytes.
     """
@@ -70,8 +71,13 @@ class Source(Settings):
     relations = ()
     path = ""
     name = ""
+    names_seqio_task = False
     names_relations = False
     skip = "few"
+
+    def file_names(self) -> tuple[str, ...]:
+        """Returns the names of the files that are read of a folder. () where its reader finds them."""
+        return ()
 
     def after(self, earlier: Sequence[Any]) -> Source:
         """The same as a task of a stream, after sources of earlier tasks."""
