@@ -166,8 +166,8 @@ def get_config(variant: str = "default") -> Config:
     small, last, long, bag = (variant.startswith(word) for word in ("small", "last_two", "fourteen", "bag"))
     paper = variant.startswith("paper")
     encoder = small or last or paper or bag or variant.startswith("encoder")
-    own = re.sub("^(encoder|small|last_two|fourteen|paper|bag)_?", "", variant) or "default"
-    method = copy.deepcopy(METHODS.get(own, METHODS["mbpa_pp"]))
+    method_name = re.sub("^(encoder|small|last_two|fourteen|paper|bag)_?", "", variant) or "default"
+    method = copy.deepcopy(METHODS.get(method_name, METHODS["mbpa_pp"]))
     size, tested = (115_000, 7_600) if paper else (2000, 1000)
     # Files of one set differ in signs: those of AG News and DBpedia escape them in three ways.
     texts = lambda name: TextClasses(
@@ -182,7 +182,7 @@ def get_config(variant: str = "default") -> Config:
         task=Classification(num_classes=classes),
         data=Data(source=sources[0], rows=32, segment_length=384),
         training=Training(
-            schedule=Schedule(learning_rate=RATES.get(own, 4e-3), warmup_steps=0, decay="constant"),
+            schedule=Schedule(learning_rate=RATES.get(method_name, 4e-3), warmup_steps=0, decay="constant"),
             log_every=50,
             evaluate_every=0,
             checkpoint_every=0,
@@ -217,12 +217,12 @@ def get_config(variant: str = "default") -> Config:
         config.model, config.data.tokenizer = TokenBag(), WordPiece(vocab_size=8192)
         config.training.optimizer, config.training.clip_norm = SGD(), 0.0
         config.training.schedule.learning_rate = float(config.data.rows)
-        if own in ("mixed", "tenth"):
+        if method_name in ("mixed", "tenth"):
             # Replayed rows are as many as new ones: the mean over both times this rate is a sum again.
             config.model, config.training.schedule.learning_rate = TokenBag(weighs_errors=True), 64.0
-            memory = ALL if own == "mixed" else EpisodicMemory(policy="balanced", capacity=250)
+            memory = ALL if method_name == "mixed" else EpisodicMemory(policy="balanced", capacity=250)
             config.lifelong.method = Replay(memory=memory, rows=32)
-        if own == "linear":
+        if method_name == "linear":
             config.model, config.training.optimizer = TokenBag(head="softmax"), Adam()
             config.training.schedule.learning_rate, config.lifelong.epochs = 0.03, 6
             config.lifelong.method = Replay(memory=ALL, rows=128)
@@ -239,9 +239,9 @@ def get_config(variant: str = "default") -> Config:
             "anml": ANML(**published),
             "maml": MAML(**published),
             "meta_mbpa": MetaMbPA(memory=replace(HUNDREDTH, capacity=5750, temperature=10.0, unit="one"), key="first"),
-        }[own]
-        if own in ("oml", "anml", "maml"):
-            config.data.rows, config.data.segment_length = 16, 300 if own == "anml" else 448
+        }[method_name]
+        if method_name in ("oml", "anml", "maml"):
+            config.data.rows, config.data.segment_length = 16, 300 if method_name == "anml" else 448
     if variant == "smoke":
         blobs = [Blobs(classes=(2 * i, 2 * i + 1), dim=8, num_train=32, num_test=16) for i in range(2)]
         config.model, config.data.source, config.data.segment_length = Perceptron(widths=(64,)), blobs[0], 8

@@ -148,24 +148,24 @@ def refuse(command, capsys):
     return line
 
 
-def sampled(table):
+def sample_rows(table):
     """Every third in `make test`, all among the laws."""
     return [pytest.param(row, marks=[pytest.mark.laws] if number % 3 else []) for number, row in enumerate(table)]
 
 
-@pytest.mark.parametrize("command", sampled({**NUMBERS, **LENGTHS}))
+@pytest.mark.parametrize("command", sample_rows({**NUMBERS, **LENGTHS}))
 def test_numbers_are_refused_first(here, capsys, command):
     assert {**NUMBERS, **LENGTHS}[command] in refuse(command, capsys)
 
 
-@pytest.mark.parametrize("command", sampled(EMPTY))
+@pytest.mark.parametrize("command", sample_rows(EMPTY))
 def test_an_empty_text_is_refused_and_not_taken_for_none(here, capsys, command):
     option = command.split()[-1]
     assert f"{option}: given '', allowed" in refuse(f"{command} ''", capsys)
     assert f"{option}: given '', allowed" in refuse(f"{command}=", capsys)
 
 
-@pytest.mark.parametrize("command", sampled(PLACES))
+@pytest.mark.parametrize("command", sample_rows(PLACES))
 def test_a_place_that_cannot_be_written_is_refused_first(here, capsys, monkeypatch, command):
     line = refuse(command.format("file"), capsys)
     assert f"{PLACES[command]}: given 'file/" in line

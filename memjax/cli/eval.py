@@ -79,7 +79,7 @@ def run(arguments: list[str]) -> int:
     else:
         wanted = _with_trained(config, wanted)
         with waiting(scoring):
-            results = [(one, *score_documents(loaded, one)) for one in wanted]
+            results = [(evaluation, *score_documents(loaded, evaluation)) for evaluation in wanted]
         facts |= data_facts(loaded)
         rows = [{**facts, **values_of(dataclasses.replace(config, evaluation=e), r)} for e, r, _ in results]
         gains = compare_sizes([scores for *_, scores in results], unit_of(loaded.experiment, config))
@@ -117,14 +117,14 @@ def compare_sizes(scores: Sequence[DocumentScores], unit: str) -> list[Compariso
     """Compares each size of the memory with the smallest one, paired over documents.
 
     Args:
-      scores: Of each size, smallest first.
+      scores: Scores of the documents with each size, smallest first.
       unit: Kind of the documents.
 
     Returns:
       A comparison for each size but the first, corrected where there are many.
     """
     first, *others = scores
-    return correct_for_many([compare_documents(one.nats, first.nats, first.targets, unit=unit) for one in others])
+    return correct_for_many([compare_documents(other.nats, first.nats, first.targets, unit=unit) for other in others])
 
 
 def unit_of(experiment: Any, config: Config) -> str:
@@ -138,7 +138,7 @@ def unit_of(experiment: Any, config: Config) -> str:
 
 
 def gain_values(control: Mapping[str, Any], gain: Comparison) -> dict[str, Any]:
-    """What a size of the memory saves on a token, as JSON values."""
+    """Converts the nats that a size of the memory saves on a token to JSON values."""
     numbers = {name: None if value != value else value for name, value in gain._asdict().items()}
     return {"over_memory_length": control["memory_length"], **numbers}
 

@@ -17,8 +17,8 @@ def add_store(parser: argparse.ArgumentParser, otherwise: str) -> None:
     """The options of a verb that mixes a store's neighbours in.
 
     Args:
-      parser: of the verb.
-      otherwise: what stands for a weight or a temperature that is not given.
+      parser: Options of the verb, which get those of the store.
+      otherwise: Description of the weight and the temperature that are used where none is given.
     """
     add, given = parser.add_argument, f"(default: {otherwise})"
     add("--datastore", default="", metavar="DIR", help="mix in what followed similar contexts of this store (kNN-LM)")

@@ -91,12 +91,12 @@ def _memory(run: OpenedRun) -> Panel:
 
 
 def _gain(run: OpenedRun) -> Comparison:
-    """What the memory saves on a token over one that is cleared, paired over documents."""
+    """Compares the memory with one that is cleared by the nats saved on a token, paired over documents."""
     documents = run.kept.document
-    kept, cleared, targets = (
+    nats, cleared_nats, targets = (
         np.bincount(documents, weights) for weights in (run.kept.nats, run.cleared.nats, np.ones(len(documents)))
     )
-    return compare_documents(kept, cleared, targets)
+    return compare_documents(nats, cleared_nats, targets)
 
 
 def _numbers(result: Any, measure: str) -> tuple[Any, ...]:

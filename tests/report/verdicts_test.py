@@ -18,29 +18,29 @@ PAIRS = strategies.lists(strategies.tuples(SCORES, SCORES), min_size=3, max_size
 
 @hypothesis.given(PAIRS)
 def test_p_is_that_of_scipy(pairs):
-    own, control = np.array(pairs).T
-    found = compare_pairs(own, control)
-    differences = own - control
+    scores, control = np.array(pairs).T
+    comparison = compare_pairs(scores, control)
+    differences = scores - control
     if np.ptp(differences) < 1e-9:  # SciPy warns: the t of a deviation 0
-        assert found.p < 1e-9 or found.verdict == "level"
+        assert comparison.p < 1e-9 or comparison.verdict == "level"
         return
-    expected = stats.ttest_rel(own, control)
-    assert found.p == pytest.approx(expected.pvalue, rel=1e-9, abs=1e-15)
-    assert found.difference == pytest.approx(differences.mean())
-    assert found.error == pytest.approx(stats.sem(differences)) and found.units == len(pairs)
+    expected = stats.ttest_rel(scores, control)
+    assert comparison.p == pytest.approx(expected.pvalue, rel=1e-9, abs=1e-15)
+    assert comparison.difference == pytest.approx(differences.mean())
+    assert comparison.error == pytest.approx(stats.sem(differences)) and comparison.units == len(pairs)
     low, high = expected.confidence_interval(0.95)  # the rule of an interval is the same rule
     if min(abs(low), abs(high)) > 1e-9:
-        assert (found.verdict == "level") == (low < 0 < high)
+        assert (comparison.verdict == "level") == (low < 0 < high)
 
 
 @hypothesis.given(PAIRS)
 def test_the_other_way_round_is_the_other_verdict(pairs):
-    own, control = np.array(pairs).T
+    scores, control = np.array(pairs).T
     opposite = {"gain": "loss", "loss": "gain", "level": "level"}
-    found = compare_pairs(own, control)
-    assert compare_pairs(control, own).verdict == opposite[found.verdict]
-    assert compare_pairs(own, control, more_is_better=False).verdict == opposite[found.verdict]
-    assert compare_pairs(np.append(own, [NAN, 1.0]), np.append(control, [1.0, NAN])) == found
+    comparison = compare_pairs(scores, control)
+    assert compare_pairs(control, scores).verdict == opposite[comparison.verdict]
+    assert compare_pairs(scores, control, more_is_better=False).verdict == opposite[comparison.verdict]
+    assert compare_pairs(np.append(scores, [NAN, 1.0]), np.append(control, [1.0, NAN])) == comparison
 
 
 TABLE = {
@@ -66,8 +66,10 @@ def test_units():
     rng = np.random.default_rng(0)
     orders, control = rng.normal(size=(4, 3)) + 1, rng.normal(size=(4, 3))
     same = lambda one, other: one[:2] == pytest.approx(other[:2]) and one.p == pytest.approx(other.p)
-    found = compare_pairs(orders, control)
-    assert same(found, compare_pairs(orders.mean(axis=1), control.mean(axis=1))) and found.counted == "4 orders"
+    comparison = compare_pairs(orders, control)
+    assert (
+        same(comparison, compare_pairs(orders.mean(axis=1), control.mean(axis=1))) and comparison.counted == "4 orders"
+    )
     # A seed that was not run leaves the mean of its order, and an order that was not run is no unit.
     holes = orders.copy()
     holes[0, 1] = holes[3] = NAN
@@ -82,11 +84,15 @@ def test_units():
     assert (two.verdict, two.counted) == ("too few", "2 orders") and math.isnan(two.p) and two.error > 0
 
 
-@pytest.mark.parametrize("own", [[], [NAN], [0.9], [0.9, 0.8], [0.9, NAN, 0.8], [[0.9], [0.8]]])
-def test_too_few(own):
-    found = compare_pairs(own, np.zeros_like(own))
-    assert found.verdict == "too few" and math.isnan(found.p) and found.units == np.sum(~np.isnan(own))
-    assert math.isnan(found.error) == (found.units < 2) and math.isnan(found.difference) == (found.units < 1)
+@pytest.mark.parametrize("scores", [[], [NAN], [0.9], [0.9, 0.8], [0.9, NAN, 0.8], [[0.9], [0.8]]])
+def test_too_few(scores):
+    comparison = compare_pairs(scores, np.zeros_like(scores))
+    assert (
+        comparison.verdict == "too few" and math.isnan(comparison.p) and comparison.units == np.sum(~np.isnan(scores))
+    )
+    assert math.isnan(comparison.error) == (comparison.units < 2) and math.isnan(comparison.difference) == (
+        comparison.units < 1
+    )
 
 
 def test_equal_and_diverged_runs():
@@ -95,33 +101,33 @@ def test_equal_and_diverged_runs():
     rounded = np.nextafter([0.1, 0.2, 0.3], 1)  # differs by the last bit alone: no certain gain
     assert compare_pairs(rounded, [0.1, 0.2, 0.3]) == same
     assert compare_pairs([1.5, 2.5, 3.5], [1.0, 2.0, 3.0]).verdict == "gain"  # without deviation
-    for own in ([math.inf, 1.0, 2.0], [-math.inf, 1.0, 2.0], [math.inf, -math.inf, 0.0]):
-        assert compare_pairs(own, [0.0, 0.1, 0.2]).verdict == "level"
+    for scores in ([math.inf, 1.0, 2.0], [-math.inf, 1.0, 2.0], [math.inf, -math.inf, 0.0]):
+        assert compare_pairs(scores, [0.0, 0.1, 0.2]).verdict == "level"
 
 
 @hypothesis.given(strategies.lists(strategies.tuples(SCORES, SCORES, strategies.integers(1, 50)), min_size=3))
 def test_documents_are_a_ratio_of_sums(documents):
-    own, control, targets = np.array(documents).T
-    found = compare_documents(own, control, targets)
-    assert found.difference == pytest.approx((control - own).sum() / targets.sum(), abs=1e-9)
-    residual, count = control - own - found.difference * targets, len(documents)  # the error of a ratio of sums
+    scores, control, targets = np.array(documents).T
+    comparison = compare_documents(scores, control, targets)
+    assert comparison.difference == pytest.approx((control - scores).sum() / targets.sum(), abs=1e-9)
+    residual, count = control - scores - comparison.difference * targets, len(documents)  # the error of a ratio of sums
     expected = math.sqrt(count / (count - 1) * np.sum(residual**2)) / targets.sum()
-    assert found.error == pytest.approx(expected, abs=1e-9) and found.counted == f"{count} documents"
+    assert comparison.error == pytest.approx(expected, abs=1e-9) and comparison.counted == f"{count} documents"
 
 
 def test_documents_of_equal_length_are_pairs():
-    own, control = np.array([3.0, 5.0, 8.0]), np.array([4.0, 5.5, 9.5])
-    found, pairs = compare_documents(own, control, [2, 2, 2]), compare_pairs(control / 2, own / 2)
-    assert found[:2] == pytest.approx(pairs[:2]) and found.p == pytest.approx(pairs.p)
+    scores, control = np.array([3.0, 5.0, 8.0]), np.array([4.0, 5.5, 9.5])
+    comparison, pairs = compare_documents(scores, control, [2, 2, 2]), compare_pairs(control / 2, scores / 2)
+    assert comparison[:2] == pytest.approx(pairs[:2]) and comparison.p == pytest.approx(pairs.p)
     alone = compare_documents([3.0], [4.0], [2])
     assert (alone.verdict, alone.counted, alone.difference) == ("too few", "1 document", 0.5)
     assert compare_documents([], [], []).units == 0
 
 
 def test_documents_without_targets_do_not_count():
-    own, control, targets = np.array([1.0, 2.0, 4.0]), np.array([2.0, 3.0, 7.0]), np.array([2, 2, 4])
-    padded = [np.insert(values, [0, 2, 3], 0) for values in (own, control, targets)]
-    assert compare_documents(*padded) == compare_documents(own, control, targets)
+    scores, control, targets = np.array([1.0, 2.0, 4.0]), np.array([2.0, 3.0, 7.0]), np.array([2, 2, 4])
+    padded = [np.insert(values, [0, 2, 3], 0) for values in (scores, control, targets)]
+    assert compare_documents(*padded) == compare_documents(scores, control, targets)
 
 
 def holm(values):
@@ -137,22 +143,22 @@ def test_corrections(values, random):
     table = [few._replace(p=p, units=3, verdict="gain" if p < 0.05 else "level") for p in values]
     for _ in range(3):  # lines that claim nothing
         table.insert(random.randrange(len(table) + 1), few)
-    found = correct_for_many(table)
-    assert [one for one in found if one.verdict == "too few"] == [few] * 3
-    claims = [one for one in found if one.verdict != "too few"]
+    corrected = correct_for_many(table)
+    assert [comparison for comparison in corrected if comparison.verdict == "too few"] == [few] * 3
+    claims = [comparison for comparison in corrected if comparison.verdict != "too few"]
     expected = holm(values) if len(values) > 10 else dict(enumerate(values))
-    assert [one.p for one in claims] == pytest.approx([expected[number] for number in range(len(values))])
-    assert all((one.verdict == "gain") == (one.p < 0.05) for one in claims)
+    assert [comparison.p for comparison in claims] == pytest.approx([expected[number] for number in range(len(values))])
+    assert all((comparison.verdict == "gain") == (comparison.p < 0.05) for comparison in claims)
     assert f"Holm's correction for {len(values)} claims" in describe_test(table) or len(values) <= 10
-    assert describe_test(table) == describe_test(found)
+    assert describe_test(table) == describe_test(corrected)
 
 
 def test_three_steps_by_hand():
-    one = compare_pairs([1.5, 1.6, 1.7], [1.0, 1.0, 1.0])
-    table = [one._replace(p=p) for p in (0.03, 0.004, 0.0046, *[0.5] * 8)]
-    found = correct_for_many(table)
-    assert [c.p for c in found[:3]] == pytest.approx([0.27, 0.044, 0.046])
-    assert [c.verdict for c in found[:3]] == ["level", "gain", "gain"]
+    comparison = compare_pairs([1.5, 1.6, 1.7], [1.0, 1.0, 1.0])
+    table = [comparison._replace(p=p) for p in (0.03, 0.004, 0.0046, *[0.5] * 8)]
+    corrected = correct_for_many(table)
+    assert [c.p for c in corrected[:3]] == pytest.approx([0.27, 0.044, 0.046])
+    assert [c.verdict for c in corrected[:3]] == ["level", "gain", "gain"]
     assert correct_for_many(table[:10]) == table[:10]
 
 
@@ -161,7 +167,9 @@ def test_words():
     assert compare_pairs([1.0], [0.0], unit="document").counted == "1 document"
 
 
-@pytest.mark.parametrize("own, control", [([0.1], [0.1, 0.2]), (0.1, 0.2), (np.zeros((1, 1, 1)), np.zeros((1, 1, 1)))])
-def test_other_shapes_are_refused(own, control):
+@pytest.mark.parametrize(
+    "scores, control", [([0.1], [0.1, 0.2]), (0.1, 0.2), (np.zeros((1, 1, 1)), np.zeros((1, 1, 1)))]
+)
+def test_other_shapes_are_refused(scores, control):
     with pytest.raises(ValueError, match=r"control: given shape .* allowed: \[units\] or \[orders, seeds\]"):
-        compare_pairs(own, control)
+        compare_pairs(scores, control)

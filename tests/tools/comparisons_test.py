@@ -21,9 +21,9 @@ def runs(row, values, share=None):
 
 
 def test_a_difference_is_taken_seed_by_seed():
-    found = compare_seeds({0: 1.0, 1: 2.0, 2: 3.0, 9: 0.0}, {2: 3.4, 1: 2.2, 0: 1.3, 7: 5.0}, more_is_better=False)
-    assert found.counted == "3 seeds" and found.difference == pytest.approx(-0.3)
-    assert found.error == pytest.approx(math.sqrt((0.1**2 + 0.1**2) / 2 / 3)) and found.verdict == "gain"
+    comparison = compare_seeds({0: 1.0, 1: 2.0, 2: 3.0, 9: 0.0}, {2: 3.4, 1: 2.2, 0: 1.3, 7: 5.0}, more_is_better=False)
+    assert comparison.counted == "3 seeds" and comparison.difference == pytest.approx(-0.3)
+    assert comparison.error == pytest.approx(math.sqrt((0.1**2 + 0.1**2) / 2 / 3)) and comparison.verdict == "gain"
     with pytest.raises(ValueError, match=r"seeds: given \[0\] and \[1\], allowed: at least one in common"):
         compare_seeds({0: 1.0}, {1: 1.0}, more_is_better=True)
 

@@ -39,10 +39,10 @@ def test_files_run_apart_and_a_second_call_goes_on(repository, capsys):
     assert passed["passed"] and passed["counts"] == {"passed": 1, "skipped": 1} and passed["seconds"] > 0
     assert not failed["passed"] and failed["counts"] == {"passed": 1, "failed": 1} and failed["failures"] == ["test_b"]
     assert not died["passed"] and died["end"] == "died of SIGSEGV"
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == "5 slow tests in 3 files, 3 files to run"
-    assert told[3].startswith("3/3 fails_test.py: 1 passed, 1 failed, ") and "FAILED test_b (" in told[3]
-    assert told[4].startswith("1 of 3 files passed")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "5 slow tests in 3 files, 3 files to run"
+    assert lines[3].startswith("3/3 fails_test.py: 1 passed, 1 failed, ") and "FAILED test_b (" in lines[3]
+    assert lines[4].startswith("1 of 3 files passed")
 
     (repository / "fails_test.py").write_text(FILES["fails"].replace("assert 0", "assert 1"))
     subprocess.run(
