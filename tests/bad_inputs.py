@@ -363,14 +363,14 @@ SOURCES = (
     ('ParallelText(path="nowhere")', "Bytes()", "data.source: given 'ParallelText', allowed"),
     ('TextFiles(path="texts")', 'SentencePiece(model="nowhere.model")', "tokenizer: nowhere.model is not a file"),
     ('TextFiles(path="texts")', "SentencePiece(vocab_size=1)", "vocab_size: 1"),
-    ('TextFiles(path="latin.txt")', "Bytes()", "path: latin.txt is not UTF-8 at byte 3; as latin-1 it reads 'café'"),
+    ('TextFiles(path="latin.txt")', "Bytes()", "path: latin.txt is not UTF-8 at byte 3; as latin-1 it reads 'café "),
     ('TextFiles(path="texts", encoding="latinn")', "Bytes()", "data.source.encoding: given 'latinn', allowed"),
     ('TextFiles(path="blank.txt")', "SentencePiece(vocab_size=300)", "texts: no text but white space"),
     ('TextFiles(path="texts")', 'BytePairs(path="nowhere")', "tokenizer: given nowhere, allowed"),
     ('TextFiles(path="texts")', 'BytePairs(path="tok")', "tokenizer: given tok, allowed"),
     ('TextFiles(path="texts")', 'WordPiece(vocab="nowhere")', "vocab: nowhere is not a file, allowed"),
     ('TextFiles(path="texts")', 'WordPiece(vocab="vocab.txt")', "path: vocab.txt is empty"),
-    ("Sorting(length=0)", "Bytes()", "source_26.py, line 3: data.source.length: given 0, allowed"),
+    ("Sorting(length=0)", "Bytes()", "data.source.length: given 0, allowed"),
 )
 """source, tokenizer and what is said"""
 
