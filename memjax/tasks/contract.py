@@ -1,7 +1,7 @@
-"""The task contract: what a run learns, as one object that everything around a model asks.
+"""The task interface: one object that gives a run its data, its model's head and its measures.
 
-A task knows its data and the question that it puts to them, the head that answers, and how answers are measured. The
-model, the step and the evaluation know none of it: they read batches and sum the nats of targets.
+A task knows its data, the question that it asks about each example, the head that answers, and how answers are scored.
+The model, the update and the evaluation know none of this. They read batches and sum the nats of targets.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,32 +29,33 @@ SHOWN_BY = {
     "sample": "a run that draws images",
     "predict": "a run that answers about a text",
 }
-"""verb that shows what a run has learned -> what it needs"""
+"""Subcommand of the command line that shows what a run has learned -> kind of run that it needs."""
 
 Subset = Callable[[Mapping[str, np.ndarray]], np.ndarray]
-"""`Batch.extras` -> bool `[batch, length]`, which targets belong to it"""
+"""A function that selects targets. It maps `Batch.extras` to bool `[batch, length]`, True for the selected targets."""
 Tokens = Callable[[Batch], np.ndarray]
-"""Batch without segments -> bool `[batch, length]`, which of the tokens read belong to it"""
+"""A function that selects input tokens. It maps a `Batch` without a segment axis to bool `[batch, length]`, True for
+the selected tokens."""
 
 
 class Measure(Protocol):
-    """A measure of a model's answers that is no mean over targets: it sees a whole split, then says its numbers."""
+    """A measure of a model's outputs that is not a mean over targets. It collects a whole split batch by batch."""
 
     def observe(self, batch: Batch, output: np.ndarray) -> None:
-        """Takes in one batch without segments, and what the model gave for it."""
+        """Adds one batch, without a segment axis, and the model's output for it."""
         ...
 
     def result(self) -> dict[str, float]:
-        """Name -> number."""
+        """Returns the measured numbers by name, over all batches added so far."""
         ...
 
 
 class Answers(NamedTuple):
-    """What a model has answered by generating, measured.
+    """Measurements of the answers that a model has generated.
 
     Attributes:
-      measures: name -> number.
-      notes: how they were measured, and what could not be, a line each.
+      measures: Measured numbers by name.
+      notes: Lines that say how the answers were measured, and which measures were not available.
     """
 
     measures: dict[str, float]
@@ -62,11 +63,12 @@ class Answers(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a user asks of a task.
+    """One question of a user to a trained model.
 
     Attributes:
-      text: that is classified, translated, filled in, or answered; of a task of vectors its numbers, `[width]`.
-      about: what the task wants beside it (`Task.about`); '' = nothing.
+      text: The text to classify, translate, fill in or answer. For a task of vectors the numbers of one vector,
+        `[width]`.
+      about: Second input that belongs to the text, of the kind that `Task.about` names. '' where the task takes none.
     """
 
     text: Any
@@ -74,14 +76,14 @@ class Asked(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A batch of rows with what a model says of them.
+    """A batch of rows with a model's output for them.
 
     Attributes:
-      batch: as it was read.
-      output: of the model.
-      log_probs: of all choices for each target.
-      neighbors: int `[rows, neighbors]`, the numbers of the examples that a row was adapted to, -1 = none; None = the
-        run adapts nothing.
+      batch: The batch that the model has read, without a segment axis.
+      output: Output of the model for the batch, in the form that its head gives.
+      log_probs: Log-probabilities of all choices for each target, `[rows, targets, choices]`.
+      neighbors: int `[rows, neighbors]`, numbers of the stored examples that the model was adapted to for each row. -1
+        marks a missing neighbour. None where the run adapts to no neighbours.
     """
 
     batch: Batch
@@ -91,25 +93,30 @@ class Read(NamedTuple):
 
 
 ReadBatch = Callable[[Mapping[str, Any], Batch], Read]
-"""`read(variables, batch)`"""
+"""A function `read(variables, batch)` that applies a model to a batch, possibly after adapting it to every row."""
 
 
 class Task:
-    """What a run learns. The base has no data; every other method has the default of a task that lacks a thing.
+    """The thing that a run learns: its data, its head and its measures.
+
+    The base class has no data. Every other method defaults to a task without that ability.
 
     Attributes:
-      config: of the run.
-      settings: of the task.
-      protocol: how training cuts its split into rows; examples stand alone.
-      headline: names of the numbers that it is about, of those that an evaluation has.
-      scored: what the targets of an evaluation are.
-      verbs: those of `SHOWN_BY` that show what a run has learned.
-      texts: whether `predict` is given texts; else a file alone.
-      about: what `predict` is given beside a text: a `question`, `pair` (another text) or `document`; '' = nothing.
-      classifies: every example has one target, the class that its head gives.
-      writes_answers: every evaluation lets the model write, since that is what is scored; else the verb `eval` alone.
-      matrix: what the matrix of a stream of such tasks is of: the first of these that its evaluations have.
-      beside: numbers of evaluations whose mean over the tasks in the end stands beside the matrix.
+      config: Configuration of the run.
+      settings: Settings of the task, `config.task`.
+      protocol: Protocol with which training cuts a split of documents into rows. Examples are always read one by one.
+      headline: Names of the main metrics of an evaluation, most important first. Names that an evaluation does not have
+        are skipped.
+      scored: Unit of the scored targets in printed lines, such as 'tokens' or 'texts'.
+      verbs: Subcommands that show what a run has learned, keys of `SHOWN_BY`.
+      texts: Whether `predict` takes texts. False for a task that only reads a file of inputs.
+      about: Kind of the second input that `predict` takes beside a text: 'question', 'pair' (another text) or
+        'document'. '' for none.
+      classifies: Whether every example has one target, the class that the head predicts.
+      writes_answers: Whether every evaluation generates answers, because the generated answers are what is scored.
+        Otherwise only `memjax eval` generates them.
+      matrix: Metrics for the task-by-task score matrix of a stream. The first that the evaluations have is used.
+      beside: Metrics reported beside the score matrix, as means over all tasks after the last task.
     """
 
     protocol = "separate"
@@ -128,11 +135,12 @@ class Task:
         self.settings: Any = config.task
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """What is read of each split, as documents or as examples that put the task's question.
+        """Opens the data of each split, as documents or as examples that ask the task's question.
 
         Args:
-          progress: told what is prepared, how much is done, and of how much.
-          tokenizer: instead of the one that the configuration describes, such as that of a run.
+          progress: Function called with the name of the item being prepared, how much of it is done, and the total.
+          tokenizer: Tokenizer to use instead of the one that the configuration describes, such as the tokenizer of an
+            existing run.
 
         Raises:
           ValueError: data that is missing, or of another form.
@@ -140,20 +148,21 @@ class Task:
         raise NotImplementedError
 
     def head(self) -> TaskHead | None:
-        """What a text encoder answers with; None for a model whose answers are tokens."""
+        """Returns the head that a text encoder answers with. None for a model whose answers are tokens."""
         return None
 
     def model(self, vocab_size: int, *, vocab_multiple: int | None = None) -> Model:
-        """The Linen model that the configuration describes, with the head of the task.
+        """Makes the Linen model that the configuration describes, with the head of the task.
 
         Args:
-          vocab_size: entries of the tokenizer.
-          vocab_multiple: instead of that of the configuration; 1 = no padding.
+          vocab_size: Number of entries of the tokenizer.
+          vocab_multiple: Multiple that the vocabulary is padded to, instead of the one in the configuration. 1 = no
+            padding.
         """
         return make_model(self.config, vocab_size, self.head(), vocab_multiple=vocab_multiple)
 
     def make_measure(self, split: Split) -> Callable[[], Measure] | None:
-        """What an evaluation says of a split besides sums over its targets, made anew for each; None = nothing."""
+        """Returns a constructor for the `Measure` of one evaluation. None where sums over targets are enough."""
         del split
         return None
 
@@ -166,32 +175,33 @@ class Task:
         evaluation: configs.Evaluation,
         **how: Any,
     ) -> Answers:
-        """Lets a model answer the first `evaluation.answers` of a split by generating, and measures what it said.
+        """Lets a model generate answers to the first `evaluation.answers` examples of a split, and measures them.
 
         Args:
-          model: as the evaluation describes it.
-          variables: of that model.
-          split: `evaluation.split` of the data.
-          data: with the tokenizer.
-          evaluation: how many, and how many side by side.
-          **how: `adapt_rows` of runs that adapt to every row, for tasks that write answers.
+          model: Model with the settings that `evaluation` asks for, such as its memory length.
+          variables: Variables of the model.
+          split: Data of the split `evaluation.split`.
+          data: Data sets of the run, whose tokenizer encodes and decodes the texts.
+          evaluation: Evaluation settings: how many examples to answer, and how many rows to generate at once.
+          **how: Further options of the task. `adapt_rows` is given for runs that adapt the model to every row, to tasks
+            that write answers.
         """
         del model, variables, split, data, evaluation, how
         return Answers({})
 
     def notes(self, split: Split) -> list[str]:
-        """Lines about the training split that are worth knowing before training."""
+        """Returns lines about the training split that are worth knowing before training."""
         del split
         return []
 
     def require(self, verb: str) -> None:
-        """Refuses a verb that shows something else than what the run has learned.
+        """Raises an error for a subcommand that does not fit what the run has learned.
 
         Args:
-          verb: of `SHOWN_BY`.
+          verb: Subcommand, a key of `SHOWN_BY`.
 
         Raises:
-          ValueError: one line with the task, and the verbs that show it.
+          ValueError: The subcommand is not among `verbs`. The line names the task and the subcommands that it supports.
         """
         if verb not in self.verbs:
             kind, served = type(self).__name__, ", ".join(("train", "eval", "plan", *self.verbs))
@@ -200,20 +210,20 @@ class Task:
     def predict(
         self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
-        """What a model answers to texts of a user.
+        """Answers questions of a user with a trained model.
 
         Args:
-          model: of a run.
-          variables: of that model.
-          asked: one or more.
-          data: with the tokenizer.
-          **how: what else the task takes, such as the size of a beam; of runs that adapt to every row `read`, which
-            says what is made of a batch.
+          model: Model of a run.
+          variables: Variables of the model.
+          asked: Questions, one or more.
+          data: Data sets of the run, whose tokenizer encodes and decodes the texts.
+          **how: Further options of the task, such as the size of a beam. For runs that adapt the model to every row,
+            `read` is the `ReadBatch` to use.
 
         Returns:
-          For each a JSON object with `answer`; where there is a choice with `candidates` too: for each thing that was
-          asked for, answers with their probability, the best first. Classes and spans have a `probability`, and
-          `neighbors`, numbers of examples, where the model was adapted to some.
+          A JSON object for each question, with its `answer`. Where there is a choice it also has `candidates`: for each
+          of the question's targets a list of answers with their probabilities, best first. Classes and spans have a
+          `probability`. Where the model was adapted to stored examples, `neighbors` lists their numbers.
 
         Raises:
           ValueError: a text that is too long, or without what the task asks for.
@@ -221,25 +231,28 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__} answers nothing")
 
     def ask(self, file: str) -> list[Asked]:
-        """What a file asks of the task, a row after the other; right answers that it has are not read.
+        """Reads questions from a file, one for each of its rows. Correct answers in the file are ignored.
 
         Raises:
-          ValueError: a file of another form, or a task that reads none.
+          ValueError: The file has another form, or the task reads no files.
         """
         kind = type(self).__name__
         raise ValueError(f"{file}: given with {kind}, allowed: --text TEXT or --file FILE, which is one text")
 
     def subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, Subset]:
-        """Targets that are scored apart too, by name."""
+        """Returns named functions that select targets to score separately as well."""
         del split, evaluation
         return {}
 
     def counted(self, batch: Batch) -> np.ndarray:
-        """Bool `[batch, length]`: the tokens that say how much of a memory is in use."""
+        """Selects the tokens over which the use of a memory is measured, bool `[batch, length]`.
+
+        By default all real tokens.
+        """
         return batch.mask
 
     def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, Tokens]:
-        """Those of them that are counted apart too, by name."""
+        """Returns named functions that select tokens over which the use of a memory is measured separately."""
         del split, evaluation
         return {}
 
@@ -253,38 +266,38 @@ def read_examples(
     rows: int = 8,
     read: ReadBatch | None = None,
 ) -> Iterator[Read]:
-    """Batches of examples, each with what the model gives for it and its log-probabilities.
+    """Applies a model to examples batch by batch, and yields its outputs and log-probabilities.
 
     Args:
-      model: a text encoder with the head of a task.
-      variables: its variables.
-      examples: what is read.
-      length: tokens of a row.
-      rows: read together, at most.
-      read: what is made of a batch; None = what the model says with these variables.
+      model: Text encoder, or classifier of vectors, with the head of a task.
+      variables: Variables of the model.
+      examples: Examples to read, in order.
+      length: Number of tokens in a row.
+      rows: Largest number of rows in a batch.
+      read: Function that applies the model to a batch. None = the model with these variables, without adaptation.
     """
 
     @jax.jit
     def say(variables: Any, inputs: Any, start: Any, mask: Any, extras: Any) -> Any:
-        named = {"start_of_document": start, "mask": mask, "extras": extras}
-        output = model.apply(variables, inputs, model.init_state(len(inputs)), **named)[0]
+        options = {"start_of_document": start, "mask": mask, "extras": extras}
+        output = model.apply(variables, inputs, model.init_state(len(inputs)), **options)[0]
         return output, model.apply(variables, output, method="log_probs")
 
     def read_plainly(variables: Mapping[str, Any], batch: Batch) -> Read:
         arrays = batch.inputs, batch.start_of_document, batch.mask, model.choose_extras(batch.extras)
-        return Read(batch, *jax.device_get(say(variables, *arrays)))
+        return Read(batch, *jax.device_get(apply_model(variables, *arrays)))
 
     for batch in Reading(rows=min(rows, len(examples)), segment_length=length).batches(examples):
         yield (read or read_plainly)(variables, batch)
 
 
 def neighbors_of(read: Read, row: int) -> dict[str, list[int]]:
-    """What an answer says of the examples that its row was adapted to; {} where nothing is adapted."""
+    """Returns the part of an answer that lists the examples its row was adapted to. Empty where nothing is adapted."""
     return {} if read.neighbors is None else {"neighbors": [int(n) for n in read.neighbors[row] if n >= 0]}
 
 
 def candidates(log_probs: np.ndarray, names: Callable[[int], str], count: int) -> list[dict[str, Any]]:
-    """The most probable of some choices, best first.
+    """Returns the `count` most probable choices with their probabilities, best first.
 
     Example:
       >>> candidates(np.log([0.25, 0.75]), str, 1)
@@ -295,7 +308,10 @@ def candidates(log_probs: np.ndarray, names: Callable[[int], str], count: int) -
 
 
 def task_of(config: Config) -> Task:
-    """The task of a configuration; documents of dialogues and of translations are language modelling's variants."""
+    """Makes the task of a configuration.
+
+    For language modelling the kind of source selects the variant, such as dialogue or translation.
+    """
     # Each task stands on this file, and brings what only it needs.
     from memjax.tasks import (
         classification,
