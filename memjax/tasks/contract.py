@@ -278,7 +278,7 @@ def read_examples(
     """
 
     @jax.jit
-    def say(variables: Any, inputs: Any, start: Any, mask: Any, extras: Any) -> Any:
+    def apply_model(variables: Any, inputs: Any, start: Any, mask: Any, extras: Any) -> Any:
         options = {"start_of_document": start, "mask": mask, "extras": extras}
         output = model.apply(variables, inputs, model.init_state(len(inputs)), **options)[0]
         return output, model.apply(variables, output, method="log_probs")
