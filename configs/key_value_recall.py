@@ -7,6 +7,13 @@ The document (`memjax.data.synthetic`): bindings of a value to a key with practi
 question for every key. The filler is 48 tokens long and the two layers see 16 tokens each: only what a memory kept can
 tell the answer, so the accuracy says whether one is used.
 
+The task resembles MQAR, the multi-query associative recall of Zoology (Arora et al. 2023,
+https://arxiv.org/abs/2312.04927), with these differences: key and value of a binding are one token instead of two,
+groups of four bindings are followed by practice questions, one block of filler tokens of their own lies before the
+questions instead of filler between them, the value follows each question in the input, and a document is read in
+segments. `--data.source.layout sequence --data.source.group 0` is closest to MQAR. See `memjax.data.synthetic` for all
+differences.
+
 Paper: none; the task is ours, after the associative recall of the memory literature.
 Our number: 99.3 % of 2,048 held-out answers right with the memory, 5.5 % without it (chance 6.25 %), seed 0.
 Hardware: 2 CPU cores, less than a minute each.

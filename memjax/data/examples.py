@@ -1,4 +1,4 @@
-"""Finite labelled examples as rows of batches: each is read in one segment and asks for targets of its own."""
+"""Batches of labelled examples: each example fills one row for one segment and brings its own targets."""
 
 import dataclasses
 
@@ -11,22 +11,22 @@ from memjax.typing import Batch
 __all__ = ["EXAMPLE", "ExampleStream"]
 
 EXAMPLE = "example"
-"""The name in `Batch.extras` under which every row says its example: int32 `[batch]`, -1 = none."""
+"""Name of the entry of `Batch.extras` with the example number of every row: int32 `[batch]`, -1 for an empty row."""
 
 
 class ExampleStream(RowStream):
-    """An iterator over the updates of one host: `Batch` with inputs `[segments, batch, length]`.
+    """Iterates over batches of examples for one host, one `Batch` per update.
 
-    Targets and weights are `[segments, batch, targets]`, and `extras[EXAMPLE]` is the number of each row's example: its
-    own where it says one, its place in the split elsewhere.
-    Every example stands alone: it has a row of one segment, which begins anew. `begin_token` stands in the
-    position, and is in the examples where they want it.
+    Inputs are `[segments, batch, length]`, targets and weights `[segments, batch, targets]`. Every example is read
+    alone, in one segment of one row, and starts with an empty memory. `extras[EXAMPLE]` is the number of each row's
+    example: the entry `EXAMPLE` of the example's own context if it has one, otherwise its position in the split.
+    `begin_token` is only stored in the position: examples contain a begin token themselves where they need one.
     """
 
     what = "examples"
     protocols = ("separate",)
 
-    def _open(self) -> Example:
+    def _make_template(self) -> Example:
         return self._documents.example(0)
 
     def empty(self) -> Batch:
@@ -34,16 +34,16 @@ class ExampleStream(RowStream):
         batch.extras[EXAMPLE] = np.full(batch.start_of_document.shape, -1, np.int32)
         return batch
 
-    def _next(self, row: Row) -> tuple[Example, bool]:
-        number = self._number(row)
-        found = self._documents.example(number, row.epoch)
-        size = len(found.inputs)
+    def _next_segment(self, row: Row) -> tuple[Example, bool]:
+        number = self._item_number(row)
+        example = self._documents.example(number, row.epoch)
+        size = len(example.inputs)
         if size > self.segment_length:
             raise ValueError(
                 f"segment_length: given {self.segment_length}, allowed: {size} and more (example {number})"
             )
-        self._advance(row)
-        return dataclasses.replace(found, context={EXAMPLE: np.array(number, np.int32), **found.context}), True
+        self._advance_row(row)
+        return dataclasses.replace(example, context={EXAMPLE: np.array(number, np.int32), **example.context}), True
 
     def _row_segments(self, row: int, epoch: int, index: int, offset: int) -> int:
         assert self._epochs is not None

@@ -1,6 +1,6 @@
-"""Rows that read what is numbered (documents, or examples) in a seeded order, with a position that resumes exactly.
+"""Iterates over numbered items (documents or examples) in a seeded order, with a position that resumes exactly.
 
-Everything here is NumPy on the host.
+The items are distributed over the rows of the batches. Everything here is NumPy on the host.
 """
 
 import abc
@@ -19,10 +19,17 @@ __all__ = ["RowStream", "epoch_order", "merge_positions"]
 
 
 def epoch_order(num_documents: int, *, seed: int, epoch: int, lap: int = 0, shuffle: bool = True) -> np.ndarray:
-    """The order of the documents in one epoch, int64 `[num_documents]`.
+    """Returns the order in which the documents of one epoch are read, int64 `[num_documents]`.
 
-    Documents are sorted by a 64-bit hash of (seed, epoch, lap, document): unlike NumPy's generators, whose streams may
-    change between versions, the order is the same for ever.
+    Documents are sorted by a 64-bit hash of (seed, epoch, lap, document). The order stays the same with every version
+    of NumPy, whose random generators may change.
+
+    Args:
+      num_documents: Number of documents.
+      seed: Seed of the order.
+      epoch: Number of the epoch, from 0. Every epoch has another order.
+      lap: Number of the permutation within the epoch, from 0. Rows beyond the number of documents use 1 and more.
+      shuffle: Whether to shuffle. False returns `0, 1, 2, ...`.
 
     Example:
       >>> epoch_order(4, seed=0, epoch=0).tolist() == epoch_order(4, seed=0, epoch=0).tolist()
@@ -46,26 +53,28 @@ def _mix(values: np.ndarray) -> np.ndarray:
 
 
 def merge_positions(positions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The position of a run from the positions of its hosts (each holds its own rows).
+    """Joins the positions of all hosts, each of which holds the rows of one host, to the position of the run.
 
-    The result may be given to any other split of the rows over hosts.
+    The result can be restored with any other split of the rows over hosts.
 
     Raises:
-      ValueError: the positions belong to different streams.
+      ValueError: The positions belong to different streams.
     """
     merged: dict[str, Any] = {}
     for position in positions:
         if merged and position["stream"] != merged["stream"]:
-            raise ValueError(f"positions: different streams, {_difference(merged['stream'], position['stream'])}")
+            raise ValueError(
+                f"positions: different streams, {_describe_difference(merged['stream'], position['stream'])}"
+            )
         rows = {**merged.get("rows", {}), **position["rows"]}
         merged = {**position, "stream": dict(position["stream"]), "rows": rows}
     return merged
 
 
 def position_of_rows(position: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """A position for another number of rows: the epoch after the latest that a row has reached, from its beginning.
+    """Converts a position to another number of rows: all rows start at the epoch after the latest one reached.
 
-    Rows share the documents of an epoch among them, so that the rest of one cannot be handed to other rows.
+    The rest of the current epoch is not read, because it is divided among the old rows.
     """
     epoch = 1 + max(int(place[0]) for place in position["rows"].values())
     places = {str(row): [epoch, 0, 0] for row in range(rows)}
@@ -74,7 +83,14 @@ def position_of_rows(position: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Row:
-    """Where a row is: the next target is `offset` in the `index`-th thing (or the stream) of the row's `epoch`."""
+    """The reading position of one row of the batch.
+
+    Attributes:
+      row: Number of the row, over all hosts.
+      epoch: Number of the epoch that the row reads.
+      index: Number of items that the row has finished in this epoch.
+      offset: Number of targets that the row has read of its current item (of its stream, in protocol `contiguous`).
+    """
 
     row: int
     epoch: int = 0
@@ -83,9 +99,13 @@ class Row:
 
 
 def empty_batch(like: Example, shape: tuple[int, ...], length: int) -> Batch:
-    """A batch of padding `[*shape, length]` that has room for examples with the targets and the extras of `like`.
+    """Makes a batch of padding `[*shape, length]` with room for examples like `like`.
 
-    What is read is int32, tokens, unless `like` reads other numbers than integers.
+    Args:
+      like: Example that sets the number of targets and the names, types and shapes of the extras. Inputs have its
+        dtype if that is a float, otherwise int32.
+      shape: Leading axes, such as `(segments, batch)`.
+      length: Number of tokens of a segment.
     """
     numbers = like.inputs.dtype if like.inputs.dtype.kind == "f" else np.dtype(np.int32)
     asked = (*shape, len(like.targets))
@@ -101,7 +121,14 @@ def empty_batch(like: Example, shape: tuple[int, ...], length: int) -> Batch:
 
 
 def put(batch: Batch, place: Any, example: Example, start: bool) -> None:
-    """Writes what one row reads in one segment, and what it is asked, at its place in a batch."""
+    """Writes one segment of one row, its inputs, targets, weights and extras, into a batch.
+
+    Args:
+      batch: The batch, changed in place.
+      place: Index of the row in the leading axes of the batch, such as `(segment, row)`.
+      example: Inputs, targets, weights, annotations and context of the segment.
+      start: Whether the segment starts a document, so that the row's memory is reset.
+    """
     size, asked = len(example.inputs), len(example.targets)
     batch.inputs[place][:size], batch.mask[place][:size] = example.inputs, True
     batch.targets[place][:asked], batch.weights[place][:asked] = example.targets, example.weights
@@ -113,21 +140,25 @@ def put(batch: Batch, place: Any, example: Example, start: bool) -> None:
 
 
 class RowStream(abc.ABC):
-    """An iterator over the updates of one host: `Batch` of NumPy arrays that lead with `[segments, batch]`.
+    """Base class of iterators over the batches of one host, one `Batch` of NumPy arrays `[segments, batch, ...]` each.
 
-    Row r of `rows` takes the things r, r + rows, ... of the seeded permutation of each epoch, whatever host it lives
-    on, so the rows of a run are the same for any split over hosts. Rows do not wait for each other: a row that is
-    through with its share of an epoch begins the next. When `epochs` is finite a row that has nothing left gives
-    all-padding segments until all rows (of all hosts) are through; otherwise rows beyond the number of things take
-    thing `row % len` first, in permutations of their own.
+    The items are documents or examples. Row r of `rows` reads the items at places r, r + rows, ... of a seeded
+    permutation of all items, a new one for each epoch. This does not depend on the host that holds the row, so the
+    rows of a run are the same for any split over hosts. Rows do not wait for each other: a row that has finished its
+    items of an epoch begins the next epoch.
 
-    Subclasses say how a row looks (`_open`), give the next segment of a row (`_next`), and count the segments that a
-    row still has to give (`_row_segments`).
+    With a finite number of `epochs`, a row that has nothing left yields padding until all rows of all hosts have
+    finished. Without an end, rows may outnumber the items: such a row starts at place `row % num_items` of another
+    permutation.
+
+    A subclass checks the items and describes a row (`_make_template`), reads the next segment of a row
+    (`_next_segment`), and counts the segments that a row has left (`_row_segments`).
 
     Attributes:
-      position: JSON-able; give it to a new stream to continue with the batch that would have come next. It holds
-        (epoch, index, offset) of this host's rows and what must match; `merge_positions` joins those of several
-        hosts. `segment_length`, `segments_per_update` and `epochs` may differ when it is restored.
+      position: JSON object. Pass it to a new iterator to continue with the batch that would have come next. It holds
+        (epoch, index, offset) of this host's rows, and the settings and data that must match. `merge_positions` joins
+        the positions of several hosts. `segment_length`, `segments_per_update` and `epochs` may differ when it is
+        restored.
     """
 
     what = "documents"
@@ -150,26 +181,28 @@ class RowStream(abc.ABC):
         score_first: bool = True,
         in_step: bool = True,
     ):
-        """Opens the streams at their beginning or at `position`.
+        """Starts at the beginning of the first epoch, or at `position`.
 
         Args:
-          documents: the tokenised documents, or the examples of a split.
-          rows: batch rows of the whole run, over all hosts.
-          segment_length: tokens of one segment; of the longest example, at least.
-          segments_per_update: consecutive segments in one batch.
-          seed: of the order of documents.
-          protocol: `separate` or `contiguous`.
-          shuffle: a new order of documents each epoch; False keeps theirs.
-          begin_token: id that is read before the first token of a document (`separate`) or of the corpus.
-          host_rows: `(start, stop)`, the rows of this host; all of them if None.
-          epochs: how often each document is read; None = for ever.
-          position: of this stream, from `position` or `merge_positions`.
-          score_first: score the first token (needs `begin_token`).
-          in_step: give all-padding segments until the rows of all hosts are through; False ends with this host's own,
-            and `position` need not have the others.
+          documents: Tokenised documents, or the examples of a split.
+          rows: Number of batch rows of the whole run, over all hosts.
+          segment_length: Number of tokens of one segment. Examples must not be longer.
+          segments_per_update: Number of consecutive segments in one batch.
+          seed: Seed of the order of documents.
+          protocol: `separate` (one document after the other in each row) or `contiguous` (rows are parts of the joined
+            corpus). Examples allow `separate` alone.
+          shuffle: Whether each epoch has a new random order. False keeps the order of the documents.
+          begin_token: Id that is read before the first token of each document (`separate`) or of the corpus
+            (`contiguous`).
+          host_rows: `(start, stop)`, the rows of this host. None for all rows.
+          epochs: Number of times that each document is read. None for no end.
+          position: Position to continue from, from `position` or `merge_positions`. None to start at the beginning.
+          score_first: Whether the first token is scored, which needs `begin_token`.
+          in_step: Whether to yield padding until the rows of all hosts have finished. False stops when the rows of this
+            host have finished, and `position` need not contain other rows.
 
         Raises:
-          ValueError: no documents, a document without tokens, or arguments that do not fit each other.
+          ValueError: No documents, a document without tokens, or arguments that do not fit each other.
         """
         start, stop = (0, rows) if host_rows is None else host_rows
         if protocol not in self.protocols:
@@ -187,52 +220,56 @@ class RowStream(abc.ABC):
         self._begin = int(begin_token) if score_first and begin_token is not None else None
         self._seed, self._protocol, self._shuffle, self._epochs = seed, protocol, shuffle, epochs
         self._orders: dict[tuple[int, int], np.ndarray] = {}
-        self._host = [Row(row) for row in range(start, stop)]
-        self._like = self._open()
+        self._host_rows = [Row(row) for row in range(start, stop)]
+        self._template = self._make_template()
         if position is not None:
             self._restore(position)
         # Hosts must take the same number of steps, so a host that does not see all rows counts the others' segments.
         others = [*range(start), *range(stop, rows)] if in_step and epochs is not None else []
-        places = dict.fromkeys(others, (0, 0, 0)) if position is None else _places(position, others)
-        self._others_need = max((self._row_segments(row, *place) for row, place in places.items()), default=0)
+        places = dict.fromkeys(others, (0, 0, 0)) if position is None else _row_positions(position, others)
+        self._other_segments = max((self._row_segments(row, *place) for row, place in places.items()), default=0)
 
     @property
     def position(self) -> dict[str, Any]:
-        """Where the next batch begins (see the class docstring)."""
+        """The position of the next batch, a JSON object (see the class docstring)."""
         return {
             "stream": self._identity(),
-            "rows": {str(row.row): [row.epoch, row.index, row.offset] for row in self._host},
+            "rows": {str(row.row): [row.epoch, row.index, row.offset] for row in self._host_rows},
         }
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        if self._others_need <= 0 and not any(self._has_more(row) for row in self._host):
+        if self._other_segments <= 0 and not any(self._has_more(row) for row in self._host_rows):
             raise StopIteration
         batch = self.empty()
         for segment in range(self.segments_per_update):
-            for slot, row in enumerate(self._host):
+            for slot, row in enumerate(self._host_rows):
                 if self._has_more(row):
-                    put(batch, (segment, slot), *self._next(row))
-        self._others_need -= self.segments_per_update
+                    put(batch, (segment, slot), *self._next_segment(row))
+        self._other_segments -= self.segments_per_update
         return batch
 
     def empty(self) -> Batch:
-        """A batch of padding."""
-        return empty_batch(self._like, (self.segments_per_update, len(self._host)), self.segment_length)
+        """Makes a batch of padding alone, in the shape of the other batches."""
+        return empty_batch(self._template, (self.segments_per_update, len(self._host_rows)), self.segment_length)
 
     @abc.abstractmethod
-    def _open(self) -> Example:
-        """Checks what is read; an example has the targets of a row, and the names and types of what stands beside."""
+    def _make_template(self) -> Example:
+        """Checks the items and returns an example with the number of targets and the extras that every row has."""
 
     @abc.abstractmethod
-    def _next(self, row: Row) -> tuple[Example, bool]:
-        """The next segment of a row, and whether it begins anew; moves the row on."""
+    def _next_segment(self, row: Row) -> tuple[Example, bool]:
+        """Reads the next segment of a row and advances the row.
+
+        Returns:
+          The segment, and whether it starts a document, so that the memory is reset.
+        """
 
     @abc.abstractmethod
     def _row_segments(self, row: int, epoch: int, index: int, offset: int) -> int:
-        """Segments that a row has to give from there on; only where `epochs` is finite."""
+        """Counts the segments that a row has left from a position on. Only called with a finite number of `epochs`."""
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -246,18 +283,18 @@ class RowStream(abc.ABC):
         }
 
     def _restore(self, position: Mapping[str, Any]) -> None:
-        given, ours = json.loads(json.dumps(dict(position["stream"]))), self._identity()
-        if given != ours:
-            content = {name for name in {**ours, **given} if ours.get(name) != given.get(name)}
+        restored, ours = json.loads(json.dumps(dict(position["stream"]))), self._identity()
+        if restored != ours:
+            content = {name for name in {**ours, **restored} if ours.get(name) != restored.get(name)}
             remedy = "use the run's own data settings"
             if content <= {"fingerprint", "documents"}:
                 remedy = "the data has changed: give back the data as it was, or train a new run under another name"
-            raise ValueError(f"position: of another stream, {_difference(ours, given)}; {remedy}")
-        places = _places(position, [row.row for row in self._host])
-        self._host = [Row(row, *map(int, place)) for row, place in places.items()]
+            raise ValueError(f"position: of another stream, {_describe_difference(ours, restored)}; {remedy}")
+        places = _row_positions(position, [row.row for row in self._host_rows])
+        self._host_rows = [Row(row, *map(int, place)) for row, place in places.items()]
 
-    def _first(self, row: int) -> tuple[int, int]:
-        """The row's first place in the permutation, and which permutation of an epoch it follows."""
+    def _first_place(self, row: int) -> tuple[int, int]:
+        """Returns the row's first place in the permutation, and the number of the permutation that it follows."""
         return (row, 0) if self._epochs is not None else (row % len(self._documents), row // len(self._documents))
 
     def _order(self, epoch: int, lap: int) -> np.ndarray:
@@ -271,28 +308,33 @@ class RowStream(abc.ABC):
     def _has_more(self, row: Row) -> bool:
         if self._epochs is not None and row.epoch >= self._epochs:
             return False
-        return self._protocol == "contiguous" or self._first(row.row)[0] < len(self._documents)
+        return self._protocol == "contiguous" or self._first_place(row.row)[0] < len(self._documents)
 
-    def _number(self, row: Row) -> int:
-        """What the row is in."""
-        first, lap = self._first(row.row)
+    def _item_number(self, row: Row) -> int:
+        """Returns the number of the item that the row reads."""
+        first, lap = self._first_place(row.row)
         return int(self._order(row.epoch, lap)[first + row.index * self.rows])
 
-    def _advance(self, row: Row) -> None:
-        """To the next thing of the row, in the next epoch where there is none."""
+    def _advance_row(self, row: Row) -> None:
+        """Moves a row to its next item, in the next epoch if this one has none left for the row."""
         row.offset, row.index = 0, row.index + 1
-        if self._first(row.row)[0] + row.index * self.rows >= len(self._documents):
+        if self._first_place(row.row)[0] + row.index * self.rows >= len(self._documents):
             row.index, row.epoch = 0, row.epoch + 1
 
 
-def _places(position: Mapping[str, Any], rows: Sequence[int]) -> dict[int, Sequence[int]]:
-    """(epoch, index, offset) of rows in a position."""
+def _row_positions(position: Mapping[str, Any], rows: Sequence[int]) -> dict[int, Sequence[int]]:
+    """Returns row number -> (epoch, index, offset) from a position.
+
+    Raises:
+      ValueError: The position lacks one of the rows.
+    """
     missing = [row for row in rows if str(row) not in position["rows"]]
     if missing:
         raise ValueError(f"position: has no rows {missing}; join the hosts' positions with merge_positions")
     return {row: position["rows"][str(row)] for row in rows}
 
 
-def _difference(ours: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    names = [name for name in {**ours, **given} if ours.get(name) != given.get(name)]
-    return ", ".join(f"{name} is {ours.get(name)!r} but the position has {given.get(name)!r}" for name in names)
+def _describe_difference(ours: Mapping[str, Any], restored: Mapping[str, Any]) -> str:
+    """Describes the entries that differ between the identity of a stream and that of a position."""
+    names = [name for name in {**ours, **restored} if ours.get(name) != restored.get(name)]
+    return ", ".join(f"{name} is {ours.get(name)!r} but the position has {restored.get(name)!r}" for name in names)

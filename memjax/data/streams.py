@@ -1,14 +1,14 @@
-"""Documents to rows: token streams in segments, with a position that resumes exactly.
+"""Batches of documents: each row reads its documents segment by segment, with a position that resumes exactly.
 
-Two protocols, named beside every reported number:
+There are two protocols. Reported numbers name theirs.
 
-- `separate`: a row streams whole documents one after the other. A segment never straddles two documents,
-  `start_of_document` marks the first segment of each, its tail is padding.
-- `contiguous`: the documents are joined and cut into as many contiguous streams as there are rows; memory is never
+- `separate`: A row reads whole documents one after the other. A segment never contains tokens of two documents.
+  `start_of_document` marks the first segment of each document, and the end of its last segment is padding.
+- `contiguous`: The documents are joined and cut into as many contiguous streams as there are rows. Memory is never
   reset (the published protocol of Transformer-XL, Compressive Transformer, kNN-LM and enwik8). `start_of_document`
   marks only the first segment of a row in an epoch.
 
-Everything here is NumPy on the host. A stream yields `Batch`es whose arrays **always** lead with
+Everything here is NumPy on the host. The arrays of a `Batch` **always** have the leading axes
 `[segments, batch, length]`, also when `segments_per_update` is 1.
 """
 
@@ -24,15 +24,21 @@ __all__ = ["Streams"]
 
 
 class Streams(RowStream):
-    """An iterator over the updates of one host: `Batch` of NumPy arrays `[segments, batch, length]`.
+    """Iterates over batches of documents for one host, one `Batch` per update.
 
-    Which documents a row takes, and what `position` holds, is said in `RowStream`.
+    Its arrays are NumPy arrays `[segments, batch, length]`. See `RowStream` for the documents that each row reads, and
+    for `position`.
 
-    Scoring. `separate`: inputs are `[begin] + tokens[:-1]` and targets `tokens`, so every token is scored once and
-    targets cross segment borders. `contiguous`: row r owns tokens `[a, b)` of the joined corpus, lengths differing by
-    at most one, and reads `tokens[a - 1 : b - 1]`: its first input is the token before its first target, the begin
-    token for row 0. Nothing is trimmed: the shorter rows end in padding. With `score_first=False` the begin token is
-    not used and the first token of a document (of the corpus, in `contiguous`) is read but not scored.
+    Every token is a target once:
+
+    - `separate`: Inputs are `[begin] + tokens[:-1]` and targets `tokens`. The target of the last input of a segment is
+      the first input of the next segment.
+    - `contiguous`: Row r has the targets `tokens[a:b]` of the joined corpus and the inputs `tokens[a - 1 : b - 1]`. Its
+      first input is the token before its first target, for row 0 the begin token. The lengths of the rows differ by at
+      most one. Nothing is trimmed: the shorter rows end in padding.
+
+    With `score_first=False` the begin token is not used, and the first token of each document (of the corpus, in
+    `contiguous`) is read but not scored.
 
     Example:
       >>> from memjax.data.documents import ArrayDocuments
@@ -44,11 +50,11 @@ class Streams(RowStream):
       ([[[6, 0]]], [[[True, False]]], [[False]])
     """
 
-    def _open(self) -> Example:
+    def _make_template(self) -> Example:
         if self._score_first and self._begin is None:
             raise ValueError("begin_token: None; give the tokenizer's begin id, or score_first=False")
-        self._ends: dict[int, np.ndarray] = {}
-        self._kept: dict[int, tuple[int, np.ndarray, dict[str, np.ndarray]]] = {}
+        self._document_ends: dict[int, np.ndarray] = {}
+        self._open_documents: dict[int, tuple[int, np.ndarray, dict[str, np.ndarray]]] = {}
         if self._protocol == "separate":
             self._require_tokens()
         context = self._documents.context(0)
@@ -68,7 +74,7 @@ class Streams(RowStream):
         return np.array([self._documents.num_tokens(i) for i in range(len(self._documents))], np.int64)
 
     def _require_tokens(self) -> None:
-        """Raises where a document has nothing to score, however late a row would come to it."""
+        """Raises if any document has no token to score, before the first batch is read."""
         first = int(self._begin is None)
         if not (short := np.flatnonzero(self._lengths <= first)).size:
             return
@@ -82,26 +88,26 @@ class Streams(RowStream):
 
     # Segments
 
-    def _next(self, row: Row) -> tuple[Example, bool]:
+    def _next_segment(self, row: Row) -> tuple[Example, bool]:
         if self._protocol == "separate":
-            document = self._number(row)
+            document = self._item_number(row)
             first, last = int(self._begin is None), int(self._lengths[document])
             read, context = functools.partial(self._read, row, document), self._documents.context(document)
         else:
-            first, last = self._bounds(row.row)
+            first, last = self._target_range(row.row)
             read, context = functools.partial(self._read_corpus, row), {}
         begin, start = first + row.offset, row.offset == 0
         end = min(begin + self.segment_length, last)
         example = self._example(*read(max(begin - 1, 0), end), context, end - begin)
         row.offset += end - begin
         if end == last and self._protocol == "separate":
-            self._advance(row)
+            self._advance_row(row)
         elif end == last:
             row.offset, row.epoch = 0, row.epoch + 1
         return example, start
 
-    def _bounds(self, row: int) -> tuple[int, int]:
-        """The targets `[begin, end)` of a row in the joined corpus."""
+    def _target_range(self, row: int) -> tuple[int, int]:
+        """Returns the range `[begin, end)` of a row's targets in the joined corpus."""
         unscored = int(self._begin is None)
         scored = int(self._lengths.sum()) - unscored
         return unscored + row * scored // self.rows, unscored + (row + 1) * scored // self.rows
@@ -109,7 +115,7 @@ class Streams(RowStream):
     def _example(
         self, tokens: np.ndarray, annotations: Mapping[str, np.ndarray], context: Mapping[str, np.ndarray], size: int
     ) -> Example:
-        """Splits tokens (the targets, and the token before them where there is one) into inputs and targets."""
+        """Splits tokens (`size` targets, and the token before them if there is one) into inputs and targets."""
         first, inputs = len(tokens) - size, tokens[:-1]
         if not first:  # Nothing stands before the first target.
             inputs = np.concatenate([np.array([self._begin], np.int32), inputs])
@@ -121,17 +127,17 @@ class Streams(RowStream):
         if self._documents.sliced:
             return self._documents.window(document, begin, end)
         # The whole document is read once while the row is in it.
-        if row.row not in self._kept or self._kept[row.row][0] != document:
-            self._kept[row.row] = (document, self._documents[document], self._documents.annotate(document))
-        _, tokens, annotations = self._kept[row.row]
+        if row.row not in self._open_documents or self._open_documents[row.row][0] != document:
+            self._open_documents[row.row] = (document, self._documents[document], self._documents.annotate(document))
+        _, tokens, annotations = self._open_documents[row.row]
         return tokens[begin:end], {name: array[begin:end] for name, array in annotations.items()}
 
     def _read_corpus(self, row: Row, begin: int, end: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         order = self._order(row.epoch, 0)
-        if row.epoch not in self._ends:
-            self._ends = {epoch: ends for epoch, ends in self._ends.items() if epoch >= row.epoch - 1}
-            self._ends[row.epoch] = np.cumsum(self._lengths[order])
-        ends = self._ends[row.epoch]
+        if row.epoch not in self._document_ends:
+            self._document_ends = {epoch: ends for epoch, ends in self._document_ends.items() if epoch >= row.epoch - 1}
+            self._document_ends[row.epoch] = np.cumsum(self._lengths[order])
+        ends = self._document_ends[row.epoch]
         parts = []
         place = int(np.searchsorted(ends, begin, side="right"))
         while begin < end:
@@ -149,7 +155,7 @@ class Streams(RowStream):
         total = 0
         for current in range(epoch, self._epochs):
             if self._protocol == "contiguous":
-                begin, end = self._bounds(row)
+                begin, end = self._target_range(row)
                 sizes = np.array([end - begin])
             else:
                 sizes = self._lengths[self._order(current, 0)[row :: self.rows]] - int(self._begin is None)
