@@ -1,4 +1,4 @@
-"""What a stream reads: random access to tokenised documents, or to finite labelled examples."""
+"""Interfaces of data sets with random access: tokenised documents, and labelled examples."""
 
 import abc
 import dataclasses
@@ -12,14 +12,17 @@ __all__ = ["ArrayDocuments", "DocumentRange", "Documents", "Example", "Examples"
 
 
 class Documents(abc.ABC):
-    """Random access to tokenised documents: what a source says of them beyond length, tokens and bytes has a default.
+    """Interface of tokenised documents with random access.
+
+    A subclass defines `__len__`, `__getitem__` and `num_bytes`. Everything else has a default.
 
     Attributes:
-      fingerprint: what the tokens are; a position of other documents is then refused. None = not known.
-      sliced: `window` reads no more than it gives, so that one document may be larger than memory. Otherwise a stream
-        keeps a document while one of its rows is in it.
-      skipped: documents that the source has and that were left out because they are too short.
-      every_token: True, each token is a target.
+      fingerprint: Hash of the tokens. A resumed run compares it to detect that its documents have changed. None if
+        unknown.
+      sliced: Whether `window` reads only the tokens that it returns, so that one document may be larger than memory. If
+        False, an iterator keeps a whole document in memory while a row reads it.
+      skipped: Number of documents of the source that were left out because they are too short.
+      every_token: Whether every token is a target. True for documents.
     """
 
     fingerprint: str | None = None
@@ -32,49 +35,50 @@ class Documents(abc.ABC):
 
     @abc.abstractmethod
     def __getitem__(self, index: int, /) -> np.ndarray:
-        """int32 tokens of one document, without a begin token."""
+        """Returns the int32 tokens of one document, without a begin token."""
 
     @abc.abstractmethod
     def num_bytes(self, index: int, /) -> int:
-        """UTF-8 bytes of the text of one document."""
+        """Returns the number of UTF-8 bytes of the text of one document."""
 
     def num_tokens(self, index: int, /) -> int:
-        """The length, where possible without reading the document."""
+        """Returns the number of tokens of one document, if possible without reading it."""
         return len(self[index])
 
     def name(self, index: int, /) -> str:
-        """The name that the source gave the document."""
+        """Returns the name that the source gives the document."""
         return str(index)
 
     def word(self, token: int, /) -> str:
-        """What an id that is no text means, for people."""
+        """Returns a readable label for a token id that does not stand for text."""
         return str(token)
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
-        """Name -> array with one entry per token, the same names for every document.
+        """Returns annotations of one document: name -> array with one entry per token.
 
-        An entry is a number or an array of one shape. They come out in `Batch.extras`, aligned to the targets, 0 at
-        padding. `target_bytes` (UTF-8 bytes of each token) is the name that evaluation looks for; `weights` becomes
-        `Batch.weights` instead (0 = not scored).
+        All documents have the same names. The entries of an array are numbers, or arrays of one shape. They become
+        `Batch.extras`, aligned to the targets, with 0 at padding. Evaluation reads the name `target_bytes` (UTF-8 bytes
+        of each token). The name `weights` becomes `Batch.weights` instead (0 = not scored).
         """
         del index
         return {}
 
     def window(self, index: int, start: int, stop: int, /) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Tokens `[start, stop)` of a document with their annotations."""
+        """Returns the tokens `[start, stop)` of a document and their annotations."""
         return self[index][start:stop], {name: array[start:stop] for name, array in self.annotate(index).items()}
 
     def context(self, index: int, /) -> dict[str, np.ndarray]:
-        """Name -> array of one shape for every document, such as the source of a translation.
+        """Returns data about a whole document, such as the source of a translation: name -> array.
 
-        They come out in `Batch.extras` as they are, with every segment of the document, zeros where a row has none.
+        An array has the same shape for all documents. It becomes an entry of `Batch.extras` with every segment of the
+        document, and is 0 for an empty row.
         """
         del index
         return {}
 
 
 class ArrayDocuments(Documents):
-    """Documents that are already in memory.
+    """Documents whose tokens are arrays in memory.
 
     Example:
       >>> documents = ArrayDocuments([[1, 2, 3], [4]])
@@ -89,12 +93,12 @@ class ArrayDocuments(Documents):
         num_bytes: Sequence[int] | None = None,
         annotations: Sequence[Mapping[str, Any]] | None = None,
     ):
-        """Keeps `tokens` (one sequence of ids per document).
+        """Converts the tokens to int32 arrays and hashes them.
 
         Args:
-          tokens: ids of each document.
-          num_bytes: bytes of each document; one byte per token if None.
-          annotations: for each document, name -> one entry per token.
+          tokens: Sequence of ids for each document.
+          num_bytes: Number of bytes of each document. None for one byte per token.
+          annotations: Mapping from name to one entry per token, for each document. None for no annotations.
         """
         self._tokens = [np.asarray(ids, np.int32) for ids in tokens]
         self._num_bytes = [len(ids) for ids in self._tokens] if num_bytes is None else list(num_bytes)
@@ -118,7 +122,7 @@ class ArrayDocuments(Documents):
 
 
 class DocumentRange(Documents):
-    """Documents `[begin, end)` of others.
+    """A range of consecutive documents of another data set: those numbered `[begin, end)`.
 
     Example:
       >>> some = DocumentRange(ArrayDocuments([[1, 2], [3], [4, 5, 6]]), 1, 3)
@@ -127,12 +131,12 @@ class DocumentRange(Documents):
     """
 
     def __init__(self, documents: Documents, begin: int, end: int):
-        """Reads nothing.
+        """Stores the range and reads no document.
 
         Args:
-          documents: the others.
-          begin: the first.
-          end: after the last.
+          documents: All documents.
+          begin: Number of the first document of the range.
+          end: Number after the last document of the range.
         """
         self._documents, self._begin, self._size = documents, begin, end - begin
         self.sliced, self.every_token = documents.sliced, documents.every_token
@@ -165,7 +169,7 @@ class DocumentRange(Documents):
 
 
 class FirstDocuments(DocumentRange):
-    """The first of other documents.
+    """The first documents of another data set, as many as hold a given number of tokens.
 
     Example:
       >>> documents = FirstDocuments(ArrayDocuments([[1, 2, 3], [4], [5]]), num_tokens=4)
@@ -174,7 +178,12 @@ class FirstDocuments(DocumentRange):
     """
 
     def __init__(self, documents: Documents, *, num_tokens: int):
-        """As many as hold `num_tokens` tokens, or all."""
+        """Selects the fewest first documents that have `num_tokens` tokens together, or all documents.
+
+        Args:
+          documents: All documents.
+          num_tokens: Number of tokens to reach.
+        """
         count = tokens = 0
         while tokens < num_tokens and count < len(documents):
             tokens += documents.num_tokens(count)
@@ -183,14 +192,16 @@ class FirstDocuments(DocumentRange):
 
 
 def half_of(documents: Documents, half: str) -> DocumentRange:
-    """The documents before the one in which the middle token lies, or from that one on; each half has one at least.
+    """Returns the first or second half of a data set, cut between documents at the middle token.
+
+    The document that contains the middle token belongs to the second half. Each half has at least one document.
 
     Args:
-      documents: to be halved.
+      documents: All documents.
       half: 'first' or 'second'.
 
     Raises:
-      ValueError: there is one document only.
+      ValueError: There is only one document.
 
     Example:
       >>> [len(half_of(ArrayDocuments([[1, 2], [3], [4, 5, 6]]), half)) for half in ("first", "second")]
@@ -205,46 +216,51 @@ def half_of(documents: Documents, half: str) -> DocumentRange:
 
 
 class EvenDocuments(Documents):
-    """Documents that are no text, and all of one length."""
+    """Base class of documents without text that all have the same length."""
 
     def __init__(self, num_documents: int, length: int):
+        """Sets the number of documents, and the number of tokens of each."""
         self._num_documents, self._length = num_documents, length
 
     def __len__(self) -> int:
         return self._num_documents
 
     def num_tokens(self, index: int, /) -> int:
-        """Every document has the same length."""
+        """Returns the common length of the documents."""
         del index
         return self._length
 
     def num_bytes(self, index: int, /) -> int:
-        """One byte a token: these documents are no text."""
+        """Returns the number of tokens: a token counts as one byte because these documents are no text."""
         return self.num_tokens(index)
 
     def _random(self, kind: str, index: int) -> np.random.RandomState:
-        """What draws one document of those that are made when they are asked for."""
+        """Returns the random generator of one document, for documents that are generated when they are read.
+
+        Raises:
+          IndexError: There is no document `index`.
+        """
         if not -self._num_documents <= index < self._num_documents:
             raise IndexError(f"document {index} of {self._num_documents}")
         return self._of_key(f"{kind}/{index % self._num_documents}")
 
     @staticmethod
     def _of_key(key: str) -> np.random.RandomState:
-        """What draws whatever has this name."""
+        """Returns the random generator that belongs to a key."""
         # RandomState, and not a Generator: its stream is frozen, so the documents are the same with every NumPy.
         return np.random.RandomState(int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """What is read, and what is asked.
+    """One labelled example: the inputs that the model reads, and the targets that it must predict.
 
     Attributes:
-      inputs: int32 `[length]`, or float32 where numbers are read instead of tokens.
-      targets: int32 `[targets]`; every example of a set has as many.
-      weights: float32 `[targets]`, 0 = not scored.
-      annotations: name -> one entry per token read; 0 at padding.
-      context: name -> array of one shape for every example; 0 where a row has none.
+      inputs: Token ids, int32 `[length]`, or numbers, float32 `[length]`.
+      targets: Ids to predict, int32 `[targets]`. All examples of a data set have the same number of targets.
+      weights: Weights of the targets in the loss, float32 `[targets]`. 0 for targets that are not scored.
+      annotations: Mapping from name to one entry per input. Padding has 0.
+      context: Mapping from name to an array that has the same shape in all examples. An empty row has 0.
     """
 
     inputs: np.ndarray
@@ -255,14 +271,15 @@ class Example:
 
 
 class Examples(abc.ABC):
-    """Random access to examples.
+    """Interface of labelled examples with random access.
 
     Attributes:
-      fingerprint: what they are; a position of others is then refused.
-      skipped: of the source that were left out.
-      groups: int `[examples]`, those of one group are choices, of which that of class 1 is right; None = all stand
-        alone.
-      every_token: False, targets are others than the tokens read.
+      fingerprint: Hash of the examples. A resumed run compares it to detect that its examples have changed. None if
+        unknown.
+      skipped: Number of examples of the source that were left out.
+      groups: Number of the group of each example, int `[examples]`. The examples of a group are the choices of one
+        question, and the choice of class 1 is right. None if every example is a question of its own.
+      every_token: Whether every token is a target. False for examples, which have targets of their own.
     """
 
     fingerprint: str | None = None
@@ -271,16 +288,16 @@ class Examples(abc.ABC):
     every_token = False
 
     def word(self, token: int, /) -> str:
-        """What an id that is no text means, for people."""
+        """Returns a readable label for a token id that does not stand for text."""
         return str(token)
 
     def notes(self) -> list[str]:
-        """Lines about what was cut or is not known, worth knowing before training."""
+        """Returns lines of text about data that was cut off, left out or is unknown, to be shown before training."""
         return []
 
     @property
     def plain(self) -> "Examples":
-        """Those that others were laid over, such as states of frozen layers; themselves where none were."""
+        """The original examples, without data that a wrapper has added, such as states of frozen layers."""
         return self
 
     @abc.abstractmethod
@@ -288,16 +305,22 @@ class Examples(abc.ABC):
 
     @abc.abstractmethod
     def example(self, index: int, /, epoch: int = 0) -> Example:
-        """One of them; `epoch` says how often it has been read before, where it asks for something else each time."""
+        """Returns one example.
+
+        Args:
+          index: Number of the example.
+          epoch: Number of times that the example was read before. It only matters if the targets are drawn anew each
+            time.
+        """
 
     def num_tokens(self, index: int, /) -> int:
-        """Tokens that are read."""
+        """Returns the number of inputs of an example."""
         return len(self.example(index).inputs)
 
     @abc.abstractmethod
     def num_bytes(self, index: int, /) -> int:
-        """UTF-8 bytes of the text."""
+        """Returns the number of UTF-8 bytes of the text of an example."""
 
 
 Split = Documents | Examples
-"""What a run reads of one split."""
+"""Data of one split (train, validation or test): documents or examples."""

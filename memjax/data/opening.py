@@ -1,7 +1,7 @@
-"""Documents and tokenizer of a configuration, prepared once and kept in the user's cache folder.
+"""Opens the data sets and the tokenizer that a configuration describes, prepared once and kept in a cache folder.
 
-`memjax data` prepares by hand what `memjax train` prepares by itself: a tokenizer trained on the training split and one
-token file per split. An interrupted preparation goes on where it was.
+Preparation trains a tokenizer on the training split and writes one token file per split. `memjax train` does this by
+itself, `memjax data` does it alone. An interrupted preparation continues where it stopped.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Datasets:
-    """What a run reads.
+    """The data of a run: its splits, and the tokenizer that made their tokens.
 
     Attributes:
-      documents: split -> its documents; prepares the split where that has not been done.
-      tokenizer: text to tokens and back; None where documents never were text.
-      vocab_size: ids of the tokenizer.
-      begin_token: id read before a document's first token.
-      num_words: split -> words of its text, where its corpus is counted in words and the tokens keep all of the text.
+      documents: Function from the name of a split to its documents or examples. It prepares the split if necessary.
+      tokenizer: Tokenizer of the texts. None if the data is not text.
+      vocab_size: Number of ids of the tokenizer.
+      begin_token: Id that is read before the first token of a document.
+      num_words: Function from the name of a split to the number of words of its text. None unless results for the
+        corpus are reported per word and its tokens preserve all of the text.
     """
 
     documents: Callable[[str], Any]
@@ -71,40 +72,57 @@ class Datasets:
     num_words: Callable[[str], int] | None = None
 
     def for_encoder(self, num_prompts: int = 0) -> Datasets:
-        """The same for a text encoder, whose tokenizer frames texts; with ids of prompts behind its own."""
-        own = self.tokenizer.for_encoder()
-        size = own.vocab_size + num_prompts
-        return dataclasses.replace(self, tokenizer=own, vocab_size=size, begin_token=own.begin_id)
+        """Returns these data sets for a text encoder.
+
+        The tokenizer is replaced by its version for encoders, which adds frame tokens such as [CLS] and [SEP] to texts.
+
+        Args:
+          num_prompts: Number of prompt ids to add to the end of the vocabulary.
+        """
+        tokenizer = self.tokenizer.for_encoder()
+        size = tokenizer.vocab_size + num_prompts
+        return dataclasses.replace(self, tokenizer=tokenizer, vocab_size=size, begin_token=tokenizer.begin_id)
 
 
 Read = Callable[[str], Any]
-"""Split -> what the reader of a source gives for it, kept."""
+"""Function from the name of a split to the data that its source's reader returns. Results are cached."""
 TokenizerOf = Callable[[Callable[[], Any]], Any]
-"""What opens the texts to train on -> the tokenizer"""
+"""Function that returns the tokenizer. Its argument opens the training texts, and is only called for training one."""
 
 
 def make_datasets(data: configs.Data, *, tokenizer: Any = None, progress: Progress | None = None) -> Datasets:
-    """The documents and the tokenizer that a configuration describes; with a tokenizer given, nothing is read yet.
+    """Opens the documents and the tokenizer that a configuration describes.
+
+    If `tokenizer` is passed, nothing is read before a split is opened.
 
     Args:
-      data: the configuration.
-      tokenizer: instead of the one that the configuration describes, such as that of a run.
-      progress: told what is prepared, how much is done, and of how much.
+      data: Settings of the data.
+      tokenizer: Tokenizer to use instead of the one in the settings, such as the tokenizer of a run. None for the
+        tokenizer of the settings.
+      progress: Function that is called with the kind of work, the amount that is done, and the total. None for none.
 
     Raises:
-      ValueError: a source without documents, a path that is missing or empty, text that is not UTF-8, a document
-        without tokens, a split without documents.
+      ValueError: A source without documents, a path that is missing or empty, text that is not UTF-8, a document
+        without tokens, or a split without documents.
     """
-    makers = {"texts": _texts, "tokens": _tokens, "seqio": _seqio, "dialogues": _dialogues, "pairs": _pairs}
+    makers = {
+        "texts": _open_texts,
+        "tokens": _open_tokens,
+        "seqio": _open_seqio,
+        "dialogues": _open_dialogues,
+        "pairs": _open_pairs,
+    }
     wanted = data.source.gives[0]
     if wanted not in makers:
         raise ValueError(f"data.source: given {type(data.source).__name__}, allowed: a source of documents")
     read = functools.cache(functools.partial(open_source, data))
-    found = makers[wanted](data, read, functools.partial(_tokenizer_of, data, tokenizer, progress), progress)
+    datasets = makers[wanted](data, read, functools.partial(_choose_tokenizer, data, tokenizer, progress), progress)
     if not data.half:
-        return found
-    half = lambda split: half_of(found.documents(split), data.half) if split == "train" else found.documents(split)
-    return dataclasses.replace(found, documents=half, num_words=None)  # words are counted in whole splits
+        return datasets
+    half = lambda split: (
+        half_of(datasets.documents(split), data.half) if split == "train" else datasets.documents(split)
+    )
+    return dataclasses.replace(datasets, documents=half, num_words=None)  # words are counted in whole splits
 
 
 def make_examples(
@@ -117,16 +135,17 @@ def make_examples(
     progress: Progress | None = None,
     vocabulary: Sequence[configs.Data] = (),
 ) -> Datasets:
-    """Examples of a task, and the tokenizer that the texts to train on need.
+    """Opens the examples of a task, and the tokenizer of their texts.
 
     Args:
-      data: the configuration.
-      wanted: what the task asks of the source: 'labelled' texts, or 'questions'.
-      texts_of: the texts of what the reader gives as one entry.
-      question: from the entries of a split and the tokenizer to the task's examples, or what they are made of.
-      tokenizer: as in `make_datasets`, like `progress`.
-      progress: told what is prepared.
-      vocabulary: Configurations of the data whose texts a new tokenizer is trained on. Empty for `data` alone.
+      data: Settings of the data.
+      wanted: Kind of entries that the task needs from the source, such as 'labelled' (texts with classes) or
+        'questions'.
+      texts_of: Function from one entry of the source to its texts, for the training of a tokenizer.
+      question: Function from the entries of a split and the tokenizer to the examples of the task.
+      tokenizer: Tokenizer to use instead of the one in the settings. None for the tokenizer of the settings.
+      progress: Function that is called with the kind of work, the amount that is done, and the total. None for none.
+      vocabulary: Settings of the data whose texts a new tokenizer is trained on. Empty for `data` alone.
     """
     if data.half:
         raise ValueError(f"data.half: given {data.half!r}, allowed: '' for {wanted} examples (documents have halves)")
@@ -137,30 +156,31 @@ def make_examples(
         lines = [text for entries in parts for entry in entries for text in texts_of(entry)]
         return sources.Texts.from_mapping({str(number): line for number, line in enumerate(lines)})
 
-    found = _tokenizer_of(data, tokenizer, progress, texts)
-    return Datasets(lambda split: question(read(split), found), found, *_ids(found))
+    made_tokenizer = _choose_tokenizer(data, tokenizer, progress, texts)
+    return Datasets(lambda split: question(read(split), made_tokenizer), made_tokenizer, *_ids(made_tokenizer))
 
 
 def prepare(data: configs.Data, *, progress: Progress | None = None) -> dict[str, dict[str, int]]:
-    """Makes everything that a run with this configuration reads: the tokenizer and the token file of each split.
+    """Prepares all data that a run with these settings reads: the tokenizer, and the token file of each split.
 
-    What is there already is opened, what was interrupted goes on.
+    Existing files are reused, and an interrupted preparation is continued.
 
     Args:
-      data: the configuration.
-      progress: told what is prepared, how much is done, and of how much.
+      data: Settings of the data.
+      progress: Function that is called with the kind of work, the amount that is done, and the total. None for none.
 
     Returns:
-      Split -> number of documents, tokens, bytes, and documents left out because they are too short.
+      Mapping from split to its numbers of `documents`, `tokens` and `bytes`, and the number of documents that were
+      `skipped` because they are too short.
 
     Raises:
-      ValueError: see `make_datasets`.
+      ValueError: See `make_datasets`.
     """
     datasets = make_datasets(data, progress=progress)
-    return {split: _count(datasets.documents(split)) for split in SPLITS}
+    return {split: _count_documents(datasets.documents(split)) for split in SPLITS}
 
 
-def _count(documents: Documents) -> dict[str, int]:
+def _count_documents(documents: Documents) -> dict[str, int]:
     numbers = range(len(documents))
     return {
         "documents": len(documents),
@@ -173,29 +193,31 @@ def _count(documents: Documents) -> dict[str, int]:
 def make_tokenizer(
     tokenizer: configs.Tokenizer, train: Callable[[], Any], folder: Path, *, progress: Progress | None = None
 ) -> Any:
-    """The tokenizer of a configuration; one that has to be trained is trained once per training split.
+    """Loads the tokenizer of a configuration, and trains it first if it does not exist yet.
+
+    A trained tokenizer is kept in `folder` under a name that contains the hash of its training texts.
 
     Args:
-      tokenizer: its settings.
-      train: opens the texts to train on; asked only where one has to be trained.
-      folder: where those that were trained lie.
-      progress: told that one is trained.
+      tokenizer: Settings of the tokenizer.
+      train: Function that opens the training texts. Only called if the settings name no file of a tokenizer.
+      folder: Folder of trained tokenizers.
+      progress: Function that is told when training starts and ends. None for none.
     """
     match tokenizer:
         case configs.Bytes():
             return ByteTokenizer()
-        case configs.SentencePiece(model=given, vocab_size=size):
+        case configs.SentencePiece(model=existing, vocab_size=size):
             load, name = SentencePieceTokenizer, f"sentencepiece-{size}-{{}}.model"
             train_on = functools.partial(train_sentencepiece, vocab_size=size)
-        case configs.BytePairs(path=given, vocab_size=size):
+        case configs.BytePairs(path=existing, vocab_size=size):
             load, name = BytePairTokenizer, f"byte-pairs-{size}-{{}}.json"
             train_on = functools.partial(train_byte_pairs, vocab_size=size)
         case configs.VectorWords(path=path, num_words=number):
             return WordTokenizer(read_word_vectors(path, num_words=number).words)
         case configs.Words():
-            given, load, name = "", WordTokenizer.load, "words-{}.json"
+            existing, load, name = "", WordTokenizer.load, "words-{}.json"
             train_on = lambda texts, path: WordTokenizer.train(texts).save(path)
-        case configs.WordPiece(vocab=given, vocab_size=size, lowercase=lowercase):
+        case configs.WordPiece(vocab=existing, vocab_size=size, lowercase=lowercase):
             load = functools.partial(WordPieceTokenizer, lowercase=lowercase)
             name = f"wordpiece-{size}-{'uncased' if lowercase else 'cased'}-{{}}.json"
             options = {"vocab_size": size, "lowercase": lowercase}
@@ -203,8 +225,8 @@ def make_tokenizer(
         case _:
             kind = type(tokenizer).__name__
             raise ValueError(f"data.tokenizer: given {kind}, allowed: one of memjax.config.TokenizerKind")
-    if given:
-        return load(given)
+    if existing:
+        return load(existing)
     texts = train()
     path = folder / name.format(_digest(texts.fingerprint))
     if not path.exists():
@@ -221,10 +243,10 @@ def make_tokenizer(
 
 
 def vocab_size_of(data: configs.Data) -> int:
-    """The size of the vocabulary, as far as a configuration tells it without its data.
+    """Returns the size of the vocabulary, if it follows from the settings without the data.
 
     Raises:
-      ValueError: only the data tells.
+      ValueError: The size is only known from the data.
     """
     source, tokenizer, size = data.source, data.tokenizer, None
     match source.gives[0], tokenizer:
@@ -245,7 +267,7 @@ def vocab_size_of(data: configs.Data) -> int:
 
 
 def cache_folder(data: configs.Data) -> Path:
-    """The folder of prepared data: that of the settings, the user's cache, or one that goes with this process."""
+    """Returns the folder of prepared data: that of the settings, the user's cache, or a temporary one."""
     if data.cache_dir == "default":
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memjax" / "data"
     return Path(data.cache_dir).expanduser() if data.cache_dir else Path(_temporary_folder().name)
@@ -256,22 +278,22 @@ def _temporary_folder() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="memjax-data-")
 
 
-def _tell_reuse(file: TokenFile, began: float, split: str, compared: str, progress: Progress | None) -> None:
-    """Says once that a split was prepared before, when, and how much of its source was compared."""
-    is_told = file.finished >= began or file.path in _told  # what this process has prepared needs no line
-    _told.add(file.path)
-    if progress is None or is_told:
+def _report_reuse(file: TokenFile, began: float, split: str, compared: str, progress: Progress | None) -> None:
+    """Reports, once per split, that it was prepared earlier, when, and which part of its source was compared."""
+    is_reported = file.finished >= began or file.path in _reported_files  # what this process has prepared needs no line
+    _reported_files.add(file.path)
+    if progress is None or is_reported:
         return
     part = f" ({compared})" if compared else ""
     age = describe_age(time.time() - file.finished)
     progress(f"{split}: tokens prepared {age} ago, read from {file.path}{part}; --data.cache-dir '' uses none", 0, 0)
 
 
-_told: set[Path] = set()
+_reported_files: set[Path] = set()
 
 
 def describe_age(seconds: float) -> str:
-    """A time span in words.
+    """Describes a number of seconds in words.
 
     Example:
       >>> [describe_age(seconds) for seconds in (5, 200, 7_300, 200_000)]
@@ -283,13 +305,13 @@ def describe_age(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def _tokenizer_of(data: configs.Data, given: Any, progress: Progress | None, train: Callable[[], Any]) -> Any:
-    """The tokenizer that is given, else that of the configuration."""
-    return given or make_tokenizer(data.tokenizer, train, cache_folder(data), progress=progress)
+def _choose_tokenizer(data: configs.Data, tokenizer: Any, progress: Progress | None, train: Callable[[], Any]) -> Any:
+    """Returns `tokenizer`, or the tokenizer of the settings if it is None."""
+    return tokenizer or make_tokenizer(data.tokenizer, train, cache_folder(data), progress=progress)
 
 
-def _texts(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
-    """Texts in token files, code with the distances of its identifiers."""
+def _open_texts(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
+    """Opens texts through token files. Source code is annotated with the distances between its identifiers."""
     source: Any = data.source
     folder, tokenizer = cache_folder(data), tokenizer_of(lambda: read("train"))
     annotators = {ANNOTATION: identifier_distances} if source.is_code and tokenizer.lossless else {}
@@ -307,7 +329,7 @@ def _texts(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: 
             progress=progress,
             rules=ReadingRules(skip=source.skip),
         )
-        _tell_reuse(file, began, split, chosen.compared, progress)
+        _report_reuse(file, began, split, chosen.compared, progress)
         return file
 
     num_words = functools.cache(lambda split: sum(map(count_words, read(split))))
@@ -315,15 +337,16 @@ def _texts(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: 
     return Datasets(documents, tokenizer, *_ids(tokenizer), **counted)
 
 
-def _tokens(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
-    """Documents that never were text."""
+def _open_tokens(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
+    """Opens documents of tokens that are not made from text."""
     del tokenizer_of, progress
     # Of images the class knows, so that a model of images draws without any; the others are made, not read.
     example = ImageDocuments if isinstance(data.source, configs.Mnist) else read("train")
     return Datasets(read, None, example.vocab_size, example.begin_id)
 
 
-def _dialogues(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
+def _open_dialogues(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
+    """Opens dialogues about documents."""
     del progress
     source: Any = data.source
     tokenizer = MarkingTokenizer(tokenizer_of(lambda: dialogue_texts(read("train"))).base)
@@ -341,8 +364,8 @@ def _dialogues(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progre
     return Datasets(documents, tokenizer, *_ids(tokenizer))
 
 
-def _pairs(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
-    """The texts of two languages in token files, entry by entry."""
+def _open_pairs(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
+    """Opens pairs of sentences in two languages, each language through token files."""
     source: Any = data.source
     folder, tokenizer = cache_folder(data), tokenizer_of(lambda: BothSides(*read("train")))
     ending = EndingTokenizer(tokenizer)
@@ -352,17 +375,17 @@ def _pairs(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: 
             path = folder / f"{type(source).__name__}-{split}-{_digest(texts.fingerprint, ending.fingerprint)}"
             began = time.time()
             file = write_token_file(path, texts, ending, progress=progress)
-            _tell_reuse(file, began, split, texts.compared, progress)
+            _report_reuse(file, began, split, texts.compared, progress)
             return file
 
-        here, there = map(write, read(split))
-        return SentencePairs(here, there, source.max_length)
+        source_file, target_file = map(write, read(split))
+        return SentencePairs(source_file, target_file, source.max_length)
 
     return Datasets(documents, tokenizer, *_ids(tokenizer))
 
 
-def _seqio(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
-    """Tokens of a seqio Task, which has a tokenizer of its own."""
+def _open_seqio(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: Progress | None) -> Datasets:
+    """Opens a seqio Task, which has its own tokenizer, through token files."""
     del read, tokenizer_of
     source: Any = data.source
     shortest = data.min_document_length
@@ -376,10 +399,10 @@ def _seqio(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progress: 
         parts = (source.name, source.feature, tokenizer.fingerprint, str(shortest), source.data_dir, content)
         name = _digest(*parts, *_skip_key(source))
         path = cache_folder(data) / f"SeqioTask-{split}-{name}"
-        how = {"content": content, "min_tokens": shortest, "progress": progress}
-        how["rules"] = ReadingRules(skip=source.skip)
-        file = seqio_documents(source.name, path, **chosen, **how)
-        _tell_reuse(file, began, split, compared, progress)
+        options = {"content": content, "min_tokens": shortest, "progress": progress}
+        options["rules"] = ReadingRules(skip=source.skip)
+        file = seqio_documents(source.name, path, **chosen, **options)
+        _report_reuse(file, began, split, compared, progress)
         return file
 
     return Datasets(documents, tokenizer, *_ids(tokenizer))
@@ -390,7 +413,7 @@ def _ids(tokenizer: Any) -> tuple[int, int]:
 
 
 def _skip_key(source: Any) -> tuple[str, ...]:
-    """The part of the key of prepared tokens that says which documents may be left out; () for the default."""
+    """Returns the part of a token file's name that depends on which documents may be skipped. () for the default."""
     return () if source.skip == "few" else (f"skip {source.skip}",)
 
 

@@ -1,4 +1,7 @@
-"""How a split is read: by training, by evaluation, and by whatever takes what a model makes of every token."""
+"""Settings of how a split is read: rows, segments, protocol and scored tokens, with iterators that follow them.
+
+Training, evaluation and every other use of a model on a whole split read through this module.
+"""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -20,19 +23,23 @@ PROTOCOLS = ("separate", "contiguous", "sliding_window")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Rows, segments and what is scored; examples are one segment each, whatever the protocol.
+    """The way to read a split: number of rows, segment length, protocol and scored tokens.
+
+    Labelled examples are read in one segment each, whatever the protocol.
 
     Attributes:
-      rows: streams side by side, over all hosts.
-      segment_length: tokens of a segment or window.
-      protocol: `separate` (memory starts anew with each document), `contiguous` (`rows` streams, never reset) or
-        `sliding_window` (each window starts anew and only its last `stride` tokens are scored).
-      stride: tokens scored per window; given as 0 it is half a window; 0 where the protocol has none.
-      begin_token: read before a document's first token.
-      score_first: score each document's first token from `begin_token`.
+      rows: Number of rows of a batch, over all hosts.
+      segment_length: Number of tokens of a segment or window.
+      protocol: `separate` (memory is reset at the start of each document), `contiguous` (the joined documents are cut
+        into `rows` streams, and memory is never reset) or `sliding_window` (memory is reset at the start of each
+        window, and only its last `stride` tokens are scored).
+      stride: Number of scored tokens of a window. 0 for half a window with `sliding_window`, and the only value with
+        the other protocols.
+      begin_token: Id that is read before the first token of a document. None for no such id.
+      score_first: Whether to score the first token of each document, predicted from `begin_token`.
 
     Raises:
-      ValueError: a protocol that does not exist, or a stride that it does not have.
+      ValueError: An unknown protocol, or a stride that the protocol does not allow.
     """
 
     rows: int
@@ -54,12 +61,12 @@ class Reading:
             raise ValueError(f"stride: given {self.stride}, allowed: 1 to segment_length = {self.segment_length}")
 
     def stream(self, split: Split, **arguments: Any) -> RowStream:
-        """The updates that training reads.
+        """Returns the iterator over the batches of training.
 
         Args:
-          split: what is read.
-          **arguments: `seed`, `shuffle`, `epochs`, `position`, `host_rows`, `segments_per_update` and `in_step` of
-            `Streams`.
+          split: Documents or examples to read.
+          **arguments: Any of the arguments `seed`, `shuffle`, `epochs`, `position`, `host_rows`, `segments_per_update`
+            and `in_step` of `Streams`.
         """
         alone = isinstance(split, Examples)
         return (ExampleStream if alone else Streams)(
@@ -80,20 +87,27 @@ class Reading:
         position: Mapping[str, Any] | None = None,
         in_step: bool = True,
     ) -> RowStream | Windows:
-        """One pass in the order of the split, from its beginning or from the position of an earlier one."""
-        if self._slides(split):
-            return Windows(split, position=position, host_rows=host_rows, **self._windows())
+        """Returns an iterator over one pass of a split in its own order.
+
+        Args:
+          split: Documents or examples to read.
+          host_rows: `(start, stop)`, the rows of this host. None for all rows.
+          position: Position of an earlier pass to continue from. None to start at the beginning.
+          in_step: Whether to yield padding until the rows of all hosts have finished. No effect on sliding windows.
+        """
+        if self._uses_windows(split):
+            return Windows(split, position=position, host_rows=host_rows, **self._window_options())
         return self.stream(split, shuffle=False, epochs=1, host_rows=host_rows, position=position, in_step=in_step)
 
     def batches(self, split: Split, host_rows: tuple[int, int] | None = None) -> Iterable[Batch]:
-        """One pass in the order of the split: batches of one segment, without the axis of segments."""
-        if self._slides(split):
-            return sliding_windows(split, host_rows=host_rows, **self._windows())
+        """Returns batches of one pass of a split in its own order: `[batch, length]`, without an axis of segments."""
+        if self._uses_windows(split):
+            return sliding_windows(split, host_rows=host_rows, **self._window_options())
         return (jax.tree.map(lambda leaf: leaf[0], batch) for batch in self.once(split, host_rows=host_rows))
 
-    def _slides(self, split: Split) -> TypeGuard[Documents]:
+    def _uses_windows(self, split: Split) -> TypeGuard[Documents]:
         return self.protocol == "sliding_window" and not isinstance(split, Examples)
 
-    def _windows(self) -> dict[str, Any]:
+    def _window_options(self) -> dict[str, Any]:
         begin = self.begin_token if self.score_first else None
         return {"rows": self.rows, "length": self.segment_length, "stride": self.stride, "begin_token": begin}

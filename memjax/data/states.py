@@ -1,9 +1,11 @@
-"""What frozen layers give of each token of examples: written once, read from a file in the address space.
+"""Stores the outputs of frozen encoder layers for every token of a data set, so that they are computed once.
+
+The states are read from a memory-mapped file:
 
     DIR/<fingerprint of the examples>-layer<first>.npy     float32 [tokens of all examples, dim]
-    DIR/<the same>.json                                    what they are; written last
+    DIR/<fingerprint of the examples>-layer<first>.json    encoder, layer, sizes and SHA-256; written last
 
-`memjax.lifelong.features` computes them.
+`memjax.lifelong.features` computes the states.
 """
 
 import dataclasses
@@ -20,14 +22,20 @@ from memjax.data.tokenizers import replaced
 __all__ = ["has_states", "with_states", "write_states"]
 
 STATES = "states"
-"""The name in `Batch.extras` under which every row has them: float32 `[batch, length, dim]`."""
+"""Name of the entry of `Batch.extras` with the states of every row: float32 `[batch, length, dim]`."""
 
 
 class ExamplesWithStates(Examples):
-    """Examples with the annotation `states`, float32 `[tokens, dim]`."""
+    """Examples with stored outputs of frozen encoder layers as the annotation `states`, float32 `[tokens, dim]`."""
 
     def __init__(self, examples: Examples, states: np.ndarray, about: str):
-        """The states of all tokens, one example after the other; `about` says what made them."""
+        """Adds states to examples.
+
+        Args:
+          examples: The examples.
+          states: States of the tokens of all examples, one example after the other, float32 `[tokens, dim]`.
+          about: Fingerprint of the encoder that computed the states.
+        """
         self._examples, self._states = examples, states
         self._ends = np.cumsum([examples.num_tokens(index) for index in range(len(examples))])
         self.fingerprint, self.skipped = f"{examples.fingerprint}-{about}", examples.skipped
@@ -40,9 +48,9 @@ class ExamplesWithStates(Examples):
         return len(self._examples)
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
-        found, end = self._examples.example(index, epoch), self._ends[index]
-        states = np.asarray(self._states[end - len(found.inputs) : end])
-        return dataclasses.replace(found, annotations={**found.annotations, STATES: states})
+        example, end = self._examples.example(index, epoch), self._ends[index]
+        states = np.asarray(self._states[end - len(example.inputs) : end])
+        return dataclasses.replace(example, annotations={**example.annotations, STATES: states})
 
     def num_tokens(self, index: int, /) -> int:
         return self._examples.num_tokens(index)
@@ -52,10 +60,15 @@ class ExamplesWithStates(Examples):
 
 
 def with_states(examples: Examples, folder: str | Path, first: int) -> Examples:
-    """The examples with what the layers below `first` give of them.
+    """Adds the stored outputs of the layers below `first` to examples.
+
+    Args:
+      examples: The examples.
+      folder: Folder that `write_states` has filled.
+      first: Number of the first layer that is not frozen, which reads the states.
 
     Raises:
-      ValueError: the folder has no states of these examples, or others than were written.
+      ValueError: The folder has no states of these examples, or their file has changed since it was written.
     """
     file = _file(examples, folder, first)
     if not has_states(examples, folder, first):
@@ -68,32 +81,40 @@ def with_states(examples: Examples, folder: str | Path, first: int) -> Examples:
 
 
 def has_states(examples: Examples, folder: str | Path, first: int, encoder: str = "") -> bool:
-    """Whether the folder has the states of these examples.
+    """Returns whether a folder contains the states of these examples.
+
+    Args:
+      examples: The examples.
+      folder: Folder that `write_states` may have filled.
+      first: Number of the layer that reads the states.
+      encoder: Fingerprint of the encoder that the states must come from. Empty for any encoder.
 
     Raises:
-      ValueError: it has those of another encoder than the one that is named.
+      ValueError: The states come from another encoder than `encoder`.
     """
     about = _file(examples, folder, first).with_suffix(".json")
     if not about.is_file():
         return False
-    there = json.loads(about.read_text("utf-8"))["encoder"]
-    if encoder not in ("", there):
-        raise ValueError(f"data.states: given {str(folder)!r} with states of {there}, allowed: those of {encoder}")
+    stored_encoder = json.loads(about.read_text("utf-8"))["encoder"]
+    if encoder not in ("", stored_encoder):
+        raise ValueError(
+            f"data.states: given {str(folder)!r} with states of {stored_encoder}, allowed: those of {encoder}"
+        )
     return True
 
 
 def write_states(
     examples: Examples, folder: str | Path, first: int, encoder: str, dim: int, fill: Callable[[np.ndarray], None]
 ) -> None:
-    """Writes the states of examples whole or not at all.
+    """Computes the states of examples and writes them to a file, completely or not at all.
 
     Args:
-      examples: in the order of the file.
-      folder: made where it is not there.
-      first: the layer that reads them.
-      encoder: fingerprint of what makes them.
-      dim: width of a state.
-      fill: `fill(array)`, writes them into float32 `[tokens, dim]`, in the address space.
+      examples: Examples, in the order in which their states are written.
+      folder: Folder of the file. It is created if it does not exist.
+      first: Number of the layer that reads the states.
+      encoder: Fingerprint of the encoder that computes the states.
+      dim: Width of a state.
+      fill: `fill(array)`, a function that writes the states into a memory-mapped float32 array `[tokens, dim]`.
     """
     file = _file(examples, folder, first)
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -109,7 +109,7 @@ def test_a_cache_says_its_age_once(corpus, monkeypatch):
     for _ in range(2):
         make_datasets(corpus, progress=lambda *step: steps.append(step)).documents("train")
     assert steps == []  # what this process has prepared
-    monkeypatch.setattr("memjax.data.opening._told", set())
+    monkeypatch.setattr("memjax.data.opening._reported_files", set())
     os.utime(file.path / "done.json", (0, 0))
     for _ in range(2):
         make_datasets(corpus, progress=lambda *step: steps.append(step)).documents("train")
