@@ -1,4 +1,4 @@
-"""What runs learn, and how it is measured: one file a task."""
+"""The tasks that runs learn, with their data, heads and measures, one file for each task."""
 
 from memjax.tasks.classification import *
 from memjax.tasks.contract import *

@@ -1,4 +1,4 @@
-"""How often the right one of several choices scores best, where every choice is an example."""
+"""Accuracy of multiple choice, where each choice of a group is an example of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ __all__ = ["GroupMeasure"]
 
 
 class GroupMeasure:
-    """The share of the groups whose example of class 1 scores higher than each of class 0; a tie is a wrong answer.
+    """The share of groups whose example of class 1 scores higher than every example of class 0. A tie is wrong.
+
+    The score of an example is the score of class 1 minus the score of class 0. Groups of which not all examples were
+    read, because an evaluation ended before its split, are not counted.
 
     The score of an example is that of class 1 less that of class 0. Groups of which not all examples were read, where
     an evaluation ends before its split does, are not counted.
@@ -24,34 +27,44 @@ class GroupMeasure:
     """
 
     def __init__(self, groups: np.ndarray):
-        """`groups`: int `[examples]`, of the split."""
+        """Prepares the measure for a split.
+
+        Args:
+          groups: int `[examples]`, the group of each example of the split.
+        """
         self._group = np.unique(groups, return_inverse=True)[1]
         self._right = np.full(len(groups), np.nan)
         self._score = np.full(len(groups), np.nan)
 
     def observe(self, batch: Batch, output: np.ndarray) -> None:
-        """Takes in a batch and its scores `[batch, 1, 2]`."""
-        there, scores = np.asarray(batch.weights)[:, 0] > 0, np.asarray(output, np.float64)[:, 0]
+        """Adds a batch and its scores `[batch, 1, 2]`."""
+        is_real, scores = np.asarray(batch.weights)[:, 0] > 0, np.asarray(output, np.float64)[:, 0]
         numbers, labels = np.asarray(batch.extras[EXAMPLE]), np.asarray(batch.targets)[:, 0]
-        self.add(numbers[there], (scores[:, 1] - scores[:, 0])[there], labels[there])
+        self.add(numbers[is_real], (scores[:, 1] - scores[:, 0])[is_real], labels[is_real])
 
     def add(self, numbers: np.ndarray, scores: np.ndarray, labels: np.ndarray) -> None:
-        """Takes in examples by their numbers in the split, their scores, of which NaN is wrong, and their classes."""
+        """Adds scored examples.
+
+        Args:
+          numbers: int `[examples]`, numbers of the examples in the split.
+          scores: `[examples]`, score of each example. NaN counts as a wrong answer.
+          labels: `[examples]`, class of each example, 0 or 1.
+        """
         wrong = np.where(labels == 1, -np.inf, np.inf)
         self._right[numbers], self._score[numbers] = labels, np.where(np.isnan(scores), wrong, scores)
 
     def result(self) -> dict[str, float]:
-        """Name -> number: `accuracy` of the groups, and that of the examples by themselves."""
+        """Returns `accuracy`, the accuracy over groups, and `pair_accuracy`, the accuracy over single examples."""
         count = self._group.max() + 1
         read = ~np.isnan(self._right)
         whole = np.bincount(self._group, read, count) == np.bincount(self._group, minlength=count)
         best = np.full((2, count), -np.inf)
         for label in (0, 1):
-            own = read & (self._right == label)
-            np.maximum.at(best[label], self._group[own], self._score[own])
-        found = (best[1] > best[0])[whole]
-        alone = (self._score[read] > 0) == (self._right[read] == 1)
+            is_label = read & (self._right == label)
+            np.maximum.at(best[label], self._group[is_label], self._score[is_label])
+        is_right = (best[1] > best[0])[whole]
+        example_is_right = (self._score[read] > 0) == (self._right[read] == 1)
         return {
-            "accuracy": float(np.mean(found)) if found.size else float("nan"),
-            "pair_accuracy": float(np.mean(alone)) if alone.size else float("nan"),
+            "accuracy": float(np.mean(is_right)) if is_right.size else float("nan"),
+            "pair_accuracy": float(np.mean(example_is_right)) if example_is_right.size else float("nan"),
         }

@@ -1,4 +1,4 @@
-"""Classification: the class of a text, or of a pair of texts, from its first token."""
+"""Classification of a text, or of a pair of texts, from the encoder's output at the first token."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["LabelledTexts"]
 
 
 class Classification(Task):
-    """Labelled texts, one target each; measured by accuracy, and by what else is published for the data."""
+    """Labelled texts with one target each, scored by accuracy and the other metrics published for the data."""
 
     headline = ("accuracy", "matthews", "f1")
     scored = "texts"
@@ -45,26 +45,26 @@ class Classification(Task):
     classifies = True
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Labelled texts with the tokenizer of those to train on."""
+        """Opens the labelled texts, with a tokenizer of the training texts."""
         data, first = self.config.data, self.config.model.first_layer
 
-        def question(found: Sequence[LabelledText], tokenizer: Any) -> Examples:
-            texts = self.labelled(found, tokenizer.for_encoder())
+        def make_texts(datasets: Sequence[LabelledText], tokenizer: Any) -> Examples:
+            texts = self.labelled(datasets, tokenizer.for_encoder())
             return with_states(texts, data.states, first) if data.states else texts
 
-        found = make_examples(
+        datasets = make_examples(
             data,
             "labelled",
             lambda example: example.texts,
-            question,
+            make_texts,
             tokenizer=tokenizer and tokenizer.base,
             progress=progress,
             vocabulary=self.vocabulary_data(),
         )
-        return found.for_encoder(self.settings.num_prompts)
+        return datasets.for_encoder(self.settings.num_prompts)
 
     def vocabulary_data(self) -> list[configs.Data]:
-        """Returns the data of all tasks, by their names, where a new tokenizer is trained on them; else nothing."""
+        """Returns the data of all tasks by name, where a new tokenizer is trained on all of them. Otherwise empty."""
         stream = self.config.lifelong
         if stream is None or stream.vocabulary == "source":
             return []
@@ -72,12 +72,13 @@ class Classification(Task):
         return [dataclasses.replace(self.config.data, source=stream.located(task.source)) for task in tasks]
 
     def labelled(self, texts: Sequence[LabelledText], tokenizer: Any) -> LabelledTexts:
-        """Texts as examples, with the prompt of the task where it has one."""
+        """Turns labelled texts into examples, with the prompt of the task where it has one."""
         task, room = self.settings, self.config.data.segment_length - (self.settings.prompt != "none")
         prompt = task.prompt_id(tokenizer.vocab_size)
         return LabelledTexts(texts, tokenizer, length=room, num_classes=task.num_classes, prompt=prompt)
 
     def head(self) -> TaskHead:
+        """Returns the head for classes: naive Bayes, class vectors compared by similarity, or a dense layer."""
         if self.settings.similarity:
             return self.similarity_head()
         model = self.config.model
@@ -88,11 +89,15 @@ class Classification(Task):
         return ClassificationHead(task.num_classes, model.dropout, dtype, masks_unseen=task.mask_unseen)
 
     def similarity_head(self, **fields: Any) -> SimilarityHead:
-        """The head whose scores are similarities; `fields` are others of it."""
+        """Returns a head that scores the similarity of a text to each class.
+
+        Args:
+          **fields: More fields of `SimilarityHead`.
+        """
         task, model, stream = self.settings, self.config.model, self.config.lifelong
-        named = {name: getattr(task, name) for name in ("num_classes", "similarity", "scale", "margin")}
-        named |= {"masks_unseen": task.mask_unseen, "aligned": stream is not None and stream.method.aligns}
-        return SimilarityHead(**named, dtype=jnp.dtype(model.compute_dtype), **fields)
+        options = {name: getattr(task, name) for name in ("num_classes", "similarity", "scale", "margin")}
+        options |= {"masks_unseen": task.mask_unseen, "aligned": stream is not None and stream.method.aligns}
+        return SimilarityHead(**options, dtype=jnp.dtype(model.compute_dtype), **fields)
 
     def make_measure(self, split: Split) -> Callable[[], Measure]:
         groups = split.plain.groups if isinstance(split, Examples) else None
@@ -110,22 +115,25 @@ class Classification(Task):
         read: ReadBatch | None = None,
         **how: Any,
     ) -> list[dict[str, Any]]:
-        """The class of each text, pair of texts, or vector, with its probability."""
+        """Returns the most probable class of each text, pair of texts or vector, with probabilities."""
         del how
         examples, length = self.examples_of(asked, data), self.config.data.segment_length
         names = self.class_names()
         known = self.known_classes(names)
-        found: list[dict[str, Any]] = [{} for _ in asked]
+        answers: list[dict[str, Any]] = [{} for _ in asked]
         for part in read_examples(model, variables, examples, length=length, read=read):
             for row, number in enumerate(part.batch.extras[EXAMPLE]):
                 if number >= 0:
                     scores = np.where(known, part.log_probs[row, 0], -np.inf)
                     ranked = candidates(scores, lambda number: names.get(number, str(number)), int(known.sum()))
-                    found[number] = {**ranked[0], "candidates": [ranked], **neighbors_of(part, row)}
-        return found
+                    answers[number] = {**ranked[0], "candidates": [ranked], **neighbors_of(part, row)}
+        return answers
 
     def ask(self, file: str) -> list[Asked]:
-        """Texts of a file with classes (`memjax.data.labelled_rows.read_rows`), or the lines of a `.txt`."""
+        """Reads the texts of a file with classes, or the lines of a `.txt`.
+
+        See `memjax.data.labelled_rows.read_rows` for the format.
+        """
         path = Path(file)
         if ".txt" in path.suffixes:
             return [Asked(line) for line in read_text(path).splitlines() if line.strip()]
@@ -135,24 +143,30 @@ class Classification(Task):
         return [Asked(row.to_text(data.source.text == "title_and_text")) for row in read_rows(path, rules=rules)]
 
     def examples_of(self, asked: Sequence[Asked], data: Datasets) -> Examples:
-        """What is asked as examples, whose classes are not known."""
-        texts = [LabelledText(tuple(filter(None, one)), 0) for one in asked]
+        """Turns questions into examples. Their class is unknown and set to 0."""
+        texts = [LabelledText(tuple(filter(None, question)), 0) for question in asked]
         if len({len(text.texts) for text in texts}) > 1:
             raise ValueError("pair: given for some of the texts, allowed: for all or none")
         return self.labelled(texts, data.tokenizer)
 
     def class_names(self) -> dict[int, str]:
-        """Number -> name of the classes of all tasks; one that a file numbers is that of its task."""
+        """Returns the names of the classes of all tasks by their numbers.
+
+        A class whose name is only a number is called `task/number`.
+        """
         stream = self.config.lifelong
         if stream is None:
             return class_names(self.config.data.source)
-        named = [(task.name, *item) for task in reversed(stream.tasks) for item in class_names(task.source).items()]
-        return {number: f"{task}/{name}" if name.isdecimal() else name for task, number, name in named}
+        names_by_task = [
+            (task.name, *item) for task in reversed(stream.tasks) for item in class_names(task.source).items()
+        ]
+        return {number: f"{task}/{name}" if name.isdecimal() else name for task, number, name in names_by_task}
 
     def known_classes(self, names: Mapping[int, str]) -> np.ndarray:
-        """Which classes of the head can be answered: all, or those with a name where every task names its classes.
+        """Returns which classes of the head can be answered, bool `[classes]`.
 
-        The head of own tasks has room for tasks to come.
+        These are the classes with a name if every task names its classes, otherwise all. The head of a user's own tasks
+        may have room for tasks to come.
         """
         stream = self.config.lifelong
         sources = [self.config.data.source] if stream is None else [task.source for task in stream.tasks]
@@ -160,7 +174,7 @@ class Classification(Task):
         return np.array([number in names or not complete for number in range(self.settings.num_classes)])
 
     def token_subsets(self, split: Split, evaluation: configs.Evaluation) -> dict[str, Tokens]:
-        """Tokens of the texts of each class."""
+        """Returns functions that select the tokens of the texts of each class."""
         del split, evaluation
         of_class = lambda number: lambda batch: np.broadcast_to(batch.targets[:, :1] == number, batch.mask.shape)
         return {f"class_{number}": of_class(number) for number in range(self.settings.num_classes)}
@@ -169,12 +183,10 @@ class Classification(Task):
 class LabelledTexts(Examples):
     """Labelled texts as examples `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` that ask for their class.
 
-    A prompt stands behind [CLS], where the head reads.
-
-    An example has one target, and the annotation `token_types`.
+    A prompt token follows [CLS], where the head reads. An example has one target, and the annotation `token_types`.
 
     Attributes:
-      truncated: texts that were longer than `length` and lost their end.
+      truncated: Number of texts that were longer than `length` and lost their end.
     """
 
     def __init__(
@@ -189,14 +201,14 @@ class LabelledTexts(Examples):
         """Tokenises all texts.
 
         Args:
-          examples: the split.
-          tokenizer: of the texts.
-          length: tokens of a text with its special tokens, without a prompt.
-          num_classes: classes of the model.
-          prompt: id that stands in every text; None = none.
+          examples: Labelled texts of one split.
+          tokenizer: Tokenizer that encodes the texts.
+          length: Number of tokens of a text with its special tokens, without a prompt.
+          num_classes: Number of classes of the model.
+          prompt: Id of the prompt token in every text. None = no prompt.
 
         Raises:
-          ValueError: no examples, or a class that the model does not have.
+          ValueError: There are no examples, or an example has a class that the model does not have.
         """
         if not examples:
             raise ValueError("examples: none in this split; give more, or a larger share")
@@ -210,9 +222,9 @@ class LabelledTexts(Examples):
         self.groups = groups if (groups >= 0).all() else None
         columns = [tokenizer.encode_many(list(texts)) for texts in zip(*(e.texts for e in examples), strict=True)]
         joined = [join_texts(tokenizer, *truncate_texts(parts, length)) for parts in zip(*columns, strict=True)]
-        given = prompt is not None
+        has_prompt = prompt is not None
         self._texts = [
-            (with_prompt(ids, prompt, "after_first"), with_prompt(types, 0 if given else None, "after_first"))
+            (with_prompt(ids, prompt, "after_first"), with_prompt(types, 0 if has_prompt else None, "after_first"))
             for ids, types in joined
         ]
         special = 1 + len(columns)
@@ -236,7 +248,11 @@ class LabelledTexts(Examples):
 
 
 class ClassMeasure:
-    """Accuracy of the most probable classes, and what else is published for a task, by scikit-learn.
+    """Accuracy of the most probable classes, and other published metrics, computed by scikit-learn.
+
+    A head can mask classes that training has not read. Texts of such a class cannot be answered and are counted
+    separately: `unseen_class_targets` is their number. `seen_class_accuracy` and `seen_class_nats` are the metrics of
+    the other texts. All three are omitted where every class was seen, and the last two where none was.
 
     Texts of a class that training has not read, which a head that masks such classes cannot answer, are counted apart:
     `unseen_class_targets` is their number, `seen_class_accuracy` and `seen_class_nats` are those of the others. All
@@ -250,10 +266,13 @@ class ClassMeasure:
     """
 
     def __init__(self, metrics: Sequence[str] = ()):
-        """`metrics` besides accuracy: 'matthews' (correlation), 'f1' (of class 1).
+        """Prepares the measure.
+
+        Args:
+          metrics: Metrics beside accuracy: 'matthews' (correlation) or 'f1' (of class 1).
 
         Raises:
-          ModuleNotFoundError: scikit-learn, for a metric, is not installed.
+          ModuleNotFoundError: A metric is given, and scikit-learn is not installed.
         """
         if metrics and importlib.util.find_spec("sklearn") is None:
             raise ModuleNotFoundError(f"scikit-learn is not installed ({', '.join(metrics)})", name="sklearn")
@@ -263,14 +282,14 @@ class ClassMeasure:
         self._nats: list[np.ndarray] = []
 
     def observe(self, batch: Batch, output: np.ndarray) -> None:
-        """Takes in a batch and its scores `[batch, 1, classes]`."""
+        """Adds a batch and its scores `[batch, 1, classes]`."""
         scored = np.asarray(batch.weights)[:, 0] > 0
         scores, right = np.asarray(output[:, 0], np.float64)[scored], np.asarray(batch.targets)[:, 0][scored]
         self.add(np.argmax(scores, axis=-1), right)
         self._nats.append(np.logaddexp.reduce(scores, axis=-1) - scores[np.arange(len(right)), right])
 
     def add(self, given: np.ndarray, right: np.ndarray) -> None:
-        """Takes in classes that were given and those that are right."""
+        """Adds predicted classes and the right ones."""
         self._given.append(given)
         self._right.append(right)
 
@@ -287,7 +306,7 @@ class ClassMeasure:
         return numbers | self._count_unseen(given == right)
 
     def _count_unseen(self, is_right: np.ndarray) -> dict[str, float]:
-        """Numbers of the texts whose class is masked, and of all others."""
+        """Returns the metrics that separate texts of masked classes from all others."""
         nats = np.concatenate(self._nats) if self._nats else np.zeros(0)
         # A masked class is beyond all that a softmax gives, by a known score, unlike the loss of a model that diverges.
         seen = np.abs(nats + UNSEEN_SCORE) > -UNSEEN_SCORE / 10

@@ -1,4 +1,4 @@
-"""Dialogues about documents: what a model answers, and what that shares with the answers that people gave."""
+"""Dialogues about documents: a model answers each utterance, and its answers are scored against those of people."""
 
 import collections
 import importlib.metadata
@@ -26,7 +26,10 @@ GREEDY = Sampling(temperature=0.0)
 
 
 class DialogueModeling(LanguageModeling):
-    """Utterances are scored; measured by what answers share with those given, drawn from a nucleus and greedily."""
+    """Language modelling of utterances, also scored by the overlap of generated answers with the utterances of people.
+
+    Answers are generated twice: with nucleus sampling and greedily.
+    """
 
     headline = ("perplexity", "nucleus_f1")
     verbs = ("generate", "predict")
@@ -36,10 +39,10 @@ class DialogueModeling(LanguageModeling):
     def answers(
         self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
     ) -> Answers:
-        """Answers every utterance of the first dialogues of a split."""
+        """Generates an answer in place of every utterance of the first `evaluation.answers` dialogues of a split."""
         measures, notes = {}, ()
         for name, sampling in (("nucleus", NUCLEUS), ("greedy", GREEDY)):
-            found = list(
+            answers = list(
                 answer_turns(
                     model,
                     variables,
@@ -51,16 +54,16 @@ class DialogueModeling(LanguageModeling):
                     max_tokens=self.max_tokens,
                 )
             )
-            said = [data.tokenizer.decode(answer.tokens) for answer in found]
-            scores, notes = _score(said, [data.tokenizer.decode(answer.reference) for answer in found])
+            said = [data.tokenizer.decode(answer.tokens) for answer in answers]
+            scores, notes = _score(said, [data.tokenizer.decode(answer.reference) for answer in answers])
             measures |= {f"{name}_{measure}": number for measure, number in scores.items()}
-            measures["utterances"] = len(found)
+            measures["utterances"] = len(answers)
         return Answers(measures, notes)
 
     def predict(
         self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
-        """What a model says next, greedily: the lines of a text are what two people have said about a document."""
+        """Generates the next utterance greedily. The lines of a text are an alternating dialogue about a document."""
         del how
         source: Any = self.config.data.source
         dialogues = [Dialogue(document, _alternating([*text.splitlines(), "?"])) for text, document in asked]
@@ -81,17 +84,17 @@ class DialogueModeling(LanguageModeling):
 
 
 def _alternating(lines: Sequence[str]) -> tuple[Utterance, ...]:
-    """What two people say in turn."""
+    """Turns the non-empty lines of a dialogue into utterances of two alternating speakers."""
     return tuple(Utterance(number % 2, line) for number, line in enumerate(line for line in lines if line.strip()))
 
 
 class Answer(NamedTuple):
-    """What a model says instead of an utterance.
+    """An answer that a model generated in place of an utterance.
 
     Attributes:
-      turn: whose.
-      tokens: ids, without the end token.
-      reference: ids of what was said, without the end token.
+      turn: Position of the utterance in its dialogue.
+      tokens: Token ids of the answer, without the end token.
+      reference: Token ids of the utterance itself, without the end token.
     """
 
     turn: Turn
@@ -111,21 +114,24 @@ def answer_turns(
     max_tokens: int = 64,
     seed: int = 0,
 ) -> Iterator[Answer]:
-    """What the model says at each utterance of each dialogue, after all that people have said before it.
+    """Generates an answer in place of each utterance of each dialogue, given everything said before it.
 
-    A dialogue is read once: at each utterance a copy of the state goes on with the model's words, the state itself with
-    what was said.
+    A dialogue is read once. At each utterance a copy of the state continues with the model's own words, and the state
+    itself continues with the utterance.
 
     Args:
-      model: a language model.
-      variables: its variables.
-      documents: of a split.
-      segment_length: tokens of a segment, as in training.
-      sampling: how words are chosen; marks and begin tokens never are.
-      rows: of `documents`, side by side.
-      max_dialogues: only the first so many; 0 = all.
-      max_tokens: of an answer.
-      seed: of sampling.
+      model: Language model.
+      variables: Variables of the model.
+      documents: Dialogues of one split.
+      segment_length: Number of tokens in a segment, as in training.
+      sampling: Method of choosing tokens. Marks and begin tokens are never generated.
+      rows: Number of rows of `documents` that are answered at once.
+      max_dialogues: Number of dialogues to answer, from the first. 0 = all.
+      max_tokens: Largest number of tokens in an answer.
+      seed: Seed of the sampling.
+
+    Yields:
+      An `Answer` for each utterance.
     """
     tokenizer, numbers = documents.tokenizer, range(len(documents))
     count = sum(documents.turns(i)[0].dialogue < (max_dialogues or len(documents)) for i in numbers)
@@ -139,8 +145,8 @@ def answer_turns(
     }
     for first in range(0, count, rows):
         # Rows without a document repeat the last one, so that every batch has the same shape.
-        some = [min(first + row, count - 1) for row in range(rows)]
-        tokens, turns = [documents[index].tolist() for index in some], [documents.turns(index) for index in some]
+        indices = [min(first + row, count - 1) for row in range(rows)]
+        tokens, turns = [documents[index].tolist() for index in indices], [documents.turns(index) for index in indices]
         before = [[tokenizer.begin_id, *ids[: where[0].start]] for ids, where in zip(tokens, turns, strict=True)]
         prefix = prefill(model, variables, before, segment_length=segment_length)
         for number in range(max(map(len, turns))):
@@ -151,16 +157,16 @@ def answer_turns(
                 ]
                 prefix = read_tokens(model, variables, *_padded(said, segment_length), prefix)
                 before = [[*ids, *more] for ids, more in zip(before, said, strict=True)]
-            found = generate(model, variables, before, prefix=prefix, **settings)
+            answers = generate(model, variables, before, prefix=prefix, **settings)
             for row in range(min(rows, count - first)):
                 if number < len(turns[row]):
                     turn = turns[row][number]
                     reference = [token for token in tokens[row][turn.start : turn.stop] if token != tokenizer.end_id]
-                    yield Answer(turn, found[row], reference)
+                    yield Answer(turn, answers[row], reference)
 
 
 def _padded(pieces: Sequence[Sequence[int]], multiple: int) -> tuple[Any, Any]:
-    """Ids of rows side by side and how many they are; few different widths, each of which is compiled once."""
+    """Pads token ids of several rows to a multiple of `multiple`, and returns them with the lengths of the rows."""
     lengths = np.array([len(piece) for piece in pieces])
     tokens = np.zeros((len(pieces), -(-max(int(lengths.max()), 1) // multiple) * multiple), np.int32)
     for row, piece in enumerate(pieces):
@@ -169,14 +175,15 @@ def _padded(pieces: Sequence[Sequence[int]], multiple: int) -> tuple[Any, Any]:
 
 
 class AnswerScores(NamedTuple):
-    """Means over answers, each beside its single reference, from 0 to 100.
+    """Mean scores of answers against one reference each, from 0 to 100.
 
     Attributes:
-      f1: of words (`word_f1`).
-      rouge_1: F-measure of rouge-score, without stemming.
-      rouge_l: likewise, of the longest common subsequence.
-      meteor: of NLTK with exact and stem matches, without synonyms: not comparable with numbers that match WordNet too.
-      signature: libraries, versions and settings.
+      f1: Mean `word_f1`.
+      rouge_1: F-measure of ROUGE-1 from the package rouge-score, without stemming.
+      rouge_l: F-measure of ROUGE-L (longest common subsequence) from the package rouge-score, without stemming.
+      meteor: METEOR of NLTK with exact and stem matches. Synonyms do not match, so it is not comparable with METEOR
+        that uses WordNet.
+      signature: Libraries, their versions and the settings of the scores, as one line.
     """
 
     f1: float
@@ -187,10 +194,10 @@ class AnswerScores(NamedTuple):
 
 
 def score_answers(answers: Sequence[str], references: Sequence[str]) -> AnswerScores:
-    """Scores lower-cased texts. Needs the extra `eval`; nothing is downloaded.
+    """Scores lower-cased answers against references, with the libraries of the extra `eval`. Downloads nothing.
 
     Raises:
-      ValueError: sides of different sizes or none, or a library that is missing.
+      ValueError: The numbers of answers and references differ or are 0, or a library is missing.
     """
     if len(answers) != len(references) or not answers:
         raise ValueError(
@@ -217,7 +224,7 @@ def score_answers(answers: Sequence[str], references: Sequence[str]) -> AnswerSc
 
 
 def _score(answers: Sequence[str], references: Sequence[str]) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Everything that the installed libraries measure, and a line on how."""
+    """Computes all scores that the installed libraries offer, and a line that describes them."""
     missing = [name for name in ("rouge_score", "nltk") if importlib.util.find_spec(name) is None]
     if not missing:
         scores = score_answers(answers, references)._asdict()
@@ -228,7 +235,7 @@ def _score(answers: Sequence[str], references: Sequence[str]) -> tuple[dict[str,
 
 
 def word_f1(answer: str, reference: str) -> float:
-    """Harmonic mean of precision and recall of the words that two texts share, without case, marks and articles.
+    """Returns the F1 of the words that two texts share, ignoring case, punctuation and articles.
 
     Example:
       >>> word_f1("The shark, of course!", "It is a shark of course")
@@ -242,12 +249,13 @@ def word_f1(answer: str, reference: str) -> float:
 
 
 def _plain_words(text: str) -> list[str]:
+    """Splits a text into lower-cased words without punctuation and articles."""
     words = re.sub(r"[^\w\s]", " ", text.lower()).split()
     return [word for word in words if word not in ("a", "an", "the")]
 
 
 class _NoSynonyms:
-    """A WordNet without entries: METEOR then matches words and stems."""
+    """A stand-in for WordNet without entries, with which METEOR only matches words and stems."""
 
     def synsets(self, word: str, **_: Any) -> list[Any]:
         return []

@@ -1,10 +1,10 @@
-"""Images pixel by pixel: what a language model of `memjax.data.images` has learned, it draws."""
+"""Image modelling: a language model predicts images pixel by pixel, and can draw new ones. See `memjax.data.images`."""
 
 from memjax.tasks.language_modeling import LanguageModeling
 
 
 class ImageModeling(LanguageModeling):
-    """Every next pixel of images."""
+    """Language modelling of the pixels of images, one pixel after the other."""
 
     headline = ("bits_per_token", "perplexity")
     scored = "pixels"

@@ -1,12 +1,12 @@
-"""Instructions: a language model writes the answer to a question about a context, and the words are scored.
+"""Instructions: a language model writes the answer to a question about a context, and the answers are scored.
 
 McCann et al. 2018 (decaNLP), https://arxiv.org/abs/1806.08730; Sun, Ho and Lee 2020, https://arxiv.org/abs/1909.03329.
-Every task has the measure that was published for it (`Source.answered_by`). Answers are written greedily; how long one
-may be is a setting.
+Every task has the measure that was published for it (`Source.answered_by`). Answers are decoded greedily. Their largest
+length is a setting.
 
-Differs from the published code of LAMOL: it draws answers unless it is told otherwise, and takes the longest right
-answer of the test set as their length. The name of a class is right with spaces around it, which are none of it; there
-it has to be the same string.
+Differs from the published code of LAMOL: that code samples answers unless it is told otherwise, and limits their length
+to the longest right answer of the test set. Here the name of a class is right whatever spaces surround it. There the
+strings have to be equal.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["Instructions", "score_written"]
 
 
 class Instructions(Task):
-    """Contexts with questions; measured by what the model writes."""
+    """Questions about contexts, scored by the answers that the model writes."""
 
     headline = ("score", "nats_per_token")
     matrix, beside = ("score", "nats_per_token"), ("exact_match", "f1")
@@ -55,21 +55,23 @@ class Instructions(Task):
         self._length, self._longest = config.data.segment_length, self.settings.max_answer_length
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Rows of instructions, with the tokenizer of those to train on and its marks.
+        """Opens rows of instructions, with the tokenizer of the training texts and its reserved marks.
 
         Raises:
-          ValueError: several processes, which do not write together; or as the readers.
+          ValueError: The run has several processes, which cannot generate answers together, or the data cannot be read.
         """
         if (count := jax.process_count()) > 1:
             raise ValueError(f"task: given Instructions in a run of {count} processes, allowed: one process")
         base = tokenizer and tokenizer.base
-        named: dict[str, Any] = {"tokenizer": base, "progress": progress}
+        options: dict[str, Any] = {"tokenizer": base, "progress": progress}
         texts = lambda one: (one.context, one.question, *one.answers)
-        found = make_examples(self.config.data, "instructions", texts, lambda read, tokenizer: read, **named)
-        marked = InstructionTokenizer(found.tokenizer, self.settings.max_tasks)
+        datasets = make_examples(self.config.data, "instructions", texts, lambda read, tokenizer: read, **options)
+        marking_tokenizer = InstructionTokenizer(datasets.tokenizer, self.settings.max_tasks)
         sizes = {"length": self._length, "longest": self._longest}
-        documents = lambda split: InstructionExamples(found.documents(split), marked, **sizes)
-        return dataclasses.replace(found, documents=documents, tokenizer=marked, vocab_size=marked.vocab_size)
+        documents = lambda split: InstructionExamples(datasets.documents(split), marking_tokenizer, **sizes)
+        return dataclasses.replace(
+            datasets, documents=documents, tokenizer=marking_tokenizer, vocab_size=marking_tokenizer.vocab_size
+        )
 
     def notes(self, split: Any) -> list[str]:
         return split.notes()
@@ -84,11 +86,11 @@ class Instructions(Task):
         *,
         adapt_rows: Any = None,
     ) -> Answers:
-        """Writes the answers to the first questions of a split."""
+        """Writes the answers to the first `evaluation.answers` questions of a split, and scores them."""
         count, room = min(evaluation.answers, len(split)), self._length - self._longest
         prompts = [split.prompt(index, room) for index in range(count)]
-        given = self.write(model, variables, prompts, data, rows=evaluation.rows, adapt_rows=adapt_rows)
-        return Answers(score_written(split.instructions[:count], given, self.config.data.source.answered_by))
+        answers = self.write(model, variables, prompts, data, rows=evaluation.rows, adapt_rows=adapt_rows)
+        return Answers(score_written(split.instructions[:count], answers, self.config.data.source.answered_by))
 
     def write(
         self,
@@ -100,25 +102,26 @@ class Instructions(Task):
         rows: int,
         adapt_rows: Any = None,
     ) -> list[str]:
-        """The answer to every prompt, the most probable token after the other.
+        """Decodes an answer to every prompt greedily.
 
         Args:
-          model: a language model.
-          variables: its variables, and of a run that adapts what it adapts with.
-          prompts: each ends with ANS.
-          data: with the tokenizer.
-          rows: written side by side.
-          adapt_rows: every prompt is answered with parameters of its own (`memjax.training.evaluation.AdaptRows`).
+          model: Language model.
+          variables: Variables of the model. For a method that adapts at test time also its state, under 'method'.
+          prompts: Token ids of each prompt, ending with the answer mark ANS.
+          data: Data sets of the run, whose tokenizer decodes the answers.
+          rows: Number of answers decoded at once.
+          adapt_rows: A `memjax.training.evaluation.AdaptRows` that adapts the parameters to every prompt separately.
+            None = no adaptation.
         """
         tokenizer, answers = data.tokenizer, list[str]()
-        how = Writing(self._length, self._longest, tokenizer.reserved, tokenizer.end_id)
+        decoding = Writing(self._length, self._longest, tokenizer.reserved, tokenizer.end_id)
         for first in range(0, len(prompts), rows):
-            some = [prompts[min(first + row, len(prompts) - 1)] for row in range(rows)]  # one shape for all
+            batch = [prompts[min(first + row, len(prompts) - 1)] for row in range(rows)]  # one shape for all
             if adapt_rows is None:
-                found = write_greedily(model, variables, some, how)
+                answer_ids = write_greedily(model, variables, batch, decoding)
             else:
-                found = write_adapted(model, variables, some, how, adapt_rows)
-            answers += [tokenizer.decode(ids) for ids in found[: len(prompts) - first]]
+                answer_ids = write_adapted(model, variables, batch, decoding, adapt_rows)
+            answers += [tokenizer.decode(ids) for ids in answer_ids[: len(prompts) - first]]
         return answers
 
     def predict(
@@ -136,20 +139,20 @@ class Instructions(Task):
         if not all(question for _, question in asked):
             raise ValueError("question: given none, allowed: one about the text")
         tokenizer, room = data.tokenizer, self._length - self._longest
-        parts = [[tokenizer.encode(text).tolist() for text in one] for one in asked]
+        parts = [[tokenizer.encode(text).tolist() for text in question] for question in asked]
         prompts = [prompt_of(context, question, tokenizer.answer_id, room) for context, question in parts]
-        given = self.write(model, variables, prompts, data, rows=min(len(prompts), 8), adapt_rows=adapt_rows)
-        return [{"answer": text} for text in given]
+        answers = self.write(model, variables, prompts, data, rows=min(len(prompts), 8), adapt_rows=adapt_rows)
+        return [{"answer": text} for text in answers]
 
 
 class Writing(NamedTuple):
-    """How answers are written.
+    """Options of decoding answers.
 
     Attributes:
-      length: of a row, in which a prompt leaves room for an answer.
-      longest: tokens of an answer, at most.
-      forbidden: ids that are never written.
-      end_id: ends an answer.
+      length: Number of tokens in a row, including room for the answer behind the prompt.
+      longest: Largest number of tokens in an answer.
+      forbidden: Token ids that are never generated.
+      end_id: Token id that ends an answer.
     """
 
     length: int
@@ -161,49 +164,50 @@ class Writing(NamedTuple):
 def write_greedily(
     model: Any, variables: Mapping[str, Any], prompts: Sequence[Sequence[int]], how: Writing
 ) -> list[list[int]]:
-    """What follows each prompt: the most probable tokens up to the end one."""
+    """Continues each prompt with the most probable tokens, up to the end token."""
     sampling = Sampling(temperature=0, forbidden=how.forbidden)
-    named: dict[str, Any] = {"segment_length": how.length, "max_tokens": how.longest, "sampling": sampling}
-    return generate(model, variables, prompts, stop_tokens=[how.end_id], **named)
+    options: dict[str, Any] = {"segment_length": how.length, "max_tokens": how.longest, "sampling": sampling}
+    return generate(model, variables, prompts, stop_tokens=[how.end_id], **options)
 
 
 def write_adapted(
     model: Any, variables: Mapping[str, Any], prompts: Sequence[Sequence[int]], how: Writing, adapt_rows: Any
 ) -> list[list[int]]:
-    """The same with parameters that are adapted to each prompt, which reads all of its row again for every token.
+    """Continues each prompt greedily, with parameters adapted to that prompt.
 
-    A prompt asks for one thing, behind its last token: that is where the key of a row of the memory ends too.
+    The model reads the whole row again for every token. The key that searches the episodic memory is computed at the
+    last token of the prompt, where the keys of stored rows end too.
     """
     tokens, sizes = np.zeros((len(prompts), how.length), np.int32), np.array([len(prompt) for prompt in prompts])
     for row, prompt in enumerate(prompts):
         tokens[row, : len(prompt)] = prompt
     places = np.arange(how.length)[None]
-    asked = (places == sizes[:, None] - 1).astype(np.float32)
-    rows = Batch(tokens, np.zeros_like(tokens), places < sizes[:, None], asked, np.ones(len(prompts), bool))
+    weights = (places == sizes[:, None] - 1).astype(np.float32)
+    rows = Batch(tokens, np.zeros_like(tokens), places < sizes[:, None], weights, np.ones(len(prompts), bool))
     rows = jax.tree.map(jnp.asarray, rows)
     write = _adapted_writer(model, how, adapt_rows)
     find = adapt_rows.find if adapt_rows.outside else jax.jit(adapt_rows.find)
-    found = np.asarray(write(variables, rows, find(variables, rows)))
-    ends = [int(np.argmax(row == how.end_id)) if (row == how.end_id).any() else how.longest for row in found]
-    return [row[:end].tolist() for row, end in zip(found, ends, strict=True)]
+    answers = np.asarray(write(variables, rows, find(variables, rows)))
+    ends = [int(np.argmax(row == how.end_id)) if (row == how.end_id).any() else how.longest for row in answers]
+    return [row[:end].tolist() for row, end in zip(answers, ends, strict=True)]
 
 
 @functools.lru_cache(maxsize=8)
 def _adapted_writer(model: Any, how: Writing, adapt_rows: Any) -> Callable[..., Any]:
-    """Compiled once for a model and a method."""
+    """Compiles greedy decoding with adapted parameters, once for each model and method."""
 
-    def written(variables: Mapping[str, Any], rows: Batch, support: Any) -> Any:
-        own = {name: value for name, value in variables.items() if name != "method"}
+    def write_answers(variables: Mapping[str, Any], rows: Batch, support: Any) -> Any:
+        unadapted = {name: value for name, value in variables.items() if name != "method"}
 
         def predict(params: Any, row: Batch) -> Any:
-            given, size = {**own, "params": params}, jnp.sum(row.mask)
+            adapted, size = {**unadapted, "params": params}, jnp.sum(row.mask)
 
             def step(number: Any, tokens: Any) -> Any:
                 mask = jnp.arange(len(tokens)) < size + number
-                named = {"start_of_document": row.start_of_document[None], "mask": mask[None]}
-                hidden = model.apply(given, tokens[None], model.init_state(1), **named)[0]
+                options = {"start_of_document": row.start_of_document[None], "mask": mask[None]}
+                hidden = model.apply(adapted, tokens[None], model.init_state(1), **options)[0]
                 last = jax.lax.dynamic_slice_in_dim(hidden, size + number - 1, 1, axis=1)
-                scores = model.apply(given, last, method="log_probs")[0, 0]
+                scores = model.apply(adapted, last, method="log_probs")[0, 0]
                 best = jnp.argmax(scores.at[jnp.array(how.forbidden)].set(-jnp.inf))
                 return tokens.at[size + number].set(best.astype(tokens.dtype))
 
@@ -212,23 +216,24 @@ def _adapted_writer(model: Any, how: Writing, adapt_rows: Any) -> Callable[..., 
 
         return adapt_rows.score(variables, rows, support, predict)
 
-    return jax.jit(written)
+    return jax.jit(write_answers)
 
 
 def score_written(instructions: Sequence[Instruction], given: Sequence[str], answered_by: str) -> dict[str, float]:
-    """Measures of written answers, in percent, each the best over the right ones.
+    """Scores written answers in percent, each against the right answer that suits it best.
 
     Args:
-      instructions: what was asked.
-      given: an answer to each.
-      answered_by: the measure that is the `score`: 'words' is the normalised F1 of SQuAD, 'class' whether an answer is
-        the very name, 'logical_form' whether a query has the same parts (where the right one cannot be read, as 3 of
-        the 15,878 that WikiSQL tests on, whose values have quotes of their own: the same words, in any case),
-        'dialogue_state' whether a turn changes the state as it should.
+      instructions: Questions with their right answers.
+      given: One written answer to each question.
+      answered_by: Name of the measure that becomes `score`. 'words' is the normalised F1 of SQuAD. 'class' is whether
+        an answer is exactly the name of the class. 'logical_form' is whether a query has the same parts as the right
+        one. 'dialogue_state' is whether a turn changes the state as it should. A right query that cannot be parsed, as
+        3 of the 15,878 WikiSQL test queries whose values contain quotes, must have the same words in any case.
 
     Returns:
-      `score`; normalised `exact_match` and `f1`; of classes `no_class`, answers that are none of those that were seen;
-      of queries `no_query`; of dialogues `joint_goal` (all that was said so far is right) and `turn_requests`.
+      Percentages by name: `score`, and the normalised `exact_match` and `f1`. For classes also `no_class`, answers that
+      are not a known class. For queries also `no_query`, answers that are not a query. For dialogues also `joint_goal`,
+      turns after which the whole state so far is right, and `turn_requests`, turns whose requests are right.
 
     Example:
       >>> asked = [Instruction("", "", ("The cat",)), Instruction("", "", ("a dog", "dog"))]
@@ -237,47 +242,50 @@ def score_written(instructions: Sequence[Instruction], given: Sequence[str], ans
       >>> score_written(asked, ["cat", "dog"], "class")
       {'score': 50.0, 'exact_match': 100.0, 'f1': 100.0, 'no_class': 50.0}
     """
-    both = list(zip(instructions, given, strict=True))
+    pairs = list(zip(instructions, given, strict=True))
 
     def mean(measure: Callable[[str, str], float]) -> float:
-        return 100 * float(np.mean([max(measure(text, right) for right in one.answers) for one, text in both]))
+        return 100 * float(
+            np.mean([max(measure(text, right) for right in instruction.answers) for instruction, text in pairs])
+        )
 
     measured = {"exact_match": mean(exact_match), "f1": mean(f1)}
     match answered_by:
         case "words":
             return {"score": measured["f1"], **measured}
         case "class":
-            known = {right for one in instructions for right in one.answers}
-            none = 100 * float(np.mean([text.strip() not in known for _, text in both]))
+            known = {right for instruction in instructions for right in instruction.answers}
+            none = 100 * float(np.mean([text.strip() not in known for _, text in pairs]))
             return {"score": mean(lambda text, right: text.strip() == right), **measured, "no_class": none}
         case "logical_form":
-            none = 100 * float(np.mean([read_query(text) is None for _, text in both]))
+            none = 100 * float(np.mean([read_query(text) is None for _, text in pairs]))
             return {"score": mean(_same_query), **measured, "no_query": none}
         case "dialogue_state":
             turns = mean(lambda text, right: read_state(text) == read_state(right))
             requests = mean(lambda text, right: _changes(text)[1] == _changes(right)[1])
-            return {"score": turns, **measured, "joint_goal": _joint_goal(both), "turn_requests": requests}
+            return {"score": turns, **measured, "joint_goal": _joint_goal(pairs), "turn_requests": requests}
     allowed = "'words', 'class', 'logical_form', 'dialogue_state'"
     raise ValueError(f"answered_by: given {answered_by!r}, allowed: {allowed}")
 
 
 def _same_query(text: str, right: str) -> bool:
+    """Returns whether two queries have the same parts. If the right one cannot be parsed, compares their words."""
     wanted = read_query(right)
     return text.lower().split() == right.lower().split() if wanted is None else read_query(text) == wanted
 
 
 def _joint_goal(both: Sequence[tuple[Instruction, str]]) -> float:
-    """Percent of turns after which every slot that was given so far has its last value, and no other slot has one."""
+    """Returns the percentage of turns after which all slots mentioned so far have exactly their right values."""
     right: list[bool] = []
     group, said, wanted = None, dict[str, str](), dict[str, str]()
-    for one, text in both:
-        if one.group != group:
-            group, said, wanted = one.group, {}, {}
-        said, wanted = {**said, **_changes(text)[0]}, {**wanted, **_changes(one.answers[0])[0]}
+    for instruction, text in both:
+        if instruction.group != group:
+            group, said, wanted = instruction.group, {}, {}
+        said, wanted = {**said, **_changes(text)[0]}, {**wanted, **_changes(instruction.answers[0])[0]}
         right.append(said == wanted)
     return 100 * float(np.mean(right))
 
 
 def _changes(text: str) -> tuple[dict[str, str], frozenset[str]]:
-    """What an answer changes in a state; one that is no change, nothing."""
+    """Returns the slots that an answer sets and its requests. Both are empty where it is not a state change."""
     return read_state(text) or ({}, frozenset())

@@ -1,4 +1,4 @@
-"""Language modelling: every next token of documents."""
+"""Language modelling: predicts every next token of documents."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ from memjax.typing import Batch
 
 
 class LanguageModeling(Task):
-    """Documents are read as they are; the targets are their tokens."""
+    """Language modelling of documents or of fixed-length pieces of them. The targets are their tokens."""
 
     verbs = ("generate",)
 
@@ -26,6 +26,7 @@ class LanguageModeling(Task):
         self.protocol = "separate" if self.settings.pieces else config.data.protocol
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
+        """Opens the documents, cut into pieces where the settings ask for them."""
         data = self.config.data
         if tokenizer is not None and self.settings.prompt != "none":
             tokenizer = tokenizer.base
@@ -37,13 +38,19 @@ class LanguageModeling(Task):
             # Ids behind those of texts, whichever of them this task has.
             size = texts.vocab_size
             cut |= {"prompt": self.settings.prompt_id(size), "where": where}
-            own = texts.tokenizer and ReservedTokenizer(texts.tokenizer, self.settings.max_prompts, "prompts")
-            texts = dataclasses.replace(texts, tokenizer=own, vocab_size=size + self.settings.max_prompts)
+            tokenizer_with_prompts = texts.tokenizer and ReservedTokenizer(
+                texts.tokenizer, self.settings.max_prompts, "prompts"
+            )
+            texts = dataclasses.replace(
+                texts, tokenizer=tokenizer_with_prompts, vocab_size=size + self.settings.max_prompts
+            )
         pieces = lambda split: TextPieces(texts.documents(split), texts.tokenizer, **cut)
         return dataclasses.replace(texts, documents=pieces)
 
     def subsets(self, split: Any, evaluation: configs.Evaluation) -> dict[str, Subset]:
-        """The targets where a boolean annotation holds, and distant identifiers of code.
+        """Returns named functions that select targets to score separately as well.
+
+        There is one for each boolean annotation, and one for distant identifiers of code.
 
         A distant identifier was last seen in the document more than `evaluation.distance` tokens before.
         """
@@ -58,10 +65,10 @@ class LanguageModeling(Task):
         return subsets
 
     def counted(self, batch: Batch) -> np.ndarray:
-        """Those whose next token is scored."""
+        """Selects the tokens whose next token is scored, bool `[batch, length]`."""
         return batch.weights > 0
 
     def token_subsets(self, split: Any, evaluation: configs.Evaluation) -> dict[str, Tokens]:
-        """Those whose next token is scored apart."""
+        """Returns functions that select the tokens whose next token belongs to one of the `subsets`."""
         subsets = self.subsets(split, evaluation)
         return {name: lambda batch, chosen=chosen: chosen(batch.extras) for name, chosen in subsets.items()}

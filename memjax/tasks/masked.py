@@ -1,4 +1,4 @@
-"""Masked language modelling: frames of fixed length, with other tokens hidden each time they are read."""
+"""Masked language modelling on frames of fixed length, in which other tokens are hidden each time they are read."""
 
 import dataclasses
 import hashlib
@@ -21,28 +21,28 @@ __all__ = ["MaskedTexts"]
 
 
 class MaskedLanguageModeling(Task):
-    """The tokens that were hidden: other ones in every epoch of training, the same ones in every evaluation."""
+    """Prediction of hidden tokens: new ones in every epoch of training, the same ones in every evaluation."""
 
     headline = ("perplexity", "accuracy")
     scored = "hidden tokens"
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Documents as frames of which tokens are hidden."""
+        """Opens the documents as frames in which some tokens are hidden."""
         data, task = self.config.data, self.settings
         texts = make_datasets(data, tokenizer=tokenizer and tokenizer.base, progress=progress)
         texts = texts.for_encoder(task.num_prompts)
         fields: dict[str, Any] = {"rate": task.rate, "masked": task.masked, "random": task.random}
         fields |= {"length": data.segment_length, "packed": data.protocol == "contiguous", **self.prompt(texts)}
 
-        def masked(split: str) -> MaskedTexts:
+        def hide_tokens(split: str) -> MaskedTexts:
             # Evaluations of all runs ask for the same tokens; training for those of its seed.
             seed = data.seed if split == "train" else 0
             return MaskedTexts(texts.documents(split), texts.tokenizer, **fields, seed=seed)
 
-        return dataclasses.replace(texts, documents=masked)
+        return dataclasses.replace(texts, documents=hide_tokens)
 
     def prompt(self, data: Datasets) -> dict[str, Any]:
-        """What stands in every frame beside its text."""
+        """Returns the options that place a prompt token in every frame."""
         return {"prompt": self.settings.prompt_id(data.tokenizer.vocab_size), "where": self.settings.prompt}
 
     def head(self) -> MaskedTokenHead:
@@ -60,11 +60,11 @@ class MaskedLanguageModeling(Task):
         top: int = 5,
         **how: Any,
     ) -> list[dict[str, Any]]:
-        """Each text with the most probable token for every [MASK] in it, and the `top` most probable ones."""
+        """Fills in every [MASK] of each text with the most probable token, and returns the `top` most probable ones."""
         del how
         length, tokenizer = self.config.data.segment_length, data.tokenizer
         examples = HiddenTexts([text for text, _ in asked], tokenizer, length=length, **self.prompt(data))
-        piece, found = lambda number: tokenizer.decode([number]), [{} for _ in asked]
+        piece, answers = lambda number: tokenizer.decode([number]), [{} for _ in asked]
         for batch, _, said, _ in read_examples(model, variables, examples, length=length):
             log_probs = np.array(said)
             log_probs[..., tokenizer.special_ids] = log_probs[..., tokenizer.vocab_size :] = -np.inf
@@ -73,17 +73,17 @@ class MaskedLanguageModeling(Task):
                     places = examples.places[number]
                     filled, scores = examples.frames[number].copy(), log_probs[row, : len(places)]
                     filled[places] = scores.argmax(axis=-1)
-                    ranked = [candidates(one, piece, top) for one in scores]
-                    found[number] = {"answer": tokenizer.decode(filled), "candidates": ranked}
-        return found
+                    ranked = [candidates(token_scores, piece, top) for token_scores in scores]
+                    answers[number] = {"answer": tokenizer.decode(filled), "candidates": ranked}
+        return answers
 
 
 class HiddenTexts(Examples):
-    """Texts with [MASK] in them, each a frame `[CLS] text [SEP]` that asks for what is hidden.
+    """Texts that contain [MASK], each a frame `[CLS] text [SEP]` that asks for the hidden tokens.
 
     Attributes:
-      frames: int32 tokens of each.
-      places: of its masks.
+      frames: int32 token ids of each frame.
+      places: Positions of the [MASK] tokens in each frame.
     """
 
     def __init__(
@@ -95,10 +95,17 @@ class HiddenTexts(Examples):
         prompt: int | None = None,
         where: Where = "none",
     ):
-        """Tokenises the texts; arguments as those of `MaskedTexts`.
+        """Tokenises the texts.
+
+        Args:
+          texts: Texts with at least one [MASK] each.
+          tokenizer: Tokenizer of the run.
+          length: Number of tokens of a frame, including [CLS] and [SEP].
+          prompt: Id of the prompt token in every frame. None = no prompt.
+          where: Position of the prompt token in the frame. 'none' = no room for a prompt.
 
         Raises:
-          ValueError: a text without [MASK], or one that is longer than `length` with its special tokens.
+          ValueError: A text has no [MASK], or is longer than `length` with its special tokens.
         """
         frames = (join_texts(tokenizer, tokenizer.encode(text))[0] for text in texts)
         self.frames = [with_prompt(frame, prompt, where) for frame in frames]
@@ -106,8 +113,8 @@ class HiddenTexts(Examples):
         for frame, places in zip(self.frames, self.places, strict=True):
             if not len(places) or len(frame) > length:
                 beside = 2 + (prompt is not None)
-                given = f"{len(frame) - beside} tokens, {len(places)} of them [MASK]"
-                raise ValueError(f"text: given {given}, allowed: up to {length - beside}, at least one of them [MASK]")
+                size = f"{len(frame) - beside} tokens, {len(places)} of them [MASK]"
+                raise ValueError(f"text: given {size}, allowed: up to {length - beside}, at least one of them [MASK]")
         self._most = max(map(len, self.places))
 
     def __len__(self) -> int:
@@ -125,7 +132,17 @@ class HiddenTexts(Examples):
 
 
 class MaskedTexts(Pieces):
-    """Documents cut into frames `[CLS] text [SEP]`, each an example, of which some tokens are to be found.
+    """Documents cut into frames `[CLS] text [SEP]`, each an example that asks for some of its tokens.
+
+    A frame of n tokens asks for `rate * n` of them, rounded and at least one. This follows the published code of BERT,
+    which does not select each token with that probability. Of these tokens a share `masked` reads as [MASK], a share
+    `random` reads as a random id, and the rest reads as it is. The choice is drawn from the seed, the epoch and the
+    frame itself. So it differs between the epochs of training, and is the same in every evaluation, whatever the number
+    of rows and hosts.
+
+    The targets of an example are `num_targets` tokens, the most that a frame may ask for. Where a frame asks for fewer,
+    the weights of the others are 0. `extras["masked_positions"]` holds their positions. A prompt takes the place of one
+    token and is never asked for. It does not change which tokens are asked for.
 
     A frame of n tokens asks for `rate * n` of them, rounded, at least one (as the published code of BERT, and not each
     token with that probability). Of these `masked` read as [MASK], `random` as a random id, the rest as they are. Which
@@ -154,28 +171,29 @@ class MaskedTexts(Pieces):
         """Cuts the documents.
 
         Args:
-          documents: tokenised texts.
-          tokenizer: of the texts.
-          length: tokens of a frame, [CLS] and [SEP] included.
-          packed: join all documents first; otherwise a frame never straddles two, and the last of each is shorter.
-          prompt: id that stands in every frame; None = none, where there could be one.
-          where: it stands; 'none' = there is no room for one.
-          rate: share of tokens asked for.
-          masked: share of these that read as [MASK].
-          random: share of these that read as a random id.
-          seed: of what is asked for.
+          documents: Tokenised documents.
+          tokenizer: Tokenizer of the documents.
+          length: Number of tokens of a frame, including [CLS] and [SEP].
+          packed: Whether all documents are joined before they are cut. False = a frame never spans two documents, and
+            the last frame of each document is shorter.
+          prompt: Id of the prompt token in every frame. None = no prompt, though there may be room for one.
+          where: Position of the prompt token in the frame. 'none' = no room for a prompt.
+          rate: Share of the tokens that are asked for.
+          masked: Share of the tokens asked for that read as [MASK].
+          random: Share of the tokens asked for that read as a random id.
+          seed: Seed of the choice of tokens.
         """
         super().__init__(documents, room=length - 2 - (where != "none"), packed=packed)
         self._prompt = prompt
         self._where: Where = where
         self._tokenizer, self._rate, self._masked, self._random, self._seed = tokenizer, rate, masked, random, seed
         self.num_targets = max(1, round(rate * self.room))
-        own = f"/{where}/{prompt}" if where != "none" else ""
-        settings = f"{documents.fingerprint}/{length}/{packed}{own}"
+        prompt_part = f"/{where}/{prompt}" if where != "none" else ""
+        settings = f"{documents.fingerprint}/{length}/{packed}{prompt_part}"
         self.fingerprint = "masked-" + hashlib.sha256(settings.encode()).hexdigest()[:16]
 
     def frame(self, index: int, /) -> np.ndarray:
-        """int32 tokens of a frame, [CLS] and [SEP] included, without a prompt, nothing hidden."""
+        """Returns the int32 token ids of a frame, with [CLS] and [SEP], without a prompt and with nothing hidden."""
         first, last = [self._tokenizer.begin_id], [self._tokenizer.end_id]
         return np.concatenate([first, *self.parts(*self.bounds(index)[:2]), last]).astype(np.int32)
 
@@ -198,7 +216,7 @@ class MaskedTexts(Pieces):
         return int(sum(self._tokenizer.token_bytes(part).sum() for part in self.parts(*self.bounds(index)[:2])))
 
     def hide(self, frame: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions that are asked for, ascending, and what reads there instead."""
+        """Returns the ascending positions that are asked for, and the ids that the model reads there instead."""
         content = f"{self._seed}/{epoch}/".encode() + np.ascontiguousarray(frame, "<i4").tobytes()
         # RandomState, and not a Generator: its stream is frozen, so the masks are the same with every NumPy.
         random = np.random.RandomState(np.frombuffer(hashlib.sha256(content).digest(), "<u4"))

@@ -1,8 +1,9 @@
-"""Question answering: the span of a text that answers a question, and the official measures of SQuAD 1.1.
+"""Question answering: finds the span of a text that answers a question, scored by the official metrics of SQuAD 1.1.
 
-Windows of long texts and the choice of an answer are those of BERT (Devlin et al. 2019). A window is a row like any
-other: a memory keeps windows, and the K neighbours that a query of MbPA++ is adapted to are K windows, of which several
-may be of one question. Each window of a long text is a query of its own, and the best answer over them counts.
+Long texts are cut into windows, and an answer is chosen over them, as for BERT (Devlin et al. 2019). A window is a row
+like any other. An episodic memory stores windows, and the K neighbours that MbPA++ adapts to are K windows, several of
+which may belong to one question. Each window of a long text searches for neighbours by itself, and the best answer over
+all windows counts.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ __all__ = ["QuestionWindows"]
 
 
 class QuestionAnswering(Task):
-    """Windows of texts, two targets each; measured by the exact match and F1 of the best answers."""
+    """Questions about windows of texts, two targets each, scored by exact match and F1 of the best answers."""
 
     headline = ("exact_match", "f1")
     matrix, beside = ("f1",), ("exact_match",)
@@ -46,23 +47,23 @@ class QuestionAnswering(Task):
     about = "question"
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Questions with the tokenizer of those to train on, in windows."""
+        """Opens the questions as windows, with a tokenizer of the training texts."""
         data, fields, first = self.config.data, dataclasses.asdict(self.settings), self.config.model.first_layer
-        found = make_examples(
+        datasets = make_examples(
             data,
             "questions",
             lambda question: (question.question, question.context),
-            lambda found, tokenizer: QuestionWindows(found, tokenizer, length=data.segment_length, **fields),
+            lambda datasets, tokenizer: QuestionWindows(datasets, tokenizer, length=data.segment_length, **fields),
             tokenizer=tokenizer,
             progress=progress,
         )
 
         def documents(split: str) -> Examples:
-            windows = found.documents(split)
+            windows = datasets.documents(split)
             windows = windows.answered() if self.settings.context_only and split == "train" else windows
             return with_states(windows, data.states, first) if data.states else windows
 
-        return dataclasses.replace(found, documents=documents)
+        return dataclasses.replace(datasets, documents=documents)
 
     def head(self) -> SpanHead:
         return SpanHead(jnp.dtype(self.config.model.compute_dtype), self.settings.context_only)
@@ -80,7 +81,9 @@ class QuestionAnswering(Task):
         read: ReadBatch | None = None,
         **how: Any,
     ) -> list[dict[str, Any]]:
-        """The words of each text that answer the question about it, with the sum of the scores of their two ends.
+        """Returns the span of each text that answers the question about it, with the sum of the scores of its ends.
+
+        Its probability is the product of the probabilities of both ends in their window.
 
         Their probability is that of both ends in their window.
         """
@@ -98,25 +101,35 @@ class QuestionAnswering(Task):
                 # A softmax takes the same from every score of an end.
                 above = sum(float(np.max(scores[end]) - np.max(log_probs[end])) for end in (0, 1))
                 for score, words in windows.candidates(window, scores):
-                    told = {"answer": words, "score": score, "probability": round(math.exp(score - above), 6)}
-                    told |= neighbors_of(part, int(row))
-                    best[number] = max(best[number], (score, told), key=lambda one: one[0])
-        return [told for _, told in best]
+                    answer = {"answer": words, "score": score, "probability": round(math.exp(score - above), 6)}
+                    answer |= neighbors_of(part, int(row))
+                    best[number] = max(best[number], (score, answer), key=lambda scored: scored[0])
+        return [answer for _, answer in best]
 
     def ask(self, file: str) -> list[Asked]:
-        """The questions of a file in SQuAD's form."""
+        """Reads the questions of a file in SQuAD's format."""
         return [Asked(question.context, question.question) for question in read_questions(Path(file))]
 
 
 class _Context(NamedTuple):
-    """A tokenised text: ids, and the characters of each."""
+    """A tokenised text.
+
+    Attributes:
+      ids: int `[tokens]`, token ids.
+      offsets: int `[tokens, 2]`, first character of each token and the character after its last.
+    """
 
     ids: np.ndarray
     offsets: np.ndarray
 
 
 class QuestionWindows(Examples):
-    """Questions as examples `[CLS] question [SEP] window of the text [SEP]` that ask for the answer's two ends.
+    """Questions as examples `[CLS] question [SEP] window of the text [SEP]` that ask for the ends of the answer.
+
+    A text that is too long is read in windows whose starts are `stride` tokens apart. A window without the whole answer
+    has [CLS] as its targets, as in the published code of BERT. With `context_only` its targets have weight 0 instead. A
+    window has two targets, the first and the last token of the answer, the annotation `token_types`, and its number in
+    `extras["window"]`.
 
     A text that is too long is read in windows, `stride` tokens from one to the next. A window without the whole answer
     asks for [CLS], as in the published code of BERT, or in the context alone for nothing: its targets have no weight. A
@@ -139,17 +152,17 @@ class QuestionWindows(Examples):
         """Tokenises all texts.
 
         Args:
-          questions: the split.
-          tokenizer: of the texts.
-          length: tokens of a window with the question and the special tokens.
-          stride: tokens from the start of a window to that of the next.
-          max_question_length: tokens of a question; the rest is cut off.
-          max_answer_length: tokens of an answer that is given.
-          num_best: starts and ends of each window that are combined.
-          context_only: a window without the whole answer asks for nothing.
+          questions: Questions of one split.
+          tokenizer: Tokenizer that encodes the texts.
+          length: Number of tokens in a window, with the question and the special tokens.
+          stride: Number of tokens from the start of a window to the start of the next.
+          max_question_length: Largest number of tokens of a question. The rest is cut off.
+          max_answer_length: Largest number of tokens in an answer of the model.
+          num_best: Number of best starts, and of best ends, of each window that are combined to find the best span.
+          context_only: Whether the targets of a window without the whole answer have weight 0. False = they are [CLS].
 
         Raises:
-          ValueError: no questions, a question that leaves its text no room, or windows that would leave gaps.
+          ValueError: There are no questions, a question leaves no room for its text, or windows would leave gaps.
         """
         if not questions:
             raise ValueError("questions: none in this split; give more articles, or a larger share")
@@ -159,7 +172,7 @@ class QuestionWindows(Examples):
         self._contexts = {text: _Context(*tokenizer.encode_offsets(text)) for text in texts}
         self._asked = [ids[:max_question_length] for ids in tokenizer.encode_many([q.question for q in questions])]
         self.windows: list[tuple[int, int, int]] = []
-        """(question, first token of its text, token after the last) of every window"""
+        """Number of the question, first token in its text, and token after the last, of every window."""
         for number, question in enumerate(questions):
             room = length - len(self._asked[number]) - 3
             if room < 1:
@@ -179,17 +192,17 @@ class QuestionWindows(Examples):
         return len(self.windows)
 
     def answered(self) -> QuestionWindows:
-        """The windows with the whole answer alone, to train on; the others are counted in `skipped`.
+        """Returns only the windows that hold the whole answer, to train on. `skipped` counts the others.
 
         Raises:
-          ValueError: there is none.
+          ValueError: No window holds the whole answer.
         """
-        some = copy.copy(self)
-        some.windows = [window for index, window in enumerate(self.windows) if any(self.answer_span(index))]
-        if not some.windows:
+        subset = copy.copy(self)
+        subset.windows = [window for index, window in enumerate(self.windows) if any(self.answer_span(index))]
+        if not subset.windows:
             raise ValueError("questions: no window has a whole answer, allowed: one at least; give longer windows")
-        some.fingerprint, some.skipped = f"{self.fingerprint}-answered", len(self.windows) - len(some.windows)
-        return some
+        subset.fingerprint, subset.skipped = f"{self.fingerprint}-answered", len(self.windows) - len(subset.windows)
+        return subset
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
         del epoch
@@ -208,7 +221,7 @@ class QuestionWindows(Examples):
         return int(self._tokenizer.token_bytes(self._joined(index)[0]).sum())
 
     def answer_span(self, index: int) -> tuple[int, int]:
-        """First and last token of the answer in a window, (0, 0) where it is not whole in it."""
+        """Returns the first and last token of the answer in a window. (0, 0) where it does not hold all of it."""
         number, begin, end = self.windows[index]
         question = self.questions[number]
         if not question.answers:
@@ -221,11 +234,11 @@ class QuestionWindows(Examples):
         return first + shift, last + shift
 
     def candidates(self, index: int, scores: np.ndarray) -> list[tuple[float, str]]:
-        """The best answer of a window, with the sum of its two scores; [] where it has none.
+        """Returns the best answer of a window with the sum of its two scores. Empty where the window has none.
 
         Args:
-          index: the window.
-          scores: `[2, length]`, of every token as the first and as the last of the answer.
+          index: Number of the window.
+          scores: `[2, length]`, scores of every token as the first and as the last token of the answer.
         """
         number, begin, end = self.windows[index]
         question, context = self.questions[number], self._contexts[self.questions[number].context]
@@ -243,7 +256,10 @@ class QuestionWindows(Examples):
         return [(float(total[row, column]), question.context[int(ends[0, 0]) : int(ends[1, 1])])]
 
     def _has_most_context(self, index: int) -> np.ndarray:
-        """Which tokens of a window have no other window of the question with more context (the smaller side counts)."""
+        """Returns for each token of a window whether no other window of the question gives it more context.
+
+        The context of a token is the smaller of its distances to the two ends of the window.
+        """
         number, begin, end = self.windows[index]
         tokens = np.arange(begin, end)
 
@@ -262,19 +278,20 @@ class QuestionWindows(Examples):
         return result
 
     def _joined(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the token ids and token types of a window with its question and the special tokens."""
         number, begin, end = self.windows[index]
         context = self._contexts[self.questions[number].context]
         return join_texts(self._tokenizer, self._asked[number], context.ids[begin:end])
 
     def _tokens_of(self, question: Question, begin: int, end: int) -> tuple[int, int]:
-        """First and last token that share a character with `[begin, end)` of the context."""
+        """Returns the first and last token that share a character with `[begin, end)` of the context."""
         offsets = self._contexts[question.context].offsets
         first = int(np.searchsorted(offsets[:, 1], begin, side="right"))
         return first, int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
 
 
 def windows_of(size: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Windows of `room` tokens that cover `size`, `stride` apart; the last one ends where the text does.
+    """Cuts `size` tokens into windows of `room` tokens, `stride` apart. The last window ends with the text.
 
     Example:
       >>> windows_of(10, room=6, stride=3)
@@ -288,24 +305,28 @@ def windows_of(size: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 class AnswerMeasure:
-    """Exact match and F1 of the best answers, in percent, as the official script of SQuAD 1.1."""
+    """Exact match and F1 of the best answers in percent, as in the official script of SQuAD 1.1."""
 
     def __init__(self, documents: QuestionWindows):
-        """Takes the windows that will be answered."""
+        """Prepares the measure.
+
+        Args:
+          documents: Windows that the model will answer.
+        """
         self._documents = documents
         self.answers: dict[int, tuple[float, str]] = {}
-        """question -> score and words of the best answer so far"""
+        """Score and words of the best answer so far, by the number of the question."""
 
     def observe(self, batch: Batch, output: np.ndarray) -> None:
-        """Takes in a batch and its scores `[batch, 2, length]`, of windows that ask for nothing too."""
+        """Adds a batch and its scores `[batch, 2, length]`, including windows whose targets have no weight."""
         for row in np.flatnonzero(np.asarray(batch.mask).any(axis=1)):
             window = int(batch.extras["window"][row, 0])
             number = self._documents.windows[window][0]
-            found = self._documents.candidates(window, output[row])
-            self.answers[number] = max([self.answers.get(number, (-np.inf, "")), *found], key=lambda item: item[0])
+            candidates = self._documents.candidates(window, output[row])
+            self.answers[number] = max([self.answers.get(number, (-np.inf, "")), *candidates], key=lambda item: item[0])
 
     def result(self) -> dict[str, float]:
-        """Means over the questions that were answered."""
+        """Returns the means over all questions that were answered."""
         measures, numbers = {"exact_match": exact_match, "f1": f1}, {}
         for name, measure in measures.items():
             best = [
@@ -317,23 +338,23 @@ class AnswerMeasure:
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without punctuation and articles, single spaces: the official normalisation.
+    """Normalises an answer as SQuAD does: lower case, no punctuation or articles, single spaces.
 
     Example:
       >>> normalize_answer("The  U.S.A., a country")
       'usa country'
     """
-    kept = "".join(character for character in text.lower() if character not in string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())
+    letters = "".join(character for character in text.lower() if character not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", letters).split())
 
 
 def exact_match(given: str, right: str) -> float:
-    """1.0 where the normalised answers are equal, else 0.0."""
+    """Returns 1.0 where the normalised answers are equal, else 0.0."""
     return float(normalize_answer(given) == normalize_answer(right))
 
 
 def f1(given: str, right: str) -> float:
-    """Harmonic mean of precision and recall over the words of the normalised answers, each counted as often as it is.
+    """Returns the F1 of the words of two normalised answers, counting repeated words as often as they occur.
 
     Example:
       >>> f1("the cat sat", "a cat sat down")

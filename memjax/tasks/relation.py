@@ -1,4 +1,7 @@
-"""Relation extraction: the relation that a sentence tells, of candidates, of those seen so far, or of all."""
+"""Relation extraction: predicts the relation that a sentence expresses.
+
+The choice is among the candidates of the sentence, among the relations learned so far, or among all relations.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ __all__ = ["LabelledSentences", "RelationMeasure"]
 
 
 class RelationExtraction(Classification):
-    """Sentences with relations, one target each; a right answer is more similar than each other candidate."""
+    """Relation extraction, one target a sentence. An answer is right if it scores higher than each other choice."""
 
     headline = ("accuracy",)
     scored = "sentences"
@@ -40,13 +43,14 @@ class RelationExtraction(Classification):
     def __init__(self, config: Any):
         super().__init__(config)
         self._tokenizer: Any = None
-        """of the data, once it is open"""
+        """Tokenizer of the data. None until `data` has been called."""
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Sentences with the tokenizer of their words.
+        """Opens the sentences, with a tokenizer of the words in the training sentences and relation names.
 
         Raises:
-          ValueError: word vectors of another width, names of another number of relations.
+          ValueError: The word vectors have another width than `model.dim`, the number of relation names differs from
+            `task.num_classes`, or `data.half` is set.
         """
         data, task = self.config.data, self.settings
         source: Any = data.source
@@ -55,12 +59,12 @@ class RelationExtraction(Classification):
 
         def texts() -> Texts:
             splits = relation_splits(source)
-            lines = [one.text for one in splits.sentences["train"]]
+            lines = [sentence.text for sentence in splits.sentences["train"]]
             lines += [" ".join(name_words(name)) for name in splits.names]
             return Texts.from_mapping({str(number): line for number, line in enumerate(lines)})
 
-        found = tokenizer or make_tokenizer(data.tokenizer, texts, cache_folder(data), progress=progress)
-        self._tokenizer = found
+        relation_tokenizer = tokenizer or make_tokenizer(data.tokenizer, texts, cache_folder(data), progress=progress)
+        self._tokenizer = relation_tokenizer
         if tokenizer is None and (vectors := self._vectors()) is not None:
             width, dim = vectors.values.shape[1], self.config.model.dim
             if width != dim:
@@ -74,9 +78,9 @@ class RelationExtraction(Classification):
             if len(names) != task.num_classes:
                 allowed = f"{len(names)}, the names of relations"
                 raise ValueError(f"task.num_classes: given {task.num_classes}, allowed: {allowed}")
-            return self._examples(open_source(data, split), found, split)
+            return self._examples(open_source(data, split), relation_tokenizer, split)
 
-        return Datasets(documents, found, found.vocab_size, found.begin_id)
+        return Datasets(documents, relation_tokenizer, relation_tokenizer.vocab_size, relation_tokenizer.begin_id)
 
     def _examples(self, sentences: Sequence[RelationSentence], tokenizer: Any, split: str) -> LabelledSentences:
         task, data, stream = self.settings, self.config.data, self.config.lifelong is not None
@@ -96,83 +100,90 @@ class RelationExtraction(Classification):
         )
 
     def _vectors(self) -> WordVectors | None:
-        """The word vectors of the tokenizer's file; None = it has none."""
+        """Reads the word vectors in the tokenizer's file. None where it has none."""
         settings: Any = self.config.data.tokenizer
         return read_word_vectors(settings.path, num_words=settings.num_words) if settings.has_vectors else None
 
     def model(self, vocab_size: int, *, vocab_multiple: int | None = None) -> Model:
-        """The model, with the words of the names and the vectors of the words, which a fresh one begins with."""
-        made = super().model(vocab_size, vocab_multiple=vocab_multiple)
+        """Makes the model, with the words of the relation names and the initial word vectors."""
+        model = super().model(vocab_size, vocab_multiple=vocab_multiple)
         if self.config.model.reads != "words":
-            return made
+            return model
         task, tokenizer = self.settings, self._tokenizer
         shape = (task.num_classes, task.name_length)
 
         def names() -> np.ndarray:
             ids = np.full(shape, -1, np.int32)
             for row, name in enumerate(relation_splits(self.config.data.source).names):
-                found = words_of(tokenizer, " ".join(name_words(name)))[: task.name_length]
-                ids[row, : len(found)] = found
+                word_ids = words_of(tokenizer, " ".join(name_words(name)))[: task.name_length]
+                ids[row, : len(word_ids)] = word_ids
             return ids
 
         fields: dict[str, Any] = {"names": Fixed(names, shape, np.int32)}
         if self.config.data.tokenizer.has_vectors and tokenizer is not None:
             fields["vectors"] = Fixed(self._table, (vocab_size, self.config.model.dim), np.float32)
-        return made.clone(**fields)
+        return model.clone(**fields)
 
     def _table(self) -> np.ndarray:
-        """The vector of every id."""
+        """Returns the word vectors in the order of the tokenizer's ids."""
         vectors = self._vectors()
         assert vectors is not None
         return table_of(vectors, ["", "", "<eos>", "<unk>", *self._tokenizer.words])
 
     def head(self) -> SimilarityHead:
-        """Similarities with the relations."""
+        """Returns a head that scores the similarity of a sentence to each relation."""
         task, stream = self.settings, self.config.lifelong is not None
-        named = {"named": task.vectors == "names", "keeps_seen": stream, "dropout": self.config.model.dropout}
-        return self.similarity_head(**named)
+        options = {"named": task.vectors == "names", "keeps_seen": stream, "dropout": self.config.model.dropout}
+        return self.similarity_head(**options)
 
     def make_measure(self, split: Split) -> Callable[[], RelationMeasure]:
         del split
         return RelationMeasure
 
     def notes(self, split: Split) -> list[str]:
-        """What was left out of the whole data, of which a stream's tasks are parts, and what is lost of the rest."""
+        """Returns lines about left-out data, and about what the training split loses.
+
+        In a stream, the lines about left-out data cover the whole data set that the tasks are taken from.
+        """
         lines = relation_splits(self._source()).notes() if self.config.lifelong else []
         return lines + (split.notes() if isinstance(split, Examples) else [])
 
     def ask(self, file: str) -> list[Asked]:
-        """The lines of a `.txt`."""
+        """Reads a sentence from every line of a `.txt`."""
         if ".txt" not in Path(file).suffixes:
             raise ValueError(f"{file}: given with sentences, allowed: a .txt with a sentence in every line")
         return [Asked(line) for line in read_text(file).splitlines() if line.strip()]
 
     def examples_of(self, asked: Sequence[Asked], data: Datasets) -> Examples:
-        """What is asked as examples that all relations may answer, or all that were seen."""
-        sentences = [RelationSentence(one.text.lower(), 0, ()) for one in asked]
+        """Turns questions into examples that all relations may answer, in a stream all relations seen so far."""
+        sentences = [RelationSentence(question.text.lower(), 0, ()) for question in asked]
         length, stream = self.config.data.segment_length, self.config.lifelong is not None
-        named: dict[str, Any] = {"length": length, "num_classes": self.settings.num_classes, "seen_only": stream}
-        return LabelledSentences(sentences, data.tokenizer, candidates=False, **named)
+        options: dict[str, Any] = {"length": length, "num_classes": self.settings.num_classes, "seen_only": stream}
+        return LabelledSentences(sentences, data.tokenizer, candidates=False, **options)
 
     def class_names(self) -> dict[int, str]:
-        """Number -> name of the relations."""
+        """Returns the names of the relations by their numbers."""
         names = relation_splits(self._source()).names
         return {number: " ".join(name_words(name)) for number, name in enumerate(names)}
 
     def _source(self) -> Any:
-        """That of the whole data, where it lies."""
+        """Returns the source of the whole data set, with its path resolved in a stream."""
         stream, source = self.config.lifelong, self.config.data.source
         return source if stream is None else stream.located(source)
 
 
 def words_of(tokenizer: Any, text: str) -> np.ndarray:
-    """The ids of the words of a line, without that of its end."""
+    """Encodes the words of a line, without an end token."""
     return tokenizer.encode(text)[:-1]
 
 
 def read_words(tokenizer: Any, sentences: Sequence[RelationSentence], length: int) -> tuple[list[np.ndarray], int, int]:
-    """The rows of sentences for a BiLSTM; how many were longer than `length` words; the id of unknown words."""
-    whole = [words_of(tokenizer, one.text) for one in sentences]
+    """Encodes sentences as rows of word ids for a BiLSTM.
+
+    Returns:
+      Rows of at most `length` words, the number of sentences that were longer, and the id of unknown words.
+    """
+    whole = [words_of(tokenizer, sentence.text) for sentence in sentences]
     cut = sum(len(words) > length for words in whole)
     return [words[:length] for words in whole], cut, int(words_of(tokenizer, "\x00")[0])
 
@@ -180,38 +191,50 @@ def read_words(tokenizer: Any, sentences: Sequence[RelationSentence], length: in
 def read_pieces(
     tokenizer: WordPieceTokenizer, sentences: Sequence[RelationSentence], length: int
 ) -> tuple[list[np.ndarray], int, int]:
-    """The same for a text encoder, with markers, [CLS] and [SEP]."""
-    whole, room = [marked(tokenizer, one) for one in sentences], length - 2
+    """Encodes sentences as rows of word pieces for a text encoder, with entity markers, [CLS] and [SEP].
+
+    Returns:
+      Rows of at most `length` ids, the number of sentences that were longer, and the id of unknown words.
+    """
+    whole, room = [encode_with_markers(tokenizer, sentence) for sentence in sentences], length - 2
     rows = [join_texts(tokenizer, pieces[:room])[0] for pieces in whole]
     return rows, sum(len(pieces) > room for pieces in whole), tokenizer.unknown_id
 
 
-def marked(tokenizer: WordPieceTokenizer, sentence: RelationSentence) -> np.ndarray:
-    """The ids of a sentence with a marker before and behind each of its two things, where their places are known."""
+def encode_with_markers(tokenizer: WordPieceTokenizer, sentence: RelationSentence) -> np.ndarray:
+    """Encodes a sentence with a marker before and after each of its two entities.
+
+    A sentence whose entities have unknown positions is encoded without markers.
+    """
     if not sentence.entities:
         return tokenizer.encode(sentence.text)
     words, marks = sentence.text.split(), tokenizer.markers(4)
     first, last, other, end = sentence.entities
     # Of two marks at one place the closing one comes first.
     places = sorted([(first, 1, 0), (last + 1, 0, 1), (other, 1, 2), (end + 1, 0, 3)])
-    found, begin = [], 0
+    parts, begin = [], 0
     for place, _, mark in places:
-        found += [tokenizer.encode(" ".join(words[begin:place])), marks[mark : mark + 1]]
+        parts += [tokenizer.encode(" ".join(words[begin:place])), marks[mark : mark + 1]]
         begin = place
-    return np.concatenate([*found, tokenizer.encode(" ".join(words[begin:]))]).astype(np.int32)
+    return np.concatenate([*parts, tokenizer.encode(" ".join(words[begin:]))]).astype(np.int32)
 
 
 class LabelledSentences(Examples):
-    """Sentences as examples that ask for their relation, one target each.
+    """Sentences as examples whose one target is the number of their relation.
+
+    The context says which relations may be answered. `classes` marks the candidates and the relation itself. If it
+    marks none, all relations may be answered. `seen_only` says whether only relations that training has read are
+    compared.
 
     What may be answered stands in the context: `classes`, the candidates with the relation itself (none = all), and
     `seen_only`, whether those alone that training has read are compared.
 
     Attributes:
-      truncated: sentences that were longer than `length` and lost their end.
-      words: of all sentences.
-      unknown: of them those that the tokenizer does not know.
-      unmarked: sentences that a text encoder reads without markers, since the places of their things are not known.
+      truncated: Number of sentences that were longer than `length` and lost their end.
+      words: Number of words in all sentences.
+      unknown: Number of words that the tokenizer does not know.
+      unmarked: Number of sentences that a text encoder reads without entity markers, because the positions of their
+        entities are unknown.
     """
 
     def __init__(
@@ -229,45 +252,46 @@ class LabelledSentences(Examples):
         """Tokenises all sentences.
 
         Args:
-          sentences: the split.
-          tokenizer: of words.
-          length: words of a sentence.
-          num_classes: relations of the model.
-          candidates: each sentence is compared with its candidates; else with all relations.
-          seen_only: of them with those that training has read.
-          fallback: where that leaves none but its own, with the last two candidates.
-          most: candidates of a sentence that are kept, drawn by a hash of the sentence; 0 = all.
+          sentences: Sentences of one split.
+          tokenizer: Tokenizer of words, or a `WordPieceTokenizer` for a text encoder.
+          length: Largest number of words, or of word pieces with markers, in a row.
+          num_classes: Number of relations of the model.
+          candidates: Whether each sentence is compared with its own candidates. False = with all relations.
+          seen_only: Whether only relations that training has read are compared.
+          fallback: Whether a sentence is compared with its last two candidates where `seen_only` leaves none but its
+            own relation.
+          most: Largest number of candidates kept for a sentence, drawn by a hash of the sentence. 0 = all.
 
         Raises:
-          ValueError: no sentences, or a relation that the model does not have.
+          ValueError: There are no sentences, or a sentence has a relation that the model does not have.
         """
         if not sentences:
             raise ValueError("examples: none in this split; give more, or other relations")
-        largest = max(max((one.label, *one.candidates)) for one in sentences)
+        largest = max(max((sentence.label, *sentence.candidates)) for sentence in sentences)
         if largest >= num_classes:
             raise ValueError(
                 f"task.num_classes: given {num_classes}, allowed: at least {largest + 1}, as the data have"
             )
         marks = isinstance(tokenizer, WordPieceTokenizer)
         self._texts, self.truncated, unknown = (read_pieces if marks else read_words)(tokenizer, sentences, length)
-        self.unmarked = sum(not one.entities for one in sentences) if marks else 0
-        self._sentences = [one._replace(candidates=drawn_candidates(one, most)) for one in sentences]
+        self.unmarked = sum(not sentence.entities for sentence in sentences) if marks else 0
+        self._sentences = [sentence._replace(candidates=drawn_candidates(sentence, most)) for sentence in sentences]
         self._count, self._candidates, self._fallback = num_classes, candidates, fallback
         self._seen_only = np.array(seen_only)
         self.words = sum(map(len, self._texts))
         self.unknown = int(sum(np.sum(words == unknown) for words in self._texts))
         digest = hashlib.sha256(f"{length}/{num_classes}/{candidates}/{seen_only}/{fallback}".encode())
-        for words, one in zip(self._texts, self._sentences, strict=True):
-            digest.update(words.astype("<i4").tobytes() + repr((one.label, one.candidates)).encode())
+        for words, sentence in zip(self._texts, self._sentences, strict=True):
+            digest.update(words.astype("<i4").tobytes() + repr((sentence.label, sentence.candidates)).encode())
         self.fingerprint = "relations-" + digest.hexdigest()[:16]
 
     def notes(self) -> list[str]:
-        told = {
+        counts_by_note = {
             f"{self.unknown} of {self.words} words of the training split are not in the vocabulary": self.unknown,
             f"{self.unmarked} of {len(self)} sentences are read without markers": self.unmarked,
             f"{self.truncated} sentences are longer than a row and lose their end": self.truncated,
         }
-        return [line for line, count in told.items() if count]
+        return [line for line, count in counts_by_note.items() if count]
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -275,18 +299,18 @@ class LabelledSentences(Examples):
     @property
     def labels(self) -> np.ndarray:
         """int32 `[sentences]`, the relation of each."""
-        return np.array([one.label for one in self._sentences], np.int32)
+        return np.array([sentence.label for sentence in self._sentences], np.int32)
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
         del epoch
-        one, target = self._sentences[index], np.array([self._sentences[index].label], np.int32)
+        sentence, target = self._sentences[index], np.array([self._sentences[index].label], np.int32)
         allowed = np.zeros(self._count, bool)
         if self._candidates:
-            allowed[[one.label, *one.candidates]] = True
+            allowed[[sentence.label, *sentence.candidates]] = True
         context = {CLASSES: allowed, SEEN_ONLY: self._seen_only}
         if self._fallback:
             last = np.zeros(self._count, bool)
-            last[[one.label, *one.candidates[-2:]]] = self._candidates
+            last[[sentence.label, *sentence.candidates[-2:]]] = self._candidates
             context[FALLBACK] = last
         return Example(self._texts[index], target, np.ones(1, np.float32), context=context)
 
@@ -295,7 +319,10 @@ class LabelledSentences(Examples):
 
 
 class RelationMeasure:
-    """The share of the sentences whose relation scores higher than every other that it is compared with.
+    """Accuracy over the sentences whose relation is compared with at least one other relation.
+
+    A tie is a wrong answer. Sentences without another relation to compare with are not scored. Their share is the
+    number `alone`.
 
     A tie is a wrong answer. A sentence without another relation to compare with is not scored: `alone` is their share.
 
@@ -310,12 +337,12 @@ class RelationMeasure:
         self._right = self._scored = self._alone = 0
 
     def observe(self, batch: Batch, output: np.ndarray) -> None:
-        """Takes in a batch and its scores `[batch, 1, relations]`."""
+        """Adds a batch and the scores of all relations, `[batch, 1, relations]`."""
         asked = np.asarray(batch.weights)[:, 0] > 0
         self.add(np.asarray(output)[asked, 0], np.asarray(batch.targets)[asked, 0])
 
     def add(self, scores: np.ndarray, targets: np.ndarray) -> None:
-        """Takes in scores `[sentences, relations]`, -inf of what may not be answered, and the right relations."""
+        """Adds scores `[sentences, relations]`, -inf where a relation may not be answered, and right relations."""
         rows = np.arange(len(targets))
         right, others = scores[rows, targets], scores.copy()
         others[rows, targets] = -np.inf
@@ -326,6 +353,6 @@ class RelationMeasure:
         self._alone += int(np.sum(alone))
 
     def result(self) -> dict[str, float]:
-        """Name -> number."""
+        """Returns `accuracy` and `alone`, both from 0 to 1."""
         every = max(self._scored + self._alone, 1)
         return {"accuracy": self._right / max(self._scored, 1), "alone": self._alone / every}

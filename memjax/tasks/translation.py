@@ -1,4 +1,4 @@
-"""Translation: sentence pairs, and the BLEU of what beam search finds."""
+"""Translation of sentence pairs, scored by the BLEU of translations that beam search finds."""
 
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,10 @@ from memjax.tasks.language_modeling import LanguageModeling
 
 
 class Translation(LanguageModeling):
-    """Sentences with their source as context; measured by BLEU, of plain texts and of lower-cased words."""
+    """Language modelling of sentences given their source, scored by BLEU.
+
+    BLEU is computed of plain texts, and of lower-cased words.
+    """
 
     headline = ("bleu", "perplexity")
     beam_size = 5
@@ -33,7 +36,7 @@ class Translation(LanguageModeling):
         beam_size: int = beam_size,
         length_penalty: float = length_penalty,
     ) -> Iterator[list[int]]:
-        """Ids of the best translation of every source that a beam finds (`memjax.inference.translate`)."""
+        """Yields the token ids of the best translation of every source found by `memjax.inference.translate`."""
         longest = self.config.data.source.max_length
         return translate(
             model,
@@ -52,27 +55,35 @@ class Translation(LanguageModeling):
     def predict(
         self, model: Any, variables: Mapping[str, Any], asked: Sequence[Asked], data: Datasets, **how: Any
     ) -> list[dict[str, Any]]:
-        """Translates each text; `how` are the rows side by side, `beam_size` and `length_penalty`."""
+        """Translates each text.
+
+        Args:
+          model: Translation model.
+          variables: Variables of the model.
+          asked: Texts to translate.
+          data: Data sets of the run, whose tokenizer encodes and decodes the texts.
+          **how: Options of `translate`: `rows`, `beam_size` and `length_penalty`.
+        """
         longest = self.config.data.source.max_length
         sources = [[*data.tokenizer.encode(text).tolist(), data.tokenizer.end_id] for text, _ in asked]
         for source, (text, _) in zip(sources, asked, strict=True):
             if len(source) > longest:
-                given = f"{len(source) - 1} tokens ({text[:20]!r}...)"
-                raise ValueError(f"text: given {given}, allowed: up to {longest - 1}, of data.source.max_length")
-        found = self.translate(model, variables, sources, data, **how)
-        return [{"answer": data.tokenizer.decode(ids)} for ids in found]
+                text_size = f"{len(source) - 1} tokens ({text[:20]!r}...)"
+                raise ValueError(f"text: given {text_size}, allowed: up to {longest - 1}, of data.source.max_length")
+        translations = self.translate(model, variables, sources, data, **how)
+        return [{"answer": data.tokenizer.decode(ids)} for ids in translations]
 
     def answers(
         self, model: Any, variables: Mapping[str, Any], split: Any, data: Datasets, evaluation: configs.Evaluation
     ) -> Answers:
-        """Translates the first pairs of a split that are short enough."""
+        """Translates the first `evaluation.answers` pairs of a split, leaving out pairs that are too long."""
         if importlib.util.find_spec("sacrebleu") is None:
             return Answers({}, ("bleu: not measured, sacrebleu is not installed; allowed: pip install 'memjax[eval]'",))
         references = list(only_texts(open_source(self.config.data, evaluation.split)[1]))
         count = min(evaluation.answers, len(split))
         sources = [split.source(index).tolist() for index in range(count)]
-        found = self.translate(model, variables, sources, data, rows=evaluation.rows)
-        texts = [data.tokenizer.decode(ids) for ids in found]
+        translations = self.translate(model, variables, sources, data, rows=evaluation.rows)
+        texts = [data.tokenizer.decode(ids) for ids in translations]
         wanted = [references[int(number)] for number in split.kept[:count]]
         plain, words = detokenized_bleu(texts, wanted), tokenized_bleu(texts, wanted)
         measures = {"bleu": plain.score, "bleu_of_words": words.score, "pairs": count}

@@ -1,4 +1,4 @@
-"""Classification of vectors: pixels, cached features."""
+"""Classification of vectors, such as pixels or cached features."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["VectorClassification"]
 
 
 class VectorClassification(Classification):
-    """Labelled vectors, one target each; measured by accuracy."""
+    """Labelled vectors with one target each, scored by accuracy."""
 
     headline = ("accuracy",)
     scored = "vectors"
@@ -31,20 +31,20 @@ class VectorClassification(Classification):
     about = ""
 
     def data(self, progress: Progress | None = None, *, tokenizer: Any = None) -> Datasets:
-        """Labelled vectors; they have no tokenizer."""
+        """Opens the labelled vectors. They have no tokenizer."""
         del progress, tokenizer
         data, classes = self.config.data, self.settings.num_classes
         source: Any = data.source
 
         @functools.cache
         def documents(split: str) -> LabelledVectors:
-            named = {"length": data.segment_length, "num_classes": classes, "masked": source.mask_classes}
-            return LabelledVectors(open_source(data, split), **named)
+            options = {"length": data.segment_length, "num_classes": classes, "masked": source.mask_classes}
+            return LabelledVectors(open_source(data, split), **options)
 
         return Datasets(documents, None, 0, 0)
 
     def ask(self, file: str) -> list[Asked]:
-        """The rows of a `.npy`, float32 `[vectors, width]`."""
+        """Reads the rows of a `.npy` file, float32 `[vectors, width]`."""
         if Path(file).suffix != ".npy":
             raise ValueError(f"{file}: given with vectors, allowed: a .npy, float32 [vectors, width]")
         values = np.load(file)
@@ -53,15 +53,16 @@ class VectorClassification(Classification):
         return [Asked(row) for row in values.astype(np.float32)]
 
     def examples_of(self, asked: Sequence[Asked], data: Datasets) -> Examples:
+        """Turns vectors of a user into examples. Their class is unknown and set to 0."""
         del data
-        values, count = np.stack([one.text for one in asked]), self.settings.num_classes
+        values, count = np.stack([question.text for question in asked]), self.settings.num_classes
         vectors = Vectors(values, np.zeros(len(values), np.int32), np.arange(len(values)), tuple(range(count)))
         return LabelledVectors(vectors, length=self.config.data.segment_length, num_classes=count)
 
     def head(self) -> TaskHead:
-        """One matrix, begun as those of the hidden layers; or vectors of the classes."""
+        """Returns a dense layer initialised like the hidden layers, or class vectors compared by similarity."""
         if self.settings.similarity:
             return self.similarity_head()
         model = self.config.model
-        named = {"dtype": jnp.dtype(model.compute_dtype), "initializer": model.initializer}
-        return ClassificationHead(self.settings.num_classes, masks_unseen=self.settings.mask_unseen, **named)
+        options = {"dtype": jnp.dtype(model.compute_dtype), "initializer": model.initializer}
+        return ClassificationHead(self.settings.num_classes, masks_unseen=self.settings.mask_unseen, **options)

@@ -25,7 +25,7 @@ from memjax.lifelong import load_run, train
 from memjax.overrides import load_config
 from memjax.tasks import LabelledSentences
 from memjax.tasks.choices import GroupMeasure
-from memjax.tasks.relation import marked
+from memjax.tasks.relation import encode_with_markers
 from memjax.training.experiment import make_experiment
 
 MEMORY = EpisodicMemory(policy="all", capacity=200)
@@ -100,7 +100,9 @@ def test_a_text_encoder_learns_relations_with_markers(method, tmp_path):
 def test_markers_stand_around_the_two_things_and_nowhere_where_these_are_not_known():
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"[unused{one}]" for one in range(4)), *"abcd"]
     tokenizer = WordPieceTokenizer(content="\n".join(pieces))
-    read = lambda *entities: [pieces[one] for one in marked(tokenizer, RelationSentence("a b c d", 0, (), entities))]
+    read = lambda *entities: [
+        pieces[one] for one in encode_with_markers(tokenizer, RelationSentence("a b c d", 0, (), entities))
+    ]
     zero, one, two, three = pieces[5:9]
     assert read() == ["a", "b", "c", "d"]
     assert read(0, 1, 3, 3) == [zero, "a", "b", one, "c", two, "d", three]
