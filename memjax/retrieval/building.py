@@ -1,7 +1,7 @@
-"""Building a datastore from a trained model: one pass over a split, into shards that are written independently.
+"""Building a datastore from a trained model in one pass over a split, in shards that are written independently.
 
-The rows of an evaluation (streams of text side by side) are shared among the shards. A shard is made by whoever comes
-to it, a process of `build_datastore` or a worker of `build_with_beam`, and goes on where an earlier maker has stopped.
+The rows of an evaluation (streams of text side by side) are divided among the shards. A shard is written by a process
+of `build_datastore` or by a worker of `build_with_beam`. Whoever writes it continues where an earlier writer stopped.
 """
 
 import functools
@@ -29,29 +29,29 @@ from memjax.training.runs import model_for_fingerprint
 __all__ = ["build_datastore", "build_with_beam", "plan_datastore", "sample_queries"]
 
 COMMIT_SECONDS = 30.0
-"""a kill costs at most so much of the pass"""
+"""Seconds between two commits. A killed process loses at most this much of its pass."""
 WAIT_SECONDS = 7 * 24 * 3600.0
-"""for processes that have more to do; one that is gone is noticed at once"""
+"""Longest wait in seconds for processes with more to write. A process that is gone is noticed at once."""
 
 
 def make_header(source: KeySource, split: str, *, key_dtype: str = "float16", num_shards: int = 0) -> Header:
-    """What a store of a split would be made from.
+    """Describes the store that a source and a split would give.
 
     Args:
-      source: the model, and how it reads.
-      split: of the run's data.
-      key_dtype: of the stored keys.
-      num_shards: 0 = one for each process.
+      source: Trained model, with its way of reading texts.
+      split: Split of the run's data.
+      key_dtype: Dtype of the stored keys.
+      num_shards: Number of shards. 0 = one for each process.
 
     Raises:
-      ValueError: a number of shards that does not divide the rows.
+      ValueError: The number of shards does not divide the rows.
     """
     experiment, documents = source.run.experiment, source.run.experiment.documents(split)
     rows, shards = experiment.config.evaluation.rows, num_shards or processes.count()
     if shards < 1 or rows % shards:
         raise ValueError(f"evaluation.rows: given {rows}, allowed: a multiple of the {shards} shards")
     return Header(
-        **_made_with(source),
+        **_key_provenance(source),
         dim=source.dim,
         data=f"{split}/{documents.fingerprint}",
         key_dtype=key_dtype,
@@ -61,19 +61,19 @@ def make_header(source: KeySource, split: str, *, key_dtype: str = "float16", nu
 
 
 def check_store(source: KeySource, store: Store) -> None:
-    """Refuses a store whose keys another model has made, with another tokenizer, or by reading in another way.
+    """Raises an error for a store whose keys were made by another model, tokenizer or reading protocol.
 
     Raises:
-      ValueError: one line with everything that differs.
+      ValueError: Something differs. One line names everything that does.
     """
-    store.check(**_made_with(source))
+    store.check(**_key_provenance(source))
 
 
 def check_unread(source: KeySource, store: Store, split: str) -> None:
-    """Refuses a store that holds a split: what is scored would be read off.
+    """Raises an error for a store that holds a split, because the scored text could be looked up in it.
 
     Raises:
-      ValueError: one line with the store and the split.
+      ValueError: The store holds the split. One line names both.
     """
     ours = source.run.experiment.documents(split).fingerprint
     name, _, theirs = store.header.data.partition("/")
@@ -83,8 +83,8 @@ def check_unread(source: KeySource, store: Store, split: str) -> None:
         )
 
 
-def _made_with(source: KeySource) -> dict[str, Any]:
-    """What the keys of a store depend on beside its texts."""
+def _key_provenance(source: KeySource) -> dict[str, Any]:
+    """Returns the facts that the keys of a store depend on beside its texts: model, tokenizer and protocol."""
     experiment = source.run.experiment
     arrays = describe_arrays(flatten(source.variables))
     model = {"config": model_for_fingerprint(experiment.config.model), "arrays": arrays}
@@ -102,23 +102,24 @@ def build_datastore(
     commit_seconds: float = COMMIT_SECONDS,
     progress: Progress = lambda what, done, total: None,
 ) -> Store:
-    """Writes the keys and next tokens of a split, or goes on where an earlier call has stopped, however it stopped.
+    """Writes the keys and next tokens of a split to a store, or continues where an earlier call stopped.
 
-    Every process reads its share of the rows and writes shards of its own.
+    Every process reads its share of the rows and writes its own shards.
 
     Args:
-      source: the model, and how it reads.
-      path: of the store.
-      split: of the run's data.
-      key_dtype: of the stored keys, see `memjax.datastore.store.KEY_DTYPES`.
-      num_shards: a multiple of the processes that divides the rows; 0 = one for each process. Entries are ordered by
-        shard, so that another number gives another order.
-      commit_seconds: between two commits: what a kill may cost.
-      progress: told how many entries of this process there are.
+      source: Trained model, with its way of reading texts.
+      path: Folder of the store.
+      split: Split of the run's data.
+      key_dtype: Dtype of the stored keys, one of `memjax.datastore.store.KEY_DTYPES`.
+      num_shards: Number of shards, a multiple of the number of processes that divides the rows. 0 = one for each
+        process. Entries are ordered by shard, so another number gives another order.
+      commit_seconds: Seconds between two commits, the most that a killed process loses.
+      progress: Function called with 'entries', the number of entries that this process has written, and the expected
+        number.
 
     Raises:
-      ValueError: the folder holds something else, or a store of another model, data or protocol.
-      DiskFull: no space is left; what was committed stands.
+      ValueError: The folder holds something else, or a store of another model, data or protocol.
+      DiskFull: No space is left. Committed entries stay.
     """
     path, count = Path(path).expanduser(), processes.count()
     header, total = make_header(source, split, key_dtype=key_dtype, num_shards=num_shards), count_entries(source, split)
@@ -147,18 +148,18 @@ def build_shard(
     commit_seconds: float = COMMIT_SECONDS,
     tell: Callable[[int], None] = lambda entries: None,
 ) -> int:
-    """Writes one shard of a store that `create_store` has made of `make_header`, or goes on with it.
+    """Writes one shard of a store that `create_store` has made, or continues it.
 
     Args:
-      source: the model, and how it reads.
-      path: of the store.
-      shard: from 0; it holds an equal share of the rows.
-      split: of the run's data.
-      commit_seconds: between two commits.
-      tell: called with the entries of the shard after each.
+      source: Trained model, with its way of reading texts.
+      path: Folder of the store.
+      shard: Number of the shard, from 0. Each holds an equal share of the rows.
+      split: Split of the run's data.
+      commit_seconds: Seconds between two commits.
+      tell: Function called after each commit with the number of entries of the shard.
 
     Returns:
-      The entries of the shard.
+      The number of entries of the shard.
     """
     with ShardWriter(path, shard) as writer:
         if not writer.complete:
@@ -195,24 +196,24 @@ def build_with_beam(
     commit_seconds: float = COMMIT_SECONDS,
     progress: Progress = lambda what, done, total: None,
 ) -> Store:
-    """`build_datastore` as an Apache Beam pipeline: the same store, whose shards are made wherever its runner likes.
+    """Builds the store of `build_datastore` as an Apache Beam pipeline, whose runner places the work on its workers.
 
     Args:
-      run: a run directory that every worker sees under the same path, like the store.
-      path: of the store, see `memjax.datastore.beam` for what its disk must know.
-      runner: of Beam.
-      num_shards: elements of the pipeline, a divisor of the rows.
-      config: instead of the one in the directory of the run.
-      tap: see `make_key_source`.
-      split: of the run's data.
-      key_dtype: of the stored keys.
-      runner_options: of the pipeline, `name=value` or `name`.
-      commit_seconds: between two commits of a shard.
-      progress: told how many entries are committed.
+      run: Run directory. Every worker sees it under this path, as it sees the store.
+      path: Folder of the store. See `memjax.datastore.beam` for what its disk must support.
+      runner: Name of a runner of Beam.
+      num_shards: Number of shards, which divides the rows. Each is one element of the pipeline.
+      config: Configuration to use instead of the one in the run directory.
+      tap: Inner tensor that the keys are. See `make_key_source`.
+      split: Split of the run's data.
+      key_dtype: Dtype of the stored keys.
+      runner_options: Options of the pipeline, `name=value` or `name`.
+      commit_seconds: Seconds between two commits of a shard.
+      progress: Function called with 'entries', the number of committed entries, and the expected number.
 
     Raises:
-      ValueError: as `build_datastore`, or a runner or option that Beam does not know.
-      DiskFull: no space is left; what was committed stands.
+      ValueError: As in `build_datastore`, or Beam does not know the runner or an option.
+      DiskFull: No space is left. Committed entries stay.
     """
     path, run = Path(path).expanduser().absolute(), Path(run).expanduser().absolute()
     source = make_key_source(load_run(run, config), tap)
@@ -230,32 +231,37 @@ def build_with_beam(
 def _load_work(
     run: Path, config: Config | None, tap: str, path: Path, header: Header, split: str, commit_seconds: float
 ) -> Callable[[int], int]:
-    """What a worker does with the number of a shard; it has read the same run as the one that has made the store."""
+    """Makes the function with which a worker writes the shard of a given number.
+
+    The worker loads the run itself, and checks that it gives the same store.
+    """
     source = make_key_source(load_run(run, config), tap)
     create_store(path, make_header(source, split, key_dtype=header.key_dtype, num_shards=header.num_shards))
     return functools.partial(build_shard, source, path, split=split, commit_seconds=commit_seconds)
 
 
 def sample_queries(source: KeySource, split: str, count: int, *, seed: int = 0) -> np.ndarray:
-    """What the model asks a store with at some tokens of a split, `[count, dim]`: a fairer sample than stored keys.
+    """Draws queries of the model to a store at random tokens of a split, `[count, dim]`.
+
+    They test an index more fairly than stored keys, each of which finds itself.
 
     Args:
-      source: the model, and how it reads; the split is read once.
-      split: of the run's data, best one that is not in the store.
-      count: of queries; all where there are fewer.
-      seed: of the draw.
+      source: Trained model, with its way of reading texts. The split is read once.
+      split: Split of the run's data, preferably one that is not in the store.
+      count: Number of queries. All tokens where the split has fewer.
+      seed: Seed of the random choice.
     """
     rng = np.random.default_rng(seed)
     keys, ranks = np.zeros((0, source.dim), np.float32), np.zeros(0)
-    for found in source.reader(split):  # how many there will be is not known: the lowest of random ranks are kept
-        keys, ranks = np.concatenate([keys, found.keys]), np.concatenate([ranks, rng.random(len(found.keys))])
-        kept = np.sort(np.argsort(ranks)[:count])
-        keys, ranks = keys[kept], ranks[kept]
+    for entries in source.reader(split):  # how many there will be is not known: the lowest of random ranks are kept
+        keys, ranks = np.concatenate([keys, entries.keys]), np.concatenate([ranks, rng.random(len(entries.keys))])
+        lowest = np.sort(np.argsort(ranks)[:count])
+        keys, ranks = keys[lowest], ranks[lowest]
     return keys
 
 
 def count_entries(source: KeySource, split: str) -> int:
-    """Entries of a store of a split: its tokens, and no first tokens where those are not scored."""
+    """Returns the number of entries in a store of a split: its tokens, without first tokens that are not scored."""
     documents: Documents = source.run.experiment.documents(split)
     protocol = source.protocol()
     counts = [documents.num_tokens(i) for i in range(len(documents))]
@@ -266,14 +272,14 @@ def count_entries(source: KeySource, split: str) -> int:
 def plan_datastore(
     source: KeySource, path: Path | str, *, split: str = "train", key_dtype: str = "float16", segments: int = 4
 ) -> StorePlan:
-    """What a store will cost; reads a few segments to measure the speed of the model, and writes nothing that stays.
+    """Estimates the cost of a store. Reads a few segments to measure the speed of the model, and writes no store.
 
     Args:
-      source: the model, and how it reads.
-      path: where the store is to be.
-      split: of the run's data.
-      key_dtype: of the stored keys.
-      segments: that are read; the first, which compiles, is not counted.
+      source: Trained model, with its way of reading texts.
+      path: Folder that the store is to be written to.
+      split: Split of the run's data.
+      key_dtype: Dtype of the stored keys.
+      segments: Number of segments to read. The first one compiles and is not timed.
     """
     folder = Path(path).expanduser().absolute()
     while not folder.is_dir():
@@ -283,10 +289,10 @@ def plan_datastore(
     next(reader)
     for _ in range(segments):
         start = time.perf_counter()
-        found = next(reader, None)
-        if found is None:
+        read = next(reader, None)
+        if read is None:
             break
-        entries, seconds = entries + len(found.targets), seconds + time.perf_counter() - start
+        entries, seconds = entries + len(read.targets), seconds + time.perf_counter() - start
     return plan_store(
         make_header(source, split, key_dtype=key_dtype),
         count_entries(source, split),

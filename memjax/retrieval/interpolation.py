@@ -1,10 +1,10 @@
-"""kNN-LM around a trained run: a store's neighbours mixed in where a split is scored, tuned on another split.
+"""kNN-LM for a trained run: mixes neighbours from a datastore into the scores of a split, with tuned weights.
 
     source = make_key_source(load_run(run))
     scored = evaluate_with_store(source, build_datastore(source, path), "test")
     scored.alone.perplexity, scored.result.perplexity, scored.mixing
 
-A store holds texts that have been read: one that holds the split to be scored, or the one to tune on, is refused.
+A store holds texts that the model may look up. So a store that holds the split to be scored or tuned on is refused.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from memjax.training.evaluation import EvaluationResult, Evaluator, Score, Score
 __all__ = ["Found", "Mixing", "WithStore", "add_store", "evaluate_with_store", "kept_mixing", "neighbors_in_store"]
 
 NEIGHBORS = 32
-"""of each token"""
+"""Default number of neighbours of each token."""
 TUNED = "tuning_"
-"""beginning of the names of what is kept beside a store"""
+"""Prefix of the names under which tuned weights are saved in the folder of a store."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Mixing:
-    """How neighbours are mixed with a model.
+    """Weights with which a model and the neighbours from a store are mixed.
 
     Attributes:
-      weight: share of the neighbours, 0 to 1.
-      temperature: of distances, above 0.
-      neighbors: of each token.
-      tuned_on: the split where weight and temperature were best; '' = both were given.
+      weight: Share of the neighbours in the mixture, from 0 to 1.
+      temperature: Number above 0 that distances are divided by.
+      neighbors: Number of neighbours of each token.
+      tuned_on: Name of the split on which weight and temperature were tuned. '' = they were given, not tuned.
     """
 
     weight: float
@@ -70,29 +70,30 @@ class Mixing:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """Scored tokens of a split with their neighbours.
+    """Scored tokens of a split with their neighbours in a store.
 
     Attributes:
-      targets: with what the model alone, or with a cache over it, says of them.
-      neighbors: theirs.
+      targets: The scored tokens, with their log-probabilities under the model alone, or under the model with a
+        continuous cache.
+      neighbors: Neighbours of the scored tokens.
     """
 
     targets: Targets
     neighbors: CachedNeighbors
 
     def first(self, count: int) -> Found:
-        """With fewer neighbours."""
+        """Returns a copy with only the `count` nearest neighbours."""
         return Found(self.targets, self.neighbors.first(count))
 
 
 @dataclasses.dataclass(frozen=True)
 class WithStore:
-    """The scores of a split with a store and without it.
+    """Scores of a split with a store and without it.
 
     Attributes:
-      result: of the model with the neighbours.
-      alone: of the same model without them.
-      mixing: how they were mixed.
+      result: Scores of the model mixed with the neighbours.
+      alone: Scores of the same model without neighbours.
+      mixing: Weights of the mixture.
     """
 
     result: EvaluationResult
@@ -111,54 +112,54 @@ def evaluate_with_store(
     temperatures: Sequence[float] = TEMPERATURES,
     tune_on: str = "validation",
 ) -> WithStore:
-    """Scores a split as the run's evaluation reads it, with the neighbours of a store and without them.
+    """Scores a split with the neighbours from a store and without them, read as in the run's evaluation.
 
-    With a continuous cache in `config.evaluation`, model and cache are mixed first, and both together with the
-    neighbours. Where there is more than one weight or temperature, those that are best on `tune_on` are taken; they are
-    kept beside the store, and not looked for again under the same conditions.
+    With a continuous cache in `config.evaluation`, model and cache are mixed first, and their mixture is then mixed
+    with the neighbours. Where more than one weight or temperature is given, the best on `tune_on` are used. They are
+    saved in the folder of the store, and used again under the same conditions.
 
     Args:
-      source: the run; its key is the store's.
-      store: of the same run.
-      split: of the run's data; '' = that of `config.evaluation`.
-      index: of the store; None = as `choose_backend` says.
-      num_neighbors: of each token.
-      weights: shares of the neighbours that are tried; one = given.
-      temperatures: of distances, that are tried; one = given.
-      tune_on: the split where they are tried.
+      source: Run to evaluate, with the inner tensor that the keys of the store are.
+      store: Store built from the same run.
+      split: Split of the run's data to score. '' = the split of `config.evaluation`.
+      index: Index of the store. None = opened with the backend of `choose_backend`.
+      num_neighbors: Number of neighbours of each token.
+      weights: Shares of the neighbours to try. A single one is used as it is.
+      temperatures: Temperatures of the distances to try. A single one is used as it is.
+      tune_on: Split on which weights and temperatures are tried.
 
     Returns:
-      The scores with and without neighbours; accuracy is not counted with them.
+      The scores with and without neighbours. Accuracy with neighbours is not computed.
 
     Raises:
-      ValueError: a store of another run, tokenizer or protocol, or one that holds a split that is scored.
+      ValueError: The store belongs to another run, tokenizer or reading protocol, or holds a split that is scored.
     """
     split = split or source.run.experiment.config.evaluation.split
     for weight in weights:
         check_weight(weight)
-    given = len(weights) == len(temperatures) == 1
+    is_given = len(weights) == len(temperatures) == 1
     check_store(source, store)
-    for one in (split,) if given else (split, tune_on):
-        check_unread(source, store, one)
+    for scored_split in (split,) if is_given else (split, tune_on):
+        check_unread(source, store, scored_split)
     check_neighbors(store.entries, num_neighbors)
     index = open_searched(store) if index is None else index
     grid = {"neighbors": num_neighbors, "weights": list(weights), "temperatures": list(temperatures)}
-    conditions = {**_conditions(source, index), **_read(source, tune_on), **grid}
-    mixing = Mixing(weights[0], temperatures[0], num_neighbors) if given else _kept(store, conditions)
-    evaluator = _evaluator(source, split)
-    alone, found = neighbors_in_store(source, store, index, evaluator, num_neighbors)
+    conditions = {**_tuning_conditions(source, index), **_text_read(source, tune_on), **grid}
+    mixing = Mixing(weights[0], temperatures[0], num_neighbors) if is_given else _load_tuned_weights(store, conditions)
+    evaluator = _make_evaluator(source, split)
+    alone, scored = neighbors_in_store(source, store, index, evaluator, num_neighbors)
     if mixing is None:
-        there = found
+        tuning_set = scored
         if tune_on != split:
-            other = _evaluator(source, tune_on)
-            other.share(evaluator)
-            there = neighbors_in_store(source, store, index, other, num_neighbors)[1]
-        best = tune(there.targets, there.neighbors, weights=weights, temperatures=temperatures)
+            tuning_evaluator = _make_evaluator(source, tune_on)
+            tuning_evaluator.share(evaluator)
+            tuning_set = neighbors_in_store(source, store, index, tuning_evaluator, num_neighbors)[1]
+        best = tune(tuning_set.targets, tuning_set.neighbors, weights=weights, temperatures=temperatures)
         mixing = Mixing(best.interpolation_weight, best.temperature, num_neighbors, tune_on)
-        _keep(store, mixing, conditions)
-    score, mixed = score_mixture(found.targets, found.neighbors, mixing.weight, mixing.temperature)
+        _save_tuned_weights(store, mixing, conditions)
+    score, mixed = score_mixture(scored.targets, scored.neighbors, mixing.weight, mixing.temperature)
     chosen = dataclasses.replace(source.run.experiment.config.evaluation, split=split)
-    subsets = _rescored(evaluator, source.run.experiment.subsets(chosen), found.targets, mixed)
+    subsets = _rescore_subsets(evaluator, source.run.experiment.subsets(chosen), scored.targets, mixed)
     total = dataclasses.replace(score, bytes=alone.bytes)
     return WithStore(dataclasses.replace(alone, **vars(total), subsets=subsets), alone, mixing)
 
@@ -166,14 +167,17 @@ def evaluate_with_store(
 def neighbors_in_store(
     source: KeySource, store: Store, index: Index, evaluator: Evaluator, num_neighbors: int
 ) -> tuple[EvaluationResult, Found]:
-    """What an evaluation of a run says without neighbours, its targets, and their neighbours.
+    """Evaluates a run without neighbours, and finds the neighbours of every scored target in a store.
 
     Args:
-      source: the run.
-      store: searched in.
-      index: of the store.
-      evaluator: of the source (`KeySource.evaluator`).
-      num_neighbors: of each token.
+      source: Run to evaluate.
+      store: Store to search.
+      index: Index of the store.
+      evaluator: Evaluator of the source, from `KeySource.evaluator`.
+      num_neighbors: Number of neighbours of each token.
+
+    Returns:
+      The result of the evaluation, and its targets with their neighbours.
     """
     arguments = evaluator, source.variables, index.search, store.values, num_neighbors
     result, targets, neighbors = find_neighbors(*arguments, feature=source.feature, metric=index.metric)
@@ -183,19 +187,20 @@ def neighbors_in_store(
 def add_store(
     source: KeySource, store: Store, mixing: Mixing, *, index: Index | None = None
 ) -> tuple[Any, dict[str, Any], Recall]:
-    """A run that searches a store before every token that it generates.
+    """Prepares generation that searches a store before every token.
 
     Args:
-      source: the run; its key is the store's.
-      store: of the same run; it may hold anything.
-      mixing: of the neighbours with the model, and the cache of `config.evaluation` where there is one.
-      index: of the store; None = as `choose_backend` says.
+      source: Run that generates, with the inner tensor that the keys of the store are.
+      store: Store built from the same run. It may hold any text.
+      mixing: Weights with which the neighbours are mixed with the model, or with the model and its continuous cache
+        where `config.evaluation` has one.
+      index: Index of the store. None = opened with the backend of `choose_backend`.
 
     Returns:
-      The model, its variables, and the `recall` of `stream_tokens`.
+      The model, its variables, and the `recall` function for `stream_tokens`.
 
     Raises:
-      ValueError: a store of another run, tokenizer or protocol.
+      ValueError: The store belongs to another run, tokenizer or reading protocol.
     """
     check_store(source, store)
     check_neighbors(store.entries, mixing.neighbors)
@@ -206,37 +211,37 @@ def add_store(
         temperature=mixing.temperature,
         feature=source.tap,
     )
-    model = add_mixtures(source.model, *_mixtures(source), knn)
+    model = add_mixtures(source.model, *_make_mixtures(source), knn)
     variables = regroup(source.variables, source.model, model)
     return model, variables, knn_recall(model, index.search, store.values, metric=index.metric)
 
 
 def kept_mixing(source: KeySource, store: Store, index: Index, num_neighbors: int = 0) -> Mixing:
-    """The weight and temperature that an evaluation with this store, and the same cache, has found last.
+    """Loads the weight and temperature that were tuned last with this store and the same continuous cache.
 
     Args:
-      source: the run.
-      store: of the same run.
-      index: of the store.
-      num_neighbors: with which they were found; 0 = any.
+      source: Run whose weights were tuned.
+      store: Store built from the same run.
+      index: Index of the store.
+      num_neighbors: Number of neighbours with which they were tuned. 0 = any number.
 
     Raises:
-      ValueError: there was none.
+      ValueError: No weights were tuned under these conditions.
     """
-    wanted = _conditions(source, index) | ({"neighbors": num_neighbors} if num_neighbors else {})
+    wanted = _tuning_conditions(source, index) | ({"neighbors": num_neighbors} if num_neighbors else {})
     matches = lambda conditions: all(conditions.get(name) == value for name, value in wanted.items())
-    found = [about for about in _all_kept(store) if matches(about["conditions"])]
-    if not found:
+    tunings = [about for about in _load_tunings(store) if matches(about["conditions"])]
+    if not tunings:
         allowed = "given ones, or a store with which `memjax eval --datastore` has tuned them under the same settings"
         raise ValueError(f"datastore: no weight and temperature are known for {store.path}, allowed: {allowed}")
-    return Mixing(**max(found, key=lambda about: about["seconds"])["mixing"])
+    return Mixing(**max(tunings, key=lambda about: about["seconds"])["mixing"])
 
 
 def check_neighbors(entries: int, num_neighbors: int) -> None:
-    """Refuses more neighbours than a store has entries, before anything is read.
+    """Raises an error for more neighbours than a store has entries, before anything is read.
 
     Raises:
-      ValueError: fewer than 1, or more than there are entries.
+      ValueError: `num_neighbors` is below 1, or above the number of entries.
     """
     require(
         1 <= num_neighbors <= entries, "num_neighbors", num_neighbors, f"1 to {entries:,}, the entries of the store"
@@ -244,73 +249,76 @@ def check_neighbors(entries: int, num_neighbors: int) -> None:
 
 
 def check_weight(weight: float) -> None:
-    """Refuses a share of the neighbours that leaves nothing to the model where targets are scored.
+    """Raises an error for a share of the neighbours that leaves no probability to the model.
 
     Raises:
-      ValueError: it is not in [0, 1): with 1, a target that no neighbour has would have no probability at all.
+      ValueError: `weight` is not in [0, 1). With 1, a target that no neighbour has would have probability 0.
     """
     allowed = "0 to below 1: with 1, a target that no neighbour has would have no probability"
     require(0 <= weight < 1, "interpolation_weight", weight, allowed)
 
 
 def open_searched(store: Store, backend: str = "") -> Index:
-    """An index whose distances are exact, as `choose_backend` says where none is named."""
+    """Opens an index whose distances are exact. '' = with the backend of `choose_backend`."""
     backend = backend or choose_backend(store)
     return open_index(store, backend, exact_scores=backend in ("scann", "faiss"))
 
 
-def _mixtures(source: KeySource) -> tuple[Any, ...]:
+def _make_mixtures(source: KeySource) -> tuple[Any, ...]:
+    """Makes the output memories that the evaluation settings add to the model, such as a continuous cache."""
     config = source.run.experiment.config
     return make_mixtures(config.evaluation, config.model)
 
 
-def _evaluator(source: KeySource, split: str) -> Evaluator:
-    return source.evaluator(split, *_mixtures(source))
+def _make_evaluator(source: KeySource, split: str) -> Evaluator:
+    """Makes the evaluator of a split, with the output memories of the evaluation settings."""
+    return source.evaluator(split, *_make_mixtures(source))
 
 
-def _rescored(
+def _rescore_subsets(
     evaluator: Evaluator, subsets: Mapping[str, Callable[..., np.ndarray]], targets: Targets, mixed: np.ndarray
 ) -> dict[str, Score]:
-    """The scores of subsets of the targets with other log-probabilities; the split is read again, by no model."""
-    nats, found = np.zeros(int(targets.numbers.max(initial=-1)) + 1), dict.fromkeys(subsets, Score())
+    """Scores subsets of the targets with other log-probabilities, reading the split again without a model."""
+    nats, scores = np.zeros(int(targets.numbers.max(initial=-1)) + 1), dict.fromkeys(subsets, Score())
     nats[targets.numbers] = -mixed
     batches = evaluator.reading.batches(evaluator.documents) if subsets else ()
     for batch in itertools.islice(batches, evaluator.max_segments or None):
         where = batch.weights > 0
         scored = Scored(nats[np.where(where, batch.extras[NUMBER], targets.numbers[0])])
         for name, subset in subsets.items():
-            found[name] = found[name].plus(scored.score(where & subset(batch.extras), batch.extras))
-    return found
+            scores[name] = scores[name].plus(scored.score(where & subset(batch.extras), batch.extras))
+    return scores
 
 
-def _conditions(source: KeySource, index: Index) -> dict[str, Any]:
-    """What a mixing depends on beside the store, as JSON, whatever it was tuned on."""
+def _tuning_conditions(source: KeySource, index: Index) -> dict[str, Any]:
+    """Returns the conditions that tuned weights depend on beside the store and the tuning split, as JSON."""
     cache = source.run.experiment.config.evaluation.cache
     laid_over = dataclasses.asdict(cache) if cache.memory_length else {}
     return {"cache": checksum(laid_over)[:16], "index": type(index).__name__, "metric": index.metric}
 
 
-def _read(source: KeySource, split: str) -> dict[str, Any]:
-    """What of a split an evaluation reads, as JSON."""
+def _text_read(source: KeySource, split: str) -> dict[str, Any]:
+    """Returns which part of a split an evaluation reads, as JSON."""
     evaluation = source.run.experiment.config.evaluation
     text = str(source.run.experiment.documents(split).fingerprint)
     return {"split": split, "text": text, "rows": evaluation.rows, "max_segments": evaluation.max_segments}
 
 
-def _all_kept(store: Store) -> list[Mapping[str, Any]]:
+def _load_tunings(store: Store) -> list[Mapping[str, Any]]:
+    """Loads all weights that were tuned with a store, with their conditions."""
     return [open_artefact(store, name)[1] for name in artefact_names(store) if name.startswith(TUNED)]
 
 
-def _kept(store: Store, conditions: Mapping[str, Any]) -> Mixing | None:
-    """What was found under the same conditions."""
-    for about in _all_kept(store):
+def _load_tuned_weights(store: Store, conditions: Mapping[str, Any]) -> Mixing | None:
+    """Loads the weights that were tuned under the same conditions. None where there are none."""
+    for about in _load_tunings(store):
         if about["conditions"] == conditions:
             return Mixing(**about["mixing"])
     return None
 
 
-def _keep(store: Store, mixing: Mixing, conditions: Mapping[str, Any]) -> None:
-    """Writes it beside the store; one that may not be written to is left as it is."""
+def _save_tuned_weights(store: Store, mixing: Mixing, conditions: Mapping[str, Any]) -> None:
+    """Saves tuned weights in the folder of a store. Does nothing where the folder is read-only."""
     about = {"mixing": dataclasses.asdict(mixing), "conditions": conditions, "seconds": time.time()}
     try:
         save_artefact(store, f"{TUNED}{checksum(conditions)[:8]}", about, lambda folder: None)
