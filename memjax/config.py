@@ -8,8 +8,10 @@ modules and functions take plain arguments.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from memjax.settings.attention import *
+from memjax.settings.compatibility import CLASSES, renamed_names
 from memjax.settings.data import *
 from memjax.settings.evaluation import *
 from memjax.settings.examples import *
@@ -31,6 +33,9 @@ from memjax.settings.sources import *
 from memjax.settings.task import *
 from memjax.settings.tokenizers import *
 from memjax.settings.training import *
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of this module
+    __getattr__ = renamed_names(__name__, CLASSES)
 
 Model = ModelSettings
 """as configs name it"""

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 
 import memjax.config
 from memjax.config import Config
+from memjax.settings.compatibility import describe_renamed_option
 from memjax.settings.ranges import PLAIN
 from memjax.settings.relations import check_fields
 
@@ -115,6 +116,8 @@ def _mistakes_in(path: Path) -> Iterator[None]:
 def _describe_error(error: BaseException) -> str:
     """An error of a config file in words, with the name that may have been meant."""
     text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    if re.match(r"\w+: \w+ is now ", text):  # a name of an earlier version
+        return text
     told = f"{type(error).__name__}: {text}" if text else type(error).__name__
     patterns = (
         r"^(?P<kind>\w+)\.__init__\(\) got an unexpected keyword argument '(?P<name>\w+)'",
@@ -200,6 +203,8 @@ def apply_overrides(
         if name in ("--help", "-h"):
             continue
         if name not in options:
+            if line := describe_renamed_option(config, name.removeprefix("--").replace("-", "_")):
+                raise UsageError(line)
             fields = [name for name, (field, _) in options.items() if not only or field.startswith(tuple(only))]
             raise UsageError(_unknown(name, config, [*others, *fields]))
         field, _ = options[name]
@@ -237,6 +242,8 @@ def find_field(config: Any, name: str, prefer: str = "") -> str:
     wanted = name.strip().removeprefix("--").replace("-", "_")
     found = [field for field in fields if field == wanted or field.endswith(f".{wanted}")]
     if not found:
+        if line := describe_renamed_option(config, wanted):
+            raise UsageError(line)
         raise UsageError(_unknown(_option(wanted), config, [_option(field) for field in fields]))
     return min(found, key=lambda field: (field != wanted, not (prefer and field.startswith(prefer))))
 

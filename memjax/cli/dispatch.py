@@ -41,6 +41,7 @@ VERBS = {
     "data": ("data", "read the data, train the tokenizer, write token files"),
     "datastore": ("datastore", "keys and next tokens of a split, and their indices"),
     "plan": ("plan", "what a step needs on TPUs that are not here"),
+    "migrate": ("migrate", "a config file or script of yours under the names that settings have today"),
     "demo": ("demo", "what a memory is worth, in minutes (`make run`)"),
     "doctor": ("doctor", "versions, devices, and what is missing"),
 }

@@ -41,6 +41,7 @@ from memjax.data.translation import (
 )
 from memjax.data.word_vectors import read_word_vectors
 from memjax.data.wordpiece import WordPieceTokenizer
+from memjax.settings.compatibility import saved_type
 from memjax.settings.reading_rules import ReadingRules
 
 __all__ = [
@@ -321,7 +322,7 @@ def _open_texts(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progr
         parts = (chosen.fingerprint, tokenizer.fingerprint, str(data.min_document_length), *annotators)
         name = _digest(*parts, *_skip_key(source))
         file = write_token_file(
-            folder / f"{type(source).__name__}-{split}-{name}",
+            folder / f"{saved_type(type(source))}-{split}-{name}",
             chosen,
             tokenizer,
             min_tokens=data.min_document_length,
@@ -372,7 +373,7 @@ def _open_pairs(data: configs.Data, read: Read, tokenizer_of: TokenizerOf, progr
 
     def documents(split: str) -> SentencePairs:
         def write(texts: Any) -> Documents:
-            path = folder / f"{type(source).__name__}-{split}-{_digest(texts.fingerprint, ending.fingerprint)}"
+            path = folder / f"{saved_type(type(source))}-{split}-{_digest(texts.fingerprint, ending.fingerprint)}"
             began = time.time()
             file = write_token_file(path, texts, ending, progress=progress)
             _report_reuse(file, began, split, texts.compared, progress)

@@ -8,6 +8,8 @@ they are asked for, so that the mathematics (`memjax.lifelong.projection`, `pena
 import importlib
 from typing import Any
 
+from memjax.settings.compatibility import renamed_names
+
 ROOMS = {
     "adaptation": ("PRESETS", "adapt", "adapted_outputs", "neighbor_weights"),
     "compose": ("Replayed", "Rule", "compose"),
@@ -28,5 +30,5 @@ __all__ = sorted(_FILES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 def __getattr__(name: str) -> Any:
     if name not in _FILES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return renamed_names(__name__)(name)
     return getattr(importlib.import_module(f"{__name__}.{_FILES[name]}"), name)

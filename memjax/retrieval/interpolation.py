@@ -40,8 +40,10 @@ from memjax.retrieval.tuning import (
     score_mixture,
     tune,
 )
+from memjax.settings.compatibility import in_saved_names
 from memjax.settings.relations import require
 from memjax.training.evaluation import EvaluationResult, Evaluator, Score, Scored
+from memjax.training.runs import config_to_dict
 
 __all__ = ["Found", "Mixing", "WithStore", "add_store", "evaluate_with_store", "kept_mixing", "neighbors_in_store"]
 
@@ -293,7 +295,8 @@ def _rescore_subsets(
 def _tuning_conditions(source: KeySource, index: Index) -> dict[str, Any]:
     """Returns the conditions that tuned weights depend on beside the store and the tuning split, as JSON."""
     cache = source.run.experiment.config.evaluation.cache
-    laid_over = dataclasses.asdict(cache) if cache.memory_length else {}
+    laid_over = in_saved_names(config_to_dict(cache)) if cache.memory_length else {}
+    laid_over.pop("type", None)
     return {"cache": checksum(laid_over)[:16], "index": type(index).__name__, "metric": index.metric}
 
 

@@ -17,6 +17,7 @@ from memjax.data.documents import Documents, Split
 from memjax.data.reading import Reading
 from memjax.memory.contract import OutputMemory
 from memjax.models.features import add_features, add_mixtures, regroup
+from memjax.settings.compatibility import in_saved_names
 from memjax.settings.relations import require
 from memjax.training.checkpoints import flatten, unflatten
 from memjax.training.evaluation import Evaluator, make_score
@@ -163,7 +164,7 @@ class KeySource:
             "segment_length": reading.segment_length,
             **windows,
             "score_first": reading.score_first,
-            "attention": config_to_dict(self.run.experiment.config.model.attention),
+            "attention": in_saved_names(config_to_dict(self.run.experiment.config.model.attention)),
             "key": self.tap,
         }
 

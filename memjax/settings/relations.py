@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from memjax.settings.compatibility import describe_renamed_field
 from memjax.settings.ranges import hints_of, refusal
 
 if TYPE_CHECKING:
@@ -22,6 +23,26 @@ class Settings:
 
     `field` is the path of the part with a dot at its end: `model.attention.`, or '' for the whole.
     """
+
+    if not TYPE_CHECKING:  # A type checker would take every name for a field.
+
+        def __new__(cls, *arguments, **fields):
+            """Refuses keywords that are names of earlier versions in a line that says the name of today."""
+            # `super()` does not work in classes with slots, which `dataclass` makes a second time.
+            for line in filter(None, (describe_renamed_field(cls, name) for name in fields)):
+                raise TypeError(line)
+            return object.__new__(cls)
+
+        def __getattr__(self, name):
+            kind = type(self)
+            raise AttributeError(
+                describe_renamed_field(kind, name) or f"{kind.__name__!r} object has no attribute {name!r}"
+            )
+
+        def __setattr__(self, name, value):
+            if line := describe_renamed_field(type(self), name):
+                raise AttributeError(line)
+            object.__setattr__(self, name, value)
 
     def check(self, field: str, config: Config) -> None:
         """Raises `ValueError` where its values do not fit each other or the other sections."""

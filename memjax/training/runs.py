@@ -27,9 +27,16 @@ from typing import Any
 
 import jax
 
-from memjax import config as configs
 from memjax.config import Config
 from memjax.data.saved_tokenizers import load_tokenizer, save_tokenizer
+from memjax.settings.compatibility import (
+    ADDED,
+    SAVED_TYPES,
+    current_path,
+    in_saved_names,
+    settings_class,
+    upgrade_saved_settings,
+)
 from memjax.settings.relations import check_fields
 from memjax.training.processes import is_first
 from memjax.training.stages import GROWTH
@@ -48,29 +55,6 @@ MEMORY_FIELDS = ("data.rows",)
 """fields that may differ besides when a run goes on with empty memories"""
 TOKENIZER = "tokenizer"
 """the folder of a run's own tokenizer"""
-SAVED_NAMES = {"ModelSettings": "Model"}
-"""types that runs, and the fingerprints of stores, know by another name"""
-DROPPED = {
-    "InfinityFormer": {"segment_length"},
-    "Memformer": {
-        *("attention", "head_dim", "markers", "memory_dtype", "memory_tokens", "positions", "scale_embeddings"),
-        "segment_length",
-    },
-}
-"""fields that older config.json files have, and that never said anything of their own"""
-FORMERLY: dict[str, dict[str, Any]] = {
-    "InfinityFormer": {"first_densities": "published", "over_layers": "mean"},
-    "Memformer": {"unit_values": False, "retain_bias": 0.0, "writes_begin": True, "segment_positions": "none"},
-    "Spalm": {"scale_neighbors": False},
-    **{
-        name: {"equality": "letters_and_digits"}
-        for name in ("TextClasses", "CLBenchmark", "TfdsClasses", "SeqioClasses")
-    },
-    "LabelledFile": {"equality": "letters_and_digits", "escapes": "resolved"},
-}
-"""fields that older config.json files lack, where their runs were trained with another value than the default"""
-ADDED: dict[str, dict[str, Any]] = {"Model": {"norm_epsilon": None}}
-"""fields that older fingerprints of stores lack, and the values of models that are what they were"""
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 
 
@@ -228,14 +212,15 @@ def config_to_dict(config: Any) -> Any:
     """A configuration as JSON values; every dataclass names its type.
 
     Example:
-      >>> config_to_dict(configs.Bytes())
+      >>> from memjax.config import Bytes
+      >>> config_to_dict(Bytes())
       {'type': 'Bytes'}
     """
     if dataclasses.is_dataclass(config):
         fields = {f.name: config_to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
         if fields.get("cache_dir") == "":
             fields["cache_dir"] = None  # where earlier versions wrote '', they meant the default folder
-        return {"type": SAVED_NAMES.get(name := type(config).__name__, name), **fields}
+        return {"type": SAVED_TYPES.get(name := type(config).__name__, name), **fields}
     return [config_to_dict(value) for value in config] if isinstance(config, tuple | list) else config
 
 
@@ -246,12 +231,13 @@ def model_for_fingerprint(model: Any) -> Any:
       model: Settings of a model. Fields that earlier versions lacked are left out where they change nothing (`ADDED`).
 
     Example:
-      >>> "norm_epsilon" in model_for_fingerprint(configs.Model())
+      >>> from memjax.config import Model
+      >>> "norm_epsilon" in model_for_fingerprint(Model())
       False
-      >>> model_for_fingerprint(configs.Model(norm_epsilon=1e-6))["norm_epsilon"]
+      >>> model_for_fingerprint(Model(norm_epsilon=1e-6))["norm_epsilon"]
       1e-06
     """
-    values = config_to_dict(model)
+    values = in_saved_names(config_to_dict(model))
     added = ADDED.get(values["type"], {})
     return {name: value for name, value in values.items() if name not in added or value != added[name]}
 
@@ -266,11 +252,10 @@ def config_from_dict(value: Any) -> Any:
         return tuple(config_from_dict(item) for item in value)
     if not isinstance(value, dict):
         return value
-    kind = getattr(configs, str(value.get("type")), None)
-    if not dataclasses.is_dataclass(kind):
+    kind = settings_class(value.get("type"))
+    if kind is None:
         raise ValueError(f"config: type {value.get('type')!r} is not known to this version of memjax")
-    value = {name: item for name, item in value.items() if name not in DROPPED.get(value["type"], ())}
-    value = FORMERLY.get(value["type"], {}) | value
+    value = upgrade_saved_settings(value)
     if value["type"] == "Data" and "cache_dir" in value:
         folder = value["cache_dir"]
         value["cache_dir"] = "" if folder is None else "default" if folder == "" else folder
@@ -278,7 +263,7 @@ def config_from_dict(value: Any) -> Any:
     unknown = sorted(value.keys() - known - {"type"})
     if unknown:
         raise ValueError(f"config: {value['type']}.{unknown[0]} is not known to this version of memjax")
-    return kind(**{name: config_from_dict(item) for name, item in value.items() if name != "type"})  # type: ignore[operator]
+    return kind(**{name: config_from_dict(item) for name, item in value.items() if name != "type"})
 
 
 def load_config(path: Path | str) -> Config:
@@ -341,7 +326,7 @@ def grown(config: Config, lineage: Sequence[Mapping[str, Any]]) -> Config:
     """
     config = copy.deepcopy(config)
     for path, value in (item for fields in lineage for item in fields.items() if item[0] != GROWTH):
-        part, _, name = path.rpartition(".")
+        part, _, name = current_path(config, path).rpartition(".")
         try:
             setattr(attrgetter(part)(config) if part else config, name, value)
         except AttributeError:  # settings have slots: no other name can be set

@@ -1,17 +1,23 @@
 """Earlier names of fields and classes: what they have saved and hashed stays what it was."""
 
+import dataclasses
 import json
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from memjax import config as configs
+from memjax.cli import main
 from memjax.config import (
     GPT2,
+    Adam,
     Bidirectional,
     Compressive,
+    Config,
     ContinuousCache,
+    Data,
     EncoderDecoder,
     InfinityFormer,
     Memformer,
@@ -19,11 +25,14 @@ from memjax.config import (
     Model,
     Perceptron,
     Spalm,
+    Training,
 )
 from memjax.datastore.files import checksum
+from memjax.overrides import UsageError, apply_overrides, find_field, load_config
 from memjax.retrieval.interpolation import _conditions
 from memjax.retrieval.keys import KeySource
-from memjax.training.runs import config_from_dict, model_for_fingerprint
+from memjax.settings import compatibility
+from memjax.training.runs import config_from_dict, config_to_dict, grown, model_for_fingerprint
 
 SAVED = json.loads((Path(__file__).parent / "saved_settings.json").read_text(encoding="utf-8"))
 """Class -> its default values, as version 0.1.0 writes them in a config.json."""
@@ -76,3 +85,141 @@ def test_the_protocol_of_a_store_names_the_attention_as_earlier_versions_did(nam
     run = SimpleNamespace(experiment=SimpleNamespace(config=config, reading=reading))
     protocol = KeySource.protocol(SimpleNamespace(run=run, tap="key"))  # type: ignore[arg-type]
     assert protocol["attention"] == SAVED[name]
+
+
+@pytest.fixture
+def earlier(monkeypatch):
+    """Names that no version had: `Adam.beta1`, the protocol 'one_by_one' as `Data.way`, and the class `AdamW`."""
+    monkeypatch.setattr(compatibility, "FIELDS", {"Adam": {"beta1": "b1"}, "Data": {"way": "protocol"}})
+    monkeypatch.setattr(compatibility, "VALUES", {"Data": {"protocol": {"one_by_one": "separate"}}})
+    monkeypatch.setitem(compatibility.CLASSES, "AdamW", "Adam")
+    clear = lambda: [f.cache_clear() for f in (compatibility.renamed_fields, compatibility.changed_values)]
+    clear()
+    yield
+    clear()
+
+
+def test_a_config_of_an_earlier_version_is_read_and_hashed_by_its_names(earlier):
+    saved = {"type": "Data", "way": "one_by_one", "segment_length": 7}
+    assert config_from_dict(saved) == Data(segment_length=7)
+    optimizer = {"type": "AdamW", "beta1": 0.8}
+    training = Training(optimizer=Adam(b1=0.8))
+    assert config_from_dict({"type": "Training", "optimizer": optimizer}) == training
+    hashed = compatibility.in_saved_names(config_to_dict(training))
+    assert hashed["optimizer"]["beta1"] == 0.8 and hashed["optimizer"]["type"] == "AdamW"
+    assert compatibility.in_saved_names(config_to_dict(Data()))["way"] == "one_by_one"
+    assert grown(Config(), [{"training.optimizer.beta1": 0.5}]).training.optimizer == Adam(b1=0.5)
+
+
+def test_an_option_of_an_earlier_version_is_refused_in_a_line_with_its_new_name(earlier):
+    line = "^training.optimizer.beta1 is now training.optimizer.b1$"
+    for option in ("--training.optimizer.beta1", "--optimizer.beta1", "--beta1"):
+        with pytest.raises(UsageError, match=option[2:] + " is now training.optimizer.b1$"):
+            apply_overrides(Config(), [option, "0.5"])
+    with pytest.raises(UsageError, match=line):
+        apply_overrides(Config(), ["--training.optimizer.beta1=0.5"])
+    with pytest.raises(UsageError, match=r"^data.way is now data.protocol \('one_by_one' is now 'separate'\)$"):
+        apply_overrides(Config(), ["--data.way", "one_by_one"])
+    with pytest.raises(UsageError, match="beta1 is now training.optimizer.b1$"):
+        find_field(Config(), "beta1")
+    assert apply_overrides(Config(), ["--training.optimizer.b1", "0.5"]).training.optimizer == Adam(b1=0.5)
+
+
+def test_keywords_and_attributes_of_an_earlier_version_are_refused_with_the_new_name(earlier, tmp_path):
+    with pytest.raises(TypeError, match="^Adam: beta1 is now b1; `memjax migrate FILE` renames it in a config file$"):
+        Adam(beta1=0.5)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="Adam: beta1 is now b1"):
+        dataclasses.replace(Adam(), beta1=0.5)  # type: ignore[call-arg]
+    with pytest.raises(AttributeError, match="Data: way is now protocol"):
+        Data().way  # type: ignore[attr-defined]  # noqa: B018
+    data = Data()
+    with pytest.raises(AttributeError, match="Data: way is now protocol"):
+        data.way = "separate"  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="'Data' object has no attribute 'speed'"):
+        data.speed  # type: ignore[attr-defined]  # noqa: B018
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from memjax.config import Config, Data\n\n\ndef get_config():\n    return Config(data=Data(way=1))\n"
+    )
+    with pytest.raises(UsageError, match="line 5: Data: way is now protocol"):
+        load_config(str(file))
+
+
+def test_a_class_of_an_earlier_version_is_todays_with_a_warning(earlier):
+    with pytest.warns(DeprecationWarning, match="memjax.config.AdamW is now Adam"):
+        assert configs.AdamW is Adam
+    with warnings.catch_warnings(), pytest.raises(ImportError, match="cannot import name 'Nothing'"):
+        from memjax.config import Nothing  # type: ignore[attr-defined]  # noqa: F401
+
+
+def test_commands_are_shown_with_the_options_of_today(earlier):
+    command = "memjax train --data.way one_by_one --training.optimizer.beta1=0.5 --name way"
+    new = "memjax train --data.protocol separate --training.optimizer.b1=0.5 --name way"
+    assert compatibility.current_command(command, Config()) == new
+    assert compatibility.current_command("a text: it's no command", Config()) == "a text: it's no command"
+
+
+SCRIPT = """
+import dataclasses
+from memjax import config as configs
+from memjax.config import AdamW, Config, Data
+
+def get_config(variant="default"):
+    data = Data(way="one_by_one", segment_length=8)  # data.way is said here
+    config = Config(data=data, training=configs.Training(optimizer=AdamW(beta1=0.5, b2=0.9)))
+    config.data.way = "separate"
+    other.way = 3
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, way="separate"))
+    print(f"é {config.data.way}", config.training.optimizer.beta1, "--training.optimizer.beta1 0.5", way)
+    return config
+"""
+
+MIGRATED = """
+import dataclasses
+from memjax import config as configs
+from memjax.config import Adam, Config, Data
+
+def get_config(variant="default"):
+    data = Data(protocol="separate", segment_length=8)  # data.protocol is said here
+    config = Config(data=data, training=configs.Training(optimizer=Adam(b1=0.5, b2=0.9)))
+    config.data.protocol = "separate"
+    other.way = 3
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, protocol="separate"))
+    print(f"é {config.data.protocol}", config.training.optimizer.b1, "--training.optimizer.b1 0.5", way)
+    return config
+"""
+
+
+def test_a_file_is_migrated_to_the_names_of_today(earlier, tmp_path, capsys):
+    file, script = tmp_path / "mine.py", tmp_path / "go.sh"
+    file.write_text(SCRIPT)
+    script.write_text("memjax train --data.way separate --no-way\n")
+    assert main(["migrate", str(file)]) == 0
+    assert file.read_text() == SCRIPT and "not written; --write changes the file" in capsys.readouterr().out
+    assert main(["migrate", str(file), "--write"]) == 0 and main(["migrate", str(script), "--write"]) == 0
+    assert file.read_text() == MIGRATED
+    assert script.read_text() == "memjax train --data.protocol separate --no-way\n"
+    capsys.readouterr()
+    assert main(["migrate", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"file": str(file), "difference": [], "written": False}
+    for wrong, line in ((tmp_path / "no.py", "No such file"), (tmp_path, "Is a directory")):
+        assert main(["migrate", str(wrong)]) == 2 and line in capsys.readouterr().err
+    file.write_text("def (")
+    assert main(["migrate", str(file)]) == 2 and "invalid syntax" in capsys.readouterr().err
+
+
+def test_todays_names_are_fields_and_earlier_ones_are_not():
+    for name, fields in compatibility.FIELDS.items():
+        kind = compatibility.settings_class(name) or getattr(settings_module(name), name)
+        names = {field.name for field in dataclasses.fields(kind)}
+        assert {*fields.values()} <= names and not names & fields.keys(), name
+    for name, fields in compatibility.VALUES.items():
+        assert fields.keys() <= {field.name for field in dataclasses.fields(compatibility.settings_class(name))}  # type: ignore[arg-type]
+
+
+def settings_module(name: str):
+    """The file of `memjax.settings` with a class that is the base of others and no part of `memjax.config`."""
+    from memjax.settings import attention, generation, meta, methods, model, relation_methods, sources, task
+
+    files = (attention, generation, meta, methods, model, relation_methods, sources, task)
+    return next(file for file in files if hasattr(file, name))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import json
 import lzma
 import os
@@ -19,7 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memjax.overrides import load_config
+from memjax.config import Config
+from memjax.overrides import UsageError, load_config
+from memjax.settings.compatibility import current_command
 from memjax.training.runs import config_to_dict, read_json
 from memjax.training.runs import load_config as load_run_config
 
@@ -272,6 +275,26 @@ def restored(shipped: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
             place = place[name]
         place[last] = value
     return config
+
+
+def command_of_today(command: str, config: str = "", variant: str = "") -> str:
+    """Returns a recorded command with its options under the names that they have today.
+
+    Args:
+      command: As it was run.
+      config: Name of the configuration, whose kinds say what an option is now. '' for an option of any kind.
+      variant: Variant of the configuration.
+    """
+    return current_command(command, _shipped(config, variant) if config else Config)
+
+
+@functools.cache
+def _shipped(config: str, variant: str) -> Any:
+    """Returns a shipped configuration, or the class where the configuration is no longer there."""
+    try:
+        return load_config(config, variant)
+    except UsageError:
+        return Config
 
 
 def commit() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tools.recipes import RECIPES, Recipe, page_of
 from tools.results import comparisons, perplexities, speed_tables, streams, survey, tables
 from tools.results.cells import cell
-from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run
+from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run, command_of_today
 from tools.texts.pictures import pictures
 
 DOCS = ("papers", "guides/training", "guides/pods", "guides/plan", "guides/datastores", "guides/lifelong")
@@ -140,7 +140,10 @@ def page(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], bo
 
 def section(found: Measurement) -> str:
     """A measurement: where it comes from, how it was made, its table."""
-    known = [f"`{found.command}`" if found.command else "", f"commit {found.commit}" if found.commit else ""]
+    known = [
+        f"`{command_of_today(found.command)}`" if found.command else "",
+        f"commit {found.commit}" if found.commit else "",
+    ]
     origin = "; ".join(part for part in (*known, found.hardware) if part)
     parts = [f"## {found.title}", " ".join(part for part in (f"{origin}." if origin else "", found.about) if part)]
     if found.kind in TABLES:

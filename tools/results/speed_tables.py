@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memjax.planning.report import comparison, explain
-from tools.results.ledger import Measurement, apart
+from tools.results.ledger import Measurement, apart, command_of_today
 
 MIB = 2**20
 
@@ -198,7 +198,9 @@ def plans(found: Sequence[Measurement]) -> str:
             parts += [first, "\n".join(f"    {line.strip()}" for line in rest)]
     parts += ["Estimates are no measurements:"]
     parts += ["\n".join(f"- {text}." for text in dict.fromkeys(one["assumptions"] for one in facts))]
-    made = [[f"`{one.command}`", one.facts["date"], _versions(one.facts["versions"])] for one in found]
+    made = [
+        [f"`{command_of_today(one.command)}`", one.facts["date"], _versions(one.facts["versions"])] for one in found
+    ]
     return "\n\n".join([*parts, grid(["command", "date", "compiled by"], made)])
 
 

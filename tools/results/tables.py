@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tools.recipes import Recipe
-from tools.results.ledger import Measurement, Run, apart
+from tools.results.ledger import Measurement, Run, apart, command_of_today
 from tools.results.speed_tables import grid
 
 SPLITS = ("validation", "test")
@@ -84,7 +84,8 @@ def rows(runs: Sequence[Run], recipe: Recipe | None = None) -> str:
 
 def origins(runs: Sequence[Run]) -> str:
     """Where every run of a table comes from."""
-    cells = [[run.row, run.seed, f"`{run.command}`", run.commit, run.hardware] for run in runs]
+    command = lambda run: command_of_today(run.command, run.config, run.variant)
+    cells = [[run.row, run.seed, f"`{command(run)}`", run.commit, run.hardware] for run in runs]
     return grid(["row", "seed", "command", "commit", "hardware"], cells)
 
 

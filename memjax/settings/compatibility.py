@@ -1,0 +1,283 @@
+"""Names that earlier versions gave to settings, and the names of today.
+
+One table, read in both directions. To the names of today: `config.json` of a run (`upgrade_saved_settings`), options of
+the command line (`describe_renamed_option`), keywords and attributes of a config file (`describe_renamed_field`), the
+files that `memjax migrate` rewrites, and commands that are printed (`current_command`). To the names of earlier
+versions: what is hashed or compared on disk, such as the fingerprint of a datastore (`in_saved_names`), so that
+everything that an earlier version has written opens unchanged.
+
+A field that is renamed gets a line in `FIELDS`. Keys inside of checkpoints and of `metrics.jsonl` are not listed here:
+they are never renamed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import shlex
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, get_args
+
+CLASSES: dict[str, str] = {}
+"""class of settings in an earlier version -> its name today"""
+FIELDS: dict[str, dict[str, str]] = {}
+"""class -> field in an earlier version -> its name today; a class has the entries of its bases too"""
+VALUES: dict[str, dict[str, dict[Any, Any]]] = {}
+"""class -> field by its name today -> value in an earlier version -> value today"""
+NAMES: dict[str, dict[str, str]] = {}
+"""package of memjax -> public name in an earlier version -> its name today"""
+SAVED_TYPES = {"ModelSettings": "Model"}
+"""class -> its name in every `config.json` and fingerprint, today's included"""
+DROPPED = {
+    "InfinityFormer": {"segment_length"},
+    "Memformer": {
+        *("attention", "head_dim", "markers", "memory_dtype", "memory_tokens", "positions", "scale_embeddings"),
+        "segment_length",
+    },
+}
+"""type in a config.json -> fields that earlier versions wrote, and that never had an effect of their own"""
+FORMERLY: dict[str, dict[str, Any]] = {
+    "InfinityFormer": {"first_densities": "published", "over_layers": "mean"},
+    "Memformer": {"unit_values": False, "retain_bias": 0.0, "writes_begin": True, "segment_positions": "none"},
+    "Spalm": {"scale_neighbors": False},
+    **{
+        name: {"equality": "letters_and_digits"}
+        for name in ("TextClasses", "CLBenchmark", "TfdsClasses", "SeqioClasses")
+    },
+    "LabelledFile": {"equality": "letters_and_digits", "escapes": "resolved"},
+}
+"""type in a config.json -> field of today that older files lack -> value with which their runs were trained"""
+ADDED: dict[str, dict[str, Any]] = {"Model": {"norm_epsilon": None}}
+"""type in a fingerprint -> field that older fingerprints lack -> value with which a model is the same as before"""
+
+
+@functools.cache
+def renamed_fields(kind: type) -> Mapping[str, str]:
+    """Returns the earlier names of the fields of a class of settings, each with its name today."""
+    return _of_bases(FIELDS, kind)
+
+
+@functools.cache
+def changed_values(kind: type) -> Mapping[str, Mapping[Any, Any]]:
+    """Returns the fields of a class whose values have changed their names, each with earlier value -> value today."""
+    return _of_bases(VALUES, kind)
+
+
+def saved_type(kind: type) -> str:
+    """Returns the name of a class of settings in the file names and fingerprints of all versions."""
+    earlier = {new: old for old, new in CLASSES.items()}
+    return SAVED_TYPES.get(kind.__name__, earlier.get(kind.__name__, kind.__name__))
+
+
+def in_saved_names(value: Any) -> Any:
+    """Returns settings as JSON values under the names of earlier versions, for fingerprints and folders on disk.
+
+    Args:
+      value: Settings as `config_to_dict` returns them.
+
+    Example:
+      >>> in_saved_names({"type": "Bytes"})
+      {'type': 'Bytes'}
+    """
+    if isinstance(value, list | tuple):
+        return [in_saved_names(entry) for entry in value]
+    if not isinstance(value, dict) or (kind := settings_class(value.get("type"))) is None:
+        return value
+    earlier = {new: old for old, new in renamed_fields(kind).items()}
+    saved: dict[str, Any] = {}
+    for name, entry in value.items():
+        values = {new: old for old, new in changed_values(kind).get(name, {}).items()}
+        known = not isinstance(entry, list | dict) and entry in values
+        saved[earlier.get(name, name)] = values[entry] if known else in_saved_names(entry)
+    return {**saved, "type": saved_type(kind)}
+
+
+def upgrade_saved_settings(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns one level of a `config.json` under the names of today.
+
+    Fields that never had an effect are left out. Fields that did not exist have the value with which runs were trained.
+
+    Args:
+      value: Fields of one class of settings, with `type`.
+    """
+    kept = {name: entry for name, entry in value.items() if name not in DROPPED.get(value["type"], ())}
+    kind = settings_class(value["type"])
+    if kind is not None:
+        kept = dict(current_field(kind, name, entry) for name, entry in kept.items())
+    return FORMERLY.get(value["type"], {}) | kept
+
+
+def current_field(kind: type, name: str, value: Any = None) -> tuple[str, Any]:
+    """Returns a field of a class of settings and its value under the names of today.
+
+    Args:
+      kind: Class of settings.
+      name: Name of the field today or in an earlier version.
+      value: Its value. One that only earlier versions had is replaced by that of today.
+    """
+    new = renamed_fields(kind).get(name, name)
+    values = changed_values(kind).get(new, {})
+    # A value under the name of today is one of today, unless only values have changed.
+    is_earlier = new != name or new not in renamed_fields(kind).values()
+    if is_earlier and isinstance(value, str | int | float) and value in values:
+        value = values[value]
+    return new, value
+
+
+def describe_renamed_field(kind: type, name: str) -> str:
+    """Returns the line about a field of an earlier version, '' for every other name."""
+    new = renamed_fields(kind).get(name)
+    hint = "`memjax migrate FILE` renames it in a config file"
+    return f"{kind.__name__}: {name} is now {new}{_describe_values(kind, new)}; {hint}" if new else ""
+
+
+def describe_renamed_option(settings: Any, path: str) -> str:
+    """Returns the line about an option of an earlier version, '' for every other path.
+
+    Args:
+      settings: Configuration to which the option belongs.
+      path: Dotted path of the field, as 'data.segment_length', or the end of such a path. An end that is today the end
+        of another path is not renamed.
+    """
+    from memjax.settings.relations import parts
+
+    line = ""
+    for prefix, part in parts(settings):
+        for new, kind in _current_paths([part], path.split(".")):
+            if new == path:
+                return ""
+            values = _describe_values(kind, new.rpartition(".")[2])
+            line = line or f"{prefix}{path} is now {prefix}{new}{values}"
+        if line and not prefix:
+            return line
+    return line
+
+
+def current_path(settings: Any, path: str) -> str:
+    """Returns a dotted path of a field under the names of today; a path that is not known stays as it is.
+
+    Args:
+      settings: Settings, or a class of them. Of a class, fields that differ between the kinds of a part stay.
+      path: Dotted path, as 'data.segment_length'. Numbers stand for the entries of a tuple.
+    """
+    found = list(dict.fromkeys(new for new, _ in _current_paths([settings], path.split("."))))
+    is_class = isinstance(settings, type)
+    return path if not found or is_class and len(found) > 1 else found[0]
+
+
+def current_command(command: str, settings: Any) -> str:
+    """Returns a command line with its options under the names of today.
+
+    Args:
+      command: Command line as it was run.
+      settings: The configuration whose fields it sets, or a class.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:  # not a command line but a description
+        return command
+    if not any(word.startswith("--") and "." in word for word in words):
+        return command
+    changes = {}
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        option, equals, value = word.partition("=")
+        if not option.startswith("--") or "." not in option:
+            continue
+        path = option[2:].replace("-", "_")
+        for new, kind in _current_paths([settings], path.split(".")):
+            if new == path:
+                break
+            changes[option] = f"--{new.replace('_', '-')}"
+            values = changed_values(kind).get(new.rpartition(".")[2], {})
+            given = value if equals else following
+            if given in values:
+                changes[f"{option}{equals or ' '}{given}"] = f"{changes[option]}{equals or ' '}{values[given]}"
+            break
+    for old, new in sorted(changes.items(), key=lambda change: -len(change[0])):
+        command = re.sub(rf"(?<!\S){re.escape(old)}(?![\w.-])", new.replace("\\", r"\\"), command)
+    return command
+
+
+def settings_class(name: Any) -> type | None:
+    """Returns the class of settings with a name of today or of an earlier version, None where there is none."""
+    from memjax import config as configs
+
+    kind = vars(configs).get(CLASSES.get(str(name), str(name)))
+    return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
+
+
+def classes_in(hint: Any) -> list[type]:
+    """Returns the classes of settings in the annotation of a field: those of a union, or of the entries of a tuple."""
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return [hint]
+    return [kind for argument in get_args(hint) for kind in classes_in(argument)]
+
+
+def renamed_names(module: str, table: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+    """Makes the `__getattr__` of a package: a name of an earlier version gives today's, with a `DeprecationWarning`.
+
+    Args:
+      module: Name of the package.
+      table: Earlier name -> name today. None for those of `NAMES`.
+
+    Example:
+      >>> __getattr__ = renamed_names(__name__, {})
+    """
+    renamed = NAMES.get(module, {}) if table is None else table
+
+    def __getattr__(name: str) -> Any:
+        if name not in renamed:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        import importlib
+
+        warnings.warn(f"{module}.{name} is now {renamed[name]}", DeprecationWarning, stacklevel=2)
+        return getattr(importlib.import_module(module), renamed[name])
+
+    return __getattr__
+
+
+def _of_bases(table: Mapping[str, Mapping[str, Any]], kind: type) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        merged |= table.get(base.__name__, {})
+    return merged
+
+
+def _describe_values(kind: type, field: str) -> str:
+    """Returns the part of a line about values that have new names, '' where they have kept theirs."""
+    changes = [f"{old!r} is now {new!r}" for old, new in changed_values(kind).get(field, {}).items() if old != new]
+    return f" ({', '.join(changes)})" if changes else ""
+
+
+def _current_paths(places: Iterable[Any], names: list[str]) -> Iterator[tuple[str, type]]:
+    """Yields paths that lead to a field, the kinds that a configuration has first, with the class of the field.
+
+    Args:
+      places: Settings, or classes of them.
+      names: Path from there, in the names of today or of an earlier version.
+    """
+    from memjax.settings.ranges import hints_of
+
+    first, *rest = names
+    for place in places:
+        kind = place if isinstance(place, type) else type(place)
+        if first.startswith("no_"):  # a switch that is off
+            known = first[3:] in renamed_fields(kind)
+            name = f"no_{renamed_fields(kind)[first[3:]]}" if known else first
+            field = name[3:]
+        else:
+            name = field = renamed_fields(kind).get(first, first)
+        hints = hints_of(kind)
+        if field not in hints:
+            continue
+        if not rest:
+            yield name, kind
+            continue
+        value = None if isinstance(place, type) else getattr(place, field)
+        parts = [*value] if isinstance(value, tuple | list) else [value]
+        parts = [part for part in parts if dataclasses.is_dataclass(part)]
+        numbered = rest[0].isdigit() and len(rest) > 1
+        for path, owner in _current_paths([*parts, *classes_in(hints[field])], rest[1:] if numbered else rest):
+            yield f"{name}.{rest[0] + '.' if numbered else ''}{path}", owner
