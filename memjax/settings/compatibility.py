@@ -117,7 +117,7 @@ def current_field(kind: type, name: str, value: Any = None) -> tuple[str, Any]:
       name: Name of the field today or in an earlier version.
       value: Its value. One that only earlier versions had is replaced by that of today.
     """
-    new = renamed_fields(kind).get(name, name)
+    new = str(renamed_fields(kind).get(name, name))
     values = changed_values(kind).get(new, {})
     # A value under the name of today is one of today, unless only values have changed.
     is_earlier = new != name or new not in renamed_fields(kind).values()

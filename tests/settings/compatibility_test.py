@@ -29,7 +29,7 @@ from memjax.config import (
 )
 from memjax.datastore.files import checksum
 from memjax.overrides import UsageError, apply_overrides, find_field, load_config
-from memjax.retrieval.interpolation import _conditions
+from memjax.retrieval.interpolation import _tuning_conditions
 from memjax.retrieval.keys import KeySource
 from memjax.settings import compatibility
 from memjax.training.runs import config_from_dict, config_to_dict, grown, model_for_fingerprint
@@ -75,7 +75,7 @@ def test_the_model_of_a_store_has_the_digest_that_earlier_versions_wrote(model, 
 def test_tuned_weights_are_found_under_the_digest_that_earlier_versions_wrote(cache, digest):
     config = SimpleNamespace(evaluation=SimpleNamespace(cache=cache))
     source = SimpleNamespace(run=SimpleNamespace(experiment=SimpleNamespace(config=config)))
-    assert _conditions(source, SimpleNamespace(metric="l2"))["cache"] == digest  # type: ignore[arg-type]
+    assert _tuning_conditions(source, SimpleNamespace(metric="l2"))["cache"] == digest  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["Compressive", "GPT2", "InfinityFormer", "MemSizer", "Memorizing", "RFA", "T2R"])
@@ -147,7 +147,7 @@ def test_keywords_and_attributes_of_an_earlier_version_are_refused_with_the_new_
 
 def test_a_class_of_an_earlier_version_is_todays_with_a_warning(earlier):
     with pytest.warns(DeprecationWarning, match="memjax.config.AdamW is now Adam"):
-        assert configs.AdamW is Adam
+        assert configs.AdamW is Adam  # type: ignore[attr-defined]
     with warnings.catch_warnings(), pytest.raises(ImportError, match="cannot import name 'Nothing'"):
         from memjax.config import Nothing  # type: ignore[attr-defined]  # noqa: F401
 
