@@ -1,4 +1,4 @@
-"""Byte-pair tokenizers of Hugging Face `tokenizers`, as GPT-2 has them: text to ids and back without loss."""
+"""Byte-level byte-pair tokenizers, as in GPT-2 and RoBERTa, with the Hugging Face library `tokenizers`."""
 
 import hashlib
 import os
@@ -19,27 +19,32 @@ SPECIAL: tuple[dict[str, str], ...] = (
     dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), END_OF_TEXT),
     {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
 )
-"""names of special tokens: of GPT-2, and of RoBERTa"""
+"""Special tokens of GPT-2, and of RoBERTa: name of the setting -> text of the token."""
 
 
 class BytePairTokenizer(_ByteTable):
-    """A byte-level byte-pair tokenizer: a `tokenizer.json`, or a folder with GPT-2's `vocab.json` and `merges.txt`.
+    """A byte-level byte-pair tokenizer like those of GPT-2 and RoBERTa.
 
-    Documents begin and end with `<|endoftext|>` as GPT-2's do, which is the padding too; or with `<s>` and `</s>` as
-    RoBERTa's, where `<mask>` in a text is read as such. Bytes that are no UTF-8 are not taken: a byte-level tokenizer
-    of that library reads texts.
+    As in GPT-2, documents begin and end with `<|endoftext|>`, which is also the padding. With a tokenizer like
+    RoBERTa's they begin with `<s>` and end with `</s>`, and `<mask>` in a text is read as the mask token. Bytes that
+    are not UTF-8 are refused, because the library `tokenizers` encodes texts only.
 
     Attributes:
-      mask_id: Id of `<mask>`. None = a tokenizer of decoders.
-      special_names: `bos_token` and so on -> name.
-      lossless: False where added tokens swallow the blanks beside them, or a normaliser changes texts.
+      mask_id: Id of `<mask>`. None if the tokenizer has none, as in GPT-2.
+      special_names: Mapping from `bos_token`, `eos_token`, `unk_token` and `pad_token` to the text of the token.
+      lossless: Whether every text is preserved. False if added tokens absorb the blanks beside them, or a normaliser
+        changes texts.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
         """Loads a tokenizer.
 
+        Args:
+          path: A `tokenizer.json`, or a folder with one or with GPT-2's `vocab.json` and `merges.txt`.
+
         Raises:
-          ValueError: no such file, or a tokenizer that is not byte-level or has no `<|endoftext|>`.
+          ValueError: No such file, a tokenizer that is not byte-level, or one without the special tokens of GPT-2 or
+            RoBERTa.
         """
         try:
             self._tokenizer = _load(Path(path))
@@ -76,15 +81,15 @@ class BytePairTokenizer(_ByteTable):
         self.fingerprint = "byte-pairs-" + hashlib.sha256(self._tokenizer.to_str().encode("utf-8")).hexdigest()[:16]
 
     def for_encoder(self) -> FramingTokenizer:
-        """The same with what frames a text for an encoder."""
+        """Returns this tokenizer with the begin, end and mask tokens that a text encoder needs."""
         return FramingTokenizer(self)
 
     def files(self) -> dict[str, bytes]:
-        """A `tokenizer.json`."""
+        """Returns the tokenizer as a `tokenizer.json`."""
         return {"tokenizer.json": self._tokenizer.to_str().encode("utf-8")}
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 ids of a text; the name of a special token inside it is text like any other."""
+        """Returns the int32 ids of a text. The name of a special token inside the text is encoded as ordinary text."""
         ids: list[int] = []
         for number, part in enumerate(self._special.split(text)):
             # A name is spelled piece by piece: the library would read it as the special token.
@@ -102,15 +107,18 @@ class BytePairTokenizer(_ByteTable):
 def train_byte_pairs(
     texts: Iterable[str], path: str | os.PathLike[str], *, vocab_size: int = 4096
 ) -> BytePairTokenizer:
-    """Trains a byte-level tokenizer and writes it to `path`, a `tokenizer.json` (through a temporary file).
+    """Trains a byte-level byte-pair tokenizer and writes it to a `tokenizer.json` (through a temporary file).
 
     Args:
-      texts: read once, in order.
-      path: of the file.
-      vocab_size: ids, of which 257 are bytes and `<|endoftext|>`.
+      texts: Training texts, read once in order.
+      path: Path of the `tokenizer.json`.
+      vocab_size: Number of ids, of which 257 are bytes and `<|endoftext|>`.
+
+    Returns:
+      The tokenizer.
 
     Raises:
-      ValueError: a vocabulary that has no room for pairs.
+      ValueError: A vocabulary too small to have room for pairs.
     """
     if vocab_size <= 257:
         raise ValueError(f"vocab_size: given {vocab_size}, allowed: more than 257 (bytes and {END_OF_TEXT})")
@@ -130,6 +138,7 @@ def train_byte_pairs(
 
 
 def _load(path: Path):  # noqa: ANN202 (a class of an optional library)
+    """Loads the `tokenizers.Tokenizer` of a file or folder."""
     try:
         from tokenizers import Tokenizer, models, pre_tokenizers
     except ImportError as error:
@@ -152,9 +161,10 @@ def _load(path: Path):  # noqa: ANN202 (a class of an optional library)
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The byte that each character of a byte-level vocabulary stands for.
+    """Returns the byte that each character of a byte-level vocabulary stands for.
 
-    Printable Latin-1 characters stand for themselves, the other bytes, in order, for the characters from U+0100 on.
+    Printable Latin-1 characters stand for themselves. The characters from U+0100 on stand for the other bytes, in
+    order.
     """
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in shown]

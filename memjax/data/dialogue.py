@@ -1,8 +1,9 @@
-"""Dialogues about a document: CMU-DoG, and how documents and dialogues become the tokens of a language model.
+"""Dialogues about a document: reads CMU-DoG, and turns documents and dialogues into tokens for a language model.
 
 Zhou, Prabhumoye and Black 2018, "A Dataset for Document Grounded Conversations", https://arxiv.org/abs/1809.07358. The
-input follows Wolf et al. 2019, "TransferTransfo", https://arxiv.org/abs/1901.08149, without its candidates: a mark of
-the speaker before each utterance, and a learned embedding of the last mark at every token (`Model.markers`).
+input follows Wolf et al. 2019, "TransferTransfo", https://arxiv.org/abs/1901.08149: a mark of the speaker stands before
+each utterance, and every token gets a learned embedding of the last mark (`Model.markers`). Unlike there, no wrong
+candidate answers are read.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ from memjax.data.tokenizers import Tokenizer
 __all__ = ["Dialogue", "Dialogues", "MarkingTokenizer", "Turn", "Utterance", "cmu_dog", "dialogue_texts"]
 
 NUM_MARKS = 3
-"""Marks are the last ids of the vocabulary: the end of the document, the first speaker, the second speaker."""
+"""Number of marks, the last ids of the vocabulary: the end of the document, the first speaker, the second speaker."""
 ARCHIVE = "cmu_dog.tar.xz"
 FOLDERS = {"train": "train", "validation": "valid", "test": "test"}
 
@@ -32,12 +33,12 @@ Layout = Literal["none", "context", "memory"]
 
 @dataclasses.dataclass(frozen=True)
 class Utterance:
-    """What one of two people says.
+    """One utterance of one of the two people in a dialogue.
 
     Attributes:
-      speaker: 0 or 1.
-      text: on one line.
-      informed: the speaker has the document.
+      speaker: Number of the speaker, 0 or 1.
+      text: The text, without line breaks.
+      informed: Whether the speaker has seen the document.
     """
 
     speaker: int
@@ -47,7 +48,7 @@ class Utterance:
 
 @dataclasses.dataclass(frozen=True)
 class Dialogue:
-    """A document and what two people say about it."""
+    """A document and a dialogue of two people about it."""
 
     document: str
     utterances: tuple[Utterance, ...]
@@ -55,13 +56,13 @@ class Dialogue:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """A scored utterance in a document of `Dialogues`: its tokens are `[start, stop)`, the last one is the end token.
+    """The position of a scored utterance among the tokens of a document of `Dialogues`.
 
     Attributes:
-      dialogue: its number in the split.
-      utterance: its number in the dialogue.
-      start: of the first token after the mark of its speaker.
-      stop: after the end token.
+      dialogue: Number of the dialogue in the split.
+      utterance: Number of the utterance in the dialogue.
+      start: Position of its first token, after the mark of its speaker.
+      stop: Position after its last token, which is the end token unless the utterance was cut off.
     """
 
     dialogue: int
@@ -71,29 +72,30 @@ class Turn:
 
 
 class MarkingTokenizer(ReservedTokenizer):
-    """A tokenizer with the marks of dialogues as its last ids; they have no text."""
+    """A tokenizer whose last ids are the marks of dialogues, which stand for no text."""
 
     def __init__(self, tokenizer: Tokenizer):
+        """Adds the marks to a tokenizer of texts."""
         super().__init__(tokenizer, NUM_MARKS, "marks")
         self.separator_id = tokenizer.vocab_size
         self.speaker_ids = (tokenizer.vocab_size + 1, tokenizer.vocab_size + 2)
 
 
 class Dialogues(Documents):
-    """Documents and dialogues as the documents of a run; the loss is on utterances and their end tokens alone.
+    """Tokenised dialogues, each after the document that it is about. Only utterances and their end tokens are scored.
 
-    An utterance is the mark of its speaker, its tokens, and the end token. Three layouts, in which the same targets are
-    scored:
+    An utterance consists of the mark of its speaker, its tokens, and the end token. There are three layouts, which
+    score the same targets:
 
-    * 'memory': the whole document, marks of its end up to a whole number of segments, then the dialogue: what an answer
-      knows of the document it has from a memory.
-    * 'context': the document (its first `document_length` tokens), the mark of its end, and as many utterances as fit
-      into one segment. A longer dialogue goes on in further segments, which begin with the document again and with the
-      last utterances before, unscored, in at most half of the room that is left.
-    * 'none': as 'context', without the document.
+    * 'memory': The whole document, then marks of its end up to a whole number of segments, then the dialogue. The model
+      can only know the document through a memory when it reads the dialogue.
+    * 'context': The document (its first `document_length` tokens), the mark of its end, and as many utterances as fit
+      into one segment. A longer dialogue continues in further segments, which begin with the document again, followed
+      by the last utterances before. These are not scored and take at most half of the remaining room.
+    * 'none': The layout 'context' without the document.
 
-    `annotate` gives `weights`, and bool `is_word` (an utterance without its end token) and `is_informed` (the speaker
-    has the document). `turns(i)` says where the utterances of document i are.
+    `annotate` returns `weights`, `is_word` (bool, tokens of utterances without end tokens) and `is_informed` (bool,
+    whether the speaker has seen the document). `turns(i)` returns the positions of the utterances in document i.
 
     Example:
       >>> from memjax.data.tokenizers import ByteTokenizer
@@ -114,21 +116,21 @@ class Dialogues(Documents):
         document_length: int = 0,
         max_utterance_length: int = 128,
     ):
-        """Tokenises everything.
+        """Tokenises all dialogues.
 
         Args:
-          dialogues: of a split.
-          tokenizer: of texts and marks.
-          layout: where the document stands.
-          segment_length: tokens of a segment, as in training.
-          document_length: tokens of the document that are kept; 0 = all.
-          max_utterance_length: tokens of an utterance that are kept; it then has no end token.
+          dialogues: Dialogues of a split.
+          tokenizer: Tokenizer with marks of dialogues.
+          layout: Place of the document: 'memory', 'context' or 'none'.
+          segment_length: Number of tokens of a segment, the same as in training.
+          document_length: Number of tokens of a document to keep, the first ones. 0 for all.
+          max_utterance_length: Number of tokens of an utterance to keep. A longer one is cut off and has no end token.
 
         Raises:
-          ValueError: a segment that has no room for the longest utterance behind a document.
+          ValueError: A segment that has no room for the longest utterance behind a document.
         """
         self.tokenizer, self._length, self._layout = tokenizer, segment_length, layout
-        self._kept = {"document": document_length or None, "utterance": max_utterance_length}
+        self._max_lengths = {"document": document_length or None, "utterance": max_utterance_length}
         self._documents: dict[str, np.ndarray] = {}
         self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray, tuple[Turn, ...]]] = []
         for number, dialogue in enumerate(dialogues):
@@ -146,7 +148,7 @@ class Dialogues(Documents):
         return self._parts[index][0]
 
     def num_bytes(self, index: int, /) -> int:
-        """UTF-8 bytes of document and utterances."""
+        """Returns the number of UTF-8 bytes of the document and the utterances."""
         return int(self.tokenizer.token_bytes(self[index]).sum())
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
@@ -155,31 +157,33 @@ class Dialogues(Documents):
         return {"weights": weights, "is_word": is_word, "is_informed": informed}
 
     def turns(self, index: int, /) -> tuple[Turn, ...]:
-        """The scored utterances of a document, in order."""
+        """Returns the positions of the scored utterances of a document, in order."""
         return self._parts[index][3]
 
-    def _document(self, text: str) -> np.ndarray:
+    def _encode_document(self, text: str) -> np.ndarray:
+        """Returns the tokens of a document, cut off after `document_length`."""
         if text not in self._documents:  # a few documents, thousands of dialogues
-            self._documents[text] = self.tokenizer.encode(text)[: self._kept["document"]]
+            self._documents[text] = self.tokenizer.encode(text)[: self._max_lengths["document"]]
         return self._documents[text]
 
-    def _utterance(self, utterance: Utterance) -> np.ndarray:
-        """With the mark before and the end after it."""
+    def _encode_utterance(self, utterance: Utterance) -> np.ndarray:
+        """Returns the tokens of an utterance, with its speaker's mark before and the end token after them."""
         tokens = self.tokenizer.encode(utterance.text)
-        kept = self._kept["utterance"]
-        tail = [] if len(tokens) > kept else [self.tokenizer.end_id]
+        max_length = self._max_lengths["utterance"]
+        tail = [] if len(tokens) > max_length else [self.tokenizer.end_id]
         mark = self.tokenizer.speaker_ids[utterance.speaker]
-        return np.concatenate([[mark], tokens[:kept], tail]).astype(np.int32)
+        return np.concatenate([[mark], tokens[:max_length], tail]).astype(np.int32)
 
     def _lay_out(self, number: int, dialogue: Dialogue) -> Iterator[Any]:
-        said = [self._utterance(utterance) for utterance in dialogue.utterances]
+        """Yields the documents that a dialogue becomes, each as returned by `_join_part`."""
+        said = [self._encode_utterance(utterance) for utterance in dialogue.utterances]
         separator = np.array([self.tokenizer.separator_id], np.int32)
-        document = separator[:0] if self._layout == "none" else self._document(dialogue.document)
+        document = separator[:0] if self._layout == "none" else self._encode_document(dialogue.document)
         if self._layout == "memory":
             # Inputs are one token behind: the last mark is the first thing that the dialogue's first segment reads.
             fill = -(len(document) + 1) % self._length + 1
             head = np.concatenate([document, np.repeat(separator, fill)])
-            yield self._part(number, dialogue, head, said, 0, 0, len(said))
+            yield self._join_part(number, dialogue, head, said, 0, 0, len(said))
             return
         head = np.concatenate([document, separator])
         room = self._length - len(head)
@@ -191,16 +195,20 @@ class Dialogues(Documents):
             )
         first = 0
         while first < len(said):
-            again = _fitting(said[:first][::-1], min(room // 2, room - len(said[first])))
+            again = _count_fitting(said[:first][::-1], min(room // 2, room - len(said[first])))
             used = sum(len(tokens) for tokens in said[first - again : first])
-            stop = first + _fitting(said[first:], room - used)
-            yield self._part(number, dialogue, head, said, first - again, first, stop)
+            stop = first + _count_fitting(said[first:], room - used)
+            yield self._join_part(number, dialogue, head, said, first - again, first, stop)
             first = stop
 
-    def _part(
+    def _join_part(
         self, number: int, dialogue: Dialogue, head: np.ndarray, said: Sequence[np.ndarray], *bounds: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[Turn, ...]]:
-        """Head and utterances `[begin, stop)`, scored from `first` on."""
+        """Joins the head and the utterances `[begin, stop)`, of which those from `first` on are scored.
+
+        Returns:
+          Tokens, weights, whether the speaker of each token is informed, and the positions of the scored utterances.
+        """
         begin, first, stop = bounds
         place, turns = len(head), []
         total = place + sum(len(tokens) for tokens in said[begin:stop])
@@ -214,51 +222,53 @@ class Dialogues(Documents):
         return np.concatenate([head, *said[begin:stop]]), weights, informed, tuple(turns)
 
 
-def _fitting(pieces: Sequence[np.ndarray], room: int) -> int:
-    """How many of the first pieces fit."""
+def _count_fitting(pieces: Sequence[np.ndarray], room: int) -> int:
+    """Counts the first pieces that fit into `room` tokens together."""
     ends = np.cumsum([len(piece) for piece in pieces])
     return int(np.searchsorted(ends, room, side="right"))
 
 
 def cmu_dog(path: str | Path, split: str) -> list[Dialogue]:
-    """One split of CMU-DoG, as its authors divide it; empty utterances are left out, and dialogues without any.
+    """Reads one split of CMU-DoG, as its authors divide it. Empty utterances and dialogues are left out.
 
     Args:
-      path: of the folder with `Conversations` and `WikiData`, of one with the archive `cmu_dog.tar.xz`, or the archive.
+      path: Folder with `Conversations` and `WikiData`, folder with the archive `cmu_dog.tar.xz`, or the archive itself.
       split: 'train', 'validation' or 'test'.
 
     Raises:
-      ValueError: no such files, or a dialogue about a document that is not there.
+      ValueError: No such files, or a dialogue about a document that is missing.
     """
     files = _read_files(Path(path), f"Conversations/{FOLDERS[split]}/")
     about = {name: json.loads(text) for name, text in files.items()}
-    documents = {_number(body): _document_text(body) for name, body in about.items() if name.startswith("WikiData/")}
+    documents = {
+        _document_number(body): _document_text(body) for name, body in about.items() if name.startswith("WikiData/")
+    }
     dialogues = []
     for name in sorted(name for name in about if name.startswith("Conversations/")):
         body = about[name]
-        if _number(body) not in documents:
+        if _document_number(body) not in documents:
             raise ValueError(
-                f"data.source.path: {path} has no document {_number(body)} in WikiData, which {name} needs"
+                f"data.source.path: {path} has no document {_document_number(body)} in WikiData, which {name} needs"
             )
         said = [(turn["uid"], " ".join(turn["text"].split())) for turn in body["history"]]
         readers = body.get("whoSawDoc", [])
         utterances = tuple(Utterance(int(who == "user2"), text, who in readers) for who, text in said if text)
         if utterances:
-            dialogues.append(Dialogue(documents[_number(body)], utterances))
+            dialogues.append(Dialogue(documents[_document_number(body)], utterances))
     if not dialogues:
         raise ValueError(f"data.source.path: {path} has no dialogues of the split {split!r}")
     return dialogues
 
 
 def dialogue_texts(dialogues: Sequence[Dialogue]) -> Texts:
-    """Every document once, and all utterances: what a tokenizer is trained on."""
+    """Returns every document once and all utterances, as training texts of a tokenizer."""
     documents = dict.fromkeys(dialogue.document for dialogue in dialogues)
     said = (utterance.text for dialogue in dialogues for utterance in dialogue.utterances)
     return Texts.from_mapping({str(number): text for number, text in enumerate([*documents, *said])})
 
 
 def _read_files(path: Path, conversations: str) -> dict[str, str]:
-    """Name -> text of the documents, and of the dialogues in one folder."""
+    """Reads the files of all documents, and of the dialogues in the folder `conversations`: name -> text."""
     wanted = lambda name: name.endswith(".json") and name.startswith(("WikiData/", conversations))
     archive = path / ARCHIVE if path.is_dir() else path
     if (path / "WikiData").is_dir():
@@ -280,12 +290,13 @@ def _read_files(path: Path, conversations: str) -> dict[str, str]:
     return files
 
 
-def _number(body: Mapping[str, Any]) -> int:
+def _document_number(body: Mapping[str, Any]) -> int:
+    """Returns the number of the document that a file of CMU-DoG contains or is about."""
     return int(body["wikiDocumentIdx"])
 
 
 def _document_text(body: Mapping[str, Any]) -> str:
-    """The four sections as lines; the first one field by field."""
+    """Joins the four sections of a document, one line each, the first section one line per field."""
     about = body["0"]
     lines = []
     for name in ("movieName", "year", "genre", "director", "introduction", "cast", "rating", "critical_response"):

@@ -1,4 +1,4 @@
-"""Documents cut into pieces of fixed length, each an example that stands alone."""
+"""Examples from pieces of fixed length into which documents are cut, each read with an empty memory."""
 
 import hashlib
 from typing import Any, Literal
@@ -10,11 +10,16 @@ from memjax.data.documents import Documents, Example, Examples
 __all__ = ["Pieces", "TextPieces", "Where", "with_prompt"]
 
 Where = Literal["none", "before", "after_first"]
-"""no prompt has a place, or one stands before a text or after its first token"""
+"""Place of a task prompt: none, before a text, or after its first token."""
 
 
 def with_prompt(tokens: np.ndarray, prompt: int | None, where: Where) -> np.ndarray:
-    """int32 tokens with a prompt among them; None = as they are.
+    """Inserts the id of a task prompt into tokens.
+
+    Args:
+      tokens: Token ids.
+      prompt: Id of the prompt. None to leave the tokens unchanged.
+      where: Place of the prompt: 'after_first' for after the first token, otherwise before all tokens.
 
     Example:
       >>> with_prompt(np.array([5, 6]), 9, "before").tolist(), with_prompt(np.array([5, 6]), 9, "after_first").tolist()
@@ -24,19 +29,20 @@ def with_prompt(tokens: np.ndarray, prompt: int | None, where: Where) -> np.ndar
 
 
 class Pieces(Examples):
-    """Documents cut into pieces, in order; a subclass says what a piece asks for (`example`).
+    """Base class of examples that are pieces of documents, in order. A subclass defines their targets (`example`).
 
     Attributes:
-      room: tokens of a piece; the last one of a document, or of all, may have fewer.
+      room: Number of tokens of a piece. The last piece of a document (of all documents, if they are joined) may have
+        fewer.
     """
 
     def __init__(self, documents: Documents, *, room: int, packed: bool = False):
-        """Cuts the documents.
+        """Computes the bounds of all pieces.
 
         Args:
-          documents: tokenised texts.
-          room: tokens of a piece.
-          packed: join all documents first; otherwise a piece never straddles two.
+          documents: Tokenised texts.
+          room: Number of tokens of a piece.
+          packed: Whether to join all documents before cutting. If False, no piece contains tokens of two documents.
         """
         self._documents, self._packed, self.room = documents, packed, room
         sizes = np.array([documents.num_tokens(index) for index in range(len(documents))], np.int64)
@@ -48,7 +54,12 @@ class Pieces(Examples):
         return int(self._piece_ends[-1])
 
     def bounds(self, index: int, /) -> tuple[int, int, int]:
-        """Of the joined corpus: first token of a piece, the one after its last, the one after its document's last."""
+        """Returns the bounds of a piece in the joined corpus.
+
+        Returns:
+          Position of its first token, position after its last token, and position after the last token of its document
+          (of the corpus, if the documents are joined).
+        """
         if not 0 <= index < len(self):
             raise IndexError(f"piece {index} of {len(self)}")
         if self._packed:
@@ -61,7 +72,7 @@ class Pieces(Examples):
         return begin, min(begin + self.room, end), end
 
     def parts(self, begin: int, end: int) -> list[np.ndarray]:
-        """Tokens of the joined corpus from `begin` to `end`, of one document after the other."""
+        """Returns the tokens `[begin, end)` of the joined corpus, as one array per document."""
         parts, document = [], int(np.searchsorted(self._ends, begin, side="right"))
         while begin < end:
             until, start = min(end, int(self._ends[document])), int(self._ends[document - 1]) if document else 0
@@ -71,9 +82,11 @@ class Pieces(Examples):
 
 
 class TextPieces(Pieces):
-    """Pieces whose every next token is asked for, the one after the piece included; the first of all is not.
+    """Language-modelling examples from pieces of text: each token of a piece has the next token as its target.
 
-    A prompt takes the place of one token. It is never asked for, and no more is asked for than without it.
+    The target of the last token is the first token of the next piece. The first token of a document (of the corpus, if
+    the documents are joined) is never a target. A task prompt takes the place of one token. It is never a target, and
+    does not add targets.
     """
 
     def __init__(
@@ -86,21 +99,22 @@ class TextPieces(Pieces):
         prompt: int | None = None,
         where: Where = "none",
     ):
-        """Cuts the documents.
+        """Computes the bounds of all pieces.
 
         Args:
-          documents: as in `Pieces`, like `packed`.
-          tokenizer: counts bytes; None = one a token.
-          length: tokens of a row.
-          packed: as there.
-          prompt: id that stands in every piece; None = none, where there could be one.
-          where: it stands; 'none' = there is no room for one.
+          documents: Tokenised texts.
+          tokenizer: Tokenizer that counts bytes. None for one byte per token.
+          length: Number of tokens of a row.
+          packed: Whether to join all documents before cutting. If False, no piece contains tokens of two documents.
+          prompt: Id of the task prompt in every piece. None for no prompt, although one token of room is left for it
+            unless `where` is 'none'.
+          where: Place of the prompt. 'none' leaves no room for a prompt.
         """
         super().__init__(documents, room=length - (where != "none"), packed=packed)
         self._tokenizer, self._length, self._prompt = tokenizer, length, prompt
         self._where: Where = where
-        own = f"/{where}/{prompt}" if where != "none" else ""
-        settings = f"{documents.fingerprint}/{length}/{packed}{own}"
+        prompt_settings = f"/{where}/{prompt}" if where != "none" else ""
+        settings = f"{documents.fingerprint}/{length}/{packed}{prompt_settings}"
         self.fingerprint = "pieces-" + hashlib.sha256(settings.encode()).hexdigest()[:16]
 
     def example(self, index: int, /, epoch: int = 0) -> Example:
@@ -120,7 +134,7 @@ class TextPieces(Pieces):
         return end - begin
 
     def num_bytes(self, index: int, /) -> int:
-        """Of the targets; one a token where there is no tokenizer."""
+        """Returns the number of UTF-8 bytes of the targets of a piece, or one per target without a tokenizer."""
         begin, end, last = self.bounds(index)
         asked = self.parts(begin + 1, min(end + 1, last))
         return int(

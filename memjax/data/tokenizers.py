@@ -1,8 +1,9 @@
-"""Text to ids and back: bytes, SentencePiece, words (WikiText), and any seqio vocabulary.
+"""Tokenizers from text to ids and back: bytes, SentencePiece, words (WikiText), and any seqio vocabulary.
 
-Byte and SentencePiece tokenizers lose nothing: `decode(encode(text)) == text` for every text that has a UTF-8 form,
-and `token_bytes` sums to its UTF-8 length, so bits per byte are exact whatever the vocabulary. They also take bytes
-that are no UTF-8 as surrogate escapes (PEP 383), which a corpus cut inside a character leaves at its ends.
+Byte and SentencePiece tokenizers are lossless: `decode(encode(text)) == text` for every text that has a UTF-8 form,
+and `token_bytes` sums to its UTF-8 length. Bits per byte are therefore exact with every vocabulary. The tokenizers also
+accept bytes that are not UTF-8 as surrogate escapes (PEP 383). Such bytes stand at the ends of a corpus that was cut
+inside a character.
 """
 
 from __future__ import annotations
@@ -33,21 +34,25 @@ __all__ = [
     "train_sentencepiece",
 ]
 
-_SPELLED = re.compile("([\u2581\udc80-\udcff]+)")  # What it would change, and is therefore spelled in byte pieces.
+# Characters that SentencePiece would change. They are written in byte pieces instead.
+_SPELLED = re.compile("([\u2581\udc80-\udcff]+)")
 
 Ids: TypeAlias = Sequence[int | np.integer] | np.ndarray
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What the data pipeline asks of a tokenizer.
+    """Interface of all tokenizers: text to ids and back, with the number of bytes of each id.
 
     Attributes:
-      vocab_size: number of ids, special ones included.
-      begin_id: read before the first token of a document; `end_id`, `pad_id` likewise special, without bytes.
-      lossless: every text comes back from its ids, and `token_bytes` sums to its UTF-8 length.
-      fingerprint: changes when the ids of some text change.
-      base: the tokenizer itself, or the one that it lays marks or ends around.
+      vocab_size: Number of ids, including special ids.
+      begin_id: Special id that is read before the first token of a document.
+      end_id: Special id that ends a text.
+      pad_id: Special id of padding. Special ids stand for no bytes.
+      lossless: Whether every text can be decoded from its ids, and `token_bytes` sums to its UTF-8 length.
+      fingerprint: Hash that changes when the ids of some text change.
+      base: The innermost tokenizer, inside all wrappers that add marks or end tokens. The tokenizer itself if it wraps
+        none.
     """
 
     vocab_size: int
@@ -61,30 +66,34 @@ class Tokenizer(Protocol):
     def base(self) -> Any: ...
 
     def files(self) -> dict[str, bytes]:
-        """Name -> content of the files that it can be made of again (`memjax.data.saved_tokenizers`)."""
+        """Returns name -> content of the files from which `memjax.data.saved_tokenizers` can load the tokenizer."""
         ...
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 ids of a text, without begin or end id."""
+        """Returns the int32 ids of a text, without begin or end id."""
         ...
 
     def decode(self, ids: Ids) -> str:
-        """The text of ids; bytes that are not UTF-8 become U+FFFD."""
+        """Returns the text of ids. Bytes that are not UTF-8 become U+FFFD."""
         ...
 
     def token_bytes(self, ids: Ids) -> np.ndarray:
-        """int32 UTF-8 bytes that each id stands for, in the shape of `ids`."""
+        """Returns the number of UTF-8 bytes that each id stands for, int32 in the shape of `ids`."""
         ...
 
 
 def utf8_bytes(text: str) -> bytes:
-    """The UTF-8 form of a text; a surrogate escape is the byte it stands for."""
+    """Encodes a text as UTF-8. A surrogate escape becomes the byte that it stands for."""
     return text.encode("utf-8", "surrogateescape")
 
 
 @contextlib.contextmanager
 def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path beside another one, which it replaces at the end: what is read is never half of a file."""
+    """Context manager to write a file atomically, so that no reader sees half of it.
+
+    It yields a temporary path next to `path` to write to. When the block ends without an error, the temporary file
+    replaces `path`.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
@@ -93,13 +102,14 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 class _ByteTable:
-    """A tokenizer in which every id stands for a fixed string of bytes."""
+    """Base class of tokenizers in which every id stands for a fixed string of bytes."""
 
     begin_id = 1
     end_id = 2
     pad_id = 0
 
     def __init__(self, table: Sequence[bytes]):
+        """Takes the bytes of every id. Special ids have none."""
         self._table, self.vocab_size = table, len(table)
         self._lengths = np.array([len(piece) for piece in table], np.int32)
 
@@ -108,24 +118,24 @@ class _ByteTable:
         return self
 
     def files(self) -> dict[str, bytes]:
-        """Name -> content of the files that it can be made of again."""
+        """Returns name -> content of the files from which the tokenizer can be loaded. Empty if it needs none."""
         return {}
 
     def decode_bytes(self, ids: Ids) -> bytes:
-        """The bytes of ids."""
+        """Returns the bytes that ids stand for, joined."""
         return b"".join([self._table[i] for i in np.asarray(ids, np.int64).tolist()])
 
     def decode(self, ids: Ids) -> str:
-        """The text of ids; bytes that are not UTF-8 become U+FFFD."""
+        """Returns the text of ids. Bytes that are not UTF-8 become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
     def token_bytes(self, ids: Ids) -> np.ndarray:
-        """int32 UTF-8 bytes of each id, in the shape of `ids`."""
+        """Returns the number of UTF-8 bytes of each id, int32 in the shape of `ids`."""
         return self._lengths[np.asarray(ids, np.int64)]
 
 
 class ByteTokenizer(_ByteTable):
-    """One id per UTF-8 byte: 0 pad, 1 begin, 2 end, 3 + b for byte b.
+    """A tokenizer with one id per UTF-8 byte: 0 pad, 1 begin, 2 end, 3 + b for byte b.
 
     Example:
       >>> tokenizer = ByteTokenizer()
@@ -140,16 +150,16 @@ class ByteTokenizer(_ByteTable):
         super().__init__([b"", b"", b"", *(bytes([value]) for value in range(256))])
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 ids, one per byte."""
+        """Returns the int32 ids of a text, one per byte."""
         return np.frombuffer(utf8_bytes(text), np.uint8).astype(np.int32) + 3
 
 
 class SentencePieceTokenizer(_ByteTable):
-    """A SentencePiece model file.
+    """A tokenizer from a SentencePiece model file.
 
-    A model that `train_sentencepiece` made is lossless, and every `encode` is checked. A model with normalisation,
-    dummy prefix or without byte pieces (T5, Llama) is read too, as `lossless = False`: `token_bytes` then counts the
-    bytes of the pieces, which need not be those of the text.
+    A model made by `train_sentencepiece` is lossless, and every `encode` is checked. A model with normalisation, with a
+    dummy prefix or without byte pieces (T5, Llama) can be read too and has `lossless = False`. Its `token_bytes` counts
+    the bytes of the pieces, which may differ from the bytes of the text.
 
     Example:
       >>> tokenizer = SentencePieceTokenizer("spm.model")  # doctest: +SKIP
@@ -158,10 +168,10 @@ class SentencePieceTokenizer(_ByteTable):
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        """Loads a model.
+        """Loads a model file.
 
         Raises:
-          ValueError: the file is missing or no SentencePiece model.
+          ValueError: The file is missing or is not a SentencePiece model.
         """
         import sentencepiece
 
@@ -187,14 +197,14 @@ class SentencePieceTokenizer(_ByteTable):
         self.lossless = len(self._bytes) == 256 and all(map(exact, ("a  b ", " \n\t", "ﬁ½")))
 
     def files(self) -> dict[str, bytes]:
-        """The model."""
+        """Returns the model file."""
         return {"sentencepiece.model": self._content}
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 ids of a text.
+        """Returns the int32 ids of a text.
 
         Raises:
-          ValueError: the model promised to be lossless and is not for this text (a fault, not the user's).
+          ValueError: A lossless model does not preserve this text. This is a bug, not a mistake of the user.
         """
         ids = self._encode(text)
         if self.lossless and self.decode_bytes(ids) != utf8_bytes(text):
@@ -211,6 +221,7 @@ class SentencePieceTokenizer(_ByteTable):
 
 
 def _piece_bytes(processor: Any, index: int) -> bytes:
+    """Returns the bytes that a piece of a SentencePiece model stands for. Special pieces have none."""
     if processor.is_byte(index):
         return bytes([int(processor.id_to_piece(index)[3:5], 16)])
     if processor.is_control(index) or processor.is_unknown(index):
@@ -228,23 +239,23 @@ def train_sentencepiece(
 ) -> SentencePieceTokenizer:
     """Trains a lossless SentencePiece model and writes it to `path` (through a temporary file).
 
-    No normalisation, no dummy prefix, no white space removed; runs of spaces may be pieces and newlines are ordinary
-    characters (a piece may be `:` and newline: 10 % fewer tokens on source code than newlines that stand alone); what
-    the vocabulary lacks is spelled in 256 byte pieces. `bpe` trains in seconds, `unigram` takes 30 times
-    as long for half a percent fewer tokens on source code.
+    The model does not normalise texts, adds no dummy prefix and removes no white space. Runs of spaces may be pieces.
+    Newlines are ordinary characters: a piece such as `:` and newline saves 10 % of the tokens of source code.
+    Characters that are not in the vocabulary are written in 256 byte pieces.
 
     Args:
-      texts: read once, in order.
-      path: of the model file.
-      vocab_size: ids, of which 260 are special or bytes. A text with fewer pieces gets a smaller vocabulary.
-      model_type: `bpe` or `unigram`.
-      max_bytes: stop reading texts after so many; None = read all.
+      texts: Training texts, read once in order.
+      path: Path of the model file.
+      vocab_size: Number of ids, of which 260 are special or bytes. Texts with fewer pieces give a smaller vocabulary.
+      model_type: `bpe`, which trains in seconds, or `unigram`, which takes 30 times as long and needs half a percent
+        fewer tokens for source code.
+      max_bytes: Number of bytes after which no more texts are read. None to read all texts.
 
     Returns:
       The tokenizer.
 
     Raises:
-      ValueError: no text, or nothing but white space.
+      ValueError: No text, nothing but white space, or sizes that do not allow training.
     """
     if vocab_size <= 260:
         raise ValueError(f"vocab_size: {vocab_size}; give more than 260 (special ids and bytes), or use bytes alone")
@@ -295,7 +306,7 @@ class _Sentences:
 
 
 def count_words(text: str) -> int:
-    """How many tokens `WordTokenizer` makes of a text, whatever its vocabulary: words, and `<eos>` at every line end.
+    """Counts the words of a text, and one `<eos>` per line: the tokens of `WordTokenizer`, whatever its vocabulary.
 
     Example:
       >>> count_words(" a b a \\n = c = \\n"), count_words("")
@@ -305,12 +316,13 @@ def count_words(text: str) -> int:
 
 
 class WordTokenizer(_ByteTable):
-    """Words between white space, and `<eos>` at every line end: the token counts of WikiText.
+    """A tokenizer of words between white space, with `<eos>` at every line end, as WikiText counts its tokens.
 
-    Ids: 0 pad, 1 begin, 2 `<eos>` (also `end_id`), 3 `<unk>`, then words by falling count (ties by spelling). With the
-    training split of WikiText-2 that is the published vocabulary of 33,278 plus pad and begin.
-    `token_bytes` counts a word and one space, and 2 for `<eos>`: exact for the files of WikiText, whose lines are
-    written `" word word \\n"`, as long as every word is in the vocabulary.
+    Ids: 0 pad, 1 begin, 2 `<eos>` (also `end_id`), 3 `<unk>`, then words by falling count (ties by spelling). The
+    training split of WikiText-2 gives the published vocabulary of 33,278, plus pad and begin.
+
+    `token_bytes` counts the bytes of a word plus one space, and 2 for `<eos>`. This is exact for the files of WikiText,
+    whose lines have the form `" word word \\n"`, if every word is in the vocabulary.
 
     Example:
       >>> tokenizer = WordTokenizer.train([" a b a \\n"])
@@ -321,13 +333,15 @@ class WordTokenizer(_ByteTable):
     lossless = False
 
     def __init__(self, words: Sequence[str]):
-        """Takes the vocabulary in the order of ids, without pad, begin, `<eos>` and `<unk>`.
+        """Takes the vocabulary.
 
-        Words with `<eos>` among them are a whole vocabulary, as other libraries have it: their places are the ids, and
-        `<eos>` begins and pads too.
+        Args:
+          words: Words in the order of ids, without pad, begin, `<eos>` and `<unk>`. A list that contains `<eos>` is a
+            complete vocabulary, as other libraries have it: positions are ids, and `<eos>` is also the begin and
+            padding id.
 
         Raises:
-          ValueError: such a vocabulary without `<unk>`, or with a word twice.
+          ValueError: A complete vocabulary without `<unk>`, or with a word twice.
         """
         self.words, is_whole = list(words), "<eos>" in words
         symbols = self.words if is_whole else ["", "", "<eos>", "<unk>", *words]
@@ -342,7 +356,13 @@ class WordTokenizer(_ByteTable):
 
     @classmethod
     def train(cls, texts: Iterable[str], *, vocab_size: int | None = None, min_count: int = 1) -> WordTokenizer:
-        """The vocabulary of `texts`: all words that occur `min_count` times, at most `vocab_size` ids in all."""
+        """Makes a tokenizer from the most frequent words of texts.
+
+        Args:
+          texts: Training texts.
+          vocab_size: Largest number of ids, including special ids. None for no limit.
+          min_count: Smallest number of times that a word must occur.
+        """
         counts: collections.Counter[str] = collections.Counter()
         for text in texts:
             counts.update(text.split())
@@ -354,22 +374,22 @@ class WordTokenizer(_ByteTable):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> WordTokenizer:
-        """Reads what `save` wrote."""
+        """Loads a vocabulary that `save` has written."""
         if not Path(path).is_file():
             raise ValueError(f"tokenizer: {path} is not a file; give a vocabulary written by WordTokenizer.save")
         return cls(json.loads(Path(path).read_text("utf-8")))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the vocabulary as JSON."""
+        """Writes the vocabulary to a JSON file."""
         with replaced(path) as partial:
             partial.write_bytes(self.files()["words.json"])
 
     def files(self) -> dict[str, bytes]:
-        """The vocabulary as JSON."""
+        """Returns the vocabulary as a JSON file."""
         return {"words.json": json.dumps(self.words, ensure_ascii=False).encode("utf-8")}
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 ids; a last line without a newline gets its `<eos>` too."""
+        """Returns the int32 ids of a text. A last line without a newline gets its `<eos>` too."""
         unknown, ids = self._ids["<unk>"], self._ids
         result: list[int] = []
         for line in text.removesuffix("\n").split("\n") if text else []:
@@ -378,7 +398,7 @@ class WordTokenizer(_ByteTable):
         return np.array(result, np.int32)
 
     def decode_bytes(self, ids: Ids) -> bytes:
-        """Lines in WikiText's form: a space before every word and before the newline."""
+        """Returns the text of ids as bytes in WikiText's form: a space before every word and before the newline."""
         end = self._ids["<eos>"]
         result, at_line_start = [], True
         for i in np.asarray(ids, np.int64).tolist():
@@ -388,15 +408,20 @@ class WordTokenizer(_ByteTable):
 
 
 class SeqioVocabulary:
-    """Any `seqio.Vocabulary` (or object with its `encode`, `decode`, `vocab_size`, `eos_id`, `pad_id`) as a tokenizer.
+    """A tokenizer that wraps a `seqio.Vocabulary`.
 
-    Documents start with the padding id unless `begin_id` says otherwise, as T5's decoder does. `token_bytes` decodes
-    one id at a time; exact only where ids stand for fixed bytes.
+    `token_bytes` decodes one id at a time and is only exact if ids stand for fixed bytes.
     """
 
     lossless = False
 
     def __init__(self, vocabulary: Any, *, begin_id: int | None = None):
+        """Wraps a vocabulary.
+
+        Args:
+          vocabulary: A `seqio.Vocabulary`, or an object with its `encode`, `decode`, `vocab_size`, `eos_id`, `pad_id`.
+          begin_id: Id that is read before the first token of a document. None for the padding id, as in T5's decoder.
+        """
         self.vocabulary = vocabulary
         self.vocab_size = int(vocabulary.vocab_size)
         self.pad_id = int(vocabulary.pad_id)
@@ -411,19 +436,19 @@ class SeqioVocabulary:
         return self
 
     def files(self) -> dict[str, bytes]:
-        """None: its Task knows it."""
+        """Returns no files: the vocabulary is only known from its seqio Task."""
         return {}
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 ids."""
+        """Returns the int32 ids of a text."""
         return np.asarray(self.vocabulary.encode(text), np.int32)
 
     def decode(self, ids: Ids) -> str:
-        """The vocabulary's text of ids (it may stop at its end id)."""
+        """Returns the text of ids, as the vocabulary decodes them (it may stop at its end id)."""
         return self.vocabulary.decode([int(i) for i in np.asarray(ids)])
 
     def token_bytes(self, ids: Ids) -> np.ndarray:
-        """int32 bytes of the text of each id alone."""
+        """Returns the number of UTF-8 bytes of each id when it is decoded alone, int32 in the shape of `ids`."""
         return self._lengths[np.asarray(ids, np.int64)]
 
     @functools.cached_property
@@ -440,7 +465,7 @@ class SeqioVocabulary:
 
 
 class StreamingDecoder:
-    """Text as ids arrive: characters come out when their last byte is there.
+    """Decodes ids as they arrive. A character is returned when its last byte has arrived.
 
     Example:
       >>> decoder, ids = StreamingDecoder(ByteTokenizer()), ByteTokenizer().encode("é")
@@ -452,18 +477,18 @@ class StreamingDecoder:
         self._tokenizer = tokenizer
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace") if hasattr(tokenizer, "decode_bytes") else None
         self._ids: list[int] = []
-        self._shown = 0
+        self._num_returned = 0
 
     def push(self, ids: Ids) -> str:
-        """The text that `ids` complete."""
+        """Adds ids and returns the text that they complete."""
         if self._bytes is not None:
             return self._bytes.decode(self._tokenizer.decode_bytes(ids))  # type: ignore[attr-defined]
         # Without a table of bytes the whole text is decoded again: a piece may change the space before it.
         self._ids += [int(i) for i in np.asarray(ids)]
         text = self._tokenizer.decode(self._ids)
-        new, self._shown = text[self._shown :], max(self._shown, len(text))
+        new, self._num_returned = text[self._num_returned :], max(self._num_returned, len(text))
         return new
 
     def flush(self) -> str:
-        """What is left at the end (U+FFFD for a character that was never finished)."""
+        """Returns the text that is left at the end: U+FFFD for an incomplete character, otherwise ''."""
         return self._bytes.decode(b"", final=True) if self._bytes is not None else ""

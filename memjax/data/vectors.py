@@ -1,6 +1,7 @@
-"""Vectors of numbers with classes: pixels, cached features, and clouds and bags of words that are drawn.
+"""Labelled vectors for classification: images of digits, cached features, and synthetic clouds and bags of words.
 
-Everything here is NumPy on the host. What is drawn is the same for ever: `RandomState` is frozen, and seeded by names.
+Everything here is NumPy on the host. Random numbers are the same with every version of NumPy: the streams of
+`RandomState` never change, and its seeds are hashes of names.
 """
 
 import functools
@@ -21,24 +22,24 @@ from memjax.data.sources import SPLITS, split_of
 __all__ = ["LabelledVectors", "Vectors", "blobs", "cached_features", "digits", "permuted_bags", "write_features"]
 
 CLASSES = "classes"
-"""The name in `Batch.extras` under which every row says which classes may be answered: bool `[batch, classes]`."""
+"""Name of the entry of `Batch.extras` with the classes that each row may be assigned to: bool `[batch, classes]`."""
 HELD_OUT = 0.1
-"""share of cached features without a validation split that is held out"""
+"""Share of the training vectors that is held out for validation if cached features have no validation split."""
 CHUNK = 4096
-"""vectors that are read at a time"""
+"""Number of vectors that are hashed at a time."""
 
 
 class Vectors(NamedTuple):
-    """What a reader gives for a split; nothing of `values` is copied.
+    """The labelled vectors of one split, as references into an array that is not copied.
 
     Attributes:
-      values: `[entries, width]`, uint8 or float32, perhaps a file in the address space.
-      labels: int32 `[examples]`, the class of each.
-      rows: int `[examples]`, which entry of `values` each is.
-      classes: all that the examples of the task may have, whatever this split has.
-      columns: int `[width]`, the order in which the numbers of a vector are read; None = theirs.
-      divisor: of every number.
-      groups: as in `memjax.data.documents.Examples`.
+      values: All vectors of the source, `[entries, width]`, uint8 or float32. It may be a memory-mapped file.
+      labels: Class of each example, int32 `[examples]`.
+      rows: Row of each example in `values`, int `[examples]`.
+      classes: All classes of the task, including classes that this split lacks.
+      columns: Order in which the numbers of a vector are read, int `[width]`. None for the order of the source.
+      divisor: Number by which every number of a vector is divided.
+      groups: Group of each example, int `[examples]`. See `memjax.data.documents.Examples`. None for no groups.
     """
 
     values: np.ndarray
@@ -50,7 +51,7 @@ class Vectors(NamedTuple):
     groups: np.ndarray | None = None
 
     def read(self, rows: Any) -> np.ndarray:
-        """The numbers of some entries, float32 `[..., width]`."""
+        """Returns the vectors of some rows of `values`, with columns reordered and divided: float32 `[..., width]`."""
         values = self.values[rows]
         values = values if self.columns is None else values[..., self.columns]
         values = values.astype(np.float32)
@@ -58,7 +59,7 @@ class Vectors(NamedTuple):
 
 
 class LabelledVectors(Examples):
-    """Vectors as examples that ask for their class: inputs float32 `[width]`, one target.
+    """Classification examples from labelled vectors: inputs float32 `[width]`, and the class as the only target.
 
     Example:
       >>> pixels, labels = np.array([[0, 255], [51, 0]], np.uint8), np.array([3, 1])
@@ -69,17 +70,17 @@ class LabelledVectors(Examples):
     """
 
     def __init__(self, vectors: Vectors, *, length: int, num_classes: int, masked: bool = False):
-        """Keeps what was read, and goes through all of it once.
+        """Checks and hashes all vectors.
 
         Args:
-          vectors: the split.
-          length: numbers of a vector, as the configuration says.
-          num_classes: classes of the model.
-          masked: every example says that only the classes of its task may be answered.
+          vectors: Labelled vectors of a split.
+          length: Width of a vector, as the configuration says.
+          num_classes: Number of classes of the model.
+          masked: Whether every example states, in its context, that only the classes of the task are possible answers.
 
         Raises:
-          ValueError: no examples, vectors of another width, a class that the model does not have, a number that is not
-            finite.
+          ValueError: No examples, vectors of another width, a class that the model does not have, or a number that is
+            not finite.
         """
         if not len(vectors.rows):
             raise ValueError("examples: none in this split; give more, or other classes")
@@ -91,12 +92,12 @@ class LabelledVectors(Examples):
             )
         self._vectors, self._labels = vectors, vectors.labels.astype(np.int32)
         self._weights, self.groups = np.ones(1, np.float32), vectors.groups
-        own = np.isin(np.arange(num_classes), vectors.classes)
-        self._context: Mapping[str, np.ndarray] = {CLASSES: own} if masked else {}
-        self.fingerprint = f"vectors-{self._digest(own if masked else b'')}"
+        is_task_class = np.isin(np.arange(num_classes), vectors.classes)
+        self._context: Mapping[str, np.ndarray] = {CLASSES: is_task_class} if masked else {}
+        self.fingerprint = f"vectors-{self._hash_content(is_task_class if masked else b'')}"
 
-    def _digest(self, asked: Any) -> str:
-        """Of what is read and what is asked."""
+    def _hash_content(self, asked: Any) -> str:
+        """Returns a hash of the vectors and labels, and of `asked`, the mask of the classes of the task."""
         parts = self._vectors
         order = b"" if parts.columns is None else parts.columns.astype("<i8").tobytes()
         digest = hashlib.sha256(np.asarray(parts.values.shape[1:]).astype("<i8").tobytes() + order)
@@ -118,42 +119,42 @@ class LabelledVectors(Examples):
         return Example(inputs, self._labels[index : index + 1], self._weights, context=self._context)
 
     def num_tokens(self, index: int, /) -> int:
-        """Numbers of a vector."""
+        """Returns the width of a vector."""
         del index
         return self._vectors.values.shape[1]
 
     def num_bytes(self, index: int, /) -> int:
-        """Of the numbers as they are stored."""
+        """Returns the number of bytes of a vector as it is stored."""
         return self.num_tokens(index) * self._vectors.values.dtype.itemsize
 
 
 def digits(
     folder: str | Path, split: str, *, classes: Sequence[int] = (), permutation: int = 0, count: int = 0
 ) -> Vectors:
-    """A split of MNIST, or of a data set in its format, as vectors of pixels from 0 to 1 with the digits as classes.
+    """Reads a split of MNIST, or of a data set in its format, as vectors of pixels in [0, 1] with digits as classes.
 
     The last 5,000 images of the training file are the validation split.
 
     Args:
-      folder: of the four files (also .gz).
+      folder: Folder of the four files (also .gz).
       split: 'train', 'validation' or 'test'.
-      classes: that are read; () = all.
-      permutation: seed of an order of the pixels, the same in all splits; 0 = theirs.
-      count: the first ones of these classes; 0 = all.
+      classes: Classes to read. Empty for all classes of the training file.
+      permutation: Seed of a permutation of the pixels, which is the same in all splits. 0 for no permutation.
+      count: Number of examples, the first ones of these classes. 0 for all.
 
     Raises:
-      ValueError: no such file, one of another format, or a class that the training file does not have.
+      ValueError: No such file, a file of another format, or a class that the training file does not have.
     """
     images, labels = _digit_files(folder, split)
     known = labels if split != "test" else _digit_files(folder, "train")[1]
-    own = _check_classes(classes, known)
+    task_classes = _check_classes(classes, known)
     held_out = 0 if split == "test" else min(VALIDATION_IMAGES, len(images) // 2)
     cut = len(images) - held_out
     begin, end = (cut, len(images)) if split == "validation" else (0, cut)
-    rows = begin + np.flatnonzero(np.isin(labels[begin:end], own))
+    rows = begin + np.flatnonzero(np.isin(labels[begin:end], task_classes))
     rows = rows[:count] if count else rows
     columns = random_of(f"pixels/{permutation}").permutation(images.shape[1]) if permutation else None
-    return Vectors(images, labels[rows].astype(np.int32), rows, own, columns, 255.0)
+    return Vectors(images, labels[rows].astype(np.int32), rows, task_classes, columns, 255.0)
 
 
 def blobs(
@@ -166,23 +167,25 @@ def blobs(
     spread: float = 1.0,
     seed: int = 0,
 ) -> Vectors:
-    """Gaussian clouds, one a class; centres, and the examples of a class, are those of every task of the seed.
+    """Generates synthetic vectors: a Gaussian cloud for each class.
+
+    The centre and the examples of a class depend on the seed and the class alone, so that tasks share them.
 
     Args:
-      split: 'train', 'validation' or 'test': others are drawn for each, around the same centres.
-      count: examples, one of each class in turn.
-      classes: that are read; () = all.
-      num_classes: that there are.
-      dim: numbers of a vector.
-      spread: standard deviation of a cloud; centres are standard normal.
-      seed: of all that is drawn.
+      split: 'train', 'validation' or 'test'. Splits have different examples around the same centres.
+      count: Number of examples, one of each class in turn.
+      classes: Classes to generate. Empty for all classes.
+      num_classes: Number of classes that exist.
+      dim: Width of a vector.
+      spread: Standard deviation of a cloud. Centres are drawn from a standard normal distribution.
+      seed: Seed of all random choices.
     """
 
     def cloud(label: int, size: int) -> np.ndarray:
         centre = random_of(f"blobs/{seed}/{label}").standard_normal(dim)
         return centre + spread * random_of(f"blobs/{seed}/{label}/{split}").standard_normal((size, dim))
 
-    return _in_turn(cloud, count, _check_classes(classes, np.arange(num_classes)))
+    return _alternate_classes(cloud, count, _check_classes(classes, np.arange(num_classes)))
 
 
 def permuted_bags(
@@ -197,18 +200,19 @@ def permuted_bags(
     permutation: int = 0,
     seed: int = 0,
 ) -> Vectors:
-    """Bags of words: the shares of each word among `length`, times `sqrt(num_words)`.
+    """Generates synthetic bags of words: relative word frequencies of random texts, times `sqrt(num_words)`.
 
     Args:
-      split: as in `blobs`, like `count`, `classes`, `num_classes` and `seed`.
-      count: as there.
-      classes: as there.
-      num_classes: as there.
-      num_words: of the vocabulary.
-      length: words of a bag.
-      concentration: of the Dirichlet distribution that the distribution of a class is drawn from.
-      permutation: seed of an order of the vocabulary; 0 = as it is.
-      seed: as there.
+      split: 'train', 'validation' or 'test'. Splits have different examples of the same class distributions.
+      count: Number of examples, one of each class in turn.
+      classes: Classes to generate. Empty for all classes.
+      num_classes: Number of classes that exist.
+      num_words: Number of words of the vocabulary, the width of a vector.
+      length: Number of words of a text.
+      concentration: Parameter of the symmetric Dirichlet distribution from which the word distribution of each class
+        is drawn.
+      permutation: Seed of a permutation of the vocabulary. 0 for no permutation.
+      seed: Seed of all other random choices.
     """
 
     def bags(label: int, size: int) -> np.ndarray:
@@ -216,46 +220,50 @@ def permuted_bags(
         draw = random_of(f"bags/{seed}/{label}/{split}")
         return draw.multinomial(length, shares / shares.sum(), size) * (num_words**0.5 / length)
 
-    found = _in_turn(bags, count, _check_classes(classes, np.arange(num_classes)))
-    return found._replace(columns=random_of(f"words/{permutation}").permutation(num_words) if permutation else None)
+    vectors = _alternate_classes(bags, count, _check_classes(classes, np.arange(num_classes)))
+    return vectors._replace(columns=random_of(f"words/{permutation}").permutation(num_words) if permutation else None)
 
 
 def cached_features(
     folder: str | Path, split: str, *, classes: Sequence[int] = (), count: int = 0, seed: int = 0
 ) -> Vectors:
-    """A split of vectors that a model made before, left where they are (see `write_features`).
+    """Opens a split of features that a model has computed earlier, memory-mapped (see `write_features`).
 
     Args:
-      folder: with `SPLIT.npy` and `SPLIT_labels.npy`; without those of validation a tenth of train is held out.
+      folder: Folder with `SPLIT.npy` and `SPLIT_labels.npy` for each split. Without a validation split, a tenth of the
+        training split is held out.
       split: 'train', 'validation' or 'test'.
-      classes: that are read; () = all of train.
-      count: examples of them, drawn by the seed; 0 = all.
-      seed: of what is drawn.
+      classes: Classes to read. Empty for all classes of the training split.
+      count: Number of examples, chosen at random. 0 for all.
+      seed: Seed of the random choice.
 
     Raises:
-      ValueError: a file that is missing or holds something else.
+      ValueError: A file that is missing or has the wrong content.
     """
     folder = Path(folder).expanduser()
     holds_out = split != "test" and not (folder / "validation.npy").is_file()
     values, labels = feature_files(folder, "train" if holds_out else split)
-    own = _check_classes(classes, labels if split == "train" or holds_out else feature_files(folder, "train")[1])
-    rows = np.flatnonzero(np.isin(labels, own))
+    task_classes = _check_classes(
+        classes, labels if split == "train" or holds_out else feature_files(folder, "train")[1]
+    )
+    rows = np.flatnonzero(np.isin(labels, task_classes))
     if holds_out:
         rows = np.array([r for r in rows if split_of(str(r), validation=HELD_OUT, test=0) == split], np.int64)
     if count and count < len(rows):
         rows = np.sort(rows[epoch_order(len(rows), seed=seed, epoch=0)[:count]])
-    return Vectors(values, np.asarray(labels[rows], np.int32), rows, own)
+    return Vectors(values, np.asarray(labels[rows], np.int32), rows, task_classes)
 
 
 def write_features(
     folder: str | Path, splits: Mapping[str, tuple[np.ndarray, np.ndarray]], about: Mapping[str, Any]
 ) -> None:
-    """Writes what `cached_features` reads.
+    """Writes labelled features to a folder, from which `cached_features` reads them.
 
     Args:
-      folder: made where it is not there.
-      splits: 'train', 'test' and perhaps 'validation' -> vectors `[examples, width]`, classes `[examples]`.
-      about: what they are, for people: JSON.
+      folder: Folder of the files. It is created if it does not exist.
+      splits: Mapping from 'train', 'test' and optionally 'validation' to vectors `[examples, width]` and classes
+        `[examples]`.
+      about: Description of the features for people, written to `about.json`.
     """
     folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
@@ -268,12 +276,13 @@ def write_features(
 
 
 def random_of(name: str) -> np.random.RandomState:
-    """What draws whatever has this name; `RandomState`, and not a `Generator`, because its stream is frozen."""
+    """Returns a random generator whose seed is the hash of a name."""
+    # RandomState, and not a Generator, because its stream is frozen.
     return np.random.RandomState(np.frombuffer(hashlib.sha256(name.encode()).digest(), "<u4"))
 
 
-def _in_turn(draw: Any, count: int, classes: tuple[int, ...]) -> Vectors:
-    """`count` vectors, one of each class in turn; `draw(label, number)` gives those of a class."""
+def _alternate_classes(draw: Any, count: int, classes: tuple[int, ...]) -> Vectors:
+    """Generates `count` vectors, one of each class in turn. `draw(label, number)` returns vectors of one class."""
     each = -(-count // len(classes))
     values = np.stack([draw(label, each) for label in classes], axis=1).astype(np.float32)
     labels = np.tile(np.array(classes, np.int32), each)[:count]
@@ -281,7 +290,11 @@ def _in_turn(draw: Any, count: int, classes: tuple[int, ...]) -> Vectors:
 
 
 def _check_classes(classes: Sequence[int], labels: np.ndarray) -> tuple[int, ...]:
-    """The classes of a task: those that are asked for, or all."""
+    """Returns the classes of a task: `classes`, or all classes of `labels` if it is empty.
+
+    Raises:
+      ValueError: A class that `labels` does not contain.
+    """
     known = tuple(int(label) for label in np.unique(labels))
     if missing := [label for label in classes if label not in known]:
         raise ValueError(f"data.source.classes: given {missing[0]}, allowed: {', '.join(map(str, known))}")
@@ -289,20 +302,21 @@ def _check_classes(classes: Sequence[int], labels: np.ndarray) -> tuple[int, ...
 
 
 def _digit_files(folder: str | Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images `[images, pixels]` and labels of the file that a split is in."""
+    """Returns the images `[images, pixels]` and the labels of the files that contain a split."""
     if split not in FILES:
         raise ValueError(f"split: given {split!r}, allowed: {', '.join(FILES)}")
-    found = []
+    files = []
     for name in (FILES[split], FILES[split].replace("images-idx3", "labels-idx1")):
         path = find_packed(Path(folder).expanduser(), name)
         if path is None:
             raise ValueError(f"data.source.path: given {str(folder)!r}, allowed: a folder with {name}, also .gz")
-        found.append((str(path.resolve()), path.stat().st_mtime_ns))
-    return _read_digits(*found)
+        files.append((str(path.resolve()), path.stat().st_mtime_ns))
+    return _read_digits(*files)
 
 
 @functools.lru_cache(maxsize=2)  # the tasks of one run read the same two pairs of files
 def _read_digits(images: tuple[str, int], labels: tuple[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Reads the files of images and labels, each given by its path and its time of change."""
     pixels, classes = read_idx(images[0]), read_labels(labels[0])
     if len(pixels) != len(classes):
         raise ValueError(f"{labels[0]}: {len(classes)} labels, allowed: {len(pixels)}, one for each image")
@@ -310,8 +324,19 @@ def _read_digits(images: tuple[str, int], labels: tuple[str, int]) -> tuple[np.n
 
 
 def feature_files(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """The vectors and classes of a split, as they are in their files."""
-    found = []
+    """Opens the vectors and classes of a split of cached features, memory-mapped.
+
+    Args:
+      folder: Folder with `SPLIT.npy` and `SPLIT_labels.npy`.
+      split: Name of the split.
+
+    Returns:
+      Vectors, float32 `[examples, width]`, and classes, int32 `[examples]`.
+
+    Raises:
+      ValueError: A file that is missing or has the wrong content.
+    """
+    arrays = []
     for name, axes, kind, what in (
         (f"{split}.npy", 2, "f", "float32 [examples, width]"),
         (f"{split}_labels.npy", 1, "i", "int32 [examples]"),
@@ -321,7 +346,9 @@ def feature_files(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
         array = np.load(folder / name, mmap_mode="r")
         if array.ndim != axes or array.dtype.kind != kind or array.dtype.itemsize != 4:
             raise ValueError(f"{folder / name}: given {array.dtype} {list(array.shape)}, allowed: {what}")
-        found.append(array)
-    if len(found[0]) != len(found[1]):
-        raise ValueError(f"{folder}: {len(found[1])} labels of {split}, allowed: {len(found[0])}, one for each vector")
-    return found[0], found[1]
+        arrays.append(array)
+    if len(arrays[0]) != len(arrays[1]):
+        raise ValueError(
+            f"{folder}: {len(arrays[1])} labels of {split}, allowed: {len(arrays[0])}, one for each vector"
+        )
+    return arrays[0], arrays[1]

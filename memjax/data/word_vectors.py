@@ -1,4 +1,4 @@
-"""Word vectors in files of text, as GloVe has them: a word and its numbers in every line.
+"""Reads word vectors from text files like those of GloVe, which have a word and its numbers in every line.
 
 Pennington, Socher and Manning, "GloVe: Global Vectors for Word Representation", EMNLP 2014,
 https://aclanthology.org/D14-1162.
@@ -17,15 +17,15 @@ from memjax.data.paths import read_text
 __all__ = ["WordVectors", "mean_vectors", "read_word_vectors", "table_of"]
 
 SYMBOLS = ("<eos>", "<unk>", "")
-"""no words: a tokenizer has them of its own"""
+"""Entries of a file that are not words. They are skipped because tokenizers have such symbols of their own."""
 
 
 class WordVectors(NamedTuple):
-    """What a file holds.
+    """Words and their vectors.
 
     Attributes:
-      words: each once, in the order of the file.
-      values: float32 `[words, dim]`.
+      words: Different words, in the order of their file.
+      values: Vectors of the words, float32 `[words, dim]`.
     """
 
     words: tuple[str, ...]
@@ -33,14 +33,15 @@ class WordVectors(NamedTuple):
 
 
 def read_word_vectors(path: str | Path, *, num_words: int = 0) -> WordVectors:
-    """The vectors of a file (also `.xz`, `.gz`); of a word that stands there twice the first.
+    """Reads a file of word vectors. If a word occurs twice, its first vector counts.
 
     Args:
-      path: of the file.
-      num_words: the first ones; 0 = all.
+      path: Path of the file (also `.xz`, `.gz`).
+      num_words: Number of words to read, the first ones of the file. 0 for all.
 
     Raises:
-      ValueError: no such file, or a line with more or fewer numbers than the first, or with other than numbers.
+      ValueError: No such file, a line with more or fewer numbers than the first, or a line with other text than
+        numbers.
     """
     file = Path(path).expanduser()
     if not str(path) or not file.is_file():
@@ -49,7 +50,7 @@ def read_word_vectors(path: str | Path, *, num_words: int = 0) -> WordVectors:
 
 
 def table_of(vectors: WordVectors, words: Sequence[str]) -> Float[np.ndarray, "words dim"]:
-    """The vectors of some words; of others, such as the symbols of a tokenizer, the mean over all of the file.
+    """Builds an embedding table for a list of words. Words without a vector get the mean of all vectors.
 
     Example:
       >>> table_of(WordVectors(("a", "b"), np.array([[1.0], [3.0]], np.float32)), ["b", "?"]).tolist()
@@ -62,20 +63,23 @@ def table_of(vectors: WordVectors, words: Sequence[str]) -> Float[np.ndarray, "w
 
 
 def mean_vectors(vectors: WordVectors, texts: Sequence[Sequence[str]]) -> Float[np.ndarray, "texts dim"]:
-    """The mean over the words of each text that have a vector; 0 where none has.
+    """Returns the mean word vector of each text, over the words that have one. 0 if no word has a vector.
 
     Example:
       >>> mean_vectors(WordVectors(("a", "b"), np.array([[1.0], [3.0]], np.float32)), [["a", "b", "c"], ["c"]]).tolist()
       [[2.0], [0.0]]
     """
     rows = {word: row for row, word in enumerate(vectors.words)}
-    found = [[rows[word] for word in words if word in rows] for words in texts]
+    rows_of_texts = [[rows[word] for word in words if word in rows] for words in texts]
     none = np.zeros(vectors.values.shape[1], np.float32)
-    return np.stack([vectors.values[some].mean(axis=0) if some else none for some in found])
+    return np.stack(
+        [vectors.values[rows_of_text].mean(axis=0) if rows_of_text else none for rows_of_text in rows_of_texts]
+    )
 
 
 @functools.lru_cache(maxsize=1)  # the tasks of one run read the same file
 def _read(path: str, changed: int, num_words: int) -> WordVectors:
+    """Reads a file. `changed` is its time of change, so that a cached result of an older file is not used."""
     del changed  # only tells a changed file from the one that is kept
     words: dict[str, int] = {}
     values: list[np.ndarray] = []
@@ -98,7 +102,7 @@ def _read(path: str, changed: int, num_words: int) -> WordVectors:
             break
     if not values or not width:
         raise ValueError(f"{path}: no word with numbers, allowed: one in every line")
-    found = np.stack(values)
-    if not np.isfinite(found).all():
+    stacked = np.stack(values)
+    if not np.isfinite(stacked).all():
         raise ValueError(f"{path}: a number that is not finite, allowed: finite ones")
-    return WordVectors(tuple(words), found)
+    return WordVectors(tuple(words), stacked)

@@ -231,7 +231,7 @@ def test_the_key_of_a_seqio_task_knows_what_may_be_skipped(data, monkeypatch):
     monkeypatch.setattr(opening, "seqio_tokenizer", lambda *_, **__: tokenizer)
     monkeypatch.setattr(opening, "seqio_content", lambda *_, **__: ("content", ""))
     monkeypatch.setattr(opening, "seqio_documents", lambda name, path, **__: paths.append(path.name) or documents)
-    monkeypatch.setattr(opening, "_tell_reuse", lambda *_: None)
+    monkeypatch.setattr(opening, "_report_reuse", lambda *_: None)
     for skip in ("few", "all", "none"):
         data.source = configs.SeqioTask(name="any", skip=skip)
         make_datasets(data).documents("train")
