@@ -1,4 +1,4 @@
-"""What is read, and how it is cut into rows."""
+"""Settings of the data that is read, and of its division into rows and segments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SourceKind = DocumentKind | ExampleKind | RelationKind | TranslationKind
 
 @dataclass(slots=True, kw_only=True)
 class Data(Settings):
-    """What is read, and how it is cut into rows.
+    """Where the data comes from, how text becomes tokens, and how tokens are divided into rows and segments.
 
     Attributes:
       places: beginnings of the fields that say where data is, not what: they may differ wherever a run is read.
@@ -29,27 +29,30 @@ class Data(Settings):
     places = ("source.", "cache_dir", "neighbors", "states", "tokenizer.vocab", "tokenizer.path")
 
     source: SourceKind = field(default_factory=PythonLibrary)
-    """where documents come from"""
+    """data set, files or generator that documents or examples are read from"""
     tokenizer: TokenizerKind = field(default_factory=SentencePiece)
-    """text to tokens; sources that are tokens already ignore it"""
+    """tokenizer that turns text into tokens; without effect for sources that are tokens already"""
     cache_dir: str = "default"
-    """folder of prepared token files and trained tokenizers; 'default' = the user's cache folder; '' = none is read or
-    kept"""
+    """folder of prepared token files and trained tokenizers; 'default' = the user's cache folder; '' = nothing is
+    cached"""
     rows: Count = 8
-    """batch rows over all hosts: one document stream each"""
+    """number of rows of a batch over all hosts; every row reads its own stream of documents"""
     segment_length: Count = 128
-    """tokens of one segment"""
+    """tokens of a row that the model reads at once; for vectors their number of entries"""
     protocol: Literal["separate", "contiguous"] = "separate"
-    """reset memory at document starts, or cut the corpus into `rows` contiguous streams that never reset"""
+    """'separate' resets the memory at the start of every document; 'contiguous' joins the corpus, cuts it into as many
+    streams as there are rows, and never resets"""
     min_document_length: Count = 1
-    """tokens; shorter documents are left out"""
+    """minimum number of tokens of a document; shorter documents are left out"""
     half: Literal["", "first", "second"] = ""
-    """part of the training split that is read: '' = all, else its documents (WikiText: articles) before the middle, or
-    from there on; a model of each half makes keys of text that it has not learned (`memjax datastore neighbors`)"""
+    """half of the training documents to read, for keys of a model that has not been trained on their text (`memjax
+    datastore neighbors`); 'first' = documents (of WikiText articles) before the middle; 'second' = those after it; '' =
+    all"""
     neighbors: str = ""
-    """folder with the neighbours of every token of each split, which Spalm needs (`memjax datastore neighbors`)"""
+    """folder with the neighbours of every token of each split, which the output Spalm needs (made by `memjax datastore
+    neighbors`); '' = none"""
     states: str = ""
-    """folder with what the layers below `model.first_layer` give of each text; what it lacks is computed once, by the
-    encoder of `training.init_from`"""
+    """folder with hidden states of a frozen encoder for each text, read in place of the layers below
+    `model.first_layer`; missing ones are computed once with the encoder of `training.init_from`; '' = none"""
     seed: Seed = 0
-    """order of the documents"""
+    """seed of the order of the documents"""

@@ -1,4 +1,4 @@
-"""How a split is scored."""
+"""Settings of evaluations: which split is scored, and how."""
 
 from __future__ import annotations
 
@@ -16,22 +16,26 @@ __all__ = ["ContinuousCache", "Evaluation"]
 
 @dataclass(slots=True, kw_only=True)
 class ContinuousCache(Settings):
-    """A continuous cache (Grave et al. 2017) over a trained model: recent hidden states with the tokens after them."""
+    """A continuous cache (Grave et al. 2017) on a trained model: recent hidden states, each with the token that
+    followed, predict the next token together with the model.
+    """
 
     memory_length: Annotated[int, zero_or_more("no cache", "tokens")] = 0
-    """tokens it holds; 0 = no cache"""
+    """number of recent tokens that the cache holds; 0 = no cache"""
     mixing: Literal["linear", "global"] = "linear"
-    """interpolate two distributions, or one softmax over the model's scores and the cache's"""
+    """combination of model and cache: 'linear' interpolates their two distributions; 'global' takes one softmax over
+    the scores of both"""
     similarity: Literal["dot", "cosine", "negative_squared_l2"] = "dot"
-    """of hidden states"""
+    """similarity of hidden states, from which the scores of the cache are computed"""
     interpolation_weight: Share = 0.1
-    """share of the cache in linear mixing (the paper's lambda)"""
+    """weight of the cache's distribution where `mixing` is 'linear', from 0 to 1 (lambda in the paper)"""
     scale: Annotated[float, zero_or_more()] = 0.1
-    """multiplies similarities (the paper's theta); depends on the size of the hidden states: tune it"""
+    """factor on the similarities (theta in the paper); a good value depends on the size of the hidden states, so tune
+    it"""
     offset: float = 0.0
-    """added to the scores in global mixing (the paper's alpha)"""
+    """number added to the scores of the cache where `mixing` is 'global' (alpha in the paper)"""
     across_documents: bool = False
-    """keep what earlier documents have left"""
+    """keep the entries of earlier documents in the cache instead of emptying it at every document start"""
 
     def check(self, field: str, config: Config) -> None:
         fits = self.mixing == "linear" or config.model.output.softmax.is_one_softmax
@@ -40,45 +44,49 @@ class ContinuousCache(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Evaluation(Settings):
-    """How a split is scored."""
+    """Which split is scored, how it is read, and what is measured besides the loss."""
 
     name: str = ""
-    """of one of several evaluations, in metrics.jsonl; '' only in `evaluation`"""
+    """name of the evaluation in metrics.jsonl; needed where there are several; '' only in `evaluation`"""
     task: str = ""
-    """which task's documents, of those that are learned one after the other; '' = those of data.source"""
+    """name of the task of a stream whose documents or examples are scored; '' = the data of `data.source`"""
     prompt: str = ""
-    """with task.prompt: whose prompt the documents of `task` are read with, another task's or 'none'; '' = their own"""
+    """name of the task whose learned prompt is put into the texts, or 'none' for no prompt (where `task.prompt` is not
+    'none'); '' = the prompt of the task that is evaluated"""
     split: Literal["train", "validation", "test"] = "validation"
-    """which documents"""
+    """split of the data that is scored"""
     rows: Count = 8
-    """streams scored side by side"""
+    """number of rows that are scored side by side"""
     segment_length: Number = 0
-    """tokens; 0 = the training segment length"""
+    """tokens that the model reads at once; 0 = `data.segment_length`"""
     protocol: Literal["", "separate", "contiguous", "sliding_window"] = ""
-    """'' = the training protocol"""
+    """'separate' resets the memory at every document start; 'contiguous' scores the joined corpus in as many streams as
+    there are rows; 'sliding_window' scores only the last tokens of overlapping segments (see `stride`); '' =
+    `data.protocol`"""
     stride: Number = 0
-    """tokens scored per sliding window; 0 = half a segment"""
+    """number of tokens scored in each segment where `protocol` is 'sliding_window'; 0 = half a segment"""
     score_first: bool = True
-    """score each document's first token from a begin token"""
+    """also score the first token of each document, predicted from a begin token"""
     memory_length: int | None = None
-    """slots of the memory at evaluation; None = as trained, 0 = off"""
+    """number of slots of the memory at evaluation; 0 = no memory; None = as trained"""
     memory_state: Literal["kept", "cleared", "shuffled"] = "kept"
-    """what every segment finds of the memory: what was left there, what a document starts with, or that of another
-    row; the difference is what the model makes of its memory"""
+    """memory that each segment starts with, to measure how much the model uses its memory: 'kept' = as earlier segments
+    left it; 'cleared' = as at the start of a document; 'shuffled' = the memory of another row"""
     memory_part: str = ""
-    """with memory_state 'cleared' or 'shuffled': only leaves of the state whose path contains it, such as
-    'compressed'; '' = all of the memory"""
+    """part of the path of those memory arrays that `memory_state` changes, such as 'compressed'; '' = all of the
+    memory"""
     max_segments: Number = 0
-    """stop after so many segments of every row; 0 = the whole split"""
+    """maximum number of segments scored in each row; 0 = the whole split"""
     accuracy: bool = False
-    """also count the targets that the model finds most probable"""
+    """also count the targets that the model gives the highest probability"""
     answers: Number = 200
-    """sentences translated, or dialogues answered, by `memjax eval` after the scores (slow), the first of the split;
-    0 = none"""
+    """number of examples, the first of the split, for which the model generates text after scoring: translations,
+    dialogue answers or answers to instructions; slow; 0 = none"""
     distance: Number = 0
-    """source code: identifiers last seen more than so many tokens before are scored apart too; 0 = the local window"""
+    """for source code: identifiers last seen more than this number of tokens ago are also scored separately; 0 = the
+    tokens that attention sees without a long memory"""
     cache: ContinuousCache = field(default_factory=ContinuousCache)
-    """a continuous cache laid over the model"""
+    """continuous cache that is added to the model"""
 
     def check(self, field: str, config: Config) -> None:
         fits = not self.memory_part or self.memory_state != "kept"

@@ -1,4 +1,4 @@
-"""Where finite labelled examples come from: texts with classes or questions, and vectors with classes."""
+"""Settings of sources of labelled examples: texts with classes, and vectors with classes."""
 
 from __future__ import annotations
 
@@ -34,20 +34,28 @@ __all__ = [
 
 @dataclass(slots=True, kw_only=True)
 class Glue(Source):
-    """A task of GLUE (Wang et al. 2019), for Classification. Where test has no labels it is the validation split."""
+    """A task of GLUE (Wang et al. 2019), for Classification.
+
+    Tasks without labels of their test set use the validation split as test.
+
+    Tasks without labels of their test set use the validation split as test.
+    """
 
     gives = ("labelled",)
 
     name: Literal["cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli"] = "sst2"
-    """which task; 'mnli' is scored on matched genres"""
+    """task of GLUE; 'mnli' is scored on matched genres"""
     path: str = ""
-    """the folder of its TSV files (also .xz / .gz); '' = `glue/NAME` of TensorFlow Datasets (needs the extra `data`)"""
+    """folder of the task's TSV files (also .xz / .gz); '' = `glue/NAME` of TensorFlow Datasets (needs the extra
+    `data`)"""
     data_dir: str = ""
-    """prepared TFDS data sets; '' = the library's default"""
+    """folder of prepared TFDS data sets; '' = the default of TFDS"""
     validation_percent: Percent = 10
-    """share of the examples held out, by a hash of the text, where the folder has only one of the files"""
+    """percentage of the examples held out for validation, by a hash of the text, where the folder lacks a file of that
+    split"""
     test_percent: Percent = 10
-    """likewise for the test split"""
+    """percentage of the examples held out for test, by a hash of the text, where the folder lacks a file of that
+    split"""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -56,46 +64,47 @@ class Glue(Source):
 
 @dataclass(slots=True, kw_only=True)
 class ClassifiedTexts(Source):
-    """Texts with classes that have the same numbers in every order of tasks, for Classification."""
+    """Labelled texts for Classification. A class has the same number in every order of tasks."""
 
     gives = ("labelled", "instructions")
     answered_by = "class"
 
     text: Literal["title_and_text", "text"] = "title_and_text"
-    """what is read of a row: `title. text`, or its text alone"""
+    """text of an example: `title. text`, or the text without its title"""
     validation_percent: Percent = 10
-    """share of the texts to train on that is held out, by a hash of the text, where no file is the split"""
+    """percentage of the training texts held out for validation, by a hash of the text, where no file is that split"""
     test_percent: Percent = 10
-    """likewise for the test split"""
+    """percentage of the training texts held out for test, by a hash of the text, where no file is that split"""
     num_train: Number = 0
-    """examples of the training split that are kept, chosen by a hash of their text; 0 = all"""
+    """number of examples of the training split to use, chosen by a hash of their text; 0 = all"""
     num_validation: Number = 0
-    """likewise of the validation split"""
+    """number of examples of the validation split to use, chosen by a hash of their text; 0 = all"""
     num_test: Number = 0
-    """likewise of the test split"""
+    """number of examples of the test split to use, chosen by a hash of their text; 0 = all"""
     sampling: Literal["balanced", "random"] = "balanced"
-    """which are kept: equally many of each class where there are so many, or any"""
+    """choice of the examples where `num_train`, `num_validation` or `num_test` limits them: 'balanced' = equally many
+    of each class, as far as there are so many; 'random' = whatever their class"""
     sampling_seed: Seed = 0
-    """of the hash"""
+    """seed of the hash that chooses examples"""
     equality: Literal["exact", "letters_and_digits"] = "exact"
-    """texts that count as equal, so that one is left out: those of equal signs (but for white space), or of equal
-    letters and digits, as published sets need it, whose files differ in signs"""
+    """which texts count as duplicates, of which one is left out: 'exact' = equal but for white space;
+    'letters_and_digits' = equal letters and digits, which published sets need, whose files differ in punctuation"""
 
 
 @dataclass(slots=True, kw_only=True)
 class TextClasses(ClassifiedTexts):
-    """A set of Zhang et al. (2015), the tasks of MbPA++: 33 classes (Yelp and Amazon share theirs)."""
+    """A data set of Zhang et al. (2015), as MbPA++ uses them: 33 classes in all, Yelp and Amazon share theirs."""
 
     data_set: Literal["yelp", "amazon", "ag_news", "dbpedia", "yahoo"] = "ag_news"
-    """which set"""
+    """name of the data set"""
     path: str = ""
-    """the folder of its files"""
+    """folder of the files"""
     train: tuple[str, ...] = ("train.csv",)
-    """files to train on (also .xz / .gz): .csv of Zhang et al., .tsv with text and class, .json of O-LoRA"""
+    """training files (also .xz / .gz): .csv of Zhang et al., .tsv with text and class, .json of O-LoRA"""
     test: tuple[str, ...] = ("test.csv",)
-    """files to test on; () = a share of the others. No text of theirs is trained on"""
+    """test files, whose texts are never trained on; () = `test_percent` of the training texts"""
     class_order: tuple[str, ...] = ()
-    """names of the classes in the order in which the .csv files number them; () = that of Zhang et al."""
+    """names of the classes in the order of their numbers in the .csv files; () = the order of Zhang et al."""
 
     def file_names(self) -> tuple[str, ...]:
         return (*self.train, *self.test)
@@ -103,7 +112,9 @@ class TextClasses(ClassifiedTexts):
 
 @dataclass(slots=True, kw_only=True)
 class CLBenchmark(ClassifiedTexts):
-    """A task of the benchmark of O-LoRA (Wang et al. 2023): 42 classes, the first 33 as TextClasses has them."""
+    """A task of the continual-learning benchmark of O-LoRA (Wang et al. 2023): 42 classes in all, the first 33 of them
+    as in TextClasses.
+    """
 
     # fmt: off
     task: Literal[
@@ -111,9 +122,9 @@ class CLBenchmark(ClassifiedTexts):
         "ag_news", "multirc", "yahoo",
     ] = "ag_news"
     # fmt: on
-    """which task"""
+    """name of the task"""
     path: str = ""
-    """the folder CL_Benchmark, whose folders are NLI, SC, TC and so on (files also .xz / .gz)"""
+    """the folder CL_Benchmark, which holds the folders NLI, SC, TC and so on (files also .xz / .gz)"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,17 +132,17 @@ class TfdsClasses(ClassifiedTexts):
     """A TensorFlow Datasets builder of labelled texts; AG News by default. Needs the extra `data`."""
 
     name: str = "ag_news_subset"
-    """builder name, with config and version where wanted"""
+    """name of the TFDS builder, with config and version where needed"""
     title_feature: str = "title"
-    """feature that holds the title; '' = it has none"""
+    """feature that holds the title; '' = examples have no title"""
     text_feature: str = "description"
     """feature that holds the text"""
     label_feature: str = "label"
     """feature that holds the class"""
     first_class: Number = 5
-    """number that its class 0 has here"""
+    """number that class 0 of the data set gets here; a data set of n classes takes the n numbers from there on"""
     data_dir: str = ""
-    """prepared data sets; '' = the library's default"""
+    """folder of prepared TFDS data sets; '' = the default of TFDS"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,35 +152,37 @@ class SeqioClasses(ClassifiedTexts):
     names_seqio_task = True
 
     name: str = ""
-    """registered name"""
+    """registered name of the seqio Task"""
     classes: tuple[str, ...] = ()
-    """its targets in the order of their numbers; () = they are numbers"""
+    """texts of the targets in the order of the class numbers; () = the targets are numbers"""
     first_class: Number = 0
-    """number that the first of them has here"""
+    """number that the first class gets here; the others follow"""
 
 
 @dataclass(slots=True, kw_only=True)
 class LabelledFile(ClassifiedTexts):
-    """Texts with classes of one's own (`memjax train --tasks A.csv B.csv`)."""
+    """A user's own labelled texts (`memjax train --tasks A.csv B.csv`)."""
 
     path: str = ""
-    """a file: .csv with class, title and text, .tsv with text and class, .json of O-LoRA (also .xz / .gz), of which
-    shares are held out; or a folder with train.csv, and test.csv where there is one"""
+    """a file, from which validation and test are held out: .csv with class, title and text, .tsv with text and class,
+    or .json of O-LoRA (also .xz / .gz); or a folder with train.csv, and test.csv if there is one"""
     classes: tuple[str, ...] = ()
-    """its classes, as it writes them"""
+    """names of the classes as the file writes them"""
     numbers: tuple[int, ...] = ()
-    """number of each of them in the head, the same in every order of tasks"""
+    """number of each class in the head, in the order of `classes`; the same in every order of tasks"""
     encoding: Encoding = "utf-8"
-    """encoding of the files that are not UTF-8, such as utf-16, latin-1 or cp1252"""
+    """encoding of files that are not UTF-8, such as utf-16, latin-1 or cp1252"""
     skip: Literal["few", "all", "none"] = "few"
-    """rows without a text that are left out: up to 5 % of the characters, all that cannot be read, or none"""
+    """which unreadable rows may be left out: 'few' = up to 5 % of the characters; 'all' = any number; 'none' = refuse
+    the file"""
     text_column: str = ""
-    """name of the column or key that holds the text; '' = the columns beside that of the class, or `text`"""
+    """name of the column or key that holds the text; '' = `text`, or the columns beside the class"""
     label_column: str = ""
-    """name of the column or key that holds the class; '' = one that is called class or label, else the first column of
-    .csv and the last of .tsv"""
+    """name of the column or key that holds the class; '' = one called class or label, else the first column of a .csv
+    file and the last of a .tsv file"""
     escapes: Literal["kept", "resolved"] = "kept"
-    """whether backslashes stay as they are, or what they escape is put back (`\\n`, `\\"`), as in published sets"""
+    """treatment of backslashes: 'kept' leaves them as they are; 'resolved' replaces escapes by their characters (`\\n`,
+    `\\"`), as published sets need it"""
 
     def check(self, field: str, config: Config) -> None:
         fits = len(set(self.numbers)) == len(self.numbers) == len(self.classes)
@@ -185,7 +198,7 @@ class Templates(Source):
     gives = ("labelled", "questions")
 
     num_examples: Count = 512
-    """examples of the training split; validation and test have an eighth each"""
+    """number of training examples; validation and test have an eighth as many each"""
 
 
 Classes = Annotated[tuple[int, ...], Range(words="classes from 0 on", least=0)]
@@ -193,13 +206,18 @@ Classes = Annotated[tuple[int, ...], Range(words="classes from 0 on", least=0)]
 
 @dataclass(slots=True, kw_only=True)
 class Vectors(Source):
-    """Vectors of numbers with classes, for Classification by a Perceptron; `data.segment_length` is their width."""
+    """Vectors of numbers with classes, for Classification by a Perceptron.
+
+    `data.segment_length` is their number of entries.
+
+    `data.segment_length` is their number of entries.
+    """
 
     gives = ("vectors",)
     classes: Classes = ()
-    """the classes that are read; () = all"""
+    """numbers of the classes to read, from 0; () = all"""
     mask_classes: bool = False
-    """examples say that no other class may be answered (task-incremental: the head is masked by the task)"""
+    """allow only these classes as answers (task-incremental learning: the head is masked by the task)"""
 
     def check(self, field: str, config: Config) -> None:
         kind, model = type(self).__name__, type(config.model).__name__
@@ -216,30 +234,30 @@ class Digits(Vectors):
     """
 
     path: str = ""
-    """the folder of train-images-idx3-ubyte, t10k-images-idx3-ubyte and their labels (also .gz)"""
+    """folder of train-images-idx3-ubyte, t10k-images-idx3-ubyte and their label files (also .gz)"""
     permutation: Seed = 0
-    """of the pixels, the same in all splits; 0 = as they are"""
+    """seed of a permutation of the pixels, the same in all splits (permuted MNIST); 0 = not permuted"""
     num_train: Annotated[int, zero_or_more("all", "examples")] = 0
-    """the first ones of these classes that are trained on; 0 = all"""
+    """number of training examples to use, the first ones of the chosen classes; 0 = all"""
     num_test: Annotated[int, zero_or_more("all", "examples")] = 0
-    """likewise of validation, and of test"""
+    """number of examples of validation and of test to use each, the first ones of the chosen classes; 0 = all"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Made(Vectors):
-    """Vectors that are drawn, and not read; equal seeds give equal ones for ever.
+    """Synthetic vectors with classes. Equal seeds give equal vectors in every version.
 
     A class looks the same whatever other classes are read with it, so that several tasks can share one seed.
     """
 
     num_classes: Annotated[int, Range(words="2 or more", least=2)] = 10
-    """classes that there are"""
+    """number of classes of the distribution"""
     num_train: Count = 512
-    """examples of the training split, as many of each class as of the next"""
+    """number of training examples, equally many of each class"""
     num_test: Count = 128
-    """examples of validation, and of test"""
+    """number of examples in validation and in test each"""
     seed: Seed = 0
-    """of what the classes are like, and of the examples"""
+    """seed of the class distributions and of the examples"""
 
     def check(self, field: str, config: Config) -> None:
         Vectors.check(self, field, config)
@@ -249,46 +267,49 @@ class Made(Vectors):
 
 @dataclass(slots=True, kw_only=True)
 class Blobs(Made):
-    """Synthetic vectors: a Gaussian cloud for every class, around a centre drawn from a standard normal."""
+    """Synthetic vectors: every class is a Gaussian cloud around a centre drawn from a standard normal distribution."""
 
     dim: Count = 16
-    """numbers of a vector"""
+    """number of entries of a vector"""
     spread: Annotated[float, zero_or_more()] = 1.0
-    """standard deviation of a cloud; centres are about sqrt(2 dim) apart"""
+    """standard deviation of a class around its centre; centres are about sqrt(2 dim) apart"""
 
 
 @dataclass(slots=True, kw_only=True)
 class PermutedBags(Made):
-    """Synthetic bags of words: counts under the distribution of a class, over a vocabulary that a task may permute."""
+    """Synthetic bags of words: word counts drawn from a distribution of each class, over a vocabulary that a task may
+    permute.
+    """
 
     num_classes: Annotated[int, Range(words="2 or more", least=2)] = 4
-    """classes that there are"""
+    """number of classes of the distribution"""
     num_words: Count = 64
-    """of the vocabulary: numbers of a vector"""
+    """number of words of the vocabulary, which is the number of entries of a vector"""
     length: Count = 32
-    """words of a bag; a vector holds their shares times the root of num_words"""
+    """number of words of a bag; a vector holds the share of each word, times sqrt(num_words)"""
     concentration: Positive = 0.2
-    """of the Dirichlet distribution that draws those of the classes; smaller = each has fewer words"""
+    """concentration of the Dirichlet distribution from which the word distribution of each class is drawn; smaller =
+    fewer words to a class"""
     permutation: Seed = 0
-    """of the vocabulary; 0 = as it is"""
+    """seed of a permutation of the vocabulary; 0 = not permuted"""
 
 
 @dataclass(slots=True, kw_only=True)
 class CachedFeatures(Vectors):
-    """Vectors that a model made before: `train.npy` and `test.npy`, float32 [examples, width], memory-mapped.
+    """Vectors that a model has computed before: `train.npy` and `test.npy`, float32 [examples, width], memory-mapped.
 
     Beside them `train_labels.npy` and `test_labels.npy`, int32 [examples]; `validation.npy` with its labels, else a
     tenth of train is held out, by a hash of the number; and `about.json`, which says what they are.
     """
 
     path: str = ""
-    """the folder"""
+    """folder of the arrays"""
     train: Annotated[int, zero_or_more("all", "examples")] = 0
-    """examples that are trained on, drawn by the seed; 0 = all"""
+    """number of training examples to use, drawn at random; 0 = all"""
     test: Annotated[int, zero_or_more("all", "examples")] = 0
-    """likewise of validation, and of test"""
+    """number of examples of validation and of test to use each, drawn at random; 0 = all"""
     seed: Seed = 0
-    """of what is drawn"""
+    """seed of the random choice of examples"""
 
     def file_names(self) -> tuple[str, ...]:
         splits = ("train", "validation", "test")
