@@ -4,15 +4,15 @@ Qin et al. 2022, "ELLE: Efficient Lifelong Pre-training for Emerging Data", http
 Net2Net (Chen et al. 2016, https://arxiv.org/abs/1511.05641) and bert2BERT (Chen et al. 2022,
 https://arxiv.org/abs/2110.07143).
 
-Every entry of a wider array is a copy of one that was there (`Sources`). Where a matrix reads a width that has grown, a
-row is divided by the number of copies of what it reads, so that their sum is what it was; what a matrix gives is
-copied. Parameters name their axes (`memjax.axes`), so that this is one rule and no table of paths: `embed` is the
-residual stream, which all layers share, `heads` and `mlp` are widths of one layer.
+Every entry of a wider array is a copy of an entry of the smaller array (`Sources`). Outputs of a matrix are copied.
+Where the inputs of a matrix have grown, each of its rows is divided by the number of copies of the input that it
+multiplies, so that the sum over the copies stays the same. Parameters name their axes (`memjax.axes`), so one rule
+serves all of them: `embed` is the residual stream, which all layers share, and `heads` and `mlp` are widths of a layer.
 
-Differs from the paper: it is exact. Norms weigh the copies of an entry by their number (`WeightedNorm`), noise adds up
-to nothing over the copies of one source, and copies of layers may begin as identities. The paper has the ordinary
-norms, noise on every row that has copies, and plain copies of layers, and its expansion changes the output;
-`memjax.config.ELLE.as_published` is that.
+Differs from the paper: the expansion is exact. Norms weigh the copies of an entry by their number (`WeightedNorm`),
+noise sums to zero over the copies of one source, and copies of layers may begin as identities. The paper has ordinary
+norms, noise on every row that has copies, and plain copies of layers, so that its expansion changes the output.
+`memjax.config.ELLE.as_published` makes settings for the paper's version.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ __all__ = [
 ]
 
 Sources = np.ndarray
-"""int `[new width]`: for every new index the old one that it copies"""
+"""Integers `[new width]`: the old index that each new index copies."""
 Noise = Literal["zero_sum", "paper", "code", "none"]
 Depth = Literal["identity", "copy"]
 EMBED, HEADS, MLP, FLAT_HEADS = "embed", "heads", "mlp", "flat_heads"
-"""names of axes that grow; `flat_heads` are heads and their widths in one axis"""
+"""Names of the axes that grow. `flat_heads` is an axis of heads times head dimension."""
 TRANSPOSED = ("vocabulary/output",)
-"""matrices that read their last axis"""
+"""Paths of the matrices whose last axis is their input."""
 ENTRIES = "vocabulary/embedding"
 
 
@@ -64,16 +64,19 @@ ENTRIES = "vocabulary/embedding"
 
 
 def copies(old: int, new: int, how: Literal["random", "cyclic"] = "random", seed: Any = 0) -> Sources:
-    """What each of `new` indices copies: the first `old` themselves, the others any of those, or those in turn.
+    """Chooses the old index that each of `new` indices copies; the first `old` indices copy themselves.
 
     Args:
-      old: width before.
-      new: width after, at least as large.
-      how: "random" (uniform) or "cyclic".
-      seed: of the random choice, anything that `numpy.random.default_rng` takes.
+      old: Width before the growth.
+      new: Width after the growth, at least `old`.
+      how: Choice for the added indices: "random" draws old indices uniformly, "cyclic" takes them in turn.
+      seed: Seed of the random choice, anything that `numpy.random.default_rng` takes.
+
+    Returns:
+      Integers `[new]`.
 
     Raises:
-      ValueError: it is to become narrower.
+      ValueError: `new` is smaller than `old`.
 
     Example:
       >>> copies(2, 5, "cyclic").tolist()
@@ -81,12 +84,18 @@ def copies(old: int, new: int, how: Literal["random", "cyclic"] = "random", seed
     """
     if new < old:
         raise ValueError(f"width: given {new}, allowed: at least {old}, what it is already")
-    drawn = np.random.default_rng(seed).integers(old, size=new - old) if how == "random" else np.arange(old, new) % old
-    return np.concatenate([np.arange(old), drawn])
+    added = np.random.default_rng(seed).integers(old, size=new - old) if how == "random" else np.arange(old, new) % old
+    return np.concatenate([np.arange(old), added])
 
 
 def counts(sources: Sources) -> np.ndarray:
-    """For every new index the number of copies of what it copies.
+    """Counts, for every new index, how many new indices copy the same old index.
+
+    Args:
+      sources: Integers `[new width]`, the old index that each new index copies.
+
+    Returns:
+      Integers `[new width]`.
 
     Example:
       >>> counts(np.array([0, 1, 2, 0, 0])).tolist()
@@ -96,11 +105,20 @@ def counts(sources: Sources) -> np.ndarray:
 
 
 def compose(first: Sources, second: Sources) -> Sources:
-    """The map of two expansions, one after the other. Its counts are counted anew: they are no products.
+    """Combines the sources of two growths, one after the other, into those of a single growth.
+
+    Its copy counts follow from the result (`counts`); they are not products of the counts of both growths.
+
+    Args:
+      first: Sources of the first growth, integers `[middle width]`.
+      second: Sources of the second growth, integers `[new width]`, each an index of the middle width.
+
+    Returns:
+      Integers `[new width]`, each an index of the first width.
 
     Example:
-      >>> both = compose(np.array([0, 1, 0]), np.array([0, 1, 2, 0]))
-      >>> both.tolist(), counts(both).tolist()
+      >>> sources = compose(np.array([0, 1, 0]), np.array([0, 1, 2, 0]))
+      >>> sources.tolist(), counts(sources).tolist()
       ([0, 1, 0, 0], [3, 1, 3, 3])
     """
     return np.asarray(first)[np.asarray(second)]
@@ -109,21 +127,22 @@ def compose(first: Sources, second: Sources) -> Sources:
 def copied_layers(
     num_layers: int, more: int, left: Sequence[int] = (), seed: Any = 0
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Which layer each layer of a deeper model is: its own, and copies, each behind its source.
+    """Chooses the layers that a deeper model copies; every copy stands right behind its source.
 
-    Sources are drawn without repetition until all layers were copied; then all may be copied again.
+    Layers are drawn without repetition until all of them were copied. Then all may be copied again.
 
     Args:
-      num_layers: layers before.
-      more: layers to add.
-      left: those that no earlier growth has copied; () = all.
-      seed: as in `copies`.
+      num_layers: Number of layers before the growth.
+      more: Number of layers to add, 0 to `num_layers`.
+      left: Numbers of the layers that no earlier growth has copied yet. Empty for all layers.
+      seed: Seed of the random choice, anything that `numpy.random.default_rng` takes.
 
     Returns:
-      The source of every new layer, and which of the new layers are left to copy.
+      The old layer that each layer of the deeper model copies, and the numbers of the layers of the deeper model that
+      are left to copy by the next growth.
 
     Raises:
-      ValueError: more copies than layers.
+      ValueError: `more` is negative or above `num_layers`.
 
     Example:
       >>> sources, left = copied_layers(3, 2)
@@ -144,13 +163,15 @@ def copied_layers(
 
 
 class Growth(NamedTuple):
-    """How a model grows once; `to_json` and `from_json` are its form in a checkpoint.
+    """One enlargement of a model: the old entries and layers that the entries and layers of the bigger model copy.
+
+    `to_json` and `from_json` convert it to and from the form that checkpoints store.
 
     Attributes:
-      embed: sources of the residual stream.
-      heads: of the heads of each old layer.
-      mlp: of the feed-forward width of each old layer.
-      layers: the old layer that each new one is, or is a copy of.
+      embed: Sources of the residual stream.
+      heads: Sources of the attention heads, one array for each old layer.
+      mlp: Sources of the feed-forward width, one array for each old layer.
+      layers: Number of the old layer that each layer of the bigger model is or copies.
     """
 
     embed: Sources
@@ -159,8 +180,8 @@ class Growth(NamedTuple):
     layers: tuple[int, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Lists of numbers."""
-        lists = lambda maps: [one.tolist() for one in maps]
+        """Converts the growth to lists of numbers that can be written as JSON."""
+        lists = lambda maps: [sources.tolist() for sources in maps]
         return {
             "embed": self.embed.tolist(),
             "heads": lists(self.heads),
@@ -170,22 +191,25 @@ class Growth(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Growth:
-        """The inverse of `to_json`."""
-        arrays = lambda maps: tuple(np.array(one, np.int64) for one in maps)
+        """Makes a growth from the value that `to_json` has returned."""
+        arrays = lambda maps: tuple(np.array(sources, np.int64) for sources in maps)
         return cls(
             np.array(value["embed"], np.int64), arrays(value["heads"]), arrays(value["mlp"]), tuple(value["layers"])
         )
 
     @property
     def added(self) -> tuple[int, ...]:
-        """The new layers that are copies."""
+        """Numbers of the layers of the bigger model that are copies of the layer in front of them."""
         return tuple(place for place, old in enumerate(self.layers) if place and self.layers[place - 1] == old)
 
     def then(self, other: Growth) -> Growth:
-        """Both, one after the other, in one: from the first model to the last.
+        """Combines this growth and a later one into a single growth from the first model to the last.
+
+        Args:
+          other: The growth that follows this one.
 
         Raises:
-          ValueError: a layer that the first has copied, whose copies the second widens otherwise.
+          ValueError: this growth copies a layer, and `other` widens the copies of that layer differently.
         """
         for place, old in enumerate(self.layers):
             first = self.layers.index(old)
@@ -202,7 +226,11 @@ class Growth(NamedTuple):
         )
 
     def widths(self, layer: int | None) -> dict[str, Sources]:
-        """Name of an axis -> its sources, of the parameters of an old layer or of those above all of them."""
+        """Returns the sources of every axis that grows, by the name of the axis.
+
+        Args:
+          layer: Number of the old layer whose parameters grow. None for parameters that are of no layer.
+        """
         if layer is None:
             return {EMBED: self.embed}
         return {EMBED: self.embed, HEADS: self.heads[layer], FLAT_HEADS: self.heads[layer], MLP: self.mlp[layer]}
@@ -211,34 +239,38 @@ class Growth(NamedTuple):
 # Arrays
 
 
-class _Leaf(NamedTuple):
-    """How one array grows.
+class _LeafGrowth(NamedTuple):
+    """The plan by which one array grows.
 
     Attributes:
-      axes: axis -> index of each new entry in it.
-      counts: axis -> copies of each of its entries.
-      read: axis that is read, so that its rows are divided by their number of copies; None = everything is copied.
+      axes: Old index of each new entry, by the number of the axis that grows.
+      counts: Number of copies that each new entry has, by the number of the axis.
+      read: Number of the input axis, whose entries are divided by their number of copies. None if entries are only
+        copied.
     """
 
     axes: dict[int, np.ndarray]
     counts: dict[int, np.ndarray]
     read: int | None
 
-    def copied(self, leaf: Any) -> Any:
+    def copy_entries(self, leaf: Any) -> Any:
+        """Returns an array with its entries copied along all axes that grow."""
         for axis, index in self.axes.items():
             leaf = jnp.take(leaf, index, axis=axis)
         return leaf
 
-    def shaped(self, values: np.ndarray, axis: int, leaf: Any) -> Any:
-        """Numbers of an axis, to multiply with."""
+    def along_axis(self, values: np.ndarray, axis: int, leaf: Any) -> Any:
+        """Reshapes numbers, one for each entry of `axis`, so that they broadcast against `leaf`."""
         return jnp.asarray(values.reshape((1,) * axis + (-1,) + (1,) * (leaf.ndim - 1 - axis)), leaf.dtype)
 
 
-def _plan(path: str, shape: tuple[int, ...], names: Names, widths: Mapping[str, Sources], head_dim: int) -> _Leaf:
-    """How an array grows."""
+def _plan_growth(
+    path: str, shape: tuple[int, ...], names: Names, widths: Mapping[str, Sources], head_dim: int
+) -> _LeafGrowth:
+    """Plans how the array of a path grows, from its old shape, the names of its axes, and their sources."""
     axes, numbers = {}, {}
-    grown = [axis for axis, name in enumerate(names.axes) if name in widths]
-    for axis in grown:
+    growing = [axis for axis, name in enumerate(names.axes) if name in widths]
+    for axis in growing:
         name = names.axes[axis]
         sources, inner = widths[str(name)], head_dim if name == FLAT_HEADS else 1
         old = int(sources.max()) + 1
@@ -251,27 +283,29 @@ def _plan(path: str, shape: tuple[int, ...], names: Names, widths: Mapping[str, 
     read = None
     if path in TRANSPOSED:
         read = len(shape) - 1
-    elif 0 in grown and (len(grown) > 1 or (len(shape) > 1 and names.axes[0] != HEADS)):  # a bias of heads has two axes
+    elif 0 in growing and (
+        len(growing) > 1 or (len(shape) > 1 and names.axes[0] != HEADS)
+    ):  # a bias of heads has two axes
         read = 0
-    return _Leaf(axes, numbers, read)
+    return _LeafGrowth(axes, numbers, read)
 
 
-def _noise(leaf: Any, plan: _Leaf, how: Noise, stddev: float, random: np.random.Generator) -> Any:
-    """What is added to the rows of a matrix whose inputs have copies."""
+def _add_noise(leaf: Any, plan: _LeafGrowth, how: Noise, stddev: float, random: np.random.Generator) -> Any:
+    """Adds noise to the rows of a matrix whose inputs have copies; see `expand_params` for its kinds."""
     assert plan.read is not None
     sources, numbers = plan.axes[plan.read], plan.counts[plan.read]
-    drawn = np.moveaxis(random.normal(scale=stddev, size=leaf.shape), plan.read, 0)
+    added = np.moveaxis(random.normal(scale=stddev, size=leaf.shape), plan.read, 0)
     if how == "zero_sum":
-        sums = np.zeros((int(sources.max()) + 1, *drawn.shape[1:]))
-        np.add.at(sums, sources, drawn)
-        drawn -= sums[sources] / numbers.reshape((-1,) + (1,) * (drawn.ndim - 1))
+        sums = np.zeros((int(sources.max()) + 1, *added.shape[1:]))
+        np.add.at(sums, sources, added)
+        added -= sums[sources] / numbers.reshape((-1,) + (1,) * (added.ndim - 1))
     firsts = np.zeros(len(sources), bool)
     firsts[np.unique(sources, return_index=True)[1]] = True
-    drawn[(numbers == 1) | (firsts if how == "code" else False)] = 0
-    return leaf + jnp.asarray(np.moveaxis(drawn, 0, plan.read), leaf.dtype)
+    added[(numbers == 1) | (firsts if how == "code" else False)] = 0
+    return leaf + jnp.asarray(np.moveaxis(added, 0, plan.read), leaf.dtype)
 
 
-Change = Callable[[str, Any, _Leaf], Any]
+Change = Callable[[str, Any, _LeafGrowth], Any]
 
 
 def _map_widths(
@@ -283,9 +317,18 @@ def _map_widths(
     *,
     wide: bool = False,
 ) -> dict[str, Any]:
-    """`change(path, leaf, plan)` of every leaf of a collection by layer, of the old widths or (`wide`) of the new."""
+    """Applies `change(path, leaf, plan)` to every leaf of a collection that is split by layer.
+
+    Args:
+      tree: The collection.
+      names: Names of the axes of every leaf, in the structure of `tree`.
+      growth: Sources of all widths.
+      head_dim: Width of an attention head.
+      change: Function that returns the new leaf.
+      wide: Whether the leaves have the widths after the growth. If not, they have the widths before it.
+    """
     flat, axes = flatten(tree), flatten(names)
-    found = {}
+    changed = {}
     for path, leaf in flat.items():
         widths = growth.widths(_layer_of(path))
         old = lambda size, name, widths=widths: size // len(widths[name]) * (int(widths[name].max()) + 1)
@@ -293,12 +336,12 @@ def _map_widths(
             old(size, name) if wide and name in widths else size
             for size, name in zip(leaf.shape, axes[path].axes, strict=True)
         )
-        found[path] = change(path, leaf, _plan(path, shape, axes[path], widths, head_dim))
-    return unflatten_dict(found, sep="/")
+        changed[path] = change(path, leaf, _plan_growth(path, shape, axes[path], widths, head_dim))
+    return unflatten_dict(changed, sep="/")
 
 
 def _layer_of(path: str) -> int | None:
-    """The layer that a parameter is of."""
+    """Returns the number of the layer that a parameter belongs to, or None if it belongs to no layer."""
     part = next((part for part in path.split("/") if part.startswith("layer_") and part[6:].isdigit()), None)
     return None if part is None else int(part[6:])
 
@@ -315,44 +358,55 @@ def expand_params(
     divided: str = "",
     factor: float = 1.0,
 ) -> dict[str, Any]:
-    """The parameters of a wider model that computes the same; of its old number of layers (`copy_layers` adds some).
+    """Widens the parameters of a model so that it computes the same as before.
+
+    The number of layers stays. See `copy_layers` for adding layers.
 
     Args:
-      params: by layer (`split_collection`), in float32 or more.
-      names: of their axes, likewise.
-      growth: what is copied.
-      head_dim: width of a head, which does not grow.
-      noise: added to rows of matrices, so that copies learn different things: "zero_sum", which adds up to nothing over
-        the copies of one source (exact); "paper", on all rows that have copies; "code", on the copies alone; "none".
-      stddev: of the noise.
-      seed: of the noise.
-      divided: beginning of the path of the norm whose result the input embeddings score (tied weights): these are not
-        divided, and it is instead. '' = none.
-      factor: of the input embeddings, where the model multiplies them by another number from now on.
+      params: Parameters split by layer (`split_collection`), in float32 or a more precise type.
+      names: Names of the axes of every parameter, in the structure of `params`.
+      growth: Sources of all widths.
+      head_dim: Width of an attention head, which does not grow.
+      noise: Noise on the rows of matrices, so that copies learn different things. "zero_sum" sums to zero over the
+        copies of one source, which is exact. "paper" is noise on all rows that have copies, "code" on the copies
+        alone. "none" adds no noise.
+      stddev: Standard deviation of the noise.
+      seed: Seed of the noise, anything that `numpy.random.default_rng` takes.
+      divided: Beginning of the path of the norm in front of the output weights, for models whose output weights are
+        their input embeddings. The scale of this norm is divided by the numbers of copies, because the embeddings
+        cannot be. Empty for other models.
+      factor: Factor for the input embeddings, for a bigger model that multiplies them by another number than the
+        smaller one.
     """
     random = np.random.default_rng(seed)
 
-    def change(path: str, leaf: Any, plan: _Leaf) -> Any:
-        new = plan.copied(leaf)
+    def change(path: str, leaf: Any, plan: _LeafGrowth) -> Any:
+        new = plan.copy_entries(leaf)
         if plan.read is not None:
             numbers = plan.counts[plan.read]
-            new = new / plan.shaped(numbers, plan.read, new)
+            new = new / plan.along_axis(numbers, plan.read, new)
             if noise != "none" and (numbers > 1).any():
-                new = _noise(new, plan, noise, stddev, random)
+                new = _add_noise(new, plan, noise, stddev, random)
         elif divided and path.startswith(divided):
-            new = new / plan.shaped(plan.counts[0], 0, new) / factor
+            new = new / plan.along_axis(plan.counts[0], 0, new) / factor
         return new * factor if path == ENTRIES and factor != 1 else new
 
     return _map_widths(params, names, growth, head_dim, change)
 
 
 def contract(params: Mapping[str, Any], names: Mapping[str, Any], growth: Growth, *, head_dim: int) -> dict[str, Any]:
-    """The left inverse of `expand_params` without a divided norm: sums of divided rows, and the first copy of the rest.
+    """Shrinks widened parameters to the old width: the left inverse of `expand_params` without a divided norm.
 
-    Arguments as there; `params` are of the new width.
+    Rows that were divided are summed over their copies. Of all other entries the first copy is taken.
+
+    Args:
+      params: Parameters with the widths after the growth, split by layer (`split_collection`).
+      names: Names of the axes of every parameter, in the structure of `params`.
+      growth: Sources of all widths.
+      head_dim: Width of an attention head, which does not grow.
     """
 
-    def change(path: str, leaf: Any, plan: _Leaf) -> Any:
+    def change(path: str, leaf: Any, plan: _LeafGrowth) -> Any:
         for axis, index in plan.axes.items():
             firsts = np.unique(index, return_index=True)[1]
             if axis == plan.read:
@@ -366,25 +420,28 @@ def contract(params: Mapping[str, Any], names: Mapping[str, Any], growth: Growth
 
 
 def copy_layers(layers: Mapping[str, Any], growth: Growth, depth: Depth = "copy") -> dict[str, Any]:
-    """The layers of a deeper model.
+    """Makes the parameters of a deeper model by copying layers.
 
     Args:
-      layers: a tree with `layer_00`, `layer_01`, ... of the old number of layers in its entry `stack`.
-      growth: says which layer each new one is.
-      depth: of copies: "copy" (the paper), or "identity": their last matrices and biases, which give what is added to
-        the residual stream, are 0, so that a pre-norm layer gives what it gets.
+      layers: Tree with `layer_00`, `layer_01`, ... of the old number of layers in its entry `stack`.
+      growth: Growth whose `layers` name the source of every layer of the deeper model.
+      depth: First values of the copies. "copy" leaves them equal to their sources (the paper). "identity" sets the
+        output matrices and biases of their attention and feed-forward parts to 0, so that a pre-norm layer returns
+        its input.
     """
     stack = layers.get("stack", {})
-    found = {name: part for name, part in stack.items() if not name.startswith("layer_")}
+    new_stack = {name: part for name, part in stack.items() if not name.startswith("layer_")}
     for place, old in enumerate(growth.layers):
         if f"layer_{old:02d}" in stack:
             silent = depth == "identity" and place in growth.added
-            found[f"layer_{place:02d}"] = _silent(stack[f"layer_{old:02d}"]) if silent else stack[f"layer_{old:02d}"]
-    return {**layers, "stack": found} if "stack" in layers else dict(layers)
+            new_stack[f"layer_{place:02d}"] = (
+                _zero_residual_outputs(stack[f"layer_{old:02d}"]) if silent else stack[f"layer_{old:02d}"]
+            )
+    return {**layers, "stack": new_stack} if "stack" in layers else dict(layers)
 
 
-def _silent(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """A layer that adds nothing to the residual stream."""
+def _zero_residual_outputs(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters of a layer with those set to 0 that write to the residual stream."""
     zeroed = ("attention/output", "attention/output_bias", "feed_forward/narrow/kernel", "feed_forward/narrow/bias")
     flat = flatten(layer)
     return unflatten_dict(
@@ -393,11 +450,14 @@ def _silent(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def norm_weights(before: Any, sources: Sources) -> Array:
-    """What the norms of a wider model weigh entries with: the copies of one share its weight.
+    """Returns the weights of the entries in the norms of a wider model: copies share the weight of their source.
 
     Args:
-      before: `[width]`, the weights of the model before it; `1 / width` where its norms are ordinary ones.
-      sources: of the residual stream.
+      before: Weights `[width]` in the norms of the smaller model. All are `1 / width` for ordinary norms.
+      sources: Sources of the residual stream, integers `[new width]`.
+
+    Returns:
+      Floats `[new width]`.
 
     Example:
       >>> print(norm_weights(np.array([0.5, 0.5], np.float32), np.array([0, 1, 0])))
@@ -423,77 +483,80 @@ def expand(
     depth: Depth = "copy",
     factor: float = 1.0,
 ) -> dict[str, Any]:
-    """The variables of a bigger model that computes what a smaller one does.
+    """Makes the variables of a bigger model that computes the same as a smaller one.
 
-    Exact with `WeightedNorm` (or where all entries of the residual stream have equally many copies), noise "zero_sum"
-    or "none", and without copied layers, or with pre-norm ones of depth "identity". Compare without dropout.
+    This is exact with `WeightedNorm`, or if all entries of the residual stream have equally many copies. It also takes
+    noise "zero_sum" or "none", and no copied layers or pre-norm ones with depth "identity". Compare without dropout.
 
     Args:
-      variables: of the smaller one.
-      model: the smaller Linen model.
-      bigger: the bigger one, from the same configuration with other sizes; where it alone has untied output weights,
-        these are the divided embeddings.
-      growth: what is copied of what.
-      make: `make(model)`, fresh variables, which are traced for names and shapes.
-      noise: as in `expand_params`.
-      stddev: as there.
-      seed: as there.
-      depth: as in `copy_layers`.
-      factor: as in `expand_params`.
+      variables: Variables of the smaller model.
+      model: The smaller Linen model.
+      bigger: The bigger Linen model, of the same configuration with other sizes. If only the bigger model has output
+        weights of its own, they begin as the divided embeddings.
+      growth: Sources of all widths and layers.
+      make: `make(model)` returns new variables of a model. It is only traced, for names and shapes.
+      noise: Kind of noise on the rows of matrices. See `expand_params`.
+      stddev: Standard deviation of the noise.
+      seed: Seed of the noise.
+      depth: First values of copied layers, "copy" or "identity". See `copy_layers`.
+      factor: Factor for the input embeddings. See `expand_params`.
 
     Raises:
-      ValueError: arrays that do not become those of the bigger one; the line names the first.
+      ValueError: an expanded array has another shape than the array of the bigger model. The message names the first.
     """
     by_layer = lambda variables: {part: split_collection(tree, model.groups()) for part, tree in variables.items()}
     names, split = by_layer(parameter_names(lambda: make(model))), by_layer(variables)
     shapes, head_dim = jax.eval_shape(lambda: make(bigger)), model.stack.layers[0].attention.head_dim
     tied, untied = TRANSPOSED[0] not in flatten(split["params"]), TRANSPOSED[0] in flatten(shapes["params"])
-    own: dict[str, Any] = {"noise": noise, "stddev": stddev, "seed": seed, "factor": factor}
-    own["divided"] = divided_norm(variables["params"], model, shapes["params"])
-    params = expand_params(split["params"], names["params"], growth, head_dim=head_dim, **own)
+    options: dict[str, Any] = {"noise": noise, "stddev": stddev, "seed": seed, "factor": factor}
+    options["divided"] = divided_norm(variables["params"], model, shapes["params"])
+    params = expand_params(split["params"], names["params"], growth, head_dim=head_dim, **options)
     if tied and untied:
         params["vocabulary"]["output"] = params["vocabulary"]["embedding"] / factor / counts(growth.embed)[None]
-    found = {"params": copy_layers(params, growth, depth)}
-    for part in split.keys() - found.keys():
-        constant = functools.partial(_constant, sources=growth.embed)
-        found[part] = copy_layers(_map_widths(split[part], names[part], growth, head_dim, constant), growth)
-    found = {part: join_collection(tree, bigger.groups()) for part, tree in found.items()}
-    return _with_norm_weights(found, shapes, growth)
+    expanded = {"params": copy_layers(params, growth, depth)}
+    for part in split.keys() - expanded.keys():
+        constant = functools.partial(_expand_constant, sources=growth.embed)
+        expanded[part] = copy_layers(_map_widths(split[part], names[part], growth, head_dim, constant), growth)
+    expanded = {part: join_collection(tree, bigger.groups()) for part, tree in expanded.items()}
+    return _with_norm_weights(expanded, shapes, growth)
 
 
 def divided_norm(params: Mapping[str, Any], model: Any, bigger: Mapping[str, Any]) -> str:
-    """Beginning of the path of the norm that is divided where tied output weights stay tied; '' = none is.
+    """Returns the beginning of the path of the norm that is divided if both models tie their output weights.
 
     Args:
-      params: of the smaller model.
-      model: the smaller one.
-      bigger: parameters of the bigger one, or their shapes.
+      params: Parameters of the smaller model.
+      model: The smaller Linen model.
+      bigger: Parameters of the bigger model, or their shapes.
+
+    Returns:
+      A path, or '' if one of the models has output weights of its own.
 
     Raises:
-      ValueError: a tied model that ends without a norm.
+      ValueError: the models tie their output weights and have no norm in front of them.
     """
     tied = all(name not in flatten(tree) for tree in (params, bigger) for name in TRANSPOSED)
     return model.output_norm() if tied else ""
 
 
-def _constant(path: str, leaf: Any, plan: _Leaf, *, sources: Sources) -> Any:
-    """An array that is no parameter: weights of norms are shared by copies, the rest is copied."""
-    return norm_weights(leaf, sources) if path.endswith(NORM_WEIGHTS) else plan.copied(leaf)
+def _expand_constant(path: str, leaf: Any, plan: _LeafGrowth, *, sources: Sources) -> Any:
+    """Widens an array that is not a parameter: copies share the weights of norms, other arrays are copied."""
+    return norm_weights(leaf, sources) if path.endswith(NORM_WEIGHTS) else plan.copy_entries(leaf)
 
 
-def _with_norm_weights(found: dict[str, Any], shapes: Mapping[str, Any], growth: Growth) -> dict[str, Any]:
-    """With the weights of norms that were ordinary ones, and all arrays of the shapes of the bigger model."""
+def _with_norm_weights(expanded: dict[str, Any], shapes: Mapping[str, Any], growth: Growth) -> dict[str, Any]:
+    """Adds the weights of norms that were ordinary ones before, and checks all shapes against the bigger model."""
     wanted = flatten(shapes)
-    arrays = flatten(found)
+    arrays = flatten(expanded)
     old, dtype = int(growth.embed.max()) + 1, next(iter(arrays.values())).dtype
     for path, shape in wanted.items():
         if path.endswith(NORM_WEIGHTS) and path not in arrays:
             equal = np.full(old, 1 / old, jnp.promote_types(dtype, jnp.float32))
-            one = norm_weights(equal, growth.embed)
-            arrays[path] = jnp.tile(one, (*shape.shape[:-1], 1)) if shape.ndim > 1 else one
+            weights = norm_weights(equal, growth.embed)
+            arrays[path] = jnp.tile(weights, (*shape.shape[:-1], 1)) if shape.ndim > 1 else weights
     for path in {**wanted, **arrays}:
-        there, given = wanted.get(path), arrays.get(path)
-        shown = ["none" if one is None else str(tuple(one.shape)) for one in (given, there)]
+        wanted_leaf, leaf = wanted.get(path), arrays.get(path)
+        shown = ["none" if array is None else str(tuple(array.shape)) for array in (leaf, wanted_leaf)]
         if shown[0] != shown[1]:
             raise ValueError(f"expansion: {path} given as {shown[0]}, allowed: {shown[1]}, as the bigger model has it")
     return unflatten_dict({path: arrays[path] for path in wanted}, sep="/")
@@ -505,19 +568,20 @@ def expand_moments(
     grow: Callable[[Any, int], Any],
     fresh: Any,
 ) -> Any:
-    """An optimiser's state after growth: first and second moments of what was there go on with their copies.
+    """Expands the state of an optimiser, so that copies continue with the moments of their sources.
 
-    In a model that computes the same, the gradient of an entry that is one of n copies, counted over all axes that are
-    not read, is an n-th of what it was; so moments are divided, and squared ones by the square.
+    In a model that computes the same, an entry that is one of n copies has an n-th of the gradient of its source,
+    where n counts the copies over all axes but the input axis. So first moments are divided by n, and second moments
+    by its square.
 
     Args:
-      opt_state: before.
-      params: before, whose structure moments have.
-      grow: `grow(tree, power)`, a tree of gradients (to that power) of the bigger model.
-      fresh: the state of the optimiser at its beginning, for the bigger model.
+      opt_state: State of the optimiser before the growth.
+      params: Parameters before the growth. Moments are found by their structure, which is that of the parameters.
+      grow: `grow(tree, power)` expands a tree of gradients to the given power. See `expand_gradients`.
+      fresh: First state of the optimiser for the bigger model.
 
     Raises:
-      ValueError: its shapes are not those of the parameters, or do not become those of `fresh`.
+      ValueError: moments have other shapes than the parameters, or the expanded state has other shapes than `fresh`.
     """
     like = jax.tree.structure(params)
     is_moment = lambda node: jax.tree.structure(node) == like
@@ -534,10 +598,10 @@ def expand_moments(
         )
         return grow(node, place[kind])
 
-    grown = jax.tree_util.tree_map_with_path(change, opt_state, is_leaf=is_moment)
-    if jax.tree.map(jnp.shape, grown) != jax.tree.map(jnp.shape, fresh):
+    expanded = jax.tree_util.tree_map_with_path(change, opt_state, is_leaf=is_moment)
+    if jax.tree.map(jnp.shape, expanded) != jax.tree.map(jnp.shape, fresh):
         raise ValueError(unlike)
-    return grown
+    return expanded
 
 
 def expand_gradients(
@@ -550,18 +614,27 @@ def expand_gradients(
     divided: str = "",
     factor: float = 1.0,
 ) -> dict[str, Any]:
-    """Gradients (to a power) of a wider model that computes the same, from those of the narrower one.
+    """Makes the gradients of a wider model from those of the narrower model that computes the same.
 
-    Arguments as in `expand_params`; rows that are read are copied, entries that are given are divided. Those of tied
-    embeddings are not exact: as input and as output weights they grow in two ways, of which this is the first.
+    Entries are copied, and divided by the number of copies along all axes but the input axis. The gradients of tied
+    embeddings are not exact: as input and as output weights they would grow in two ways, and here they grow as inputs.
+
+    Args:
+      gradients: Gradients, or their moments, split by layer (`split_collection`).
+      names: Names of the axes of every parameter, in the structure of `gradients`.
+      growth: Sources of all widths.
+      head_dim: Width of an attention head, which does not grow.
+      power: Power that the gradients were raised to: 1 for first moments, 2 for second moments.
+      divided: Beginning of the path of the norm that is divided, or ''. See `expand_params`.
+      factor: Factor of the input embeddings. See `expand_params`.
     """
     is_divided = lambda path: bool(divided) and path.startswith(divided)
 
-    def change(path: str, leaf: Any, plan: _Leaf) -> Any:
-        new = plan.copied(leaf)
+    def change(path: str, leaf: Any, plan: _LeafGrowth) -> Any:
+        new = plan.copy_entries(leaf)
         for axis, number in plan.counts.items():
             if axis != plan.read and not is_divided(path):
-                new = new / plan.shaped(number.astype(np.float64) ** power, axis, new)
+                new = new / plan.along_axis(number.astype(np.float64) ** power, axis, new)
         if factor == 1:
             return new
         return new / factor**power if path == ENTRIES else new * factor**power if is_divided(path) else new
